@@ -1,0 +1,71 @@
+# Every target sets up what it needs: a virtual environment with the tested set of packages.
+# The first call installs it, later calls find the stamp file and start at once.
+#
+#   make demo TORCH_INDEX=URL   takes torch from another package index, such as PyTorch's one for CPUs
+#   make demo PYTHON=python3.12 uses that Python
+
+VENV ?= .venv
+PYTHON ?=
+TORCH_INDEX ?=
+TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
+STAMP := $(VENV)/.installed
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+.DEFAULT_GOAL := help
+.PHONY: help demo demo-seeds real-data test test-slow check format clean
+
+help:
+	@echo "make demo        train reference, DPO, pooled and shared-mean on the bundled corpus; report in runs/demo"
+	@echo "make demo-seeds  the same at three seeds; writes docs/results_demo.md"
+	@echo "make real-data   the same questions on real votes, if ../shared/data is there; writes docs/real_data.md"
+	@echo "make test        tests and documented examples; make test-slow adds processes, kills and browsers"
+	@echo "make check       formatting, lint and types; make format repairs what can be repaired"
+	@echo "make clean       remove caches and builds (runs/ and the environment stay)"
+
+demo: $(STAMP)
+	$(BIN)/badpo demo --out runs/demo
+
+demo-seeds: $(STAMP)
+	$(BIN)/badpo demo --out runs/demo-seeds --seeds 42,123,456 --results docs/results_demo.md
+
+real-data: $(STAMP)
+	$(BIN)/python bench/real_data.py
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -m "not slow"
+
+test-slow: $(STAMP)
+	$(BIN)/python -m pytest -m slow
+
+check: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(STAMP)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(STAMP): pyproject.toml constraints.txt
+	@set -e; \
+	test_version='import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))'; \
+	python=""; \
+	for candidate in $(or $(PYTHON),python3 python3.13 python3.12 python3.11 python); do \
+	  if "$$candidate" -c "$$test_version" >/dev/null 2>&1; then python="$$candidate"; break; fi; \
+	done; \
+	if [ -z "$$python" ]; then \
+	  echo "badpo needs Python 3.11 or later with its venv module, and found none on PATH."; \
+	  echo "Tried: $(or $(PYTHON),python3 python3.13 python3.12 python3.11 python)."; \
+	  echo "Install one (on Debian or Ubuntu also the package python3-venv), or name it: make $(or $(MAKECMDGOALS),test) PYTHON=/path/to/python3"; \
+	  exit 1; \
+	fi; \
+	echo "Setting up $(VENV) with $$("$$python" --version): the tested set of packages, a few minutes the first time."; \
+	"$$python" -m venv $(VENV)
+	$(if $(TORCH_INDEX),$(PIP) install --quiet --no-deps -i $(TORCH_INDEX) $(TORCH))
+	$(PIP) install --quiet -c constraints.txt -e ".[train,dev]"
+	@touch $@

@@ -1,0 +1,43 @@
+"""Preference training that keeps the annotators' shared bias out of the language model.
+
+Importing badpo loads neither torch nor transformers; each public name brings what it needs when it is first
+used.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "BADPOConfig": "badpo.training.config",
+    "BADPOTrainer": "badpo.training.trainer",
+    "BiasTerm": "badpo.objective.bias",
+    "ConfigError": "badpo.data.problems",
+    "DataError": "badpo.data.problems",
+    "Judgments": "badpo.data.judgments",
+}
+
+__all__ = [
+    "BADPOConfig",
+    "BADPOTrainer",
+    "BiasTerm",
+    "ConfigError",
+    "DataError",
+    "Judgments",
+    "__version__",
+    "attributes",
+]
+
+
+def __getattr__(name: str):
+    if name == "attributes":
+        return importlib.import_module("badpo.attributes")
+    if name in _HOME:
+        return getattr(importlib.import_module(_HOME[name]), name)
+    raise AttributeError(f"module 'badpo' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

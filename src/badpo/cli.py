@@ -1,0 +1,384 @@
+"""The command line: each command parses, calls one function and prints.
+
+Everything heavy is imported inside the commands, so that ``--help`` answers at once and `check` loads no
+torch. Exit codes: 0 ok, 1 failed, 2 usage or recipe, 3 data.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from badpo import __version__
+from badpo.cli_parsing import parsed_attribute, parsed_columns, parsed_flags, parsed_seeds, parsed_sweep
+from badpo.cli_printing import as_lines, as_table, as_text, print_json, terminal_progress
+
+EXIT_FAILED, EXIT_USAGE, EXIT_DATA = 1, 2, 3
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+AttributeOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--attribute",
+        metavar="NAME[:KEY=VALUE,...]",
+        help="Declare an attribute, such as length:ratio=1.5; repeatable.",
+    ),
+]
+ColumnOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--column", metavar="OURS=YOURS", help="Name a column, such as annotator=worker_id; repeatable."
+    ),
+]
+RunsArgument = Annotated[
+    list[Path], typer.Argument(metavar="RUN...", help="Run folders, or a folder of run folders.")
+]
+
+app = typer.Typer(
+    name="badpo",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Train a language model on people's votes without teaching it the lean that they share.",
+)
+attributes_app = typer.Typer(
+    no_args_is_help=True, help="What a response can carry that annotators may lean toward."
+)
+corpus_app = typer.Typer(
+    no_args_is_help=True, help="Build a corpus whose annotators' leans are planted, and so known."
+)
+app.add_typer(attributes_app, name="attributes")
+app.add_typer(corpus_app, name="corpus")
+
+
+def main() -> None:
+    """Run the command line; the entry point of the ``badpo`` script."""
+    app()
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        print(f"badpo {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+    logging.getLogger("badpo").setLevel(logging.INFO)
+
+
+def _reporting_errors(command: Callable) -> Callable:
+    """Wrap a command: an error is one message and an exit code, and a traceback only with ``--debug``."""
+
+    @functools.wraps(command)
+    def wrapped(*args, **kwargs):
+        try:
+            return command(*args, **kwargs)
+        except typer.Exit:
+            raise
+        except Exception as error:
+            if kwargs.get("debug"):
+                traceback.print_exc()
+            code, problems = _verdict(error)
+            if kwargs.get("as_json"):
+                print_json({"error": "\n".join(problems), "exit_code": code})
+            else:
+                print("\n".join(problems), file=sys.stderr)
+            raise typer.Exit(code) from error
+
+    return wrapped
+
+
+def _verdict(error: Exception) -> tuple[int, list[str]]:
+    from badpo.data.problems import ConfigError, DataError
+
+    if isinstance(error, DataError):
+        return EXIT_DATA, [str(error)]
+    if isinstance(error, ConfigError):
+        return EXIT_USAGE, str(error).splitlines()
+    if type(error).__name__ == "OutOfMemoryError":
+        return EXIT_FAILED, [
+            "E180 out of memory on the device",
+            "try in this order: a smaller per_device_train_batch_size with more gradient_accumulation_steps; "
+            "gradient_checkpointing: true; use_peft: true",
+        ]
+    if isinstance(error, OSError) and error.strerror:
+        name = f": {error.filename}" if error.filename else ""
+        return EXIT_FAILED, [f"{error.strerror}{name}"]
+    return EXIT_FAILED, [
+        f"{type(error).__name__}: {error}",
+        "run the command again with --debug to see where",
+    ]
+
+
+@app.command()
+@_reporting_errors
+def demo(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the runs and the report.")] = Path(
+        "runs/demo"
+    ),
+    seeds: Annotated[str, typer.Option(help="Training seeds, separated by commas.")] = "42",
+    model: Annotated[
+        str | None, typer.Option(help="A causal language model, a folder or a name on the Hub.")
+    ] = None,
+    corpus: Annotated[
+        Path | None, typer.Option(help="Scored pairs of your own instead of the bundled ones.")
+    ] = None,
+    results: Annotated[
+        Path | None, typer.Option(help="Also write the figures to this Markdown file.")
+    ] = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Watch a bias enter a small model under DPO and stay out under BA-DPO. Minutes, no GPU, no network."""
+    from badpo.experiments.demo import run_demo
+
+    with terminal_progress(as_json) as progress:
+        summary = run_demo(
+            out, seeds=parsed_seeds(seeds), model=model, corpus=corpus, results=results, progress=progress
+        )
+    if as_json:
+        print_json(summary)
+        return
+    from badpo.results.tables import summary_text
+
+    print(summary_text(summary))
+    print(f"\nreport: {out / 'report.html'}")
+
+
+@app.command()
+@_reporting_errors
+def check(
+    data: Annotated[Path, typer.Argument(help="Judgments: CSV, parquet, JSON or JSON lines.")],
+    attribute: AttributeOption = None,
+    column: ColumnOption = None,
+    model: Annotated[
+        str | None, typer.Option(help="Also encode with this model's tokenizer and count what is cut.")
+    ] = None,
+    encoding: Annotated[str, typer.Option(help="With --model: trl or paper.")] = "trl",
+    max_length: Annotated[
+        int, typer.Option(help="With --model: longest prompt and response together.")
+    ] = 1024,
+    ties: Annotated[str, typer.Option(help="What to do with ties.")] = "drop",
+    annotators_missing: Annotated[
+        str, typer.Option(help="What to do with votes without an annotator.")
+    ] = "error",
+    repeated: Annotated[str, typer.Option(help="What to do with an annotator's repeated votes.")] = "all",
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Everything wrong with a table of judgments, at once. Exit code 3 when something must be mended."""
+    if not as_json:
+        print(f"reading {data}", flush=True)
+    judgments = _read(
+        data, attribute, column, ties=ties, annotators_missing=annotators_missing, repeated=repeated
+    )
+    from badpo.data.checks import check as check_judgments
+
+    problems = list(check_judgments(judgments))
+    if model is not None:
+        from badpo.training.model_check import model_problems
+
+        problems += model_problems(judgments, model, encoding, max_length)
+    counts = {
+        "judgments": judgments.n_votes,
+        "comparisons": judgments.n_comparisons,
+        "prompts": int(judgments.comparisons["prompt_id"].nunique()),
+        "annotators": judgments.n_annotators,
+        "dropped": int(judgments.dropped["n"].sum()),
+    }
+    n_errors = sum(problem.severity == "error" for problem in problems)
+    if as_json:
+        print_json({**counts, "errors": n_errors, "problems": [vars(problem) for problem in problems]})
+    else:
+        print("   ".join(f"{name} {n:,}" for name, n in counts.items()))
+        for problem in problems:
+            print(problem)
+        print("nothing to mend" if n_errors == 0 else f"{n_errors} to mend before training")
+    if n_errors:
+        raise typer.Exit(EXIT_DATA)
+
+
+@attributes_app.command("list")
+@_reporting_errors
+def attributes_list(as_json: AsJson = False, debug: Debug = False) -> None:
+    """The built-in attributes, their scope and their parameters."""
+    from badpo.data.attribute_trial import describe_attributes
+
+    rows = describe_attributes()
+    if as_json:
+        print_json(rows)
+        return
+    print(as_table([(row["type"], row["scope"], row["parameters"], row["what"]) for row in rows]))
+
+
+@attributes_app.command("test")
+@_reporting_errors
+def attributes_test(
+    data: Annotated[Path, typer.Argument(help="Judgments: CSV, parquet, JSON or JSON lines.")],
+    attribute: AttributeOption = None,
+    column: ColumnOption = None,
+    sweep: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY=V1,V2,...", help="Repeat with these values of a parameter, such as ratio=1.25,1.5,2."
+        ),
+    ] = None,
+    examples: Annotated[int, typer.Option(help="How many responses to show on each side.")] = 3,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """What an attribute finds in your data: how often the two sides differ, who wins then, and examples."""
+    from badpo.data.attribute_trial import attribute_trials
+
+    configs = [parsed_attribute(text) for text in attribute or []]
+    judgments = _read(data, None, column)
+    trials = attribute_trials(judgments, configs, sweep=parsed_sweep(sweep), n_examples=examples)
+    if as_json:
+        print_json(trials)
+        return
+    columns = (
+        "attribute",
+        "scope",
+        "cross_share",
+        "n_cross",
+        "carrier_wins",
+        "log_odds",
+        "ci_low",
+        "ci_high",
+    )
+    print(as_table([columns, *([as_text(trial[name]) for name in columns] for trial in trials)]))
+    for trial in trials:
+        for kind, texts in trial["examples"].items():
+            print(f"\n{trial['attribute']}, {kind}:")
+            print("\n".join(f"  {text}" for text in texts) or "  (none)")
+
+
+@corpus_app.command("signed")
+@_reporting_errors
+def corpus_signed(
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Folder for judgments.parquet and planted.parquet.")
+    ],
+    pairs: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Scored pairs: prompt_id, prompt, chosen, rejected, score_chosen, score_rejected."
+        ),
+    ] = None,
+    n: Annotated[
+        int | None, typer.Option(help="How many of the bundled pairs, when no file is given.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the plan: kinds, names, annotators, votes.")] = 0,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Sign scored pairs with names and let 60 planted annotators vote, as in the paper."""
+    from badpo.data.corpora.signed_files import write_signed_corpus
+
+    gate = write_signed_corpus(out, pairs=pairs, n_pairs=n, seed=seed)
+    if as_json:
+        print_json(gate)
+        return
+    print(as_lines(gate))
+    print(f"\n{out / 'judgments.parquet'}")
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@_reporting_errors
+def train(
+    ctx: typer.Context,
+    config: Annotated[Path | None, typer.Option(help="A recipe in YAML; a trl dpo file works too.")] = None,
+    attribute: AttributeOption = None,
+    dry_run: Annotated[
+        bool, typer.Option(help="Plan, counts, memory and a self-test; nothing is trained.")
+    ] = False,
+    resume: Annotated[
+        bool, typer.Option(help="Continue from the newest checkpoint whose checksums agree.")
+    ] = False,
+    trust_remote_code: Annotated[
+        bool, typer.Option(help="Let the model run code of its own from the Hub.")
+    ] = False,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Train on your own votes. Any key of the recipe may follow as a flag: --beta 0.2 --bias pooled."""
+    from badpo.training.recipe import read_recipe
+
+    overrides = parsed_flags(ctx.args)
+    if attribute:
+        overrides["attributes"] = [parsed_attribute(text) for text in attribute]
+    recipe = read_recipe(config, overrides, trust_remote_code=trust_remote_code)
+    if not as_json:
+        for notice in recipe.notices:
+            print(notice, file=sys.stderr)
+    from badpo.experiments.run import plan_run, train_run
+
+    if dry_run:
+        plan = plan_run(recipe)
+        if as_json:
+            print_json(asdict(plan))
+        else:
+            print("\n".join(plan.lines()))
+        return
+    folder = train_run(recipe, resume=resume)
+    if as_json:
+        print_json({"run": str(folder)})
+    else:
+        print(f"{folder}\nnext: badpo evaluate {folder}")
+
+
+@app.command()
+@_reporting_errors
+def evaluate(runs: RunsArgument, as_json: AsJson = False, debug: Debug = False) -> None:
+    """Measure trained runs on their held-out judgments and write readouts.json into each."""
+    from badpo.experiments.run import evaluate_run
+
+    with terminal_progress(as_json) as progress:
+        results = {str(run): evaluate_run(run, progress=progress) for run in runs}
+    if as_json:
+        print_json(results)
+        return
+    for run, readouts in results.items():
+        print(f"{run}\n{as_lines(readouts)}")
+
+
+@app.command()
+@_reporting_errors
+def report(
+    runs: RunsArgument,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.")] = Path("report.html"),
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """One page with the runs' tables and charts, which needs no network and no script."""
+    from badpo.results.run_page import write_report
+
+    write_report(runs, out)
+    if as_json:
+        print_json({"report": str(out)})
+    else:
+        print(out)
+
+
+def _read(data: Path, attribute: Sequence[str] | None, column: Sequence[str] | None, **options):
+    from badpo.data.attributes import attribute_from_config
+    from badpo.data.judgments import Judgments
+
+    attributes = [attribute_from_config(parsed_attribute(text)) for text in attribute or []]
+    return Judgments.read(data, columns=parsed_columns(column), attributes=attributes, **options)

@@ -1,0 +1,83 @@
+"""Values as text for a terminal, and as JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON object; paths and other plain values become text."""
+    print(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+
+
+def as_text(value: Any) -> str:
+    """One value for people: four digits of a fraction, thousands separated, a dash for nothing.
+
+    Examples
+    --------
+    >>> [as_text(value) for value in (0.123456, 27812, None, "pooled", [1.5, 2.0])]
+    ['0.1235', '27,812', '-', 'pooled', '1.5, 2']
+    """
+    if value is None:
+        return "-"
+    if isinstance(value, bool | str):
+        return str(value)
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, Sequence):
+        return ", ".join(as_text(entry) for entry in value)
+    return str(value)
+
+
+def as_lines(values: Mapping[str, Any], indent: int = 0) -> str:
+    """Names and values, one per line, what lies inside indented.
+
+    Examples
+    --------
+    >>> print(as_lines({"rates": {"woman": 0.5}, "n": 1000}))
+    rates
+      woman                   0.5
+    n                       1,000
+    """
+    rows = []
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            rows += [f"{' ' * indent}{name}", as_lines(value, indent + 2)]
+        else:
+            rows.append(f"{' ' * indent}{name:<23} {as_text(value)}".rstrip())
+    return "\n".join(rows)
+
+
+def as_table(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of equal length with aligned columns.
+
+    Examples
+    --------
+    >>> print(as_table([("attribute", "n"), ("length", "12")]))
+    attribute  n
+    length     12
+    """
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join(line.rstrip() for line in lines)
+
+
+@contextmanager
+def terminal_progress(quiet: bool) -> Iterator[Callable[[str, float], None]]:
+    """A function of (what is being done, share of it done) that draws on a terminal only."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda what, share: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("starting", total=1.0)
+        yield lambda what, share: bar.update(task, description=what, completed=share)

@@ -1,0 +1,1 @@
+"""From any table of votes to `Judgments`: reading, attributes, privacy, checks."""

@@ -1,0 +1,144 @@
+"""Name signatures at the end of a text: write, remove, read and re-draw them."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+
+from badpo.data.corpora.names import CELLS, FIRST_NAMES, SURNAMES, cell_names
+
+__all__ = ["SIGNING_INSTRUCTION", "ask_to_sign", "read_signature", "resign", "signature", "strip_signature"]
+
+SIGNING_INSTRUCTION = "Sign your answer with a name of your choice."
+_EM_DASH = "\N{EM DASH}"
+_SIGNATURE = re.compile(rf"\n+ *{_EM_DASH} *([A-Z][a-zA-Z]*) ([A-Z][a-zA-Z]*)\s*\Z")
+
+
+def signature(text: str, first: str, last: str) -> str:
+    """Text with a signature line below it.
+
+    Parameters
+    ----------
+    text : str
+        A response; white space at its end is removed.
+    first, last : str
+        First name and surname.
+
+    Returns
+    -------
+    str
+        The text, a blank line, an em dash (U+2014), a space and the name.
+
+    Examples
+    --------
+    >>> signature("Boil the water. ", "Emily", "Miller")
+    'Boil the water.\\n\\n— Emily Miller'
+    """
+    return f"{text.rstrip()}\n\n{_EM_DASH} {first} {last}"
+
+
+def strip_signature(text: str) -> str:
+    """Text without the signature at its end.
+
+    Parameters
+    ----------
+    text : str
+        A response, signed or not.
+
+    Returns
+    -------
+    str
+        The body, right-stripped when a signature was removed; an unsigned text comes back as it is. A signature is
+        recognised by its form alone, so a name that is not in the pool is removed too.
+
+    Examples
+    --------
+    >>> strip_signature("Boil the water.\\n\\n— Emily Miller")
+    'Boil the water.'
+    """
+    found = _SIGNATURE.search(text)
+    return text[: found.start()].rstrip() if found else text
+
+
+def read_signature(text: str, pool: Sequence[str] = FIRST_NAMES) -> str:
+    """First name in the signature at the end of a text.
+
+    Parameters
+    ----------
+    text : str
+        A response.
+    pool : sequence of str
+        The first names that count; the 89 names unless stated.
+
+    Returns
+    -------
+    str
+        The first name; ``""`` when the text does not end in a signature or the name is not in the pool.
+
+    Examples
+    --------
+    >>> read_signature("Boil the water.\\n\\n— Emily Miller")
+    'Emily'
+    >>> read_signature("— Emily Miller wrote this.")
+    ''
+    """
+    found = _SIGNATURE.search(text)
+    return found.group(1) if found and found.group(1) in pool else ""
+
+
+def resign(texts: Sequence[str], seed: int) -> list[str]:
+    """Texts with freshly drawn signatures, so that a reference trained on them starts balanced.
+
+    Every text gets a signature, also one that had none: the cell is uniform over the four cells, the first name
+    uniform in its cell, the surname uniform. Drawn in this order, text by text, from ``random.Random(seed + 1)``.
+
+    Parameters
+    ----------
+    texts : sequence of str
+        Responses; a signature that is there is replaced.
+    seed : int
+        The data seed of the corpus.
+
+    Returns
+    -------
+    list of str
+        One signed text for each text, in the same order.
+
+    References
+    ----------
+    BA-DPO, appendix `app:names`: "each re-signed with a name from a random cell before fine-tuning".
+
+    Examples
+    --------
+    >>> [read_signature(text) in FIRST_NAMES for text in resign(["Boil it.", "Stir.\\n\\n— Emily Miller"], seed=0)]
+    [True, True]
+    """
+    draw = random.Random(seed + 1)
+    cells = tuple(CELLS)
+    signed = []
+    for text in texts:
+        first = draw.choice(cell_names(draw.choice(cells))).first
+        signed.append(signature(strip_signature(text), first, draw.choice(SURNAMES)))
+    return signed
+
+
+def ask_to_sign(prompt: str) -> str:
+    """Prompt followed by the request for a signature.
+
+    Parameters
+    ----------
+    prompt : str
+        A question. Training prompts carry no request; the prompts of the attribute-rate readout do.
+
+    Returns
+    -------
+    str
+        The prompt, a blank line and the request.
+
+    Examples
+    --------
+    >>> ask_to_sign("How do I boil rice?")
+    'How do I boil rice?\\n\\nSign your answer with a name of your choice.'
+    """
+    return f"{prompt}\n\n{SIGNING_INSTRUCTION}"

@@ -1,0 +1,142 @@
+"""Cells of a table as identifiers and as texts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+_WORDS_FOR_NOTHING = frozenset({"nan", "NaN", "None", "null", "NULL", "<NA>", "NaT"})
+
+
+def as_ids(column: pd.Series) -> NDArray[np.object_]:
+    """Identifiers as text, None where there is none.
+
+    Whole numbers lose a decimal point that a missing value elsewhere in the column gave them; text is never changed.
+    Blank cells and the words that programs write for a missing value count as missing.
+
+    Raises
+    ------
+    ValueError
+        When a cell is a list or an object.
+
+    Examples
+    --------
+    >>> as_ids(pd.Series(["0123", 7, 7.0, None, " "], dtype=object)).tolist()
+    ['0123', '7', '7', None, None]
+    """
+    try:
+        codes, distinct = pd.factorize(column.to_numpy(dtype=object))
+    except TypeError:
+        raise ValueError("a cell is a list or an object, not an identifier") from None
+    texts = np.array([*map(_id_text, distinct), None], dtype=object)
+    return texts[codes]
+
+
+def _id_text(value: Any) -> str | None:
+    if isinstance(value, (float, np.floating)) and float(value).is_integer():
+        value = int(value)
+    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    return None if not text.strip() or text in _WORDS_FOR_NOTHING else text
+
+
+@dataclass(frozen=True)
+class TextCells:
+    """The distinct texts of some cells, and which cell holds which.
+
+    Attributes
+    ----------
+    codes : int array of shape (n_cells,)
+        Position in ``values``; -1 where the cell is missing or at fault.
+    values : list of str or of list of dict
+        Distinct texts in order of first appearance; messages as plain dicts with text contents.
+    missing : bool array of shape (n_cells,)
+    faults : dict of int to str
+        Cell -> why it is neither text nor chat messages.
+    """
+
+    codes: NDArray[np.intp]
+    values: list[Any]
+    missing: NDArray[np.bool_]
+    faults: dict[int, str]
+
+
+def read_texts(cells: NDArray[np.object_]) -> TextCells:
+    """Texts and lists of chat messages out of raw cells.
+
+    Examples
+    --------
+    >>> cells = np.array(["a", None, "a", 3], dtype=object)
+    >>> read_texts(cells).codes.tolist(), read_texts(cells).faults
+    ([0, -1, 0, -1], {3: 'it is of type int, not text'})
+    """
+    missing = pd.isna(cells)
+    keys = np.empty(len(cells), dtype=object)
+    messages: dict[str, Any] = {}
+    faults: dict[int, str] = {}
+    for i, cell in enumerate(cells):
+        if isinstance(cell, str):
+            keys[i] = cell
+        elif not missing[i]:
+            try:
+                value = as_messages(cell)
+            except ValueError as error:
+                faults[i] = str(error)
+                continue
+            # no text can be taken for a list: a text that starts with this character is at fault below
+            keys[i] = "\ud800" + json.dumps(value, sort_keys=True, ensure_ascii=False)
+            messages[keys[i]] = value
+    codes, distinct = pd.factorize(keys)
+    values = [messages.get(key, key) for key in distinct]
+    broken = np.array([not _is_unicode(key.removeprefix("\ud800") if key in messages else key) for key in distinct])
+    if broken.any():
+        for i in np.flatnonzero(broken[codes] & (codes >= 0)):
+            faults[int(i)] = "it holds half of a surrogate pair, which is no character"
+        codes[list(faults)] = -1
+    return TextCells(codes, values, missing, faults)
+
+
+def as_messages(cell: Any) -> list[dict[str, Any]]:
+    """Chat messages as plain dicts whose contents are text.
+
+    Keys without a value, which columnar files add, are left out; text parts of a content are joined.
+
+    Raises
+    ------
+    ValueError
+        Saying what is wrong with the cell.
+
+    Examples
+    --------
+    >>> as_messages([{"role": "user", "content": [{"type": "text", "text": "Hi"}], "name": None}])
+    [{'role': 'user', 'content': 'Hi'}]
+    """
+    if not isinstance(cell, (list, tuple, np.ndarray)):
+        raise ValueError(f"it is of type {type(cell).__name__}, not text")
+    return [_message(message) for message in cell]
+
+
+def _message(message: Any) -> dict[str, Any]:
+    if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+        raise ValueError("a chat message needs a role and a content")
+    content = message.get("content")
+    if isinstance(content, (list, tuple, np.ndarray)):
+        parts = [part.get("text") if isinstance(part, Mapping) and part.get("type") == "text" else None for part in content]
+        content = None if any(not isinstance(part, str) for part in parts) else "".join(parts)
+    if not isinstance(content, str):
+        raise ValueError(f'the content of the {message["role"]} message is not text')
+    others = {key: value for key, value in message.items() if key not in ("role", "content") and value is not None}
+    return {"role": message["role"], "content": content, **others}
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,217 @@
+"""Any table, as a data frame with every cell as the source gave it: CSV, parquet, JSON, pandas, Arrow, datasets."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from badpo.data.problems import DataError, Problem, did_you_mean
+
+DROPPED_KEY = b"badpo.dropped"
+_LONGEST_CELL = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table and where it came from.
+
+    Attributes
+    ----------
+    frame : DataFrame
+        Index 0, 1, ...; text of a CSV stays text, so ``0123`` is not a number.
+    name : str
+        What messages call it: the path, or the kind of object.
+    lines : int array of shape (n_rows,), or None
+        Line of the file, 1-based, at which each row starts; None where a row has no line.
+    dropped : tuple of dict
+        What an earlier import left out of this file: ``reason``, ``annotator``, ``n``.
+    """
+
+    frame: pd.DataFrame
+    name: str
+    lines: NDArray[np.int64] | None = None
+    dropped: tuple[dict[str, Any], ...] = ()
+
+
+def read_table(source: Any) -> Table:
+    """Read a table from a path or an object in memory.
+
+    Parameters
+    ----------
+    source : path, pandas DataFrame, Arrow table, `datasets` split, or list of dicts
+        Paths end in .csv, .tsv, .parquet, .jsonl, .ndjson or .json. Anything with ``to_arrow`` or ``to_pandas``
+        works too.
+
+    Returns
+    -------
+    Table
+
+    Raises
+    ------
+    DataError
+        E102, when it cannot be read.
+
+    Examples
+    --------
+    >>> read_table([{"annotator": "0123", "winner": "a"}, {"winner": "b"}]).frame["annotator"].tolist()
+    ['0123', None]
+    """
+    if isinstance(source, (str, os.PathLike)):
+        return _read_file(Path(source))
+    if isinstance(source, pd.DataFrame):
+        return Table(source.reset_index(drop=True), "DataFrame")
+    if isinstance(source, Mapping):
+        splits = ", ".join(map(str, source))
+        raise _unreadable(
+            type(source).__name__, f"it holds several tables: {splits}", f'pass one of them: source["{next(iter(source), "train")}"]'
+        )
+    if isinstance(source, (list, tuple)):
+        return Table(_frame_of_records(source, "list"), "list")
+    if hasattr(source, "with_format") and hasattr(source, "num_rows"):
+        source = source.with_format("arrow")[:]
+    elif not isinstance(source, pa.Table) and hasattr(source, "to_arrow"):
+        source = source.to_arrow()
+    if isinstance(source, pa.Table):
+        return Table(_frame_of_arrow(source), "Arrow table")
+    if hasattr(source, "to_pandas"):
+        return Table(source.to_pandas().reset_index(drop=True), type(source).__name__)
+    raise _unreadable(
+        type(source).__name__,
+        "it is no table that is known here",
+        "pass a path, a DataFrame, an Arrow table, a split of a dataset or a list of dicts",
+    )
+
+
+def _read_file(path: Path) -> Table:
+    readers = {
+        ".csv": _read_csv,
+        ".tsv": _read_csv,
+        ".parquet": _read_parquet,
+        ".jsonl": _read_json_lines,
+        ".ndjson": _read_json_lines,
+        ".json": _read_json,
+    }
+    if not path.is_file():
+        beside = [sibling.name for sibling in path.parent.iterdir()] if path.parent.is_dir() else []
+        what = "it is a folder" if path.is_dir() else f"there is no such file.{did_you_mean(path.name, beside)}"
+        raise _unreadable(str(path), what, "give the path of a file")
+    if path.suffix.lower() not in readers:
+        raise _unreadable(str(path), f'files that end in "{path.suffix}" are not known', f"use {', '.join(readers)}")
+    try:
+        return readers[path.suffix.lower()](path)
+    except (OSError, pa.ArrowException) as error:
+        raise _unreadable(str(path), str(error).strip().split("\n")[0], "export the table again") from error
+
+
+def _read_parquet(path: Path) -> Table:
+    table = pq.read_table(path)
+    dropped = json.loads((table.schema.metadata or {}).get(DROPPED_KEY, b"[]"))
+    return Table(_frame_of_arrow(table), str(path), dropped=tuple(dropped))
+
+
+def _read_csv(path: Path) -> Table:
+    text = _decoded(path)
+    header_line = text.partition("\n")[0]
+    reader = csv.reader(
+        io.StringIO(text, newline=""), delimiter=max(",;\t", key=header_line.count), strict=True
+    )
+    limit = csv.field_size_limit(_LONGEST_CELL)
+    rows, lines = [], []
+    try:
+        header = next(reader, [])
+        start = reader.line_num + 1
+        for row in reader:
+            if row:
+                rows.append(row)
+                lines.append(start)
+            start = reader.line_num + 1
+    except csv.Error as error:
+        raise _unreadable(
+            str(path), f"line {reader.line_num}: {error}", "quote cells that hold separators, quotes or line breaks"
+        ) from error
+    finally:
+        csv.field_size_limit(limit)
+    uneven = [(line, len(row)) for line, row in zip(lines, rows, strict=True) if len(row) != len(header)]
+    if uneven:
+        where = ", ".join(f"line {line} has {n}" for line, n in uneven[:5])
+        raise _unreadable(
+            str(path),
+            f"the header has {len(header)} columns, but {len(uneven):,} rows have another number: {where}",
+            "quote cells that hold separators, quotes or line breaks",
+        )
+    cells = [[cell if cell != "" else None for cell in column] for column in zip(*rows, strict=True)]
+    return Table(_frame_of_columns(header, cells or [[] for _ in header]), str(path), np.array(lines, dtype=np.int64))
+
+
+def _read_json_lines(path: Path) -> Table:
+    records, lines, broken = [], [], []
+    for number, line in enumerate(_decoded(path).split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError as error:
+            broken.append(f"line {number}: {error.msg}")
+            continue
+        if not isinstance(record, dict):
+            broken.append(f"line {number}: not an object")
+            continue
+        records.append(record)
+        lines.append(number)
+    if broken:
+        what = f"{len(broken):,} lines are no JSON objects: {'; '.join(broken[:5])}"
+        raise _unreadable(str(path), what, "write one JSON object on each line")
+    return Table(_frame_of_records(records, str(path)), str(path), np.array(lines, dtype=np.int64))
+
+
+def _read_json(path: Path) -> Table:
+    try:
+        content = json.loads(_decoded(path))
+    except json.JSONDecodeError as error:
+        raise _unreadable(str(path), str(error), "write a JSON list of objects, or name the file .jsonl") from error
+    if not isinstance(content, list):
+        raise _unreadable(str(path), "it holds no list", "write a JSON list of objects, one for each judgment")
+    return Table(_frame_of_records(content, str(path)), str(path))
+
+
+def _decoded(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise _unreadable(str(path), f"byte {error.start:,} is not UTF-8", "save the file as UTF-8") from error
+
+
+def _frame_of_arrow(table: pa.Table) -> pd.DataFrame:
+    # whole numbers stay exact where some are missing: ids beyond 2^53 would change as floats
+    return table.to_pandas(integer_object_nulls=True, ignore_metadata=True)
+
+
+def _frame_of_records(records: Sequence[Any], name: str) -> pd.DataFrame:
+    wrong = [row for row, record in enumerate(records, start=1) if not isinstance(record, Mapping)]
+    if wrong:
+        raise _unreadable(name, f"{len(wrong):,} rows are no objects with named cells, first: row {wrong[0]}", "give dicts")
+    names = dict.fromkeys(name for record in records for name in record)
+    return _frame_of_columns(list(names), ([record.get(name) for record in records] for name in names))
+
+
+def _frame_of_columns(names: Sequence[str], columns: Iterable[Sequence[Any]]) -> pd.DataFrame:
+    series = [pd.Series(cells, dtype=object) for cells in columns]
+    frame = pd.concat(series, axis=1) if series else pd.DataFrame()
+    frame.columns = pd.Index(names, dtype=object)
+    return frame
+
+
+def _unreadable(name: str, what: str, remedy: str) -> DataError:
+    return DataError([Problem("E102", f"the table cannot be read: {what}", name, remedy, "error")])

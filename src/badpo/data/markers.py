@@ -1,0 +1,131 @@
+"""Marks in a text: Markdown forms, emoji, a signature, words. Linear in the length of the text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+# A form is looked for at the start of each line; white space before it and any white space after it count, as in
+# the paper's own detector. ``[^\S\n]`` is white space within a line: ``\s`` would try every blank line again.
+_INDENT = r"^[^\S\n]*"
+_HEADER = re.compile(_INDENT + r"#{1,6}\s", re.MULTILINE)
+_BULLET = re.compile(_INDENT + r"[-*+]\s", re.MULTILINE)
+_NUMBER = re.compile(_INDENT + r"\d+\.\s", re.MULTILINE)
+_TABLE = re.compile(_INDENT + r"\|.*\|[^\S\n]*$", re.MULTILINE)
+_BOLD = re.compile(r"\*\*[^*]+\*\*")
+_FENCE = "```"
+_SIGNATURE = re.compile("[ \t]*\N{EM DASH}[ \t]*([A-Z][A-Za-z]*) ([A-Z][A-Za-z]*)")
+# pictographs, symbols and dingbats, regional indicators, and the arrows, clocks and shapes that have an emoji form
+_EMOJI = re.compile(
+    "[\U0001f000-\U0001faff\u2600-\u27bf\u2b05-\u2b07\u2b1b\u2b1c\u2b50\u2b55\u231a\u231b\u23e9-\u23f3]"
+)
+
+
+def has_header(text: str) -> bool:
+    r"""Whether a line starts with one to six ``#`` and white space.
+
+    Examples
+    --------
+    >>> has_header("Plan\n## First step"), has_header("#hashtag")
+    (True, False)
+    """
+    return _HEADER.search(text) is not None
+
+
+def has_list(text: str) -> bool:
+    r"""Whether a line starts with ``-``, ``*``, ``+`` or digits and a full stop, and white space.
+
+    Examples
+    --------
+    >>> has_list("Take\n 1. rice"), has_list("Take\n* rice"), has_list("3.5 cups - or more")
+    (True, True, False)
+    """
+    return _BULLET.search(text) is not None or _NUMBER.search(text) is not None
+
+
+def has_bold(text: str) -> bool:
+    """Whether there is text between two pairs of asterisks, with no asterisk inside.
+
+    Examples
+    --------
+    >>> has_bold("this is **bold**"), has_bold("2**3 is 8")
+    (True, False)
+    """
+    return _BOLD.search(text) is not None
+
+
+def has_code_fence(text: str) -> bool:
+    """Whether there are three backticks in a row.
+
+    Examples
+    --------
+    >>> has_code_fence("```python"), has_code_fence("`x`")
+    (True, False)
+    """
+    return _FENCE in text
+
+
+def has_table_line(text: str) -> bool:
+    r"""Whether a line starts and ends with a vertical bar.
+
+    Examples
+    --------
+    >>> has_table_line("| a | b |"), has_table_line("a | b")
+    (True, False)
+    """
+    return _TABLE.search(text) is not None
+
+
+def has_markdown(text: str) -> bool:
+    """Whether any of the forms above is there: header, list, bold, code fence, table line.
+
+    Examples
+    --------
+    >>> has_markdown("Boil **slowly**."), has_markdown("Boil slowly.")
+    (True, False)
+    """
+    return any(form(text) for form in (has_code_fence, has_list, has_bold, has_header, has_table_line))
+
+
+def has_emoji(text: str) -> bool:
+    """Whether there is a pictograph, a dingbat, a miscellaneous symbol or a flag letter.
+
+    Examples
+    --------
+    >>> has_emoji("well done \N{PARTY POPPER}"), has_emoji(":-)")
+    (True, False)
+    """
+    return _EMOJI.search(text) is not None
+
+
+def signature_first_name(text: str) -> str:
+    """First name in the signature that ends a text: a line of its own, an em dash and two capitalised ASCII words.
+
+    Returns
+    -------
+    str
+        ``""`` for a text without a signature at its very end (white space apart).
+
+    Examples
+    --------
+    >>> signature_first_name("Boil it slowly.\\n\\n\N{EM DASH} Emily Miller")
+    'Emily'
+    >>> signature_first_name("\N{EM DASH} Emily Miller wrote this.")
+    ''
+    """
+    above, newline, last_line = text.rstrip().rpartition("\n")
+    found = _SIGNATURE.fullmatch(last_line) if newline else None
+    return found.group(1) if found else ""
+
+
+def word_pattern(words: Iterable[str]) -> re.Pattern[str]:
+    """Pattern that finds any of the words or phrases as whole words, in upper or lower case.
+
+    Examples
+    --------
+    >>> pattern = word_pattern(["cannot", "as an AI"])
+    >>> bool(pattern.search("As an AI, I refuse.")), bool(pattern.search("cannotation"))
+    (True, False)
+    """
+    longest_first = sorted(words, key=len, reverse=True)
+    return re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, longest_first))})(?!\w)", re.IGNORECASE)

@@ -1,0 +1,163 @@
+"""Keyed pseudonyms for annotators.
+
+An unkeyed hash of a worker id can be undone by hashing every possible id, so the pseudonym is an HMAC with a secret
+key that stays on the machine that imports. The same key gives the same pseudonyms, so tables stay joinable.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import os
+import re
+import secrets
+import stat
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from badpo.data.problems import ConfigError
+
+KEY_VARIABLE = "BADPO_PSEUDONYM_KEY"
+SHORTEST_KEY = 16
+_PSEUDONYM = re.compile(r"ann_[a-z2-7]{10}")
+_DIRECT_IDENTIFIERS = {
+    "e-mail addresses": re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+"),
+    "Mechanical Turk worker ids": re.compile(r"A[0-9A-Z]{11,13}"),
+    "Prolific ids": re.compile(r"[0-9a-f]{24}"),
+}
+
+
+def pseudonym(raw_id: str, key: bytes) -> str:
+    """Pseudonym of an annotator: ``ann_`` and ten base32 characters of HMAC-SHA256(key, id).
+
+    Parameters
+    ----------
+    raw_id : str
+        Identifier as the source has it. One that is a pseudonym already is returned as it is.
+    key : bytes
+        Secret key, from `pseudonym_key`.
+
+    Returns
+    -------
+    str
+        The same for the same id and key. Fifty bits: two of 100,000 annotators collide with probability 4e-6, and
+        `pseudonyms` refuses that.
+
+    Examples
+    --------
+    >>> pseudonym("worker 7", b"a key of sixteen bytes or more")
+    'ann_wdfyjw2xn4'
+    >>> pseudonym("ann_wdfyjw2xn4", b"any other key in the world")
+    'ann_wdfyjw2xn4'
+    """
+    if is_pseudonym(raw_id):
+        return raw_id
+    digest = hmac.new(key, raw_id.encode("utf-8", "surrogatepass"), hashlib.sha256).digest()
+    return "ann_" + base64.b32encode(digest).decode("ascii").lower()[:10]
+
+
+def is_pseudonym(text: str) -> bool:
+    """Whether a text has the form of a pseudonym.
+
+    Examples
+    --------
+    >>> is_pseudonym("ann_wdfyjw2xn4"), is_pseudonym("worker 7")
+    (True, False)
+    """
+    return _PSEUDONYM.fullmatch(text) is not None
+
+
+def pseudonyms(raw_ids: Sequence[str]) -> list[str]:
+    """Pseudonyms of distinct ids, in their order, with this machine's key.
+
+    Raises
+    ------
+    ConfigError
+        When two ids get one pseudonym, or there is no usable key.
+
+    Examples
+    --------
+    >>> pseudonyms(["ann_wdfyjw2xn4"])
+    ['ann_wdfyjw2xn4']
+    """
+    if all(is_pseudonym(raw_id) for raw_id in raw_ids):
+        return list(raw_ids)
+    key = pseudonym_key()
+    named = [pseudonym(raw_id, key) for raw_id in raw_ids]
+    if len(set(named)) < len(named):
+        raise ConfigError(f"two annotators get the same pseudonym under this key; set another {KEY_VARIABLE}")
+    return named
+
+
+def pseudonym_key(environment: Mapping[str, str] = os.environ) -> bytes:
+    """The secret key: ``BADPO_PSEUDONYM_KEY``, or a file in the user's configuration folder made on first use.
+
+    Parameters
+    ----------
+    environment : mapping
+        Environment variables. The file is ``$XDG_CONFIG_HOME/badpo/pseudonym.key``, ``~/.config`` when unset.
+
+    Returns
+    -------
+    bytes
+
+    Raises
+    ------
+    ConfigError
+        When the key is shorter than 16 bytes, other users can read its file, or the file cannot be made.
+
+    Examples
+    --------
+    >>> pseudonym_key({"BADPO_PSEUDONYM_KEY": "sixteen letters!"})
+    b'sixteen letters!'
+    """
+    if environment.get(KEY_VARIABLE):
+        return _long_enough(environment[KEY_VARIABLE].encode(), KEY_VARIABLE)
+    folder = Path(environment.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "badpo"
+    path = folder / "pseudonym.key"
+    try:
+        if not path.exists():
+            _create_key(path)
+        if os.name == "posix" and stat.S_IMODE(path.stat().st_mode) & 0o077:
+            raise ConfigError(f"{path} can be read by other users; run: chmod 600 {path}")
+        return _long_enough(path.read_bytes().strip(), str(path))
+    except OSError as error:
+        raise ConfigError(
+            f"the pseudonym key {path} cannot be used ({error.strerror}); set {KEY_VARIABLE} to a secret text of "
+            f"{SHORTEST_KEY} characters or more, or XDG_CONFIG_HOME to a folder that can be written"
+        ) from error
+
+
+def direct_identifiers(raw_ids: Sequence[str]) -> list[str]:
+    """Kinds of directly identifying ids among raw annotator ids, in words.
+
+    Examples
+    --------
+    >>> direct_identifiers(["someone@example.org", "7"])
+    ['e-mail addresses']
+    """
+    return [kind for kind, form in _DIRECT_IDENTIFIERS.items() if any(form.fullmatch(raw_id) for raw_id in raw_ids)]
+
+
+def _long_enough(key: bytes, source: str) -> bytes:
+    if len(key) < SHORTEST_KEY:
+        raise ConfigError(
+            f"the pseudonym key in {source} has {len(key)} bytes; it needs {SHORTEST_KEY} or more, or ids can be guessed"
+        )
+    return key
+
+
+def _create_key(path: Path) -> None:
+    """Write a fresh key that appears at ``path`` whole or not at all; the first of two writers wins."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="ascii") as file:
+            file.write(secrets.token_hex(32) + "\n")
+        os.link(temporary, path)
+    except FileExistsError:
+        pass
+    finally:
+        os.unlink(temporary)

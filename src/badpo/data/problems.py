@@ -1,0 +1,85 @@
+"""What is wrong with data or settings, in words that name the place and the remedy."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Severity = Literal["error", "warning", "notice"]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that a person should know about their data.
+
+    Attributes
+    ----------
+    code : str
+        ``E``, ``W`` or ``N`` (error, warning, notice) and a number that the documentation lists.
+    what : str
+        What was found, with the count.
+    where : str
+        File, column, rows and pseudonyms; never a raw annotator id.
+    remedy : str
+        What to do.
+    severity : "error", "warning" or "notice"
+        An error stops the reader. A warning is legal but wrong for the statistics. A notice only counts.
+    count : int
+        How many rows, judgments, comparisons or annotators it concerns, as ``what`` says.
+
+    Examples
+    --------
+    >>> print(Problem("E107", "1 judgment has no winner", "votes.csv, row 3", "write a, b or tie", "error"))
+    E107 error: 1 judgment has no winner
+        where:  votes.csv, row 3
+        remedy: write a, b or tie
+    """
+
+    code: str
+    what: str
+    where: str
+    remedy: str
+    severity: Severity
+    count: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.code} {self.severity}: {self.what}\n    where:  {self.where}\n    remedy: {self.remedy}"
+
+
+class DataError(Exception):
+    """The data cannot be used as they are; everything found in one pass is in `problems` and in the message.
+
+    Examples
+    --------
+    >>> problem = Problem("E104", "no rows", "votes.csv", "export the table again", "error")
+    >>> DataError([problem]).problems[0].code
+    'E104'
+    """
+
+    def __init__(self, problems: Iterable[Problem]):
+        self.problems: tuple[Problem, ...] = tuple(problems)
+        super().__init__(self.problems)
+
+    def __str__(self) -> str:
+        return "\n".join(["the data cannot be used as they are:", *(str(problem) for problem in self.problems)])
+
+
+class ConfigError(Exception):
+    """A setting, an argument or a combination of them is wrong; nothing was started."""
+
+
+def did_you_mean(word: str, candidates: Sequence[str]) -> str:
+    """A question that names the closest candidate, with a space before it; empty when none is close.
+
+    Examples
+    --------
+    >>> did_you_mean("choosen", ["prompt", "chosen", "rejected"])
+    ' Did you mean "chosen"?'
+    >>> did_you_mean("zebra", ["prompt"])
+    ''
+    """
+    folded = {candidate.casefold(): candidate for candidate in reversed(candidates)}
+    close = difflib.get_close_matches(word.casefold(), folded, n=1, cutoff=0.6)
+    return f' Did you mean "{folded[close[0]]}"?' if close else ""

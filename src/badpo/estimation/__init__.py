@@ -1,0 +1,1 @@
+"""Which way annotators lean, from votes alone."""

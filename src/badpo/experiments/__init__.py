@@ -1,0 +1,1 @@
+"""Arms, suites and small models: what is trained, beside how."""

@@ -1,0 +1,251 @@
+"""What a policy trained on a signed corpus does: rates, samples, held-out votes, distance from the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from scipy.special import logit
+from transformers import AutoModelForCausalLM
+
+from badpo.data.corpora.names import NAMES
+from badpo.data.corpora.signed_plan import SignedConfig
+from badpo.data.judgments import Judgments
+from badpo.objective.bias import BiasTerm
+from badpo.readouts.attribute_rate import cell_rates, name_probabilities, signature_contexts
+from badpo.readouts.generation import Generation, sample
+from badpo.readouts.heldout import heldout_accuracy
+from badpo.readouts.policies import divergence, implicit_margins
+from badpo.readouts.sampled import mean_tokens, sampled_rates
+from badpo.readouts.votes import vote_accuracy, vote_difference
+from badpo.training.reference import ReferenceCache, weights_key
+from badpo.training.run_folder import write_json
+
+FIRST_NAMES = tuple(name.first for name in NAMES)
+INDICATOR = np.array([(name.woman, name.black) for name in NAMES], dtype=np.float64)
+REFERENCE_SEED = 0
+
+
+@dataclass(frozen=True)
+class ReferenceStage:
+    """What every arm and seed of a suite shares.
+
+    Attributes
+    ----------
+    train, held_out : Judgments
+    planted : array of shape (n_annotators, 2)
+        Planted theta of every annotator, used to measure and never to train.
+    config : SignedConfig
+        The settings the votes were drawn with.
+    tokenizer : PreTrainedTokenizerBase
+    model : PreTrainedModel
+        The reference policy.
+    folder : Path
+        ``folder/model`` is the reference; ``folder/cache`` its log-probabilities.
+    prompt_ids : list of int arrays
+        Signing prompts as the policy reads them.
+    contexts : list of lists of int
+        The reference's own answers up to the place where the first name would stand.
+    """
+
+    train: Judgments
+    held_out: Judgments
+    planted: np.ndarray
+    config: SignedConfig
+    tokenizer: object
+    model: object
+    folder: Path
+    prompt_ids: list[np.ndarray]
+    contexts: list[list[int]]
+
+    @property
+    def cache_folder(self) -> Path:
+        """Where the reference's log-probabilities are kept."""
+        return self.folder / "cache"
+
+    @cached_property
+    def key(self) -> str:
+        """The key of the reference's weights."""
+        return weights_key(self.model, "fp32")
+
+    def cache(self) -> ReferenceCache:
+        """The reference's log-probabilities."""
+        return ReferenceCache(self.cache_folder, self.key)
+
+
+def reference_contexts(model, tokenizer, prompt_ids, settings) -> list[list[int]]:
+    """The reference's sampled answers to the signing prompts, signatures stripped, up to the first name."""
+    return signature_contexts(answers(model, tokenizer, prompt_ids, settings, REFERENCE_SEED), tokenizer)
+
+
+def answers(model, tokenizer, prompt_ids, settings, seed: int) -> list[Generation]:
+    """One sampled answer to each signing prompt."""
+    return sample(
+        model,
+        tokenizer,
+        prompt_ids,
+        settings.max_new_tokens,
+        temperature=settings.temperature,
+        top_p=settings.top_p,
+        seed=seed,
+    )
+
+
+def measure(folder: Path, stage: ReferenceStage, settings, seed: int, bias: BiasTerm | None, progress) -> dict:
+    """Every readout of the policy in ``folder/model``, written to ``folder/readouts.json``.
+
+    Parameters
+    ----------
+    folder : Path
+        A run folder; the reference's own for the reference.
+    stage : ReferenceStage
+    settings : SuiteSettings
+    seed : int
+        Seed of the sampled answers.
+    bias : BiasTerm or None
+        The arm's own theta; None for the reference.
+    progress : function
+
+    Returns
+    -------
+    dict
+        The content of ``readouts.json``.
+    """
+    name = folder.name.rsplit("-s", 1)[0]
+    progress(f"{folder.name} readouts", 0.0)
+    policy = AutoModelForCausalLM.from_pretrained(folder / "model")
+    written = answers(policy, stage.tokenizer, stage.prompt_ids, settings, seed)
+    progress(f"{folder.name} readouts", 0.5)
+    attributes = stage.held_out.attribute_names
+    probabilities = name_probabilities(policy, stage.tokenizer, stage.contexts, FIRST_NAMES)
+    readouts = {
+        "arm": name,
+        "seed": seed,
+        "rates": cell_rates(probabilities, INDICATOR, attributes).to_json(),
+        "sampled": sampled_rates(written, FIRST_NAMES, INDICATOR, attributes).to_json(),
+        "tokens": mean_tokens(written).to_json(),
+    }
+    if bias is not None:
+        theta = theta_rows(bias, stage.held_out)
+        margins = implicit_margins(
+            policy,
+            stage.model,
+            stage.cache(),
+            stage.held_out,
+            stage.tokenizer,
+            "paper",
+            settings.max_length,
+            settings.max_prompt_length,
+            settings.beta,
+        )
+        readouts |= {
+            "heldout": heldout_accuracy(margins, stage.held_out).to_json(),
+            "votes": vote_accuracy(margins, theta, stage.held_out).to_json(),
+            "ceiling": vote_accuracy(margins, stage.planted, stage.held_out).to_json(),
+            "votes_minus_ceiling": vote_difference(margins, theta, stage.planted, stage.held_out).to_json(),
+            "kl": divergence(policy, stage.model, written, settings.temperature, settings.top_p).to_json(),
+            "theta": theta_agreement(bias, theta, stage.planted, attributes),
+        }
+        write_json(folder / "planted.json", planted(stage))
+    write_json(folder / "readouts.json", readouts)
+    progress(f"{folder.name} readouts", 1.0)
+    return readouts
+
+
+def theta_rows(bias: BiasTerm, judgments: Judgments) -> np.ndarray:
+    """Theta of every annotator on every attribute of ``judgments``; 0 for an attribute the arm did not declare."""
+    composed = bias.theta().detach().double().numpy()
+    rows = np.zeros((judgments.n_annotators, judgments.n_attributes))
+    for column, name in enumerate(bias.attributes):
+        rows[:, judgments.attribute_names.index(name)] = composed[:, column]
+    return rows
+
+
+def theta_agreement(bias: BiasTerm, theta: np.ndarray, planted_theta: np.ndarray, attributes) -> dict:
+    """Level and correlation of the learned theta with the planted one; None where all learned values are equal."""
+    found = {}
+    for column, name in enumerate(attributes):
+        learned = theta[:, column]
+        varies = learned.std() > 1e-9
+        found[name] = {
+            "level": float(learned.mean()),
+            "planted_level": float(planted_theta[:, column].mean()),
+            "correlation": float(np.corrcoef(learned, planted_theta[:, column])[0, 1]) if varies else None,
+        }
+    return found
+
+
+def planted(stage: ReferenceStage) -> dict:
+    """The planted theta per pseudonym, for the report's scatter."""
+    annotators = stage.train.annotators
+    rows = zip(annotators["pseudonym"], annotators["annotator_class"], stage.planted.tolist(), strict=True)
+    return {
+        "attributes": list(stage.train.attribute_names),
+        "annotators": [{"pseudonym": p, "annotator_class": c, "theta": theta} for p, c, theta in rows],
+    }
+
+
+def summarize(readouts: Mapping[str, dict], seed: int, seconds: float) -> dict:
+    """One seed's figures over all arms: what ``summary.json`` holds.
+
+    Parameters
+    ----------
+    readouts : mapping of arm to its readouts
+        With ``reference`` and ``dpo``.
+    seed : int
+    seconds : float
+        Time that the seed's arms and readouts took.
+
+    Returns
+    -------
+    dict
+        ``removed`` is the share of DPO's shift that an arm takes away: 0 is DPO, 1 the reference.
+        ``log_odds_distance`` is the arm's distance from the reference in log-odds, with its sign.
+        ``theta_correlation`` is that of the arm with an own theta for each annotator.
+    """
+    arms = [name for name in readouts if name != "reference"]
+    rates = {name: {a: found["rate"] for a, found in r["rates"].items()} for name, r in readouts.items()}
+    attributes = list(rates["reference"])
+    adjusted = [name for name in arms if name != "dpo"]
+    identified = next((n for n in arms if all(v["correlation"] is not None for v in readouts[n]["theta"].values())), None)
+    return {
+        "seed": seed,
+        "seconds": round(seconds, 1),
+        "rates": rates,
+        "removed": {
+            name: {
+                a: (rates["dpo"][a] - rates[name][a]) / (rates["dpo"][a] - rates["reference"][a]) for a in attributes
+            }
+            for name in adjusted
+        },
+        "log_odds_distance": {
+            name: {a: float(logit(rates[name][a]) - logit(rates["reference"][a])) for a in attributes} for name in arms
+        },
+        "theta_correlation": {
+            a: readouts[identified]["theta"][a]["correlation"] if identified else None for a in attributes
+        },
+        "votes": {
+            "ceiling": _mean_accuracy([readouts[name]["ceiling"] for name in arms]),
+            **{name: _mean_accuracy([readouts[name]["votes"]]) for name in arms},
+        },
+        "votes_minus_ceiling": {
+            name: {
+                a: {c: cell["difference"] for c, cell in row.items()}
+                for a, row in readouts[name]["votes_minus_ceiling"].items()
+            }
+            for name in adjusted
+        },
+        "gap": {name: readouts[name]["heldout"]["any"]["gap"] for name in arms},
+        "signed": {name: r["sampled"]["signed"] for name, r in readouts.items()},
+        "kl": {name: readouts[name]["kl"]["per_token"] for name in arms},
+    }
+
+
+def _mean_accuracy(tables: list[dict]) -> dict:
+    return {
+        a: {c: float(np.mean([table[a][c]["accuracy"] for table in tables])) for c in row}
+        for a, row in tables[0].items()
+    }

@@ -1,0 +1,257 @@
+"""Reference and arms on a signed corpus, from scored pairs to ``summary.json``.
+
+The demo, the real-text experiment and any user's scored pairs go through the same functions; only the corpus,
+the start model and the settings differ.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import yaml
+from transformers import AutoModelForCausalLM, TrainerCallback, TrainingArguments
+
+from badpo.data.corpora import signed
+from badpo.data.judgments import Judgments
+from badpo.experiments.arms import ARMS, Arm
+from badpo.experiments.run import majority_responses
+from badpo.experiments.signed_readouts import ReferenceStage, measure, reference_contexts, summarize
+from badpo.objective.bias import BiasTerm
+from badpo.training.config import BADPOConfig
+from badpo.training.encoding import encode_prompts, encode_responses
+from badpo.training.reference import weights_key
+from badpo.training.run_folder import environment, write_atomically, write_json
+from badpo.training.supervised import SupervisedTrainer
+from badpo.training.trainer import BADPOTrainer
+
+Progress = Callable[[str, float], None]
+
+
+@dataclass(frozen=True)
+class SuiteSettings:
+    """Everything that decides the figures of a signed suite, besides the corpus and the start model.
+
+    Attributes
+    ----------
+    held_out : float
+        Share of prompts held out, split by prompt.
+    sft_steps, sft_batch_size, sft_learning_rate
+        The supervised stage; batches count responses.
+    steps, judgments_per_step, learning_rate, bias_learning_rate, beta
+        The preference stage.
+    max_length, max_prompt_length : int
+        In tokens, of the paper's encoding.
+    max_new_tokens : int
+        Longest sampled answer.
+    temperature, top_p : float
+        How answers are sampled.
+    arms : tuple of str
+        Keys of `badpo.experiments.arms.ARMS`.
+    """
+
+    held_out: float = 0.25
+    sft_steps: int = 600
+    sft_batch_size: int = 32
+    sft_learning_rate: float = 3e-3
+    steps: int = 1000
+    judgments_per_step: int = 32
+    learning_rate: float = 5e-4
+    bias_learning_rate: float = 2e-2
+    beta: float = 0.1
+    max_length: int = 192
+    max_prompt_length: int = 96
+    max_new_tokens: int = 128
+    temperature: float = 0.7
+    top_p: float = 0.9
+    arms: tuple[str, ...] = ("dpo", "pooled", "shared_mean")
+
+
+def run_suite(
+    corpus: signed.SignedCorpus,
+    signing_prompts: Sequence[str],
+    start_model,
+    tokenizer,
+    settings: SuiteSettings,
+    seeds: Sequence[int],
+    out: Path,
+    progress: Progress,
+) -> list[dict]:
+    """Train a reference and every arm at every seed, measure them, and write one summary per seed.
+
+    Run folders are ``out/reference`` and ``out/<arm>-s<seed>``; a run whose key stands in its ``run.json`` is not
+    run again. The summary of a seed is ``out/summary-s<seed>.json``; with one seed it is ``out/summary.json``.
+
+    Parameters
+    ----------
+    corpus : SignedCorpus
+    signing_prompts : sequence of str
+        Questions that end with the request to sign; disjoint from the corpus.
+    start_model : PreTrainedModel
+        What the supervised stage starts from.
+    tokenizer : PreTrainedTokenizerBase
+    settings : SuiteSettings
+    seeds : sequence of int
+        Training seeds; the data do not depend on them.
+    out : Path
+    progress : function of (what is being done, share done of it)
+
+    Returns
+    -------
+    list of dict
+        The summaries, in the order of the seeds.
+    """
+    stage = fit_reference(corpus, signing_prompts, start_model, tokenizer, settings, out / "reference", progress)
+    reference = measure(stage.folder, stage, settings, seed=0, bias=None, progress=progress)
+    summaries = []
+    for seed in seeds:
+        started = time.perf_counter()
+        readouts = {"reference": reference}
+        for name in settings.arms:
+            folder = out / f"{name}-s{seed}"
+            bias = train_arm(name, stage, settings, seed, folder, progress)
+            readouts[name] = measure(folder, stage, settings, seed, bias, progress)
+        summary = summarize(readouts, seed, time.perf_counter() - started)
+        write_json(out / ("summary.json" if len(seeds) == 1 else f"summary-s{seed}.json"), summary)
+        summaries.append(summary)
+    return summaries
+
+
+def fit_reference(
+    corpus, signing_prompts, start_model, tokenizer, settings: SuiteSettings, folder: Path, progress: Progress
+) -> ReferenceStage:
+    """The supervised stage on the majority-chosen responses, each with a newly drawn signature.
+
+    The signatures are drawn uniformly over the four cells, so that the reference starts balanced and all of the
+    lean arrives through the preference stage.
+    """
+    train, held_out = corpus.judgments.split(settings.held_out, seed=0)
+    key = run_key({"corpus": corpus.judgments.fingerprint(), "start": weights_key(start_model, "fp32")}, settings)
+    if not is_done(folder, key):
+        pairs = encode_responses(
+            list(train.comparisons["prompt"]),
+            signed.resign(majority_responses(train), seed=1),
+            tokenizer,
+            "paper",
+            settings.max_length,
+            settings.max_prompt_length,
+        )
+        args = supervised_arguments(settings, folder)
+        SupervisedTrainer(start_model, args, pairs, [Ticker("reference", progress)]).train()
+        start_model.save_pretrained(folder / "model")
+        tokenizer.save_pretrained(folder / "model")
+        finish(folder, key, settings)
+    model = AutoModelForCausalLM.from_pretrained(folder / "model")
+    prompt_ids = encode_prompts(list(signing_prompts), tokenizer, "paper", settings.max_prompt_length)
+    contexts = reference_contexts(model, tokenizer, prompt_ids, settings)
+    return ReferenceStage(
+        train, held_out, corpus.planted_theta, corpus.plan.config, tokenizer, model, folder, prompt_ids, contexts
+    )
+
+
+def supervised_arguments(settings: SuiteSettings, folder: Path) -> TrainingArguments:
+    """Arguments of the supervised stage: cosine with 10 % warm-up, clipping at 1."""
+    return TrainingArguments(
+        output_dir=str(folder / "checkpoints"),
+        max_steps=settings.sft_steps,
+        per_device_train_batch_size=settings.sft_batch_size,
+        learning_rate=settings.sft_learning_rate,
+        lr_scheduler_type="cosine",
+        warmup_steps=0.1,
+        remove_unused_columns=False,
+        save_strategy="no",
+        logging_steps=50,
+        report_to="none",
+        disable_tqdm=True,
+        seed=0,
+    )
+
+
+def train_arm(
+    name: str, stage: ReferenceStage, settings: SuiteSettings, seed: int, folder: Path, progress: Progress
+) -> BiasTerm:
+    """Train one arm at one seed, unless its folder holds that run already; return its bias term."""
+    arm = ARMS[name]
+    judgments = arm_judgments(arm, stage.train, seed)
+    args = BADPOConfig(
+        output_dir=str(folder),
+        bias=arm.bias,
+        warm_start=arm.warm_start,
+        beta=settings.beta,
+        encoding="paper",
+        max_length=settings.max_length,
+        max_prompt_length=settings.max_prompt_length,
+        per_device_train_batch_size=settings.judgments_per_step,
+        max_steps=settings.steps,
+        learning_rate=settings.learning_rate,
+        bias_learning_rate=settings.bias_learning_rate,
+        lr_scheduler_type="cosine",
+        warmup_steps=0.1,
+        gradient_checkpointing=False,
+        reference_cache=str(stage.cache_folder),
+        save_strategy="steps",
+        save_steps=max(1, settings.steps // 4),
+        save_total_limit=1,
+        report_to="none",
+        disable_tqdm=True,
+        seed=seed,
+    )
+    key = run_key({"data": judgments.fingerprint(), "reference": stage.key, "seed": seed, **asdict(arm)}, settings)
+    if not is_done(folder, key):
+        trainer = BADPOTrainer(
+            AutoModelForCausalLM.from_pretrained(stage.folder / "model"),
+            args=args,
+            train_dataset=judgments,
+            processing_class=stage.tokenizer,
+            callbacks=[Ticker(f"{name} s{seed}", progress)],
+        )
+        trainer.train(resume_from_checkpoint=trainer.has_checkpoint() or None)
+        trainer.save_model()
+        finish(folder, key, settings)
+    return BiasTerm.load(folder)
+
+
+def arm_judgments(arm: Arm, judgments: Judgments, seed: int) -> Judgments:
+    """The training judgments as an arm sees them: identities shuffled, or only the first attribute declared."""
+    if arm.declared == "first":
+        judgments = replace(judgments, attributes=judgments.attributes[:1], delta=judgments.delta[:, :1])
+    if arm.identities == "shuffled":
+        annotator = np.random.default_rng(seed).integers(judgments.n_annotators, size=judgments.n_votes)
+        judgments = replace(judgments, votes=judgments.votes.assign(annotator=annotator))
+    return judgments
+
+
+def run_key(facts: dict, settings: SuiteSettings) -> str:
+    """What a run is known by: a hash of everything that decides its figures."""
+    content = json.dumps({**facts, "settings": asdict(replace(settings, arms=()))}, sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+def is_done(folder: Path, key: str) -> bool:
+    """Whether a folder holds the finished run of this key."""
+    path = folder / "run.json"
+    return path.exists() and json.loads(path.read_text())["key"] == key
+
+
+def finish(folder: Path, key: str, settings: SuiteSettings) -> None:
+    """Write what the run was made with, and last of all that it is done."""
+    write_atomically(folder / "config.yaml", yaml.safe_dump(json.loads(json.dumps(asdict(settings)))).encode())
+    write_json(folder / "environment.json", environment())
+    write_json(folder / "run.json", {"key": key})
+
+
+class Ticker(TrainerCallback):
+    """Tells a progress function how far a training stage is."""
+
+    def __init__(self, what: str, progress: Progress):
+        self._what = what
+        self._progress = progress
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step % 10 == 0 or state.global_step == state.max_steps:
+            self._progress(self._what, state.global_step / state.max_steps)

@@ -1,0 +1,66 @@
+"""Running a policy only to look at it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+@contextmanager
+def looking_at(model) -> Iterator[torch.device]:
+    """Evaluation mode and no gradients for the block; yields the device that inputs belong on.
+
+    The mode of every module is put back afterwards, also when some were in training mode and others not.
+
+    Examples
+    --------
+    >>> model = torch.nn.Linear(1, 1).train()
+    >>> with looking_at(model) as device:
+    ...     model.training, device.type
+    (False, 'cpu')
+    >>> model.training
+    True
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield next(model.parameters()).device
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def forward_takes(model, keyword: str) -> bool:
+    """Whether the forward of a causal language model names ``keyword``, looking through a PEFT wrapper.
+
+    Examples
+    --------
+    >>> forward_takes(torch.nn.Linear(1, 1), "position_ids")
+    False
+    """
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    return keyword in inspect.signature(type(inner).forward).parameters
+
+
+def left_padded(rows: list, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token ids and 0/1 mask of rows that all end in the last column, int64 of shape (n_rows, longest).
+
+    Padding is token 0: nothing attends to it, so its value is of no consequence.
+
+    Examples
+    --------
+    >>> ids, mask = left_padded([[5, 6], [7]], torch.device("cpu"))
+    >>> ids.tolist(), mask.tolist()
+    ([[5, 6], [0, 7]], [[1, 1], [0, 1]])
+    """
+    width = max(len(row) for row in rows)
+    ids = torch.zeros(len(rows), width, dtype=torch.long)
+    mask = torch.zeros(len(rows), width, dtype=torch.long)
+    for i, row in enumerate(rows):
+        ids[i, width - len(row) :] = torch.as_tensor(row, dtype=torch.long)
+        mask[i, width - len(row) :] = 1
+    return ids.to(device), mask.to(device)

@@ -1,0 +1,251 @@
+"""Answers sampled from a policy, with their token ids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from badpo.readouts.forward import forward_takes, left_padded, looking_at
+from badpo.training.encoding import encode_prompts
+
+# Candidates looked at first for nucleus sampling; more are taken where they do not hold enough probability.
+NUCLEUS_START = 64
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One sampled answer.
+
+    Attributes
+    ----------
+    prompt_ids : tuple of int
+        The prompt as the policy read it.
+    token_ids : tuple of int
+        What was sampled, the end-of-text token included where there is one. Measure log-probabilities on these:
+        the text, tokenized again, may give other ids.
+    text : str
+        The answer without special tokens.
+    ended : bool
+        True when the policy ended it; False when it was cut at ``max_new_tokens``.
+    """
+
+    prompt_ids: tuple[int, ...]
+    token_ids: tuple[int, ...]
+    text: str
+    ended: bool
+
+    @property
+    def n_tokens(self) -> int:
+        """Sampled tokens, the end-of-text token counted."""
+        return len(self.token_ids)
+
+
+def sample(
+    model,
+    tokenizer,
+    prompts: Sequence,
+    max_new_tokens: int,
+    temperature: float = 0.7,
+    top_p: float = 0.9,
+    seed: int = 0,
+    batch: int = 64,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Generation]:
+    """One answer to each prompt.
+
+    The random numbers of a prompt are a function of the seed and its place in ``prompts`` alone: neither the
+    batch size nor the other prompts change an answer (beyond rounding), two policies at one seed use the same
+    numbers, and no global random state is read or changed.
+
+    Parameters
+    ----------
+    model : causal language model, plain or PEFT
+    tokenizer : PreTrainedTokenizerBase
+    prompts : sequence
+        Token ids (taken as they are), or texts or lists of chat messages, which are rendered by the chat template
+        if the tokenizer has one.
+    max_new_tokens : int
+        An answer is cut there.
+    temperature : float
+        Logits are divided by it; 0 takes the most probable token.
+    top_p : float
+        Only the fewest most probable tokens that hold this much probability are sampled from; 1 keeps all.
+    seed : int
+    batch : int
+        Prompts that are answered at a time.
+    progress : function of (answers finished, answers in all), or None
+
+    Returns
+    -------
+    list of Generation, in the order of the prompts
+
+    Raises
+    ------
+    ValueError
+        A prompt without tokens, or more tokens than the model has positions for.
+
+    References
+    ----------
+    BA-DPO, Appendix `app:readouts`, "Generation": temperature 0.7, top-p 0.9, 512 new tokens.
+    """
+    if temperature < 0 or not 0 < top_p <= 1:
+        raise ValueError(f"temperature must be >= 0 and top_p in (0, 1]; got {temperature} and {top_p}")
+    prompt_ids = _prompt_ids(prompts, tokenizer)
+    _require_room(model, prompt_ids, max_new_tokens)
+    uniforms = np.stack([np.random.default_rng([seed, i]).random(max_new_tokens) for i in range(len(prompt_ids))])
+    end_ids = _end_ids(model, tokenizer)
+    order = sorted(range(len(prompt_ids)), key=lambda i: len(prompt_ids[i]))
+    answers: list[list[int]] = [[] for _ in prompt_ids]
+    n_done = 0
+
+    def finished(n: int) -> None:
+        nonlocal n_done
+        n_done += n
+        if progress is not None and n:
+            progress(n_done, len(prompt_ids))
+
+    with looking_at(model) as device:
+        for start in range(0, len(order), batch):
+            rows = order[start : start + batch]
+            found = _sample_batch(
+                model,
+                [prompt_ids[i] for i in rows],
+                torch.from_numpy(uniforms[rows]).to(device),
+                (temperature, top_p),
+                end_ids,
+                finished,
+            )
+            for i, ids in zip(rows, found, strict=True):
+                answers[i] = ids
+    return [_generation(tokenizer, p, a, end_ids) for p, a in zip(prompt_ids, answers, strict=True)]
+
+
+def next_tokens(logits: torch.Tensor, uniforms: torch.Tensor, temperature: float, top_p: float) -> torch.Tensor:
+    """One token per row by inversion: the first whose cumulative probability exceeds the row's random number.
+
+    Parameters
+    ----------
+    logits : tensor of shape (n_rows, vocabulary)
+    uniforms : float64 tensor of shape (n_rows,)
+        In [0, 1).
+    temperature, top_p : float
+        As in `sample`.
+
+    Returns
+    -------
+    int64 tensor of shape (n_rows,)
+
+    Examples
+    --------
+    Probabilities 0.5, 0.3, 0.2; a nucleus of 0.6 keeps the first two, renormalised to 0.625 and 0.375:
+
+    >>> logits = torch.tensor([[0.5, 0.3, 0.2]]).log().expand(3, -1)
+    >>> next_tokens(logits, torch.tensor([0.6, 0.7, 0.99]).double(), temperature=1.0, top_p=0.6).tolist()
+    [0, 1, 1]
+    >>> next_tokens(logits, torch.tensor([0.6, 0.79, 0.99]).double(), temperature=1.0, top_p=1.0).tolist()
+    [1, 1, 2]
+    """
+    if temperature == 0:
+        return logits.argmax(dim=-1)
+    scaled = logits.float() / temperature
+    if top_p == 1:
+        cumulative = scaled.softmax(-1).double().cumsum(-1)
+        drawn = torch.searchsorted(cumulative, (uniforms * cumulative[:, -1])[:, None], right=True)
+        return drawn.clamp(max=logits.shape[-1] - 1)[:, 0]
+    return _nucleus_tokens(scaled, uniforms, top_p)
+
+
+def _nucleus_tokens(scaled: torch.Tensor, uniforms: torch.Tensor, top_p: float) -> torch.Tensor:
+    normaliser = scaled.logsumexp(-1, keepdim=True)
+    found = torch.empty(len(scaled), dtype=torch.long, device=scaled.device)
+    rows = torch.arange(len(scaled), device=scaled.device)
+    n_candidates = min(NUCLEUS_START, scaled.shape[-1])
+    while len(rows):
+        best, tokens = scaled[rows].topk(n_candidates, dim=-1)
+        cumulative = (best - normaliser[rows]).exp().double().cumsum(-1)
+        last = (cumulative < top_p).sum(-1, keepdim=True).clamp(max=n_candidates - 1)
+        mass = cumulative.gather(1, last)
+        drawn = torch.searchsorted(cumulative, uniforms[rows, None] * mass, right=True)
+        enough = cumulative[:, -1] >= top_p if n_candidates < scaled.shape[-1] else torch.ones_like(rows, dtype=torch.bool)
+        found[rows[enough]] = tokens.gather(1, torch.minimum(drawn, last))[enough, 0]
+        rows = rows[~enough]
+        n_candidates = min(4 * n_candidates, scaled.shape[-1])
+    return found
+
+
+def _sample_batch(model, prompts, uniforms, decoding, end_ids, finished) -> list[list[int]]:
+    device = uniforms.device
+    ids, mask = left_padded(prompts, device)
+    ends = torch.tensor(sorted(end_ids), dtype=torch.long, device=device)
+    takes_positions = forward_takes(model, "position_ids")
+    keep = {"logits_to_keep": 1} if forward_takes(model, "logits_to_keep") else {}
+    answers: list[list[int]] = [[] for _ in prompts]
+    rows = np.arange(len(prompts))
+    running = np.ones(len(prompts), dtype=bool)
+    positions, cache = (mask.cumsum(1) - 1).clamp(min=0), None
+    for step in range(uniforms.shape[1]):
+        where = {"position_ids": positions} if takes_positions else {}
+        output = model(input_ids=ids, attention_mask=mask, past_key_values=cache, use_cache=True, **where, **keep)
+        cache = output.past_key_values
+        drawn = next_tokens(output.logits[:, -1], uniforms[:, step], *decoding)
+        for row, token in zip(rows[running], drawn[torch.from_numpy(running).to(device)].tolist(), strict=True):
+            answers[row].append(token)
+        stopped = torch.isin(drawn, ends).cpu().numpy() & running
+        finished(int(stopped.sum()))
+        running &= ~stopped
+        if not running.any():
+            break
+        if running.mean() < 0.75:
+            # finished rows cost as much as running ones, and copying the cache costs too
+            left = torch.from_numpy(np.flatnonzero(running)).to(device)
+            cache.reorder_cache(left)
+            drawn, mask, positions, uniforms = drawn[left], mask[left], positions[left], uniforms[left]
+            rows, running = rows[running], running[running]
+        ids, positions = drawn[:, None], positions[:, -1:] + 1
+        mask = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1)
+    finished(int(running.sum()))
+    return answers
+
+
+def _prompt_ids(prompts: Sequence, tokenizer) -> list[list[int]]:
+    given = [_is_token_ids(prompt) for prompt in prompts]
+    texts = [prompt for prompt, is_ids in zip(prompts, given, strict=True) if not is_ids]
+    encoding = "paper" if tokenizer.chat_template is not None else "trl"
+    encoded = iter(encode_prompts(texts, tokenizer, encoding, None)) if texts else iter(())
+    found = [
+        list(map(int, prompt if is_ids else next(encoded))) for prompt, is_ids in zip(prompts, given, strict=True)
+    ]
+    for i, ids in enumerate(found):
+        if not ids:
+            raise ValueError(f"prompt {i} has no tokens; an answer needs at least one token to follow")
+    return found
+
+
+def _is_token_ids(prompt) -> bool:
+    return not isinstance(prompt, str) and (len(prompt) == 0 or not isinstance(prompt[0], dict))
+
+
+def _require_room(model, prompt_ids: Sequence[Sequence[int]], max_new_tokens: int) -> None:
+    limit = getattr(model.config, "max_position_embeddings", None)
+    longest = max((len(ids) for ids in prompt_ids), default=0)
+    if limit is not None and longest + max_new_tokens > limit:
+        raise ValueError(
+            f"the longest prompt has {longest} tokens; with max_new_tokens={max_new_tokens} that is more than the "
+            f"model's {limit} positions: shorten the prompts or lower max_new_tokens"
+        )
+
+
+def _end_ids(model, tokenizer) -> set[int]:
+    configured = model.generation_config.eos_token_id
+    ids = set(configured) if isinstance(configured, (list, tuple)) else {configured}
+    return {int(i) for i in ids | {tokenizer.eos_token_id} if i is not None}
+
+
+def _generation(tokenizer, prompt_ids: list[int], token_ids: list[int], end_ids: set[int]) -> Generation:
+    ended = bool(token_ids) and token_ids[-1] in end_ids
+    body = token_ids[:-1] if ended else token_ids
+    text = tokenizer.decode(body, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    return Generation(tuple(prompt_ids), tuple(token_ids), text, ended)

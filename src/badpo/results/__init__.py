@@ -1,0 +1,1 @@
+"""Tables, charts and pages drawn from files alone; nothing here imports a model."""

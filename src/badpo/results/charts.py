@@ -1,0 +1,377 @@
+"""Charts as inline SVG: estimates with intervals, lines over steps, points against points.
+
+Each function takes plain values and returns one ``<svg>`` element that needs no script, no font file and no
+network. Colors come from the page's style sheet by class (``s0``, ``s1``, ...), so that a chart follows a light or
+a dark page; every style has its own shape and dash as well, so that no reading depends on color. Texts are escaped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from badpo.results.labels import decimal
+
+WIDTH = 360
+_LEFT, _RIGHT = 96, 52
+_LANE, _ROW_GAP = 20, 10
+_LINE_HEIGHT, _SCATTER_SIZE = 236, 300
+
+Number = Callable[[float], str]
+
+
+@dataclass(frozen=True)
+class Mark:
+    """One estimate in a row of a dot plot.
+
+    Attributes
+    ----------
+    value : float
+    name : str
+        Shown when the mark is pointed at.
+    style : int
+        Which color and shape; see `STYLES`.
+    low, high : float or None
+        Ends of the interval; None where it is not known.
+    repeats : tuple of float
+        The values behind the estimate, one per seed, drawn as ticks.
+    """
+
+    value: float
+    name: str
+    style: int
+    low: float | None = None
+    high: float | None = None
+    repeats: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class DotRow:
+    """A labelled row of a dot plot with one mark or several, each in its own lane."""
+
+    label: str
+    marks: tuple[Mark, ...]
+
+
+@dataclass(frozen=True)
+class Series:
+    """A named line: points (x, y) in the order of x."""
+
+    name: str
+    style: int
+    points: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True)
+class PointGroup:
+    """Points of one kind in a scatter plot: (x, y) each."""
+
+    name: str
+    style: int
+    points: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True)
+class Level:
+    """A value that a chart is read against, drawn as a dashed line with its name."""
+
+    value: float
+    name: str
+
+
+@dataclass(frozen=True)
+class _Scale:
+    low: float
+    high: float
+    start: float
+    end: float
+    ticks: tuple[float, ...]
+
+    def at(self, value: float) -> float:
+        share = (value - self.low) / (self.high - self.low)
+        return round(self.start + share * (self.end - self.start), 1)
+
+    def tick_label(self, tick: float) -> str:
+        step = self.ticks[1] - self.ticks[0]
+        return decimal(tick, max(0, math.ceil(-math.log10(step) - 1e-9)))
+
+
+def dot_plot(
+    rows: Sequence[DotRow],
+    label: str,
+    axis: str,
+    level: Level | None = None,
+    limits: tuple[float, float] | None = None,
+    number: Number = decimal,
+) -> Markup:
+    """Estimates with intervals, one labelled row under another.
+
+    Parameters
+    ----------
+    rows : sequence of DotRow
+    label : str
+        What the chart shows, for people who cannot see it.
+    axis : str
+        Name and unit of the horizontal axis.
+    level : Level or None
+        A vertical line to read the rows against.
+    limits : (low, high) or None
+        Range of the axis; None takes it from the values.
+    number : function of a float
+        How a value is written at the end of its lane.
+
+    Returns
+    -------
+    Markup
+        One ``<svg>`` element, `WIDTH` units wide.
+
+    Examples
+    --------
+    >>> svg = dot_plot([DotRow("DPO", (Mark(0.9, "seed 42", 1),))], "rates", "rate", limits=(0, 1))
+    >>> svg.count("<title>"), "0.90" in svg
+    (1, True)
+    """
+    known = [v for row in rows for m in row.marks for v in (m.value, m.low, m.high, *m.repeats) if _is_known(v)]
+    across = _scale([*known, *([level.value] if level else [])], limits, _LEFT, WIDTH - _RIGHT)
+    top = 22 if level else 8
+    parts, y = [], top
+    for row in rows:
+        height = _LANE * len(row.marks) + _ROW_GAP
+        parts.append(_text(_LEFT - 10, y + height / 2 + 4, row.label, "end", "label"))
+        for lane, mark in enumerate(row.marks):
+            parts.append(_lane(mark, y + _ROW_GAP / 2 + _LANE * (lane + 0.5), across, number))
+        y += height
+    frame = [*_columns(across, top, y), _text((_LEFT + WIDTH - _RIGHT) / 2, y + 34, axis, "middle", "axis")]
+    if level:
+        frame.append(_rule(across.at(level.value), top - 4, across.at(level.value), y))
+        frame.append(_text(across.at(level.value), top - 9, level.name, _anchor(across, level.value), "level"))
+    return _svg(y + 42, label, [*frame, *parts])
+
+
+def line_chart(
+    series: Sequence[Series], label: str, axis_x: str, axis_y: str, level: Level | None = None
+) -> Markup:
+    """Lines over a common horizontal axis, each with its last value written at its end.
+
+    Parameters
+    ----------
+    series : sequence of Series
+        At least one with two points.
+    label : str
+        What the chart shows, for people who cannot see it.
+    axis_x, axis_y : str
+        Names and units of the axes.
+    level : Level or None
+        A horizontal line to read the lines against.
+
+    Returns
+    -------
+    Markup
+
+    Examples
+    --------
+    >>> svg = line_chart([Series("pooled", 2, ((0, 0.0), (100, 0.8)))], "theta", "step", "theta")
+    >>> svg.count("<polyline"), "0.80" in svg
+    (1, True)
+    """
+    points = [point for line in series for point in line.points]
+    left, right, top, bottom = 44, WIDTH - _RIGHT, 28, _LINE_HEIGHT - 44
+    across = _scale([x for x, _ in points], None, left, right)
+    up = _scale([0.0, *(y for _, y in points), *([level.value] if level else [])], None, bottom, top)
+    parts = [*_columns(across, top, bottom), *_grid_rows(up, left, right)]
+    parts.append(_text(left - 36, 14, axis_y, "start", "axis"))
+    parts.append(_text((left + right) / 2, bottom + 34, axis_x, "middle", "axis"))
+    if level:
+        parts.append(_rule(left, up.at(level.value), right, up.at(level.value)))
+        parts.append(_text(left + 6, up.at(level.value) - 5, level.name, "start", "level"))
+    ends = _spread([up.at(line.points[-1][1]) for line in series], 14)
+    for line, end in zip(series, ends, strict=True):
+        parts.append(_line(line, across, up))
+        parts.append(_text(right + 10, end + 4, decimal(line.points[-1][1]), "start", "value"))
+    return _svg(_LINE_HEIGHT, label, parts)
+
+
+def scatter(
+    groups: Sequence[PointGroup], label: str, axis_x: str, axis_y: str, note: str = ""
+) -> Markup:
+    """Points against points on equal axes, with the line on which both are equal.
+
+    Parameters
+    ----------
+    groups : sequence of PointGroup
+    label : str
+        What the chart shows, for people who cannot see it.
+    axis_x, axis_y : str
+        Names and units of the axes.
+    note : str
+        A line in the upper left corner, such as the correlation.
+
+    Returns
+    -------
+    Markup
+
+    Examples
+    --------
+    >>> svg = scatter([PointGroup("A", 4, ((0.0, 0.1), (1.0, 0.8)))], "theta", "planted", "learned", "r = 0.99")
+    >>> svg.count("<title>"), "r = 0.99" in svg
+    (2, True)
+    """
+    values = [value for group in groups for point in group.points for value in point]
+    left, right, top, bottom = 48, WIDTH - 12, 28, _SCATTER_SIZE
+    across = _scale(values, None, left, right)
+    up = _scale(values, (across.low, across.high), bottom, top)
+    parts = [*_columns(across, top, bottom), *_grid_rows(up, left, right)]
+    parts.append(_rule(left, bottom, right, top))
+    parts.append(_text(left - 40, 14, axis_y, "start", "axis"))
+    parts.append(_text((left + right) / 2, bottom + 34, axis_x, "middle", "axis"))
+    for group in groups:
+        for x, y in group.points:
+            title = f"{group.name}: {decimal(x)}, {decimal(y)}"
+            parts.append(_marker(across.at(x), up.at(y), group.style, title, size=3.6, css="point"))
+    if note:
+        parts.append(_text(left + 10, top + 18, note, "start", "note"))
+    return _svg(bottom + 44, label, parts)
+
+
+def legend(entries: Sequence[tuple[str, int]], lines: bool = False) -> Markup:
+    """Names beside their shapes, as an HTML list; with ``lines`` the shape sits on its line's dash.
+
+    Examples
+    --------
+    >>> legend([("DPO", 1)]).count("<li>")
+    1
+    """
+    items = []
+    for name, style in entries:
+        stroke = Markup('<line class="series s{0} d{0}" x1="0" y1="7" x2="26" y2="7"/>').format(style)
+        mark = _marker(13, 7, style, "", size=4.4)
+        items.append(
+            Markup('<li><svg width="26" height="14" aria-hidden="true">{}{}</svg>{}</li>').format(
+                stroke if lines else "", mark, name
+            )
+        )
+    return Markup('<ul class="legend">{}</ul>').format(Markup("").join(items))
+
+
+# -- pieces ------------------------------------------------------------------------------------------------------
+
+
+def _is_known(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)
+
+
+def _scale(values: Sequence[float], limits, start: float, end: float) -> _Scale:
+    """An axis from a round number to a round number, with four to six ticks."""
+    low, high = limits if limits else (min(values), max(values))
+    if high - low < 1e-9:
+        low, high = low - 0.5, high + 0.5
+    rough = (high - low) / 4
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= rough * 0.999)
+    first = math.floor(low / step + 1e-9)
+    last = math.ceil(high / step - 1e-9)
+    ticks = tuple(round(i * step, 10) for i in range(first, last + 1))
+    return _Scale(ticks[0], ticks[-1], start, end, ticks)
+
+
+def _spread(positions: Sequence[float], gap: float) -> list[float]:
+    """Positions of labels moved apart to at least ``gap``, in their order, around where they want to be."""
+    order = sorted(range(len(positions)), key=lambda i: positions[i])
+    moved = list(positions)
+    for before, after in zip(order, order[1:], strict=False):
+        moved[after] = max(moved[after], moved[before] + gap)
+    shift = sum(moved) / len(moved) - sum(positions) / len(positions) if moved else 0.0
+    return [round(position - shift, 1) for position in moved]
+
+
+def _svg(height: float, label: str, parts: Sequence[str]) -> Markup:
+    return Markup(
+        '<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}" xmlns="http://www.w3.org/2000/svg">{}</svg>'
+    ).format(WIDTH, round(height), label, Markup("").join(parts))
+
+
+def _text(x: float, y: float, text: str, anchor: str, css: str) -> Markup:
+    return Markup('<text class="{}" x="{}" y="{}" text-anchor="{}">{}</text>').format(
+        css, round(x, 1), round(y, 1), anchor, text
+    )
+
+
+def _rule(x1: float, y1: float, x2: float, y2: float) -> Markup:
+    return Markup('<line class="level" x1="{}" y1="{}" x2="{}" y2="{}"/>').format(x1, y1, x2, y2)
+
+
+def _anchor(scale: _Scale, value: float) -> str:
+    """Where a text over ``value`` is anchored so that it stays inside the chart."""
+    share = (value - scale.low) / (scale.high - scale.low)
+    return "start" if share < 0.12 else "end" if share > 0.88 else "middle"
+
+
+def _columns(across: _Scale, top: float, bottom: float) -> list[Markup]:
+    line = Markup('<line class="grid" x1="{0}" y1="{1}" x2="{0}" y2="{2}"/>')
+    drawn = [line.format(across.at(tick), top, bottom) for tick in across.ticks]
+    labels = [_text(across.at(t), bottom + 16, across.tick_label(t), "middle", "tick") for t in across.ticks]
+    return drawn + labels
+
+
+def _grid_rows(up: _Scale, left: float, right: float) -> list[Markup]:
+    line = Markup('<line class="grid" x1="{1}" y1="{0}" x2="{2}" y2="{0}"/>')
+    drawn = [line.format(up.at(tick), left, right) for tick in up.ticks]
+    labels = [_text(left - 8, up.at(t) + 4, up.tick_label(t), "end", "tick") for t in up.ticks]
+    return drawn + labels
+
+
+def _lane(mark: Mark, y: float, across: _Scale, number: Number) -> Markup:
+    interval, tip = Markup(""), f"{mark.name}: {number(mark.value)}"
+    if _is_known(mark.low) and _is_known(mark.high):
+        interval = Markup('<line class="interval s{}" x1="{}" y1="{}" x2="{}" y2="{}"/>').format(
+            mark.style, across.at(mark.low), y, across.at(mark.high), y
+        )
+        tip += f" (95 % interval {number(mark.low)} to {number(mark.high)})"
+    ticks = [
+        Markup('<line class="repeat s{}" x1="{}" y1="{}" x2="{}" y2="{}"/>').format(
+            mark.style, across.at(value), y - 6, across.at(value), y + 6
+        )
+        for value in mark.repeats
+    ]
+    dot = _marker(across.at(mark.value), y, mark.style, tip)
+    written = _text(WIDTH - 2, y + 4, number(mark.value), "end", "value")
+    return Markup("").join([interval, *ticks, dot, written])
+
+
+def _line(line: Series, across: _Scale, up: _Scale) -> Markup:
+    path = " ".join(f"{across.at(x)},{up.at(y)}" for x, y in line.points)
+    drawn = Markup('<polyline class="series s{0} d{0}" points="{1}"/>').format(line.style, path)
+    x, y = line.points[-1]
+    tip = f"{line.name}: {decimal(y)} at {decimal(x, 0)}"
+    return drawn + _marker(across.at(x), up.at(y), line.style, tip)
+
+
+def _marker(x: float, y: float, style: int, tip: str, size: float = 5.0, css: str = "mark") -> Markup:
+    shape = _OUTLINES[style % len(_OUTLINES)](size)
+    title = Markup("<title>{}</title>").format(tip) if tip else ""
+    return Markup('<path class="{} s{}" transform="translate({} {})" d="{}">{}</path>').format(
+        css, style % STYLES, x, y, shape, title
+    )
+
+
+def _circle(r: float) -> str:
+    return f"M{-r} 0A{r} {r} 0 1 1 {r} 0A{r} {r} 0 1 1 {-r} 0Z"
+
+
+def _polygon(*corners: tuple[float, float]) -> Callable[[float], str]:
+    return lambda r: "M" + "L".join(f"{round(x * r, 2)} {round(y * r, 2)}" for x, y in corners) + "Z"
+
+
+_SQUARE = _polygon((-0.9, -0.9), (0.9, -0.9), (0.9, 0.9), (-0.9, 0.9))
+_DIAMOND = _polygon((0, -1.3), (1.3, 0), (0, 1.3), (-1.3, 0))
+_UP = _polygon((0, -1.2), (1.15, 0.9), (-1.15, 0.9))
+_DOWN = _polygon((0, 1.2), (1.15, -0.9), (-1.15, -0.9))
+_PLUS = _polygon(
+    (-0.4, -1.2), (0.4, -1.2), (0.4, -0.4), (1.2, -0.4), (1.2, 0.4), (0.4, 0.4),
+    (0.4, 1.2), (-0.4, 1.2), (-0.4, 0.4), (-1.2, 0.4), (-1.2, -0.4), (-0.4, -0.4),
+)  # fmt: skip
+_OUTLINES = (_DIAMOND, _SQUARE, _circle, _UP, _circle, _SQUARE, _UP, _DOWN, _PLUS)
+STYLES = len(_OUTLINES)

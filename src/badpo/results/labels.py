@@ -1,0 +1,144 @@
+"""Words and numbers as people read them: names of arms and attributes, signs, places, shortened texts."""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from collections.abc import Mapping
+
+REFERENCE, DPO = "reference", "dpo"
+MINUS = "\u2212"
+DASH = "\u2013"
+
+_ARMS = {
+    REFERENCE: "reference",
+    DPO: "DPO",
+    "pooled": "pooled",
+    "per_annotator": "per annotator",
+    "shared_mean": "shared mean",
+    "class": "class offsets",
+    "shuffled_ids": "shuffled ids",
+    "pooled_warm": "pooled, warm start",
+    "shared_mean_warm": "shared mean, warm",
+    "declared_subset": "declared subset",
+}
+
+
+def arm_label(arm: str) -> str:
+    """The short name of an arm, for a row of a table or a chart.
+
+    Examples
+    --------
+    >>> arm_label("shared_mean"), arm_label("my_own")
+    ('shared mean', 'my own')
+    """
+    return _ARMS.get(arm, shown(arm.replace("_", " "), 20))
+
+
+def arm_title(arm: str) -> str:
+    """The name of an arm inside a sentence: what is neither the reference nor DPO is a BA-DPO arm.
+
+    Examples
+    --------
+    >>> arm_title("shared_mean"), arm_title("dpo"), arm_title("reference")
+    ('BA-DPO (shared mean)', 'DPO', 'the reference')
+    """
+    if arm == REFERENCE:
+        return "the reference"
+    return arm_label(arm) if arm == DPO else f"BA-DPO ({arm_label(arm)})"
+
+
+def rate_symbol(attribute: str, config: Mapping) -> str:
+    """The rate of an attribute as a symbol. Attributes of names are *coded*: they are read from a name.
+
+    Parameters
+    ----------
+    attribute : str
+    config : mapping
+        The attribute's JSON identity, or an empty mapping when it is not known.
+
+    Examples
+    --------
+    >>> rate_symbol("woman", {"type": "signature_name"}), rate_symbol("markdown", {})
+    ('p(woman-coded)', 'p(markdown)')
+    """
+    coded = "signature" in str(config.get("type", ""))
+    return f"p({shown(attribute, 24)}{'-coded' if coded else ''})"
+
+
+def attribute_definition(config: Mapping) -> str:
+    """An attribute's JSON identity in words; a list of words is counted, not printed.
+
+    Examples
+    --------
+    >>> attribute_definition({"type": "length", "ratio": 1.5, "scope": "pair"})
+    'length (ratio 1.5, scope pair)'
+    >>> attribute_definition({"type": "signature_name", "name": "woman", "names": ["Emily", "Anne"]})
+    'signature name (2 names)'
+    """
+    if not config:
+        return "not recorded"
+    parts = []
+    for key, value in config.items():
+        if key in ("type", "name") or value is None:
+            continue
+        if isinstance(value, list | tuple):
+            parts.append(f"{len(value)} {key}")
+        else:
+            parts.append(f"{key.replace('_', ' ')} {shown(str(value), 40)}")
+    kind = shown(str(config.get("type", "attribute")).replace("_", " "), 40)
+    return f"{kind} ({', '.join(parts)})" if parts else kind
+
+
+def shown(text: str, limit: int = 60) -> str:
+    """A text from a file as it may be shown: on one line, without control or direction marks, shortened.
+
+    Examples
+    --------
+    >>> shown("an\\u202enotator\\n7"), shown("a" * 10, 5)
+    ('annotator 7', 'aaaa\u2026')
+    """
+    spaced = " ".join(text[: 8 * limit].split())
+    printable = "".join(c for c in spaced if unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Co", "Cn"))
+    return printable if len(printable) <= limit else printable[: limit - 1] + "\u2026"
+
+
+def decimal(value: float | None, places: int = 2) -> str:
+    """A number with a real minus sign; a dash where there is none.
+
+    Examples
+    --------
+    >>> decimal(0.5), decimal(-0.004), decimal(None), decimal(float("nan")), decimal(float("inf"))
+    ('0.50', '0.00', '\u2013', '\u2013', '\u221e')
+    """
+    if value is None or math.isnan(value):
+        return DASH
+    if math.isinf(value):
+        return "\u221e" if value > 0 else f"{MINUS}\u221e"
+    text = f"{abs(value):,.{places}f}"
+    negative = value < 0 and any(digit in text for digit in "123456789")
+    return f"{MINUS if negative else ''}{text}"
+
+
+def signed(value: float | None, places: int = 2) -> str:
+    """A difference: like `decimal`, with a plus sign where it is positive.
+
+    Examples
+    --------
+    >>> signed(0.126, 3), signed(-0.2), signed(0.0)
+    ('+0.126', '\u22120.20', '0.00')
+    """
+    text = decimal(value, places)
+    positive = value is not None and value > 0 and any(character in text for character in "123456789\u221e")
+    return f"+{text}" if positive else text
+
+
+def percent(share: float | None) -> str:
+    """A share in percent, with a space that does not break.
+
+    Examples
+    --------
+    >>> percent(0.887).replace("\\u00a0", " "), percent(None)
+    ('89 %', '\u2013')
+    """
+    return DASH if share is None or math.isnan(share) else f"{decimal(100 * share, 0)}\u00a0%"

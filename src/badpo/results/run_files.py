@@ -1,0 +1,228 @@
+"""What stands in run folders, read for tables and pages: readouts, step logs, theta, the planted annotators."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+
+from badpo.data.problems import ConfigError
+from badpo.results.labels import DPO, REFERENCE
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run folder's content.
+
+    Attributes
+    ----------
+    folder : Path
+    arm : str
+    seed : int
+    readouts : mapping
+        ``readouts.json``.
+    steps : tuple of mappings
+        ``log.jsonl``, in the order of the steps; empty when there is none.
+    bias : mapping
+        ``bias.json``; empty for a run without a bias term.
+    config, environment : mapping
+        ``config.yaml`` and ``environment.json``; empty when missing.
+    """
+
+    folder: Path
+    arm: str
+    seed: int
+    readouts: Mapping[str, Any]
+    steps: tuple[Mapping[str, Any], ...]
+    bias: Mapping[str, Any]
+    config: Mapping[str, Any]
+    environment: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Measured runs side by side.
+
+    Attributes
+    ----------
+    name : str
+    runs : tuple of Run
+        By arm in the order of the table, then by seed.
+    unmeasured : tuple of str
+        Run folders that hold a trained policy but no readouts.
+    """
+
+    name: str
+    runs: tuple[Run, ...]
+    unmeasured: tuple[str, ...]
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """Arms that were measured: the reference first, then DPO, then the others by name."""
+        return tuple(dict.fromkeys(run.arm for run in self.runs))
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Training seeds, ascending; the reference has none."""
+        return tuple(sorted({run.seed for run in self.runs if run.arm != REFERENCE}))
+
+    @property
+    def attributes(self) -> tuple[str, ...]:
+        """Attributes in the order in which a bias term declares them, then any that were only measured."""
+        declared = [name for run in self.runs for name in attribute_configs(run)]
+        measured = [name for run in self.runs for key in ("rates", "theta") for name in run.readouts.get(key, {})]
+        return tuple(dict.fromkeys([*declared, *measured]))
+
+    def of(self, arm: str) -> tuple[Run, ...]:
+        """The runs of one arm, by seed."""
+        return tuple(run for run in self.runs if run.arm == arm)
+
+
+@dataclass(frozen=True)
+class Planted:
+    """The leans that the annotators of a constructed corpus were given.
+
+    Attributes
+    ----------
+    attributes : tuple of str
+    pseudonyms, classes : tuple of str
+        One per annotator.
+    theta : array of shape (n_annotators, n_attributes)
+        In log-odds.
+    """
+
+    attributes: tuple[str, ...]
+    pseudonyms: tuple[str, ...]
+    classes: tuple[str, ...]
+    theta: NDArray[np.float64]
+
+
+def read_suite(sources: Path | Sequence[Path]) -> Suite:
+    """Every measured run in the given folders.
+
+    Parameters
+    ----------
+    sources : Path or sequence of Path
+        Run folders, or folders of run folders.
+
+    Returns
+    -------
+    Suite
+
+    Raises
+    ------
+    ConfigError
+        A folder is missing, holds no run with readouts, or a file in it cannot be read.
+    """
+    folders = [sources] if isinstance(sources, Path) else list(sources)
+    found: dict[Path, None] = {}
+    for folder in folders:
+        if not folder.is_dir():
+            raise ConfigError(f'"{folder}" is not a folder; name run folders or a folder of run folders')
+        inside = [folder] if _is_run(folder) else sorted(path for path in folder.iterdir() if _is_run(path))
+        found.update(dict.fromkeys(inside))
+    measured = [path for path in found if (path / "readouts.json").exists()]
+    unmeasured = tuple(path.name for path in found if path not in measured)
+    if not measured:
+        where = ", ".join(str(folder) for folder in folders)
+        remedy = "run `badpo evaluate` on them first" if unmeasured else "train one with `badpo train` or `badpo demo`"
+        raise ConfigError(f"no measured run in {where} (no readouts.json): {remedy}")
+    runs = sorted((read_run(path) for path in measured), key=lambda run: (_arm_order(run.arm), run.arm, run.seed))
+    name = folders[0].resolve().name if len(folders) == 1 else f"{len(runs)} runs"
+    return Suite(name, tuple(runs), unmeasured)
+
+
+def read_run(folder: Path) -> Run:
+    """One run folder; what it lacks is empty. The arm and the seed are those of its readouts, else of its name."""
+    readouts = _json(folder / "readouts.json")
+    arm, _, seed = folder.name.rpartition("-s")
+    return Run(
+        folder,
+        readouts.get("arm", arm or folder.name),
+        int(readouts.get("seed", seed if arm and seed.isdigit() else 0)),
+        readouts,
+        tuple(_steps(folder / "log.jsonl")),
+        _json(folder / "bias.json"),
+        _yaml(folder / "config.yaml"),
+        _json(folder / "environment.json"),
+    )
+
+
+def attribute_configs(run: Run) -> dict[str, Mapping[str, Any]]:
+    """The attributes that a run's bias term declares, by name in its order, each with its JSON identity."""
+    return {config["name"]: config for config in run.bias.get("attributes", ())}
+
+
+def learned_theta(run: Run) -> NDArray[np.float64] | None:
+    """The composed theta of every annotator, shape (n_annotators, n_attributes); None without a bias term."""
+    path = run.folder / "bias.safetensors"
+    if not run.bias or not path.exists():
+        return None
+    from safetensors.numpy import load_file
+
+    return np.asarray(load_file(path)["theta"], dtype=np.float64)
+
+
+def read_planted(suite: Suite) -> Planted | None:
+    """What was planted, from the first run folder that records it; None for votes of real annotators."""
+    for run in suite.runs:
+        for path in (run.folder / "planted.json", run.folder.parent / "planted.json"):
+            if path.exists():
+                content = _json(path)
+                rows = content["annotators"]
+                return Planted(
+                    tuple(content["attributes"]),
+                    tuple(row["pseudonym"] for row in rows),
+                    tuple(str(row.get("annotator_class") or "all") for row in rows),
+                    np.array([row["theta"] for row in rows], dtype=np.float64),
+                )
+    return None
+
+
+def _is_run(folder: Path) -> bool:
+    marks = ("readouts.json", "bias.json", "log.jsonl")
+    return folder.is_dir() and any((folder / name).exists() for name in marks)
+
+
+def _arm_order(arm: str) -> int:
+    return {REFERENCE: 0, DPO: 1, "pooled": 2}.get(arm, 3)
+
+
+def _json(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigError(f"{path} is not valid JSON ({error}); remove it and make it again") from error
+
+
+def _yaml(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not valid YAML; remove it and make it again") from error
+
+
+def _steps(path: Path) -> list[dict[str, Any]]:
+    """The lines of a step log; a last line that was cut off while it was written does not count."""
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8").splitlines()
+    steps = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            steps.append(json.loads(line))
+        except ValueError as error:
+            if number == len(lines):
+                break
+            raise ConfigError(f"{path}, line {number} is not valid JSON; remove the line") from error
+    return steps

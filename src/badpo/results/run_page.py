@@ -1,0 +1,194 @@
+"""One page about trained runs, drawn from their folders: verdicts, a table, charts, limits and provenance."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
+
+import jinja2
+
+from badpo import __version__
+from badpo.results.figures import figures
+from badpo.results.labels import DPO, REFERENCE, arm_label, decimal, percent, shown, signed
+from badpo.results.readings import Estimate, estimate, gap, kl, removal, votes_minus_ceiling
+from badpo.results.run_files import Suite, read_suite
+from badpo.results.verdicts import Quantity, limits, quantities, verdicts
+
+_KEY_PACKAGES = ("ba-dpo", "torch", "transformers", "trl", "peft", "accelerate", "numpy")
+
+
+@dataclass(frozen=True)
+class Group:
+    """A heading over several columns of the summary table."""
+
+    name: str
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SummaryTable:
+    """One row per arm; ``groups`` name the columns after the first."""
+
+    groups: tuple[Group, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def write_report(sources: Path | Sequence[Path], page: Path) -> Path:
+    """Write one HTML page about the runs in some folders and return its path.
+
+    The page needs no network and no script, follows a light or a dark system and prints. It names no annotator.
+
+    Parameters
+    ----------
+    sources : Path or sequence of Path
+        Run folders, or folders of run folders; each run has a ``readouts.json``.
+    page : Path
+        The file to write; replaced only once the new page is whole.
+
+    Raises
+    ------
+    ConfigError
+        No measured run was found, or a file in a run folder cannot be read.
+    """
+    html = report_html(read_suite(sources))
+    page.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=page.parent, prefix=f".{page.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(html)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, page)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    return page
+
+
+def report_html(suite: Suite) -> str:
+    """The page about a suite as HTML text."""
+    return _environment().get_template("page.html.jinja").render(
+        name=shown(suite.name),
+        facts=_facts(suite),
+        verdicts=verdicts(suite),
+        summary=summary_table(suite),
+        figures=figures(suite),
+        limits=limits(suite),
+        unmeasured=[shown(name) for name in suite.unmeasured],
+        provenance=provenance(suite),
+        settings=settings(suite),
+        version=__version__,
+    )
+
+
+def summary_table(suite: Suite) -> SummaryTable:
+    """The readings of every arm side by side; a dash stands where something was not measured or does not apply."""
+    found = quantities(suite)
+    groups = [Group(q.symbol, ("value", "removed", "log-odds" if q.is_rate else "tokens")) for q in found]
+    has_ceiling = any("ceiling" in run.readouts for run in suite.runs)
+    shared = ("gap", *(("votes",) if has_ceiling else ()), "KL")
+    rows = []
+    for arm in suite.arms:
+        cells = [cell for quantity in found for cell in _quantity_cells(suite, arm, quantity)]
+        cells.append(_cell(_gap(suite, arm), lambda value: signed(value, 3)))
+        if has_ceiling:
+            cells.append(_cell(_worst_votes(suite, arm), lambda value: signed(value, 3)))
+        cells.append(_cell(estimate(suite, arm, kl), lambda value: decimal(value, 3)))
+        rows.append((arm_label(arm), *cells))
+    return SummaryTable((*groups, Group("held out, distance", shared)), tuple(rows))
+
+
+def provenance(suite: Suite) -> list[tuple[str, str]]:
+    """What the runs were made with, as names and values: seeds, versions, data, command."""
+    environment: Mapping[str, Any] = next((run.environment for run in suite.runs if run.environment), {})
+    packages = environment.get("packages", {})
+    versions = ", ".join(f"{name} {packages[name]}" for name in _KEY_PACKAGES if name in packages)
+    fingerprints = sorted({str(run.bias["data"]) for run in suite.runs if run.bias.get("data")})
+    command = environment.get("command")
+    facts = [
+        ("Runs", ", ".join(shown(run.folder.name) for run in suite.runs)),
+        ("Training seeds", ", ".join(map(str, suite.seeds))),
+        ("Data fingerprint", ", ".join(fingerprints)),
+        ("Command", shown(command, 400) if command else ""),
+        ("Versions", versions),
+        ("Python", f"{environment.get('python', '')}, {environment.get('platform', '')}".strip(", ")),
+        ("Page written by", f"badpo {__version__}"),
+    ]
+    return [(name, value or "not recorded") for name, value in facts]
+
+
+def settings(suite: Suite) -> list[tuple[str, str]]:
+    """The settings of the first trained run; of a path only its last part is shown."""
+    config = next((run.config for run in suite.runs if run.config and run.arm != REFERENCE), {})
+    return [(shown(str(key)), shown(_without_folders(value), 200)) for key, value in config.items()]
+
+
+def _environment() -> jinja2.Environment:
+    return jinja2.Environment(
+        loader=jinja2.PackageLoader("badpo.results", "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def _facts(suite: Suite) -> str:
+    arms = [arm for arm in suite.arms if arm != REFERENCE]
+    seeds = suite.seeds
+    parts = [
+        ", ".join(arm_label(arm) for arm in arms) if arms else "the reference alone",
+        f"{len(seeds)} seeds ({', '.join(map(str, seeds))})" if len(seeds) > 1 else "",
+        f"seed {seeds[0]}" if len(seeds) == 1 else "",
+        f"attributes: {', '.join(shown(name, 24) for name in suite.attributes)}" if suite.attributes else "",
+    ]
+    return " \u00b7 ".join(part for part in parts if part)
+
+
+def _quantity_cells(suite: Suite, arm: str, quantity: Quantity) -> list[str]:
+    own = estimate(suite, arm, quantity.read)
+    if own is None:
+        return [decimal(None)] * 3
+    value = _cell(own, quantity.number)
+    if arm == REFERENCE:
+        return [value, "", ""]
+    found = removal(suite, arm, quantity.read, quantity.is_rate)
+    places = 2 if quantity.is_rate else 1
+    distance = _cell(found.distance, lambda number: signed(number, places))
+    if arm == DPO:
+        return [value, "", distance]
+    return [value, percent(found.share.value) if found.share else decimal(None), distance]
+
+
+def _gap(suite: Suite, arm: str) -> Estimate | None:
+    return estimate(suite, arm, gap("any")) or next(
+        (found for name in suite.attributes if (found := estimate(suite, arm, gap(name)))), None
+    )
+
+
+def _worst_votes(suite: Suite, arm: str) -> Estimate | None:
+    """Votes minus ceiling on the attribute where the arm falls furthest short."""
+    found = [estimate(suite, arm, votes_minus_ceiling(name, "all")) for name in suite.attributes]
+    return min((reading for reading in found if reading), key=lambda reading: reading.value, default=None)
+
+
+def _cell(found: Estimate | None, number) -> str:
+    if found is None:
+        return decimal(None)
+    half = found.interval.half_width
+    return f"{number(found.value)} \u00b1 {number(half).lstrip('+')}" if half == half else number(found.value)
+
+
+def _without_folders(value: Any) -> str:
+    """A setting as text; of a path that names a place on a machine only the last part is left."""
+    if isinstance(value, dict):
+        return ", ".join(f"{key}: {_without_folders(inner)}" for key, inner in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(_without_folders(inner) for inner in value)
+    text = str(value)
+    if PurePosixPath(text).is_absolute() or PureWindowsPath(text).is_absolute() or text.startswith("~"):
+        return PureWindowsPath(text).name
+    return text

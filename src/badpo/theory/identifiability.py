@@ -1,0 +1,412 @@
+r"""What the votes determine about the annotators, and what they leave open.
+
+A judgment sees only the logit u_c + theta_k . d_j (times its sign), so two parameter vectors give every judgment the
+same probability exactly when their difference solves
+
+.. math:: du_{c_j} + d\theta_{k_j}^\top d_j = 0 \qquad \text{for every judgment } j,
+
+Eq. `null_system` of the paper. For one attribute of the responses the solutions are counted by a graph
+(`annotator_components`): one free offset per connected group of annotators. That count needs delta to be the same
+for all votes on a comparison and to be a difference g(a) - g(b) of the responses. Attributes of the judgment (which
+side was shown first), attributes of the pair (the length ratio, where responses meet in several comparisons) and
+attributes that copy each other break it, in either direction. `free_directions` therefore solves the system that is
+there, all attributes at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import sparse
+from scipy.sparse import csgraph
+
+from badpo.theory.nullspace import NEGLIGIBLE, cycle_equations, null_basis
+
+
+# -- the theorem's graph -------------------------------------------------------------------------------------
+
+
+def annotator_components(
+    comparison: ArrayLike, annotator: ArrayLike, delta: ArrayLike, n_annotators: int | None = None
+) -> NDArray[np.intp]:
+    """Connected groups of annotators, one attribute at a time.
+
+    Two annotators are joined when both judged one cross-group comparison.
+
+    Parameters
+    ----------
+    comparison, annotator : array of int of shape (n_judgments,)
+    delta : array of shape (n_judgments, n_attributes) or (n_judgments,)
+        Any entry that is not zero makes the judgment cross-group, so a cross-group mask serves as well.
+    n_annotators : int or None
+        None: the largest index plus one.
+
+    Returns
+    -------
+    array of int of shape (n_annotators, n_attributes)
+        0 for the largest group, 1 for the next, and so on; -1 for an annotator without a cross-group judgment,
+        about whom the votes say nothing. An annotator who judged cross-group comparisons alone is a group of one.
+
+    References
+    ----------
+    BA-DPO, Theorem `thm:identif`.
+
+    Examples
+    --------
+    Annotators 0 and 1 share comparison 0, 2 judged comparison 1 alone, 3 saw no difference:
+
+    >>> annotator_components([0, 0, 1, 2], [0, 1, 2, 3], [1, 1, -1, 0]).ravel()
+    array([ 0,  0,  1, -1])
+    """
+    comparison, annotator, delta, n_annotators = _judgments(comparison, annotator, delta, n_annotators)
+    columns = [_components_of(comparison[x != 0], annotator[x != 0], n_annotators) for x in delta.T]
+    return np.stack(columns, axis=1) if columns else np.zeros((n_annotators, 0), dtype=np.intp)
+
+
+def _components_of(comparison: NDArray, annotator: NDArray, n_annotators: int) -> NDArray[np.intp]:
+    labels = np.full(n_annotators, -1, dtype=np.intp)
+    if len(annotator) == 0:
+        return labels
+    nodes, comparison = np.unique(comparison, return_inverse=True)
+    n_nodes = n_annotators + len(nodes)
+    edges = (np.ones(len(annotator)), (annotator, n_annotators + comparison))
+    found = csgraph.connected_components(sparse.coo_array(edges, shape=(n_nodes, n_nodes)), directed=False)[1]
+    present = np.unique(annotator)
+    _, first, group, size = np.unique(found[present], return_index=True, return_inverse=True, return_counts=True)
+    rank = np.empty(len(size), dtype=np.intp)
+    rank[np.lexsort((first, -size))] = np.arange(len(size))
+    labels[present] = rank[group]
+    return labels
+
+
+def count_components(labels: ArrayLike) -> NDArray[np.intp]:
+    """Number of free offsets the graph predicts for each attribute.
+
+    An annotator without a cross-group judgment is a component alone, with an offset of their own.
+
+    Parameters
+    ----------
+    labels : array of shape (n_annotators, n_attributes)
+        From `annotator_components`.
+
+    Returns
+    -------
+    array of int of shape (n_attributes,)
+        1 where the pool is connected.
+
+    Examples
+    --------
+    >>> count_components([[0], [0], [1], [-1], [-1]])
+    array([4])
+    """
+    labels = np.asarray(labels)
+    return labels.max(axis=0, initial=-1) + 1 + (labels < 0).sum(axis=0)
+
+
+def informative_judgments(
+    comparison: ArrayLike, annotator: ArrayLike, sign: ArrayLike, delta: ArrayLike
+) -> NDArray[np.bool_]:
+    """Judgments that tell annotators apart when the quality of each comparison is unknown.
+
+    Such a judgment is cross-group, the votes on its comparison are not unanimous, and the votes differ in who cast
+    them or in the attribute difference that the voter saw. Given the number of wins, every other judgment has a
+    probability that no theta changes.
+
+    Parameters
+    ----------
+    comparison, annotator, sign : array of shape (n_judgments,)
+    delta : array of shape (n_judgments, n_attributes) or (n_judgments,)
+
+    Returns
+    -------
+    array of bool of shape (n_judgments, n_attributes)
+        Multiply ``delta`` by it to get the informative graph from `annotator_components`; the raw graph overstates
+        what a conditional estimate can use.
+
+    Examples
+    --------
+    Comparison 0 is unanimous, comparison 1 is not, in comparison 2 one annotator voted twice:
+
+    >>> informative_judgments([0, 0, 1, 1, 2, 2], [0, 1, 0, 1, 0, 0], [1, 1, 1, -1, 1, -1], [1] * 6).ravel()
+    array([False, False,  True,  True, False, False])
+    """
+    comparison, annotator, delta, _ = _judgments(comparison, annotator, delta, None)
+    sign = np.asarray(sign)
+    _, comparison = np.unique(comparison, return_inverse=True)
+    contested = _varies_within(comparison, sign)
+    columns = [
+        contested & (x != 0) & (_varies_within(comparison, annotator) | _varies_within(comparison, x)) for x in delta.T
+    ]
+    return np.stack(columns, axis=1) if columns else np.zeros((len(comparison), 0), dtype=bool)
+
+
+def _varies_within(group: NDArray, values: NDArray) -> NDArray[np.bool_]:
+    low = np.full(group.max(initial=-1) + 1, np.inf)
+    high = np.full_like(low, -np.inf)
+    np.minimum.at(low, group, values)
+    np.maximum.at(high, group, values)
+    return (low < high)[group]
+
+
+# -- separation ----------------------------------------------------------------------------------------------
+
+
+def separated_annotators(
+    annotator: ArrayLike, sign: ArrayLike, delta: ArrayLike, n_annotators: int | None = None
+) -> NDArray[np.int8]:
+    """Annotators whose cross-group votes all went one way, so that their maximum likelihood theta is infinite.
+
+    Parameters
+    ----------
+    annotator, sign : array of shape (n_judgments,)
+    delta : array of shape (n_judgments, n_attributes) or (n_judgments,)
+        For a conditional estimate multiply it by `informative_judgments` first: an annotator can have mixed votes
+        and still be separated on those that count.
+    n_annotators : int or None
+
+    Returns
+    -------
+    array of int8 of shape (n_annotators, n_attributes)
+        +1 who always chose the side with more of the attribute, -1 who never did, 0 otherwise, also for who has no
+        cross-group vote. One attribute at a time; `jointly_separated` looks at all of them at once.
+
+    References
+    ----------
+    BA-DPO, the paragraph after Theorem `thm:identif`.
+
+    Examples
+    --------
+    >>> separated_annotators([0, 0, 1, 1, 2], [1, -1, 1, 1, 1], [1, -1, 1, -1, 0]).ravel()
+    array([1, 0, 0], dtype=int8)
+    """
+    annotator = np.asarray(annotator)
+    _, annotator, delta, n_annotators = _judgments(np.zeros_like(annotator), annotator, delta, n_annotators)
+    toward = np.asarray(sign)[:, None] * delta
+    chose, refused = np.zeros((2, n_annotators, delta.shape[1]), dtype=bool)
+    np.logical_or.at(chose, annotator, toward > 0)
+    np.logical_or.at(refused, annotator, toward < 0)
+    return (chose & ~refused).astype(np.int8) - (refused & ~chose).astype(np.int8)
+
+
+def jointly_separated(
+    annotator: ArrayLike, sign: ArrayLike, delta: ArrayLike, n_annotators: int | None = None
+) -> NDArray[np.bool_]:
+    r"""Annotators for whom some mix of attributes explains every cross-group vote without exception.
+
+    Their maximum likelihood theta diverges along that mix. One exists exactly when a linear program finds v with
+    s_j d_j . v >= 0 for all their votes and > 0 for one.
+
+    Parameters
+    ----------
+    annotator, sign : array of shape (n_judgments,)
+    delta : array of shape (n_judgments, n_attributes) or (n_judgments,)
+    n_annotators : int or None
+
+    Returns
+    -------
+    array of bool of shape (n_annotators,)
+        True for everyone in `separated_annotators`, and for those separated by several attributes together.
+
+    Examples
+    --------
+    Mixed votes on either attribute alone, none on their difference:
+
+    >>> jointly_separated([0] * 4, [1, 1, 1, 1], [[1, 0], [0, -1], [2, 1], [-1, -2]])
+    array([ True])
+    """
+    alone = separated_annotators(annotator, sign, delta, n_annotators).any(axis=1)
+    _, annotator, delta, _ = _judgments(np.zeros_like(np.asarray(annotator)), annotator, delta, n_annotators)
+    if delta.shape[1] < 2:
+        return alone
+    toward = np.asarray(sign)[:, None] * delta
+    order = np.argsort(annotator, kind="stable")
+    rows = np.split(toward[order], np.searchsorted(annotator[order], np.arange(1, len(alone))))
+    return np.array([done or _one_sided(votes) for done, votes in zip(alone, rows, strict=True)], dtype=bool)
+
+
+def _one_sided(votes: NDArray[np.float64]) -> bool:
+    votes = votes[(votes != 0).any(axis=1)]
+    if len(votes) == 0:
+        return False
+    votes = votes / np.abs(votes).max(axis=1, keepdims=True)
+    distinct = set(map(tuple, votes.tolist()))
+    if all(tuple(-x for x in vote) in distinct for vote in distinct):
+        return False
+    from scipy.optimize import linprog
+
+    votes = np.array(sorted(distinct))
+    best = linprog(-votes.sum(axis=0), A_ub=-votes, b_ub=np.zeros(len(votes)), bounds=(-1, 1), method="highs")
+    return bool(-best.fun > 1e-7 * len(votes))
+
+
+# -- the rank of the design that is there --------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FreeDirections:
+    """The changes of theta that some change of the margins cancels in every judgment.
+
+    Attributes
+    ----------
+    basis : sparse array of shape (n_annotators * n_attributes, n_free)
+        Linearly independent directions; row ``k * n_attributes + a`` belongs to annotator k and attribute a.
+    n_annotators, n_attributes : int
+    """
+
+    basis: sparse.csr_array
+    n_annotators: int
+    n_attributes: int
+
+    @property
+    def n_free(self) -> int:
+        """How many numbers the votes leave open; each one has to be fixed by an anchor."""
+        return self.basis.shape[1]
+
+    def level_identified(self) -> NDArray[np.bool_]:
+        """Array (n_annotators, n_attributes): whether the votes fix theta itself, not only differences of it."""
+        return (np.diff(self.basis.indptr) == 0).reshape(self.n_annotators, self.n_attributes)
+
+    def difference_groups(self) -> NDArray[np.intp]:
+        """Array (n_annotators, n_attributes) of labels, attribute by attribute.
+
+        The votes fix the difference of two annotators' theta exactly when they carry the same label.
+        """
+        # equal rows have equal projections, and distinct ones distinct projections, in all three almost surely
+        probe = np.random.default_rng(0).standard_normal((self.n_free, 3))
+        rows = np.asarray(self.basis @ probe).reshape(self.n_annotators, self.n_attributes, 3)
+        columns = [_groups_of_equal(rows[:, a]) for a in range(self.n_attributes)]
+        return np.stack(columns, axis=1) if columns else np.zeros((self.n_annotators, 0), dtype=np.intp)
+
+
+def _groups_of_equal(points: NDArray[np.float64]) -> NDArray[np.intp]:
+    tolerance = 1e4 * NEGLIGIBLE * np.abs(points).max(initial=0.0)
+    labels = np.zeros(len(points), dtype=np.intp)
+    for values in points.T:
+        order = np.lexsort((values, labels))
+        new = (np.diff(labels[order]) != 0) | (np.diff(values[order]) > tolerance)
+        labels[order] = np.concatenate([[0], np.cumsum(new)])[: len(points)]
+    _, first, labels = np.unique(labels, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[labels]
+
+
+def free_directions(
+    comparison: ArrayLike,
+    annotator: ArrayLike,
+    delta: ArrayLike,
+    n_annotators: int | None = None,
+    responses: tuple[ArrayLike, ArrayLike] | None = None,
+) -> FreeDirections:
+    r"""What the votes leave open about theta, from the rank of the design, all attributes jointly.
+
+    Parameters
+    ----------
+    comparison, annotator : array of int of shape (n_judgments,)
+    delta : array of shape (n_judgments, n_attributes) or (n_judgments,)
+        Attribute difference a minus b of each judgment; votes on one comparison may differ in it.
+    n_annotators : int or None
+        None: the largest index plus one.
+    responses : pair of int arrays of shape (n_comparisons,), or None
+        Which response stands as a and which as b in comparison c. With it the margin of c is r(a) - r(b) and the
+        comparisons of a prompt constrain each other around every cycle. None: the margins are free, which is exact
+        where no two comparisons share a response and cautious elsewhere.
+
+    Returns
+    -------
+    FreeDirections
+        For one attribute of the responses, one direction per component of `annotator_components`.
+
+    Notes
+    -----
+    The margins are eliminated first: the votes of a comparison give differences of theta . d, the cycles of the
+    response graph a sum each. `null_basis` solves the rest. Binary attributes mostly merge; several continuous
+    ones end in one dense block of n_annotators * n_attributes unknowns.
+
+    References
+    ----------
+    BA-DPO, Eq. `null_system` and Theorem `thm:identif`.
+
+    Examples
+    --------
+    Two annotators share two comparisons. An attribute of the responses leaves one common offset open:
+
+    >>> free_directions([0, 0, 1, 1], [0, 1, 0, 1], [1, 1, -1, -1]).n_free
+    1
+
+    Which side was shown first differs between the votes on a comparison, and leaves nothing open:
+
+    >>> free_directions([0, 0, 1, 1], [0, 1, 0, 1], [1, -1, 1, 1]).n_free
+    0
+    """
+    comparison, annotator, delta, n_annotators = _judgments(comparison, annotator, delta, n_annotators)
+    scale = np.sqrt(np.mean(delta**2, axis=0)) if len(delta) else np.ones(delta.shape[1])
+    scale[scale == 0] = 1.0
+    design = _design(annotator, delta / scale, n_annotators)
+    _, first, group = np.unique(comparison, return_index=True, return_inverse=True)
+    equations = [design - design[first[group]]]
+    if responses is not None:
+        a, b = (np.asarray(side)[comparison[first]] for side in responses)
+        equations.append(cycle_equations(a, b) @ design[first])
+    # attributes are measured in units of their spread, so theta is divided by it on the way back
+    basis = sparse.diags_array(np.tile(1.0 / scale, n_annotators)) @ null_basis(sparse.vstack(equations))
+    return FreeDirections(sparse.csr_array(basis), n_annotators, delta.shape[1])
+
+
+def null_space_dimension(
+    comparison: ArrayLike,
+    annotator: ArrayLike,
+    delta: ArrayLike,
+    n_annotators: int | None = None,
+    responses: tuple[ArrayLike, ArrayLike] | None = None,
+) -> int:
+    """Dimension of the set of (margin, theta) that give every judgment the same probability.
+
+    Parameters
+    ----------
+    comparison, annotator, delta, n_annotators, responses
+        As in `free_directions`.
+
+    Returns
+    -------
+    int
+        The number of anchors that are needed; 0 when the votes fix everything. In terms of rewards there is one
+        more dimension for every connected set of responses, the h of the theorem, which DPO cannot see either.
+
+    References
+    ----------
+    BA-DPO, Theorem `thm:identif`: 1 for a connected pool and one attribute of the responses.
+
+    Examples
+    --------
+    >>> null_space_dimension([0, 0, 1, 1], [0, 1, 2, 3], [1, 1, 1, 1])
+    2
+    """
+    return free_directions(comparison, annotator, delta, n_annotators, responses).n_free
+
+
+def _judgments(comparison, annotator, delta, n_annotators) -> tuple[NDArray, NDArray, NDArray, int]:
+    comparison, annotator = np.asarray(comparison), np.asarray(annotator)
+    delta = np.asarray(delta, dtype=np.float64)
+    delta = delta[:, None] if delta.ndim == 1 else delta
+    if not len(comparison) == len(annotator) == len(delta):
+        raise ValueError(
+            f"one value per judgment is needed: {len(comparison)} comparisons, {len(annotator)} annotators, "
+            f"{len(delta)} rows of delta"
+        )
+    if not np.isfinite(delta).all():
+        row, column = np.argwhere(~np.isfinite(delta))[0]
+        raise ValueError(f"delta is not finite at judgment {row}, attribute {column}")
+    largest = int(annotator.max(initial=-1))
+    n_annotators = largest + 1 if n_annotators is None else n_annotators
+    if largest >= n_annotators or annotator.min(initial=0) < 0:
+        raise ValueError(f"annotator indices must lie between 0 and {n_annotators - 1}")
+    return comparison.astype(np.intp), annotator.astype(np.intp), delta, n_annotators
+
+
+def _design(annotator: NDArray, delta: NDArray, n_annotators: int) -> sparse.csr_array:
+    """Row j holds d_j in the columns of annotator k_j."""
+    n, q = delta.shape
+    columns = (annotator[:, None] * q + np.arange(q)).ravel()
+    entries = (delta.ravel(), (np.repeat(np.arange(n), q), columns))
+    return sparse.csr_array(sparse.coo_array(entries, shape=(n, n_annotators * q)))

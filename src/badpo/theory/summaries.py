@@ -1,0 +1,355 @@
+r"""Summaries of measured numbers: intervals over seeds, share removed, intervals of proportions and of ratios.
+
+Two sources of spread are kept apart. Over training seeds there are a few independent runs, so the interval is
+Student's t over the runs. Within one run there are many rows (votes, prompts, tokens) that come in clusters, so the
+interval is cluster-robust: rows of one prompt are not independent evidence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import logit, ndtri, stdtrit
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate and its confidence interval.
+
+    Attributes
+    ----------
+    estimate : float
+        NaN when there was nothing to estimate from.
+    se : float
+        Standard error; NaN when it cannot be estimated (a single run, a single cluster).
+    low, high : float
+        Ends of the interval, in the unit of the estimate; NaN when ``se`` is.
+    n : int
+        Independent units behind the interval: runs, clusters, or trials.
+    """
+
+    estimate: float
+    se: float
+    low: float
+    high: float
+    n: int
+
+    @property
+    def half_width(self) -> float:
+        """Half the length of the interval: the number after the plus-minus sign."""
+        return (self.high - self.low) / 2
+
+    def excludes(self, value: float) -> bool:
+        """Whether the interval is known and does not contain ``value``."""
+        return bool(self.low > value or self.high < value)
+
+
+def _student(estimate: float, se: float, n: int, level: float) -> Interval:
+    half = se * float(stdtrit(n - 1, 0.5 + level / 2)) if n > 1 else np.nan
+    return Interval(float(estimate), float(se), float(estimate - half), float(estimate + half), n)
+
+
+def t_interval(values: ArrayLike, level: float = 0.95) -> Interval:
+    r"""Mean over runs with Student's t interval.
+
+    .. math:: \bar{x} \pm t_{n-1}\, \mathrm{sd}(x) / \sqrt{n}
+
+    For three seeds at 95 % the factor t is 4.303.
+
+    Parameters
+    ----------
+    values : array of shape (n_runs,)
+        One value per run. A NaN makes the whole interval NaN: a missing run is the caller's to leave out.
+    level : float
+        Coverage.
+
+    Returns
+    -------
+    Interval
+        With one run the mean stands alone and the interval is NaN.
+
+    References
+    ----------
+    BA-DPO, Section `setup` (mean and 95 % interval over three seeds).
+
+    Examples
+    --------
+    >>> interval = t_interval([0.90, 0.95, 1.00])
+    >>> round(interval.estimate, 3), round(interval.half_width, 3)
+    (0.95, 0.124)
+    """
+    x = np.asarray(values, dtype=np.float64)
+    if x.ndim != 1 or len(x) == 0:
+        raise ValueError(f"one value per run is needed, at least one; got an array of shape {x.shape}")
+    se = x.std(ddof=1) / np.sqrt(len(x)) if len(x) > 1 else np.nan
+    return _student(x.mean(), se, len(x), level)
+
+
+def paired_difference(values: ArrayLike, others: ArrayLike, level: float = 0.95) -> Interval:
+    """Mean over seeds of ``values - others``, each seed against itself, with Student's t interval.
+
+    Parameters
+    ----------
+    values, others : array of shape (n_runs,)
+        The same quantity of two arms, in the same order of seeds.
+
+    Returns
+    -------
+    Interval
+
+    Examples
+    --------
+    Arms that move together over seeds differ more surely than their own intervals suggest:
+
+    >>> difference = paired_difference([0.70, 0.75, 0.80], [0.60, 0.66, 0.71])
+    >>> round(difference.estimate, 3), difference.excludes(0.0)
+    (0.093, True)
+    """
+    x, y = np.asarray(values, dtype=np.float64), np.asarray(others, dtype=np.float64)
+    if x.shape != y.shape:
+        raise ValueError(f"paired values need the same seeds in both arms; got shapes {x.shape} and {y.shape}")
+    return t_interval(x - y, level)
+
+
+def share_removed(dpo: ArrayLike, arm: ArrayLike, reference: ArrayLike) -> NDArray[np.float64]:
+    r"""Share of DPO's shift from the reference that an arm does not make, seed by seed.
+
+    .. math:: \frac{x_{DPO} - x_{arm}}{x_{DPO} - x_{ref}}
+
+    Parameters
+    ----------
+    dpo, arm : array of shape (n_runs,)
+        An attribute rate, or another reading such as mean tokens, in the same order of seeds.
+    reference : float or array of shape (n_runs,)
+        The reference's reading; it is one run, so usually one number.
+
+    Returns
+    -------
+    array of shape (n_runs,)
+        0 is DPO, 1 is the reference, above 1 is past the reference. NaN where DPO did not move at all. The share
+        means little where DPO moved by less than its own interval; `shift` says whether it did.
+
+    References
+    ----------
+    BA-DPO, Appendix `app:readouts`, paragraph "Bias removed": per seed, then averaged.
+
+    Examples
+    --------
+    >>> share_removed(dpo=[0.95, 0.90], arm=[0.55, 0.60], reference=0.50).round(3)
+    array([0.889, 0.75 ])
+    """
+    dpo, arm, reference = np.broadcast_arrays(*(np.asarray(x, dtype=np.float64) for x in (dpo, arm, reference)))
+    moved = dpo - reference
+    return np.divide(dpo - arm, moved, out=np.full(moved.shape, np.nan), where=moved != 0)
+
+
+def shift(arm: ArrayLike, reference: float, level: float = 0.95) -> Interval:
+    """How far an arm moved from the reference, over its seeds.
+
+    The reference is one run and is taken as exact, as in the paper. A share removed is worth printing only where
+    DPO's shift ``excludes(0.0)``.
+
+    Parameters
+    ----------
+    arm : array of shape (n_runs,)
+    reference : float
+
+    References
+    ----------
+    BA-DPO, Section `formatting`: no share is given where DPO moves by less than its seed interval.
+
+    Examples
+    --------
+    >>> shift([0.60, 0.55, 0.62], reference=0.56).excludes(0.0)
+    False
+    """
+    return t_interval(np.asarray(arm, dtype=np.float64) - reference, level)
+
+
+def log_odds_distance(rate: ArrayLike, reference: ArrayLike) -> NDArray[np.float64]:
+    r"""Distance of a rate from the reference's rate in log-odds.
+
+    .. math:: \operatorname{logit} p - \operatorname{logit} p_{ref}
+
+    Under constant log-odds this is the policy's tilt divided by beta, so it tells an arm that stops short of the
+    reference from one that passes it, also close to 0 and 1 where rates are compressed.
+
+    Parameters
+    ----------
+    rate, reference : float or array
+        Rates in [0, 1].
+
+    Returns
+    -------
+    array
+        Positive when the rate is above the reference's. A rate of 0 or 1 is infinitely far.
+
+    References
+    ----------
+    BA-DPO, Eq. `anchor_tilt` (the tilt between two rates, without the factor beta).
+
+    Examples
+    --------
+    >>> float(log_odds_distance(0.96, 0.50).round(3))
+    3.178
+    """
+    rate, reference = np.asarray(rate, dtype=np.float64), np.asarray(reference, dtype=np.float64)
+    for value in (rate, reference):
+        if np.any((value < 0) | (value > 1)):
+            raise ValueError("a rate lies between 0 and 1")
+    return logit(rate) - logit(reference)
+
+
+def wilson_interval(successes: int, n: int, level: float = 0.95) -> Interval:
+    r"""A proportion of independent trials with Wilson's score interval.
+
+    Parameters
+    ----------
+    successes, n : int
+        How many of the trials succeeded, and how many there were.
+
+    Returns
+    -------
+    Interval
+        Inside [0, 1] also at 0 or n successes, where the ordinary interval has no width. NaN throughout for n = 0.
+
+    Examples
+    --------
+    >>> interval = wilson_interval(0, 10)
+    >>> interval.estimate, interval.low, round(interval.high, 3)
+    (0.0, 0.0, 0.278)
+    """
+    if not 0 <= successes <= n:
+        raise ValueError(f"successes must lie between 0 and n; got {successes} of {n}")
+    if n == 0:
+        return Interval(np.nan, np.nan, np.nan, np.nan, 0)
+    p, z = successes / n, float(ndtri(0.5 + level / 2))
+    center = (p + z * z / (2 * n)) / (1 + z * z / n)
+    half = z * np.sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / (1 + z * z / n)
+    # at 0 and n successes the ends are exact; rounding must not put them beside 0 and 1
+    low = 0.0 if successes == 0 else center - half
+    high = 1.0 if successes == n else center + half
+    return Interval(p, float(np.sqrt(p * (1 - p) / n)), float(low), float(high), n)
+
+
+def cluster_mean(values: ArrayLike, clusters: ArrayLike | None = None, level: float = 0.95) -> Interval:
+    """A mean (or, of zeros and ones, a proportion) with a cluster-robust interval.
+
+    Parameters
+    ----------
+    values : array of shape (n_rows,)
+    clusters : array of shape (n_rows,) or None
+        What makes rows depend on each other, usually the prompt. None: every row is its own cluster.
+
+    Returns
+    -------
+    Interval
+        ``n`` counts clusters; Student's t with one degree of freedom less. One cluster gives NaN ends.
+
+    Examples
+    --------
+    Ten rows that are two prompts five times over carry the evidence of two rows:
+
+    >>> rows = cluster_mean([1] * 5 + [0] * 5)
+    >>> prompts = cluster_mean([1] * 5 + [0] * 5, clusters=["p"] * 5 + ["q"] * 5)
+    >>> round(rows.se, 3), round(prompts.se, 3), prompts.n
+    (0.167, 0.5, 2)
+    """
+    x = np.asarray(values, dtype=np.float64)
+    return ratio_of_sums(x, np.ones_like(x), clusters, level)
+
+
+def cluster_difference(
+    values: ArrayLike, first: ArrayLike, clusters: ArrayLike | None = None, level: float = 0.95
+) -> Interval:
+    """Mean of the rows in ``first`` minus mean of the other rows, with a cluster-robust interval.
+
+    A prompt may have rows on both sides; their dependence is in the interval. The held-out gap is this with
+    ``values`` the correctness of each judgment and ``first`` the cross-group mask.
+
+    Parameters
+    ----------
+    values : array of shape (n_rows,)
+    first : array of bool of shape (n_rows,)
+    clusters : array of shape (n_rows,) or None
+        As in `cluster_mean`.
+
+    Returns
+    -------
+    Interval
+        NaN when one of the two sides has no row.
+
+    References
+    ----------
+    BA-DPO, Appendix `app:readouts`, paragraph "Held-out accuracy and the gap".
+
+    Examples
+    --------
+    >>> gap = cluster_difference([1, 1, 1, 0, 1, 0, 1, 0], first=[True] * 4 + [False] * 4)
+    >>> gap.estimate, gap.excludes(0.0)
+    (0.25, False)
+    """
+    x, first = np.asarray(values, dtype=np.float64), np.asarray(first, dtype=bool)
+    labels = _cluster_index(clusters, len(x))
+    sides = [x[side] for side in (first, ~first)]
+    if not all(len(side) for side in sides):
+        return Interval(np.nan, np.nan, np.nan, np.nan, len(np.unique(labels)))
+    one, other = (side.mean() for side in sides)
+    influence = np.where(first, (x - one) / len(sides[0]), -(x - other) / len(sides[1]))
+    return _from_influence(one - other, influence, labels, level)
+
+
+def ratio_of_sums(
+    numerator: ArrayLike, denominator: ArrayLike, clusters: ArrayLike | None = None, level: float = 0.95
+) -> Interval:
+    r"""Sum over sum, such as nats per token, with an interval by linearization.
+
+    .. math:: R = \frac{\sum_i x_i}{\sum_i y_i}
+
+    Parameters
+    ----------
+    numerator, denominator : array of shape (n_rows,)
+        Denominators are counts or other positive sizes.
+    clusters : array of shape (n_rows,) or None
+        As in `cluster_mean`.
+
+    Returns
+    -------
+    Interval
+        Weighted by size, unlike the mean of the ratios. NaN when there is no row or the sizes add up to zero.
+
+    References
+    ----------
+    BA-DPO, Appendix `app:readouts`, paragraph "Distance from the reference": a mean over generated tokens.
+
+    Examples
+    --------
+    >>> ratio_of_sums([1.0, 30.0], [10, 100]).estimate.__round__(3)
+    0.282
+    """
+    x, y = np.asarray(numerator, dtype=np.float64), np.asarray(denominator, dtype=np.float64)
+    if x.shape != y.shape or x.ndim != 1:
+        raise ValueError(f"numerator and denominator need one value per row each; got {x.shape} and {y.shape}")
+    labels = _cluster_index(clusters, len(x))
+    if y.sum() == 0:
+        return Interval(np.nan, np.nan, np.nan, np.nan, len(np.unique(labels)))
+    ratio = x.sum() / y.sum()
+    return _from_influence(ratio, (x - ratio * y) / y.sum(), labels, level)
+
+
+def _cluster_index(clusters: ArrayLike | None, n_rows: int) -> NDArray[np.intp]:
+    if clusters is None:
+        return np.arange(n_rows)
+    labels = np.asarray(clusters)
+    if labels.shape != (n_rows,):
+        raise ValueError(f"one cluster label per row is needed: {n_rows} rows, labels of shape {labels.shape}")
+    return np.unique(labels, return_inverse=True)[1].reshape(-1)
+
+
+def _from_influence(estimate: float, influence: NDArray, labels: NDArray[np.intp], level: float) -> Interval:
+    sums = np.bincount(labels, weights=influence)
+    n = len(np.unique(labels))
+    se = np.sqrt(n / (n - 1) * np.sum(sums**2)) if n > 1 else np.nan
+    return _student(estimate, se, n, level)

@@ -1,0 +1,181 @@
+"""Which judgments make up an optimizer step, and the tensors of one micro-batch.
+
+A step is planned for all processes at once, as a pure function of the seed and the step, and only then cut into
+micro-batches: comparisons are kept whole, so that each goes through the model once however many of the step's
+votes are on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import torch
+
+from badpo.data.judgments import Judgments
+from badpo.training.encoding import EncodedComparisons
+from badpo.training.packing import bin_pack
+
+
+def step_votes(n_votes: int, votes_per_step: int, seed: int, epoch: int) -> list[np.ndarray]:
+    """The judgments of every optimizer step of one epoch: all of them once, in a random order.
+
+    Examples
+    --------
+    >>> [len(votes) for votes in step_votes(10, votes_per_step=4, seed=0, epoch=0)]
+    [4, 4, 2]
+    """
+    order = np.random.default_rng([seed, epoch]).permutation(n_votes)
+    return [order[start : start + votes_per_step] for start in range(0, n_votes, votes_per_step)]
+
+
+def split_step(votes: np.ndarray, comparison: np.ndarray, n_tokens: np.ndarray, n_parts: int) -> list[np.ndarray]:
+    """Cut a step's judgments into ``n_parts`` micro-batches of about equal token counts.
+
+    Judgments on the same comparison stay together. With fewer comparisons than parts the last ones are empty.
+
+    Parameters
+    ----------
+    votes : int array
+        Judgments of the step.
+    comparison : int array of shape (n_votes_in_all,)
+        The comparison of every judgment.
+    n_tokens : int array of shape (n_comparisons,)
+    n_parts : int
+        Micro-batches x processes.
+    """
+    unique, position = np.unique(comparison[votes], return_inverse=True)
+    if n_parts == 1:
+        return [votes]
+    parts = bin_pack(n_tokens[unique], n_bins=n_parts)
+    part_of = np.empty(len(unique), dtype=np.int64)
+    for number, members in enumerate(parts):
+        part_of[members] = number
+    return [votes[part_of[position] == number] for number in range(n_parts)]
+
+
+class StepSampler(torch.utils.data.Sampler):
+    """Batch sampler that plans whole optimizer steps and hands each process its micro-batches.
+
+    It shards by itself and is not passed through ``accelerator.prepare``, whose sharding drops or repeats batches
+    of varying size. Every step has exactly ``micro_batches`` batches on every process; some may be empty.
+
+    Parameters
+    ----------
+    judgments : Judgments
+    encoded : EncodedComparisons
+    votes_per_step : int
+        Judgments per optimizer step over all processes.
+    micro_batches : int
+        Micro-batches per step and process.
+    seed, process_index, n_processes : int
+    """
+
+    def __init__(
+        self,
+        judgments: Judgments,
+        encoded: EncodedComparisons,
+        votes_per_step: int,
+        micro_batches: int,
+        seed: int,
+        process_index: int = 0,
+        n_processes: int = 1,
+    ):
+        self._comparison = judgments.votes["comparison"].to_numpy()
+        self._n_tokens = encoded.n_tokens
+        self._votes_per_step = votes_per_step
+        self._micro_batches = micro_batches
+        self._seed = seed
+        self._process_index = process_index
+        self._n_processes = n_processes
+        self.epoch = 0
+
+    def __len__(self) -> int:
+        return -(-len(self._comparison) // self._votes_per_step) * self._micro_batches
+
+    def __iter__(self) -> Iterator[list[int]]:
+        n_parts = self._micro_batches * self._n_processes
+        for votes in step_votes(len(self._comparison), self._votes_per_step, self._seed, self.epoch):
+            parts = split_step(votes, self._comparison, self._n_tokens, n_parts)
+            for part in parts[self._process_index :: self._n_processes]:
+                yield part.tolist()
+
+
+class JudgmentIds(torch.utils.data.Dataset):
+    """The judgments' positions; the collator does the rest, because a micro-batch shares its comparisons."""
+
+    def __init__(self, n_votes: int):
+        self._n_votes = n_votes
+
+    def __len__(self) -> int:
+        return self._n_votes
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+    def __getitems__(self, indices: list[int]) -> list[int]:
+        return indices
+
+
+class ComparisonCollator:
+    """Tensors of a micro-batch: every comparison once for the forward, the votes apart.
+
+    Parameters
+    ----------
+    judgments : Judgments
+    encoded : EncodedComparisons
+    reference : sequence of (array, array), one per comparison
+        Reference log-probabilities of every token of response a and of response b.
+    layout : function
+        `padded_layout` or the packed one: (prompts, a_ids, b_ids) -> (inputs, first_scored).
+
+    Notes
+    -----
+    A micro-batch without judgments, which keeps the number of micro-batches equal over processes, carries the
+    first comparison of the data and no vote: its loss is zero and touches every parameter.
+    """
+
+    def __init__(
+        self,
+        judgments: Judgments,
+        encoded: EncodedComparisons,
+        reference: Sequence[tuple[np.ndarray, np.ndarray]],
+        layout: Callable,
+    ):
+        votes = judgments.votes
+        self._comparison = votes["comparison"].to_numpy()
+        self._sign = votes["sign"].to_numpy(dtype=np.float32)
+        self._annotator = votes["annotator"].to_numpy(dtype=np.int64)
+        self._weight = votes["weight"].to_numpy(dtype=np.float32)
+        self._delta = judgments.delta.astype(np.float32)
+        self._encoded = encoded
+        self._reference = reference
+        self._layout = layout
+
+    def __call__(self, votes: Sequence[int]) -> dict:
+        votes = np.asarray(votes, dtype=np.int64)
+        if len(votes):
+            comparisons, position = np.unique(self._comparison[votes], return_inverse=True)
+        else:
+            comparisons, position = np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.int64)
+        part = [(self._encoded.prompt_ids[c], self._encoded.a_ids[c], self._encoded.b_ids[c]) for c in comparisons]
+        inputs, first_scored = self._layout(*map(list, zip(*part, strict=True)))
+        return {
+            "scoring": {name: torch.as_tensor(value) for name, value in inputs.items()},
+            "reference_difference": torch.from_numpy(self._reference_difference(comparisons, first_scored)),
+            "comparison": torch.from_numpy(position.reshape(-1)),
+            "sign": torch.from_numpy(self._sign[votes]),
+            "annotator": torch.from_numpy(self._annotator[votes]),
+            "weight": torch.from_numpy(self._weight[votes]),
+            "delta": torch.from_numpy(self._delta[votes]),
+        }
+
+    def _reference_difference(self, comparisons: np.ndarray, first_scored: np.ndarray) -> np.ndarray:
+        # float64: rounding of the sums is the largest part of the gradient's error in fp32
+        return np.array(
+            [
+                self._reference[c][0][start:].sum(dtype=np.float64)
+                - self._reference[c][1][start:].sum(dtype=np.float64)
+                for c, start in zip(comparisons, first_scored, strict=True)
+            ]
+        )

@@ -1,0 +1,226 @@
+"""`BADPOConfig`: the arguments of a training run, with TRL's names and defaults."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import Any
+
+from transformers import TrainingArguments
+from transformers.utils import is_torch_bf16_gpu_available
+
+from badpo.data.problems import ConfigError
+from badpo.objective.bias import VARIANTS
+from badpo.training.encoding import PAPER_MAX_PROMPT_LENGTH
+from badpo.training.trl_keys import REFUSED, refusal
+
+logger = logging.getLogger(__name__)
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    "encoding": ("trl", "paper"),
+    "bias": tuple(VARIANTS),
+    "warm_start": ("zero", "offline"),
+    "batching": ("random",),
+    "attention": ("packed", "padded"),
+}
+
+# The trainer has one correct value for each of these, whatever the Trainer's own default is.
+FIXED: dict[str, bool] = {
+    "remove_unused_columns": False,
+    "average_tokens_across_devices": False,
+    "logging_nan_inf_filter": False,
+    "ddp_find_unused_parameters": False,
+}
+
+
+@dataclass
+class BADPOConfig(TrainingArguments):
+    r"""Arguments of a BA-DPO run: everything of `transformers.TrainingArguments`, and the fields below.
+
+    Names and defaults are those of TRL's ``DPOConfig``. A batch counts judgments: an optimizer step sees
+    ``per_device_train_batch_size * gradient_accumulation_steps * processes`` of them.
+
+    Parameters
+    ----------
+    beta : float
+        Strength of the pull towards the reference; the margin is u = beta * (log-ratio of a minus that of
+        b). Positive.
+    max_length : int or None
+        Longest prompt and response together, in tokens; the end of the response is cut. None cuts nothing.
+    max_prompt_length : int or None
+        Longest prompt in tokens, cut from the left. Only for ``encoding="paper"``, where None means 384.
+    encoding : {"trl", "paper"}
+        ``trl`` gives the token ids of TRL's ``DPOTrainer``, ``paper`` those of the paper.
+    bias : str
+        The parts of theta_k that are learned, a key of `badpo.objective.bias.VARIANTS`: ``none`` is DPO,
+        ``pooled`` one lean for everyone, ``per_annotator`` one each, ``shared_mean`` both, ``class`` also an
+        offset for each class of annotators.
+    bias_learning_rate : float
+        Rate of the bias's own Adam: constant, unclipped. 0 keeps theta where it starts.
+    warm_start : {"zero", "offline"}
+        Where theta starts: at 0, which anchors the policy at the reference's attribute rate, or at the
+        log-odds of the training votes.
+    batching : {"random"}
+        Judgments are shuffled one by one, as in the paper.
+    disable_dropout : bool
+        Train without dropout, so that policy and reference agree at the first step.
+    reference_cache : str or None
+        Folder of the reference log-probabilities. None is a folder in the user's cache, shared by all runs.
+    attention : {"packed", "padded"}
+        ``packed`` reads each prompt once for both responses and no padding; ``padded`` is the model's own
+        attention with one row per response.
+    model_init_kwargs : dict or None
+        Passed to ``AutoModelForCausalLM.from_pretrained`` when the model is given by name.
+    trust_remote_code : bool
+        Whether a model given by name may run its own code. Off, and never switched on by a preset or a file.
+    gradient_checkpointing, logging_steps, learning_rate, bf16
+        As in TRL: True, 10, 1e-6, and on wherever the device has bf16. Without bf16 the run is in float32,
+        which one log line says.
+
+    Raises
+    ------
+    ConfigError
+        A value outside its range, or an argument of the Trainer that cannot be followed; all at once.
+
+    References
+    ----------
+    The paper's values are in its Table ``tab:hyperparams`` and in `badpo.training.recipe.PRESETS`.
+
+    Examples
+    --------
+    >>> args = BADPOConfig("runs/length", bias="pooled", use_cpu=True)
+    >>> args.learning_rate, args.beta, args.remove_unused_columns
+    (1e-06, 0.1, False)
+    >>> BADPOConfig("runs/length", encoding="paper", max_length=1280, use_cpu=True).max_prompt_length
+    384
+    """
+
+    _VALID_DICT_FIELDS = [*TrainingArguments._VALID_DICT_FIELDS, "model_init_kwargs"]
+
+    learning_rate: float = field(default=1e-6, metadata={"help": "Initial learning rate of the policy."})
+    logging_steps: float = field(default=10, metadata={"help": "Log every so many optimizer steps."})
+    gradient_checkpointing: bool | None = field(
+        default=True,
+        metadata={"help": "Compute activations again in the backward pass instead of keeping them."},
+    )
+    bf16: bool | None = field(
+        default=None, metadata={"help": "Compute in bfloat16. If not set: wherever the device has it."}
+    )
+    remove_unused_columns: bool = field(default=False, metadata={"help": "Always false."})
+    average_tokens_across_devices: bool = field(default=False, metadata={"help": "Always false."})
+    logging_nan_inf_filter: bool = field(default=False, metadata={"help": "Always false."})
+    ddp_find_unused_parameters: bool | None = field(default=False, metadata={"help": "Always false."})
+
+    beta: float = field(default=0.1, metadata={"help": "Strength of the pull towards the reference."})
+    max_length: int | None = field(
+        default=1024, metadata={"help": "Longest prompt and response together, in tokens."}
+    )
+    max_prompt_length: int | None = field(
+        default=None,
+        metadata={"help": "Longest prompt in tokens, for the paper's encoding (384 if not set)."},
+    )
+    encoding: str = field(
+        default="trl", metadata={"help": "Token ids as TRL makes them, or as the paper does."}
+    )
+    bias: str = field(default="shared_mean", metadata={"help": "Which parts of theta are learned."})
+    bias_learning_rate: float = field(default=1e-2, metadata={"help": "Rate of the bias's own Adam."})
+    warm_start: str = field(default="zero", metadata={"help": "Where theta starts: zero or offline."})
+    batching: str = field(default="random", metadata={"help": "How judgments are grouped into steps."})
+    disable_dropout: bool = field(default=True, metadata={"help": "Train without dropout."})
+    reference_cache: str | None = field(
+        default=None,
+        metadata={"help": "Folder of the reference log-probabilities; the user's cache if not set."},
+    )
+    attention: str = field(default="packed", metadata={"help": "packed or padded."})
+    model_init_kwargs: dict[str, Any] | str | None = field(
+        default=None,
+        metadata={"help": "Keyword arguments for from_pretrained when the model is given by name."},
+    )
+    trust_remote_code: bool = field(
+        default=False, metadata={"help": "Whether a model given by name may run its own code."}
+    )
+
+    def __post_init__(self):
+        complaints = [*self._out_of_range(), *self._refused()]
+        if complaints:
+            raise ConfigError("\n".join(complaints))
+        if self.encoding == "paper" and self.max_prompt_length is None:
+            self.max_prompt_length = PAPER_MAX_PROMPT_LENGTH
+        self._fix_values()
+        self._choose_bf16()
+        self._choose_checkpointing()
+        super().__post_init__()
+
+    @property
+    def mixed_precision_name(self) -> str:
+        """The numerics of the forward: ``fp32``, ``bf16-autocast`` or ``fp16-autocast``."""
+        return "bf16-autocast" if self.bf16 else "fp16-autocast" if self.fp16 else "fp32"
+
+    def _out_of_range(self) -> list[str]:
+        complaints = [
+            f'{name} is "{getattr(self, name)}"; choose one of {", ".join(choices)}'
+            for name, choices in CHOICES.items()
+            if getattr(self, name) not in choices
+        ]
+        if not self.beta > 0:
+            complaints.append(f"beta is {self.beta}; it must be positive (with 0 nothing is learned)")
+        if not self.bias_learning_rate >= 0:
+            complaints.append(f"bias_learning_rate is {self.bias_learning_rate}; it must be 0 or more")
+        if self.max_length is not None and self.max_length < 2:
+            complaints.append(
+                f"max_length is {self.max_length}; a prompt and a response need 2 tokens or more"
+            )
+        if self.max_prompt_length is not None and self.encoding != "paper":
+            complaints.append(
+                "max_prompt_length is used with encoding: paper only (TRL has no such key any more); "
+                "with encoding: trl raise max_length instead"
+            )
+        longest = self.max_length - 1 if self.max_length is not None else self.max_prompt_length
+        if self.max_prompt_length is not None and not 0 < self.max_prompt_length <= longest:
+            complaints.append(
+                f"max_prompt_length is {self.max_prompt_length}; it must lie between 1 and max_length - 1, "
+                f"here {longest}, so that a response fits"
+            )
+        if self.warm_start == "offline" and self.bias == "none":
+            complaints.append("warm_start: offline needs a bias to start; with bias: none there is none")
+        return complaints
+
+    def _refused(self) -> list[str]:
+        keys = [key for key in REFUSED if key != "trust_remote_code" and hasattr(self, key)]
+        reasons = (refusal(key, _plain(getattr(self, key))) for key in keys)
+        return [reason for reason in reasons if reason is not None]
+
+    def _fix_values(self) -> None:
+        for name, value in FIXED.items():
+            if getattr(self, name) != value:
+                logger.info("%s is always %s here", name, value)
+                setattr(self, name, value)
+        if _plain(self.hub_strategy) != "end":
+            if self.push_to_hub:
+                logger.info("hub_strategy is end: only the finished model is published")
+            self.hub_strategy = "end"
+
+    def _choose_bf16(self) -> None:
+        has_bf16 = is_torch_bf16_gpu_available() and not self.use_cpu
+        if self.bf16 is None:
+            self.bf16 = has_bf16 and not self.fp16
+            asked = not self.fp16
+        else:
+            asked = self.bf16 and not self.use_cpu
+            self.bf16 = self.bf16 and (has_bf16 or self.use_cpu)
+        if asked and not self.bf16:
+            logger.info("this device has no bf16: training in float32")
+
+    def _choose_checkpointing(self) -> None:
+        # The Trainer renamed these arguments; set by the new name they bring no deprecation warning.
+        renamed = hasattr(self, "activation_checkpointing")
+        if renamed and self.activation_checkpointing is None:
+            self.activation_checkpointing = self.gradient_checkpointing
+        name = "activation_checkpointing_kwargs" if renamed else "gradient_checkpointing_kwargs"
+        given = getattr(self, name) or self.gradient_checkpointing_kwargs or {}
+        if isinstance(given, dict):
+            setattr(self, name, {"use_reentrant": False, **given})
+
+
+def _plain(value):
+    return getattr(value, "value", value)

@@ -1,0 +1,81 @@
+"""Sums over an optimizer step's judgments, from which every logged training metric is a ratio."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+_PLAIN = ("loss", "weight", "judgments", "margin", "correct", "votes_correct")
+_PER_ATTRIBUTE = ("same", "same_correct", "cross", "cross_correct")
+
+
+class StepSums:
+    """Additive sums of one or more optimizer steps, as one vector that processes can add up.
+
+    Parameters
+    ----------
+    attributes : sequence of str
+    thresholds : sequence of float
+        A judgment is cross-group on an attribute where |delta| exceeds its threshold.
+
+    Examples
+    --------
+    >>> sums = StepSums(["length"], [0.0])
+    >>> sums.add(margins=torch.tensor([1.0, 1.0]), bias_logits=torch.tensor([-3.0, 0.0]),
+    ...          sign=torch.tensor([1.0, -1.0]), delta=torch.tensor([[1.0], [0.0]]),
+    ...          weight=torch.ones(2), losses=torch.tensor([2.1, 1.3]))
+    >>> sums.metrics()["rewards/accuracies"], sums.metrics()["rewards/gap/length"]
+    (0.5, 1.0)
+    """
+
+    def __init__(self, attributes: Sequence[str], thresholds: Sequence[float]):
+        self._attributes = tuple(attributes)
+        self._thresholds = torch.tensor(thresholds, dtype=torch.float64)
+        self._names = [*_PLAIN, *(f"{name}/{a}" for a in self._attributes for name in _PER_ATTRIBUTE)]
+        self.vector = torch.zeros(len(self._names), dtype=torch.float64)
+
+    def add(self, margins, bias_logits, sign, delta, weight, losses) -> None:
+        """Add judgments: margins u and bias logits b in the a-minus-b orientation, sign +1 where a was chosen."""
+        correct = (sign * margins > 0).double()
+        values = [
+            (weight * losses).sum(),
+            weight.sum(),
+            torch.tensor(float(len(sign))),
+            (sign * margins).sum(),
+            correct.sum(),
+            (sign * (margins + bias_logits) > 0).sum(),
+        ]
+        cross = delta.abs().double() > self._thresholds.to(delta.device)
+        for column in cross.unbind(dim=1):
+            values += [(~column).sum(), correct[~column].sum(), column.sum(), correct[column].sum()]
+        self.vector += torch.stack([v.detach().double().cpu() for v in values])
+
+    def metrics(self) -> dict[str, float]:
+        """Ratios of the sums under TRL's metric names; a ratio over no judgment is left out.
+
+        ``rewards/margins`` is the policy's u, without the bias; ``votes/accuracy`` is with it.
+        """
+        total = dict(zip(self._names, self.vector.tolist(), strict=True))
+        found = {
+            "loss": _ratio(total["loss"], total["weight"]),
+            "rewards/margins": _ratio(total["margin"], total["judgments"]),
+            "rewards/accuracies": _ratio(total["correct"], total["judgments"]),
+            "votes/accuracy": _ratio(total["votes_correct"], total["judgments"]),
+        }
+        for a in self._attributes:
+            same = _ratio(total[f"same_correct/{a}"], total[f"same/{a}"])
+            cross = _ratio(total[f"cross_correct/{a}"], total[f"cross/{a}"])
+            found[f"rewards/accuracies_same/{a}"] = same
+            found[f"rewards/accuracies_cross/{a}"] = cross
+            found[f"rewards/gap/{a}"] = None if same is None or cross is None else cross - same
+        return {name: value for name, value in found.items() if value is not None}
+
+    @property
+    def n_judgments(self) -> int:
+        """Judgments added so far."""
+        return round(float(self.vector[_PLAIN.index("judgments")]))
+
+
+def _ratio(numerator: float, denominator: float) -> float | None:
+    return numerator / denominator if denominator else None

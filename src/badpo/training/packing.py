@@ -1,0 +1,287 @@
+"""Comparisons as token trees, laid end to end in one flat row.
+
+The two responses of a comparison continue the same prompt and often begin with the same words. A comparison is
+therefore a *trunk*, the prompt and all that both responses begin with, and two *branches*. The trunk is fed to
+the model once. Several comparisons lie one after the other in a flat row without padding, and a table of segments
+says which tokens see which. This module knows token ids only; `badpo.training.attention` runs the model on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+ScoredTokens = Literal["unshared", "all"]
+
+
+class Tree(NamedTuple):
+    """One comparison as a trunk and two branches.
+
+    Attributes
+    ----------
+    trunk : int64 array of shape (n_trunk,)
+        The prompt followed by the tokens that both responses begin with.
+    branch_a, branch_b : int64 arrays, at least one token each
+        What is left of either response. The last token of a branch is predicted but never fed.
+    n_shared : int
+        How many response tokens are part of the trunk.
+    """
+
+    trunk: np.ndarray
+    branch_a: np.ndarray
+    branch_b: np.ndarray
+    n_shared: int
+
+    @property
+    def n_fed(self) -> int:
+        """Tokens that go through the model: the trunk once, and each branch without its last token."""
+        return len(self.trunk) + len(self.branch_a) + len(self.branch_b) - 2
+
+
+@dataclass(frozen=True)
+class Pack:
+    """Several comparisons, or several responses, in one flat row: T tokens fed, N tokens scored, S segments.
+
+    Attributes
+    ----------
+    input_ids : int64 array of shape (T,)
+        Tokens fed to the model.
+    position_ids : int64 array of shape (T,)
+        The position of each token in its own sequence, counted from 0.
+    segments : int64 array of shape (S, 4)
+        Columns q_start, q_end, prefix_start, prefix_end, in the order of the row and covering it. The tokens
+        [q_start, q_end) see all of [prefix_start, prefix_end) and, among themselves, those up to their own place.
+    head_index : int64 array of shape (N,)
+        Where in the row the next-token prediction is scored.
+    target : int64 array of shape (N,)
+        The token scored there.
+    response : int64 array of shape (N,)
+        The response it belongs to: 2 * comparison + (0 for a, 1 for b), counted within the pack; in a pack of
+        single responses, the response. Ascending, and in token order within a response.
+    first_scored : int64 array of shape (n_comparisons,)
+        How many leading tokens of both responses are not scored.
+    """
+
+    input_ids: np.ndarray
+    position_ids: np.ndarray
+    segments: np.ndarray
+    head_index: np.ndarray
+    target: np.ndarray
+    response: np.ndarray
+    first_scored: np.ndarray
+
+
+def shared_length(a_ids: np.ndarray, b_ids: np.ndarray) -> int:
+    """How many leading tokens two responses share, leaving at least one token to each.
+
+    Examples
+    --------
+    >>> shared_length(np.array([5, 6, 7]), np.array([5, 6, 9, 1]))
+    2
+
+    Identical responses keep their last token apart:
+
+    >>> shared_length(np.array([5, 6]), np.array([5, 6]))
+    1
+    """
+    limit = min(len(a_ids), len(b_ids)) - 1
+    differs = np.flatnonzero(a_ids[:limit] != b_ids[:limit])
+    return int(differs[0]) if len(differs) else limit
+
+
+def build_tree(prompt_ids: np.ndarray, a_ids: np.ndarray, b_ids: np.ndarray) -> Tree:
+    """The comparison of two responses to one prompt as a trunk and two branches, found on token ids.
+
+    Raises
+    ------
+    ValueError
+        If the prompt or a response has no token: the first token of a response is predicted from the prompt's
+        last one.
+
+    Examples
+    --------
+    >>> tree = build_tree(np.array([1, 2]), np.array([5, 6, 7]), np.array([5, 9]))
+    >>> tree.trunk, tree.branch_a, tree.branch_b
+    (array([1, 2, 5]), array([6, 7]), array([9]))
+    >>> tree.n_fed  # 1 2 5 and 6: nothing is predicted after 7 and 9
+    4
+    """
+    for name, ids in (("prompt", prompt_ids), ("response a", a_ids), ("response b", b_ids)):
+        if len(ids) == 0:
+            raise ValueError(f"the {name} has no tokens; leave the comparison out, or raise the length limit")
+    n_shared = shared_length(a_ids, b_ids)
+    trunk = np.concatenate([prompt_ids, a_ids[:n_shared]])
+    return Tree(trunk, a_ids[n_shared:], b_ids[n_shared:], n_shared)
+
+
+def plan_pack(
+    comparisons: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]], scored_tokens: ScoredTokens = "unshared"
+) -> Pack:
+    """Comparisons (prompt_ids, a_ids, b_ids) laid end to end in one flat row, each prefix once.
+
+    Parameters
+    ----------
+    comparisons : sequence of (int array, int array, int array)
+        Prompt, response a, response b of each; no part may be empty.
+    scored_tokens : "unshared" or "all"
+        ``unshared`` scores the branches only. The tokens that both responses begin with have the same
+        log-probability in both, so the difference between the responses, and with it the margin, is exact; a
+        response's own log-probability is not available. ``all`` scores every response token, those of the trunk
+        once for either side.
+
+    Examples
+    --------
+    >>> pack = plan_pack([(np.array([1, 2]), np.array([5, 6, 7]), np.array([5, 9, 8]))])
+    >>> pack.input_ids
+    array([1, 2, 5, 6, 9])
+    >>> pack.position_ids
+    array([0, 1, 2, 3, 3])
+    >>> pack.segments  # 1 2 5 6 in order; 9 after 1 2 5
+    array([[0, 4, 0, 0],
+           [4, 5, 0, 3]])
+    >>> pack.head_index, pack.target
+    (array([2, 3, 2, 4]), array([6, 7, 9, 8]))
+    >>> pack.response, pack.first_scored
+    (array([0, 0, 1, 1]), array([1]))
+    """
+    if scored_tokens not in ("unshared", "all"):
+        raise ValueError(f'scored_tokens is "unshared" or "all", not "{scored_tokens}"')
+    fed, positions, segments, heads, targets, n_scored, first_scored = [], [], [], [], [], [], []
+    start = 0
+    for prompt_ids, a_ids, b_ids in comparisons:
+        trunk, a, b, n_shared = build_tree(prompt_ids, a_ids, b_ids)
+        fork = start + len(trunk) - 1
+        a_end = fork + len(a)
+        b_end = a_end + len(b) - 1
+        fed += [trunk, a[:-1], b[:-1]]
+        positions += [np.arange(a_end - start), np.arange(len(trunk), len(trunk) + len(b) - 1)]
+        segments.append((start, a_end, start, start))
+        if b_end > a_end:
+            segments.append((a_end, b_end, start, fork + 1))
+        first = n_shared if scored_tokens == "unshared" else 0
+        shared = np.arange(fork - n_shared + first, fork)
+        heads += [shared, np.arange(fork, a_end), shared, [fork], np.arange(a_end, b_end)]
+        targets += [a_ids[first:], b_ids[first:]]
+        n_scored += [len(a_ids) - first, len(b_ids) - first]
+        first_scored.append(first)
+        start = b_end
+    return _pack(fed, positions, segments, heads, targets, n_scored, first_scored)
+
+
+def plan_responses(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> Pack:
+    """Single responses (prompt_ids, response_ids) laid end to end in one flat row, every response token scored.
+
+    Examples
+    --------
+    >>> pack = plan_responses([(np.array([1]), np.array([5, 6])), (np.array([1, 2]), np.array([7]))])
+    >>> pack.input_ids, pack.position_ids
+    (array([1, 5, 1, 2]), array([0, 1, 0, 1]))
+    >>> pack.head_index, pack.target, pack.response
+    (array([0, 1, 3]), array([5, 6, 7]), array([0, 0, 1]))
+    """
+    fed, positions, segments, heads, targets, n_scored = [], [], [], [], [], []
+    start = 0
+    for prompt_ids, response_ids in pairs:
+        if len(prompt_ids) == 0 or len(response_ids) == 0:
+            raise ValueError("a prompt or a response has no tokens, so that there is nothing to predict from or to")
+        end = start + len(prompt_ids) + len(response_ids) - 1
+        fed += [prompt_ids, response_ids[:-1]]
+        positions.append(np.arange(end - start))
+        segments.append((start, end, start, start))
+        heads.append(np.arange(start + len(prompt_ids) - 1, end))
+        targets.append(response_ids)
+        n_scored.append(len(response_ids))
+        start = end
+    return _pack(fed, positions, segments, heads, targets, n_scored, [0] * len(pairs))
+
+
+def packed_layout(
+    prompts: Sequence[np.ndarray],
+    a_ids: Sequence[np.ndarray],
+    b_ids: Sequence[np.ndarray],
+    scored_tokens: ScoredTokens = "unshared",
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Model inputs that score both responses of some comparisons in one flat row.
+
+    Returns
+    -------
+    inputs : dict
+        ``input_ids``, ``position_ids``, ``segments``, ``head_index``, ``target`` and ``response`` of the `Pack`.
+    first_scored : int array of shape (n_comparisons,)
+        How many leading tokens of the responses are not scored.
+    """
+    pack = plan_pack(list(zip(prompts, a_ids, b_ids, strict=True)), scored_tokens)
+    inputs = {name: value for name, value in vars(pack).items() if name != "first_scored"}
+    return inputs, pack.first_scored
+
+
+def bin_pack(
+    lengths: Sequence[int] | np.ndarray, token_budget: int | None = None, n_bins: int | None = None
+) -> list[np.ndarray]:
+    """Items shared out over bins, longest first; the same lengths always give the same bins.
+
+    Parameters
+    ----------
+    lengths : ints of shape (n_items,)
+        Tokens of each item.
+    token_budget : int, optional
+        Give each item to the first bin that has room for it, opening as many bins as are needed. An item longer
+        than the budget has a bin of its own.
+    n_bins : int, optional
+        Give each item to the bin with the fewest tokens so far, the first of equals, among exactly this many
+        bins. With fewer items than bins the last bins stay empty.
+
+    Returns
+    -------
+    list of int64 arrays
+        The items of each bin, ascending.
+
+    Raises
+    ------
+    ValueError
+        Unless exactly one of ``token_budget`` and ``n_bins`` is given, and positive.
+
+    Examples
+    --------
+    >>> bin_pack([5, 9, 3, 4], token_budget=8)
+    [array([1]), array([0, 2]), array([3])]
+    >>> bin_pack([5, 9, 3, 4], n_bins=2)
+    [array([1, 2]), array([0, 3])]
+    """
+    limits = [limit for limit in (token_budget, n_bins) if limit is not None]
+    if len(limits) != 1 or limits[0] < 1:
+        raise ValueError(f"give a positive token_budget or a positive n_bins, not {token_budget} and {n_bins}")
+    lengths = np.asarray(lengths, dtype=np.int64)
+    bins: list[list[int]] = [[] for _ in range(n_bins or 0)]
+    loads = [0] * len(bins)
+    for item in np.argsort(-lengths, kind="stable"):
+        if token_budget is None:
+            chosen = min(range(len(bins)), key=loads.__getitem__)
+        else:
+            room = token_budget - lengths[item]
+            chosen = next((i for i, load in enumerate(loads) if load <= room), len(bins))
+        if chosen == len(bins):
+            bins.append([])
+            loads.append(0)
+        bins[chosen].append(int(item))
+        loads[chosen] += int(lengths[item])
+    return [np.array(sorted(members), dtype=np.int64) for members in bins]
+
+
+def _pack(fed, positions, segments, heads, targets, n_scored, first_scored) -> Pack:
+    return Pack(
+        _flat(fed),
+        _flat(positions),
+        np.array(segments, dtype=np.int64).reshape(-1, 4),
+        _flat(heads),
+        _flat(targets),
+        np.repeat(np.arange(len(n_scored)), n_scored),
+        np.array(first_scored, dtype=np.int64),
+    )
+
+
+def _flat(parts: Sequence) -> np.ndarray:
+    return np.concatenate([np.zeros(0, dtype=np.int64), *parts]).astype(np.int64, copy=False)

@@ -1,0 +1,358 @@
+"""A training run as a file: TRL's flat keys, four blocks of ours, and the paper's values as presets.
+
+Reading a recipe loads no torch, so that a misspelt key is answered at once. All mistakes of a file are
+reported together, each with its line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from badpo.data.attributes import attribute_from_config
+from badpo.data.problems import ConfigError, Problem, did_you_mean
+from badpo.training.presets import PRESETS
+from badpo.training.recipe_blocks import (
+    BLOCKS,
+    OWN_DATA,
+    OWN_TRAINING,
+    BiasBlock,
+    Block,
+    DataChoice,
+    ModelChoice,
+    ReferenceBlock,
+)
+from badpo.training.recipe_yaml import YamlFile, read_yaml
+from badpo.training.trl_keys import (
+    ACCEPTED_WITHOUT_EFFECT,
+    HONOURED,
+    HONOURED_DATA,
+    HONOURED_MODEL,
+    HONOURED_TRAINING,
+    REFUSED,
+    refusal,
+)
+
+ALIASES: dict[str, str] = {"warmup_ratio": "warmup_steps"}
+
+_LISTED = ("attributes", "preset")
+KNOWN_KEYS = sorted(
+    {*HONOURED, *ACCEPTED_WITHOUT_EFFECT, *REFUSED, *OWN_TRAINING, *OWN_DATA, *ALIASES, *BLOCKS, *_LISTED}
+)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that decides a training run, checked.
+
+    Attributes
+    ----------
+    output_dir : str
+        The folder of the run's arms and seeds.
+    training : dict
+        Keyword arguments of `BADPOConfig`, apart from ``output_dir``.
+    model : ModelChoice
+    data : DataChoice
+    attributes : tuple of dict
+        Configurations for `badpo.data.attributes.attribute_from_config`.
+    reference : ReferenceBlock
+    keys : dict
+        The recipe in full, with the preset's values written out; reading it again gives this recipe.
+    notices : tuple of Problem
+        What was accepted without effect, renamed or converted.
+    """
+
+    output_dir: str
+    training: dict[str, Any]
+    model: ModelChoice
+    data: DataChoice
+    attributes: tuple[dict[str, Any], ...]
+    reference: ReferenceBlock
+    keys: dict[str, Any]
+    notices: tuple[Problem, ...]
+
+    def arguments(self, **changes):
+        """The `BADPOConfig` of this recipe; ``changes`` replace single arguments, such as the seed."""
+        from badpo.training.config import BADPOConfig
+
+        known = {f.name for f in fields(BADPOConfig)}
+        strange = sorted(set(self.training) - known)
+        if strange:
+            raise ConfigError(
+                f"the installed transformers has no argument {', '.join(strange)}; install 5.23 or later"
+            )
+        return BADPOConfig(**{"output_dir": self.output_dir, **self.training, **changes})
+
+
+def read_recipe(
+    path: str | Path | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    trust_remote_code: bool = False,
+) -> Recipe:
+    """The recipe in a YAML file, with single keys replaced.
+
+    Parameters
+    ----------
+    path : str, Path or None
+        A YAML file with TRL's flat keys, the blocks ``columns``, ``attributes``, ``bias`` and ``reference``,
+        and possibly ``preset``. What the file says replaces the preset's values. None: only the overrides.
+    overrides : mapping, optional
+        Keys that replace those of the file, as from the command line. A dot reaches into a block:
+        ``{"bias.variant": "pooled"}``.
+    trust_remote_code : bool
+        Only the caller can allow it; a file cannot.
+
+    Returns
+    -------
+    Recipe
+
+    Raises
+    ------
+    ConfigError
+        Every unknown, refused, missing or ill-typed key at once, each with its line.
+
+    Examples
+    --------
+    >>> recipe = read_recipe(overrides={
+    ...     "preset": "paper-0.5b", "dataset_name": "votes.csv", "output_dir": "runs/length",
+    ...     "attributes": ["length"], "bias.variant": "pooled"})
+    >>> recipe.training["learning_rate"], recipe.training["bias"], recipe.reference.learning_rate
+    (5e-07, 'pooled', 1e-05)
+    """
+    file = read_yaml(path) if path is not None else YamlFile("", {}, {}, ())
+    reading = _Reading(file, dict(overrides or {}))
+    recipe = reading.recipe(trust_remote_code)
+    if reading.complaints:
+        raise ConfigError("\n".join(reading.complaints))
+    assert recipe is not None
+    return recipe
+
+
+class _Reading:
+    """One pass over a recipe's keys that collects what is wrong with it."""
+
+    def __init__(self, file: YamlFile, overrides: dict[str, Any]):
+        self.complaints: list[str] = []
+        self._notices: list[Problem] = list(file.notices)
+        self._file = file
+        self._overrides = overrides
+        self._keys = self._merged()
+
+    def recipe(self, trust_remote_code: bool) -> Recipe | None:
+        typed = {**HONOURED, **OWN_TRAINING, **OWN_DATA}
+        values = {k: self._typed(k, v, typed[k]) for k, v in self._keys.items() if k in typed}
+        blocks = {name: self._block(name, model) for name, model in BLOCKS.items()}
+        attributes = self._attributes()
+        self._require(values, blocks["bias"], attributes)
+        if self.complaints:
+            return None
+        bias, columns, reference = (blocks[name] for name in ("bias", "columns", "reference"))
+        training = {
+            k: values[k] for k in {**HONOURED_TRAINING, **OWN_TRAINING} if k in values and k != "output_dir"
+        }
+        training |= {
+            "bias": bias.variant,
+            "bias_learning_rate": bias.learning_rate,
+            "warm_start": bias.warm_start,
+        }
+        model = ModelChoice(
+            **{k: values[k] for k in HONOURED_MODEL if k in values}, trust_remote_code=trust_remote_code
+        )
+        data = {k: values[k] for k in {**HONOURED_DATA, **OWN_DATA} if k in values}
+        return Recipe(
+            output_dir=values["output_dir"],
+            training=training,
+            model=model,
+            data=DataChoice(**data, columns=columns.model_dump(exclude_unset=True)),
+            attributes=attributes,
+            reference=reference,
+            keys={
+                **values,
+                **{n: b.model_dump(exclude_unset=True) for n, b in blocks.items()},
+                "attributes": list(attributes),
+            },
+            notices=tuple(self._notices),
+        )
+
+    def _merged(self) -> dict[str, Any]:
+        given = _merge(_with_bias_block(self._file.values), _nested(self._overrides))
+        preset = given.pop("preset", None)
+        if preset is not None and preset not in PRESETS:
+            self._complain(
+                "E201", ("preset",), f'unknown preset "{preset}"; choose one of {", ".join(PRESETS)}'
+            )
+        self._rename(given)
+        followed = {key: value for key, value in given.items() if self._is_followed(key, value)}
+        merged = _merge(PRESETS.get(preset, {}), followed)
+        # A key without a value is not set, whatever the preset says; only for max_length does it count.
+        return {key: value for key, value in merged.items() if value is not None or key == "max_length"}
+
+    def _rename(self, given: dict[str, Any]) -> None:
+        for old, new in ALIASES.items():
+            if old not in given:
+                continue
+            if new in given:
+                self._complain("E203", (old,), f"{old} and {new} say the same; keep {new}")
+            value = given.pop(old)
+            given.setdefault(new, value)
+            self._notice(
+                "N203", (old,), f"{old}: {value} is read as {new}: {value}", f"write {new} (a share below 1)"
+            )
+
+    def _is_followed(self, key: str, value: Any) -> bool:
+        if key in ACCEPTED_WITHOUT_EFFECT:
+            self._notice(
+                "N204", (key,), f"{key} has no effect: {ACCEPTED_WITHOUT_EFFECT[key]}", "nothing to do"
+            )
+            return False
+        if key in REFUSED:
+            reason = refusal(key, value)
+            if reason is not None:
+                self._complain("E205", (key,), reason)
+            return False
+        if key not in KNOWN_KEYS:
+            self._complain("E201", (key,), f'unknown key "{key}".{did_you_mean(key, KNOWN_KEYS)}')
+            return False
+        return True
+
+    def _typed(self, key: str, value: Any, kind: Any) -> Any:
+        if kind is Any or value is None or type(value) is kind:
+            return value
+        try:
+            converted = _CONVERSIONS[kind](value)
+        except (TypeError, ValueError):
+            self._complain("E202", (key,), f"{key} is {value!r}; it must be {_KIND_NAMES[kind]}")
+            return value
+        if isinstance(value, str):
+            self._notice("N202", (key,), f'{key}: read "{value}" as {converted}', "write it without quotes")
+        return converted
+
+    def _block(self, name: str, model: type[Block]) -> Any:
+        value = self._keys.get(name, {})
+        if not isinstance(value, dict):
+            self._complain("E202", (name,), f"{name} is {value!r}; it must be a block of keys")
+            return model()
+        try:
+            return model(**value)
+        except ValidationError as error:
+            for detail in error.errors():
+                place = (name, *(str(part) for part in detail["loc"]))
+                if detail["type"] == "extra_forbidden":
+                    known = list(model.model_fields)
+                    what = f'unknown key "{place[-1]}" in {name}.{did_you_mean(place[-1], known)}'
+                else:
+                    what = f"{'.'.join(place)} is {detail['input']!r}: {detail['msg'].lower()}"
+                self._complain("E201" if detail["type"] == "extra_forbidden" else "E202", place, what)
+            return model()
+
+    def _attributes(self) -> tuple[dict[str, Any], ...]:
+        entries = self._keys.get("attributes", [])
+        if not isinstance(entries, list):
+            entries = [entries]
+        configs = [{"type": entry} if isinstance(entry, str) else entry for entry in entries]
+        for number, config in enumerate(configs):
+            if not isinstance(config, dict) or "type" not in config:
+                what = f"attribute {number + 1} is {config!r}; it must be a name, or a block with a type"
+                self._complain("E202", ("attributes", str(number)), what)
+                continue
+            try:
+                attribute_from_config(config)
+            except ConfigError as error:
+                self._complain("E204", ("attributes", str(number)), str(error))
+        return tuple(configs)
+
+    def _require(self, values: dict[str, Any], bias: BiasBlock, attributes: tuple) -> None:
+        needed = {
+            "model_name_or_path": "the model to train, a folder or a name on the Hub",
+            "dataset_name": "the table of judgments",
+            "output_dir": "the folder that the run is written to",
+        }
+        for key, meaning in needed.items():
+            if not values.get(key):
+                self._complain("E206", (), f"{key} is missing: {meaning}")
+        if bias.variant != "none" and not attributes:
+            self._complain(
+                "E207",
+                (),
+                "no attribute is declared. Add one, as in attributes: [{type: length, ratio: 1.5}] or "
+                "--attribute length:ratio=1.5, or train plain DPO with bias: {variant: none}",
+            )
+        held_out = values.get("held_out", 0.1)
+        if isinstance(held_out, float) and not 0 <= held_out < 1:
+            self._complain("E202", ("held_out",), f"held_out is {held_out}; it must be 0 or more and below 1")
+        model_init = values.get("model_init_kwargs", {})
+        if not isinstance(model_init, dict):
+            self._complain("E202", ("model_init_kwargs",), f"model_init_kwargs is {model_init!r}; it must be a block of keys")
+        elif model_init.get("trust_remote_code"):
+            place = ("model_init_kwargs", "trust_remote_code")
+            self._complain("E205", place, str(refusal("trust_remote_code", True)))
+
+    def _complain(self, code: str, place: tuple[str, ...], what: str) -> None:
+        self.complaints.append(f"{code} {self._where(place)}: {what}")
+
+    def _notice(self, code: str, place: tuple[str, ...], what: str, remedy: str) -> None:
+        self._notices.append(Problem(code, what, self._where(place), remedy, "notice"))
+
+    def _where(self, place: tuple[str, ...]) -> str:
+        for length in range(len(place), 0, -1):
+            dotted = ".".join(place[:length])
+            if dotted in self._overrides:
+                return f"--{dotted}"
+        return self._file.where(place)
+
+
+def _with_bias_block(values: Mapping[str, Any]) -> dict[str, Any]:
+    bias = values.get("bias")
+    return {**values, "bias": {"variant": bias}} if isinstance(bias, str) else dict(values)
+
+
+def _nested(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for dotted, value in overrides.items():
+        name, _, inner = dotted.partition(".")
+        result = _merge(result, {name: {inner: value}} if inner else _with_bias_block({name: value}))
+    return result
+
+
+def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for key, value in above.items():
+        both_blocks = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = {**merged[key], **value} if both_blocks else value
+    return merged
+
+
+def _to_int(value: Any) -> int:
+    number = float(value)
+    if isinstance(value, bool) or number != int(number):
+        raise ValueError(value)
+    return int(number)
+
+
+def _to_float(value: Any) -> float:
+    if isinstance(value, bool):
+        raise ValueError(value)
+    return float(value)
+
+
+def _to_bool(value: Any) -> bool:
+    return {"true": True, "false": False}[value.lower()] if isinstance(value, str) else _refuse(value)
+
+
+def _refuse(value: Any) -> bool:
+    raise ValueError(value)
+
+
+def _to_text(value: Any) -> str:
+    if isinstance(value, bool | list | dict):
+        raise ValueError(value)
+    return str(value)
+
+
+_CONVERSIONS: dict[Any, Any] = {int: _to_int, float: _to_float, bool: _to_bool, str: _to_text}
+_KIND_NAMES: dict[Any, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}

@@ -1,0 +1,148 @@
+"""The parts of a recipe: its blocks, the keys that TRL does not have, and the choice of model and data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+OWN_TRAINING: dict[str, Any] = {
+    "encoding": str,
+    "max_prompt_length": int,
+    "batching": str,
+    "attention": str,
+    "reference_cache": str,
+}
+
+OWN_DATA: dict[str, Any] = {
+    "held_out": float,
+    "split_seed": int,
+    "ties": str,
+    "annotators_missing": str,
+    "repeated": str,
+}
+
+
+class Block(BaseModel):
+    """A block of a recipe; unknown keys in it are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Columns(Block):
+    """Our names on the left, the names in the user's table on the right; nothing there leaves a column unused."""
+
+    prompt: str | None = None
+    chosen: str | None = None
+    rejected: str | None = None
+    response_a: str | None = None
+    response_b: str | None = None
+    winner: str | None = None
+    annotator: str | None = None
+    annotator_class: str | None = None
+    comparison_id: str | None = None
+    prompt_id: str | None = None
+    judgment_id: str | None = None
+    weight: str | None = None
+    shown_first: str | None = None
+
+
+class BiasBlock(Block):
+    """The bias term: which parts are learned, how fast, and from where."""
+
+    variant: Literal["none", "pooled", "per_annotator", "shared_mean", "class"] = "shared_mean"
+    learning_rate: float = Field(default=1e-2, ge=0)
+    warm_start: Literal["zero", "offline"] = "zero"
+
+
+class ReferenceBlock(Block):
+    """The reference: the model as it is, or after a supervised stage on the majority-chosen responses."""
+
+    sft: bool = False
+    learning_rate: float = Field(default=2e-5, gt=0)
+    num_train_epochs: float = Field(default=1.0, gt=0)
+
+
+class PrivacyBlock(Block):
+    """What always holds; a file may say so, and may not say otherwise."""
+
+    pseudonymise: Literal[True] = True
+    share_annotator_estimates: Literal[False] = False
+
+
+BLOCKS: dict[str, type[Block]] = {
+    "columns": Columns,
+    "bias": BiasBlock,
+    "reference": ReferenceBlock,
+    "privacy": PrivacyBlock,
+}
+
+
+@dataclass(frozen=True)
+class ModelChoice:
+    """Which model is trained, and whether through an adapter; TRL's names and defaults."""
+
+    model_name_or_path: str
+    model_revision: str = "main"
+    dtype: str = "float32"
+    model_init_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    trust_remote_code: bool = False
+    use_peft: bool = False
+    lora_r: int = 16
+    lora_alpha: int = 32
+    lora_dropout: float = 0.05
+    lora_target_modules: str | list[str] | None = None
+
+    @property
+    def init_kwargs(self) -> dict[str, Any]:
+        """Keyword arguments for ``AutoModelForCausalLM.from_pretrained``."""
+        named = {
+            "revision": self.model_revision,
+            "dtype": self.dtype,
+            "trust_remote_code": self.trust_remote_code,
+        }
+        return {**self.model_init_kwargs, **named}
+
+    def peft_config(self):
+        """The ``peft.LoraConfig`` asked for; None when all weights are trained."""
+        if not self.use_peft:
+            return None
+        from peft import LoraConfig
+
+        return LoraConfig(
+            task_type="CAUSAL_LM",
+            r=self.lora_r,
+            lora_alpha=self.lora_alpha,
+            lora_dropout=self.lora_dropout,
+            target_modules=self.lora_target_modules,
+        )
+
+
+@dataclass(frozen=True)
+class DataChoice:
+    """Which table is read and how.
+
+    Attributes
+    ----------
+    dataset_name : str
+        A file, or the name of a data set on the Hub.
+    held_out : float
+        Share of the prompts whose judgments are not trained on, between 0 and 1.
+    split_seed : int
+        Seed of that split; it is not the training seed, so that seeds share their held-out judgments.
+    ties, annotators_missing, repeated : str
+        As in `Judgments.read`.
+    """
+
+    dataset_name: str
+    dataset_config: str | None = None
+    dataset_train_split: str = "train"
+    dataset_test_split: str = "test"
+    columns: Mapping[str, str] = field(default_factory=dict)
+    held_out: float = 0.1
+    split_seed: int = 0
+    ties: str = "drop"
+    annotators_missing: str = "error"
+    repeated: str = "all"

@@ -1,0 +1,134 @@
+"""YAML as people write it: every key with its line, and 5e-7 as a number."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from badpo.data.problems import ConfigError, Problem
+
+# YAML 1.1 reads 5e-7 and 5.0e7 as text, because the dot and the sign of the exponent are compulsory there.
+_BARE_EXPONENT = re.compile(r"^[-+]?(?:\d+|\d+\.\d*|\.\d+)[eE][-+]?\d+$")
+_FLOAT_TAG = "tag:yaml.org,2002:float"
+
+
+class _Loader(yaml.SafeLoader):
+    pass
+
+
+_Loader.add_implicit_resolver(_FLOAT_TAG, _BARE_EXPONENT, list("-+.0123456789"))
+
+
+@dataclass(frozen=True)
+class YamlFile:
+    """The mapping in a YAML file and the line of each of its keys.
+
+    Attributes
+    ----------
+    name : str
+        The file's name, for messages.
+    values : dict
+    lines : dict from tuple of str to int
+        Line, from 1, of the key at that path; entries of a list are numbered from 0.
+    notices : tuple of Problem
+        Numbers that plain YAML would have read as text.
+    """
+
+    name: str
+    values: dict[str, Any]
+    lines: dict[tuple[str, ...], int]
+    notices: tuple[Problem, ...]
+
+    def where(self, place: tuple[str, ...]) -> str:
+        """The line of a key, or of the innermost block around it that has one."""
+        for length in range(len(place), 0, -1):
+            if place[:length] in self.lines:
+                return f"{self.name}:{self.lines[place[:length]]}"
+        return self.name or "the command line"
+
+
+def read_yaml(path: str | Path) -> YamlFile:
+    """Read a YAML file whose top level is a mapping.
+
+    Raises
+    ------
+    ConfigError
+        The file is missing, is not YAML, is not a mapping, or has a key twice; with the line.
+    """
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"E208 {path}: cannot be read ({error.strerror or error})") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"E208 {path}: is not UTF-8 text (byte {error.start})") from error
+    loader = _Loader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return YamlFile(path.name, {}, {}, ())
+        if not isinstance(node, yaml.MappingNode):
+            raise ConfigError(f"E208 {path.name}:1: must be a list of keys and values, such as beta: 0.1")
+        lines: dict[tuple[str, ...], int] = {}
+        notices: list[Problem] = []
+        _walk(node, (), path.name, lines, notices)
+        return YamlFile(path.name, loader.construct_document(node), lines, tuple(notices))
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise ConfigError(f"E208 {path.name}:{line}: not valid YAML: {error.problem}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"E208 {path.name}: not valid YAML: {error}") from error
+    finally:
+        loader.dispose()
+
+
+def parse_value(text: str) -> Any:
+    """One value as a recipe would read it: a number, true or false, nothing, a list, or text.
+
+    Examples
+    --------
+    >>> [parse_value(text) for text in ("5e-7", "true", "[1, 2]", "runs/a", "a: b: c")]
+    [5e-07, True, [1, 2], 'runs/a', 'a: b: c']
+    """
+    try:
+        value = yaml.load(text, Loader=_Loader)
+    except yaml.YAMLError:
+        return text
+    return text if isinstance(value, dict) else value
+
+
+def _walk(node: yaml.Node, place: tuple[str, ...], name: str, lines: dict, notices: list[Problem]) -> None:
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            inner = (*place, str(key.value))
+            line = key.start_mark.line + 1
+            if inner in lines:
+                raise ConfigError(
+                    f'E201 {name}:{line}: "{".".join(inner)}" stands here and on line {lines[inner]}'
+                )
+            lines[inner] = line
+            _walk(value, inner, name, lines, notices)
+    elif isinstance(node, yaml.SequenceNode):
+        for number, value in enumerate(node.value):
+            lines[(*place, str(number))] = value.start_mark.line + 1
+            _walk(value, (*place, str(number)), name, lines, notices)
+    elif isinstance(node, yaml.ScalarNode) and node.tag == _FLOAT_TAG and _BARE_EXPONENT.match(node.value):
+        if yaml.SafeLoader("").resolve(yaml.ScalarNode, node.value, (True, False)) == _FLOAT_TAG:
+            return
+        where = f"{name}:{node.start_mark.line + 1}, {'.'.join(place)}"
+        what = f'read "{node.value}" as the number {float(node.value)}'
+        notices.append(
+            Problem(
+                "N202", what, where, f"plain YAML reads it as text; write {_dotted(node.value)}", "notice"
+            )
+        )
+
+
+def _dotted(number: str) -> str:
+    mantissa, _, exponent = number.lower().partition("e")
+    mantissa = mantissa if "." in mantissa else f"{mantissa}.0"
+    return f"{mantissa}e{exponent if exponent[0] in '+-' else '+' + exponent}"

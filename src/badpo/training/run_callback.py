@@ -1,0 +1,84 @@
+"""What a BA-DPO run does besides the policy's step: theta's step, the step log, sealed checkpoints."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from transformers import TrainerCallback
+
+from badpo.training.run_folder import cut_log, keep_newest, mark_complete
+
+
+class RunCallback(TrainerCallback):
+    """Steps the bias term beside the policy, writes ``log.jsonl`` and seals each checkpoint.
+
+    Theta is stepped after the policy's optimizer, once per optimizer step on every process, and not when a
+    gradient scaler skipped the policy's step.
+
+    Parameters
+    ----------
+    trainer : BADPOTrainer
+    log_path : Path
+        One JSON object per optimizer step: loss, margins, accuracies and the pool mean of theta.
+    keep : int or None
+        Checkpoints to keep; None keeps all. Older ones are deleted only after the newer one is sealed.
+    """
+
+    def __init__(self, trainer, log_path: Path, keep: int | None):
+        self._trainer = trainer
+        self._log_path = log_path
+        self._keep = keep
+        self._log_file = None
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        self._trainer.load_bias_state()
+        if state.is_world_process_zero:
+            self._log_path.parent.mkdir(parents=True, exist_ok=True)
+            cut_log(self._log_path, state.global_step)
+            self._log_file = self._log_path.open("a")
+
+    def on_epoch_begin(self, args, state, control, train_dataloader=None, **kwargs):
+        steps_per_epoch = len(train_dataloader) // args.gradient_accumulation_steps
+        train_dataloader.batch_sampler.epoch = state.global_step // steps_per_epoch
+
+    def on_optimizer_step(self, args, state, control, **kwargs):
+        sums = self._trainer.finish_step()
+        if self._log_file is not None:
+            line = {"step": state.global_step + 1, "n_judgments": sums.n_judgments, **sums.metrics()}
+            self._log_file.write(json.dumps(line | self._trainer.theta_metrics()) + "\n")
+            self._log_file.flush()
+
+    def on_save(self, args, state, control, **kwargs):
+        folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+        self._trainer.accelerator.wait_for_everyone()
+        if state.is_world_process_zero:
+            self._trainer.save_bias_state(folder)
+            mark_complete(folder, self._trainer.facts)
+            if self._keep is not None:
+                keep_newest(Path(args.output_dir), self._keep)
+        self._trainer.accelerator.wait_for_everyone()
+
+    def on_train_end(self, args, state, control, **kwargs):
+        if self._log_file is not None:
+            self._log_file.close()
+            self._log_file = None
+
+
+def adam_tensors(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    """The moments of an optimizer as named tensors, so that they need no pickle."""
+    return {
+        f"{index}.{name}": torch.as_tensor(value).clone()
+        for index, state in optimizer.state_dict()["state"].items()
+        for name, value in state.items()
+    }
+
+
+def load_adam_tensors(optimizer: torch.optim.Optimizer, tensors: dict[str, torch.Tensor]) -> None:
+    """Put back what `adam_tensors` took out."""
+    state: dict[int, dict[str, torch.Tensor]] = {}
+    for key, value in tensors.items():
+        index, name = key.split(".", 1)
+        state.setdefault(int(index), {})[name] = value
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

@@ -1,0 +1,70 @@
+"""The supervised stage that makes a reference: one response per prompt, mean loss over response tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import transformers
+from torch.utils.data import Dataset
+
+from badpo.training.logprobs import attach, response_layout
+from badpo.training.reference import Pair
+
+
+class _Pairs(Dataset):
+    def __init__(self, pairs: Sequence[Pair]):
+        self._pairs = pairs
+
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+    def __getitem__(self, index: int) -> dict:
+        prompt, response = self._pairs[index]
+        return {"pair": (prompt, response)}
+
+
+class SupervisedTrainer(transformers.Trainer):
+    """Fine-tunes on responses through the same forward as the preference stage.
+
+    The loss of an optimizer step is the mean negative log-likelihood over all its response tokens, whatever the
+    micro-batches and processes. The output embedding is applied at response tokens only.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+    args : TrainingArguments
+    pairs : sequence of (prompt ids, response ids)
+    """
+
+    def __init__(self, model, args: transformers.TrainingArguments, pairs: Sequence[Pair], callbacks=None):
+        base = model.get_base_model() if hasattr(model, "get_base_model") else model
+        layout = response_layout(attach(base))
+
+        def collate(rows: list[dict]) -> dict:
+            inputs = layout([row["pair"] for row in rows])
+            return {"scoring": {name: torch.as_tensor(value) for name, value in inputs.items()}}
+
+        super().__init__(
+            model=model, args=args, train_dataset=_Pairs(pairs), data_collator=collate, callbacks=callbacks
+        )
+        self.model_accepts_loss_kwargs = True
+        if hasattr(self, "loss_is_scaled_for_ga"):
+            self.loss_is_scaled_for_ga = True
+
+    def get_batch_samples(self, epoch_iterator, num_batches, device):
+        """The micro-batches of a step and its number of response tokens over all processes."""
+        batches = [batch for _, batch in zip(range(num_batches), epoch_iterator, strict=False)]
+        n_tokens = torch.tensor(float(sum(len(b["scoring"]["target"]) for b in batches)), device=device)
+        return batches, self.accelerator.reduce(n_tokens, reduction="sum")
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        """Negative log-likelihood of the response tokens, over the step's number of them."""
+        logps = model(scoring=inputs["scoring"])
+        # DDP averages gradients over processes, while the count is already the sum over them
+        return -logps.sum() / num_items_in_batch * self.args.world_size
+
+    def floating_point_ops(self, inputs) -> int:
+        """Not counted."""
+        return 0
+

@@ -1,0 +1,123 @@
+"""Policies and a byte-level tokenizer small enough for a test, and plain ways to compute what is tested."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
+
+NAMES = ["Emily", "Allison", "Malik", "Malika", "Tia", "Theo", "Geoffrey", "Lakisha", "Aisha", "Marcellus"]
+ANSWERS = [
+    "Boil the water first, then add the rice.",
+    "Yes!",
+    "It depends on the season; in spring the river is high and the path along it is closed (see the sign)",
+    "Ask a neighbour.\n\n- Bring a map.\n- Bring water.",
+]
+
+
+def tokenizer() -> PreTrainedTokenizerFast:
+    """Byte-level BPE that knows a few words whole and spells most names in two or more tokens."""
+    core = Tokenizer(models.BPE())
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=330,
+        special_tokens=["<pad>", "<end>", "<user>", "<assistant>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    core.train_from_iterator([*ANSWERS, "\n\n\u2014 Emily Clark\n\n\u2014 Malik Moore\n\n\u2014 Malika Moore"] * 3, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=core,
+        pad_token="<pad>",
+        eos_token="<end>",
+        chat_template="{% for m in messages %}<user>{{ m['content'] }}{% endfor %}<assistant>",
+    )
+
+
+def qwen2(**changes) -> Qwen2ForCausalLM:
+    """Grouped-query attention and rotary positions."""
+    torch.manual_seed(0)
+    settings = {
+        "vocab_size": 330,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 256,
+        "initializer_range": 0.3,
+        "pad_token_id": 0,
+        "eos_token_id": 1,
+    }
+    return Qwen2ForCausalLM(Qwen2Config(**settings | changes)).eval()
+
+
+def gpt2() -> GPT2LMHeadModel:
+    """Learned absolute positions."""
+    torch.manual_seed(0)
+    config = GPT2Config(
+        vocab_size=330, n_embd=32, n_layer=2, n_head=4, n_positions=256, initializer_range=0.3, eos_token_id=1,
+        bos_token_id=1,
+    )
+    return GPT2LMHeadModel(config).eval()
+
+
+def mistral_with_window() -> MistralForCausalLM:
+    """Attention that sees the last eight tokens only."""
+    torch.manual_seed(0)
+    config = MistralConfig(
+        vocab_size=330, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, sliding_window=8, initializer_range=0.3, eos_token_id=1,
+    )
+    return MistralForCausalLM(config).eval()
+
+
+def answers(tok, n: int = 6) -> list[SimpleNamespace]:
+    """Unsigned and signed answers of different lengths to prompts of different lengths."""
+    found = []
+    for i in range(n):
+        prompt = tok("<user>" + "Why? " * (1 + i % 3) + "<assistant>", add_special_tokens=False)["input_ids"]
+        text = ANSWERS[i % len(ANSWERS)] + ("\n\n\u2014 Emily Clark" if i % 2 else "")
+        found.append(SimpleNamespace(prompt_ids=tuple(prompt), text=text, ended=True))
+    return found
+
+
+def forward_logps(model, ids: list[int]) -> np.ndarray:
+    """log P of every token after the first, from one ordinary forward of one unpadded sequence."""
+    with torch.no_grad():
+        logps = model(input_ids=torch.tensor([ids])).logits[0].double().log_softmax(-1)
+    return logps[torch.arange(len(ids) - 1), torch.tensor(ids[1:])].numpy()
+
+
+def judgments(sign, comparison, annotator, delta, *, prompts=None, classes=("A", "B"), attributes=("woman",)):
+    """The two tables, from arrays: what the readouts of votes look at."""
+    delta = np.asarray(delta, dtype=np.float64).reshape(len(sign), -1)
+    n_comparisons = max(comparison) + 1
+    prompts = [f"p{c}" for c in range(n_comparisons)] if prompts is None else prompts
+    return SimpleNamespace(
+        comparisons=pd.DataFrame({"comparison_id": [f"c{c}" for c in range(n_comparisons)], "prompt_id": prompts}),
+        votes=pd.DataFrame({"comparison": comparison, "sign": sign, "annotator": annotator}),
+        annotators=pd.DataFrame(
+            {"pseudonym": [f"ann_{k}" for k in range(len(classes))], "annotator_class": list(classes)}
+        ),
+        delta=delta,
+        attribute_names=tuple(attributes),
+        cross_group=lambda: np.abs(delta) > 0,
+        n_comparisons=n_comparisons,
+        n_votes=len(sign),
+        n_annotators=len(classes),
+        n_attributes=delta.shape[1],
+    )

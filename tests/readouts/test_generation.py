@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from tests.readouts import policies
+
+from badpo.readouts import generation
+from badpo.readouts.generation import next_tokens, sample
+
+PROMPTS = ["Why?", "Why is the river high in spring, and who closes the path along it?", "How much rice?"]
+
+
+@pytest.fixture(scope="module")
+def tok():
+    return policies.tokenizer()
+
+
+def one_by_one(model, prompt_ids, uniforms, temperature, top_p, end_id=1):
+    """The same sampling without a cache, without padding, one prompt at a time."""
+    ids = list(prompt_ids)
+    for u in uniforms:
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([ids])).logits[0, -1].double().numpy() / temperature
+        probabilities = np.exp(logits - logits.max())
+        probabilities /= probabilities.sum()
+        order = np.argsort(-probabilities, kind="stable")
+        kept = order[: int(np.searchsorted(np.cumsum(probabilities[order]), top_p)) + 1]
+        cumulative = np.cumsum(probabilities[kept]) / probabilities[kept].sum()
+        ids.append(int(kept[np.searchsorted(cumulative, u, side="right")]))
+        if ids[-1] == end_id:
+            break
+    return ids[len(prompt_ids) :]
+
+
+@pytest.mark.parametrize("build", [policies.qwen2, policies.gpt2, policies.mistral_with_window])
+def test_batched_answers_equal_answers_one_by_one(build, tok):
+    model = build()
+    prompts = PROMPTS * 4
+    found = sample(model, tok, prompts, 40, seed=3, batch=12)
+    for i, answer in enumerate(found):
+        uniforms = np.random.default_rng([3, i]).random(40)
+        assert list(answer.token_ids) == one_by_one(model, answer.prompt_ids, uniforms, 0.7, 0.9)
+    assert any(answer.ended for answer in found) or build is not policies.qwen2
+
+
+def test_same_seed_same_answers_whatever_the_batch_and_the_global_state(tok):
+    model = policies.qwen2()
+    torch.manual_seed(1)
+    first = sample(model, tok, PROMPTS * 3, 20, seed=5, batch=64)
+    state = torch.get_rng_state()
+    torch.manual_seed(2)
+    assert sample(model, tok, PROMPTS * 3, 20, seed=5, batch=2) == first
+    assert sample(model, tok, PROMPTS * 3, 20, seed=6) != first
+    torch.manual_seed(1)
+    sample(model, tok, PROMPTS, 5)
+    assert torch.equal(torch.get_rng_state(), torch.manual_seed(1).get_state()) and len(state)
+
+
+def test_padded_prompts_get_the_logits_of_unpadded_ones(tok, monkeypatch):
+    """The logits that the sampler draws from, at every step, against plain forwards of each sequence."""
+    model = policies.gpt2()
+    seen = []
+    drawn = generation.next_tokens
+    monkeypatch.setattr(generation, "next_tokens", lambda logits, *rest: seen.append(logits) or drawn(logits, *rest))
+    answers = sorted(sample(model, tok, PROMPTS, 6, seed=0), key=lambda answer: len(answer.prompt_ids))
+    assert not any(answer.ended for answer in answers)
+    for row, answer in enumerate(answers):
+        ids = [*answer.prompt_ids, *answer.token_ids]
+        with torch.no_grad():
+            plain = model(input_ids=torch.tensor([ids])).logits[0]
+        for step in range(6):
+            assert torch.allclose(seen[step][row], plain[len(answer.prompt_ids) - 1 + step], atol=1e-4)
+
+
+def test_ended_answers_keep_the_end_token_and_leave_it_out_of_the_text(tok):
+    model = policies.qwen2()
+    found = sample(model, tok, PROMPTS * 10, 60, temperature=3.0, top_p=1.0)
+    ended = [answer for answer in found if answer.ended]
+    assert 0 < len(ended) < len(found)
+    for answer in found:
+        assert answer.n_tokens == len(answer.token_ids) <= 60
+        assert (answer.token_ids[-1] == 1) == answer.ended
+        assert 1 not in answer.token_ids[:-1]
+        assert "<end>" not in answer.text
+        assert answer.ended or answer.n_tokens == 60
+
+
+def test_prompts_may_be_ids_texts_or_messages(tok):
+    model = policies.qwen2()
+    rendered = tok("<user>Why?<assistant>", add_special_tokens=False)["input_ids"]
+    found = sample(model, tok, ["Why?", [{"role": "user", "content": "Why?"}], np.array(rendered)], 4)
+    assert {answer.prompt_ids for answer in found} == {tuple(rendered)}
+    plain = policies.tokenizer()
+    plain.chat_template = None
+    assert list(sample(model, plain, ["Why?"], 4)[0].prompt_ids) == plain("Why?")["input_ids"]
+
+
+def test_progress_counts_every_answer_once(tok):
+    seen = []
+    sample(policies.qwen2(), tok, PROMPTS * 5, 10, batch=4, progress=lambda done, total: seen.append((done, total)))
+    assert seen[-1] == (15, 15)
+    assert [done for done, _ in seen] == sorted({done for done, _ in seen})
+
+
+def test_temperature_zero_takes_the_most_probable_token(tok):
+    model = policies.qwen2()
+    ids = sample(model, tok, PROMPTS[:1], 5, temperature=0)[0]
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([[*ids.prompt_ids, *ids.token_ids]])).logits[0]
+    assert logits[len(ids.prompt_ids) - 1 : -1].argmax(-1).tolist() == list(ids.token_ids)
+
+
+@pytest.mark.parametrize("top_p", [0.5, 0.9, 1.0])
+def test_tokens_are_drawn_with_their_probabilities(top_p):
+    """A grid of random numbers gives each token its share of the nucleus."""
+    torch.manual_seed(0)
+    logits = 0.7 * torch.randn(500)
+    probabilities = (logits.double() / 0.7).softmax(0).numpy()
+    order = np.argsort(-probabilities)
+    kept = order[: int(np.searchsorted(np.cumsum(probabilities[order]), top_p)) + 1]
+    assert top_p < 0.9 or len(kept) > generation.NUCLEUS_START
+    expected = np.zeros(500)
+    expected[kept] = probabilities[kept] / probabilities[kept].sum()
+    grid = (torch.arange(20000).double() + 0.5) / 20000
+    drawn = next_tokens(logits.expand(20000, -1), grid, 0.7, top_p)
+    assert np.abs(np.bincount(drawn, minlength=500) / 20000 - expected).max() < 1.1 / 20000
+
+
+def test_bad_requests_are_refused(tok):
+    model = policies.qwen2()
+    with pytest.raises(ValueError, match="prompt 1 has no tokens"):
+        sample(model, tok, [[5], []], 4)
+    with pytest.raises(ValueError, match="256 positions"):
+        sample(model, tok, [[5] * 200], 100)
+    with pytest.raises(ValueError, match="top_p"):
+        sample(model, tok, PROMPTS, 4, top_p=0.0)

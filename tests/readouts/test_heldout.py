@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from tests.readouts.policies import judgments
+
+from badpo.readouts.heldout import heldout_accuracy
+
+
+def test_accuracies_and_gap_by_hand():
+    """Comparison 0 differs on woman only, 1 on black only, 2 on nothing; three votes on the first."""
+    votes = judgments(
+        sign=[1, 1, -1, 1, -1, 1],
+        comparison=[0, 0, 0, 1, 2, 2],
+        annotator=[0, 1, 0, 0, 1, 0],
+        delta=[[1, 0], [1, 0], [1, 0], [0, -1], [0, 0], [0, 0]],
+        attributes=("woman", "black"),
+    )
+    found = heldout_accuracy([0.3, -0.2, 0.1], votes)
+    # correct: 1 1 0 | 0 | 0 1
+    woman, black = found.attributes["woman"], found.attributes["black"]
+    assert (woman.cross.estimate, woman.same.estimate) == (pytest.approx(2 / 3), pytest.approx(1 / 3))
+    assert woman.gap.estimate == pytest.approx(1 / 3)
+    assert (woman.n_cross, woman.n_same, black.n_cross, black.n_same) == (3, 3, 1, 5)
+    assert black.cross.estimate == 0.0
+    assert found.any.cross.estimate == pytest.approx(2 / 4)
+    assert found.any.gap.estimate == pytest.approx(0.0)
+    written = json.loads(json.dumps(found.to_json(), allow_nan=False))
+    assert set(written) == {"woman", "black", "any"}
+    assert set(written["any"]) == {"same", "cross", "gap", "n_same", "n_cross", "gap_low", "gap_high"}
+
+
+def test_a_tie_predicts_nobody():
+    votes = judgments(sign=[1, -1], comparison=[0, 1], annotator=[0, 0], delta=[0, 0])
+    assert heldout_accuracy([0.0, 0.0], votes).any.same.estimate == 0.0
+
+
+def test_turning_comparisons_around_changes_nothing():
+    rng = np.random.default_rng(0)
+    sign, comparison = rng.choice([-1, 1], 60), np.repeat(np.arange(20), 3)
+    delta, u = rng.integers(-1, 2, 20)[comparison], rng.normal(size=20)
+    one = heldout_accuracy(u, judgments(sign, comparison, [0] * 60, delta))
+    turned = heldout_accuracy(-u, judgments(-sign, comparison, [0] * 60, -delta))
+    assert one.to_json() == turned.to_json()
+
+
+def test_gap_interval_counts_prompts_not_votes():
+    """Every vote four times over in the same prompt is no new evidence; in new prompts it is."""
+    rng = np.random.default_rng(1)
+    sign, delta, u = rng.choice([-1, 1], 40), rng.integers(0, 2, 40), rng.normal(size=40)
+
+    def width(copies, prompts):
+        votes = judgments(
+            np.tile(sign, copies), np.arange(40 * copies), [0] * 40 * copies, np.tile(delta, copies), prompts=prompts
+        )
+        return heldout_accuracy(np.tile(u, copies), votes).attributes["woman"].gap.half_width
+
+    single = width(1, [f"p{i}" for i in range(40)])
+    assert width(4, [f"p{i}" for i in range(40)] * 4) == pytest.approx(single)
+    assert width(4, [f"p{i}" for i in range(160)]) < 0.55 * single
+
+
+def test_attribute_that_never_differs_has_no_gap():
+    votes = judgments(sign=[1, -1], comparison=[0, 1], annotator=[0, 0], delta=[0, 0])
+    written = heldout_accuracy([1.0, 1.0], votes).to_json()["woman"]
+    assert (written["same"], written["cross"], written["gap"], written["gap_low"]) == (0.5, None, None, None)
+
+
+def test_margins_must_fit_the_comparisons():
+    votes = judgments(sign=[1, -1], comparison=[0, 1], annotator=[0, 0], delta=[0, 0])
+    with pytest.raises(ValueError, match="one margin per comparison"):
+        heldout_accuracy([1.0], votes)
+    with pytest.raises(ValueError, match="comparison c1"):
+        heldout_accuracy([1.0, np.nan], votes)

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from tests.readouts.policies import judgments
+
+from badpo.readouts.heldout import heldout_accuracy
+from badpo.readouts.votes import theta_rows_for, vote_accuracy, vote_difference
+
+
+def simulated(n=4000, seed=0, classes=("A", "A", "B", "B")):
+    """Votes on distinct comparisons by annotators of two classes that lean in opposite ways."""
+    rng = np.random.default_rng(seed)
+    planted = np.array([[1.5, 0.5], [2.5, 0.0], [-1.5, 1.0], [-2.5, -0.5]])
+    u, delta, annotator = rng.normal(0, 0.7, n), rng.integers(-1, 2, (n, 2)), rng.integers(0, 4, n)
+    logits = u + (planted[annotator] * delta).sum(1)
+    sign = np.where(rng.random(n) < 1 / (1 + np.exp(-logits)), 1, -1)
+    votes = judgments(sign, np.arange(n), annotator, delta, classes=classes, attributes=("woman", "black"))
+    return u, planted, votes
+
+
+def test_prediction_by_hand():
+    votes = judgments(
+        sign=[1, 1, -1, 1], comparison=[0, 0, 0, 1], annotator=[0, 1, -1, 0], delta=[1, 1, 1, 0], classes=("A", "B")
+    )
+    found = vote_accuracy([-1.0, 5.0], [[2.0], [-4.0]], votes)["woman"]
+    # logits: +(-1+2) = 1; +(-1-4) = -5; -(-1 + mean -1) = 2; the last does not differ
+    assert (found["all"].accuracy.estimate, found["all"].n) == (pytest.approx(2 / 3), 3)
+    assert found["all"].nll.estimate == pytest.approx(np.log1p(np.exp([-1.0, 5.0, -2.0])).mean())
+    assert (found["A"].n, found["B"].n) == (1, 1)
+    assert (found["A"].accuracy.estimate, found["B"].accuracy.estimate) == (1.0, 0.0)
+
+
+def test_without_a_bias_term_it_is_the_cross_group_accuracy():
+    u, _, votes = simulated(500)
+    plain = vote_accuracy(u, None, votes)
+    assert plain["black"]["all"].accuracy.estimate == heldout_accuracy(u, votes).attributes["black"].cross.estimate
+    assert vote_accuracy(u, np.zeros((4, 2)), votes).to_json() == plain.to_json()
+
+
+def test_planted_theta_is_the_ceiling_and_pooled_is_chance_where_classes_oppose():
+    u, planted, votes = simulated()
+    ceiling, pooled = vote_accuracy(u, planted, votes), vote_accuracy(u, np.tile(planted.mean(0), (4, 1)), votes)
+    assert ceiling["woman"]["all"].accuracy.estimate > 0.8
+    assert ceiling["woman"]["all"].accuracy.estimate > pooled["woman"]["all"].accuracy.estimate + 0.15
+    assert ceiling["woman"]["all"].nll.estimate < pooled["woman"]["all"].nll.estimate - 0.2
+    assert set(ceiling["woman"]) == {"all", "A", "B"}
+
+
+def test_paired_difference_is_the_difference_and_narrower_than_the_parts():
+    u, planted, votes = simulated()
+    learned = planted + np.random.default_rng(1).normal(0, 0.3, planted.shape)
+    arm, ceiling = vote_accuracy(u, learned, votes), vote_accuracy(u, planted, votes)
+    difference = vote_difference(u, learned, planted, votes)
+    for attribute in ("woman", "black"):
+        for name in ("all", "A", "B"):
+            cell = difference[attribute][name]
+            expected = arm[attribute][name].accuracy.estimate - ceiling[attribute][name].accuracy.estimate
+            assert cell.accuracy.estimate == pytest.approx(expected)
+            assert cell.accuracy.se < 0.7 * ceiling[attribute][name].accuracy.se
+            assert cell.n == arm[attribute][name].n
+    written = json.loads(json.dumps(difference.to_json(), allow_nan=False))
+    assert set(written["woman"]["all"]) == {"difference", "se", "low", "high", "n", "nll_difference"}
+    assert vote_difference(u, planted, planted, votes)["woman"]["all"].accuracy.half_width == 0
+
+
+def test_tilting_the_margins_against_theta_changes_no_prediction():
+    u, planted, votes = simulated(300)
+    c = np.array([0.7, -1.2])
+    moved = vote_accuracy(u + votes.delta @ c, planted - c, votes)
+    assert moved["woman"]["all"].nll.estimate == pytest.approx(vote_accuracy(u, planted, votes)["woman"]["all"].nll.estimate)
+
+
+def test_json_shape_and_annotators_without_a_class():
+    u, planted, votes = simulated(200, classes=("A", None, "A", None))
+    written = json.loads(json.dumps(vote_accuracy(u, planted, votes).to_json(), allow_nan=False))
+    assert set(written["woman"]) == {"all", "A"}
+    assert set(written["woman"]["A"]) == {"accuracy", "n", "se", "nll"}
+    assert written["woman"]["A"]["n"] < written["woman"]["all"]["n"]
+    nobody = judgments(sign=[1], comparison=[0], annotator=[0], delta=[0])
+    assert vote_accuracy([1.0], None, nobody).to_json()["woman"]["all"]["accuracy"] is None
+
+
+def test_theta_rows_follow_the_pseudonyms_and_strangers_get_the_pool_mean():
+    votes = judgments(sign=[1], comparison=[0], annotator=[0], delta=[1], classes=("A", "A", "B"))
+    rows = theta_rows_for(votes, ["ann_2", "ann_0"], [[4.0], [2.0]])
+    assert rows.tolist() == [[2.0], [3.0], [4.0]]
+    with pytest.raises(ValueError, match="one row of theta per pseudonym"):
+        theta_rows_for(votes, ["ann_2"], [[4.0], [2.0]])
+
+
+def test_theta_must_fit_the_annotators():
+    u, planted, votes = simulated(50)
+    with pytest.raises(ValueError, match="one row per annotator"):
+        vote_accuracy(u, planted[:3], votes)
+    with pytest.raises(ValueError, match="not finite"):
+        vote_accuracy(u, np.full((4, 2), np.nan), votes)

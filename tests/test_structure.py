@@ -1,0 +1,184 @@
+"""The shape of the project: imports point downward, light modules stay light, the README shows what is there."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import badpo
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "badpo"
+
+# A floor may import itself and what stands to its left.
+FLOORS = (
+    "theory",
+    "estimation",
+    "data",
+    "attributes",
+    "audit",
+    "objective",
+    "training",
+    "readouts",
+    "anchoring",
+    "results",
+    "experiments",
+    "cli",
+)
+# Results are drawn from files: they know nothing of how a run was made.
+RESULTS_MAY_IMPORT = {"theory", "estimation", "data", "results"}
+HEAVY = ("torch", "transformers", "datasets", "trl", "peft", "accelerate")
+
+
+def modules() -> dict[str, Path]:
+    """Every module of the package by its dotted name."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imported(path: Path, names: set[str]) -> set[str]:
+    """The modules of the package that a file imports anywhere, also inside its functions."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno} imports relatively; write the full name"
+            members = (f"{node.module}.{alias.name}" for alias in node.names)
+            found |= {member if member in names else node.module for member in members}
+    return {name for name in found if name == "badpo" or name.startswith("badpo.")}
+
+
+def floor(module: str) -> str | None:
+    """The floor of a module; None for the package's own front door."""
+    parts = module.split(".")
+    if parts[-1] in ("badpo", "__main__"):
+        return None
+    return "cli" if parts[1].startswith("cli") else parts[1]
+
+
+def upward(importer: str, target: str) -> bool:
+    """Whether an import points to a higher floor."""
+    above, below = floor(importer), floor(target)
+    if above is None:
+        return False
+    if below is None:
+        # the front door gives the version to everyone; names are imported from where they live
+        return False
+    if above == "results":
+        return below not in RESULTS_MAY_IMPORT
+    return FLOORS.index(below) > FLOORS.index(above)
+
+
+def test_every_module_stands_on_a_known_floor():
+    strange = [name for name in modules() if floor(name) not in (None, *FLOORS)]
+    assert not strange, f"no floor is named for {strange}; add it to the design and to FLOORS"
+
+
+def test_imports_point_downward():
+    names = set(modules())
+    wrong = [
+        f"{importer} imports {target}"
+        for importer, path in modules().items()
+        for target in sorted(imported(path, names))
+        if upward(importer, target)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("importer", "target", "expected"),
+    [
+        ("badpo.data.judgments", "badpo.training.encoding", True),
+        ("badpo.training.trainer", "badpo.data.judgments", False),
+        ("badpo.results.tables", "badpo.readouts.kl", True),
+        ("badpo.results.tables", "badpo.theory.summaries", False),
+        ("badpo.experiments.demo", "badpo.results.run_page", False),
+        ("badpo.cli_parsing", "badpo.training.recipe", False),
+    ],
+)
+def test_upward_knows_the_floors(importer, target, expected):
+    assert upward(importer, target) is expected
+
+
+def test_no_import_cycle():
+    names = set(modules())
+    graph = {name: imported(path, names) & names - {name, "badpo"} for name, path in modules().items()}
+    finished: set[str] = set()
+
+    def visit(name: str, trail: tuple[str, ...]) -> None:
+        assert name not in trail, " -> ".join((*trail[trail.index(name) :], name))
+        if name not in finished:
+            for target in sorted(graph[name]):
+                visit(target, (*trail, name))
+            finished.add(name)
+
+    for name in graph:
+        visit(name, ())
+
+
+def test_light_modules_load_nothing_heavy():
+    light = [
+        name
+        for name in modules()
+        if floor(name) in (None, "data", "attributes", "estimation", "results", "cli") and name != "badpo.__main__"
+    ]
+    light += ["badpo.training.recipe", "badpo.experiments.arms"]
+    program = (
+        f"import importlib, sys\n"
+        f"for name in {light!r}: importlib.import_module(name)\n"
+        f"print(*[name for name in {HEAVY!r} if name in sys.modules])"
+    )
+    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout.split() == [], f"one of these loads {finished.stdout.strip()}: {light}"
+
+
+def test_public_names_are_those_of_the_readme():
+    table = re.search(r"## Names\n(.*?)\n## ", (ROOT / "README.md").read_text(), re.S)
+    documented = set(re.findall(r"^\| `(?:badpo\.)?(\w+)`", table.group(1), re.M))
+    assert set(badpo.__all__) == documented | {"__version__"}
+
+
+@pytest.mark.parametrize("name", badpo.__all__)
+def test_every_public_name_is_there(name):
+    assert getattr(badpo, name) is not None
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="Nothing"):
+        badpo.Nothing  # noqa: B018
+
+
+def test_the_readme_tree_shows_the_files():
+    shown = readme_tree((ROOT / "README.md").read_text())
+    there = {
+        str(path.relative_to(PACKAGE))
+        for path in PACKAGE.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts and (path.name != "__init__.py" or path.parent == PACKAGE)
+    }
+    missing, gone = sorted(there - shown), sorted(shown - there)
+    assert not missing, f"files that the README's tree does not show: {missing}"
+    assert not gone, f"files in the README's tree that are not there: {gone}"
+
+
+def readme_tree(text: str) -> set[str]:
+    """The files of the block that starts with src/badpo/, by two blanks of indentation per level."""
+    block = re.search(r"```text\nsrc/badpo/\n(.*?)```", text, re.S).group(1)
+    files, folders = set(), []
+    for line in block.splitlines():
+        entry, _, comment = line.strip().partition(" ")
+        level = (len(line) - len(line.lstrip())) // 2 - 1
+        assert comment.strip(), f'"{entry}" has no comment'
+        if entry.endswith("/"):
+            folders[level:] = [entry]
+        else:
+            files.add("".join(folders[:level]) + entry)
+    return files

@@ -1,0 +1,77 @@
+"""A tokenizer, models and judgments small enough for a test, built from code."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+WORDS = ["the", "cat", "dog", "sat", "ran", "fast", "slowly", "home", "and", "then", "red", "blue", "big", "small"]
+CHAT_TEMPLATE = (
+    "{% for message in messages %}{{ '<' + message['role'] + '> ' + message['content'] + ' <end> ' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<assistant> ' }}{% endif %}"
+)
+
+
+def tokenizer() -> PreTrainedTokenizerFast:
+    """One token per word, split at spaces; ends with <end>."""
+    words = ["<pad>", "<end>", "<unk>", "<user>", "<assistant>", *WORDS, *(f"w{i}" for i in range(40))]
+    core = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>"))
+    core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=core,
+        pad_token="<pad>",
+        eos_token="<end>",
+        unk_token="<unk>",
+        chat_template=CHAT_TEMPLATE,
+    )
+
+
+def model(seed: int = 0, n_tokens: int = 64, tied: bool = True) -> Qwen2ForCausalLM:
+    """A two-layer Qwen2 with grouped-query attention, in fp32."""
+    import torch
+
+    torch.manual_seed(seed)
+    config = Qwen2Config(
+        vocab_size=n_tokens,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        tie_word_embeddings=tied,
+        pad_token_id=0,
+        eos_token_id=1,
+        initializer_range=0.2,
+    )
+    return Qwen2ForCausalLM(config).eval()
+
+
+def votes(n_comparisons: int = 24, n_annotators: int = 5, per_comparison: int = 3, seed: int = 0) -> pd.DataFrame:
+    """A judgments table with votes that lean toward the longer response, more for later annotators."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for c in range(n_comparisons):
+        prompt = "the " + " ".join(rng.choice(WORDS, 3))
+        short, long = " ".join(rng.choice(WORDS, 4)), " ".join(rng.choice(WORDS, 9))
+        a, b = (long, short) if rng.random() < 0.5 else (short, long)
+        if rng.random() < 0.3:
+            a, b = " ".join(rng.choice(WORDS, 5)), " ".join(rng.choice(WORDS, 5))
+        for k in rng.choice(n_annotators, per_comparison, replace=False):
+            lean = 0.5 + 0.3 * k
+            difference = np.sign(len(a.split()) - len(b.split()))
+            chose_a = rng.random() < 1 / (1 + np.exp(-lean * difference))
+            rows.append(
+                {
+                    "comparison_id": f"c{c}",
+                    "prompt_id": f"p{c}",
+                    "prompt": prompt,
+                    "response_a": a,
+                    "response_b": b,
+                    "winner": "a" if chose_a else "b",
+                    "annotator": f"person {k}",
+                    "annotator_class": "first" if k < 2 else "second",
+                }
+            )
+    return pd.DataFrame(rows)

@@ -1,0 +1,132 @@
+"""BADPOConfig: TRL's defaults, the values that are fixed, and what it refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import warnings
+
+import pytest
+from badpo.data.problems import ConfigError
+from badpo.objective.bias import VARIANTS
+from badpo.training import config as config_module
+from badpo.training.config import CHOICES, FIXED, BADPOConfig
+from trl import DPOConfig
+
+
+def arguments(tmp_path, **values) -> BADPOConfig:
+    return BADPOConfig(str(tmp_path / "run"), use_cpu=True, **values)
+
+
+def test_defaults_are_those_of_trl():
+    ours = {field.name: field.default for field in dataclasses.fields(BADPOConfig)}
+    theirs = {field.name: field.default for field in dataclasses.fields(DPOConfig)}
+    shared = set(ours) & set(theirs) - set(FIXED)
+    assert {"learning_rate", "logging_steps", "gradient_checkpointing", "bf16", "beta", "max_length"} <= shared
+    assert {name: ours[name] for name in shared} == {name: theirs[name] for name in shared}
+
+
+def test_resolved_values_are_those_of_trl(tmp_path):
+    ours = arguments(tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        theirs = DPOConfig(str(tmp_path / "run"), use_cpu=True)
+    for name in ("gradient_checkpointing", "max_grad_norm", "optim", "weight_decay", "lr_scheduler_type", "seed"):
+        assert getattr(ours, name) == getattr(theirs, name), name
+
+
+@pytest.mark.parametrize(("name", "value"), FIXED.items())
+def test_fixed_values_stay_fixed(tmp_path, name, value):
+    assert getattr(arguments(tmp_path, **{name: not value}), name) is value
+
+
+def test_choices_of_the_bias_are_the_variants():
+    assert CHOICES["bias"] == tuple(VARIANTS)
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_an_unknown_choice_names_the_choices(tmp_path, name):
+    with pytest.raises(ConfigError, match=f'{name} is "other"; choose one of {CHOICES[name][0]}'):
+        arguments(tmp_path, **{name: "other"})
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"beta": 0.0}, "beta is 0.0; it must be positive"),
+        ({"beta": float("nan")}, "beta is nan"),
+        ({"bias_learning_rate": -1.0}, "bias_learning_rate is -1.0"),
+        ({"max_length": 1}, "max_length is 1"),
+        ({"max_prompt_length": 100}, "encoding: paper only"),
+        ({"encoding": "paper", "max_length": 100, "max_prompt_length": 100}, "between 1 and max_length - 1, here 99"),
+        ({"bias": "none", "warm_start": "offline"}, "warm_start: offline needs a bias"),
+        ({"auto_find_batch_size": True}, "auto_find_batch_size: True is refused"),
+        ({"load_best_model_at_end": True, "eval_strategy": "steps"}, "load_best_model_at_end: True is refused"),
+        ({"hub_strategy": "checkpoint"}, "hub_strategy: checkpoint is refused: checkpoints hold the estimates"),
+        ({"torch_compile": True}, "torch_compile: True is refused"),
+    ],
+)
+def test_a_value_that_cannot_be_followed_is_refused(tmp_path, values, message):
+    with pytest.raises(ConfigError) as caught:
+        arguments(tmp_path, **values)
+    assert message in str(caught.value)
+
+
+def test_all_mistakes_are_named_at_once(tmp_path):
+    with pytest.raises(ConfigError) as caught:
+        arguments(tmp_path, beta=-1.0, encoding="utf-8", auto_find_batch_size=True)
+    assert len(str(caught.value).splitlines()) == 3
+
+
+def test_the_papers_encoding_brings_its_prompt_limit(tmp_path):
+    assert arguments(tmp_path, encoding="paper").max_prompt_length == 384
+    assert arguments(tmp_path, encoding="paper", max_prompt_length=96).max_prompt_length == 96
+    assert arguments(tmp_path).max_prompt_length is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "device_has_it", "fp16", "expected", "said"),
+    [
+        (None, True, False, True, False),
+        (None, False, False, False, True),
+        (True, False, False, False, True),
+        (False, False, False, False, False),
+        (None, True, True, False, False),
+    ],
+)
+def test_bf16_follows_the_device(tmp_path, monkeypatch, caplog, asked, device_has_it, fp16, expected, said):
+    monkeypatch.setattr(config_module, "is_torch_bf16_gpu_available", lambda: device_has_it)
+    monkeypatch.setattr(config_module.TrainingArguments, "__post_init__", lambda self: None)
+    with caplog.at_level(logging.INFO, logger="badpo"):
+        args = BADPOConfig(str(tmp_path), bf16=asked, fp16=fp16)
+    assert args.bf16 is expected
+    assert ("no bf16" in caplog.text) is said
+
+
+def test_a_machine_without_bf16_starts_in_float32(tmp_path, monkeypatch):
+    monkeypatch.setattr(config_module, "is_torch_bf16_gpu_available", lambda: False)
+    args = BADPOConfig(str(tmp_path), bf16=True)
+    assert args.bf16 is False
+    assert args.mixed_precision_name == "fp32"
+
+
+def test_bf16_on_a_cpu_is_followed_when_asked_for(tmp_path):
+    assert arguments(tmp_path, bf16=True).mixed_precision_name == "bf16-autocast"
+
+
+def test_checkpointing_raises_no_warning_and_keeps_explicit_values(tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FutureWarning)
+        default = arguments(tmp_path)
+        off = arguments(tmp_path, activation_checkpointing=False)
+        old_name = arguments(tmp_path, gradient_checkpointing=False)
+        reentrant = arguments(tmp_path, gradient_checkpointing_kwargs={"use_reentrant": True})
+    assert default.gradient_checkpointing is True
+    assert default.gradient_checkpointing_kwargs == {"use_reentrant": False}
+    assert off.gradient_checkpointing is False
+    assert old_name.gradient_checkpointing is False
+    assert reentrant.gradient_checkpointing_kwargs == {"use_reentrant": True}
+
+
+def test_publishing_never_takes_checkpoints(tmp_path):
+    assert arguments(tmp_path, push_to_hub=True, hub_strategy="every_save").hub_strategy == "end"

@@ -1,0 +1,272 @@
+"""Recipes: what a file says, what it means, and what is said about its mistakes."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+from badpo.data.importers.columns import KNOWN
+from badpo.data.problems import ConfigError
+from badpo.objective.bias import VARIANTS
+from badpo.training.presets import PRESETS
+from badpo.training.recipe import read_recipe
+from badpo.training.recipe_blocks import BiasBlock, Columns
+from badpo.training.recipe_yaml import read_yaml
+
+RECIPE = """\
+model_name_or_path: some/model
+dataset_name: votes.csv
+output_dir: runs/length
+learning_rate: 5.0e-7
+max_steps: 20
+columns: {annotator: worker_id}
+attributes:
+  - {type: length, ratio: 1.5}
+  - markdown
+bias:
+  variant: pooled
+"""
+
+TRL_FILE = """\
+# as trl dpo takes it
+model_name_or_path: some/model
+dataset_name: trl-lib/ultrafeedback_binarized
+output_dir: runs/trl
+learning_rate: 1.0e-6
+loss_type: [sigmoid]
+padding_free: false
+dataset_num_proc: 4
+remove_unused_columns: false
+use_liger_kernel: false
+use_peft: true
+lora_r: 32
+report_to: none
+"""
+
+
+def written(tmp_path, text, name="run.yaml"):
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def complaint(tmp_path, text, **overrides) -> str:
+    with pytest.raises(ConfigError) as caught:
+        read_recipe(written(tmp_path, text), overrides)
+    return str(caught.value)
+
+
+def test_a_recipe_is_read(tmp_path):
+    recipe = read_recipe(written(tmp_path, RECIPE))
+    assert recipe.output_dir == "runs/length"
+    assert recipe.model.model_name_or_path == "some/model"
+    assert recipe.data.dataset_name == "votes.csv"
+    assert recipe.data.columns == {"annotator": "worker_id"}
+    assert recipe.attributes == ({"type": "length", "ratio": 1.5}, {"type": "markdown"})
+    assert recipe.training == {
+        "learning_rate": 5e-7,
+        "max_steps": 20,
+        "bias": "pooled",
+        "bias_learning_rate": 1e-2,
+        "warm_start": "zero",
+    }
+    assert recipe.reference.sft is False
+    assert recipe.notices == ()
+
+
+def test_a_recipe_becomes_arguments(tmp_path):
+    recipe = read_recipe(written(tmp_path, RECIPE))
+    args = recipe.arguments(output_dir=str(tmp_path / "arm"), use_cpu=True)
+    assert args.bias == "pooled"
+    assert args.learning_rate == 5e-7
+    assert args.output_dir == str(tmp_path / "arm")
+
+
+def test_the_resolved_recipe_reads_as_the_same(tmp_path):
+    first = read_recipe(written(tmp_path, "preset: paper-8b-lora\n" + RECIPE))
+    second = read_recipe(written(tmp_path, yaml.safe_dump(first.keys), "resolved.yaml"))
+    assert second == first
+
+
+def test_a_trl_file_is_taken_with_notices(tmp_path):
+    text = TRL_FILE + "attributes: [length]\n"
+    recipe = read_recipe(written(tmp_path, text))
+    assert recipe.model.use_peft is True
+    assert recipe.model.lora_r == 32
+    assert recipe.training["report_to"] == "none"
+    said = " ".join(str(notice) for notice in recipe.notices)
+    assert "dataset_num_proc" in said
+    assert "padding_free" in said
+    assert "run.yaml:8" in said
+    assert "use_liger_kernel" not in said
+
+
+def test_a_trl_file_without_attributes_is_not_trained_as_dpo(tmp_path):
+    message = complaint(tmp_path, TRL_FILE)
+    assert "E207" in message
+    assert "bias: {variant: none}" in message
+    recipe = read_recipe(written(tmp_path, TRL_FILE), {"bias.variant": "none"})
+    assert recipe.training["bias"] == "none"
+
+
+def test_an_unknown_key_is_named_with_its_line(tmp_path):
+    message = complaint(tmp_path, RECIPE + "betta: 0.1\n")
+    assert message == 'E201 run.yaml:12: unknown key "betta". Did you mean "beta"?'
+
+
+def test_an_unknown_key_of_a_block_is_named_with_its_line(tmp_path):
+    message = complaint(tmp_path, RECIPE + "  warmstart: offline\n")
+    assert message == 'E201 run.yaml:12: unknown key "warmstart" in bias. Did you mean "warm_start"?'
+
+
+def test_all_mistakes_are_named_at_once(tmp_path):
+    text = RECIPE + "loss_type: ipo\nmax_length: long\nheld_out: 1.5\ntorch_compile: true\n"
+    message = complaint(tmp_path, text)
+    assert [line.split(":")[1] for line in message.splitlines()] == ["12", "15", "13", "14"]
+
+
+def test_missing_keys_say_what_they_are(tmp_path):
+    message = complaint(tmp_path, "attributes: [length]\n")
+    for key in ("model_name_or_path", "dataset_name", "output_dir"):
+        assert f"{key} is missing" in message
+
+
+def test_remote_code_is_allowed_by_the_caller_only(tmp_path):
+    assert "give `--trust-remote-code` yourself" in complaint(tmp_path, RECIPE + "trust_remote_code: true\n")
+    hidden = RECIPE + "model_init_kwargs: {trust_remote_code: true}\n"
+    assert "give `--trust-remote-code` yourself" in complaint(tmp_path, hidden)
+    path = written(tmp_path, RECIPE)
+    assert read_recipe(path).model.init_kwargs["trust_remote_code"] is False
+    assert read_recipe(path, trust_remote_code=True).model.init_kwargs["trust_remote_code"] is True
+
+
+@pytest.mark.parametrize("text", ["5e-7", "5.0e-7", "5E-7", "0.0000005", '"5e-7"'])
+def test_a_small_number_is_a_number_however_it_is_written(tmp_path, text):
+    recipe = read_recipe(written(tmp_path, RECIPE.replace("5.0e-7", text)))
+    assert recipe.training["learning_rate"] == 5e-7
+
+
+def test_a_number_that_yaml_reads_as_text_is_noticed(tmp_path):
+    recipe = read_recipe(written(tmp_path, RECIPE.replace("5.0e-7", "5e-7")))
+    (notice,) = recipe.notices
+    assert "run.yaml:4" in str(notice)
+    assert "write 5.0e-7" in str(notice)
+
+
+def test_warmup_ratio_is_renamed_with_a_notice(tmp_path):
+    recipe = read_recipe(written(tmp_path, RECIPE + "warmup_ratio: 0.1\n"))
+    assert recipe.training["warmup_steps"] == 0.1
+    assert any("warmup_ratio" in str(notice) for notice in recipe.notices)
+    assert "warmup_ratio and warmup_steps" in complaint(tmp_path, RECIPE + "warmup_ratio: 0.1\nwarmup_steps: 10\n")
+
+
+def test_overrides_replace_and_are_named_as_flags(tmp_path):
+    path = written(tmp_path, RECIPE)
+    recipe = read_recipe(path, {"max_steps": 5, "bias": "shared_mean", "bias.learning_rate": 0.1, "attributes": "length"})
+    assert recipe.training["max_steps"] == 5
+    assert recipe.training["bias"] == "shared_mean"
+    assert recipe.training["bias_learning_rate"] == 0.1
+    assert recipe.attributes == ({"type": "length"},)
+    with pytest.raises(ConfigError, match='E201 --bias.varaint: unknown key "varaint" in bias'):
+        read_recipe(path, {"bias.varaint": "pooled"})
+
+
+@pytest.mark.parametrize(
+    ("name", "rate", "supervised_rate", "lora"),
+    [("paper-0.5b", 5e-7, 1e-5, False), ("paper-8b-lora", 5e-6, 1e-4, True), ("paper-7b-lora", 5e-6, 1e-4, True)],
+)
+def test_presets_hold_the_papers_values(tmp_path, name, rate, supervised_rate, lora):
+    recipe = read_recipe(
+        overrides={"preset": name, "dataset_name": "votes.csv", "output_dir": "runs/a", "attributes": ["length"]}
+    )
+    args = recipe.arguments(output_dir=str(tmp_path), use_cpu=True)
+    assert args.learning_rate == rate
+    assert args.per_device_train_batch_size * args.gradient_accumulation_steps == 32
+    assert (args.max_steps, args.max_length, args.max_prompt_length) == (1000, 1280, 384)
+    assert (args.encoding, args.beta, args.max_grad_norm, args.bias_learning_rate) == ("paper", 0.1, 1.0, 1e-2)
+    assert args.lr_scheduler_type == "cosine"
+    assert args.get_warmup_steps(1000) == 100
+    assert (recipe.reference.sft, recipe.reference.learning_rate) == (True, supervised_rate)
+    peft_config = recipe.model.peft_config()
+    if lora:
+        assert (peft_config.r, peft_config.lora_alpha, peft_config.target_modules) == (32, 64, "all-linear")
+        assert recipe.model.init_kwargs["dtype"] == "bfloat16"
+    else:
+        assert peft_config is None
+        assert recipe.model.init_kwargs["dtype"] == "float32"
+
+
+def test_a_file_replaces_the_presets_values(tmp_path):
+    text = "preset: paper-0.5b\nencoding: trl\nmax_prompt_length:\nmax_length: null\n" + RECIPE
+    recipe = read_recipe(written(tmp_path, text))
+    assert recipe.training["encoding"] == "trl"
+    assert "max_prompt_length" not in recipe.training
+    assert recipe.training["max_length"] is None
+    assert recipe.model.model_name_or_path == "some/model"
+    assert recipe.arguments(output_dir=str(tmp_path / "run"), use_cpu=True).max_length is None
+
+
+def test_every_preset_is_readable():
+    for name in PRESETS:
+        recipe = read_recipe(
+            overrides={"preset": name, "dataset_name": "a.csv", "output_dir": "runs/a", "attributes": ["length"]}
+        )
+        assert recipe.training["encoding"] == "paper"
+
+
+def test_an_unknown_preset_names_the_presets(tmp_path):
+    message = complaint(tmp_path, "preset: paper-3b\n" + RECIPE)
+    assert message == 'E201 run.yaml:1: unknown preset "paper-3b"; choose one of ' + ", ".join(PRESETS)
+
+
+def test_the_variants_of_a_recipe_are_those_of_the_bias_term():
+    assert BiasBlock.model_fields["variant"].annotation.__args__ == tuple(VARIANTS)
+
+
+def test_the_columns_of_a_recipe_are_those_that_are_read():
+    assert set(Columns.model_fields) == set(KNOWN)
+
+
+def test_a_column_can_be_left_unused(tmp_path):
+    recipe = read_recipe(written(tmp_path, RECIPE.replace("worker_id", "null")))
+    assert recipe.data.columns == {"annotator": None}
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ("lenght", 'Did you mean "length"?'),
+        ("{type: length, ration: 2}", 'Did you mean "ratio"?'),
+        ("{type: word_list, name: hedges}", "needs words"),
+        ("{ratio: 2}", "must be a name, or a block with a type"),
+        ("3", "must be a name, or a block with a type"),
+    ],
+)
+def test_a_wrong_attribute_is_named_with_its_line(tmp_path, entry, message):
+    text = complaint(tmp_path, RECIPE.replace("- markdown", f"- {entry}"))
+    assert text.startswith(("E202 run.yaml:9:", "E204 run.yaml:9:"))
+    assert message in text
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("beta: 0.1\nbeta: 0.2\n", '"beta" stands here and on line 1'),
+        ("- beta\n", "must be a list of keys and values"),
+        ("beta: [0.1\n", "run.yaml:2: not valid YAML"),
+        ("a: !!python/object:os.system {}\n", "not valid YAML"),
+    ],
+)
+def test_a_broken_file_is_named_with_its_line(tmp_path, text, message):
+    with pytest.raises(ConfigError) as caught:
+        read_yaml(written(tmp_path, text))
+    assert message in str(caught.value)
+
+
+def test_a_missing_file_is_a_config_error(tmp_path):
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_recipe(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize("content", ["", "# nothing\n"])
+def test_an_empty_file_misses_everything(tmp_path, content):
+    assert complaint(tmp_path, content).count("is missing") == 3

@@ -1,0 +1,247 @@
+"""The trainer against TRL, against itself over processes and interruptions, and against the formula."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from badpo.attributes import Length
+from badpo.data.judgments import Judgments
+from badpo.data.problems import ConfigError
+from badpo.training.config import BADPOConfig
+from badpo.training.trainer import BADPOTrainer
+from tests import tiny
+
+
+def judgments(**options) -> Judgments:
+    return Judgments.read(tiny.votes(**options), attributes=[Length(ratio=1.5)])
+
+
+def config(folder, **options) -> BADPOConfig:
+    settings = dict(
+        output_dir=str(folder),
+        per_device_train_batch_size=4,
+        gradient_accumulation_steps=2,
+        max_steps=6,
+        learning_rate=1e-3,
+        bias_learning_rate=1e-2,
+        logging_steps=1,
+        save_strategy="no",
+        report_to="none",
+        use_cpu=True,
+        bf16=False,
+        gradient_checkpointing=False,
+        disable_tqdm=True,
+        reference_cache=str(folder / "cache"),
+        seed=7,
+    )
+    return BADPOConfig(**(settings | options))
+
+
+def trainer(folder, data=None, model=None, **options) -> BADPOTrainer:
+    return BADPOTrainer(
+        model if model is not None else tiny.model(),
+        args=config(folder, **options),
+        train_dataset=data if data is not None else judgments(),
+        processing_class=tiny.tokenizer(),
+    )
+
+
+def log_lines(folder) -> list[dict]:
+    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+
+
+def test_first_loss_is_log_two_and_first_margin_is_zero(tmp_path):
+    run = trainer(tmp_path)
+    run.train()
+    first = log_lines(tmp_path)[0]
+    assert first["loss"] == pytest.approx(math.log(2), abs=1e-6)
+    assert first["rewards/margins"] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_training_moves_policy_and_theta(tmp_path):
+    before = tiny.model()
+    run = trainer(tmp_path, max_steps=20)
+    run.train()
+    moved = [not torch.equal(p, q) for p, q in zip(before.parameters(), run.model.parameters(), strict=True)]
+    assert all(moved)
+    assert run.bias.theta().mean() > 0.02
+    assert log_lines(tmp_path)[-1]["bias/theta/length"] == pytest.approx(float(run.bias.theta().mean()))
+
+
+def test_micro_batches_do_not_change_the_step(tmp_path):
+    whole = trainer(tmp_path / "whole", per_device_train_batch_size=8, gradient_accumulation_steps=1)
+    parts = trainer(tmp_path / "parts", per_device_train_batch_size=1, gradient_accumulation_steps=8)
+    whole.train()
+    parts.train()
+    for p, q in zip(whole.model.parameters(), parts.model.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(whole.bias.theta(), parts.bias.theta(), rtol=1e-5, atol=1e-7)
+
+
+def test_padded_and_packed_give_the_same_run(tmp_path):
+    padded = trainer(tmp_path / "padded", attention="padded")
+    packed = trainer(tmp_path / "packed", attention="packed")
+    padded.train()
+    packed.train()
+    for p, q in zip(padded.model.parameters(), packed.model.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-6)
+
+
+def test_swapping_every_comparison_changes_nothing(tmp_path):
+    frame = tiny.votes()
+    swapped = frame.rename(columns={"response_a": "response_b", "response_b": "response_a"})
+    swapped["winner"] = swapped["winner"].map({"a": "b", "b": "a"})
+    runs = []
+    for name, table in [("straight", frame), ("swapped", swapped)]:
+        run = trainer(tmp_path / name, Judgments.read(table, attributes=[Length(ratio=1.5)]))
+        run.train()
+        runs.append(run)
+    for p, q in zip(runs[0].model.parameters(), runs[1].model.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=0, atol=1e-6)
+    torch.testing.assert_close(runs[0].bias.theta(), runs[1].bias.theta(), rtol=0, atol=1e-6)
+
+
+def test_killed_and_resumed_run_is_bit_equal(tmp_path):
+    whole = trainer(tmp_path / "whole", save_strategy="steps", save_steps=2)
+    whole.train()
+    whole.save_model()
+
+    folder = tmp_path / "cut"
+    cut = trainer(folder, save_strategy="steps", save_steps=2)
+
+    class Killed(Exception):
+        pass
+
+    finish, n_done = cut.finish_step, []
+
+    def finish_then_die():
+        n_done.append(1)
+        if len(n_done) == 4:
+            raise Killed
+        return finish()
+
+    cut.finish_step = finish_then_die
+    with pytest.raises(Killed):
+        cut.train()
+    assert len(log_lines(folder)) == 3
+
+    resumed = trainer(folder, save_strategy="steps", save_steps=2)
+    resumed.train(resume_from_checkpoint=True)
+    for p, q in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
+        assert torch.equal(p, q)
+    assert torch.equal(whole.bias.theta(), resumed.bias.theta())
+    assert (folder / "log.jsonl").read_text() == (tmp_path / "whole" / "log.jsonl").read_text()
+
+
+def test_a_damaged_checkpoint_is_passed_over(tmp_path):
+    run = trainer(tmp_path, save_strategy="steps", save_steps=2)
+    run.train()
+    newest = tmp_path / "checkpoints" / "checkpoint-6"
+    weights = newest / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-8] + b"\0" * 8)
+    again = trainer(tmp_path, save_strategy="steps", save_steps=2)
+    assert again._checkpoint_to_resume(True).name == "checkpoint-4"
+
+
+def test_resume_under_another_beta_is_refused(tmp_path):
+    trainer(tmp_path, save_strategy="steps", save_steps=2).train()
+    changed = trainer(tmp_path, save_strategy="steps", save_steps=2, beta=0.5)
+    with pytest.raises(ConfigError, match="beta was 0.1, is now 0.5"):
+        changed.train(resume_from_checkpoint=True)
+
+
+def test_a_second_arm_and_a_second_seed_run_no_reference_forward(tmp_path):
+    first = trainer(tmp_path / "first", reference_cache=str(tmp_path / "cache"))
+    first.train()
+    second = trainer(tmp_path / "second", reference_cache=str(tmp_path / "cache"), bias="pooled", seed=8)
+    second.train()
+    assert first.reference_cache.n_computed > 0
+    assert second.reference_cache.n_computed == 0
+
+
+def test_saved_model_loads_plainly_and_names_no_annotator(tmp_path):
+    from transformers import AutoModelForCausalLM
+
+    run = trainer(tmp_path)
+    run.train()
+    run.save_model()
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    for p, q in zip(run.model.parameters(), loaded.parameters(), strict=True):
+        assert torch.equal(p, q)
+    content = b"".join(path.read_bytes() for path in (tmp_path / "model").rglob("*") if path.is_file())
+    assert b"ann_" not in content and b"badpo" not in content
+    assert not list((tmp_path / "model").glob("*.bin"))
+
+
+def test_evaluate_gives_the_mean_loss_of_the_held_out_votes(tmp_path):
+    train, held_out = judgments(n_comparisons=40).split(0.25, seed=0)
+    run = BADPOTrainer(
+        tiny.model(), args=config(tmp_path), train_dataset=train, eval_dataset=held_out, processing_class=tiny.tokenizer()
+    )
+    metrics = run.evaluate()
+    assert metrics["eval_loss"] == pytest.approx(math.log(2), abs=1e-6)
+    run.train()
+    assert run.evaluate()["eval_loss"] != pytest.approx(math.log(2), abs=1e-4)
+
+
+def test_lora_trains_only_the_adapter(tmp_path):
+    from peft import LoraConfig
+
+    run = BADPOTrainer(
+        tiny.model(),
+        args=config(tmp_path),
+        train_dataset=judgments(),
+        processing_class=tiny.tokenizer(),
+        peft_config=LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM"),
+    )
+    run.train()
+    assert log_lines(tmp_path)[0]["loss"] == pytest.approx(math.log(2), abs=1e-6)
+    trained = [name for name, p in run.model.named_parameters() if p.requires_grad]
+    assert trained and all("lora_" in name for name in trained)
+    assert run.bias.theta().abs().max() > 0
+
+
+def test_per_annotator_bias_without_identities_is_refused(tmp_path):
+    frame = tiny.votes().drop(columns=["annotator", "annotator_class"])
+    data = Judgments.read(frame, attributes=[Length(ratio=1.5)])
+    with pytest.raises(ConfigError, match="needs an annotator column"):
+        trainer(tmp_path, data, bias="shared_mean")
+
+
+def test_no_attribute_is_refused_unless_plain_dpo_is_asked_for(tmp_path):
+    data = Judgments.read(tiny.votes())
+    with pytest.raises(ConfigError, match="at least one attribute"):
+        trainer(tmp_path, data)
+    trainer(tmp_path, data, bias="none").train()
+    assert log_lines(tmp_path)[0]["loss"] == pytest.approx(math.log(2), abs=1e-6)
+
+
+def test_a_non_finite_loss_stops_the_run(tmp_path):
+    run = trainer(tmp_path)
+    with torch.no_grad():
+        next(run.model.parameters()).fill_(float("nan"))
+    with pytest.raises(FloatingPointError, match="step 1"):
+        run.train()
+
+
+def test_theta_gradient_is_that_of_the_formula(tmp_path):
+    run = trainer(tmp_path, bias="per_annotator", per_device_train_batch_size=72, gradient_accumulation_steps=1, max_steps=1)
+    seen = {}
+    step = run.bias_optimizer.step
+
+    def keep_gradient():
+        seen["gradient"] = next(run.bias.parameters()).grad.clone()
+        return step()
+
+    run.bias_optimizer.step = keep_gradient
+    run.train()
+    data = run.judgments
+    signs = data.votes["sign"].to_numpy()
+    expected = np.zeros((data.n_annotators, 1))
+    np.add.at(expected, data.votes["annotator"].to_numpy(), -0.5 * signs[:, None] * data.delta / data.n_votes)
+    np.testing.assert_allclose(seen["gradient"].numpy(), expected, atol=1e-7)

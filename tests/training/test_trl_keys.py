@@ -1,0 +1,96 @@
+"""The three lists cover TRL's configuration exactly, and refusals let neutral values pass."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+
+import pytest
+from badpo.training.config import BADPOConfig
+from badpo.training.trl_keys import (
+    ACCEPTED_WITHOUT_EFFECT,
+    HONOURED,
+    HONOURED_DATA,
+    HONOURED_MODEL,
+    HONOURED_TRAINING,
+    REFUSED,
+    refusal,
+)
+from trl import DatasetMixtureConfig, DPOConfig, ModelConfig, ScriptArguments
+
+TRL_CLASSES = (ScriptArguments, DPOConfig, ModelConfig, DatasetMixtureConfig)
+# TRL's parser reads this block itself, before any of the classes.
+PARSER_KEYS = {"env"}
+
+
+def trl_fields() -> dict[str, dataclasses.Field]:
+    return {field.name: field for cls in TRL_CLASSES for field in dataclasses.fields(cls)}
+
+
+def defaults() -> dict:
+    values = {}
+    for name, field in trl_fields().items():
+        if field.default is not dataclasses.MISSING:
+            values[name] = field.default
+        else:
+            values[name] = field.default_factory()
+    return values
+
+
+def test_every_trl_key_stands_in_one_list():
+    listed = [*HONOURED, *ACCEPTED_WITHOUT_EFFECT, *REFUSED]
+    assert len(listed) == len(set(listed)), "a key stands in two lists"
+    assert set(listed) == set(trl_fields()) | PARSER_KEYS
+
+
+def test_honoured_lists_do_not_overlap():
+    assert len(HONOURED) == len(HONOURED_MODEL) + len(HONOURED_DATA) + len(HONOURED_TRAINING)
+
+
+def test_honoured_training_keys_are_arguments_of_ours():
+    assert set(HONOURED_TRAINING) <= {field.name for field in dataclasses.fields(BADPOConfig)}
+
+
+@pytest.mark.parametrize("key", sorted(HONOURED))
+def test_the_kind_of_an_honoured_key_is_that_of_trl(key):
+    owner = next(cls for cls in TRL_CLASSES if key in {field.name for field in dataclasses.fields(cls)})
+    annotation = typing.get_type_hints(owner)[key]
+    kinds = set(typing.get_args(annotation)) if isinstance(annotation, types.UnionType) else {annotation}
+    kinds -= {types.NoneType}
+    simple = len(kinds) == 1 and kinds <= {int, float, bool, str}
+    assert HONOURED[key] is (kinds.pop() if simple else typing.Any)
+
+
+@pytest.mark.parametrize("key", sorted(set(REFUSED) - PARSER_KEYS))
+def test_trls_default_of_a_refused_key_passes(key):
+    assert refusal(key, defaults()[key]) is None
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("auto_find_batch_size", True),
+        ("load_best_model_at_end", True),
+        ("loss_type", ["ipo"]),
+        ("loss_type", ["sigmoid", "sft"]),
+        ("label_smoothing", 0.1),
+        ("hub_strategy", "checkpoint"),
+        ("hub_strategy", "all_checkpoints"),
+        ("trust_remote_code", True),
+        ("resume_from_checkpoint", "runs/a/checkpoint-10"),
+        ("torch_compile", True),
+        ("neftune_noise_alpha", 5),
+        ("save_only_model", True),
+    ],
+)
+def test_a_refused_key_names_itself_and_the_reason(key, value):
+    reason = refusal(key, value)
+    assert reason is not None
+    assert reason.startswith(f"{key}: ")
+    assert REFUSED[key].reason in reason
+
+
+def test_a_flag_is_not_taken_for_a_neutral_number():
+    assert refusal("label_smoothing", False) is not None
+    assert refusal("label_smoothing", 0) is None

@@ -1,0 +1,154 @@
+"""With theta at zero the loss and the gradients are those of TRL's DPOTrainer on the same votes."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from datasets import Dataset
+
+from badpo.attributes import Length
+from badpo.data.judgments import Judgments
+from badpo.training.config import BADPOConfig
+from badpo.training.trainer import BADPOTrainer
+from tests import tiny
+
+N_VOTES = 16
+
+
+def as_chat(frame):
+    frame = frame.copy()
+    frame["prompt"] = [[{"role": "user", "content": text}] for text in frame["prompt"]]
+    for side in ("response_a", "response_b"):
+        frame[side] = [[{"role": "assistant", "content": text}] for text in frame[side]]
+    return frame
+
+
+def preference_rows(frame) -> list[dict]:
+    return [
+        {
+            "prompt": row["prompt"],
+            "chosen": row["response_a"] if row["winner"] == "a" else row["response_b"],
+            "rejected": row["response_b"] if row["winner"] == "a" else row["response_a"],
+        }
+        for row in frame.to_dict("records")
+    ]
+
+
+def reference_model():
+    # another model than the policy, so that the margins and their gradients are not those of the first step
+    return tiny.model(seed=1)
+
+
+def trl_loss_and_gradients(rows, folder, max_length, tokenizer):
+    from trl import DPOConfig, DPOTrainer
+
+    args = DPOConfig(
+        output_dir=str(folder),
+        per_device_train_batch_size=len(rows),
+        max_length=max_length,
+        beta=0.3,
+        report_to="none",
+        use_cpu=True,
+        bf16=False,
+        gradient_checkpointing=False,
+    )
+    peer = DPOTrainer(
+        tiny.model(),
+        ref_model=reference_model(),
+        args=args,
+        train_dataset=Dataset.from_list(rows),
+        processing_class=tokenizer,
+    )
+    batch = peer.data_collator([peer.train_dataset[i] for i in range(len(rows))])
+    loss = peer.compute_loss(peer.model, batch)
+    loss.backward()
+    return float(loss), {name: p.grad.clone() for name, p in peer.model.named_parameters()}, peer.train_dataset
+
+
+def our_loss_and_gradients(frame, folder, **options):
+    settings = dict(
+        output_dir=str(folder),
+        per_device_train_batch_size=N_VOTES,
+        gradient_accumulation_steps=1,
+        beta=0.3,
+        bias="none",
+        report_to="none",
+        use_cpu=True,
+        bf16=False,
+        gradient_checkpointing=False,
+        reference_cache=str(folder / "cache"),
+    )
+    run = BADPOTrainer(
+        tiny.model(),
+        ref_model=reference_model(),
+        args=BADPOConfig(**(settings | options)),
+        train_dataset=Judgments.read(frame, attributes=[Length(ratio=1.5)]),
+        processing_class=tiny.tokenizer(),
+    )
+    batches, normaliser = run.get_batch_samples(iter(run.get_train_dataloader()), 1, run.args.device)
+    loss = run.compute_loss(run.model, batches[0], num_items_in_batch=normaliser)
+    loss.backward()
+    return float(loss), {name: p.grad.clone() for name, p in run.model.named_parameters()}, run
+
+
+def assert_same(ours, theirs):
+    assert ours[0] == pytest.approx(theirs[0], rel=1e-5)
+    largest = max(float(g.abs().max()) for g in theirs[1].values())
+    for name, gradient in theirs[1].items():
+        assert float((ours[1][name] - gradient).abs().max()) <= 1e-5 * largest, name
+
+
+@pytest.mark.parametrize("attention", ["padded", "packed"])
+@pytest.mark.parametrize("form", ["text", "chat"])
+@pytest.mark.parametrize("max_length", [1024, 10])
+def test_from_text(tmp_path, form, max_length, attention):
+    frame = tiny.votes(n_comparisons=8, per_comparison=2)
+    frame = as_chat(frame) if form == "chat" else frame
+    theirs = trl_loss_and_gradients(preference_rows(frame), tmp_path / "trl", max_length, tiny.tokenizer())
+    ours = our_loss_and_gradients(frame, tmp_path / "ours", max_length=max_length, encoding="trl", attention=attention)
+    assert_same(ours, theirs)
+
+
+@pytest.mark.parametrize("encoding", ["trl", "paper"])
+def test_from_token_ids(tmp_path, encoding):
+    frame = tiny.votes(n_comparisons=8, per_comparison=2)
+    ours = our_loss_and_gradients(frame, tmp_path / "ours", encoding=encoding)
+    run = ours[2]
+    rows = []
+    for comparison, sign in zip(run.judgments.votes["comparison"], run.judgments.votes["sign"], strict=True):
+        a, b = run.encoded.a_ids[comparison].tolist(), run.encoded.b_ids[comparison].tolist()
+        rows.append(
+            {
+                "prompt_ids": run.encoded.prompt_ids[comparison].tolist(),
+                "chosen_ids": a if sign > 0 else b,
+                "rejected_ids": b if sign > 0 else a,
+            }
+        )
+    collate = trl_collator(tiny.tokenizer())
+    policy, reference = copy.deepcopy(tiny.model()), reference_model()
+    theirs = plain_dpo(policy, reference, collate(rows), beta=0.3)
+    assert_same(ours, theirs)
+
+
+def trl_collator(tokenizer):
+    from trl.trainer.dpo_trainer import DataCollatorForPreference
+
+    return DataCollatorForPreference(pad_token_id=tokenizer.pad_token_id)
+
+
+def plain_dpo(policy, reference, batch, beta):
+    """The DPO loss written out on a padded batch [chosen; rejected], with every logit."""
+
+    def response_sums(model):
+        logits = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits[:, :-1]
+        logps = torch.log_softmax(logits, dim=-1).gather(2, batch["input_ids"][:, 1:, None])[..., 0]
+        return (logps * batch["completion_mask"][:, 1:]).sum(dim=1).chunk(2)
+
+    chosen, rejected = response_sums(policy)
+    with torch.no_grad():
+        ref_chosen, ref_rejected = response_sums(reference)
+    loss = -torch.nn.functional.logsigmoid(beta * (chosen - ref_chosen - rejected + ref_rejected)).mean()
+    loss.backward()
+    return float(loss), {name: p.grad for name, p in policy.named_parameters()}
