@@ -8,8 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import badpo
 import pytest
+
+import badpo
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "badpo"
@@ -128,7 +129,8 @@ def test_light_modules_load_nothing_heavy():
     light = [
         name
         for name in modules()
-        if floor(name) in (None, "data", "attributes", "estimation", "results", "cli") and name != "badpo.__main__"
+        if floor(name) in (None, "data", "attributes", "estimation", "results", "cli")
+        and name != "badpo.__main__"
     ]
     light += ["badpo.training.recipe", "badpo.experiments.arms"]
     program = (
@@ -162,7 +164,9 @@ def test_the_readme_tree_shows_the_files():
     there = {
         str(path.relative_to(PACKAGE))
         for path in PACKAGE.rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts and (path.name != "__init__.py" or path.parent == PACKAGE)
+        if path.is_file()
+        and "__pycache__" not in path.parts
+        and (path.name != "__init__.py" or path.parent == PACKAGE)
     }
     missing, gone = sorted(there - shown), sorted(shown - there)
     assert not missing, f"files that the README's tree does not show: {missing}"

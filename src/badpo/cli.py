@@ -18,7 +18,7 @@ from typing import Annotated
 import typer
 
 from badpo import __version__
-from badpo.cli_parsing import parsed_attribute, parsed_columns, parsed_flags, parsed_seeds, parsed_sweep
+from badpo.cli_parsing import parsed_attribute, parsed_flags, parsed_pairs, parsed_seeds, parsed_sweep
 from badpo.cli_printing import as_lines, as_table, as_text, print_json, terminal_progress
 
 EXIT_FAILED, EXIT_USAGE, EXIT_DATA = 1, 2, 3
@@ -37,6 +37,14 @@ ColumnOption = Annotated[
     list[str] | None,
     typer.Option(
         "--column", metavar="OURS=YOURS", help="Name a column, such as annotator=worker_id; repeatable."
+    ),
+]
+WinnerOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--winner",
+        metavar="YOURS=a|b|tie",
+        help="What a label in your table means, such as model_a=a; repeatable.",
     ),
 ]
 RunsArgument = Annotated[
@@ -140,7 +148,7 @@ def demo(
         Path | None, typer.Option(help="Scored pairs of your own instead of the bundled ones.")
     ] = None,
     results: Annotated[
-        Path | None, typer.Option(help="Also write the figures to this Markdown file.")
+        Path | None, typer.Option(help="Also write the figures over the seeds to this Markdown file.")
     ] = None,
     as_json: AsJson = False,
     debug: Debug = False,
@@ -149,15 +157,17 @@ def demo(
     from badpo.experiments.demo import run_demo
 
     with terminal_progress(as_json) as progress:
-        summary = run_demo(
-            out, seeds=parsed_seeds(seeds), model=model, corpus=corpus, results=results, progress=progress
-        )
-    if as_json:
-        print_json(summary)
-        return
-    from badpo.results.tables import summary_text
+        summaries = run_demo(out, parsed_seeds(seeds), progress, model=model, pairs=corpus)
+    from badpo.results.tables import demo_table, seeds_markdown
 
-    print(summary_text(summary))
+    if results is not None:
+        results.parent.mkdir(parents=True, exist_ok=True)
+        command = f"badpo demo --out {out} --seeds {seeds} --results {results}"
+        results.write_text(f"# The demo over seeds\n\nPrinted by `{command}`.\n\n{seeds_markdown(summaries)}")
+    if as_json:
+        print_json(summaries[0] if len(summaries) == 1 else summaries)
+        return
+    print("\n\n".join(demo_table(summary) for summary in summaries))
     print(f"\nreport: {out / 'report.html'}")
 
 
@@ -167,6 +177,7 @@ def check(
     data: Annotated[Path, typer.Argument(help="Judgments: CSV, parquet, JSON or JSON lines.")],
     attribute: AttributeOption = None,
     column: ColumnOption = None,
+    winner: WinnerOption = None,
     model: Annotated[
         str | None, typer.Option(help="Also encode with this model's tokenizer and count what is cut.")
     ] = None,
@@ -186,7 +197,13 @@ def check(
     if not as_json:
         print(f"reading {data}", flush=True)
     judgments = _read(
-        data, attribute, column, ties=ties, annotators_missing=annotators_missing, repeated=repeated
+        data,
+        attribute,
+        column,
+        ties=ties,
+        annotators_missing=annotators_missing,
+        repeated=repeated,
+        winners=parsed_pairs(winner, "--winner"),
     )
     from badpo.data.checks import check as check_judgments
 
@@ -224,7 +241,7 @@ def attributes_list(as_json: AsJson = False, debug: Debug = False) -> None:
     if as_json:
         print_json(rows)
         return
-    print(as_table([(row["type"], row["scope"], row["parameters"], row["what"]) for row in rows]))
+    print(as_table([(row["type"], row["scope"], row["example"], row["what"]) for row in rows]))
 
 
 @attributes_app.command("test")
@@ -233,6 +250,7 @@ def attributes_test(
     data: Annotated[Path, typer.Argument(help="Judgments: CSV, parquet, JSON or JSON lines.")],
     attribute: AttributeOption = None,
     column: ColumnOption = None,
+    winner: WinnerOption = None,
     sweep: Annotated[
         str | None,
         typer.Option(
@@ -247,14 +265,14 @@ def attributes_test(
     from badpo.data.attribute_trial import attribute_trials
 
     configs = [parsed_attribute(text) for text in attribute or []]
-    judgments = _read(data, None, column)
+    judgments = _read(data, None, column, winners=parsed_pairs(winner, "--winner"))
     trials = attribute_trials(judgments, configs, sweep=parsed_sweep(sweep), n_examples=examples)
     if as_json:
         print_json(trials)
         return
     columns = (
         "attribute",
-        "scope",
+        "parameters",
         "cross_share",
         "n_cross",
         "carrier_wins",
@@ -263,7 +281,7 @@ def attributes_test(
         "ci_high",
     )
     print(as_table([columns, *([as_text(trial[name]) for name in columns] for trial in trials)]))
-    for trial in trials:
+    for trial in trials if sweep is None else []:
         for kind, texts in trial["examples"].items():
             print(f"\n{trial['attribute']}, {kind}:")
             print("\n".join(f"  {text}" for text in texts) or "  (none)")
@@ -381,4 +399,4 @@ def _read(data: Path, attribute: Sequence[str] | None, column: Sequence[str] | N
     from badpo.data.judgments import Judgments
 
     attributes = [attribute_from_config(parsed_attribute(text)) for text in attribute or []]
-    return Judgments.read(data, columns=parsed_columns(column), attributes=attributes, **options)
+    return Judgments.read(data, columns=parsed_pairs(column, "--column"), attributes=attributes, **options)

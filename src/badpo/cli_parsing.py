@@ -34,20 +34,27 @@ def parsed_attribute(text: str) -> dict[str, Any]:
     return config
 
 
-def parsed_columns(pairs: Sequence[str] | None) -> dict[str, str] | None:
-    """Our column names and the table's, from OURS=YOURS; None when nothing is mapped.
+def parsed_pairs(pairs: Sequence[str] | None, option: str) -> dict[str, str] | None:
+    """Names and what they stand for, from LEFT=RIGHT; None when there are none.
+
+    Parameters
+    ----------
+    pairs : sequence of str or None
+    option : str
+        The option that they were given with, for the message.
 
     Examples
     --------
-    >>> parsed_columns(["annotator=worker_id"])
+    >>> parsed_pairs(["annotator=worker_id"], "--column")
     {'annotator': 'worker_id'}
     """
     mapping = {}
     for pair in pairs or []:
-        ours, equals, yours = pair.partition("=")
+        left, equals, right = pair.rpartition("=")
         if not equals:
-            raise ConfigError(f"--column {pair}: write it as OURS=YOURS, as in annotator=worker_id")
-        mapping[ours] = yours
+            example = {"--column": "annotator=worker_id", "--winner": "model_a=a"}[option]
+            raise ConfigError(f'{option} {pair}: there is no "="; write it as in {option} {example}')
+        mapping[left] = right
     return mapping or None
 
 

@@ -19,8 +19,8 @@ def as_text(value: Any) -> str:
 
     Examples
     --------
-    >>> [as_text(value) for value in (0.123456, 27812, None, "pooled", [1.5, 2.0])]
-    ['0.1235', '27,812', '-', 'pooled', '1.5, 2']
+    >>> [as_text(value) for value in (0.123456, 27812, None, "pooled", [1.5, 2.0], {"ratio": 1.5})]
+    ['0.1235', '27,812', '-', 'pooled', '1.5, 2', 'ratio=1.5']
     """
     if value is None:
         return "-"
@@ -30,6 +30,8 @@ def as_text(value: Any) -> str:
         return f"{value:.4g}"
     if isinstance(value, int):
         return f"{value:,}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}={as_text(entry)}" for name, entry in value.items())
     if isinstance(value, Sequence):
         return ", ".join(as_text(entry) for entry in value)
     return str(value)

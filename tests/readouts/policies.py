@@ -18,6 +18,9 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
+from badpo.data.attributes import Attribute
+from badpo.data.judgments import Judgments
+
 NAMES = ["Emily", "Allison", "Malik", "Malika", "Tia", "Theo", "Geoffrey", "Lakisha", "Aisha", "Marcellus"]
 ANSWERS = [
     "Boil the water first, then add the rice.",
@@ -38,7 +41,8 @@ def tokenizer() -> PreTrainedTokenizerFast:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    core.train_from_iterator([*ANSWERS, "\n\n\u2014 Emily Clark\n\n\u2014 Malik Moore\n\n\u2014 Malika Moore"] * 3, trainer)
+    signatures = "\n\n\u2014 Emily Clark\n\n\u2014 Malik Moore\n\n\u2014 Malika Moore"
+    core.train_from_iterator([*ANSWERS, signatures] * 3, trainer)
     return PreTrainedTokenizerFast(
         tokenizer_object=core,
         pad_token="<pad>",
@@ -69,7 +73,13 @@ def gpt2() -> GPT2LMHeadModel:
     """Learned absolute positions."""
     torch.manual_seed(0)
     config = GPT2Config(
-        vocab_size=330, n_embd=32, n_layer=2, n_head=4, n_positions=256, initializer_range=0.3, eos_token_id=1,
+        vocab_size=330,
+        n_embd=32,
+        n_layer=2,
+        n_head=4,
+        n_positions=256,
+        initializer_range=0.3,
+        eos_token_id=1,
         bos_token_id=1,
     )
     return GPT2LMHeadModel(config).eval()
@@ -79,8 +89,15 @@ def mistral_with_window() -> MistralForCausalLM:
     """Attention that sees the last eight tokens only."""
     torch.manual_seed(0)
     config = MistralConfig(
-        vocab_size=330, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, sliding_window=8, initializer_range=0.3, eos_token_id=1,
+        vocab_size=330,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        sliding_window=8,
+        initializer_range=0.3,
+        eos_token_id=1,
     )
     return MistralForCausalLM(config).eval()
 
@@ -102,22 +119,34 @@ def forward_logps(model, ids: list[int]) -> np.ndarray:
     return logps[torch.arange(len(ids) - 1), torch.tensor(ids[1:])].numpy()
 
 
-def judgments(sign, comparison, annotator, delta, *, prompts=None, classes=("A", "B"), attributes=("woman",)):
-    """The two tables, from arrays: what the readouts of votes look at."""
+def judgments(
+    sign,
+    comparison,
+    annotator,
+    delta,
+    *,
+    prompts=None,
+    classes=("A", "B"),
+    attributes=("woman",),
+    threshold=0.0,
+) -> Judgments:
+    """Judgments from arrays, with attributes that were measured elsewhere."""
     delta = np.asarray(delta, dtype=np.float64).reshape(len(sign), -1)
     n_comparisons = max(comparison) + 1
-    prompts = [f"p{c}" for c in range(n_comparisons)] if prompts is None else prompts
-    return SimpleNamespace(
-        comparisons=pd.DataFrame({"comparison_id": [f"c{c}" for c in range(n_comparisons)], "prompt_id": prompts}),
+    return Judgments(
+        comparisons=pd.DataFrame(
+            {
+                "comparison_id": [f"c{c}" for c in range(n_comparisons)],
+                "prompt_id": [f"p{c}" for c in range(n_comparisons)] if prompts is None else prompts,
+            }
+        ),
         votes=pd.DataFrame({"comparison": comparison, "sign": sign, "annotator": annotator}),
         annotators=pd.DataFrame(
             {"pseudonym": [f"ann_{k}" for k in range(len(classes))], "annotator_class": list(classes)}
         ),
+        attributes=tuple(Attribute(name, "response", None, threshold=threshold) for name in attributes),
         delta=delta,
-        attribute_names=tuple(attributes),
-        cross_group=lambda: np.abs(delta) > 0,
-        n_comparisons=n_comparisons,
-        n_votes=len(sign),
-        n_annotators=len(classes),
-        n_attributes=delta.shape[1],
+        dropped=pd.DataFrame(),
+        findings=(),
+        has_identities=True,
     )

@@ -3,10 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.special import logsumexp
-from tests.readouts import policies
 
 from badpo.readouts import attribute_rate
 from badpo.readouts.attribute_rate import cell_rates, name_logps, name_probabilities, signature_contexts
+from tests.readouts import policies
 
 LEAD = attribute_rate.SIGNATURE_LEAD
 
@@ -32,7 +32,9 @@ def by_one_forward_per_name(model, tok, answers, names) -> np.ndarray:
 
 
 @pytest.mark.parametrize("build", [policies.qwen2, policies.gpt2, policies.mistral_with_window])
-@pytest.mark.parametrize("names", [policies.NAMES, ["Emily", "Malik", "Malika", "Marcellus"]], ids=["mixed", "merged"])
+@pytest.mark.parametrize(
+    "names", [policies.NAMES, ["Emily", "Malik", "Malika", "Marcellus"]], ids=["mixed", "merged"]
+)
 def test_name_logps_equal_one_full_forward_per_name(build, names, tok):
     model, answers = build(), policies.answers(tok)
     lengths = {len(tok.tokenize(" " + name)) for name in names}
@@ -41,7 +43,9 @@ def test_name_logps_equal_one_full_forward_per_name(build, names, tok):
     found = name_logps(model, tok, signature_contexts(answers, tok), names)
     assert np.abs(found - expected).max() < 1e-5
     probabilities = name_probabilities(model, tok, signature_contexts(answers, tok), names)
-    assert np.allclose(probabilities, np.exp(expected - logsumexp(expected, axis=1, keepdims=True)), atol=1e-6)
+    assert np.allclose(
+        probabilities, np.exp(expected - logsumexp(expected, axis=1, keepdims=True)), atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
@@ -57,7 +61,9 @@ def test_tree_pass_is_used_and_agrees_with_plain_pass(attention, tok, monkeypatc
 @pytest.mark.parametrize(
     ("build", "plain_contexts"), [(policies.qwen2, 1), (policies.gpt2, 1), (policies.mistral_with_window, 7)]
 )
-def test_plain_forwards_check_one_context_and_take_over_for_a_sliding_window(build, plain_contexts, tok, monkeypatch):
+def test_plain_forwards_check_one_context_and_take_over_for_a_sliding_window(
+    build, plain_contexts, tok, monkeypatch
+):
     contexts = signature_contexts(policies.answers(tok, 6), tok)
     scored = []
     plain = attribute_rate._PlainPass.logps

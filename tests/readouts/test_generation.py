@@ -3,10 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tests.readouts import policies
 
 from badpo.readouts import generation
 from badpo.readouts.generation import next_tokens, sample
+from tests.readouts import policies
 
 PROMPTS = ["Why?", "Why is the river high in spring, and who closes the path along it?", "How much rice?"]
 
@@ -36,12 +36,11 @@ def one_by_one(model, prompt_ids, uniforms, temperature, top_p, end_id=1):
 @pytest.mark.parametrize("build", [policies.qwen2, policies.gpt2, policies.mistral_with_window])
 def test_batched_answers_equal_answers_one_by_one(build, tok):
     model = build()
-    prompts = PROMPTS * 4
-    found = sample(model, tok, prompts, 40, seed=3, batch=12)
+    prompts = PROMPTS * 3
+    found = sample(model, tok, prompts, 30, seed=3, batch=9)
     for i, answer in enumerate(found):
-        uniforms = np.random.default_rng([3, i]).random(40)
+        uniforms = np.random.default_rng([3, i]).random(30)
         assert list(answer.token_ids) == one_by_one(model, answer.prompt_ids, uniforms, 0.7, 0.9)
-    assert any(answer.ended for answer in found) or build is not policies.qwen2
 
 
 def test_same_seed_same_answers_whatever_the_batch_and_the_global_state(tok):
@@ -62,7 +61,9 @@ def test_padded_prompts_get_the_logits_of_unpadded_ones(tok, monkeypatch):
     model = policies.gpt2()
     seen = []
     drawn = generation.next_tokens
-    monkeypatch.setattr(generation, "next_tokens", lambda logits, *rest: seen.append(logits) or drawn(logits, *rest))
+    monkeypatch.setattr(
+        generation, "next_tokens", lambda logits, *rest: seen.append(logits) or drawn(logits, *rest)
+    )
     answers = sorted(sample(model, tok, PROMPTS, 6, seed=0), key=lambda answer: len(answer.prompt_ids))
     assert not any(answer.ended for answer in answers)
     for row, answer in enumerate(answers):
@@ -73,17 +74,27 @@ def test_padded_prompts_get_the_logits_of_unpadded_ones(tok, monkeypatch):
             assert torch.allclose(seen[step][row], plain[len(answer.prompt_ids) - 1 + step], atol=1e-4)
 
 
-def test_ended_answers_keep_the_end_token_and_leave_it_out_of_the_text(tok):
+def test_answers_that_end_early_keep_the_end_token_and_disturb_no_other(tok):
     model = policies.qwen2()
-    found = sample(model, tok, PROMPTS * 10, 60, temperature=3.0, top_p=1.0)
+    found = sample(model, tok, PROMPTS * 6, 60, temperature=3.0, top_p=0.99)
     ended = [answer for answer in found if answer.ended]
     assert 0 < len(ended) < len(found)
-    for answer in found:
+    for i, answer in enumerate(found):
+        uniforms = np.random.default_rng([0, i]).random(60)
+        assert list(answer.token_ids) == one_by_one(model, answer.prompt_ids, uniforms, 3.0, 0.99)
         assert answer.n_tokens == len(answer.token_ids) <= 60
         assert (answer.token_ids[-1] == 1) == answer.ended
         assert 1 not in answer.token_ids[:-1]
         assert "<end>" not in answer.text
         assert answer.ended or answer.n_tokens == 60
+
+
+def test_answers_stop_where_the_model_has_no_more_positions(tok):
+    model = policies.gpt2()
+    *short, long = sample(model, tok, [[5] * 200] * 9 + [[5] * 250], 30)
+    assert not any(answer.ended for answer in [*short, long])
+    assert {answer.n_tokens for answer in short} == {30}
+    assert long.n_tokens == 6
 
 
 def test_prompts_may_be_ids_texts_or_messages(tok):
@@ -98,7 +109,14 @@ def test_prompts_may_be_ids_texts_or_messages(tok):
 
 def test_progress_counts_every_answer_once(tok):
     seen = []
-    sample(policies.qwen2(), tok, PROMPTS * 5, 10, batch=4, progress=lambda done, total: seen.append((done, total)))
+    sample(
+        policies.qwen2(),
+        tok,
+        PROMPTS * 5,
+        10,
+        batch=4,
+        progress=lambda done, total: seen.append((done, total)),
+    )
     assert seen[-1] == (15, 15)
     assert [done for done, _ in seen] == sorted({done for done, _ in seen})
 
@@ -122,16 +140,16 @@ def test_tokens_are_drawn_with_their_probabilities(top_p):
     assert top_p < 0.9 or len(kept) > generation.NUCLEUS_START
     expected = np.zeros(500)
     expected[kept] = probabilities[kept] / probabilities[kept].sum()
-    grid = (torch.arange(20000).double() + 0.5) / 20000
-    drawn = next_tokens(logits.expand(20000, -1), grid, 0.7, top_p)
-    assert np.abs(np.bincount(drawn, minlength=500) / 20000 - expected).max() < 1.1 / 20000
+    grid = (torch.arange(4000).double() + 0.5) / 4000
+    drawn = next_tokens(logits.expand(4000, -1), grid, 0.7, top_p)
+    assert np.abs(np.bincount(drawn, minlength=500) / 4000 - expected).max() < 1.1 / 4000
 
 
 def test_bad_requests_are_refused(tok):
     model = policies.qwen2()
     with pytest.raises(ValueError, match="prompt 1 has no tokens"):
         sample(model, tok, [[5], []], 4)
-    with pytest.raises(ValueError, match="256 positions"):
-        sample(model, tok, [[5] * 200], 100)
+    with pytest.raises(ValueError, match="prompt 1 has 256 tokens"):
+        sample(model, tok, [[5], [5] * 256], 4)
     with pytest.raises(ValueError, match="top_p"):
         sample(model, tok, PROMPTS, 4, top_p=0.0)

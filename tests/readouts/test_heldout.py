@@ -4,9 +4,12 @@ import json
 
 import numpy as np
 import pytest
-from tests.readouts.policies import judgments
 
+from badpo.data.attributes import Length
+from badpo.data.judgments import Judgments
 from badpo.readouts.heldout import heldout_accuracy
+from tests import tiny
+from tests.readouts.policies import judgments
 
 
 def test_accuracies_and_gap_by_hand():
@@ -53,13 +56,34 @@ def test_gap_interval_counts_prompts_not_votes():
 
     def width(copies, prompts):
         votes = judgments(
-            np.tile(sign, copies), np.arange(40 * copies), [0] * 40 * copies, np.tile(delta, copies), prompts=prompts
+            np.tile(sign, copies),
+            np.arange(40 * copies),
+            [0] * 40 * copies,
+            np.tile(delta, copies),
+            prompts=prompts,
         )
         return heldout_accuracy(np.tile(u, copies), votes).attributes["woman"].gap.half_width
 
     single = width(1, [f"p{i}" for i in range(40)])
     assert width(4, [f"p{i}" for i in range(40)] * 4) == pytest.approx(single)
     assert width(4, [f"p{i}" for i in range(160)]) < 0.55 * single
+
+
+def test_a_continuous_attribute_differs_beyond_its_threshold():
+    votes = judgments(sign=[1, 1], comparison=[0, 1], annotator=[0, 0], delta=[0.2, -0.3], threshold=0.25)
+    found = heldout_accuracy([-1.0, 1.0], votes).attributes["woman"]
+    assert (found.n_same, found.n_cross, found.same.estimate, found.cross.estimate) == (1, 1, 0.0, 1.0)
+
+
+def test_votes_read_from_a_table():
+    """u in the direction of the longer text predicts votes that lean to it, and nothing else."""
+    votes = Judgments.read(tiny.votes(400), attributes=[Length(ratio=1.5)])
+    texts = votes.comparisons
+    words = texts["response_a"].str.split().str.len() - texts["response_b"].str.split().str.len()
+    found = heldout_accuracy(words.to_numpy(dtype=float), votes).attributes["length"]
+    assert found.n_same + found.n_cross == votes.n_votes
+    assert found.gap.low > 0.5
+    assert found.same.estimate == 0.0, "equal lengths give a margin of 0, which predicts nobody"
 
 
 def test_attribute_that_never_differs_has_no_gap():

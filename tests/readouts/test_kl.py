@@ -12,7 +12,9 @@ def test_ratio_of_sums_by_hand():
     found = kl_per_token([[-1.0, -1.0], [-2.0]], [[-1.5, -1.0], [-1.9]], temperature=0.7, top_p=0.9)
     x = np.array([0.5, 0.0, -0.1])
     assert found.per_token.estimate == pytest.approx(x.sum() / 3)
-    assert found.per_token.estimate != pytest.approx((0.25 - 0.1) / 2), "the mean of means is another estimate"
+    assert found.per_token.estimate != pytest.approx((0.25 - 0.1) / 2), (
+        "the mean of means is another estimate"
+    )
     assert found.k3.estimate == pytest.approx((np.exp(-x) - 1 + x).mean())
     assert found.per_response.estimate == pytest.approx((0.5 - 0.1) / 2)
     written = json.loads(json.dumps(found.to_json(), allow_nan=False))
@@ -37,7 +39,9 @@ def test_both_estimators_find_the_divergence_of_known_distributions():
     for estimate in (found.per_token, found.k3):
         assert abs(estimate.estimate - truth) < 3 * estimate.se
         assert estimate.se < 0.02
-    assert kl_per_token([[-1.0]], [[-0.5]]).k3.estimate > 0 > kl_per_token([[-1.0]], [[-0.5]]).per_token.estimate
+    assert (
+        kl_per_token([[-1.0]], [[-0.5]]).k3.estimate > 0 > kl_per_token([[-1.0]], [[-0.5]]).per_token.estimate
+    )
 
 
 def test_standard_error_counts_answers_not_tokens():

@@ -50,7 +50,9 @@ def test_mean_tokens_counts_every_sampled_token():
 
 
 def test_attribute_values_pass_the_prompt_and_refuse_pairs():
-    echoes = SimpleNamespace(name="echoes", scope="response", measure=lambda prompt, text: float(prompt in text))
+    echoes = SimpleNamespace(
+        name="echoes", scope="response", measure=lambda prompt, text: float(prompt in text)
+    )
     assert attribute_values(echoes, ["a", "x"], [answer("abc"), answer("abc")]).tolist() == [1.0, 0.0]
     length = SimpleNamespace(name="length", scope="pair", measure=None)
     with pytest.raises(ValueError, match='"length" is defined on a pair'):

@@ -4,10 +4,10 @@ import json
 
 import numpy as np
 import pytest
-from tests.readouts.policies import judgments
 
 from badpo.readouts.heldout import heldout_accuracy
 from badpo.readouts.votes import theta_rows_for, vote_accuracy, vote_difference
+from tests.readouts.policies import judgments
 
 
 def simulated(n=4000, seed=0, classes=("A", "A", "B", "B")):
@@ -23,7 +23,11 @@ def simulated(n=4000, seed=0, classes=("A", "A", "B", "B")):
 
 def test_prediction_by_hand():
     votes = judgments(
-        sign=[1, 1, -1, 1], comparison=[0, 0, 0, 1], annotator=[0, 1, -1, 0], delta=[1, 1, 1, 0], classes=("A", "B")
+        sign=[1, 1, -1, 1],
+        comparison=[0, 0, 0, 1],
+        annotator=[0, 1, -1, 0],
+        delta=[1, 1, 1, 0],
+        classes=("A", "B"),
     )
     found = vote_accuracy([-1.0, 5.0], [[2.0], [-4.0]], votes)["woman"]
     # logits: +(-1+2) = 1; +(-1-4) = -5; -(-1 + mean -1) = 2; the last does not differ
@@ -36,13 +40,19 @@ def test_prediction_by_hand():
 def test_without_a_bias_term_it_is_the_cross_group_accuracy():
     u, _, votes = simulated(500)
     plain = vote_accuracy(u, None, votes)
-    assert plain["black"]["all"].accuracy.estimate == heldout_accuracy(u, votes).attributes["black"].cross.estimate
+    assert (
+        plain["black"]["all"].accuracy.estimate
+        == heldout_accuracy(u, votes).attributes["black"].cross.estimate
+    )
     assert vote_accuracy(u, np.zeros((4, 2)), votes).to_json() == plain.to_json()
 
 
 def test_planted_theta_is_the_ceiling_and_pooled_is_chance_where_classes_oppose():
     u, planted, votes = simulated()
-    ceiling, pooled = vote_accuracy(u, planted, votes), vote_accuracy(u, np.tile(planted.mean(0), (4, 1)), votes)
+    ceiling, pooled = (
+        vote_accuracy(u, planted, votes),
+        vote_accuracy(u, np.tile(planted.mean(0), (4, 1)), votes),
+    )
     assert ceiling["woman"]["all"].accuracy.estimate > 0.8
     assert ceiling["woman"]["all"].accuracy.estimate > pooled["woman"]["all"].accuracy.estimate + 0.15
     assert ceiling["woman"]["all"].nll.estimate < pooled["woman"]["all"].nll.estimate - 0.2
@@ -70,7 +80,8 @@ def test_tilting_the_margins_against_theta_changes_no_prediction():
     u, planted, votes = simulated(300)
     c = np.array([0.7, -1.2])
     moved = vote_accuracy(u + votes.delta @ c, planted - c, votes)
-    assert moved["woman"]["all"].nll.estimate == pytest.approx(vote_accuracy(u, planted, votes)["woman"]["all"].nll.estimate)
+    still = vote_accuracy(u, planted, votes)
+    assert moved["woman"]["all"].nll.estimate == pytest.approx(still["woman"]["all"].nll.estimate)
 
 
 def test_json_shape_and_annotators_without_a_class():

@@ -7,11 +7,12 @@ import logging
 import warnings
 
 import pytest
+from trl import DPOConfig
+
 from badpo.data.problems import ConfigError
 from badpo.objective.bias import VARIANTS
 from badpo.training import config as config_module
 from badpo.training.config import CHOICES, FIXED, BADPOConfig
-from trl import DPOConfig
 
 
 def arguments(tmp_path, **values) -> BADPOConfig:
@@ -22,7 +23,14 @@ def test_defaults_are_those_of_trl():
     ours = {field.name: field.default for field in dataclasses.fields(BADPOConfig)}
     theirs = {field.name: field.default for field in dataclasses.fields(DPOConfig)}
     shared = set(ours) & set(theirs) - set(FIXED)
-    assert {"learning_rate", "logging_steps", "gradient_checkpointing", "bf16", "beta", "max_length"} <= shared
+    assert {
+        "learning_rate",
+        "logging_steps",
+        "gradient_checkpointing",
+        "bf16",
+        "beta",
+        "max_length",
+    } <= shared
     assert {name: ours[name] for name in shared} == {name: theirs[name] for name in shared}
 
 
@@ -31,7 +39,14 @@ def test_resolved_values_are_those_of_trl(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         theirs = DPOConfig(str(tmp_path / "run"), use_cpu=True)
-    for name in ("gradient_checkpointing", "max_grad_norm", "optim", "weight_decay", "lr_scheduler_type", "seed"):
+    for name in (
+        "gradient_checkpointing",
+        "max_grad_norm",
+        "optim",
+        "weight_decay",
+        "lr_scheduler_type",
+        "seed",
+    ):
         assert getattr(ours, name) == getattr(theirs, name), name
 
 
@@ -58,11 +73,20 @@ def test_an_unknown_choice_names_the_choices(tmp_path, name):
         ({"bias_learning_rate": -1.0}, "bias_learning_rate is -1.0"),
         ({"max_length": 1}, "max_length is 1"),
         ({"max_prompt_length": 100}, "encoding: paper only"),
-        ({"encoding": "paper", "max_length": 100, "max_prompt_length": 100}, "between 1 and max_length - 1, here 99"),
+        (
+            {"encoding": "paper", "max_length": 100, "max_prompt_length": 100},
+            "between 1 and max_length - 1, here 99",
+        ),
         ({"bias": "none", "warm_start": "offline"}, "warm_start: offline needs a bias"),
         ({"auto_find_batch_size": True}, "auto_find_batch_size: True is refused"),
-        ({"load_best_model_at_end": True, "eval_strategy": "steps"}, "load_best_model_at_end: True is refused"),
-        ({"hub_strategy": "checkpoint"}, "hub_strategy: checkpoint is refused: checkpoints hold the estimates"),
+        (
+            {"load_best_model_at_end": True, "eval_strategy": "steps"},
+            "load_best_model_at_end: True is refused",
+        ),
+        (
+            {"hub_strategy": "checkpoint"},
+            "hub_strategy: checkpoint is refused: checkpoints hold the estimates",
+        ),
         ({"torch_compile": True}, "torch_compile: True is refused"),
     ],
 )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 import yaml
+
+from badpo.attributes import Length
 from badpo.data.importers.columns import KNOWN
 from badpo.data.problems import ConfigError
 from badpo.objective.bias import VARIANTS
 from badpo.training.presets import PRESETS
 from badpo.training.recipe import read_recipe
-from badpo.training.recipe_blocks import BiasBlock, Columns
+from badpo.training.recipe_blocks import BiasBlock, Columns, DataChoice
 from badpo.training.recipe_yaml import read_yaml
 
 RECIPE = """\
@@ -156,12 +158,16 @@ def test_warmup_ratio_is_renamed_with_a_notice(tmp_path):
     recipe = read_recipe(written(tmp_path, RECIPE + "warmup_ratio: 0.1\n"))
     assert recipe.training["warmup_steps"] == 0.1
     assert any("warmup_ratio" in str(notice) for notice in recipe.notices)
-    assert "warmup_ratio and warmup_steps" in complaint(tmp_path, RECIPE + "warmup_ratio: 0.1\nwarmup_steps: 10\n")
+    assert "warmup_ratio and warmup_steps" in complaint(
+        tmp_path, RECIPE + "warmup_ratio: 0.1\nwarmup_steps: 10\n"
+    )
 
 
 def test_overrides_replace_and_are_named_as_flags(tmp_path):
     path = written(tmp_path, RECIPE)
-    recipe = read_recipe(path, {"max_steps": 5, "bias": "shared_mean", "bias.learning_rate": 0.1, "attributes": "length"})
+    recipe = read_recipe(
+        path, {"max_steps": 5, "bias": "shared_mean", "bias.learning_rate": 0.1, "attributes": "length"}
+    )
     assert recipe.training["max_steps"] == 5
     assert recipe.training["bias"] == "shared_mean"
     assert recipe.training["bias_learning_rate"] == 0.1
@@ -172,17 +178,31 @@ def test_overrides_replace_and_are_named_as_flags(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "rate", "supervised_rate", "lora"),
-    [("paper-0.5b", 5e-7, 1e-5, False), ("paper-8b-lora", 5e-6, 1e-4, True), ("paper-7b-lora", 5e-6, 1e-4, True)],
+    [
+        ("paper-0.5b", 5e-7, 1e-5, False),
+        ("paper-8b-lora", 5e-6, 1e-4, True),
+        ("paper-7b-lora", 5e-6, 1e-4, True),
+    ],
 )
 def test_presets_hold_the_papers_values(tmp_path, name, rate, supervised_rate, lora):
     recipe = read_recipe(
-        overrides={"preset": name, "dataset_name": "votes.csv", "output_dir": "runs/a", "attributes": ["length"]}
+        overrides={
+            "preset": name,
+            "dataset_name": "votes.csv",
+            "output_dir": "runs/a",
+            "attributes": ["length"],
+        }
     )
     args = recipe.arguments(output_dir=str(tmp_path), use_cpu=True)
     assert args.learning_rate == rate
     assert args.per_device_train_batch_size * args.gradient_accumulation_steps == 32
     assert (args.max_steps, args.max_length, args.max_prompt_length) == (1000, 1280, 384)
-    assert (args.encoding, args.beta, args.max_grad_norm, args.bias_learning_rate) == ("paper", 0.1, 1.0, 1e-2)
+    assert (args.encoding, args.beta, args.max_grad_norm, args.bias_learning_rate) == (
+        "paper",
+        0.1,
+        1.0,
+        1e-2,
+    )
     assert args.lr_scheduler_type == "cosine"
     assert args.get_warmup_steps(1000) == 100
     assert (recipe.reference.sft, recipe.reference.learning_rate) == (True, supervised_rate)
@@ -208,7 +228,12 @@ def test_a_file_replaces_the_presets_values(tmp_path):
 def test_every_preset_is_readable():
     for name in PRESETS:
         recipe = read_recipe(
-            overrides={"preset": name, "dataset_name": "a.csv", "output_dir": "runs/a", "attributes": ["length"]}
+            overrides={
+                "preset": name,
+                "dataset_name": "a.csv",
+                "output_dir": "runs/a",
+                "attributes": ["length"],
+            }
         )
         assert recipe.training["encoding"] == "paper"
 
@@ -270,3 +295,31 @@ def test_a_missing_file_is_a_config_error(tmp_path):
 @pytest.mark.parametrize("content", ["", "# nothing\n"])
 def test_an_empty_file_misses_everything(tmp_path, content):
     assert complaint(tmp_path, content).count("is missing") == 3
+
+
+def test_the_data_choice_reads_the_table(tmp_path):
+    table = tmp_path / "votes.csv"
+    table.write_text(
+        "prompt,response_a,response_b,who,winner\nWhy?,because it is so,so,one,left\nHow?,so,well,two,right\n"
+    )
+    text = RECIPE.replace("worker_id", "who") + "winners: {left: a, right: b}\n"
+    recipe = read_recipe(written(tmp_path, text), {"dataset_name": str(table)})
+    judgments = recipe.data.read([Length()])
+    assert judgments.votes["sign"].tolist() == [1, -1]
+    assert judgments.n_annotators == 2
+    assert judgments.delta.ravel().tolist() == [1.0, 0.0]
+
+
+@pytest.mark.parametrize("name", ["votes.csv", "folder/votes.parquet", "votes"])
+def test_a_missing_file_is_not_looked_for_on_the_hub(name):
+    assert str(DataChoice(name).source()) == name
+
+
+def test_an_unreachable_data_set_says_what_to_do():
+    with pytest.raises(ConfigError, match='there is no file "nobody/nothing".*download it once with network'):
+        DataChoice("nobody/nothing").source()
+
+
+@pytest.mark.parametrize("key", ["winners", "model_init_kwargs"])
+def test_a_block_of_keys_must_be_one(tmp_path, key):
+    assert f"{key} is 'left'; it must be a block of keys" in complaint(tmp_path, RECIPE + f"{key}: left\n")

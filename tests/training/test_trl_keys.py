@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import types
 import typing
+from pathlib import Path
 
 import pytest
+from trl import DatasetMixtureConfig, DPOConfig, ModelConfig, ScriptArguments
+
 from badpo.training.config import BADPOConfig
 from badpo.training.trl_keys import (
     ACCEPTED_WITHOUT_EFFECT,
@@ -17,7 +21,6 @@ from badpo.training.trl_keys import (
     REFUSED,
     refusal,
 )
-from trl import DatasetMixtureConfig, DPOConfig, ModelConfig, ScriptArguments
 
 TRL_CLASSES = (ScriptArguments, DPOConfig, ModelConfig, DatasetMixtureConfig)
 # TRL's parser reads this block itself, before any of the classes.
@@ -94,3 +97,13 @@ def test_a_refused_key_names_itself_and_the_reason(key, value):
 def test_a_flag_is_not_taken_for_a_neutral_number():
     assert refusal("label_smoothing", False) is not None
     assert refusal("label_smoothing", 0) is None
+
+
+def test_the_documentation_lists_every_key():
+    text = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+    honoured, rest = text.split("### Keys of TRL that are honoured")[1].split("### Keys of TRL that are accepted")
+    accepted, refused = rest.split("### Keys of TRL that are refused")
+    assert set(re.findall(r"`(\w+)`", honoured)) == set(HONOURED)
+    assert dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", accepted, re.M)) == ACCEPTED_WITHOUT_EFFECT
+    reasons = {key: entry.reason for key, entry in REFUSED.items()}
+    assert dict(re.findall(r"^\| `(\w+)` \| .*? \| (.*) \|$", refused, re.M)) == reasons

@@ -110,7 +110,9 @@ def Length(ratio: float = 1.5, name: str = "length") -> Attribute:
     """
     ratio = _number("ratio", ratio)
     if not ratio > 1:
-        raise ConfigError(f"length: ratio must be above 1, or equal lengths would count as longer; got {ratio:g}")
+        raise ConfigError(
+            f"length: ratio must be above 1, or equal lengths would count as longer; got {ratio:g}"
+        )
 
     def measure(prompt: str, a: str, b: str) -> tuple[float, float]:
         words_a, words_b = len(a.split()), len(b.split())
@@ -137,10 +139,14 @@ def LengthWords(threshold: float, unit: float = 1.0, name: str = "length_words")
     """
     unit, threshold = _positive("unit", unit), _threshold(threshold)
     config = {"type": "length_words", "name": name, "threshold": threshold, "unit": unit}
-    return Attribute(name, "response", lambda prompt, response: len(response.split()) / unit, True, threshold, config)
+    return Attribute(
+        name, "response", lambda prompt, response: len(response.split()) / unit, True, threshold, config
+    )
 
 
-def LengthTokens(tokenizer: Any, threshold: float, unit: float = 1.0, name: str = "length_tokens") -> Attribute:
+def LengthTokens(
+    tokenizer: Any, threshold: float, unit: float = 1.0, name: str = "length_tokens"
+) -> Attribute:
     """Number of tokens divided by ``unit``, without special tokens; see `LengthWords` for threshold and unit.
 
     ``tokenizer`` is a name or path for `transformers.AutoTokenizer` (loaded at the first text), a tokenizer of
@@ -155,7 +161,9 @@ def LengthTokens(tokenizer: Any, threshold: float, unit: float = 1.0, name: str 
     config = {
         "type": "length_tokens",
         "name": name,
-        "tokenizer": tokenizer if isinstance(tokenizer, str) else getattr(tokenizer, "name_or_path", _path(tokenizer)),
+        "tokenizer": tokenizer
+        if isinstance(tokenizer, str)
+        else getattr(tokenizer, "name_or_path", _path(tokenizer)),
         "threshold": threshold,
         "unit": unit,
     }
@@ -236,12 +244,12 @@ def Code(name: str = "code") -> Attribute:
 
 
 def SignatureName(name: str, names: Iterable[str]) -> Attribute:
-    """1 when the response ends in a signature whose first name is one of ``names``; an unsigned response has 0.
+    r"""1 when the response ends in a signature whose first name is one of ``names``; an unsigned response has 0.
 
     Examples
     --------
     >>> woman = SignatureName("woman", ["Emily", "Anne"])
-    >>> woman.measure("Why?", "Because.\\n\\n\N{EM DASH} Emily Miller"), woman.measure("Why?", "Emily said so.")
+    >>> woman.measure("Why?", "Because.\n\n— Emily Miller"), woman.measure("Why?", "Emily said so.")
     (1.0, 0.0)
     """
     carriers = _words(name, names)
@@ -264,13 +272,13 @@ def WordList(name: str, words: Iterable[str]) -> Attribute:
 
 
 def Regex(name: str, pattern: str) -> Attribute:
-    """1 when the regular expression is found anywhere in the response. Write ``(?i)`` for upper or lower case.
+    r"""1 when the regular expression is found anywhere in the response. Write ``(?i)`` for upper or lower case.
 
     The pattern is yours: one with nested repetitions can take very long on a long text.
 
     Examples
     --------
-    >>> Regex("question", r"[?]\\s*$").measure("Why?", "Why not?")
+    >>> Regex("question", r"[?]\s*$").measure("Why?", "Why not?")
     1.0
     """
     try:
@@ -296,10 +304,19 @@ def Column(name: str, a: str, b: str, threshold: float = 0.0, continuous: bool |
     """
     threshold = _threshold(threshold)
     continuous = threshold > 0 if continuous is None else continuous
-    config = {"type": "column", "name": name, "a": a, "b": b, "threshold": threshold, "continuous": continuous}
+    config = {
+        "type": "column",
+        "name": name,
+        "a": a,
+        "b": b,
+        "threshold": threshold,
+        "continuous": continuous,
+    }
 
     def measure(prompt: str, first: str, second: str) -> tuple[float, float]:
-        raise ConfigError(f'attribute "{name}" is read from the columns {a} and {b}; it cannot be measured from text')
+        raise ConfigError(
+            f'attribute "{name}" is read from the columns {a} and {b}; it cannot be measured from text'
+        )
 
     return Attribute(name, "pair", measure, continuous, threshold, config, columns=(a, b))
 
@@ -324,7 +341,11 @@ def Position(name: str = "position") -> Attribute:
 
 
 def PythonFunction(
-    name: str, function: Callable[..., Any], scope: Scope = "response", threshold: float = 0.0, continuous: bool = False
+    name: str,
+    function: Callable[..., Any],
+    scope: Scope = "response",
+    threshold: float = 0.0,
+    continuous: bool = False,
 ) -> Attribute:
     """A function of yours, with the arguments and the value that the scope asks for (see the module's text).
 
@@ -389,7 +410,9 @@ def attribute_from_config(config: Mapping[str, Any]) -> Attribute:
     parameters = dict(config)
     kind, scope = parameters.pop("type", None), parameters.pop("scope", None)
     if kind == "python_function":
-        raise ConfigError("an attribute that is a Python function can only be declared in Python, not in a file")
+        raise ConfigError(
+            "an attribute that is a Python function can only be declared in Python, not in a file"
+        )
     if kind not in ATTRIBUTES:
         raise ConfigError(
             f"unknown attribute type {kind!r}.{did_you_mean(str(kind), list(ATTRIBUTES))} "
@@ -399,16 +422,22 @@ def attribute_from_config(config: Mapping[str, Any]) -> Attribute:
     _check_parameters(kind, constructor, parameters)
     attribute = constructor(**parameters)
     if scope not in (None, attribute.scope):
-        raise ConfigError(f'attribute "{attribute.name}": {kind} is an attribute of the {attribute.scope}, not {scope}')
+        raise ConfigError(
+            f'attribute "{attribute.name}": {kind} is an attribute of the {attribute.scope}, not {scope}'
+        )
     return attribute
 
 
-def _check_parameters(kind: str, constructor: Callable[..., Attribute], parameters: Mapping[str, Any]) -> None:
+def _check_parameters(
+    kind: str, constructor: Callable[..., Attribute], parameters: Mapping[str, Any]
+) -> None:
     known = inspect.signature(constructor).parameters
     for key in parameters:
         if key not in known:
             hint = did_you_mean(key, list(known))
-            raise ConfigError(f'attribute type {kind} has no parameter "{key}".{hint} It takes: {", ".join(known)}')
+            raise ConfigError(
+                f'attribute type {kind} has no parameter "{key}".{hint} It takes: {", ".join(known)}'
+            )
     missing = [key for key, value in known.items() if value.default is value.empty and key not in parameters]
     if missing:
         raise ConfigError(f"attribute type {kind} needs {', '.join(missing)}")

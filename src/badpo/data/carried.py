@@ -59,25 +59,26 @@ def carried_columns(
         Takes E103 for a column that is not there and E128 for an attribute's column that does not hold numbers.
     """
     frame = layout.frame
-    free = [name for name in frame.columns if name not in KNOWN]
+    free = [name for name in frame.columns if name not in KNOWN and name not in VOTE_COLUMNS]
     columns: dict[str, NDArray[Any]] = {}
     paired: dict[str, str] = {}
     for first, second in pairs:
         for name in (first, second):
-            columns[name] = _declared_numbers(name, frame, rows)
+            columns[name] = _declared_numbers(name, frame, free, rows)
         paired[first] = second
     for name in keep:
-        if name in frame.columns and name not in VOTE_COLUMNS:
-            columns.setdefault(name, frame[name].to_numpy(dtype=object))
+        fault = "is not a free column of the table" if name not in free else _fault(frame[name])
+        if fault:
+            what = f'keep: "{name}" {fault}.{did_you_mean(name, free)}'
+            rows.note("E103", "error", what, f"free columns: {', '.join(free)}")
         else:
-            what = f'keep: column "{name}" is not in the table, or is used already.{did_you_mean(name, free)}'
-            rows.add_counted("E103", "error", what, None, np.array([], dtype=int), f"free columns: {', '.join(free)}", 1)
+            columns.setdefault(name, frame[name].to_numpy(dtype=object))
     for first, second in side_pairs(free).items():
-        numbers = {name: _numbers(frame[name]) for name in (first, second)}
+        numbers = _numbers(frame[first]), _numbers(frame[second])
+        if numbers[0] is not None and numbers[1] is not None:
+            columns.setdefault(first, numbers[0])
+            columns.setdefault(second, numbers[1])
         if first in columns and second in columns:
-            paired.setdefault(first, second)
-        elif all(values is not None for values in numbers.values()):
-            columns |= {name: columns.get(name, values) for name, values in numbers.items()}
             paired.setdefault(first, second)
     return Carried(columns, paired)
 
@@ -89,12 +90,28 @@ def _numbers(column: pd.Series) -> NDArray[np.float64] | None:
     return values if present.any() and not np.isnan(values[present]).any() else None
 
 
-def _declared_numbers(name: str, frame: pd.DataFrame, rows: RowProblems) -> NDArray[np.float64]:
-    if name not in frame.columns:
-        what = f'attribute column "{name}" is not in the table.{did_you_mean(name, list(frame.columns))}'
-        remedy = f"found: {', '.join(frame.columns)}"
-        rows.add_counted("E128", "error", what, None, np.array([], dtype=int), remedy, 1)
+def _fault(column: pd.Series) -> str:
+    try:
+        column.nunique()
+    except TypeError:
+        return "holds lists or objects, not single values"
+    return ""
+
+
+def _declared_numbers(
+    name: str, frame: pd.DataFrame, free: Sequence[str], rows: RowProblems
+) -> NDArray[np.float64]:
+    if name not in free:
+        what = f'attribute column "{name}" is not a free column of the table.{did_you_mean(name, free)}'
+        rows.note("E128", "error", what, f"free columns: {', '.join(free)}")
         return np.full(len(frame), np.nan)
     values = pd.to_numeric(frame[name], errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
-    rows.add("E128", "error", f'attribute column "{name}" holds no number', name, ~np.isfinite(values), "give a number")
+    rows.add(
+        "E128",
+        "error",
+        f'attribute column "{name}" holds no number',
+        name,
+        ~np.isfinite(values),
+        "give a number",
+    )
     return values

@@ -99,7 +99,7 @@ def has_emoji(text: str) -> bool:
 
 
 def signature_first_name(text: str) -> str:
-    """First name in the signature that ends a text: a line of its own, an em dash and two capitalised ASCII words.
+    r"""First name in the signature that ends a text: a line of its own, an em dash and two capitalised ASCII words.
 
     Returns
     -------
@@ -108,9 +108,9 @@ def signature_first_name(text: str) -> str:
 
     Examples
     --------
-    >>> signature_first_name("Boil it slowly.\\n\\n\N{EM DASH} Emily Miller")
+    >>> signature_first_name("Boil it slowly.\n\n— Emily Miller")
     'Emily'
-    >>> signature_first_name("\N{EM DASH} Emily Miller wrote this.")
+    >>> signature_first_name("— Emily Miller wrote this.")
     ''
     """
     above, newline, last_line = text.rstrip().rpartition("\n")

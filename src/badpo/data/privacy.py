@@ -138,13 +138,17 @@ def direct_identifiers(raw_ids: Sequence[str]) -> list[str]:
     >>> direct_identifiers(["someone@example.org", "7"])
     ['e-mail addresses']
     """
-    return [kind for kind, form in _DIRECT_IDENTIFIERS.items() if any(form.fullmatch(raw_id) for raw_id in raw_ids)]
+    return [
+        kind
+        for kind, form in _DIRECT_IDENTIFIERS.items()
+        if any(form.fullmatch(raw_id) for raw_id in raw_ids)
+    ]
 
 
 def _long_enough(key: bytes, source: str) -> bytes:
     if len(key) < SHORTEST_KEY:
         raise ConfigError(
-            f"the pseudonym key in {source} has {len(key)} bytes; it needs {SHORTEST_KEY} or more, or ids can be guessed"
+            f"the pseudonym key in {source} has {len(key)} bytes; with fewer than {SHORTEST_KEY} ids can be guessed"
         )
     return key
 

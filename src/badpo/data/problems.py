@@ -45,7 +45,9 @@ class Problem:
     count: int = 1
 
     def __str__(self) -> str:
-        return f"{self.code} {self.severity}: {self.what}\n    where:  {self.where}\n    remedy: {self.remedy}"
+        return (
+            f"{self.code} {self.severity}: {self.what}\n    where:  {self.where}\n    remedy: {self.remedy}"
+        )
 
 
 class DataError(Exception):
@@ -63,7 +65,9 @@ class DataError(Exception):
         super().__init__(self.problems)
 
     def __str__(self) -> str:
-        return "\n".join(["the data cannot be used as they are:", *(str(problem) for problem in self.problems)])
+        return "\n".join(
+            ["the data cannot be used as they are:", *(str(problem) for problem in self.problems)]
+        )
 
 
 class ConfigError(Exception):
@@ -83,3 +87,14 @@ def did_you_mean(word: str, candidates: Sequence[str]) -> str:
     folded = {candidate.casefold(): candidate for candidate in reversed(candidates)}
     close = difflib.get_close_matches(word.casefold(), folded, n=1, cutoff=0.6)
     return f' Did you mean "{folded[close[0]]}"?' if close else ""
+
+
+def counted(n: int, noun: str) -> str:
+    """A number and its noun.
+
+    Examples
+    --------
+    >>> counted(1, "judgment"), counted(1200, "judgment")
+    ('1 judgment', '1,200 judgments')
+    """
+    return f"{n:,} {noun}{'s' * (n != 1)}"

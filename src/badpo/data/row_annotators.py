@@ -60,7 +60,7 @@ class RowAnnotators:
         if self.unreadable:
             remedy = "give the id alone, such as its id field"
             what = f"annotator: {self.unreadable}"
-            rows.add_counted("E112", "error", what, "annotator", np.array([], dtype=int), remedy, len(self.code))
+            rows.note("E112", "error", what, remedy, len(self.code), "annotator")
             return
         if annotators_missing == "error":
             remedy = "fill it in, or leave these rows out: annotators_missing='drop'"
@@ -112,11 +112,11 @@ def _classes(layout: Layout, code: NDArray[np.intp], n: int) -> tuple[list[str |
     if not layout.has("annotator_class"):
         return [None] * n, np.zeros(len(code), dtype=bool)
     label_code, labels = pd.factorize(as_ids(layout.frame["annotator_class"]))
-    first = np.full(n, -1, dtype=np.intp)
+    first = np.full(n + 1, -1, dtype=np.intp)
     told = np.flatnonzero((label_code >= 0) & (code >= 0))[::-1]
     first[code[told]] = label_code[told]
     conflict = (label_code >= 0) & (code >= 0) & (label_code != first[code])
-    return [None if label < 0 else str(labels[label]) for label in first], conflict
+    return [None if label < 0 else str(labels[label]) for label in first[:n]], conflict
 
 
 def _direct_identifiers(raw_ids: list[str], table: Table) -> list[Problem]:
@@ -142,12 +142,18 @@ def _look_alikes(raw_ids: list[str], named: list[str], table: Table) -> list[Pro
     return [Problem("W113", what, f"{table.name}: {shown}", remedy, "warning", len(alike))]
 
 
-def _model_judges(raw_ids: list[str], named: list[str], classes: list[str | None], table: Table) -> list[Problem]:
+def _model_judges(
+    raw_ids: list[str], named: list[str], classes: list[str | None], table: Table
+) -> list[Problem]:
     is_model = [not is_pseudonym(raw_id) and _MODELS.search(raw_id) is not None for raw_id in raw_ids]
     people = {label for label, model in zip(classes, is_model, strict=True) if not model}
-    mixed = [name for name, label, model in zip(named, classes, is_model, strict=True) if model and label in people]
+    mixed = [
+        name for name, label, model in zip(named, classes, is_model, strict=True) if model and label in people
+    ]
     if not mixed:
         return []
     what = f"{len(mixed):,} annotators are language models by their id, in one class with people"
     remedy = "give them an annotator_class of their own"
-    return [Problem("W114", what, f"{table.name}: {', '.join(mixed[:ROWS_SHOWN])}", remedy, "warning", len(mixed))]
+    return [
+        Problem("W114", what, f"{table.name}: {', '.join(mixed[:ROWS_SHOWN])}", remedy, "warning", len(mixed))
+    ]

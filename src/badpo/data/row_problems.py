@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from badpo.data.importers.tables import Table
-from badpo.data.problems import Problem, Severity
+from badpo.data.problems import DataError, Problem, Severity
 
 ROWS_SHOWN = 5
+NO_ROWS = np.array([], dtype=np.intp)
 
 
 class RowProblems:
@@ -42,7 +43,13 @@ class RowProblems:
         self._theirs = theirs
 
     def add(
-        self, code: str, severity: Severity, what: str, column: str | None, rows: NDArray[np.bool_], remedy: str
+        self,
+        code: str,
+        severity: Severity,
+        what: str,
+        column: str | None,
+        rows: NDArray[np.bool_],
+        remedy: str,
     ) -> None:
         """Note a problem of the rows where ``rows`` is True; nothing when there is none.
 
@@ -50,20 +57,28 @@ class RowProblems:
         """
         index = np.flatnonzero(rows)
         if len(index):
-            counted = f"{what}: {len(index):,} of {len(rows):,} rows"
-            self.add_counted(code, severity, counted, column, index, remedy, len(index))
+            counted_rows = f"{what}: {len(index):,} of {len(rows):,} rows"
+            self.note(code, severity, counted_rows, remedy, len(index), column, index)
 
-    def add_counted(
-        self, code: str, severity: Severity, what: str, column: str | None, index: NDArray[np.intp], remedy: str, n: int
+    def note(
+        self,
+        code: str,
+        severity: Severity,
+        what: str,
+        remedy: str,
+        count: int = 1,
+        column: str | None = None,
+        index: NDArray[np.intp] = NO_ROWS,
     ) -> None:
-        """Note a problem with a count of its own; ``index`` are the rows (0-based) to name."""
+        """Note a problem with a count of its own; ``index`` are the rows (0-based) to name, if any."""
         place = f', column "{self._theirs.get(column, column)}"' if column else ""
         where = f"{self.table.name}{place}{self._rows(index)}"
-        self.found.append(Problem(code, what, where, remedy, severity, n))
+        self.found.append(Problem(code, what, where, remedy, severity, count))
 
-    def errors(self) -> list[Problem]:
-        """The problems that stop the reader."""
-        return [problem for problem in self.found if problem.severity == "error"]
+    def stop_at_errors(self) -> None:
+        """Raise `DataError` with everything found, errors first, when there is an error."""
+        if any(problem.severity == "error" for problem in self.found):
+            raise DataError(sorted(self.found, key=lambda problem: problem.severity != "error"))
 
     def _rows(self, index: NDArray[np.intp]) -> str:
         if not len(index):
@@ -71,16 +86,15 @@ class RowProblems:
         shown = index[:ROWS_SHOWN]
         named = ", ".join(self._row(int(i)) for i in shown)
         more = f" and {len(index) - len(shown):,} more" if len(index) > len(shown) else ""
-        lines = self._lines(shown)
-        return f", row{'s' * (len(index) > 1)} {named}{more}{lines}"
+        return f", row{'s' * (len(index) > 1)} {named}{more}{self._lines(shown)}"
 
     def _row(self, i: int) -> str:
         annotator = self.annotators[i]
         return f"{i + 1:,}" if annotator is None else f"{i + 1:,} [{annotator}]"
 
     def _lines(self, shown: NDArray[np.intp]) -> str:
-        """Line numbers where they are not the row numbers: a CSV's header is line 1, and cells may hold breaks."""
-        lines = self.table.lines
-        if lines is None or (lines[shown] == shown + 1).all():
+        """Lines of the file where they are not the row numbers: a header is a line, and cells may hold breaks."""
+        if self.table.lines is None or (self.table.lines[shown] == shown + 1).all():
             return ""
-        return f" (line{'s' * (len(shown) > 1)} {', '.join(f'{line:,}' for line in lines[shown])} of the file)"
+        lines = ", ".join(f"{line:,}" for line in self.table.lines[shown])
+        return f" (line{'s' * (len(shown) > 1)} {lines} of the file)"

@@ -86,7 +86,7 @@ def digest(prefix: str, *values: Any) -> str:
     Examples
     --------
     >>> digest("p", "Why?")
-    'p-c1cb1fbdba91ac3a'
+    'p-e554f91c2648e1b7'
     """
     joined = json.dumps([text_key(value) for value in values])
     return f"{prefix}-{hashlib.sha256(joined.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
@@ -147,7 +147,9 @@ def _arranged(codes, values, usable, rows, implicit) -> RowTexts:
     new[:, usable] = arranged[row_triple].T if len(distinct) else 0
     for reason in dict.fromkeys(faults.values()):
         at = np.zeros(n, dtype=bool)
-        at[np.flatnonzero(usable)[np.isin(row_triple, [i for i, why in faults.items() if why == reason])]] = True
+        at[np.flatnonzero(usable)[np.isin(row_triple, [i for i, why in faults.items() if why == reason])]] = (
+            True
+        )
         rows.add("E105", "error", reason, None, at, "give both responses in the same form")
     _report_mixture(new, arranged_values, rows)
     return RowTexts(as_objects(arranged_values), *new)

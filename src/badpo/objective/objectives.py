@@ -49,7 +49,9 @@ class Step:
     @classmethod
     def of(cls, batches: Sequence[Mapping[str, Tensor]]) -> Step:
         """The step made of micro-batches with the keys ``sign``, ``annotator``, ``delta`` and ``weight``."""
-        columns = (torch.cat([batch[name] for batch in batches]) for name in ("sign", "annotator", "delta", "weight"))
+        columns = (
+            torch.cat([batch[name] for batch in batches]) for name in ("sign", "annotator", "delta", "weight")
+        )
         return cls(*columns)
 
     def __len__(self) -> int:

@@ -183,9 +183,7 @@ def name_logps(
     return result
 
 
-def cell_rates(
-    probabilities: ArrayLike, indicator: ArrayLike, attributes: Sequence[str]
-) -> AttributeRates:
+def cell_rates(probabilities: ArrayLike, indicator: ArrayLike, attributes: Sequence[str]) -> AttributeRates:
     """Share of probability on the names that carry each attribute, with its spread over contexts.
 
     Parameters
@@ -222,7 +220,9 @@ def _name_token_ids(tokenizer, names: Sequence[str], lead: str) -> tuple[int, li
     first: dict[tuple[int, ...], str] = {}
     for name, ids in zip(names, token_ids, strict=True):
         if not ids:
-            raise ValueError(f"the name {name!r} has no token of its own after {lead!r}; leave it out of the pool")
+            raise ValueError(
+                f"the name {name!r} has no token of its own after {lead!r}; leave it out of the pool"
+            )
         if ids in first:
             raise ValueError(
                 f"the names {first[ids]!r} and {name!r} have the same tokens {ids}; "
@@ -241,7 +241,7 @@ def _without_tail(tokenizer, context_ids, lead: str, shared: int) -> list[list[i
     """The contexts up to the token after which the names differ, checked to end with the lead."""
     base = list(tokenizer([lead], add_special_tokens=False)["input_ids"][0])
     # the first token of the lead may have merged with the end of the answer, as in ".\n\n"
-    known = base[1:] or base
+    known = base[2:] or base
     contexts = [list(map(int, ids)) for ids in context_ids]
     for i, ids in enumerate(contexts):
         if ids[len(ids) - len(known) :] != known:
@@ -290,11 +290,16 @@ class _PlainPass:
         self.n_extra = max(len(ids) for ids in token_ids) * len(token_ids)
 
     def logps(self, model, contexts: Sequence[list[int]], device) -> NDArray[np.float64]:
-        """(n_contexts, n_names)"""
+        """Log-probability of every name after every context, shape (n_contexts, n_names)."""
         rows = max(1, LOGITS_AT_ONCE // (_vocabulary(model) * (1 + max(map(len, self._token_ids)))))
         starts = range(0, len(self._token_ids), rows)
-        parts = [[self._part(model, c, self._token_ids[s : s + rows], device) for s in starts] for c in contexts]
-        return np.stack([np.concatenate(part) for part in parts])
+        parts = [self._token_ids[start : start + rows] for start in starts]
+        return np.stack(
+            [
+                np.concatenate([self._part(model, context, part, device) for part in parts])
+                for context in contexts
+            ]
+        )
 
     def _part(self, model, context: list[int], token_ids, device) -> NDArray[np.float64]:
         longest = max(map(len, token_ids))
@@ -330,7 +335,7 @@ class _TreePass:
         self._column = column
 
     def logps(self, model, contexts: Sequence[list[int]], device) -> NDArray[np.float64]:
-        """(n_contexts, n_names)"""
+        """Log-probability of every name after every context, shape (n_contexts, n_names)."""
         ids, mask = left_padded(contexts, device)
         nodes = torch.from_numpy(self._trie.token[self._fed]).to(device).expand(len(contexts), -1)
         depth = torch.from_numpy(self._trie.depth[self._fed]).to(device)
@@ -359,14 +364,14 @@ class _TreePass:
         n_rows, width = real.shape
         size = width + self.n_extra
         allowed = torch.zeros(n_rows, size, size, dtype=torch.bool, device=real.device)
-        allowed[:, :width, :width] = torch.ones(width, width, dtype=torch.bool, device=real.device).tril() & real[:, None]
-        allowed[:, width:, :width] = real[:, None]
+        allowed[:, :, :width] = real[:, None]
+        allowed[:, :width, :width] &= torch.ones_like(allowed[0, :width, :width]).tril()
         above = self._trie.above()[np.ix_(self._fed, self._fed)]
         allowed[:, width:, width:] = torch.from_numpy(above).to(real.device)
         # padding sees itself, so that no row of the softmax is empty
         allowed |= torch.eye(size, dtype=torch.bool, device=real.device)
-        blocked = torch.finfo(dtype).min
-        return torch.zeros(allowed.shape, dtype=dtype, device=real.device).masked_fill_(~allowed, blocked)[:, None]
+        blocked = torch.full_like(allowed, torch.finfo(dtype).min, dtype=dtype)
+        return blocked.masked_fill_(allowed, 0.0)[:, None]
 
 
 def _kept_logits(model, keep: torch.Tensor, **inputs) -> torch.Tensor:

@@ -68,7 +68,7 @@ def sample(
         Token ids (taken as they are), or texts or lists of chat messages, which are rendered by the chat template
         if the tokenizer has one.
     max_new_tokens : int
-        An answer is cut there.
+        An answer is cut there, or where the model has no more positions.
     temperature : float
         Logits are divided by it; 0 takes the most probable token.
     top_p : float
@@ -85,7 +85,7 @@ def sample(
     Raises
     ------
     ValueError
-        A prompt without tokens, or more tokens than the model has positions for.
+        A prompt without tokens, or one that leaves no position for an answer.
 
     References
     ----------
@@ -94,8 +94,8 @@ def sample(
     if temperature < 0 or not 0 < top_p <= 1:
         raise ValueError(f"temperature must be >= 0 and top_p in (0, 1]; got {temperature} and {top_p}")
     prompt_ids = _prompt_ids(prompts, tokenizer)
-    _require_room(model, prompt_ids, max_new_tokens)
-    uniforms = np.stack([np.random.default_rng([seed, i]).random(max_new_tokens) for i in range(len(prompt_ids))])
+    most = _most_tokens(model, prompt_ids, max_new_tokens)
+    uniforms = [np.random.default_rng([seed, i]).random(max_new_tokens) for i in range(len(prompt_ids))]
     end_ids = _end_ids(model, tokenizer)
     order = sorted(range(len(prompt_ids)), key=lambda i: len(prompt_ids[i]))
     answers: list[list[int]] = [[] for _ in prompt_ids]
@@ -113,7 +113,8 @@ def sample(
             found = _sample_batch(
                 model,
                 [prompt_ids[i] for i in rows],
-                torch.from_numpy(uniforms[rows]).to(device),
+                torch.from_numpy(np.stack([uniforms[i] for i in rows])).to(device),
+                most[rows],
                 (temperature, top_p),
                 end_ids,
                 finished,
@@ -123,7 +124,9 @@ def sample(
     return [_generation(tokenizer, p, a, end_ids) for p, a in zip(prompt_ids, answers, strict=True)]
 
 
-def next_tokens(logits: torch.Tensor, uniforms: torch.Tensor, temperature: float, top_p: float) -> torch.Tensor:
+def next_tokens(
+    logits: torch.Tensor, uniforms: torch.Tensor, temperature: float, top_p: float
+) -> torch.Tensor:
     """One token per row by inversion: the first whose cumulative probability exceeds the row's random number.
 
     Parameters
@@ -169,31 +172,32 @@ def _nucleus_tokens(scaled: torch.Tensor, uniforms: torch.Tensor, top_p: float) 
         last = (cumulative < top_p).sum(-1, keepdim=True).clamp(max=n_candidates - 1)
         mass = cumulative.gather(1, last)
         drawn = torch.searchsorted(cumulative, uniforms[rows, None] * mass, right=True)
-        enough = cumulative[:, -1] >= top_p if n_candidates < scaled.shape[-1] else torch.ones_like(rows, dtype=torch.bool)
+        enough = (cumulative[:, -1] >= top_p) | (n_candidates == scaled.shape[-1])
         found[rows[enough]] = tokens.gather(1, torch.minimum(drawn, last))[enough, 0]
         rows = rows[~enough]
         n_candidates = min(4 * n_candidates, scaled.shape[-1])
     return found
 
 
-def _sample_batch(model, prompts, uniforms, decoding, end_ids, finished) -> list[list[int]]:
+def _sample_batch(model, prompts, uniforms, most, decoding, end_ids, finished) -> list[list[int]]:
     device = uniforms.device
     ids, mask = left_padded(prompts, device)
     ends = torch.tensor(sorted(end_ids), dtype=torch.long, device=device)
     takes_positions = forward_takes(model, "position_ids")
-    keep = {"logits_to_keep": 1} if forward_takes(model, "logits_to_keep") else {}
+    options = {"use_cache": True} | ({"logits_to_keep": 1} if forward_takes(model, "logits_to_keep") else {})
     answers: list[list[int]] = [[] for _ in prompts]
     rows = np.arange(len(prompts))
     running = np.ones(len(prompts), dtype=bool)
     positions, cache = (mask.cumsum(1) - 1).clamp(min=0), None
-    for step in range(uniforms.shape[1]):
+    for step in range(most.max()):
         where = {"position_ids": positions} if takes_positions else {}
-        output = model(input_ids=ids, attention_mask=mask, past_key_values=cache, use_cache=True, **where, **keep)
+        output = model(input_ids=ids, attention_mask=mask, past_key_values=cache, **where, **options)
         cache = output.past_key_values
         drawn = next_tokens(output.logits[:, -1], uniforms[:, step], *decoding)
-        for row, token in zip(rows[running], drawn[torch.from_numpy(running).to(device)].tolist(), strict=True):
-            answers[row].append(token)
-        stopped = torch.isin(drawn, ends).cpu().numpy() & running
+        for row, token, is_running in zip(rows, drawn.tolist(), running, strict=True):
+            if is_running:
+                answers[row].append(token)
+        stopped = (torch.isin(drawn, ends).cpu().numpy() | (most[rows] == step + 1)) & running
         finished(int(stopped.sum()))
         running &= ~stopped
         if not running.any():
@@ -204,9 +208,9 @@ def _sample_batch(model, prompts, uniforms, decoding, end_ids, finished) -> list
             cache.reorder_cache(left)
             drawn, mask, positions, uniforms = drawn[left], mask[left], positions[left], uniforms[left]
             rows, running = rows[running], running[running]
-        ids, positions = drawn[:, None], positions[:, -1:] + 1
+        # a finished row stays where it is, so that it never asks for a position the model does not have
+        ids, positions = drawn[:, None], positions[:, -1:] + torch.from_numpy(running).to(device)[:, None]
         mask = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1)
-    finished(int(running.sum()))
     return answers
 
 
@@ -216,7 +220,8 @@ def _prompt_ids(prompts: Sequence, tokenizer) -> list[list[int]]:
     encoding = "paper" if tokenizer.chat_template is not None else "trl"
     encoded = iter(encode_prompts(texts, tokenizer, encoding, None)) if texts else iter(())
     found = [
-        list(map(int, prompt if is_ids else next(encoded))) for prompt, is_ids in zip(prompts, given, strict=True)
+        list(map(int, prompt if is_ids else next(encoded)))
+        for prompt, is_ids in zip(prompts, given, strict=True)
     ]
     for i, ids in enumerate(found):
         if not ids:
@@ -228,14 +233,19 @@ def _is_token_ids(prompt) -> bool:
     return not isinstance(prompt, str) and (len(prompt) == 0 or not isinstance(prompt[0], dict))
 
 
-def _require_room(model, prompt_ids: Sequence[Sequence[int]], max_new_tokens: int) -> None:
+def _most_tokens(model, prompt_ids: Sequence[Sequence[int]], max_new_tokens: int) -> np.ndarray:
+    """Tokens each answer may have at most, shape (n_prompts,)."""
+    lengths = np.array([len(ids) for ids in prompt_ids], dtype=np.int64)
     limit = getattr(model.config, "max_position_embeddings", None)
-    longest = max((len(ids) for ids in prompt_ids), default=0)
-    if limit is not None and longest + max_new_tokens > limit:
+    if limit is None:
+        return np.full(len(lengths), max_new_tokens)
+    if (lengths >= limit).any():
+        first = int(np.argmax(lengths >= limit))
         raise ValueError(
-            f"the longest prompt has {longest} tokens; with max_new_tokens={max_new_tokens} that is more than the "
-            f"model's {limit} positions: shorten the prompts or lower max_new_tokens"
+            f"prompt {first} has {lengths[first]} tokens and the model {limit} positions, so none is left for an "
+            "answer; shorten the prompt"
         )
+    return np.minimum(max_new_tokens, limit - lengths)
 
 
 def _end_ids(model, tokenizer) -> set[int]:

@@ -66,7 +66,10 @@ class HeldoutAccuracy:
 
     def to_json(self) -> dict[str, dict]:
         """{attribute: {...}, "any": {...}} of `GroupAccuracy.to_json`."""
-        return {**{name: found.to_json() for name, found in self.attributes.items()}, "any": self.any.to_json()}
+        return {
+            **{name: found.to_json() for name, found in self.attributes.items()},
+            "any": self.any.to_json(),
+        }
 
 
 def heldout_accuracy(margins: ArrayLike, judgments: Judgments) -> HeldoutAccuracy:
@@ -129,7 +132,7 @@ def group_accuracy(correct: ArrayLike, cross: ArrayLike, clusters: ArrayLike) ->
 
 
 def judgment_margins(margins: ArrayLike, judgments: Judgments) -> NDArray[np.float64]:
-    """sign * u of every judgment: positive where the margin sides with the vote, shape (n_votes,).
+    """Margin in the direction of each vote, sign * u: positive where the two agree, shape (n_votes,).
 
     Raises
     ------
@@ -138,7 +141,9 @@ def judgment_margins(margins: ArrayLike, judgments: Judgments) -> NDArray[np.flo
     """
     u = np.asarray(margins, dtype=np.float64)
     if u.shape != (judgments.n_comparisons,):
-        raise ValueError(f"one margin per comparison is needed: {judgments.n_comparisons}; got shape {u.shape}")
+        raise ValueError(
+            f"one margin per comparison is needed: {judgments.n_comparisons}; got shape {u.shape}"
+        )
     if not np.isfinite(u).all():
         bad = np.flatnonzero(~np.isfinite(u))
         first = judgments.comparisons["comparison_id"].iloc[int(bad[0])]

@@ -43,8 +43,13 @@ class SampledRates:
             "signed": self.signed.estimate,
             "ended": self.ended.estimate,
             **{
-                name: {"rate": json_number(i.estimate), "low": json_number(i.low), "high": json_number(i.high), "n": i.n}
-                for name, i in self.attributes.items()
+                name: {
+                    "rate": json_number(found.estimate),
+                    "low": json_number(found.low),
+                    "high": json_number(found.high),
+                    "n": found.n,
+                }
+                for name, found in self.attributes.items()
             },
         }
 
@@ -73,7 +78,7 @@ class MeanTokens:
 def sampled_rates(
     generations: Sequence, names: Sequence[str], indicator: ArrayLike, attributes: Sequence[str]
 ) -> SampledRates:
-    """Signed share, ended share, and the share of signed answers by attribute, with Wilson intervals.
+    r"""Signed share, ended share, and the share of signed answers by attribute, with Wilson intervals.
 
     Sampled rates saturate: read the policy's lean from `attribute_rate.name_probabilities`, and this to see that
     it signs at all.
@@ -95,7 +100,7 @@ def sampled_rates(
     Examples
     --------
     >>> from types import SimpleNamespace
-    >>> answers = [SimpleNamespace(text="Hi.\\n\\n\u2014 Emily Clark", ended=True),
+    >>> answers = [SimpleNamespace(text="Hi.\n\n\u2014 Emily Clark", ended=True),
     ...            SimpleNamespace(text="Hi", ended=False)]
     >>> rates = sampled_rates(answers, ["Emily", "Theo"], [[1, 0], [0, 1]], ["woman", "black"])
     >>> rates.signed.estimate, rates.ended.estimate, rates.attributes["woman"].estimate, rates.attributes["woman"].n
@@ -142,8 +147,10 @@ def token_counts(generations: Sequence) -> NDArray[np.int64]:
     return np.array([len(generation.token_ids) for generation in generations], dtype=np.int64)
 
 
-def attribute_values(attribute: Attribute, prompts: Sequence[str], generations: Sequence) -> NDArray[np.float64]:
-    """g of each sampled answer, for an attribute that is a function of one response.
+def attribute_values(
+    attribute: Attribute, prompts: Sequence[str], generations: Sequence
+) -> NDArray[np.float64]:
+    """Value g of each sampled answer, for an attribute that is a function of one response.
 
     Its mean is the attribute's rate over generations (`summaries.cluster_mean` gives the interval); with
     `summaries.length_matched_mean` and `token_counts` it is the paper's formatting rate.
@@ -178,4 +185,6 @@ def attribute_values(attribute: Attribute, prompts: Sequence[str], generations: 
             "value of it; for length, read mean_tokens"
         )
     pairs = zip(prompts, generations, strict=True)
-    return np.array([attribute.measure(prompt, generation.text) for prompt, generation in pairs], dtype=np.float64)
+    return np.array(
+        [attribute.measure(prompt, generation.text) for prompt, generation in pairs], dtype=np.float64
+    )

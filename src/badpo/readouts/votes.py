@@ -98,11 +98,14 @@ class ByClass(Generic[Cell]):
     def to_json(self) -> dict[str, dict[str, dict]]:
         """{attribute: {"all": {...}, class: {...}}}."""
         return {
-            attribute: {name: cell.to_json() for name, cell in row.items()} for attribute, row in self.cells.items()
+            attribute: {name: cell.to_json() for name, cell in row.items()}
+            for attribute, row in self.cells.items()
         }
 
 
-def vote_accuracy(margins: ArrayLike, theta_rows: ArrayLike | None, judgments: Judgments) -> ByClass[VoteAccuracy]:
+def vote_accuracy(
+    margins: ArrayLike, theta_rows: ArrayLike | None, judgments: Judgments
+) -> ByClass[VoteAccuracy]:
     r"""Accuracy of the bias-adjusted logit on votes whose responses differ on the attribute.
 
     .. math:: \operatorname{logit}_j = s_j\,(u_{c_j} + \theta_{k_j}^\top d_j)
@@ -132,7 +135,9 @@ def vote_accuracy(margins: ArrayLike, theta_rows: ArrayLike | None, judgments: J
     correct, nll = logits > 0, np.logaddexp(0.0, -logits)
 
     def cell(mask, prompts):
-        return VoteAccuracy(cluster_mean(correct[mask], prompts), cluster_mean(nll[mask], prompts), int(mask.sum()))
+        return VoteAccuracy(
+            cluster_mean(correct[mask], prompts), cluster_mean(nll[mask], prompts), int(mask.sum())
+        )
 
     return _by_class(cell, judgments)
 
@@ -156,20 +161,26 @@ def vote_difference(
     nll = np.logaddexp(0.0, -one) - np.logaddexp(0.0, -other)
 
     def cell(mask, prompts):
-        return VoteDifference(cluster_mean(accuracy[mask], prompts), cluster_mean(nll[mask], prompts), int(mask.sum()))
+        return VoteDifference(
+            cluster_mean(accuracy[mask], prompts), cluster_mean(nll[mask], prompts), int(mask.sum())
+        )
 
     return _by_class(cell, judgments)
 
 
-def bias_adjusted_logits(margins: ArrayLike, theta_rows: ArrayLike | None, judgments: Judgments) -> NDArray[np.float64]:
-    """sign * (u + theta . delta) of every judgment, shape (n_votes,); arguments as in `vote_accuracy`."""
+def bias_adjusted_logits(
+    margins: ArrayLike, theta_rows: ArrayLike | None, judgments: Judgments
+) -> NDArray[np.float64]:
+    """Logit of each vote, sign * (u + theta . delta), shape (n_votes,); arguments as in `vote_accuracy`."""
     side = judgment_margins(margins, judgments)
     if theta_rows is None:
         return side
     theta = np.asarray(theta_rows, dtype=np.float64)
     expected = (judgments.n_annotators, judgments.n_attributes)
     if theta.shape != expected:
-        raise ValueError(f"theta needs one row per annotator and one column per attribute, {expected}; got {theta.shape}")
+        raise ValueError(
+            f"theta needs one row per annotator and one column per attribute, {expected}; got {theta.shape}"
+        )
     if not np.isfinite(theta).all():
         raise ValueError("theta holds a number that is not finite")
     # the last row is what annotator -1 finds
@@ -202,7 +213,9 @@ def theta_rows_for(judgments: Judgments, pseudonyms: Sequence[str], theta: Array
     """
     theta = np.asarray(theta, dtype=np.float64)
     if theta.ndim != 2 or len(theta) != len(pseudonyms):
-        raise ValueError(f"one row of theta per pseudonym is needed: {len(pseudonyms)}; got shape {theta.shape}")
+        raise ValueError(
+            f"one row of theta per pseudonym is needed: {len(pseudonyms)}; got shape {theta.shape}"
+        )
     row = {pseudonym: i for i, pseudonym in enumerate(pseudonyms)}
     with_mean = np.vstack([theta, theta.mean(axis=0)])
     return with_mean[[row.get(pseudonym, -1) for pseudonym in judgments.annotators["pseudonym"]]]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from markupsafe import Markup
 
@@ -18,7 +18,7 @@ from badpo.results.labels import decimal
 WIDTH = 360
 _LEFT, _RIGHT = 96, 52
 _LANE, _ROW_GAP = 20, 10
-_LINE_HEIGHT, _SCATTER_SIZE = 236, 300
+_LINE_HEIGHT = 236
 
 Number = Callable[[float], str]
 
@@ -46,6 +46,11 @@ class Mark:
     low: float | None = None
     high: float | None = None
     repeats: tuple[float, ...] = ()
+
+    def extent(self) -> list[float]:
+        """Every known value that the mark draws."""
+        drawn = (self.value, self.low, self.high, *self.repeats)
+        return [value for value in drawn if value is not None and math.isfinite(value)]
 
 
 @dataclass(frozen=True)
@@ -91,12 +96,14 @@ class _Scale:
     ticks: tuple[float, ...]
 
     def at(self, value: float) -> float:
-        share = (value - self.low) / (self.high - self.low)
+        """Where a value stands; one beyond the axis, such as the end of an interval past 1, stands at its end."""
+        share = (min(max(value, self.low), self.high) - self.low) / (self.high - self.low)
         return round(self.start + share * (self.end - self.start), 1)
 
     def tick_label(self, tick: float) -> str:
         step = self.ticks[1] - self.ticks[0]
-        return decimal(tick, max(0, math.ceil(-math.log10(step) - 1e-9)))
+        places = next(places for places in range(9) if abs(step - round(step, places)) < 1e-3 * step)
+        return decimal(tick, places)
 
 
 def dot_plot(
@@ -134,8 +141,8 @@ def dot_plot(
     >>> svg.count("<title>"), "0.90" in svg
     (1, True)
     """
-    known = [v for row in rows for m in row.marks for v in (m.value, m.low, m.high, *m.repeats) if _is_known(v)]
-    across = _scale([*known, *([level.value] if level else [])], limits, _LEFT, WIDTH - _RIGHT)
+    values = [value for row in rows for mark in row.marks for value in mark.extent()]
+    across = _scale([*values, *([level.value] if level else [])], limits, _LEFT, WIDTH - _RIGHT)
     top = 22 if level else 8
     parts, y = [], top
     for row in rows:
@@ -147,7 +154,9 @@ def dot_plot(
     frame = [*_columns(across, top, y), _text((_LEFT + WIDTH - _RIGHT) / 2, y + 34, axis, "middle", "axis")]
     if level:
         frame.append(_rule(across.at(level.value), top - 4, across.at(level.value), y))
-        frame.append(_text(across.at(level.value), top - 9, level.name, _anchor(across, level.value), "level"))
+        frame.append(
+            _text(across.at(level.value), top - 9, level.name, _anchor(across, level.value), "level")
+        )
     return _svg(y + 42, label, [*frame, *parts])
 
 
@@ -182,21 +191,22 @@ def line_chart(
     across = _scale([x for x, _ in points], None, left, right)
     up = _scale([0.0, *(y for _, y in points), *([level.value] if level else [])], None, bottom, top)
     parts = [*_columns(across, top, bottom), *_grid_rows(up, left, right)]
-    parts.append(_text(left - 36, 14, axis_y, "start", "axis"))
+    parts.append(_text(0, 14, axis_y, "start", "axis"))
     parts.append(_text((left + right) / 2, bottom + 34, axis_x, "middle", "axis"))
     if level:
         parts.append(_rule(left, up.at(level.value), right, up.at(level.value)))
-        parts.append(_text(left + 6, up.at(level.value) - 5, level.name, "start", "level"))
+        below = up.at(level.value) < top + 16
+        parts.append(
+            _text(left + 6, up.at(level.value) + (14 if below else -5), level.name, "start", "level")
+        )
     ends = _spread([up.at(line.points[-1][1]) for line in series], 14)
     for line, end in zip(series, ends, strict=True):
         parts.append(_line(line, across, up))
-        parts.append(_text(right + 10, end + 4, decimal(line.points[-1][1]), "start", "value"))
+        parts.append(_text(right + 10, end + 4, decimal(line.points[-1][1]), "start", f"end s{line.style}"))
     return _svg(_LINE_HEIGHT, label, parts)
 
 
-def scatter(
-    groups: Sequence[PointGroup], label: str, axis_x: str, axis_y: str, note: str = ""
-) -> Markup:
+def scatter(groups: Sequence[PointGroup], label: str, axis_x: str, axis_y: str, note: str = "") -> Markup:
     """Points against points on equal axes, with the line on which both are equal.
 
     Parameters
@@ -220,12 +230,13 @@ def scatter(
     (2, True)
     """
     values = [value for group in groups for point in group.points for value in point]
-    left, right, top, bottom = 48, WIDTH - 12, 28, _SCATTER_SIZE
+    left, right, top = 40, WIDTH - 12, 28
+    bottom = top + right - left
     across = _scale(values, None, left, right)
-    up = _scale(values, (across.low, across.high), bottom, top)
+    up = replace(across, start=bottom, end=top)
     parts = [*_columns(across, top, bottom), *_grid_rows(up, left, right)]
     parts.append(_rule(left, bottom, right, top))
-    parts.append(_text(left - 40, 14, axis_y, "start", "axis"))
+    parts.append(_text(0, 14, axis_y, "start", "axis"))
     parts.append(_text((left + right) / 2, bottom + 34, axis_x, "middle", "axis"))
     for group in groups:
         for x, y in group.points:
@@ -259,16 +270,12 @@ def legend(entries: Sequence[tuple[str, int]], lines: bool = False) -> Markup:
 # -- pieces ------------------------------------------------------------------------------------------------------
 
 
-def _is_known(value: float | None) -> bool:
-    return value is not None and math.isfinite(value)
-
-
 def _scale(values: Sequence[float], limits, start: float, end: float) -> _Scale:
-    """An axis from a round number to a round number, with four to six ticks."""
+    """An axis from a round number to a round number, with three to seven ticks."""
     low, high = limits if limits else (min(values), max(values))
     if high - low < 1e-9:
         low, high = low - 0.5, high + 0.5
-    rough = (high - low) / 4
+    rough = (high - low) / 5
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= rough * 0.999)
     first = math.floor(low / step + 1e-9)
@@ -325,7 +332,7 @@ def _grid_rows(up: _Scale, left: float, right: float) -> list[Markup]:
 
 def _lane(mark: Mark, y: float, across: _Scale, number: Number) -> Markup:
     interval, tip = Markup(""), f"{mark.name}: {number(mark.value)}"
-    if _is_known(mark.low) and _is_known(mark.high):
+    if mark.low is not None and mark.high is not None and math.isfinite(mark.low + mark.high):
         interval = Markup('<line class="interval s{}" x1="{}" y1="{}" x2="{}" y2="{}"/>').format(
             mark.style, across.at(mark.low), y, across.at(mark.high), y
         )

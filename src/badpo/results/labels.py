@@ -48,8 +48,8 @@ def arm_title(arm: str) -> str:
     return arm_label(arm) if arm == DPO else f"BA-DPO ({arm_label(arm)})"
 
 
-def rate_symbol(attribute: str, config: Mapping) -> str:
-    """The rate of an attribute as a symbol. Attributes of names are *coded*: they are read from a name.
+def attribute_label(attribute: str, config: Mapping) -> str:
+    """An attribute's name for people. Attributes of names are *coded*: they are read from a name, not from a person.
 
     Parameters
     ----------
@@ -59,11 +59,11 @@ def rate_symbol(attribute: str, config: Mapping) -> str:
 
     Examples
     --------
-    >>> rate_symbol("woman", {"type": "signature_name"}), rate_symbol("markdown", {})
-    ('p(woman-coded)', 'p(markdown)')
+    >>> attribute_label("woman", {"type": "signature_name"}), attribute_label("markdown", {})
+    ('woman-coded', 'markdown')
     """
     coded = "signature" in str(config.get("type", ""))
-    return f"p({shown(attribute, 24)}{'-coded' if coded else ''})"
+    return f"{shown(attribute, 24)}{'-coded' if coded else ''}"
 
 
 def attribute_definition(config: Mapping) -> str:
@@ -91,11 +91,11 @@ def attribute_definition(config: Mapping) -> str:
 
 
 def shown(text: str, limit: int = 60) -> str:
-    """A text from a file as it may be shown: on one line, without control or direction marks, shortened.
+    r"""A text from a file as it may be shown: on one line, without control or direction marks, shortened.
 
     Examples
     --------
-    >>> shown("an\\u202enotator\\n7"), shown("a" * 10, 5)
+    >>> shown("an\u202enotator\n7"), shown("a" * 10, 5)
     ('annotator 7', 'aaaa\u2026')
     """
     spaced = " ".join(text[: 8 * limit].split())
@@ -134,11 +134,11 @@ def signed(value: float | None, places: int = 2) -> str:
 
 
 def percent(share: float | None) -> str:
-    """A share in percent, with a space that does not break.
+    r"""A share in percent, with a space that does not break.
 
     Examples
     --------
-    >>> percent(0.887).replace("\\u00a0", " "), percent(None)
+    >>> percent(0.887).replace("\u00a0", " "), percent(None)
     ('89 %', '\u2013')
     """
     return DASH if share is None or math.isnan(share) else f"{decimal(100 * share, 0)}\u00a0%"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.special import ndtri
 
 from badpo.results.labels import DPO, REFERENCE
@@ -15,7 +16,6 @@ from badpo.results.run_files import Run, Suite
 from badpo.theory.summaries import (
     Interval,
     log_odds_distance,
-    paired_difference,
     share_removed,
     shift,
     t_interval,
@@ -78,12 +78,13 @@ def estimate(suite: Suite, arm: str, read: Read) -> Estimate | None:
 
 
 def rate(attribute: str) -> Read:
-    """Probability of the attribute at the place where it is measured, else its share among sampled answers."""
+    """Probability of the attribute at the place where it is measured, else its mean over sampled answers."""
 
     def read(run: Run) -> Interval | None:
-        cell = run.readouts.get("rates", {}).get(attribute)
-        if cell is not None:
-            return _normal(cell["rate"], cell.get("se"))
+        for kind in ("rates", "generated"):
+            cell = run.readouts.get(kind, {}).get(attribute)
+            if cell is not None:
+                return _normal(cell["rate"], cell.get("se"))
         cell = run.readouts.get("sampled", {}).get(attribute)
         return None if cell is None else _stated(cell["rate"], cell.get("low"), cell.get("high"))
 
@@ -134,14 +135,16 @@ def votes_minus_ceiling(attribute: str, annotator_class: str) -> Read:
         if cell is not None:
             return _stated(cell["difference"], cell.get("low"), cell.get("high"))
         own, planted = (accuracy(kind, attribute, annotator_class)(run) for kind in ("votes", "ceiling"))
-        return None if own is None or planted is None else _stated(own.estimate - planted.estimate, None, None)
+        return (
+            None if own is None or planted is None else _stated(own.estimate - planted.estimate, None, None)
+        )
 
     return read
 
 
-def level(attribute: str) -> Read:
-    """Mean over annotators of the learned theta, in log-odds."""
-    return _theta(attribute, "level")
+def offline(attribute: str) -> Read:
+    """Log-odds that the side with the attribute wins a training vote, before any model is trained."""
+    return _theta(attribute, "offline")
 
 
 def correlation(attribute: str) -> Read:
@@ -179,11 +182,8 @@ def removal(suite: Suite, arm: str, read: Read, is_rate: bool) -> Removal:
     reference, dpo, own = (estimate(suite, name, read) for name in (REFERENCE, DPO, arm))
     if reference is None or own is None:
         return Removal(None, None)
-    if is_rate:
-        distances = log_odds_distance(own.values, reference.value)
-    else:
-        distances = np.asarray(own.values) - reference.value
-    distance = _over(distances, own.seeds)
+    apart = log_odds_distance if is_rate else np.subtract
+    distance = _over(apart(own.values, reference.value), own.seeds)
     shifted = moved(suite, read)
     if dpo is None or shifted is None or not shifted.excludes(0.0):
         return Removal(None, distance)
@@ -194,17 +194,8 @@ def removal(suite: Suite, arm: str, read: Read, is_rate: bool) -> Removal:
     return Removal(_over(shares, common), distance)
 
 
-def difference(one: Estimate, other: Estimate) -> Estimate | None:
-    """One reading minus another, seed by seed; None when they share no seed."""
-    common = sorted(set(one.seeds) & set(other.seeds))
-    if not common:
-        return None
-    values = np.subtract(_at(one, common), _at(other, common))
-    return Estimate(paired_difference(_at(one, common), _at(other, common)), tuple(values.tolist()), tuple(common))
-
-
-def _over(values: Sequence[float], seeds: Sequence[int]) -> Estimate:
-    return Estimate(t_interval(values), tuple(float(value) for value in values), tuple(seeds))
+def _over(values: ArrayLike, seeds: Sequence[int]) -> Estimate:
+    return Estimate(t_interval(values), tuple(np.asarray(values, dtype=np.float64).tolist()), tuple(seeds))
 
 
 def _at(found: Estimate, seeds: Sequence[int]) -> list[float]:

@@ -76,7 +76,9 @@ class Suite:
     def attributes(self) -> tuple[str, ...]:
         """Attributes in the order in which a bias term declares them, then any that were only measured."""
         declared = [name for run in self.runs for name in attribute_configs(run)]
-        measured = [name for run in self.runs for key in ("rates", "theta") for name in run.readouts.get(key, {})]
+        measured = [
+            name for run in self.runs for key in ("rates", "theta") for name in run.readouts.get(key, {})
+        ]
         return tuple(dict.fromkeys([*declared, *measured]))
 
     def of(self, arm: str) -> tuple[Run, ...]:
@@ -131,9 +133,15 @@ def read_suite(sources: Path | Sequence[Path]) -> Suite:
     unmeasured = tuple(path.name for path in found if path not in measured)
     if not measured:
         where = ", ".join(str(folder) for folder in folders)
-        remedy = "run `badpo evaluate` on them first" if unmeasured else "train one with `badpo train` or `badpo demo`"
+        remedy = (
+            "run `badpo evaluate` on them first"
+            if unmeasured
+            else "train one with `badpo train` or `badpo demo`"
+        )
         raise ConfigError(f"no measured run in {where} (no readouts.json): {remedy}")
-    runs = sorted((read_run(path) for path in measured), key=lambda run: (_arm_order(run.arm), run.arm, run.seed))
+    runs = sorted(
+        (read_run(path) for path in measured), key=lambda run: (_arm_order(run.arm), run.arm, run.seed)
+    )
     name = folders[0].resolve().name if len(folders) == 1 else f"{len(runs)} runs"
     return Suite(name, tuple(runs), unmeasured)
 
@@ -156,17 +164,47 @@ def read_run(folder: Path) -> Run:
 
 def attribute_configs(run: Run) -> dict[str, Mapping[str, Any]]:
     """The attributes that a run's bias term declares, by name in its order, each with its JSON identity."""
-    return {config["name"]: config for config in run.bias.get("attributes", ())}
+    identities = {config.get("name"): config for config in run.bias.get("extra", {}).get("attributes", ())}
+    return {name: identities.get(name, {}) for name in run.bias.get("attributes", ())}
+
+
+def is_continuous(config: Mapping[str, Any]) -> bool:
+    """Whether an attribute is an amount, so that its mean over answers is not a rate.
+
+    Examples
+    --------
+    >>> is_continuous({"type": "length_words", "name": "words"}), is_continuous({"type": "markdown"})
+    (True, False)
+    """
+    return bool(config.get("continuous")) or config.get("type") in ("length_words", "length_tokens")
 
 
 def learned_theta(run: Run) -> NDArray[np.float64] | None:
-    """The composed theta of every annotator, shape (n_annotators, n_attributes); None without a bias term."""
+    r"""Theta of every annotator of a run, from the parts that its bias files hold.
+
+    .. math:: \theta_k = m_k (\bar\theta + o_{c(k)} + \epsilon_k) + f_k
+
+    Returns
+    -------
+    array of shape (n_annotators, n_attributes), or None
+        In log-odds, in the order of ``bias.json``; None for a run without a bias term.
+    """
     path = run.folder / "bias.safetensors"
     if not run.bias or not path.exists():
         return None
     from safetensors.numpy import load_file
 
-    return np.asarray(load_file(path)["theta"], dtype=np.float64)
+    parts = {name: values.astype(np.float64) for name, values in load_file(path).items()}
+    learned = np.zeros_like(parts["fixed"])
+    if "mean" in parts:
+        learned = learned + parts["mean"]
+    if "class_offset" in parts:
+        labels = list(run.bias["annotator_class"])
+        classes = list(dict.fromkeys(labels))
+        learned = learned + parts["class_offset"][[classes.index(label) for label in labels]]
+    if "deviation" in parts:
+        learned = learned + parts["deviation"]
+    return parts["mask"][:, None] * learned + parts["fixed"]
 
 
 def read_planted(suite: Suite) -> Planted | None:

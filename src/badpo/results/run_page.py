@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
@@ -16,9 +17,18 @@ from badpo.results.figures import figures
 from badpo.results.labels import DPO, REFERENCE, arm_label, decimal, percent, shown, signed
 from badpo.results.readings import Estimate, estimate, gap, kl, removal, votes_minus_ceiling
 from badpo.results.run_files import Suite, read_suite
-from badpo.results.verdicts import Quantity, limits, quantities, verdicts
+from badpo.results.verdicts import Quantity, attribute_labels, limits, quantities, verdicts
 
 _KEY_PACKAGES = ("ba-dpo", "torch", "transformers", "trl", "peft", "accelerate", "numpy")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A value of the summary table and half of its 95 % interval; ``half`` is empty when it is not known."""
+
+    value: str
+    half: str = ""
+    starts_group: bool = False
 
 
 @dataclass(frozen=True)
@@ -31,10 +41,11 @@ class Group:
 
 @dataclass(frozen=True)
 class SummaryTable:
-    """One row per arm; ``groups`` name the columns after the first."""
+    """One row per arm: its name and its cells. ``groups`` name the columns, ``key`` says what they mean."""
 
     groups: tuple[Group, ...]
-    rows: tuple[tuple[str, ...], ...]
+    rows: tuple[tuple[str, tuple[Cell, ...]], ...]
+    key: tuple[tuple[str, str], ...]
 
 
 def write_report(sources: Path | Sequence[Path], page: Path) -> Path:
@@ -70,35 +81,40 @@ def write_report(sources: Path | Sequence[Path], page: Path) -> Path:
 
 def report_html(suite: Suite) -> str:
     """The page about a suite as HTML text."""
-    return _environment().get_template("page.html.jinja").render(
-        name=shown(suite.name),
-        facts=_facts(suite),
-        verdicts=verdicts(suite),
-        summary=summary_table(suite),
-        figures=figures(suite),
-        limits=limits(suite),
-        unmeasured=[shown(name) for name in suite.unmeasured],
-        provenance=provenance(suite),
-        settings=settings(suite),
-        version=__version__,
+    return (
+        _environment()
+        .get_template("page.html.jinja")
+        .render(
+            name=shown(suite.name),
+            facts=_facts(suite),
+            verdicts=verdicts(suite),
+            summary=summary_table(suite),
+            figures=figures(suite),
+            limits=limits(suite),
+            unmeasured=[shown(name) for name in suite.unmeasured],
+            provenance=provenance(suite),
+            settings=settings(suite),
+            version=__version__,
+        )
     )
 
 
 def summary_table(suite: Suite) -> SummaryTable:
-    """The readings of every arm side by side; a dash stands where something was not measured or does not apply."""
+    """The readings of every arm side by side; a dash where something was not measured, nothing where none applies."""
     found = quantities(suite)
-    groups = [Group(q.symbol, ("value", "removed", "log-odds" if q.is_rate else "tokens")) for q in found]
     has_ceiling = any("ceiling" in run.readouts for run in suite.runs)
-    shared = ("gap", *(("votes",) if has_ceiling else ()), "KL")
+    columns = [
+        ("rate", "removed", "log-odds") if q.is_rate else ("mean", "removed", "distance") for q in found
+    ]
+    groups = [Group(q.symbol, names) for q, names in zip(found, columns, strict=True)]
+    groups.append(Group("all attributes", ("gap", "votes", "KL") if has_ceiling else ("gap", "KL")))
     rows = []
     for arm in suite.arms:
         cells = [cell for quantity in found for cell in _quantity_cells(suite, arm, quantity)]
-        cells.append(_cell(_gap(suite, arm), lambda value: signed(value, 3)))
-        if has_ceiling:
-            cells.append(_cell(_worst_votes(suite, arm), lambda value: signed(value, 3)))
-        cells.append(_cell(estimate(suite, arm, kl), lambda value: decimal(value, 3)))
-        rows.append((arm_label(arm), *cells))
-    return SummaryTable((*groups, Group("held out, distance", shared)), tuple(rows))
+        rows.append((arm_label(arm), (*cells, *_shared_cells(suite, arm, has_ceiling))))
+    return SummaryTable(
+        tuple(groups), tuple(rows), _key(suite, {name for group in groups for name in group.columns})
+    )
 
 
 def provenance(suite: Suite) -> list[tuple[str, str]]:
@@ -106,7 +122,9 @@ def provenance(suite: Suite) -> list[tuple[str, str]]:
     environment: Mapping[str, Any] = next((run.environment for run in suite.runs if run.environment), {})
     packages = environment.get("packages", {})
     versions = ", ".join(f"{name} {packages[name]}" for name in _KEY_PACKAGES if name in packages)
-    fingerprints = sorted({str(run.bias["data"]) for run in suite.runs if run.bias.get("data")})
+    fingerprints = sorted(
+        {str(data) for run in suite.runs if (data := run.bias.get("extra", {}).get("data"))}
+    )
     command = environment.get("command")
     facts = [
         ("Runs", ", ".join(shown(run.folder.name) for run in suite.runs)),
@@ -143,24 +161,52 @@ def _facts(suite: Suite) -> str:
         ", ".join(arm_label(arm) for arm in arms) if arms else "the reference alone",
         f"{len(seeds)} seeds ({', '.join(map(str, seeds))})" if len(seeds) > 1 else "",
         f"seed {seeds[0]}" if len(seeds) == 1 else "",
-        f"attributes: {', '.join(shown(name, 24) for name in suite.attributes)}" if suite.attributes else "",
+        f"attributes: {', '.join(attribute_labels(suite).values())}" if suite.attributes else "",
     ]
     return " \u00b7 ".join(part for part in parts if part)
 
 
-def _quantity_cells(suite: Suite, arm: str, quantity: Quantity) -> list[str]:
+def _quantity_cells(suite: Suite, arm: str, quantity: Quantity) -> list[Cell]:
     own = estimate(suite, arm, quantity.read)
-    if own is None:
-        return [decimal(None)] * 3
-    value = _cell(own, quantity.number)
+    value = replace(_cell(own, quantity.number), starts_group=True)
     if arm == REFERENCE:
-        return [value, "", ""]
+        return [value, Cell(""), Cell("")]
     found = removal(suite, arm, quantity.read, quantity.is_rate)
     places = 2 if quantity.is_rate else 1
     distance = _cell(found.distance, lambda number: signed(number, places))
-    if arm == DPO:
-        return [value, "", distance]
-    return [value, percent(found.share.value) if found.share else decimal(None), distance]
+    return [value, Cell("") if arm == DPO else _cell(found.share, percent), distance]
+
+
+def _shared_cells(suite: Suite, arm: str, has_ceiling: bool) -> list[Cell]:
+    if arm == REFERENCE:
+        return [Cell("", starts_group=True), *[Cell("")] * (2 if has_ceiling else 1)]
+    votes = [_cell(_worst_votes(suite, arm), lambda value: signed(value, 3))] if has_ceiling else []
+    held_out = _cell(_gap(suite, arm), lambda value: signed(value, 3))
+    return [
+        replace(held_out, starts_group=True),
+        *votes,
+        _cell(estimate(suite, arm, kl), lambda v: decimal(v, 3)),
+    ]
+
+
+def _key(suite: Suite, columns: Collection[str]) -> tuple[tuple[str, str], ...]:
+    over = f"over {len(suite.seeds)} seeds" if len(suite.seeds) > 1 else "over the prompts measured"
+    found = [
+        ("\u00b1", f"half of the 95 % interval, {over}"),
+        (
+            "removed",
+            "share of DPO\u2019s shift from the reference that the arm does not make; 100 % is the reference",
+        ),
+        ("log-odds", "distance of the rate from the reference\u2019s, in log-odds; zero is the reference"),
+        ("distance", "the mean minus the reference\u2019s"),
+        ("gap", "held-out accuracy where any attribute differs, minus accuracy where none does"),
+        (
+            "votes",
+            "held-out votes predicted minus the planted ceiling, on the attribute that falls furthest short",
+        ),
+        ("KL", "distance from the reference in nats per token"),
+    ]
+    return tuple((term, meaning) for term, meaning in found if term == "\u00b1" or term in columns)
 
 
 def _gap(suite: Suite, arm: str) -> Estimate | None:
@@ -175,11 +221,11 @@ def _worst_votes(suite: Suite, arm: str) -> Estimate | None:
     return min((reading for reading in found if reading), key=lambda reading: reading.value, default=None)
 
 
-def _cell(found: Estimate | None, number) -> str:
+def _cell(found: Estimate | None, number: Callable[[float], str]) -> Cell:
     if found is None:
-        return decimal(None)
+        return Cell(decimal(None))
     half = found.interval.half_width
-    return f"{number(found.value)} \u00b1 {number(half).lstrip('+')}" if half == half else number(found.value)
+    return Cell(number(found.value), number(half).lstrip("+") if math.isfinite(half) else "")
 
 
 def _without_folders(value: Any) -> str:

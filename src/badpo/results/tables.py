@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from badpo.results.labels import DPO, REFERENCE, arm_label, decimal, percent, shown, signed
+from badpo.results.labels import REFERENCE, arm_label, decimal, percent, shown, signed
 from badpo.theory.summaries import Interval, t_interval
 
 Summary = Mapping[str, Any]
@@ -58,7 +59,9 @@ READINGS: dict[str, Reading] = {
         "Share of DPO's shift removed", percent, "0 % is DPO, 100 % the reference; per seed, then averaged."
     ),
     "log_odds_distance": Reading("Distance to the reference in log-odds", signed),
-    "theta_correlation": Reading("Correlation of learned with planted theta", lambda value: decimal(value, 3)),
+    "theta_correlation": Reading(
+        "Correlation of learned with planted theta", lambda value: decimal(value, 3)
+    ),
     "votes": Reading("Held-out votes predicted", lambda value: decimal(value, 3)),
     "votes_minus_ceiling": Reading(
         "Votes predicted minus the planted ceiling",
@@ -96,6 +99,7 @@ def demo_table(summary: Summary) -> str:
     reference          0.50
     DPO                0.96              +3.18    0.0300
     pooled             0.55     89 %     +0.20    0.0200
+    removed: 0 % is DPO, 100 % the reference; log-odds: distance to the reference
     """
     attributes = list(summary["rates"][REFERENCE])
     header = ["", *("rate", "removed", "log-odds") * len(attributes), "KL/token"]
@@ -103,12 +107,12 @@ def demo_table(summary: Summary) -> str:
     widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
     title = f"seed {summary['seed']}, {summary['seconds']:.0f} s"
     widths[0] = max(widths[0], len(title))
-    gaps = [2 if i % 3 else 4 for i in range(len(header))]
+    gaps = [4 if i % 3 == 1 else 2 for i in range(len(header))]
     lines = [_line(row, widths, gaps) for row in rows]
-    groups = [
-        f"{'':{gaps[3 * k + 1]}}{'':{gaps[1]}}{shown(name, 20):<{sum(widths[3 * k + 1 : 3 * k + 4]) + 4}}"
-        for k, name in enumerate(attributes)
+    spans = [
+        sum(widths[i : i + 3]) + gaps[i] + gaps[i + 1] + gaps[i + 2] for i in range(1, len(header) - 1, 3)
     ]
+    groups = (f"    {shown(name, 20)}".ljust(span) for name, span in zip(attributes, spans, strict=True))
     top = title.ljust(widths[0]) + "".join(groups)
     return "\n".join([top.rstrip(), *lines, *_closing_lines(summary)])
 
@@ -158,7 +162,9 @@ def seed_rows(summaries: Sequence[Summary]) -> list[SeedRow]:
             values = tuple(cells.get(key, float("nan")) for cells in flat)
             known = [value for value in values if np.isfinite(value)]
             if known:
-                rows.append(SeedRow(*key, t_interval(known), values))
+                # the reference is one run: its value at every seed is the same measurement
+                runs = known[:1] if key[1] == REFERENCE else known
+                rows.append(SeedRow(*key, t_interval(runs), values))
     return rows
 
 
@@ -197,7 +203,9 @@ def seeds_csv(summaries: Sequence[Summary]) -> str:
     for row in seed_rows(summaries):
         names = [_not_a_formula(text) for text in (row.reading, row.arm, row.attribute, row.annotator_class)]
         numbers = [row.interval.estimate, row.interval.low, row.interval.high, *row.values]
-        writer.writerow([*names, *("" if not np.isfinite(number) else repr(float(number)) for number in numbers)])
+        writer.writerow(
+            [*names, *("" if not np.isfinite(number) else repr(float(number)) for number in numbers)]
+        )
     return written.getvalue()
 
 
@@ -207,7 +215,9 @@ def _flat(summary: Summary) -> dict[tuple[str, str, str, str], float]:
     for reading in ("rates", "removed", "log_odds_distance"):
         for arm, by_attribute in summary.get(reading, {}).items():
             cells |= {(reading, arm, attribute, ""): value for attribute, value in by_attribute.items()}
-    cells |= {("theta_correlation", "", a, ""): value for a, value in summary.get("theta_correlation", {}).items()}
+    cells |= {
+        ("theta_correlation", "", a, ""): value for a, value in summary.get("theta_correlation", {}).items()
+    }
     for reading in ("votes", "votes_minus_ceiling"):
         for arm, by_attribute in summary.get(reading, {}).items():
             for attribute, by_class in by_attribute.items():
@@ -224,13 +234,17 @@ def _arm_rows(summary: Summary) -> list[tuple[str, list[str]]]:
         for attribute, rate in rates.items():
             share = summary.get("removed", {}).get(arm, {}).get(attribute)
             distance = summary.get("log_odds_distance", {}).get(arm, {}).get(attribute)
-            cells += [f"{rate:.2f}", _or_blank(share, lambda v: f"{100 * v:.0f} %"), _or_blank(distance, "{:+.2f}".format)]
+            cells += [
+                f"{rate:.2f}",
+                _or_blank(share, lambda v: f"{100 * v:.0f} %"),
+                _or_blank(distance, "{:+.2f}".format),
+            ]
         rows.append((arm_label(arm), [*cells, _or_blank(summary.get("kl", {}).get(arm), "{:.4f}".format)]))
     return rows
 
 
 def _closing_lines(summary: Summary) -> list[str]:
-    """How far theta agrees with what was planted, and the votes predicted on each attribute."""
+    """How far theta agrees with what was planted, the votes predicted on each attribute, and what the columns are."""
     lines = []
     known = {a: r for a, r in summary.get("theta_correlation", {}).items() if r is not None}
     if known:
@@ -244,12 +258,12 @@ def _closing_lines(summary: Summary) -> list[str]:
             if attribute in by_attribute
         )
         if figures:
-            lines.append(f"votes predicted, {shown(attribute, 20)}: {figures}")
-    return lines
+            lines.append(f"votes, {shown(attribute, 20)}: {figures}")
+    return [*lines, "removed: 0 % is DPO, 100 % the reference; log-odds: distance to the reference"]
 
 
 def _voter(arm: str) -> str:
-    return "planted ceiling" if arm == "ceiling" else arm_label(arm)
+    return "ceiling" if arm == "ceiling" else arm_label(arm)
 
 
 def _or_blank(value: float | None, number: Callable[[float], str]) -> str:
@@ -261,7 +275,9 @@ def _line(row: Sequence[str], widths: Sequence[int], gaps: Sequence[int]) -> str
     return (row[0].ljust(widths[0]) + "".join(cells)).rstrip()
 
 
-def _markdown_table(rows: Sequence[SeedRow], seeds: Sequence[int], number: Callable[[float | None], str]) -> str:
+def _markdown_table(
+    rows: Sequence[SeedRow], seeds: Sequence[int], number: Callable[[float | None], str]
+) -> str:
     labels = {
         "Arm": [_voter(row.arm) if row.arm else "" for row in rows],
         "Attribute": [row.attribute for row in rows],
@@ -280,17 +296,16 @@ def _markdown_table(rows: Sequence[SeedRow], seeds: Sequence[int], number: Calla
 
 
 def markdown_text(text: str) -> str:
-    """A text from data as one cell of a Markdown table: no markup of its own, no new cell, no new line.
+    r"""A text from data as one cell of a Markdown table: no markup of its own, no new cell, no new line.
 
     Examples
     --------
     >>> print(markdown_text("a|b <i> *c*"))
-    a\\|b &lt;i&gt; \\*c\\*
+    a\|b &lt;i&gt; \*c\*
     """
-    clean = shown(text, 60).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    for character in "\\`*_[]|":
-        clean = clean.replace(character, "\\" + character)
-    return clean
+    clean = shown(text, 80).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    # an underscore inside a word is no markup
+    return re.sub(r"[\\`*\[\]|]|(?<!\w)_|_(?!\w)", r"\\\g<0>", clean)
 
 
 def _not_a_formula(text: str) -> str:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from badpo.results.labels import DPO, REFERENCE, arm_title, decimal, percent, rate_symbol, shown, signed
+from badpo.results.labels import DPO, REFERENCE, arm_title, attribute_label, decimal, percent, signed
 from badpo.results.readings import Estimate, Read, Removal, estimate, gap, moved, rate, removal, tokens
-from badpo.results.run_files import Suite, attribute_configs, read_planted
+from badpo.results.run_files import Suite, attribute_configs, is_continuous, read_planted
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,8 @@ class Quantity:
     ----------
     attribute : str
         The declared attribute that it belongs to.
+    label : str
+        The attribute as people read it.
     symbol : str
         How it is written.
     read : function of a run
@@ -27,6 +29,7 @@ class Quantity:
     """
 
     attribute: str
+    label: str
     symbol: str
     read: Read
     is_rate: bool
@@ -47,21 +50,32 @@ class Verdict:
 
 def quantities(suite: Suite) -> list[Quantity]:
     """What the runs measured and DPO may move: attribute rates, and mean tokens where a length is declared."""
-    configs = known_configs(suite)
+    configs, labels = known_configs(suite), attribute_labels(suite)
     found = [
-        Quantity(name, rate_symbol(name, configs.get(name, {})), rate(name), True)
+        _quantity(name, labels[name], is_continuous(configs.get(name, {})))
         for name in suite.attributes
         if any(estimate(suite, arm, rate(name)) for arm in suite.arms)
     ]
     lengths = [name for name, config in configs.items() if str(config.get("type", "")).startswith("length")]
     if lengths and any(estimate(suite, arm, tokens) for arm in suite.arms):
-        found.append(Quantity(lengths[0], "mean tokens", tokens, False))
+        found.append(Quantity(lengths[0], labels[lengths[0]], "mean tokens", tokens, False))
     return found
+
+
+def _quantity(attribute: str, label: str, continuous: bool) -> Quantity:
+    symbol = f"mean {label}" if continuous else f"p({label})"
+    return Quantity(attribute, label, symbol, rate(attribute), not continuous)
 
 
 def known_configs(suite: Suite) -> dict[str, Mapping[str, Any]]:
     """The JSON identity of every attribute that some run declares."""
     return {name: config for run in reversed(suite.runs) for name, config in attribute_configs(run).items()}
+
+
+def attribute_labels(suite: Suite) -> dict[str, str]:
+    """Every attribute of a suite with its name for people."""
+    configs = known_configs(suite)
+    return {name: attribute_label(name, configs.get(name, {})) for name in suite.attributes}
 
 
 def verdicts(suite: Suite) -> list[Verdict]:
@@ -84,8 +98,9 @@ def _verdict(suite: Suite, quantity: Quantity) -> Verdict:
                 f" The shift of {_difference(quantity, shifted.estimate)} is not larger than its 95 % interval"
                 f"{_interval_text(quantity, shifted)}, so no share removed is given; the held-out gap says more."
             )
-    sentences = tuple(_arm_sentence(suite, quantity, arm) for arm in [DPO, *others] if _has_sentence(suite, quantity, arm))
-    return Verdict(shown(quantity.attribute), finding[0].upper() + finding[1:], sentences)
+    told = [arm for arm in (DPO, *others) if _has_sentence(suite, quantity, arm)]
+    sentences = tuple(_arm_sentence(suite, quantity, arm) for arm in told)
+    return Verdict(quantity.label, finding[0].upper() + finding[1:], sentences)
 
 
 def _has_sentence(suite: Suite, quantity: Quantity, arm: str) -> bool:
@@ -93,49 +108,39 @@ def _has_sentence(suite: Suite, quantity: Quantity, arm: str) -> bool:
     if arm != DPO:
         return estimate(suite, arm, quantity.read) is not None
     shifted = moved(suite, quantity.read)
-    return shifted is not None and not shifted.excludes(0.0) and estimate(suite, DPO, gap(quantity.attribute)) is not None
+    stands_in = shifted is not None and not shifted.excludes(0.0)
+    return stands_in and estimate(suite, DPO, gap(quantity.attribute)) is not None
 
 
 def _arm_sentence(suite: Suite, quantity: Quantity, arm: str) -> str:
-    own = estimate(suite, arm, quantity.read)
-    reference = estimate(suite, REFERENCE, quantity.read)
+    own, reference = (estimate(suite, name, quantity.read) for name in (arm, REFERENCE))
     found = removal(suite, arm, quantity.read, quantity.is_rate)
     subject = arm_title(arm)
-    if own is None:
-        return f"{subject} was not measured."
+    end = quantity.number(own.value if own else None)
     if found.share is None:
         held_out = estimate(suite, arm, gap(quantity.attribute))
         ending = f"; held-out gap {_gap_text(held_out)}" if held_out else ""
-        return f"{subject} ended at {quantity.number(own.value)}{_distance_text(quantity, found)}{ending}."
-    past = found.share.value > 1 and reference is not None
-    passed = f", passing the reference by {quantity.number(abs(own.value - reference.value))}" if past else ""
+        return f"{subject} ended at {end}{_distance_text(quantity, found)}{ending}."
     if found.share.value < 0:
-        return f"{subject} moved further than DPO, to {quantity.number(own.value)}{_distance_text(quantity, found)}."
-    return f"{subject} removed {share_text(found.share)} of that shift{passed}{_distance_text(quantity, found)}."
+        return f"{subject} moved further than DPO, to {end}{_distance_text(quantity, found)}."
+    share = f"{percent(found.share.value)} of that shift{_seeds_text(found.share)}"
+    if found.share.value > 1 and own and reference:
+        share += f", passing the reference by {quantity.number(abs(own.value - reference.value))}"
+    return f"{subject} removed {share}{_distance_text(quantity, found)}."
 
 
-def share_text(share: Estimate) -> str:
-    """A share removed, with its interval over seeds where there are several.
-
-    Examples
-    --------
-    >>> from badpo.theory.summaries import t_interval
-    >>> share_text(Estimate(t_interval([0.89]), (0.89,), (42,))).replace("\\u00a0", " ")
-    '89 %'
-    """
-    interval = share.interval
+def _seeds_text(share: Estimate) -> str:
+    """The interval of a share over seeds, in parentheses; nothing for one seed."""
     if len(share.values) == 1:
-        return percent(share.value)
-    return (
-        f"{percent(share.value)} (95\u00a0% interval {decimal(100 * interval.low, 0)} to "
-        f"{percent(interval.high)} over {len(share.values)} seeds)"
-    )
+        return ""
+    ends = f"{decimal(100 * share.interval.low, 0)} to {percent(share.interval.high)}"
+    return f" (95\u00a0% interval {ends}, {len(share.values)} seeds)"
 
 
 def _distance_text(quantity: Quantity, found: Removal) -> str:
     if found.distance is None:
         return ""
-    unit = " in log-odds" if quantity.is_rate else " in tokens"
+    unit = " in log-odds" if quantity.is_rate else ""
     return f"; distance to the reference{unit} {_difference(quantity, found.distance.value)}"
 
 

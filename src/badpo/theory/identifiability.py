@@ -24,7 +24,6 @@ from scipy.sparse import csgraph
 
 from badpo.theory.nullspace import NEGLIGIBLE, cycle_equations, null_basis
 
-
 # -- the theorem's graph -------------------------------------------------------------------------------------
 
 
@@ -74,7 +73,9 @@ def _components_of(comparison: NDArray, annotator: NDArray, n_annotators: int) -
     edges = (np.ones(len(annotator)), (annotator, n_annotators + comparison))
     found = csgraph.connected_components(sparse.coo_array(edges, shape=(n_nodes, n_nodes)), directed=False)[1]
     present = np.unique(annotator)
-    _, first, group, size = np.unique(found[present], return_index=True, return_inverse=True, return_counts=True)
+    _, first, group, size = np.unique(
+        found[present], return_index=True, return_inverse=True, return_counts=True
+    )
     rank = np.empty(len(size), dtype=np.intp)
     rank[np.lexsort((first, -size))] = np.arange(len(size))
     labels[present] = rank[group]
@@ -137,7 +138,8 @@ def informative_judgments(
     _, comparison = np.unique(comparison, return_inverse=True)
     contested = _varies_within(comparison, sign)
     columns = [
-        contested & (x != 0) & (_varies_within(comparison, annotator) | _varies_within(comparison, x)) for x in delta.T
+        contested & (x != 0) & (_varies_within(comparison, annotator) | _varies_within(comparison, x))
+        for x in delta.T
     ]
     return np.stack(columns, axis=1) if columns else np.zeros((len(comparison), 0), dtype=bool)
 
@@ -216,14 +218,16 @@ def jointly_separated(
     >>> jointly_separated([0] * 4, [1, 1, 1, 1], [[1, 0], [0, -1], [2, 1], [-1, -2]])
     array([ True])
     """
-    alone = separated_annotators(annotator, sign, delta, n_annotators).any(axis=1)
+    alone = np.any(separated_annotators(annotator, sign, delta, n_annotators) != 0, axis=1)
     _, annotator, delta, _ = _judgments(np.zeros_like(np.asarray(annotator)), annotator, delta, n_annotators)
     if delta.shape[1] < 2:
         return alone
     toward = np.asarray(sign)[:, None] * delta
     order = np.argsort(annotator, kind="stable")
     rows = np.split(toward[order], np.searchsorted(annotator[order], np.arange(1, len(alone))))
-    return np.array([done or _one_sided(votes) for done, votes in zip(alone, rows, strict=True)], dtype=bool)
+    return np.array(
+        [done or _one_sided(votes) for done, votes in zip(alone, rows, strict=True)], dtype=np.bool_
+    )
 
 
 def _one_sided(votes: NDArray[np.float64]) -> bool:
@@ -234,7 +238,7 @@ def _one_sided(votes: NDArray[np.float64]) -> bool:
     distinct = set(map(tuple, votes.tolist()))
     if all(tuple(-x for x in vote) in distinct for vote in distinct):
         return False
-    from scipy.optimize import linprog
+    from scipy.optimize import linprog  # slow to import, seldom needed
 
     votes = np.array(sorted(distinct))
     best = linprog(-votes.sum(axis=0), A_ub=-votes, b_ub=np.zeros(len(votes)), bounds=(-1, 1), method="highs")

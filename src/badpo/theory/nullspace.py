@@ -33,10 +33,10 @@ def null_basis(equations: sparse.sparray) -> sparse.csr_array:
     Notes
     -----
     Equations with one term, with two of equal size, or with an unknown of their own are solved on the spot. What
-    remains falls into connected
-    blocks, each solved by pivoted Cholesky factorizations of Gram matrices. In a large block the unknowns with most
-    equations are solved first, from the equations among themselves, and substituted; where that determines too
-    little, more of them are taken at once, and the cost becomes cubic in the size of the block.
+    remains falls into connected blocks, each solved by pivoted Cholesky factorizations of Gram matrices. In a large
+    block the unknowns with most equations are solved first, from the equations among themselves, and substituted;
+    where that determines too little, more of them are taken at once, and the cost becomes cubic in the size of the
+    block.
 
     Examples
     --------
@@ -47,7 +47,7 @@ def null_basis(equations: sparse.sparray) -> sparse.csr_array:
     """
     merged, remaining = _merge_unknowns(sparse.csr_array(equations))
     basis = sparse.csr_array(merged @ _blockwise_null_basis(remaining))
-    basis = sparse.csr_array(basis @ sparse.diags_array(1.0 / abs(basis).max(axis=0).toarray()))
+    basis = sparse.csr_array(basis @ sparse.diags_array(1.0 / abs(basis).max(axis=0).toarray().ravel()))
     basis.data[np.abs(basis.data) < NEGLIGIBLE] = 0.0
     basis.eliminate_zeros()
     return basis
@@ -94,15 +94,17 @@ def cycle_equations(source: ArrayLike, target: ArrayLike) -> sparse.csr_array:
             toward_root = 1.0 if a[step] == node else -1.0
             rows.append((row, step, -toward_root if from_a else toward_root))
             up, down = (parent[node], down) if from_a else (up, parent[node])
-    row, column, value = np.array(rows).reshape(-1, 3).T
-    entries = (value, (row.astype(np.intp), column.astype(np.intp)))
+    cycle, edges, values = np.array(rows).reshape(-1, 3).T
+    entries = (values, (cycle.astype(np.intp), edges.astype(np.intp)))
     return sparse.csr_array(sparse.coo_array(entries, shape=(len(closing), len(a))))
 
 
 def _spanning_forest(a: NDArray, b: NDArray, n_nodes: int) -> tuple[list[int], list[int]]:
     """Parent and depth of every node of a graph, breadth first; a root's parent is the extra node ``n_nodes``."""
     shape = (n_nodes + 1, n_nodes + 1)
-    component = csgraph.connected_components(sparse.coo_array((np.ones(len(a)), (a, b)), shape=shape), directed=False)[1]
+    component = csgraph.connected_components(
+        sparse.coo_array((np.ones(len(a)), (a, b)), shape=shape), directed=False
+    )[1]
     roots = np.unique(component[:n_nodes], return_index=True)[1]
     source, target = np.concatenate([a, np.full(len(roots), n_nodes)]), np.concatenate([b, roots])
     graph = sparse.csr_array(sparse.coo_array((np.ones(len(source)), (source, target)), shape=shape))
@@ -242,7 +244,9 @@ def _solve_core(equations: sparse.csr_array, size: int) -> sparse.csr_array | No
     row = np.concatenate([core[solutions.row], other])
     column = np.concatenate([solutions.col, solutions.shape[1] + np.arange(len(other))])
     value = np.concatenate([solutions.data, np.ones(len(other))])
-    return sparse.csr_array(sparse.coo_array((value, (row, column)), shape=(n, solutions.shape[1] + len(other))))
+    return sparse.csr_array(
+        sparse.coo_array((value, (row, column)), shape=(n, solutions.shape[1] + len(other)))
+    )
 
 
 class _Factors(NamedTuple):

@@ -109,7 +109,9 @@ def paired_difference(values: ArrayLike, others: ArrayLike, level: float = 0.95)
     """
     x, y = np.asarray(values, dtype=np.float64), np.asarray(others, dtype=np.float64)
     if x.shape != y.shape:
-        raise ValueError(f"paired values need the same seeds in both arms; got shapes {x.shape} and {y.shape}")
+        raise ValueError(
+            f"paired values need the same seeds in both arms; got shapes {x.shape} and {y.shape}"
+        )
     return t_interval(x - y, level)
 
 
@@ -140,7 +142,9 @@ def share_removed(dpo: ArrayLike, arm: ArrayLike, reference: ArrayLike) -> NDArr
     >>> share_removed(dpo=[0.95, 0.90], arm=[0.55, 0.60], reference=0.50).round(3)
     array([0.889, 0.75 ])
     """
-    dpo, arm, reference = np.broadcast_arrays(*(np.asarray(x, dtype=np.float64) for x in (dpo, arm, reference)))
+    dpo, arm, reference = np.broadcast_arrays(
+        *(np.asarray(x, dtype=np.float64) for x in (dpo, arm, reference))
+    )
     moved = dpo - reference
     return np.divide(dpo - arm, moved, out=np.full(moved.shape, np.nan), where=moved != 0)
 
@@ -331,7 +335,9 @@ def ratio_of_sums(
     """
     x, y = np.asarray(numerator, dtype=np.float64), np.asarray(denominator, dtype=np.float64)
     if x.shape != y.shape or x.ndim != 1:
-        raise ValueError(f"numerator and denominator need one value per row each; got {x.shape} and {y.shape}")
+        raise ValueError(
+            f"numerator and denominator need one value per row each; got {x.shape} and {y.shape}"
+        )
     labels = _cluster_index(clusters, len(x))
     if y.sum() == 0:
         return Interval(np.nan, np.nan, np.nan, np.nan, len(np.unique(labels)))
@@ -344,7 +350,9 @@ def _cluster_index(clusters: ArrayLike | None, n_rows: int) -> NDArray[np.intp]:
         return np.arange(n_rows)
     labels = np.asarray(clusters)
     if labels.shape != (n_rows,):
-        raise ValueError(f"one cluster label per row is needed: {n_rows} rows, labels of shape {labels.shape}")
+        raise ValueError(
+            f"one cluster label per row is needed: {n_rows} rows, labels of shape {labels.shape}"
+        )
     return np.unique(labels, return_inverse=True)[1].reshape(-1)
 
 

@@ -28,9 +28,9 @@ TREE_ATTENTION = "badpo_tree"
 # Keywords that models hand to every attention function and that a plan already settles.
 _SETTLED_BY_THE_PLAN = frozenset({"position_ids", "cache_position", "use_cache"})
 
-# Segments share one padded attention call while the scores computed exceed those needed by at most a quarter,
+# Segments share one padded attention call while the scores computed exceed those needed by at most a half,
 # plus what a call of its own would cost.
-_PADDING_FACTOR = 1.25
+_PADDING_FACTOR = 1.5
 _SCORES_PER_CALL = 4096
 
 

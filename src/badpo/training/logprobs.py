@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
 
 from badpo.data.problems import ConfigError
-from badpo.training.attention import tree_hidden_states, unsupported_reason
+from badpo.training.attention import tree_attention, tree_hidden_states, unsupported_reason
 from badpo.training.encoding import EncodedComparisons
 from badpo.training.packing import packed_layout, plan_responses
 
@@ -154,6 +154,12 @@ def choose_layout(model, attention: str, encoded: EncodedComparisons) -> tuple[L
     return layout, reason
 
 
+def scoring_attention(model, layout: Callable) -> AbstractContextManager:
+    """The attention that a layout needs, for the time of a block that covers forwards and their backward passes."""
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    return tree_attention(inner) if layout in (packed_layout, packed_responses) else nullcontext()
+
+
 def forward_difference(model, layout: Layout, encoded: EncodedComparisons) -> float:
     """Relative difference between a layout's scores and the model's own forward, on the longest comparison.
 
@@ -165,7 +171,8 @@ def forward_difference(model, layout: Layout, encoded: EncodedComparisons) -> fl
     with looking_at(model) as device:
         inputs, first_scored = layout([prompt], [a], [b])
         scoring = {name: torch.as_tensor(value).to(device) for name, value in inputs.items()}
-        values = model(scoring=scoring).double()
+        with scoring_attention(model, layout):
+            values = model(scoring=scoring).double()
         sums = values.new_zeros(2).index_add(0, scoring["response"], values)
         start = int(first_scored[0])
         plain_a, plain_b = plain_response_logps(model, prompt, a), plain_response_logps(model, prompt, b)
@@ -217,7 +224,7 @@ def response_logps(
         attach(inner)
     layout = response_layout(inner)
     results: list[np.ndarray] = [np.zeros(0, dtype=np.float32)] * len(pairs)
-    with looking_at(model) as device:
+    with looking_at(model) as device, scoring_attention(model, layout):
         for batch in _batches_by_length(pairs, token_budget):
             inputs = layout([pairs[i] for i in batch])
             scoring = {name: torch.as_tensor(value).to(device) for name, value in inputs.items()}

@@ -285,12 +285,12 @@ class _Reading:
         held_out = values.get("held_out", 0.1)
         if isinstance(held_out, float) and not 0 <= held_out < 1:
             self._complain("E202", ("held_out",), f"held_out is {held_out}; it must be 0 or more and below 1")
-        model_init = values.get("model_init_kwargs", {})
-        if not isinstance(model_init, dict):
-            self._complain("E202", ("model_init_kwargs",), f"model_init_kwargs is {model_init!r}; it must be a block of keys")
-        elif model_init.get("trust_remote_code"):
-            place = ("model_init_kwargs", "trust_remote_code")
-            self._complain("E205", place, str(refusal("trust_remote_code", True)))
+        for key in ("model_init_kwargs", "winners"):
+            if not isinstance(values.get(key, {}), dict):
+                self._complain("E202", (key,), f"{key} is {values[key]!r}; it must be a block of keys")
+            elif values.get(key, {}).get("trust_remote_code"):
+                place = (key, "trust_remote_code")
+                self._complain("E205", place, str(refusal("trust_remote_code", True)))
 
     def _complain(self, code: str, place: tuple[str, ...], what: str) -> None:
         self.complaints.append(f"{code} {self._where(place)}: {what}")

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from badpo.data.attributes import Attribute
+from badpo.data.judgments import Judgments
+from badpo.data.problems import ConfigError
 
 OWN_TRAINING: dict[str, Any] = {
     "encoding": str,
@@ -22,6 +27,7 @@ OWN_DATA: dict[str, Any] = {
     "ties": str,
     "annotators_missing": str,
     "repeated": str,
+    "winners": Any,
 }
 
 
@@ -128,21 +134,61 @@ class DataChoice:
     ----------
     dataset_name : str
         A file, or the name of a data set on the Hub.
+    dataset_config, dataset_train_split
+        Configuration and split of a data set on the Hub.
+    columns : mapping
+        Our column name -> the table's; None leaves a column unused.
     held_out : float
-        Share of the prompts whose judgments are not trained on, between 0 and 1.
+        Share of the prompts whose judgments are not trained on, 0 or more and below 1.
     split_seed : int
         Seed of that split; it is not the training seed, so that seeds share their held-out judgments.
-    ties, annotators_missing, repeated : str
+    ties, annotators_missing, repeated, winners
         As in `Judgments.read`.
     """
 
     dataset_name: str
     dataset_config: str | None = None
     dataset_train_split: str = "train"
-    dataset_test_split: str = "test"
-    columns: Mapping[str, str] = field(default_factory=dict)
+    columns: Mapping[str, str | None] = field(default_factory=dict)
     held_out: float = 0.1
     split_seed: int = 0
     ties: str = "drop"
     annotators_missing: str = "error"
     repeated: str = "all"
+    winners: Mapping[str, str] = field(default_factory=dict)
+
+    def source(self) -> Any:
+        """The table for `Judgments.read`: the file's path, or the loaded split of a data set on the Hub.
+
+        A name with one slash and no file suffix, such as ``allenai/multipref``, is looked for on the Hub when no
+        file is there.
+
+        Raises
+        ------
+        ConfigError
+            The data set cannot be reached.
+        """
+        path = Path(self.dataset_name)
+        if path.exists() or path.suffix or len(path.parts) != 2:
+            return path
+        from datasets import load_dataset
+
+        try:
+            return load_dataset(self.dataset_name, self.dataset_config, split=self.dataset_train_split)
+        except (OSError, ValueError) as error:
+            raise ConfigError(
+                f'E190 dataset_name: there is no file "{self.dataset_name}", and no such data set could be loaded from '
+                f"the Hub ({str(error).splitlines()[0]}); download it once with network, or name a local file"
+            ) from error
+
+    def read(self, attributes: Sequence[Attribute]) -> Judgments:
+        """The judgments of the table, with these attributes measured."""
+        return Judgments.read(
+            self.source(),
+            columns=self.columns,
+            attributes=attributes,
+            ties=self.ties,
+            annotators_missing=self.annotators_missing,
+            repeated=self.repeated,
+            winners=self.winners or None,
+        )

@@ -8,7 +8,7 @@ import torch
 import transformers
 from torch.utils.data import Dataset
 
-from badpo.training.logprobs import attach, response_layout
+from badpo.training.logprobs import attach, response_layout, scoring_attention
 from badpo.training.reference import Pair
 
 
@@ -40,6 +40,7 @@ class SupervisedTrainer(transformers.Trainer):
     def __init__(self, model, args: transformers.TrainingArguments, pairs: Sequence[Pair], callbacks=None):
         base = model.get_base_model() if hasattr(model, "get_base_model") else model
         layout = response_layout(attach(base))
+        self._layout = layout
 
         def collate(rows: list[dict]) -> dict:
             inputs = layout([row["pair"] for row in rows])
@@ -51,6 +52,11 @@ class SupervisedTrainer(transformers.Trainer):
         self.model_accepts_loss_kwargs = True
         if hasattr(self, "loss_is_scaled_for_ga"):
             self.loss_is_scaled_for_ga = True
+
+    def train(self, *args, **kwargs):
+        """As `transformers.Trainer.train`, under the attention that the packed rows need."""
+        with scoring_attention(self.model, self._layout):
+            return super().train(*args, **kwargs)
 
     def get_batch_samples(self, epoch_iterator, num_batches, device):
         """The micro-batches of a step and its number of response tokens over all processes."""

@@ -29,7 +29,7 @@ from badpo.theory.likelihood import judgment_loss, margin
 from badpo.training.batches import ComparisonCollator, JudgmentIds, StepSampler
 from badpo.training.config import BADPOConfig
 from badpo.training.encoding import encode_comparisons, length_report, require_matching_tokenizer
-from badpo.training.logprobs import attach, choose_layout, forward_difference
+from badpo.training.logprobs import attach, choose_layout, forward_difference, scoring_attention
 from badpo.training.metrics import StepSums
 from badpo.training.reference import ReferenceCache, comparison_logps, default_cache, weights_key
 from badpo.training.run_callback import RunCallback, adam_tensors, load_adam_tensors
@@ -289,7 +289,7 @@ class BADPOTrainer(transformers.Trainer):
         order = np.argsort(self.eval_judgments.votes["comparison"].to_numpy(), kind="stable")
         mine = order[self.args.process_index :: self.args.world_size]
         self.model.eval()
-        with torch.no_grad(), self.accelerator.autocast():
+        with torch.no_grad(), self.accelerator.autocast(), scoring_attention(self.model, self._layout):
             for start in range(0, len(mine), self.args.per_device_eval_batch_size):
                 inputs = self._prepare_inputs(collator(mine[start : start + self.args.per_device_eval_batch_size]))
                 margins = self._margins(self.model, inputs)[inputs["comparison"]]
@@ -340,7 +340,8 @@ class BADPOTrainer(transformers.Trainer):
         if resume_from_checkpoint:
             self._resumed_from = self._checkpoint_to_resume(resume_from_checkpoint)
             resume_from_checkpoint = str(self._resumed_from)
-        return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+        with scoring_attention(self.model, self._layout):
+            return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
 
     def has_checkpoint(self) -> bool:
         """Whether this run left a whole checkpoint that `train` could resume from."""

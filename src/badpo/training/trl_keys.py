@@ -44,7 +44,6 @@ HONOURED_DATA: dict[str, Any] = {
     "dataset_name": str,
     "dataset_config": str,
     "dataset_train_split": str,
-    "dataset_test_split": str,
 }
 
 HONOURED_TRAINING: dict[str, Any] = {
@@ -141,6 +140,7 @@ ACCEPTED_WITHOUT_EFFECT: dict[str, str] = {
     "dataset_num_proc": "each comparison is tokenized once, in this process",
     "dataset_streaming": "the table of judgments is read whole",
     "ddp_find_unused_parameters": "every parameter takes part in every step",
+    "dataset_test_split": "held-out judgments are split off by prompt, see `held_out`",
     "discopop_tau": "it belongs to another loss",
     "do_eval": "`eval_strategy` decides",
     "do_predict": "there is no prediction stage",

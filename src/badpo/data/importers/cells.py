@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,10 +93,12 @@ def read_texts(cells: NDArray[np.object_]) -> TextCells:
             messages[keys[i]] = value
     codes, distinct = pd.factorize(keys)
     values = [messages.get(key, key) for key in distinct]
-    broken = np.array([not _is_unicode(key.removeprefix("\ud800") if key in messages else key) for key in distinct])
+    broken = np.array(
+        [not _is_unicode(key.removeprefix("\ud800") if key in messages else key) for key in distinct]
+    )
     if broken.any():
-        for i in np.flatnonzero(broken[codes] & (codes >= 0)):
-            faults[int(i)] = "it holds half of a surrogate pair, which is no character"
+        for cell in np.flatnonzero(broken[codes] & (codes >= 0)).tolist():
+            faults[cell] = "it holds half of a surrogate pair, which is no character"
         codes[list(faults)] = -1
     return TextCells(codes, values, missing, faults)
 
@@ -126,12 +128,25 @@ def _message(message: Any) -> dict[str, Any]:
         raise ValueError("a chat message needs a role and a content")
     content = message.get("content")
     if isinstance(content, (list, tuple, np.ndarray)):
-        parts = [part.get("text") if isinstance(part, Mapping) and part.get("type") == "text" else None for part in content]
-        content = None if any(not isinstance(part, str) for part in parts) else "".join(parts)
+        content = _joined_parts(content)
     if not isinstance(content, str):
-        raise ValueError(f'the content of the {message["role"]} message is not text')
-    others = {key: value for key, value in message.items() if key not in ("role", "content") and value is not None}
+        raise ValueError(f"the content of the {message['role']} message is not text")
+    others = {
+        key: value for key, value in message.items() if key not in ("role", "content") and value is not None
+    }
     return {"role": message["role"], "content": content, **others}
+
+
+def _joined_parts(parts: Iterable[Any]) -> str | None:
+    """The texts of a content given in parts; None when a part is not text."""
+    texts = []
+    for part in parts:
+        if not (
+            isinstance(part, Mapping) and part.get("type") == "text" and isinstance(part.get("text"), str)
+        ):
+            return None
+        texts.append(part["text"])
+    return "".join(texts)
 
 
 def _is_unicode(text: str) -> bool:

@@ -10,7 +10,10 @@ import pandas as pd
 
 from badpo.data.problems import DataError, Problem, did_you_mean
 
-REQUIRED = {"a_b": ("prompt", "response_a", "response_b", "winner"), "chosen_rejected": ("chosen", "rejected")}
+REQUIRED = {
+    "a_b": ("prompt", "response_a", "response_b", "winner"),
+    "chosen_rejected": ("chosen", "rejected"),
+}
 OPTIONAL = (
     "prompt",
     "annotator",
@@ -26,9 +29,14 @@ _SIDES = {"a": "b", "chosen": "rejected"}
 _ELSEWHERE = {
     ("prompt_ids", "chosen_ids"): "a TRL dataset that is tokenised already; give the texts",
     ("completion", "label"): "unpaired feedback (KTO); votes on pairs are needed",
-    ("conversation_a", "conversation_b"): 'arena battles; use columns={"response_a": "conversation_a", "response_b": '
+    (
+        "conversation_a",
+        "conversation_b",
+    ): 'arena battles; use columns={"response_a": "conversation_a", "response_b": '
     '"conversation_b"} and winners={"model_a": "a", "model_b": "b"}',
-    ("normal_worker_annotations",): "MultiPref, which keeps four votes in one row; write one row for each vote",
+    (
+        "normal_worker_annotations",
+    ): "MultiPref, which keeps four votes in one row; write one row for each vote",
     ("overall_pref",): "MultiPref; write one row for each vote with the winner a, b or tie",
 }
 _ANNOTATOR_WORDS = ("annotator", "worker", "rater", "judge", "evaluator", "labeler", "labeller", "user")
@@ -87,7 +95,11 @@ def recognise(frame: pd.DataFrame, source: str, columns: Mapping[str, str | None
     if problems:
         raise DataError(problems)
     named = {name: frame.iloc[:, found.index(column)] for name, column in theirs.items()}
-    unused = {name: frame.iloc[:, i] for i, name in enumerate(found) if name not in theirs.values() and name not in KNOWN}
+    unused = {
+        name: frame.iloc[:, i]
+        for i, name in enumerate(found)
+        if name not in theirs.values() and name not in KNOWN
+    }
     return Layout(pd.DataFrame(named | unused), kind, theirs)
 
 
@@ -128,7 +140,7 @@ def side_pairs(names: Sequence[str]) -> dict[str, str]:
 
 
 def _theirs(found: Sequence[str], columns: Mapping[str, str | None]) -> dict[str, str]:
-    names = {name: columns[name] if name in columns else name for name in KNOWN}
+    names = {name: columns.get(name, name) for name in KNOWN}
     return {name: column for name, column in names.items() if column is not None and column in found}
 
 
@@ -140,7 +152,13 @@ def _mapping_problems(found: list[str], source: str, columns: Mapping[str, Any])
     problems = []
     for name in dict.fromkeys(name for name in found if found.count(name) > 1):
         problems.append(
-            Problem("E103", f'{found.count(name)} columns are called "{name}"', source, "rename all but one", "error")
+            Problem(
+                "E103",
+                f'{found.count(name)} columns are called "{name}"',
+                source,
+                "rename all but one",
+                "error",
+            )
         )
     for ours, column in columns.items():
         if ours not in KNOWN:
@@ -153,7 +171,9 @@ def _mapping_problems(found: list[str], source: str, columns: Mapping[str, Any])
 
 
 def _missing_problem(found: list[str], theirs: Mapping[str, str], source: str) -> Problem:
-    kind = max(REQUIRED, key=lambda kind: sum(name in theirs for name in REQUIRED[kind]) / len(REQUIRED[kind]))
+    kind = max(
+        REQUIRED, key=lambda kind: sum(name in theirs for name in REQUIRED[kind]) / len(REQUIRED[kind])
+    )
     missing = _missing(kind, theirs)
     hints = [f'"{name}":{did_you_mean(name, found)}' for name in missing if did_you_mean(name, found)]
     looks = next((what for signs, what in _ELSEWHERE.items() if all(sign in found for sign in signs)), None)
@@ -163,7 +183,7 @@ def _missing_problem(found: list[str], theirs: Mapping[str, str], source: str) -
         needed = ", ".join(REQUIRED[kind])
         remedy = f'this looks like a {needed} table; name the columns with columns={{"{missing[0]}": "..."}}'
     else:
-        remedy = "give prompt, chosen, rejected or prompt, response_a, response_b, winner; or map the names with columns"
+        remedy = "give prompt, chosen, rejected or prompt, response_a, response_b, winner, or map them with columns"
     return Problem(
         "E101",
         f"columns missing: {', '.join(missing)}. {' '.join(hints)}".rstrip(),

@@ -75,7 +75,9 @@ def read_table(source: Any) -> Table:
     if isinstance(source, Mapping):
         splits = ", ".join(map(str, source))
         raise _unreadable(
-            type(source).__name__, f"it holds several tables: {splits}", f'pass one of them: source["{next(iter(source), "train")}"]'
+            type(source).__name__,
+            f"it holds several tables: {splits}",
+            f'pass one of them: source["{next(iter(source), "train")}"]',
         )
     if isinstance(source, (list, tuple)):
         return Table(_frame_of_records(source, "list"), "list")
@@ -105,10 +107,14 @@ def _read_file(path: Path) -> Table:
     }
     if not path.is_file():
         beside = [sibling.name for sibling in path.parent.iterdir()] if path.parent.is_dir() else []
-        what = "it is a folder" if path.is_dir() else f"there is no such file.{did_you_mean(path.name, beside)}"
+        what = (
+            "it is a folder" if path.is_dir() else f"there is no such file.{did_you_mean(path.name, beside)}"
+        )
         raise _unreadable(str(path), what, "give the path of a file")
     if path.suffix.lower() not in readers:
-        raise _unreadable(str(path), f'files that end in "{path.suffix}" are not known', f"use {', '.join(readers)}")
+        raise _unreadable(
+            str(path), f'files that end in "{path.suffix}" are not known', f"use {', '.join(readers)}"
+        )
     try:
         return readers[path.suffix.lower()](path)
     except (OSError, pa.ArrowException) as error:
@@ -139,7 +145,9 @@ def _read_csv(path: Path) -> Table:
             start = reader.line_num + 1
     except csv.Error as error:
         raise _unreadable(
-            str(path), f"line {reader.line_num}: {error}", "quote cells that hold separators, quotes or line breaks"
+            str(path),
+            f"line {reader.line_num}: {error}",
+            "quote cells that hold separators, quotes or line breaks",
         ) from error
     finally:
         csv.field_size_limit(limit)
@@ -152,7 +160,9 @@ def _read_csv(path: Path) -> Table:
             "quote cells that hold separators, quotes or line breaks",
         )
     cells = [[cell if cell != "" else None for cell in column] for column in zip(*rows, strict=True)]
-    return Table(_frame_of_columns(header, cells or [[] for _ in header]), str(path), np.array(lines, dtype=np.int64))
+    return Table(
+        _frame_of_columns(header, cells or [[] for _ in header]), str(path), np.array(lines, dtype=np.int64)
+    )
 
 
 def _read_json_lines(path: Path) -> Table:
@@ -180,9 +190,13 @@ def _read_json(path: Path) -> Table:
     try:
         content = json.loads(_decoded(path))
     except json.JSONDecodeError as error:
-        raise _unreadable(str(path), str(error), "write a JSON list of objects, or name the file .jsonl") from error
+        raise _unreadable(
+            str(path), str(error), "write a JSON list of objects, or name the file .jsonl"
+        ) from error
     if not isinstance(content, list):
-        raise _unreadable(str(path), "it holds no list", "write a JSON list of objects, one for each judgment")
+        raise _unreadable(
+            str(path), "it holds no list", "write a JSON list of objects, one for each judgment"
+        )
     return Table(_frame_of_records(content, str(path)), str(path))
 
 
@@ -190,7 +204,9 @@ def _decoded(path: Path) -> str:
     try:
         return path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise _unreadable(str(path), f"byte {error.start:,} is not UTF-8", "save the file as UTF-8") from error
+        raise _unreadable(
+            str(path), f"byte {error.start:,} is not UTF-8", "save the file as UTF-8"
+        ) from error
 
 
 def _frame_of_arrow(table: pa.Table) -> pd.DataFrame:
@@ -201,7 +217,9 @@ def _frame_of_arrow(table: pa.Table) -> pd.DataFrame:
 def _frame_of_records(records: Sequence[Any], name: str) -> pd.DataFrame:
     wrong = [row for row, record in enumerate(records, start=1) if not isinstance(record, Mapping)]
     if wrong:
-        raise _unreadable(name, f"{len(wrong):,} rows are no objects with named cells, first: row {wrong[0]}", "give dicts")
+        raise _unreadable(
+            name, f"{len(wrong):,} rows are no objects with named cells, first: row {wrong[0]}", "give dicts"
+        )
     names = dict.fromkeys(name for record in records for name in record)
     return _frame_of_columns(list(names), ([record.get(name) for record in records] for name in names))
 

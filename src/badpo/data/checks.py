@@ -1,0 +1,190 @@
+"""What is legal in a table of judgments and still wrong for the statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from badpo.data.attributes import Attribute, plain_text
+from badpo.data.judgments import Judgments
+from badpo.data.problems import Problem, counted
+from badpo.theory.identifiability import annotator_components, separated_annotators
+
+FEW_CROSS = 200
+SMALL_CROSS_SHARE = 0.05
+LARGE_CROSS_SHARE = 0.95
+LARGE_VOTE_SHARE = 0.25
+MANY_MEDIANS = 10
+LARGE_INFLATION = 10.0
+NAMES_SHOWN = 5
+
+
+def check(judgments: Judgments) -> list[Problem]:
+    """Everything to know before estimating or training: what the reader noticed, then what the votes can carry.
+
+    Parameters
+    ----------
+    judgments : Judgments
+        With the attributes that are to be declared.
+
+    Returns
+    -------
+    list of Problem
+        Errors first, then warnings, then notices. An error (E120, E121, E126) means that the bias toward an
+        attribute cannot be estimated from these votes at all.
+
+    References
+    ----------
+    BA-DPO, Theorem `thm:identif`: only cross-group votes tell of a bias, and only annotators who share cross-group
+    comparisons can be compared.
+
+    Examples
+    --------
+    >>> from badpo.attributes import Emoji
+    >>> rows = [{"prompt": "Why?", "chosen": "So.", "rejected": "No."}]
+    >>> [problem.code for problem in check(Judgments.read(rows, attributes=[Emoji()]))]
+    ['E120', 'N110']
+    """
+    cross = judgments.cross_group()
+    found = [*judgments.findings, *_pool(judgments)]
+    for attribute, column, delta in zip(judgments.attributes, cross.T, judgments.delta.T, strict=True):
+        found.extend(_differences(attribute, column, judgments))
+        if judgments.has_identities and judgments.n_annotators > 1 and column.any():
+            found.extend(_annotators_of(attribute, column, np.where(column, delta, 0.0), judgments))
+    found.extend(_collinear(judgments))
+    order = {"error": 0, "warning": 1, "notice": 2}
+    return sorted(found, key=lambda problem: order[problem.severity])
+
+
+def _pool(judgments: Judgments) -> Iterable[Problem]:
+    if not judgments.has_identities:
+        return
+    n_votes = np.bincount(judgments.votes["annotator"], minlength=judgments.n_annotators)
+    n_voters = int((n_votes > 0).sum())
+    names = judgments.annotators["pseudonym"].to_numpy()
+    if n_voters == 1:
+        what = "1 annotator: shared_mean and per_annotator are the same as pooled"
+        yield Problem("W111", what, _listed(names[n_votes > 0]), "use bias: pooled", "warning")
+        return
+    large = (n_votes > LARGE_VOTE_SHARE * n_votes.sum()) & (
+        n_votes > MANY_MEDIANS * np.median(n_votes[n_votes > 0])
+    )
+    classes = judgments.annotators["annotator_class"].to_numpy()
+    alone = np.array([label is not None and (classes == label).sum() == 1 for label in classes])
+    for k in np.flatnonzero(large & ~alone):
+        what = (
+            f"one annotator cast {n_votes[k] / n_votes.sum():.0%} of the votes; a model, or several people?"
+        )
+        remedy = "give it an annotator_class of its own, or leave it out"
+        yield Problem("W114", what, str(names[k]), remedy, "warning", int(n_votes[k]))
+
+
+def _differences(attribute: Attribute, cross: NDArray[np.bool_], judgments: Judgments) -> Iterable[Problem]:
+    where = f'attribute "{attribute.name}"'
+    n, n_cross = len(cross), int(cross.sum())
+    by_more = f" by more than {attribute.threshold:g}" if attribute.threshold else ""
+    if n_cross == 0:
+        yield _never_differs(attribute, where, by_more, judgments)
+        return
+    if n_cross < SMALL_CROSS_SHARE * n or n_cross < FEW_CROSS:
+        what = f"the sides differ{by_more} in {n_cross:,} of {counted(n, 'judgment')} ({n_cross / n:.1%})"
+        remedy = "expect a wide interval; judge more pairs that differ"
+        yield Problem("W121", what, where, remedy, "warning", n_cross)
+    if n_cross > LARGE_CROSS_SHARE * n and attribute.scope != "judgment":
+        what = f"the sides differ{by_more} in {n_cross / n:.1%} of judgments; little is left to learn quality from"
+        remedy = "raise the threshold or the ratio, so that pairs which hardly differ count as alike"
+        yield Problem("W122", what, where, remedy, "warning", n_cross)
+    unknown = int(judgments.votes["shown_first"].isna().sum())
+    if attribute.config.get("type") == "position" and unknown:
+        what = f"which side was shown first is not known for {unknown:,} of {counted(n, 'judgment')}"
+        yield Problem("W127", what, where, "they count as alike; fill in shown_first", "warning", unknown)
+
+
+def _never_differs(attribute: Attribute, where: str, by_more: str, judgments: Judgments) -> Problem:
+    n = judgments.n_votes
+    if attribute.scope == "response" and attribute.columns is None:
+        texts = judgments.comparisons
+        values = {
+            float(attribute.measure(plain_text(prompt), plain_text(response)))
+            for prompt, response in zip(texts["prompt"], texts["response_a"], strict=True)
+        }
+        if len(values) == 1:
+            what = f"is {values.pop():g} for every response of {counted(n, 'judgment')}: nothing to estimate"
+            remedy = "check the rule: badpo attributes test"
+            return Problem("E120", f"{where} {what}", where, remedy, "error", n)
+    what = (
+        f"the sides differ{by_more} in 0 of {counted(n, 'judgment')}; only pairs that differ tell of a bias"
+    )
+    remedy = "judge pairs that differ, lower the threshold, or do not declare the attribute"
+    return Problem("E121", what, where, remedy, "error", n)
+
+
+def _annotators_of(
+    attribute: Attribute, cross: NDArray[np.bool_], delta: NDArray[np.float64], judgments: Judgments
+) -> Iterable[Problem]:
+    where = f'attribute "{attribute.name}"'
+    annotator, comparison = (judgments.votes[name].to_numpy() for name in ("annotator", "comparison"))
+    names = judgments.annotators["pseudonym"].to_numpy()
+    n_votes, n_cross = (np.bincount(annotator[x], minlength=len(names)) for x in (cross | True, cross))
+    without = (n_votes > 0) & (n_cross == 0)
+    if without.any():
+        what = f"{counted(int(without.sum()), 'annotator')} of {(n_votes > 0).sum():,} never saw the sides differ"
+        remedy = "their lean is not known; they are given the pool's mean"
+        yield Problem(
+            "W123", what, f"{where}: {_listed(names[without])}", remedy, "warning", int(without.sum())
+        )
+    one_way = separated_annotators(annotator, judgments.votes["sign"], delta, len(names)).ravel() != 0
+    if one_way.any():
+        once = int((one_way & (n_cross == 1)).sum())
+        what = f"{counted(int(one_way.sum()), 'annotator')} always sided one way ({once:,} of them have one such vote)"
+        remedy = "a free estimate is unbounded; use shared_mean, and read the shrunken value"
+        yield Problem(
+            "W124", what, f"{where}: {_listed(names[one_way])}", remedy, "warning", int(one_way.sum())
+        )
+    groups = annotator_components(comparison, annotator, cross, len(names)).ravel()
+    if groups.max() > 0 and attribute.scope != "judgment":
+        yield _disconnected(np.bincount(groups[groups >= 0]), where)
+
+
+def _disconnected(sizes: NDArray[np.intp], where: str) -> Problem:
+    if sizes[0] == 1:
+        what = "no two annotators judged the same cross-group comparison"
+    else:
+        shown = " + ".join(f"{size:,}" for size in sizes[:NAMES_SHOWN])
+        more = f" + {int(sizes[NAMES_SHOWN:].sum()):,} in smaller ones" if len(sizes) > NAMES_SHOWN else ""
+        what = f"annotators form {len(sizes):,} groups that share no cross-group comparison ({shown}{more})"
+    remedy = "the votes alone do not compare one group with another; let some people judge comparisons of two groups"
+    return Problem("W125", what, where, remedy, "warning", len(sizes))
+
+
+def _collinear(judgments: Judgments) -> Iterable[Problem]:
+    size = np.sqrt((judgments.delta**2).sum(axis=0))
+    present = np.flatnonzero(size > 0)
+    if len(present) < 2:
+        return
+    names = np.array(judgments.attribute_names)[present]
+    unit = judgments.delta[:, present] / size[present]
+    values, vectors = np.linalg.eigh(unit.T @ unit)
+    where = f"attributes {', '.join(judgments.attribute_names)}"
+    null = np.abs(vectors[:, values < 1e-9]).max(axis=1, initial=0.0) > 1e-4
+    if null.any():
+        what = f"{_quoted(names[null])} say the same about every judgment; their biases cannot be told apart"
+        yield Problem("E126", what, where, "declare only one of them", "error", int(null.sum()))
+        return
+    inflation = ((vectors**2) / values).sum(axis=1)
+    high = inflation > LARGE_INFLATION
+    if high.any():
+        what = f"{_quoted(names[high])} nearly say the same (variance inflation up to {inflation.max():.0f})"
+        remedy = "expect wide intervals; declare one of them, or judge pairs in which they part"
+        yield Problem("W126", what, where, remedy, "warning", int(high.sum()))
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return " and ".join(f'"{name}"' for name in names)
+
+
+def _listed(names: NDArray[np.object_]) -> str:
+    more = f" and {len(names) - NAMES_SHOWN:,} more" if len(names) > NAMES_SHOWN else ""
+    return ", ".join(names[:NAMES_SHOWN]) + more

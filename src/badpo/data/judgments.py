@@ -1,0 +1,336 @@
+"""Judgments: comparisons in one table, the votes on them in another, attribute differences beside the votes.
+
+Response a and response b of a comparison keep one orientation. A vote has a sign (+1: chose a, -1: chose b) and every
+difference is a minus b, so that the logit of judgment j is ``sign_j * (u_c + theta_k . delta_j)``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from badpo.data.attributes import Attribute
+from badpo.data.carried import VOTE_COLUMNS
+from badpo.data.importers.tables import DROPPED_KEY
+from badpo.data.measuring import measure_delta
+from badpo.data.problems import ConfigError, Problem
+from badpo.data.reading import Options, read_votes
+from badpo.data.row_texts import text_key
+from badpo.estimation.offline import LogOdds, offline_log_odds
+
+
+@dataclass(frozen=True, eq=False)
+class Judgments:
+    """Votes of annotators on pairs of responses, with the declared attributes measured.
+
+    Attributes
+    ----------
+    comparisons : DataFrame
+        Row c is comparison c: ``comparison_id``, ``prompt_id``, ``prompt``, ``response_a``, ``response_b`` (text or
+        lists of messages), and carried columns that are the same for all its votes.
+    votes : DataFrame
+        Row j is judgment j: ``comparison`` (int), ``sign`` (+1 chose a, -1 chose b), ``annotator`` (int), ``weight``,
+        ``row`` (0-based row of the source), ``shown_first`` ("a", "b" or None), and all carried columns.
+    annotators : DataFrame
+        Row k is annotator k, in order of their first vote: ``pseudonym``, ``annotator_class`` (text or None).
+    attributes : tuple of Attribute
+    delta : float64 array of shape (n_votes, n_attributes)
+        d_j = g(a) - g(b).
+    dropped : DataFrame
+        ``reason``, ``annotator`` (pseudonym), ``n``: every row of the source that is no vote here.
+    findings : tuple of Problem
+        What the reader noticed; errors stop it, so these are warnings and notices.
+    has_identities : bool
+        False when the source has no annotator column; all votes then belong to one annotator, ``everyone``.
+
+    Examples
+    --------
+    >>> from badpo.attributes import Length
+    >>> rows = [
+    ...     {"prompt": "Why?", "response_a": "It just is so.", "response_b": "So.", "winner": "a"},
+    ...     {"prompt": "Why?", "response_a": "So.", "response_b": "It just is so.", "winner": "a"},
+    ... ]
+    >>> judgments = Judgments.read(rows, attributes=[Length(ratio=1.5)])
+    >>> judgments.n_comparisons, judgments.votes["sign"].tolist(), judgments.delta.ravel().tolist()
+    (1, [1, -1], [1.0, 1.0])
+    """
+
+    comparisons: pd.DataFrame
+    votes: pd.DataFrame
+    annotators: pd.DataFrame
+    attributes: tuple[Attribute, ...]
+    delta: NDArray[np.float64]
+    dropped: pd.DataFrame
+    findings: tuple[Problem, ...]
+    has_identities: bool
+
+    @classmethod
+    def read(
+        cls,
+        source: Any,
+        *,
+        columns: Mapping[str, str | None] | None = None,
+        attributes: Sequence[Attribute] = (),
+        ties: str = "drop",
+        annotators_missing: str = "error",
+        repeated: str = "all",
+        winners: Mapping[str, str] | None = None,
+        keep: Sequence[str] = (),
+    ) -> Judgments:
+        """Read judgments from a table, one row for each vote.
+
+        Parameters
+        ----------
+        source : path, DataFrame, Arrow table, split of a dataset, or list of dicts
+            With columns ``prompt, response_a, response_b, winner`` or ``chosen, rejected`` (and ``prompt``), and
+            optionally ``annotator, annotator_class, comparison_id, prompt_id, judgment_id, weight, shown_first``.
+        columns : mapping
+            Our column name -> the table's; None as a value leaves a column unused.
+        attributes : sequence of Attribute
+        ties : "drop" or "error"
+            Dropped ties are counted in `dropped`.
+        annotators_missing : "error" or "drop"
+            What happens to rows without an annotator where others have one.
+        repeated : "all" or "last"
+            An annotator's repeated votes on one comparison: keep all of them, or the last one.
+        winners : mapping
+            The table's winner labels -> ``a``, ``b`` or ``tie``.
+        keep : sequence of str
+            Further columns to carry along with the votes.
+
+        Returns
+        -------
+        Judgments
+
+        Raises
+        ------
+        DataError
+            Everything that is wrong with the table, with rows, columns and remedies.
+        ConfigError
+            A choice that is not there.
+        """
+        pairs = [attribute.columns for attribute in attributes if attribute.columns is not None]
+        options = Options(columns, ties, annotators_missing, repeated, winners, keep, pairs)
+        reading = read_votes(source, options)
+        judgments = cls(
+            comparisons=reading.comparisons,
+            votes=reading.votes,
+            annotators=reading.annotators,
+            attributes=(),
+            delta=np.zeros((len(reading.votes), 0)),
+            dropped=reading.dropped,
+            findings=reading.findings,
+            has_identities=reading.has_identities,
+        )
+        return judgments.with_attributes(attributes)
+
+    def with_attributes(self, attributes: Sequence[Attribute]) -> Judgments:
+        """The same votes with these attributes instead of the present ones.
+
+        Raises
+        ------
+        ConfigError
+            When two attributes have one name.
+        DataError
+            When an attribute cannot be measured.
+        """
+        names = [attribute.name for attribute in attributes]
+        for name in names:
+            if names.count(name) > 1:
+                raise ConfigError(f'two attributes are called "{name}"; give one of them another name')
+        delta = measure_delta(attributes, self.comparisons, self.votes)
+        return dataclasses.replace(self, attributes=tuple(attributes), delta=delta)
+
+    def split(self, held_out: float = 0.1, seed: int = 0) -> tuple[Judgments, Judgments]:
+        """Split by prompt into training and held-out judgments, by the paper's rule.
+
+        The distinct prompt ids are sorted and shuffled by ``random.Random(seed)``; the first
+        ``int(held_out * n_prompts)`` are held out. Both parts keep the whole annotators table.
+
+        Parameters
+        ----------
+        held_out : float
+            Share of the prompts, 0 or more and below 1.
+        seed : int
+
+        Returns
+        -------
+        train, held_out : Judgments
+            The second is empty when the share comes to less than one prompt.
+
+        References
+        ----------
+        BA-DPO, appendix `app:multipref`: ten percent of the prompts are held out by prompt id.
+
+        Examples
+        --------
+        >>> rows = [{"prompt": str(i), "chosen": "yes", "rejected": "no"} for i in range(10)]
+        >>> train, held_out = Judgments.read(rows).split(held_out=0.2)
+        >>> train.n_comparisons, held_out.n_comparisons
+        (8, 2)
+        """
+        if not 0 <= held_out < 1:
+            raise ConfigError(f"held_out is a share of the prompts, 0 or more and below 1; got {held_out!r}")
+        prompt_ids = self.comparisons["prompt_id"].to_numpy()
+        prompts = sorted(set(prompt_ids))
+        random.Random(seed).shuffle(prompts)
+        chosen = set(prompts[: int(held_out * len(prompts))])
+        is_held_out = np.array([prompt_id in chosen for prompt_id in prompt_ids], dtype=bool)
+        is_held_out = is_held_out[self.votes["comparison"].to_numpy()]
+        return self.take(~is_held_out), self.take(is_held_out)
+
+    def take(self, votes: NDArray[Any]) -> Judgments:
+        """Some of the votes, with the comparisons that still have one.
+
+        Parameters
+        ----------
+        votes : bool array of shape (n_votes,), or int array
+            The votes to keep, in the order given. Comparisons keep theirs and are numbered anew; the annotators
+            table stays whole, so that annotator k is the same person in every part.
+        """
+        index = np.arange(self.n_votes)[np.asarray(votes)]
+        kept = self.votes.iloc[index].reset_index(drop=True)
+        used, number = np.unique(kept["comparison"].to_numpy(), return_inverse=True)
+        return dataclasses.replace(
+            self,
+            comparisons=self.comparisons.iloc[used].reset_index(drop=True),
+            votes=kept.assign(comparison=number.astype(np.int64)),
+            delta=self.delta[index],
+        )
+
+    def cross_group(self) -> NDArray[np.bool_]:
+        """Where the two responses differ on an attribute, by more than its threshold; shape (n_votes, n_attributes)."""
+        return np.abs(self.delta) > np.array([attribute.threshold for attribute in self.attributes])
+
+    def majority(self) -> NDArray[np.int64]:
+        """The side most votes chose, +1 (a) or -1 (b), of shape (n_comparisons,); weights do not count.
+
+        A tie goes to the side of the earliest vote, as in the paper's reference (first response seen).
+
+        Examples
+        --------
+        >>> row = {"prompt": "Why?", "response_a": "so", "response_b": "because"}
+        >>> Judgments.read([row | {"winner": "b"}, row | {"winner": "a"}]).majority()
+        array([-1])
+        """
+        comparison, sign = self.votes["comparison"].to_numpy(), self.votes["sign"].to_numpy()
+        total = np.bincount(comparison, weights=sign, minlength=self.n_comparisons)
+        order = np.argsort(self.votes["row"].to_numpy(), kind="stable")[::-1]
+        earliest = np.zeros(self.n_comparisons, dtype=np.int64)
+        earliest[comparison[order]] = sign[order]
+        return np.where(total == 0, earliest, np.sign(total)).astype(np.int64)
+
+    def offline_log_odds(self) -> tuple[LogOdds, ...]:
+        """Log-odds that the carrying side wins, for each attribute, with intervals clustered by prompt."""
+        prompts = self.comparisons["prompt_id"].to_numpy()[self.votes["comparison"].to_numpy()]
+        return offline_log_odds(self.votes["sign"], self.delta, self.cross_group(), prompts)
+
+    def fingerprint(self) -> str:
+        """SHA-256 over texts, prompts, votes, differences and attribute configurations, in the order of the votes.
+
+        The same for a table that was written by `to_parquet` and read again with the same attributes. Pseudonyms and
+        their key do not enter, nor do comparison ids and rows of the source.
+        """
+        digest = hashlib.sha256()
+        comparison = self.votes["comparison"].to_numpy()
+        number, order = pd.factorize(comparison)
+        texts = self.comparisons[["prompt_id", "prompt", "response_a", "response_b"]].iloc[order]
+        for row in texts.itertuples(index=False, name=None):
+            digest.update(json.dumps([text_key(text) for text in row]).encode())
+        annotator, people = pd.factorize(self.votes["annotator"].to_numpy())
+        for values in (number, annotator, self.votes["sign"].to_numpy()):
+            digest.update(values.astype("<i8").tobytes())
+        digest.update(self.votes["weight"].to_numpy().astype("<f8").tobytes())
+        digest.update(np.ascontiguousarray(self.delta, dtype="<f8").tobytes())
+        shown = self.votes["shown_first"].map({"a": 1, "b": -1}).fillna(0).to_numpy().astype("<i8")
+        digest.update(shown.tobytes())
+        classes = self.annotators["annotator_class"].to_numpy()[people].tolist()
+        configs = [dict(attribute.config) for attribute in self.attributes]
+        digest.update(json.dumps([classes, configs, self.has_identities], sort_keys=True).encode())
+        return digest.hexdigest()
+
+    def to_parquet(self, path: str | os.PathLike[str]) -> None:
+        """Write one row for each vote; `read` gives the same judgments back.
+
+        Annotators are written as pseudonyms, and what was dropped is kept beside the table. The file appears whole
+        or not at all. Attributes are not written: declare them when reading.
+
+        Parameters
+        ----------
+        path : path
+            A file name that ends in ``.parquet``.
+        """
+        if not str(path).endswith(".parquet"):
+            raise ConfigError(f"{path}: the file's name must end in .parquet, or it cannot be read back")
+        comparison = self.votes["comparison"].to_numpy()
+        table = self.comparisons.iloc[comparison].reset_index(drop=True)
+        table["winner"] = np.where(self.votes["sign"].to_numpy() > 0, "a", "b")
+        if self.has_identities:
+            of_vote = self.annotators.iloc[self.votes["annotator"].to_numpy()].reset_index(drop=True)
+            table["annotator"] = of_vote["pseudonym"]
+            if of_vote["annotator_class"].notna().any():
+                table["annotator_class"] = of_vote["annotator_class"]
+        table["weight"] = self.votes["weight"]
+        if self.votes["shown_first"].notna().any():
+            table["shown_first"] = self.votes["shown_first"]
+        for name in self.votes.columns.difference(VOTE_COLUMNS):
+            table[name] = self.votes[name]
+        arrow = pa.Table.from_pandas(table, preserve_index=False)
+        dropped = json.dumps(self.dropped.to_dict("records"))
+        _write_whole(arrow.replace_schema_metadata({DROPPED_KEY: dropped.encode()}), path)
+
+    @property
+    def n_votes(self) -> int:
+        """Number of judgments."""
+        return len(self.votes)
+
+    @property
+    def n_comparisons(self) -> int:
+        """Number of comparisons; each goes through the model once, however many votes it has."""
+        return len(self.comparisons)
+
+    @property
+    def n_annotators(self) -> int:
+        """Number of annotators in the table, with or without a vote in this part."""
+        return len(self.annotators)
+
+    @property
+    def n_attributes(self) -> int:
+        """Number of attributes."""
+        return len(self.attributes)
+
+    @property
+    def attribute_names(self) -> tuple[str, ...]:
+        """Names of the attributes, in the order of the columns of `delta`."""
+        return tuple(attribute.name for attribute in self.attributes)
+
+    def __repr__(self) -> str:
+        names = ", ".join(self.attribute_names) or "none"
+        return (
+            f"Judgments({self.n_votes:,} votes on {self.n_comparisons:,} comparisons by {self.n_annotators:,} "
+            f"annotators; attributes: {names})"
+        )
+
+
+def _write_whole(table: pa.Table, path: str | os.PathLike[str]) -> None:
+    folder = os.path.dirname(os.path.abspath(path))
+    os.makedirs(folder, exist_ok=True)
+    temporary = os.path.join(folder, f".writing-{os.getpid()}-{os.path.basename(path)}")
+    try:
+        pq.write_table(table, temporary)
+        os.replace(temporary, path)
+    finally:
+        if os.path.exists(temporary):
+            os.unlink(temporary)

@@ -1,0 +1,167 @@
+"""Attribute differences of judgments: each distinct text is measured once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from badpo.data.attributes import Attribute, plain_text
+from badpo.data.problems import ConfigError, DataError, Problem
+
+
+def measure_delta(
+    attributes: Sequence[Attribute], comparisons: pd.DataFrame, votes: pd.DataFrame
+) -> NDArray[np.float64]:
+    """Differences d_j = g(a) - g(b), of shape (n_votes, n_attributes).
+
+    Parameters
+    ----------
+    attributes : sequence of Attribute
+    comparisons, votes : DataFrame
+        The two tables of `Judgments`.
+
+    Raises
+    ------
+    DataError
+        E127, E128, E129 for attributes that fail, give no number or miss their column: all of them at once.
+
+    Examples
+    --------
+    >>> from badpo.data.attributes import Length
+    >>> comparisons = pd.DataFrame({"comparison_id": ["c"], "prompt": ["Why?"], "response_a": ["because it is"],
+    ...     "response_b": ["so"]})
+    >>> measure_delta([Length(ratio=1.5)], comparisons, pd.DataFrame({"comparison": [0, 0]})).ravel()
+    array([1., 1.])
+    """
+    delta = np.zeros((len(votes), len(attributes)))
+    problems = []
+    comparison = votes["comparison"].to_numpy()
+    texts = _PlainTexts(comparisons)
+    for j, attribute in enumerate(attributes):
+        try:
+            if attribute.scope == "judgment":
+                delta[:, j] = _of_judgments(attribute, comparisons, votes)
+            else:
+                delta[:, j] = _of_comparisons(attribute, texts)[comparison]
+        except _MeasuringError as error:
+            problems.append(error.problem)
+    if problems:
+        raise DataError(problems)
+    return delta
+
+
+class _MeasuringError(Exception):
+    def __init__(self, problem: Problem):
+        super().__init__(problem.what)
+        self.problem = problem
+
+
+class _PlainTexts:
+    """Prompts and responses of all comparisons as plain text, made when the first attribute asks."""
+
+    def __init__(self, comparisons: pd.DataFrame):
+        self.comparisons = comparisons
+        self._texts: dict[str, list[str]] = {}
+
+    def __getitem__(self, column: str) -> list[str]:
+        if column not in self._texts:
+            self._texts[column] = [plain_text(text) for text in self.comparisons[column]]
+        return self._texts[column]
+
+
+def _of_comparisons(attribute: Attribute, texts: _PlainTexts) -> NDArray[np.float64]:
+    ids = texts.comparisons["comparison_id"].to_numpy()
+    if attribute.columns is not None:
+        return _finite(attribute, _column_difference(attribute, texts.comparisons), ids)
+    rows = zip(texts["prompt"], texts["response_a"], texts["response_b"], strict=True)
+    if attribute.scope == "pair":
+        g = [_called(attribute, _pair, ids[i], *row) for i, row in enumerate(rows)]
+        return _finite(attribute, np.array([a - b for a, b in g], dtype=np.float64), ids)
+    known: dict[tuple[str, str], float] = {}
+    values = np.zeros(len(ids))
+    for i, (prompt, a, b) in enumerate(rows):
+        for text in (a, b):
+            if (prompt, text) not in known:
+                known[prompt, text] = _called(attribute, _single, ids[i], prompt, text)
+        values[i] = known[prompt, a] - known[prompt, b]
+    return _finite(attribute, values, ids)
+
+
+def _of_judgments(
+    attribute: Attribute, comparisons: pd.DataFrame, votes: pd.DataFrame
+) -> NDArray[np.float64]:
+    if attribute.config.get("type") == "position" and votes["shown_first"].isna().all() and len(votes):
+        what = (
+            f'attribute "{attribute.name}" needs to know which side was shown first, and no judgment says so'
+        )
+        remedy = "give a column shown_first with a or b; all a, when the table's a side was always first"
+        raise _MeasuringError(Problem("E129", what, "the column shown_first", remedy, "error", len(votes)))
+    of = comparisons.to_dict("records")
+    ids = comparisons["comparison_id"].to_numpy()
+    values = [
+        _called(attribute, _single, ids[vote["comparison"]], vote, of[vote["comparison"]])
+        for vote in votes.to_dict("records")
+    ]
+    return _finite(attribute, np.array(values, dtype=np.float64), ids[votes["comparison"].to_numpy()])
+
+
+def _column_difference(attribute: Attribute, comparisons: pd.DataFrame) -> NDArray[np.float64]:
+    assert attribute.columns is not None
+    missing = [name for name in attribute.columns if name not in comparisons]
+    if missing:
+        what = f'attribute "{attribute.name}": no single value for each comparison in {", ".join(missing)}'
+        remedy = (
+            "declare the attribute in Judgments.read; where the votes on one comparison differ in it, declare a "
+            "PythonFunction of the judgment"
+        )
+        raise _MeasuringError(Problem("E128", what, "the comparisons", remedy, "error", len(missing)))
+    a, b = (comparisons[name].to_numpy(dtype=np.float64) for name in attribute.columns)
+    return a - b
+
+
+def _called(attribute: Attribute, read: Callable[[Any], Any], comparison_id: str, *arguments: Any) -> Any:
+    try:
+        return read(attribute.measure(*arguments))
+    except ConfigError:
+        raise
+    except Exception as error:  # the function may be the user's own
+        what = f'attribute "{attribute.name}" failed: {type(error).__name__}: {error}'
+        shape = {"response": "one number", "pair": "two numbers (g_a, g_b)", "judgment": "one number"}[
+            attribute.scope
+        ]
+        remedy = f"its function must return {shape} for every text"
+        raise _MeasuringError(
+            Problem("E127", what, f"first: comparison {comparison_id}", remedy, "error")
+        ) from error
+
+
+def _single(value: Any) -> float:
+    return float(value)
+
+
+def _pair(value: Any) -> tuple[float, float]:
+    a, b = value
+    return float(a), float(b)
+
+
+def _finite(
+    attribute: Attribute, values: NDArray[np.float64], ids: NDArray[np.object_]
+) -> NDArray[np.float64]:
+    bad = np.flatnonzero(~np.isfinite(values))
+    if len(bad):
+        what = f'attribute "{attribute.name}" gives no finite number: {len(bad):,} of {len(values):,}'
+        raise _MeasuringError(
+            Problem(
+                "E127",
+                what,
+                f"first: comparison {ids[bad[0]]}",
+                "return a number for every text",
+                "error",
+                len(bad),
+            )
+        )
+    return values

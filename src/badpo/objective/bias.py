@@ -1,0 +1,399 @@
+r"""The annotators' bias: a few numbers beside the policy, with their own files.
+
+.. math:: \theta_k = m_k \left(\bar\theta + \delta_{c(k)} + \varepsilon_k\right) + f_k
+
+The mean, the class offset and the deviation are parameters, each there or not; the mask m and the fixed part f are
+constants. Every variant of the method, and DPO itself, is one choice of parts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from safetensors.torch import load as tensors_from_bytes
+from safetensors.torch import save as tensors_to_bytes
+from torch import Tensor
+
+from badpo.data.problems import ConfigError, did_you_mean
+from badpo.theory.likelihood import bias_logit
+
+# From the coarsest division of the annotators to the finest.
+PARTS = ("mean", "class_offset", "deviation")
+
+VARIANTS: dict[str, tuple[str, ...]] = {
+    "none": (),
+    "pooled": ("mean",),
+    "per_annotator": ("deviation",),
+    "shared_mean": ("mean", "deviation"),
+    "class": ("mean", "class_offset", "deviation"),
+}
+
+TENSORS_FILE = "bias.safetensors"
+DESCRIPTION_FILE = "bias.json"
+FORMAT = 1
+
+
+class BiasFileError(RuntimeError):
+    """The files of a bias term are missing, damaged, or do not belong together."""
+
+
+class BiasTerm(torch.nn.Module):
+    r"""Bias of every annotator toward every declared attribute.
+
+    Parameters
+    ----------
+    attributes : sequence of str
+        Names, in the order of the columns of ``delta``.
+    annotators : sequence of str
+        Pseudonyms, in the order of the annotator indices.
+    parts : sequence of str
+        Any of "mean", "class_offset" and "deviation"; empty for no learned bias, which is DPO when nothing is fixed.
+        `VARIANTS` names the usual choices.
+    annotator_class : sequence of str, or None
+        Class of each annotator; needed by "class_offset".
+    fixed : Tensor of shape (n_attributes,) or (n_annotators, n_attributes), or None
+        Added to theta and never trained: the alpha of R-DPO on continuous length, or an offset that sets a target
+        rate. None: zero.
+    mask : Tensor of shape (n_annotators,), or None
+        0 holds the learned part of an annotator at zero (one known to have no bias, whose votes then fix the level
+        that the others' votes leave open); 1 lets it be learned. None: all 1.
+
+    Attributes
+    ----------
+    parts : tuple of str
+        The parts that are there. A part that divides the annotators exactly as a coarser one does is left out, since
+        the two would take every step twice: with one annotator {mean, deviation} is {mean}.
+    mean, class_offset, deviation : Parameter or None
+        Of shapes (n_attributes,), (n_classes, n_attributes), (n_annotators, n_attributes); float32, zero at the
+        start. In training they move freely: deviations do not have to add up to zero.
+    extra : dict
+        What `load` found beside the parameters.
+
+    Raises
+    ------
+    ConfigError
+        An unknown part, repeated names, "class_offset" without the class of every annotator, wrong shapes.
+
+    References
+    ----------
+    BA-DPO, Section `variants`; Prop. `rate` for why the parts differ in speed and not in what they can express.
+
+    Examples
+    --------
+    >>> bias = BiasTerm(["length"], ["ann_a", "ann_b"], VARIANTS["shared_mean"])
+    >>> bias.warm_start(torch.tensor([0.5]))
+    >>> bias(annotator=torch.tensor([0, 1, -1]), delta=torch.tensor([[1.0], [-1.0], [0.0]])).tolist()
+    [0.5, -0.5, 0.0]
+    """
+
+    def __init__(
+        self,
+        attributes: Sequence[str],
+        annotators: Sequence[str],
+        parts: Sequence[str],
+        *,
+        annotator_class: Sequence[str] | None = None,
+        fixed: Tensor | None = None,
+        mask: Tensor | None = None,
+    ):
+        super().__init__()
+        self.mean: torch.nn.Parameter | None
+        self.class_offset: torch.nn.Parameter | None
+        self.deviation: torch.nn.Parameter | None
+        self.fixed: Tensor
+        self.mask: Tensor
+        self._class_index: Tensor
+        self.attributes = _distinct(attributes, "attribute")
+        self.annotators = _distinct(annotators, "annotator")
+        if not self.annotators:
+            raise ConfigError(
+                "a bias term needs at least one annotator; without identities name one, for everyone"
+            )
+        for part in parts:
+            if part not in PARTS:
+                hint = did_you_mean(part, PARTS)
+                raise ConfigError(
+                    f'unknown part "{part}" of the bias.{hint} The parts are {", ".join(PARTS)}'
+                )
+        self.annotator_class = tuple(annotator_class) if annotator_class is not None else None
+        if "class_offset" in parts:
+            _require_classes(self.annotators, self.annotator_class)
+        self.classes = tuple(dict.fromkeys(self.annotator_class or ()))
+        m, q = len(self.annotators), len(self.attributes)
+        n_groups = {"mean": 1, "class_offset": len(self.classes), "deviation": m}
+        self.parts = _without_repeats(parts, n_groups)
+        shapes = {"mean": (q,), "class_offset": (len(self.classes), q), "deviation": (m, q)}
+        for part in PARTS:
+            present = part in self.parts
+            self.register_parameter(part, torch.nn.Parameter(torch.zeros(shapes[part])) if present else None)
+        class_index = [self.classes.index(name) for name in self.annotator_class or ()]
+        self.register_buffer("_class_index", torch.tensor(class_index, dtype=torch.long), persistent=False)
+        self.register_buffer("fixed", _expanded(fixed, (m, q)))
+        self.register_buffer("mask", _checked_mask(mask, m))
+        self.extra: dict = {}
+
+    def theta(self) -> Tensor:
+        """Composed bias of every annotator, shape (n_annotators, n_attributes), float64, in log-odds per unit."""
+        learned = torch.zeros_like(self.fixed, dtype=torch.float64)
+        if self.mean is not None:
+            learned = learned + self.mean.double()
+        if self.class_offset is not None:
+            learned = learned + self.class_offset.double()[self._class_index]
+        if self.deviation is not None:
+            learned = learned + self.deviation.double()
+        return self.mask.double()[:, None] * learned + self.fixed.double()
+
+    def forward(self, annotator: Tensor, delta: Tensor) -> Tensor:
+        """Bias logit of each judgment, a over b.
+
+        Parameters
+        ----------
+        annotator : Tensor of shape (n_judgments,), integers
+            Index of each judgment's annotator; -1 for an unknown one, who is given the pool mean of theta.
+        delta : Tensor of shape (n_judgments, n_attributes)
+            Attribute difference a minus b.
+
+        Returns
+        -------
+        Tensor of shape (n_judgments,)
+            Computed, and its gradients added up, in float64; returned in the precision of ``delta``.
+        """
+        theta = self.theta()
+        with_unknown = torch.cat([theta, theta.mean(dim=0, keepdim=True)])
+        # the mean stands last, where the index -1 points
+        logits = bias_logit(with_unknown[annotator], delta.double())
+        return logits.to(torch.promote_types(delta.dtype, torch.float32))
+
+    @torch.no_grad()
+    def warm_start(self, level: Tensor) -> None:
+        """Start at a common level: the mean if there is one, else every class offset or every deviation.
+
+        Parameters
+        ----------
+        level : Tensor of shape (n_attributes,)
+            Log-odds per unit of the attribute, such as the offline estimate of the training judgments.
+
+        Raises
+        ------
+        ConfigError
+            A level that is not finite (votes that all went one way), of another length, or nothing to start.
+        """
+        level = torch.as_tensor(level, dtype=torch.float32).to(self.fixed.device)
+        if level.shape != (len(self.attributes),):
+            raise ConfigError(
+                f"a warm start needs one level for each of {self.attributes}; got {tuple(level.shape)}"
+            )
+        if not torch.isfinite(level).all():
+            names = [
+                name for name, known in zip(self.attributes, torch.isfinite(level), strict=True) if not known
+            ]
+            raise ConfigError(
+                f"the level of {', '.join(names)} is not finite; start at zero, or cap the estimate"
+            )
+        if not self.parts:
+            raise ConfigError("a bias term without learned parts has nothing to warm-start")
+        getattr(self, self.parts[0]).copy_(level)
+
+    @torch.no_grad()
+    def centred_deviations(self) -> Tensor:
+        """Theta minus its pool mean, (n_annotators, n_attributes): what the votes identify in a connected pool.
+
+        The parameter ``deviation`` is not it: nothing holds its mean at zero in training.
+        """
+        theta = self.theta()
+        return theta - theta.mean(dim=0)
+
+    @torch.no_grad()
+    def summary(self) -> dict:
+        """Raw parameters, composed theta and centred deviations, each under its own key and by name.
+
+        Returns
+        -------
+        dict
+            ``parameters`` as trained (their split between the parts depends on the path of training),
+            ``theta`` of every annotator, ``theta_mean`` over the pool (fixed by the anchor, not by the votes), and
+            ``centred_deviations`` (the identified part). Estimates of single annotators are personal data.
+
+        Examples
+        --------
+        >>> bias = BiasTerm(["length"], ["ann_a", "ann_b"], ["deviation"])
+        >>> bias.deviation.data = torch.tensor([[1.0], [0.0]])
+        >>> bias.summary()["centred_deviations"]
+        {'ann_a': {'length': 0.5}, 'ann_b': {'length': -0.5}}
+        """
+        parameters: dict[str, dict] = {}
+        if self.mean is not None:
+            parameters["mean"] = self._by_attribute(self.mean)
+        if self.class_offset is not None:
+            parameters["class_offset"] = self._named(self.class_offset, self.classes)
+        if self.deviation is not None:
+            parameters["deviation"] = self._named(self.deviation, self.annotators)
+        theta = self.theta()
+        return {
+            "parameters": parameters,
+            "theta": self._named(theta, self.annotators),
+            "theta_mean": self._by_attribute(theta.mean(dim=0)),
+            "centred_deviations": self._named(self.centred_deviations(), self.annotators),
+        }
+
+    def _by_attribute(self, values: Tensor) -> dict[str, float]:
+        return dict(zip(self.attributes, values.tolist(), strict=True))
+
+    def _named(self, table: Tensor, names: Sequence[str]) -> dict[str, dict[str, float]]:
+        return {name: self._by_attribute(row) for name, row in zip(names, table, strict=True)}
+
+    def save(self, folder: str | os.PathLike, extra: Mapping | None = None) -> None:
+        """Write ``bias.safetensors`` and ``bias.json``; the second, with the checksum of the first, is written last.
+
+        Parameters
+        ----------
+        folder : path
+            Made when it is not there.
+        extra : mapping or None
+            What the numbers belong to, as JSON: attribute configurations, data fingerprint, variant.
+        """
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in self.state_dict().items()}
+        content = tensors_to_bytes(tensors)
+        description = {
+            "format": FORMAT,
+            "attributes": self.attributes,
+            "parts": self.parts,
+            "annotators": self.annotators,
+            "annotator_class": self.annotator_class,
+            "sha256": hashlib.sha256(content).hexdigest(),
+            "extra": dict(extra or {}),
+        }
+        text = json.dumps(description, indent=1, ensure_ascii=False)
+        _replace(folder / TENSORS_FILE, content)
+        _replace(folder / DESCRIPTION_FILE, (text + "\n").encode())
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike) -> BiasTerm:
+        """Read what `save` wrote, to the bit; what was given as ``extra`` is in the attribute of that name.
+
+        Raises
+        ------
+        BiasFileError
+            A file is missing or cannot be read, the checksum is another, or a tensor has another shape than the
+            description says.
+        """
+        folder = Path(folder)
+        description, content = _read_pair(folder)
+        annotators, attributes = description["annotators"], description["attributes"]
+        bias = cls(
+            attributes, annotators, description["parts"], annotator_class=description["annotator_class"]
+        )
+        found, expected = tensors_from_bytes(content), bias.state_dict()
+        for name in sorted(found.keys() | expected.keys()):
+            shapes = [
+                tuple(tensors[name].shape) if name in tensors else None for tensors in (found, expected)
+            ]
+            if shapes[0] != shapes[1]:
+                raise BiasFileError(
+                    f"{folder / TENSORS_FILE}: {name} has shape {shapes[0]}, but {DESCRIPTION_FILE} describes "
+                    f"{shapes[1]} ({len(annotators)} annotators, {len(attributes)} attributes, parts "
+                    f"{', '.join(bias.parts) or 'none'}). {_RESTORE}"
+                )
+        bias.to(found["fixed"].dtype).load_state_dict(found)
+        bias.extra = description["extra"]
+        return bias
+
+
+_RESTORE = "Restore both files from one checkpoint, or train again"
+
+
+def _distinct(names: Sequence[str], what: str) -> tuple[str, ...]:
+    names = tuple(names)
+    if len(set(names)) < len(names):
+        repeated = next(name for name in names if names.count(name) > 1)
+        raise ConfigError(f'the {what} "{repeated}" is named twice; every {what} needs a name of its own')
+    return names
+
+
+def _require_classes(annotators: tuple[str, ...], annotator_class: tuple[str, ...] | None) -> None:
+    if annotator_class is None:
+        raise ConfigError(
+            "class offsets need the class of every annotator. Map a column with columns: {annotator_class: NAME}, "
+            "or use bias: shared_mean, which needs no classes"
+        )
+    if len(annotator_class) != len(annotators):
+        raise ConfigError(f"{len(annotators)} annotators, but {len(annotator_class)} annotator classes")
+    missing = [
+        name for name, label in zip(annotators, annotator_class, strict=True) if not isinstance(label, str)
+    ]
+    if missing:
+        raise ConfigError(
+            f"{len(missing)} of {len(annotators)} annotators have no class (first: {missing[0]}). Fill the column, "
+            "for example with one class for all of them, or use bias: shared_mean, which needs no classes"
+        )
+
+
+def _without_repeats(parts: Sequence[str], n_groups: Mapping[str, int]) -> tuple[str, ...]:
+    kept: list[str] = []
+    for part in PARTS:
+        # every part divides the groups of the one before: as many groups are the same groups
+        if part in parts and not (kept and n_groups[part] == n_groups[kept[-1]]):
+            kept.append(part)
+    return tuple(kept)
+
+
+def _expanded(fixed: Tensor | None, shape: tuple[int, int]) -> Tensor:
+    if fixed is None:
+        return torch.zeros(shape)
+    fixed = torch.as_tensor(fixed, dtype=torch.float32)
+    if fixed.shape not in (shape, shape[1:]):
+        raise ConfigError(f"the fixed part needs the shape {shape[1:]} or {shape}; got {tuple(fixed.shape)}")
+    return fixed.expand(shape).clone()
+
+
+def _checked_mask(mask: Tensor | None, n_annotators: int) -> Tensor:
+    if mask is None:
+        return torch.ones(n_annotators)
+    mask = torch.as_tensor(mask, dtype=torch.float32)
+    if mask.shape != (n_annotators,) or not torch.isin(mask, torch.tensor([0.0, 1.0])).all():
+        raise ConfigError(f"the mask needs a 0 or a 1 for each of {n_annotators} annotators")
+    return mask.clone()
+
+
+def _replace(path: Path, content: bytes) -> None:
+    part = path.with_name(path.name + ".part")
+    try:
+        with part.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _read_pair(folder: Path) -> tuple[dict, bytes]:
+    for name in (DESCRIPTION_FILE, TENSORS_FILE):
+        if not (folder / name).is_file():
+            raise BiasFileError(
+                f"{folder / name} is not there; name the folder of a finished run or a checkpoint"
+            )
+    try:
+        description = json.loads((folder / DESCRIPTION_FILE).read_text(encoding="utf-8"))
+        kind = description["format"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise BiasFileError(
+            f"{folder / DESCRIPTION_FILE} is not the description of a bias term. {_RESTORE}"
+        ) from error
+    if kind != FORMAT:
+        raise BiasFileError(
+            f"{folder / DESCRIPTION_FILE} has format {kind}, this version reads {FORMAT}; update badpo"
+        )
+    content = (folder / TENSORS_FILE).read_bytes()
+    if hashlib.sha256(content).hexdigest() != description["sha256"]:
+        raise BiasFileError(
+            f"{folder / TENSORS_FILE} is not the file that {DESCRIPTION_FILE} describes (checksum). {_RESTORE}"
+        )
+    return description, content

@@ -1,0 +1,170 @@
+"""The model card of a trained run: what was declared, what it is anchored to, what was measured, what is not known.
+
+Everything in it is an aggregate. It names no annotator and prints no mean over fewer than five of them, because the
+mean of one annotator's bias is that annotator's bias.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import yaml
+
+from badpo import __version__
+from badpo.data.problems import ConfigError
+from badpo.results.labels import (
+    DPO,
+    REFERENCE,
+    arm_title,
+    attribute_definition,
+    attribute_label,
+    decimal,
+    shown,
+    signed,
+)
+from badpo.results.readings import gap, rate
+from badpo.results.run_files import Run, attribute_configs, is_continuous, learned_theta, read_run
+from badpo.results.tables import markdown_text
+from badpo.theory.summaries import log_odds_distance
+
+FEWEST_ANNOTATORS = 5
+_HUB_ID = re.compile(r"[\w][\w.-]*/[\w][\w.-]*")
+_FILE = re.compile(r"\.(csv|tsv|parquet|jsonl?|arrow|ya?ml)$", re.IGNORECASE)
+_SETTINGS = (
+    "bias",
+    "beta",
+    "learning_rate",
+    "bias_learning_rate",
+    "max_steps",
+    "steps",
+    "judgments_per_step",
+    "encoding",
+)
+
+
+@dataclass(frozen=True)
+class AttributeRow:
+    """One declared attribute in the card's table, every cell as text."""
+
+    name: str
+    definition: str
+    lean: str
+    reference: str
+    own: str
+    distance: str
+    gap: str
+
+
+def model_card(run_folder: Path) -> str:
+    """The model card of a run as Markdown with the Hub's YAML header, from the files of its folder alone.
+
+    Parameters
+    ----------
+    run_folder : Path
+        With ``bias.json``, ``bias.safetensors`` and ``config.yaml``; ``readouts.json`` and a measured reference
+        beside the folder fill in the figures, and what is missing is said to be missing.
+
+    Returns
+    -------
+    str
+
+    Raises
+    ------
+    ConfigError
+        The folder holds no run, or a file in it cannot be read.
+    """
+    if not any((run_folder / name).exists() for name in ("bias.json", "readouts.json", "config.yaml")):
+        raise ConfigError(f'"{run_folder}" holds no run; name the folder of a finished run')
+    run, reference = read_run(run_folder), _reference_beside(run_folder)
+    n_annotators = len(run.bias.get("annotators", ()))
+    environment = jinja2.Environment(  # Markdown: the texts are escaped as Markdown below
+        loader=jinja2.PackageLoader("badpo.results", "templates"),
+        autoescape=False,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("model_card.md.jinja").render(
+        header=yaml.safe_dump(_header(run), sort_keys=False, allow_unicode=True).strip(),
+        title=markdown_text(run_folder.resolve().name),
+        method=arm_title(run.arm),
+        is_dpo=run.arm == DPO or not run.bias.get("parts"),
+        rows=[
+            _attribute_row(run, reference, name, config) for name, config in attribute_configs(run).items()
+        ],
+        measured=bool(run.readouts),
+        has_reference=reference is not None,
+        n_annotators=n_annotators,
+        fewest=FEWEST_ANNOTATORS,
+        settings=[(key, markdown_text(str(value))) for key, value in _settings(run).items()],
+        fingerprint=markdown_text(str(run.bias.get("extra", {}).get("data", "not recorded"))[:64]),
+        version=__version__,
+    )
+
+
+def _header(run: Run) -> dict[str, Any]:
+    """The YAML header that the Hub reads. A local folder or file is not named: its path is nobody's business."""
+    is_adapter = (run.folder / "model" / "adapter_config.json").exists()
+    header: dict[str, Any] = {
+        "library_name": "peft" if is_adapter else "transformers",
+        "pipeline_tag": "text-generation",
+        "tags": ["ba-dpo", "badpo", "dpo", "preference-optimization"],
+    }
+    for key, name in (("base_model", "model_name_or_path"), ("datasets", "dataset_name")):
+        value = str(run.config.get(name, ""))
+        if _HUB_ID.fullmatch(value) and not _FILE.search(value) and not Path(value).exists():
+            header[key] = [value] if key == "datasets" else value
+    return header
+
+
+def _attribute_row(run: Run, reference: Run | None, name: str, config: Mapping[str, Any]) -> AttributeRow:
+    own, before = rate(name)(run), rate(name)(reference) if reference else None
+    held_out = gap(name)(run)
+    apart = None
+    if own and before and not is_continuous(config):
+        apart = log_odds_distance(own.estimate, before.estimate).item()
+    return AttributeRow(
+        markdown_text(attribute_label(name, config)),
+        markdown_text(attribute_definition(config)),
+        _lean(run, name),
+        decimal(before.estimate if before else None),
+        decimal(own.estimate if own else None),
+        signed(apart),
+        " ".join([signed(held_out.estimate, 3), f"({signed(held_out.low, 3)} to {signed(held_out.high, 3)})"])
+        if held_out
+        else decimal(None),
+    )
+
+
+def _lean(run: Run, name: str) -> str:
+    """The pool mean of the learned theta, unless the pool is so small that it would be about single people."""
+    theta = learned_theta(run)
+    if theta is None or not run.bias.get("parts"):
+        return "not learned"
+    if len(theta) < FEWEST_ANNOTATORS:
+        return f"not shown (fewer than {FEWEST_ANNOTATORS} annotators)"
+    return signed(theta[:, list(run.bias["attributes"]).index(name)].mean().item())
+
+
+def _settings(run: Run) -> dict[str, Any]:
+    blocks = {key: value for key, value in run.config.items() if not isinstance(value, dict)}
+    bias = run.config.get("bias")
+    if isinstance(bias, dict):
+        blocks |= {"bias": bias.get("mode") or run.bias.get("extra", {}).get("variant")}
+        blocks |= {"bias_learning_rate": bias["learning_rate"]} if "learning_rate" in bias else {}
+    found = {key: blocks[key] for key in _SETTINGS if blocks.get(key) is not None}
+    return {"arm": shown(run.arm), "seed": run.seed, **found}
+
+
+def _reference_beside(run_folder: Path) -> Run | None:
+    """The measured reference of the suite that the run belongs to."""
+    for path in sorted(run_folder.resolve().parent.glob("*/readouts.json")):
+        run = read_run(path.parent)
+        if run.arm == REFERENCE:
+            return run
+    return None

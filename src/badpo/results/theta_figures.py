@@ -1,0 +1,166 @@
+"""Figures of the bias term: theta over steps, and learned against planted theta."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from markupsafe import Markup
+from numpy.typing import NDArray
+
+from badpo.results.charts import STYLES, Level, PointGroup, Series, legend, line_chart, scatter
+from badpo.results.figure_parts import FIRST_CLASS_STYLE, Figure, Table, per_seed, style_of, thinned
+from badpo.results.labels import DPO, REFERENCE, arm_label, decimal, shown
+from badpo.results.readings import correlation, estimate, offline
+from badpo.results.run_files import Planted, Suite, attribute_configs, learned_theta, read_planted
+from badpo.results.verdicts import attribute_labels
+
+MOST_POINTS = 300
+_POINTS_PER_LINE, _ROWS_PER_LINE = 100, 10
+
+
+def theta_over_steps(suite: Suite) -> Figure | None:
+    """The pool mean of the learned theta at every step, by arm; None when no run logged it."""
+    planted, labels = read_planted(suite), attribute_labels(suite)
+    panels, rows = [], []
+    drawn: dict[str, int] = {}
+    for attribute in suite.attributes:
+        series = [line for arm in suite.arms if (line := _theta_line(suite, arm, attribute)) is not None]
+        if not series:
+            continue
+        level = _theta_level(suite, planted, attribute)
+        name = labels[attribute]
+        panels.append(
+            (name, line_chart(series, f"learned theta of {name} by step", "step", "log-odds", level))
+        )
+        drawn |= {line.name: line.style for line in series}
+        for line in series:
+            rows += [
+                (name, line.name, decimal(x, 0), decimal(y, 3))
+                for x, y in thinned(line.points, _ROWS_PER_LINE)
+            ]
+    if not panels:
+        return None
+    over = "Mean over seeds of the" if len(suite.seeds) > 1 else "The"
+    caption = (
+        f"{over} learned bias term while training, as the mean over annotators. It starts at zero, takes up the lean "
+        "of the votes, and is left out of the saved policy. The place where it ends is not identified by the votes: "
+        "what theta does not take up, the policy learns."
+    )
+    if planted is not None:
+        caption += " The dashed line is the mean that was planted."
+    elif any(estimate(suite, arm, offline(a)) for arm in suite.arms for a in suite.attributes):
+        caption += " The dashed line is the log-odds that the side with the attribute won a training vote."
+    table = Table(("Attribute", "Arm", "Step", "Theta, mean over annotators"), tuple(rows))
+    return Figure("Theta over steps", tuple(panels), legend(list(drawn.items()), lines=True), caption, table)
+
+
+def _theta_level(suite: Suite, planted: Planted | None, attribute: str) -> Level | None:
+    """What the learned theta is read against: the planted mean, else the offline estimate."""
+    if planted is not None:
+        if attribute not in planted.attributes:
+            return None
+        return Level(planted.theta[:, planted.attributes.index(attribute)].mean().item(), "planted mean")
+    found = next((e for arm in suite.arms if (e := estimate(suite, arm, offline(attribute)))), None)
+    return Level(found.value, "offline estimate") if found else None
+
+
+def _theta_line(suite: Suite, arm: str, attribute: str) -> Series | None:
+    key = f"bias/theta/{attribute}"
+    paths = [{step["step"]: step[key] for step in run.steps if key in step} for run in suite.of(arm)]
+    paths = [path for path in paths if any(path.values())]
+    if not paths:
+        return None
+    common = sorted(set.intersection(*(set(path) for path in paths)))
+    points = [(float(step), float(np.mean([path[step] for path in paths]))) for step in common]
+    return Series(arm_label(arm), style_of(suite, arm), tuple(thinned(points, _POINTS_PER_LINE)))
+
+
+def learned_against_planted(suite: Suite) -> Figure | None:
+    """Each constructed annotator's learned theta against the planted one; None for votes of real annotators."""
+    planted = read_planted(suite)
+    aligned = [] if planted is None else _all_aligned(suite, planted)
+    if planted is None or not aligned:
+        return None
+    panels = tuple((points.title, points.chart()) for points in aligned)
+    rows = [row for points in aligned for row in points.rows()]
+    table = Table(("Attribute, arm, class", "Planted", "Learned"), tuple(rows))
+    styles = _class_styles(planted)
+    entries = [(f"class {shown(name, 24)}", style) for name, style in styles.items()]
+    caption = _planted_caption(suite, planted, aligned)
+    return Figure("Learned against planted theta", panels, legend(entries), caption, table)
+
+
+@dataclass(frozen=True)
+class _Aligned:
+    """Planted and learned theta on one attribute, of the annotators that both files name."""
+
+    title: str
+    arm: str
+    attribute: str
+    classes: tuple[str, ...]
+    truth: NDArray[np.float64]
+    learned: NDArray[np.float64]
+    styles: dict[str, int]
+
+    @property
+    def r(self) -> float:
+        return float(np.corrcoef(self.truth, self.learned)[0, 1])
+
+    def chart(self) -> Markup:
+        label = f"learned against planted theta of {self.title}: correlation {decimal(self.r)}"
+        return scatter(self.groups(), label, "planted theta", "learned theta", f"r = {decimal(self.r)}")
+
+    def groups(self) -> list[PointGroup]:
+        points = [*zip(self.truth.tolist(), self.learned.tolist(), strict=True)]
+        chosen = thinned([*zip(self.classes, points, strict=True)], MOST_POINTS)
+        return [
+            PointGroup(shown(name, 24), style, tuple(point for label, point in chosen if label == name))
+            for name, style in self.styles.items()
+        ]
+
+    def rows(self) -> list[tuple[str, str, str]]:
+        groups = self.groups()
+        return [
+            (f"{self.title}, class {g.name}", decimal(x), decimal(y)) for g in groups for x, y in g.points
+        ]
+
+
+def _all_aligned(suite: Suite, planted: Planted) -> list[_Aligned]:
+    """The first seed of each arm, on each attribute on which its annotators differ."""
+    labels, styles, found = attribute_labels(suite), _class_styles(planted), []
+    for run in (suite.of(arm)[0] for arm in suite.arms if arm not in (REFERENCE, DPO)):
+        theta, declared = learned_theta(run), list(attribute_configs(run))
+        row = {pseudonym: i for i, pseudonym in enumerate(run.bias.get("annotators", ()))}
+        kept = [i for i, pseudonym in enumerate(planted.pseudonyms) if pseudonym in row]
+        if theta is None or len(kept) < 3:
+            continue
+        theta = theta[[row[planted.pseudonyms[i]] for i in kept]]
+        for attribute in (name for name in planted.attributes if name in declared):
+            truth = planted.theta[kept, planted.attributes.index(attribute)]
+            learned = theta[:, declared.index(attribute)]
+            if min(np.ptp(truth), np.ptp(learned)) > 1e-9:
+                title = f"{labels[attribute]}, {arm_label(run.arm)}"
+                classes = tuple(planted.classes[i] for i in kept)
+                found.append(_Aligned(title, run.arm, attribute, classes, truth, learned, styles))
+    return found
+
+
+def _class_styles(planted: Planted) -> dict[str, int]:
+    classes = sorted(set(planted.classes))
+    return {name: FIRST_CLASS_STYLE + i % (STYLES - FIRST_CLASS_STYLE) for i, name in enumerate(classes)}
+
+
+def _planted_caption(suite: Suite, planted: Planted, aligned: list[_Aligned]) -> str:
+    over_seeds = [(points, estimate(suite, points.arm, correlation(points.attribute))) for points in aligned]
+    figures = [f"{points.title} {per_seed(found) or decimal(points.r)}" for points, found in over_seeds]
+    caption = (
+        "Each point is one constructed annotator; the dashed line is equality. Points on a parallel of it have the "
+        "right differences between annotators at another common level, which votes cannot tell apart. "
+        f"Correlation over annotators: {'; '.join(figures)}."
+    )
+    if len(suite.seeds) > 1:
+        caption += f" The points are those of seed {min(suite.seeds)}."
+    if len(planted.classes) > MOST_POINTS:
+        caption += f" {MOST_POINTS} of {len(planted.classes):,} annotators are drawn, evenly spaced."
+    return caption

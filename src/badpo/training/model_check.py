@@ -1,0 +1,48 @@
+"""What a model's tokenizer and a length limit would do to a table, before anything is trained."""
+
+from __future__ import annotations
+
+from badpo.data.judgments import Judgments
+from badpo.data.problems import ConfigError, DataError, Problem
+from badpo.training.encoding import encode_comparisons, length_report, require_matching_tokenizer
+
+
+def model_problems(judgments: Judgments, model: str, encoding: str, max_length: int) -> list[Problem]:
+    """Problems that appear only when the comparisons are token ids.
+
+    Parameters
+    ----------
+    judgments : Judgments
+    model : str
+        A folder or a name on the Hub; its tokenizer and configuration are read, its weights are not.
+    encoding : {"trl", "paper"}
+    max_length : int
+        Longest prompt and response together, in tokens.
+
+    Returns
+    -------
+    list of Problem
+        Cut and dropped comparisons, attributes that the limit cuts away, token ids that the model does not have.
+
+    Raises
+    ------
+    ConfigError
+        The model cannot be read, or its tokenizer cannot encode these data (no chat template, no end-of-text token).
+    """
+    from transformers import AutoConfig, AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(model)
+        n_embeddings = AutoConfig.from_pretrained(model).vocab_size
+    except OSError as error:
+        raise ConfigError(
+            f'cannot read "{model}": it is neither a folder with a model nor reachable on the Hub '
+            f"({str(error).splitlines()[0]}); download it once with network, or name a folder"
+        ) from error
+    encoded = encode_comparisons(judgments, tokenizer, encoding, max_length)
+    problems = length_report(judgments, encoded, tokenizer, max_length)
+    try:
+        require_matching_tokenizer(encoded, tokenizer, n_embeddings)
+    except DataError as error:
+        problems += error.problems
+    return problems

@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import badpo.attributes as door
+from badpo.data.attributes import (
+    ATTRIBUTES,
+    Bold,
+    Code,
+    Column,
+    Emoji,
+    Headers,
+    Length,
+    LengthTokens,
+    LengthWords,
+    Lists,
+    Markdown,
+    Position,
+    PythonFunction,
+    Regex,
+    SignatureName,
+    WordList,
+    attribute_from_config,
+    plain_text,
+)
+from badpo.data.problems import ConfigError
+
+EXAMPLES = [
+    Length(ratio=2),
+    LengthWords(threshold=20, unit=10),
+    LengthTokens("some/tokenizer", threshold=5),
+    Markdown(),
+    Lists(name="bullets"),
+    Headers(),
+    Bold(),
+    Emoji(),
+    Code(),
+    SignatureName("woman", ("Emily", "Anne")),
+    WordList("hedging", ["perhaps"]),
+    Regex("question", r"\?$"),
+    Column("hedge", a="hedge_a", b="hedge_b", threshold=0.5),
+    Position(),
+]
+
+
+def test_there_is_an_example_of_every_type():
+    assert {example.config["type"] for example in EXAMPLES} == set(ATTRIBUTES)
+
+
+@pytest.mark.parametrize("attribute", EXAMPLES, ids=lambda attribute: attribute.config["type"])
+def test_configuration_is_json_and_makes_the_same_attribute(attribute):
+    again = attribute_from_config(json.loads(json.dumps(attribute.config)))
+    for name in ("name", "scope", "continuous", "threshold", "columns", "config"):
+        assert getattr(again, name) == getattr(attribute, name)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "expected"),
+    [
+        (3, 2, (1, 0)),
+        (2, 3, (0, 1)),
+        (4, 3, (0, 0)),
+        (3, 3, (0, 0)),
+        (0, 0, (0, 0)),
+        (1, 0, (0, 0)),
+        (0, 2, (0, 1)),
+        (149, 100, (0, 0)),
+        (150, 100, (1, 0)),
+    ],
+)
+def test_length_is_one_for_the_side_with_the_ratio(a, b, expected):
+    assert Length(ratio=1.5).measure("", "word " * a, "word\n" * b) == expected
+
+
+def test_scopes_and_thresholds():
+    assert (Length().scope, Markdown().scope, Position().scope, Column("x", "x_a", "x_b").scope) == (
+        "pair",
+        "response",
+        "judgment",
+        "pair",
+    )
+    assert LengthWords(threshold=20).continuous and not Markdown().continuous
+    assert Column("x", "x_a", "x_b", threshold=0.2).continuous and not Column("x", "x_a", "x_b").continuous
+
+
+def test_tokens_are_counted_by_any_tokenizer_without_special_tokens():
+    class Tokenizer:
+        name_or_path = "here"
+
+        def __call__(self, text, add_special_tokens=True):
+            return {"input_ids": [0] * add_special_tokens + list(text), "attention_mask": []}
+
+    assert LengthTokens(Tokenizer(), threshold=1).measure("", "abcd") == 4
+    assert LengthTokens(Tokenizer(), threshold=1).config["tokenizer"] == "here"
+    assert LengthTokens(str.split, threshold=1, unit=2).measure("", "a b c") == 1.5
+
+
+def test_signature_name_agrees_with_the_signed_corpus():
+    signatures = pytest.importorskip("badpo.data.corpora.signatures")
+    woman = SignatureName("woman", ["Emily"])
+    for text in ["Boil it.", "Boil it.  \n", ""]:
+        assert woman.measure("", signatures.signature(text, "Emily", "Miller")) == 1
+        assert woman.measure("", signatures.signature(text, "Brad", "Miller")) == 0
+        assert woman.measure("", text) == 0
+
+
+def test_python_function_may_be_of_any_scope():
+    def longer(prompt, a, b):
+        return len(a) > len(b), len(b) > len(a)
+
+    attribute = PythonFunction("longer", longer, scope="pair")
+    assert attribute.measure("", "aa", "b") == (True, False)
+    assert attribute.config["function"].endswith("longer")
+    with pytest.raises(ConfigError, match="only be declared in Python"):
+        attribute_from_config(attribute.config)
+
+
+def test_position_is_the_side_shown_first():
+    sides = [Position().measure({"shown_first": side}, {}) for side in ("a", "b", None)]
+    assert sides == [1.0, -1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"type": "lenght"}, 'Did you mean "length"'),
+        ({}, "unknown attribute type None"),
+        ({"type": "length", "ration": 2}, 'Did you mean "ratio"'),
+        ({"type": "length", "ratio": "much"}, "ratio must be a number"),
+        ({"type": "length", "ratio": 1}, "ratio must be above 1"),
+        ({"type": "length", "scope": "response"}, "is an attribute of the pair, not response"),
+        ({"type": "length_words"}, "needs threshold"),
+        ({"type": "length_words", "threshold": -1}, "threshold must be 0 or more"),
+        ({"type": "length_words", "threshold": 1, "unit": 0}, "unit must be above 0"),
+        ({"type": "regex", "name": "x", "pattern": "("}, "is not a regular expression"),
+        ({"type": "word_list", "name": "x", "words": "perhaps"}, "needs a list of words"),
+        ({"type": "word_list", "name": "x", "words": []}, "at least one word"),
+        ({"type": "signature_name", "name": "x", "names": ["Emily", ""]}, "no empty one"),
+    ],
+)
+def test_wrong_configurations_say_what_is_wrong(config, message):
+    with pytest.raises(ConfigError, match=message):
+        attribute_from_config(config)
+
+
+def test_a_right_scope_and_text_numbers_are_taken():
+    assert attribute_from_config({"type": "length", "scope": "pair", "ratio": "1.25"}).config["ratio"] == 1.25
+
+
+def test_a_column_cannot_be_measured_from_text():
+    with pytest.raises(ConfigError, match="cannot be measured from text"):
+        Column("x", "x_a", "x_b").measure("", "a", "b")
+
+
+def test_plain_text_of_messages():
+    said = [{"role": "assistant", "content": "a"}, {"role": "tool", "content": "t"}, {"role": "assistant", "content": "b"}]
+    assert plain_text(said) == "a\nb"
+    assert plain_text([{"role": "user", "content": "q"}]) == "q"
+
+
+def test_the_door_shows_everything():
+    for name in door.__all__:
+        assert getattr(door, name) is not None
+    constructors = {constructor.__name__ for constructor in ATTRIBUTES.values()}
+    assert constructors <= set(door.__all__)

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from badpo.data import markers
+
+MEGABYTE = 1_000_000
+FORMS = {
+    "header": (markers.has_header, ["# A", "text\n###### A", "  ## A", "#\tA"], ["#A", "####### A", "a # b", "#"]),
+    "list": (
+        markers.has_list,
+        ["- a", "* a", "+ a", "x\n  - a", "1. a", "a\n 12. b"],
+        ["-a", "1.a", "a - b", "1) a", "\N{BULLET} a", "2024", "-", "**a**"],
+    ),
+    "bold": (markers.has_bold, ["**a**", "x **a b** y", "**a\nb**"], ["**", "****", "*a*", "**a*b**c", "a ** b"]),
+    "fence": (markers.has_code_fence, ["```", "a```b"], ["``", "`a`"]),
+    "table": (markers.has_table_line, ["| a |", "x\n | a | b | \ny", "||"], ["a | b", "|", "| a", "|\n|"]),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_each_form_and_its_near_misses(name):
+    test, positive, negative = FORMS[name]
+    assert [text for text in positive if not test(text)] == []
+    assert [text for text in negative if test(text)] == []
+
+
+def test_markdown_is_any_form_and_nothing_else():
+    for _, positive, _ in FORMS.values():
+        assert all(markers.has_markdown(text) for text in positive)
+    assert not markers.has_markdown("Plain text, 3.5 times - really. #tag, 2 * 3 * 4; say `x`.")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Done.\n\n\N{EM DASH} Emily Miller", "Emily"),
+        ("Done.\n \N{EM DASH} Emily Miller \n\n", "Emily"),
+        ("Done.\n\N{EM DASH}Emily Miller", "Emily"),
+        ("\N{EM DASH} Emily Miller", ""),
+        ("Done. \N{EM DASH} Emily Miller", ""),
+        ("Done.\n\N{EN DASH} Emily Miller", ""),
+        ("Done.\n\N{EM DASH} emily Miller", ""),
+        ("Done.\n\N{EM DASH} Emily", ""),
+        ("Done.\n\N{EM DASH} Emily Ann Miller", ""),
+        ("Done.\n\N{EM DASH} Zo\N{LATIN SMALL LETTER E WITH DIAERESIS} Miller", ""),
+        ("Done.\n\N{EM DASH} Emily Miller\nP.S. More.", ""),
+        ("", ""),
+    ],
+)
+def test_signature_stands_at_the_very_end(text, expected):
+    assert markers.signature_first_name(text) == expected
+
+
+def test_words_are_whole_and_case_does_not_matter():
+    pattern = markers.word_pattern(["it depends", "c++", "may"])
+    assert [bool(pattern.search(text)) for text in ["It Depends!", "in c++ now", "MAY", "maybe", "dismay", "c+"]] == [
+        True,
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]
+
+
+def test_emoji_are_found_and_letters_are_not():
+    assert all(markers.has_emoji(text) for text in ["\U0001f600", "\u2714 done", "\U0001f1eb\U0001f1f7", "\u2b50"])
+    assert not any(markers.has_emoji(text) for text in ["\u65e5\u672c", "na\u00efve \u20ac 5", "x \u2192 y", "\u2022 a"])
+
+
+ADVERSARIAL = {
+    "spaces": " ",
+    "newlines": "\n",
+    "newline and space": "\n ",
+    "hashes": "#",
+    "digits": "1",
+    "stars": "*",
+    "star a": "*a",
+    "two stars and text": "**a",
+    "bars": "|",
+    "bar and space": "| ",
+    "backtick pairs": "``a",
+    "dashes": "-",
+    "em dashes": "\N{EM DASH}",
+    "newline and dash": "\n\N{EM DASH} A",
+    "letters": "Aa",
+    "carriage returns": "\r",
+}
+
+
+@pytest.mark.parametrize("name", ADVERSARIAL)
+def test_a_megabyte_takes_less_than_a_second(name):
+    unit = ADVERSARIAL[name]
+    text = "|" + unit * (MEGABYTE // len(unit)) + "x"
+    words = markers.word_pattern(["perhaps", "it depends"])
+    tests = [test for test, _, _ in FORMS.values()]
+    started = time.process_time()
+    for test in (*tests, markers.has_emoji, markers.signature_first_name, words.search):
+        test(text)
+    assert time.process_time() - started < 1.0

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import os
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from badpo.data.privacy import is_pseudonym, pseudonym, pseudonym_key, pseudonyms
+from badpo.data.problems import ConfigError
+
+KEY = b"a key of sixteen bytes or more"
+
+
+def test_pseudonym_is_an_hmac_and_not_a_hash():
+    digest = hmac.new(KEY, b"A1B2C3", hashlib.sha256).digest()
+    assert pseudonym("A1B2C3", KEY) == "ann_" + base64.b32encode(digest).decode().lower()[:10]
+    assert pseudonym("A1B2C3", KEY) != pseudonym("A1B2C3", b"another key of sixteen bytes")
+    plain = base64.b32encode(hashlib.sha256(b"A1B2C3").digest()).decode().lower()[:10]
+    assert pseudonym("A1B2C3", KEY) != "ann_" + plain
+
+
+@pytest.mark.parametrize("raw", ["", "ann_short", "ANN_ABCDEFGHIJ", "ann_abcdefghi1", "ann_abcdefghij "])
+def test_what_only_looks_like_a_pseudonym_is_replaced(raw):
+    assert not is_pseudonym(raw)
+    assert is_pseudonym(pseudonym(raw, KEY))
+
+
+def test_pseudonyms_stay_and_need_no_key(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.delenv("BADPO_PSEUDONYM_KEY", raising=False)
+    assert pseudonyms(["ann_abcdefghij"]) == ["ann_abcdefghij"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_key_file_is_made_once_and_only_for_its_owner(tmp_path):
+    environment = {"XDG_CONFIG_HOME": str(tmp_path)}
+    first = pseudonym_key(environment)
+    path = tmp_path / "badpo" / "pseudonym.key"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert len(first) == 64
+    assert pseudonym_key(environment) == first
+    assert [file.name for file in path.parent.iterdir()] == ["pseudonym.key"]
+
+
+def test_two_first_uses_at_once_agree_on_one_key(tmp_path):
+    environment = {"XDG_CONFIG_HOME": str(tmp_path)}
+    with ThreadPoolExecutor(8) as pool:
+        keys = set(pool.map(lambda _: pseudonym_key(environment), range(16)))
+    assert len(keys) == 1
+
+
+def test_short_key_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="has 5 bytes"):
+        pseudonym_key({"BADPO_PSEUDONYM_KEY": "short"})
+
+
+def test_key_that_others_can_read_is_refused(tmp_path):
+    environment = {"XDG_CONFIG_HOME": str(tmp_path)}
+    pseudonym_key(environment)
+    (tmp_path / "badpo" / "pseudonym.key").chmod(0o644)
+    with pytest.raises(ConfigError, match="chmod 600"):
+        pseudonym_key(environment)
+
+
+def test_key_that_cannot_be_written_says_what_to_do(tmp_path):
+    file = tmp_path / "file"
+    file.write_text("not a folder")
+    with pytest.raises(ConfigError, match="set BADPO_PSEUDONYM_KEY"):
+        pseudonym_key({"XDG_CONFIG_HOME": str(file)})
+
+
+def test_home_is_used_without_a_configuration_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    pseudonym_key({})
+    assert os.path.exists(tmp_path / ".config" / "badpo" / "pseudonym.key")

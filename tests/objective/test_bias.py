@@ -1,0 +1,378 @@
+import hashlib
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from badpo.data.problems import ConfigError
+from badpo.objective.bias import DESCRIPTION_FILE, TENSORS_FILE, VARIANTS, BiasFileError, BiasTerm
+from badpo.theory.likelihood import gradient_weight, judgment_loss
+
+ATTRIBUTES = ["woman", "black"]
+ANNOTATORS = ["ann_a", "ann_b", "ann_c", "ann_d"]
+CLASSES = ["expert", "crowd", "crowd", "expert"]
+
+
+def bias_term(variant: str, **options) -> BiasTerm:
+    if variant == "class":
+        options.setdefault("annotator_class", CLASSES)
+    return BiasTerm(ATTRIBUTES, ANNOTATORS, VARIANTS[variant], **options)
+
+
+def fill(bias: BiasTerm, seed: int = 0) -> BiasTerm:
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in bias.parameters():
+        parameter.data = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
+    return bias
+
+
+# -- composition -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("variant", "shapes"),
+    [
+        ("none", {}),
+        ("pooled", {"mean": (2,)}),
+        ("per_annotator", {"deviation": (4, 2)}),
+        ("shared_mean", {"mean": (2,), "deviation": (4, 2)}),
+        ("class", {"mean": (2,), "class_offset": (2, 2), "deviation": (4, 2)}),
+    ],
+)
+def test_a_variant_is_its_parts_and_starts_at_zero(variant, shapes):
+    bias = bias_term(variant)
+    assert {name: tuple(p.shape) for name, p in bias.named_parameters()} == shapes
+    assert bias.theta().shape == (4, 2)
+    assert not bias.theta().any()
+
+
+def test_theta_is_the_masked_sum_of_the_parts_plus_the_fixed_part():
+    fixed = torch.arange(8.0).reshape(4, 2)
+    bias = fill(bias_term("class", fixed=fixed, mask=torch.tensor([1.0, 0.0, 1.0, 1.0])))
+    expected = bias.mean + bias.class_offset[[0, 1, 1, 0]] + bias.deviation
+    expected[1] = 0
+    torch.testing.assert_close(bias.theta(), (expected + fixed).double(), rtol=0, atol=1e-6)
+
+
+def test_the_logit_is_theta_times_the_difference():
+    bias = fill(bias_term("shared_mean"))
+    annotator, delta = torch.tensor([3, 0]), torch.tensor([[1.0, -1.0], [0.0, 1.0]])
+    theta = bias.theta()
+    expected = torch.stack([theta[3, 0] - theta[3, 1], theta[0, 1]])
+    torch.testing.assert_close(bias(annotator, delta.double()), expected)
+    assert bias(annotator, delta).dtype == torch.float32
+    assert torch.equal(bias(annotator, delta.long()), bias(annotator, delta))
+
+
+def test_an_unknown_annotator_gets_the_pool_mean():
+    bias = fill(bias_term("per_annotator", fixed=torch.tensor([0.5, 0.0])))
+    logit = bias(torch.tensor([-1]), torch.tensor([[1.0, 1.0]], dtype=torch.float64))
+    torch.testing.assert_close(logit, bias.theta().mean(dim=0).sum()[None])
+
+
+def test_no_parts_and_nothing_fixed_is_dpo_to_the_bit():
+    bias = bias_term("none")
+    margins = torch.randn(20, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
+    annotator = torch.arange(20) % 5 - 1
+    logits = bias(annotator, torch.ones(20, 2))
+    assert not logits.requires_grad
+    ours = judgment_loss(margins, logits, torch.ones(20))
+    assert torch.equal(ours, -torch.nn.functional.logsigmoid(margins))
+
+
+def test_no_attributes_leave_the_logit_at_zero():
+    bias = BiasTerm([], ["everyone"], ())
+    assert bias(torch.zeros(3, dtype=torch.long), torch.zeros(3, 0)).tolist() == [0.0, 0.0, 0.0]
+
+
+def test_a_held_annotator_learns_nothing():
+    bias = bias_term("per_annotator", mask=torch.tensor([1.0, 0.0, 1.0, 1.0]))
+    bias(torch.arange(4), torch.ones(4, 2)).sum().backward()
+    assert bias.deviation.grad[1].tolist() == [0.0, 0.0]
+    assert bias.deviation.grad[0].tolist() == [1.0, 1.0]
+
+
+def test_a_fixed_slope_on_length_teaches_less_from_long_winners():
+    """R-DPO: alpha > 0 on continuous length, with the plus sign inside the logit, makes answers shorter."""
+    alpha = BiasTerm(["length_tokens"], ["everyone"], (), fixed=torch.tensor([0.005]))
+    difference = torch.tensor([[200.0], [-200.0]])
+    logits = alpha(torch.zeros(2, dtype=torch.long), difference)
+    weights = gradient_weight(torch.zeros(2), logits, torch.ones(2))
+    assert weights[0] < 0.5 < weights[1]
+
+
+# -- dynamics ----------------------------------------------------------------------------------------------------
+
+
+def equal_shares(n_annotators: int, per_annotator: int = 6, seed: int = 0):
+    """Judgments with equal shares, and one margin each."""
+    generator = torch.Generator().manual_seed(seed)
+    n = n_annotators * per_annotator
+    margins = torch.randn(n, generator=generator, dtype=torch.float64)
+    annotator = torch.arange(n_annotators).repeat_interleave(per_annotator)
+    delta = torch.randint(-1, 2, (n, 1), generator=generator).double()
+    sign = torch.randint(0, 2, (n,), generator=generator).double() * 2 - 1
+    return margins, annotator, delta, sign
+
+
+def descend(
+    bias: BiasTerm, judgments, n_steps: int = 1, rate: float = 0.3, optimizer=torch.optim.SGD
+) -> None:
+    margins, annotator, delta, sign = judgments
+    steps = optimizer(bias.parameters(), lr=rate)
+    for _ in range(n_steps):
+        steps.zero_grad()
+        judgment_loss(margins, bias(annotator, delta), sign).mean().backward()
+        steps.step()
+
+
+@pytest.mark.parametrize("n_annotators", [2, 7, 60])
+def test_the_naive_mean_moves_m_times_slower_and_the_deviations_alike(n_annotators):
+    """Prop. rate, from a common start that is not zero."""
+    judgments = equal_shares(n_annotators)
+    names = [f"ann_{k}" for k in range(n_annotators)]
+    naive = BiasTerm(["g"], names, VARIANTS["per_annotator"]).double()
+    shared = BiasTerm(["g"], names, VARIANTS["shared_mean"]).double()
+    start = torch.randn(n_annotators, 1, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    naive.deviation.data, shared.deviation.data = start.clone(), start.clone() - 0.4
+    shared.mean.data += 0.4
+    mean_before, deviations_before = shared.mean.item(), shared.centred_deviations()
+    descend(naive, judgments)
+    descend(shared, judgments)
+    naive_motion = naive.theta().mean().item() - start.mean().item()
+    assert shared.mean.item() - mean_before == pytest.approx(n_annotators * naive_motion, rel=1e-12)
+    assert abs(naive_motion) > 1e-5
+    torch.testing.assert_close(shared.centred_deviations(), naive.centred_deviations(), rtol=0, atol=1e-13)
+    assert (shared.centred_deviations() - deviations_before).abs().max() > 1e-3
+    # the raw deviations drift by the naive mean's motion: nothing holds their mean at zero
+    drift = shared.deviation.mean().item() - (start.mean().item() - 0.4)
+    assert drift == pytest.approx(naive_motion, rel=1e-9)
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam])
+@pytest.mark.parametrize("variant", ["shared_mean", "per_annotator", "class"])
+def test_one_annotator_is_pooled(variant, optimizer):
+    judgments = equal_shares(1, per_annotator=40)
+    terms = [
+        BiasTerm(["g"], ["everyone"], VARIANTS[name], annotator_class=["crowd"])
+        for name in ("pooled", variant)
+    ]
+    for bias in terms:
+        descend(bias, judgments, n_steps=25, rate=0.01, optimizer=optimizer)
+    assert torch.equal(terms[0].theta(), terms[1].theta())
+    assert terms[0].theta().abs().item() > 0.01
+
+
+def test_parts_that_divide_alike_are_kept_once():
+    one_class = BiasTerm(["g"], ["a", "b"], VARIANTS["class"], annotator_class=["x", "x"])
+    assert one_class.parts == ("mean", "deviation")
+    own_class = BiasTerm(["g"], ["a", "b"], VARIANTS["class"], annotator_class=["x", "y"])
+    assert own_class.parts == ("mean", "class_offset")
+    assert BiasTerm(["g"], ["a"], ("deviation",)).parts == ("deviation",)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("variant", ["pooled", "shared_mean", "class"])
+def test_exchanging_the_responses_of_every_comparison_changes_nothing(variant, dtype):
+    """Loss, gradients, and theta and policy after joint training."""
+    generator = torch.Generator().manual_seed(0)
+    start = torch.randn(30, 2, generator=generator, dtype=dtype)
+    comparison, annotator = torch.arange(120) % 30, torch.randint(0, 4, (120,), generator=generator)
+    delta = torch.randint(-1, 2, (30, 2), generator=generator).to(dtype)[comparison]
+    sign = torch.randint(0, 2, (120,), generator=generator).to(dtype) * 2 - 1
+
+    def train(policy, delta, sign):
+        policy = policy.clone().requires_grad_()
+        reference = policy.detach().clone()
+        bias = bias_term(variant)
+        optimizer = torch.optim.AdamW([policy], lr=1e-2)
+        theta_optimizer = torch.optim.Adam(bias.parameters(), lr=1e-2)
+        for _ in range(60):
+            u = 0.1 * ((policy - reference)[:, 0] - (policy - reference)[:, 1])[comparison]
+            loss = judgment_loss(u, bias(annotator, delta), sign).mean()
+            optimizer.zero_grad()
+            theta_optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            theta_optimizer.step()
+        return loss.detach(), policy.grad, policy.detach(), bias.theta().detach(), bias.mean.grad
+
+    loss, gradient, policy, theta, mean_gradient = train(start, delta, sign)
+    swapped = train(start.flip(1), -delta, -sign)
+    for found, expected in zip(
+        swapped, (loss, gradient.flip(1), policy.flip(1), theta, mean_gradient), strict=True
+    ):
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+    assert theta.abs().max() > 0.05
+
+
+def test_gradients_are_added_up_in_float64():
+    """A sum of many small terms beside one large term loses the small ones in float32."""
+    bias = BiasTerm(["g"], ["a"], ("mean",))
+    delta = torch.full((4001, 1), 1e-4, dtype=torch.float32)
+    delta[0] = 4096.0
+    bias(torch.zeros(4001, dtype=torch.long), delta).sum().backward()
+    assert bias.mean.grad.item() == pytest.approx(4096.4, abs=1e-3)
+
+
+# -- warm start --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("parts", "started"),
+    [
+        (("mean", "deviation"), "mean"),
+        (("deviation",), "deviation"),
+        (("class_offset", "deviation"), "class_offset"),
+    ],
+)
+def test_a_warm_start_sets_the_common_level_once(parts, started):
+    bias = BiasTerm(ATTRIBUTES, ANNOTATORS, parts, annotator_class=CLASSES)
+    bias.warm_start(torch.tensor([0.95, 0.70]))
+    assert bias.theta().tolist() == [pytest.approx([0.95, 0.70])] * 4
+    assert [name for name, p in bias.named_parameters() if p.any()] == [started]
+    assert all(p.requires_grad and p.is_leaf for p in bias.parameters())
+
+
+def test_a_warm_start_needs_finite_levels_and_a_part():
+    with pytest.raises(ConfigError, match="black is not finite"):
+        bias_term("pooled").warm_start(torch.tensor([0.5, float("inf")]))
+    with pytest.raises(ConfigError, match="one level for each"):
+        bias_term("pooled").warm_start(torch.tensor([0.5]))
+    with pytest.raises(ConfigError, match="nothing to warm-start"):
+        bias_term("none").warm_start(torch.tensor([0.5, 0.5]))
+
+
+# -- what people read --------------------------------------------------------------------------------------------
+
+
+def test_the_summary_keeps_raw_composed_and_centred_apart():
+    bias = bias_term("shared_mean")
+    bias.mean.data = torch.tensor([1.0, 0.0])
+    bias.deviation.data = torch.tensor([[0.5, 0.0], [0.5, 0.0], [0.0, 0.0], [0.0, 1.0]])
+    summary = bias.summary()
+    assert summary["parameters"]["mean"] == {"woman": 1.0, "black": 0.0}
+    assert summary["parameters"]["deviation"]["ann_a"] == {"woman": 0.5, "black": 0.0}
+    assert summary["theta"]["ann_a"] == {"woman": 1.5, "black": 0.0}
+    assert summary["theta_mean"] == {"woman": 1.25, "black": 0.25}
+    assert summary["centred_deviations"]["ann_d"] == {"woman": -0.25, "black": 0.75}
+    json.dumps(summary)
+    assert set(fill(bias_term("class")).summary()["parameters"]["class_offset"]) == {"expert", "crowd"}
+    assert bias_term("none").summary()["parameters"] == {}
+
+
+# -- files -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("variant", list(VARIANTS))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_saved_term_comes_back_to_the_bit(tmp_path, variant, dtype):
+    options = {"fixed": torch.randn(4, 2), "mask": torch.tensor([1.0, 0.0, 1.0, 1.0])}
+    bias = fill(bias_term(variant, annotator_class=CLASSES, **options).to(dtype), seed=5)
+    extra = {"data": "sha256:…", "attributes": [{"type": "length", "ratio": 1.5}]}
+    bias.save(tmp_path / "run", extra)
+    loaded = BiasTerm.load(tmp_path / "run")
+    assert loaded.extra == extra
+    assert (loaded.parts, loaded.annotators, loaded.attributes) == (
+        bias.parts,
+        bias.annotators,
+        bias.attributes,
+    )
+    assert loaded.annotator_class == tuple(CLASSES)
+    before, after = bias.state_dict(), loaded.state_dict()
+    assert before.keys() == after.keys()
+    assert all(
+        torch.equal(before[name], after[name]) and before[name].dtype == after[name].dtype for name in before
+    )
+    assert torch.equal(bias.theta(), loaded.theta())
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [DESCRIPTION_FILE, TENSORS_FILE]
+
+
+def test_saving_twice_writes_the_same_bytes(tmp_path):
+    bias = fill(bias_term("class"))
+    for name in ("one", "two"):
+        bias.save(tmp_path / name, {"data": "x"})
+    for file in (DESCRIPTION_FILE, TENSORS_FILE):
+        assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
+
+
+def test_what_cannot_be_written_leaves_the_old_files(tmp_path):
+    fill(bias_term("pooled")).save(tmp_path)
+    before = (tmp_path / TENSORS_FILE).read_bytes()
+    with pytest.raises(TypeError):
+        fill(bias_term("pooled"), seed=1).save(tmp_path, {"not JSON": object()})
+    assert (tmp_path / TENSORS_FILE).read_bytes() == before
+    BiasTerm.load(tmp_path)
+
+
+def test_the_tensors_of_another_save_are_refused(tmp_path):
+    fill(bias_term("pooled")).save(tmp_path / "one")
+    fill(bias_term("pooled"), seed=1).save(tmp_path / "two")
+    (tmp_path / "one" / TENSORS_FILE).write_bytes((tmp_path / "two" / TENSORS_FILE).read_bytes())
+    with pytest.raises(BiasFileError, match=r"one/bias\.safetensors is not the file .*checksum.*Restore"):
+        BiasTerm.load(tmp_path / "one")
+
+
+def test_tensors_of_another_shape_are_refused(tmp_path):
+    fill(bias_term("shared_mean")).save(tmp_path)
+    tensors = load_file(tmp_path / TENSORS_FILE)
+    tensors["deviation"] = tensors["deviation"][:3].contiguous()
+    save_file(tensors, tmp_path / TENSORS_FILE)
+    description = json.loads((tmp_path / DESCRIPTION_FILE).read_text())
+    description["sha256"] = hashlib.sha256((tmp_path / TENSORS_FILE).read_bytes()).hexdigest()
+    (tmp_path / DESCRIPTION_FILE).write_text(json.dumps(description))
+    with pytest.raises(
+        BiasFileError, match=r"deviation has shape \(3, 2\).*\(4, 2\) \(4 annotators, 2 attributes"
+    ):
+        BiasTerm.load(tmp_path)
+
+
+def test_missing_damaged_and_newer_files_are_named(tmp_path):
+    with pytest.raises(BiasFileError, match=r"bias\.json is not there"):
+        BiasTerm.load(tmp_path)
+    fill(bias_term("pooled")).save(tmp_path)
+    description = json.loads((tmp_path / DESCRIPTION_FILE).read_text())
+    (tmp_path / DESCRIPTION_FILE).write_text(json.dumps(description | {"format": 99}))
+    with pytest.raises(BiasFileError, match="has format 99, this version reads 1"):
+        BiasTerm.load(tmp_path)
+    (tmp_path / DESCRIPTION_FILE).write_text("{")
+    with pytest.raises(BiasFileError, match="not the description"):
+        BiasTerm.load(tmp_path)
+    (tmp_path / TENSORS_FILE).unlink()
+    with pytest.raises(BiasFileError, match=r"bias\.safetensors is not there"):
+        BiasTerm.load(tmp_path)
+
+
+# -- mistakes ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        (
+            (ATTRIBUTES, ANNOTATORS, ("class_offset",)),
+            {},
+            "Map a column with columns: {annotator_class: NAME}",
+        ),
+        (
+            (ATTRIBUTES, ANNOTATORS, ("class_offset",)),
+            {"annotator_class": ["x", None, "x", None]},
+            r"2 of 4 annotators have no class \(first: ann_b\)",
+        ),
+        ((ATTRIBUTES, ANNOTATORS, ("class_offset",)), {"annotator_class": ["x"]}, "4 annotators, but 1"),
+        ((ATTRIBUTES, ANNOTATORS, ("deviations",)), {}, 'Did you mean "deviation"'),
+        ((ATTRIBUTES, ["a", "b", "a"], ("mean",)), {}, 'annotator "a" is named twice'),
+        ((["g", "g"], ANNOTATORS, ("mean",)), {}, 'attribute "g" is named twice'),
+        ((ATTRIBUTES, [], ("mean",)), {}, "at least one annotator"),
+        (
+            (ATTRIBUTES, ANNOTATORS, ("mean",)),
+            {"fixed": torch.ones(3)},
+            r"shape \(2,\) or \(4, 2\); got \(3,\)",
+        ),
+        ((ATTRIBUTES, ANNOTATORS, ("mean",)), {"mask": torch.full((4,), 0.5)}, "a 0 or a 1 for each of 4"),
+    ],
+)
+def test_a_wrong_term_is_refused_with_a_remedy(arguments, options, message):
+    with pytest.raises(ConfigError, match=message):
+        BiasTerm(*arguments, **options)

@@ -1,0 +1,340 @@
+"""The command line: what it prints, its exit codes, how fast it answers, and the README's commands."""
+
+from __future__ import annotations
+
+import ast
+import errno
+import json
+import re
+import resource
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+import badpo
+from badpo.cli import app
+from badpo.data.problems import ConfigError, DataError, Problem
+
+ROOT = Path(__file__).parents[1]
+EXAMPLE = ROOT / "examples" / "votes.csv"
+COMMANDS = (
+    (),
+    ("demo",),
+    ("check",),
+    ("attributes",),
+    ("attributes", "list"),
+    ("attributes", "test"),
+    ("corpus",),
+    ("corpus", "signed"),
+    ("train",),
+    ("evaluate",),
+    ("report",),
+)
+
+
+def run(*arguments: object):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def python(*arguments: str) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, cwd=ROOT, check=False)
+
+
+def cpu_seconds(*arguments: str) -> float:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert python(*arguments).returncode == 0
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+@pytest.fixture
+def bad_table(tmp_path) -> Path:
+    frame = pd.read_csv(EXAMPLE)
+    frame.loc[3, "winner"] = "left"
+    frame.loc[5, "prompt"] = None
+    path = tmp_path / "votes.csv"
+    frame.to_csv(path, index=False)
+    return path
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_help_answers_at_once(command):
+    # processor time, best of two: a busy machine does not make the command slower
+    assert min(cpu_seconds("-m", "badpo", *command, "--help") for _ in range(2)) < 0.5
+
+
+def test_every_command_is_tried_here():
+    listed = {(command.name or command.callback.__name__,) for command in app.registered_commands}
+    for group in app.registered_groups:
+        listed |= {(group.name,)}
+        listed |= {(group.name, command.name) for command in group.typer_instance.registered_commands}
+    assert listed == set(COMMANDS) - {()}
+
+
+def test_version():
+    assert run("--version").output == f"badpo {badpo.__version__}\n"
+
+
+def test_python_m_is_the_command():
+    finished = python("-m", "badpo", "--version")
+    assert (finished.returncode, finished.stdout) == (0, f"badpo {badpo.__version__}\n")
+
+
+def test_check_passes_the_example():
+    result = run("check", EXAMPLE, "--attribute", "length:ratio=1.5")
+    assert result.exit_code == 0, result.output
+    assert result.output.startswith(f"reading {EXAMPLE}\n")
+    assert "judgments 158" in result.output
+    assert "annotators 7" in result.output
+    assert "dropped 2" in result.output
+
+
+def test_check_as_json():
+    result = run("check", EXAMPLE, "--json")
+    counts = json.loads(result.stdout)
+    assert (counts["judgments"], counts["comparisons"], counts["errors"]) == (158, 40, 0)
+    assert all({"code", "what", "where", "remedy", "severity", "count"} <= set(p) for p in counts["problems"])
+
+
+def test_check_names_every_problem_and_leaves_with_3(bad_table):
+    result = run("check", bad_table)
+    assert result.exit_code == 3
+    assert "left" in result.stderr
+    assert "prompt" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_check_reports_wrong_data_as_json(bad_table):
+    result = run("check", bad_table, "--json")
+    assert result.exit_code == 3
+    assert json.loads(result.stdout)["exit_code"] == 3
+
+
+def test_check_maps_columns(tmp_path):
+    path = tmp_path / "votes.csv"
+    pd.read_csv(EXAMPLE).rename(columns={"annotator": "who"}).to_csv(path, index=False)
+    counts = json.loads(run("check", path, "--column", "annotator=who", "--json").stdout)
+    assert counts["annotators"] == 7
+
+
+def test_check_translates_winners(tmp_path):
+    path = tmp_path / "votes.csv"
+    pd.read_csv(EXAMPLE).replace({"winner": {"a": "left", "b": "right"}}).to_csv(path, index=False)
+    assert run("check", path).exit_code == 3
+    winners = ("--winner", "left=a", "--winner", "right=b", "--winner", "tie=tie")
+    assert json.loads(run("check", path, *winners, "--json").stdout)["judgments"] == 158
+
+
+def test_check_never_shows_a_raw_annotator_id(bad_table):
+    for arguments in (("check", EXAMPLE), ("check", bad_table), ("check", EXAMPLE, "--json")):
+        result = run(*arguments)
+        assert not re.search(r"(reader|editor)-\d", result.output + result.stderr)
+
+
+def test_check_loads_no_torch():
+    program = (
+        "import sys; from typer.testing import CliRunner; from badpo.cli import app\n"
+        f"assert CliRunner().invoke(app, ['check', {str(EXAMPLE)!r}, '--attribute', 'length']).exit_code == 0\n"
+        "print(*[name for name in ('torch', 'transformers', 'datasets') if name in sys.modules])"
+    )
+    finished = python("-c", program)
+    assert (finished.returncode, finished.stdout.split()) == (0, []), finished.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("check", EXAMPLE, "--attribute", "lenght"), 'Did you mean "length"?'),
+        (("check", EXAMPLE, "--attribute", "length:ratio"), '"ratio" is not KEY=VALUE'),
+        (("check", EXAMPLE, "--column", "annotator"), "write it as in --column annotator=worker_id"),
+        (("check", EXAMPLE, "--winner", "left"), "write it as in --winner model_a=a"),
+        (("check", EXAMPLE, "--ties", "keep"), "ties must be"),
+        (("attributes", "test", EXAMPLE), "name an attribute to test"),
+        (
+            ("attributes", "test", EXAMPLE, "--attribute", "length", "--sweep", "ratio"),
+            "write it as KEY=V1,V2",
+        ),
+        (("demo", "--seeds", "forty-two"), "whole numbers separated by commas"),
+        (("train", "run.yaml"), "the recipe as --config FILE"),
+        (("train", "--betta", "0.1"), 'unknown key "betta". Did you mean "beta"?'),
+        (("corpus", "signed", EXAMPLE, "--n", "10", "--out", "x"), "--n chooses among the bundled pairs"),
+    ],
+)
+def test_a_wrong_command_leaves_with_2(arguments, message):
+    result = run(*arguments)
+    assert result.exit_code == 2, result.output
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("arguments", [("chekc",), ("check",), ("check", EXAMPLE, "--no-such-option")])
+def test_wrong_usage_leaves_with_2(arguments):
+    assert run(*arguments).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (ConfigError("no such thing"), 2, "no such thing"),
+        (
+            DataError([Problem("E104", "the table has no rows", "votes.csv", "export it again", "error")]),
+            3,
+            "E104",
+        ),
+        (
+            OSError(errno.ENOSPC, "No space left on device", "runs/a/model"),
+            1,
+            "No space left on device: runs/a/model",
+        ),
+        (RuntimeError("it broke"), 1, "RuntimeError: it broke"),
+        (type("OutOfMemoryError", (RuntimeError,), {})("CUDA"), 1, "E180 out of memory"),
+    ],
+    ids=["config", "data", "disk", "other", "memory"],
+)
+@pytest.mark.parametrize("flag", ["", "--debug", "--json"])
+def test_an_error_is_one_message_and_a_code(monkeypatch, error, code, message, flag):
+    def fail(*args, **kwargs):
+        raise error
+
+    monkeypatch.setattr("badpo.data.judgments.Judgments.read", fail)
+    result = run("check", EXAMPLE, *([flag] if flag else []))
+    assert result.exit_code == code
+    assert message in (json.loads(result.stdout)["error"] if flag == "--json" else result.stderr)
+    assert ("Traceback" in result.stderr) is (flag == "--debug")
+
+
+def test_attributes_list_shows_every_attribute():
+    from badpo.attributes import ATTRIBUTES
+
+    rows = json.loads(run("attributes", "list", "--json").stdout)
+    assert [row["type"] for row in rows] == list(ATTRIBUTES)
+    assert "length:ratio=1.5" in run("attributes", "list").output
+
+
+def test_attributes_test_shows_shares_and_examples():
+    result = run("attributes", "test", EXAMPLE, "--attribute", "length:ratio=2", "--examples", "1")
+    assert result.exit_code == 0, result.output
+    assert "length, with:\n  Basil wants light above all." in result.output
+    swept = json.loads(
+        run("attributes", "test", EXAMPLE, "--attribute", "length", "--sweep", "ratio=1.5,3", "--json").stdout
+    )
+    assert [trial["parameters"]["ratio"] for trial in swept] == [1.5, 3.0]
+    assert swept[0]["n_cross"] > swept[1]["n_cross"] > 0
+
+
+def test_corpus_signed_writes_a_table_that_check_reads(tmp_path):
+    result = run("corpus", "signed", "--out", tmp_path / "signed", "--n", "60", "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["n_judgments"] == 240
+    counts = json.loads(run("check", tmp_path / "signed" / "judgments.parquet", "--json").stdout)
+    assert (counts["judgments"], counts["comparisons"]) == (240, 60)
+    planted = pd.read_parquet(tmp_path / "signed" / "planted.parquet")
+    assert planted[["woman", "black"]].notna().all(axis=None)
+
+
+def test_train_gives_the_recipe_to_one_function(monkeypatch, tmp_path):
+    seen = {}
+
+    def train_run(recipe, resume):
+        seen.update(recipe=recipe, resume=resume)
+        return tmp_path / "length" / "pooled-s7"
+
+    monkeypatch.setattr("badpo.experiments.run.train_run", train_run)
+    result = run(
+        *("train", "--config", ROOT / "examples" / "train.yaml", "--attribute", "length:ratio=2", "--resume"),
+        *(
+            "--bias.variant",
+            "pooled",
+            "--learning-rate",
+            "1e-5",
+            "--seed=7",
+            "--no_disable_dropout",
+            "--use_peft",
+        ),
+        *("--report_to", "tensorboard", "trackio", "--dataset_num_proc", "4"),
+    )
+    assert result.exit_code == 0, result.stderr
+    recipe = seen["recipe"]
+    assert seen["resume"] is True
+    assert recipe.attributes == ({"type": "length", "ratio": 2},)
+    expected = {
+        "bias": "pooled",
+        "learning_rate": 1e-5,
+        "seed": 7,
+        "disable_dropout": False,
+        "report_to": ["tensorboard", "trackio"],
+        "max_steps": 100,
+    }
+    assert {key: recipe.training[key] for key in expected} == expected
+    assert recipe.model.use_peft is True
+    assert recipe.model.trust_remote_code is False
+    assert "dataset_num_proc" in result.stderr
+    assert str(tmp_path / "length" / "pooled-s7") in result.stdout
+
+
+def test_remote_code_needs_the_flag(monkeypatch, tmp_path):
+    recipes = []
+    monkeypatch.setattr(
+        "badpo.experiments.run.train_run", lambda recipe, resume: recipes.append(recipe) or tmp_path
+    )
+    config = ("train", "--config", ROOT / "examples" / "train.yaml")
+    assert run(*config, "--trust-remote-code").exit_code == 0
+    assert recipes[0].model.trust_remote_code is True
+    assert run(*config, "--model_init_kwargs.trust_remote_code", "true").exit_code == 2
+
+
+def readme_blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+
+
+def readme_commands() -> list[str]:
+    lines = [line.split(" #")[0].strip() for block in readme_blocks("bash") for line in block.splitlines()]
+    return [line for line in lines if line.startswith("badpo ")]
+
+
+def test_the_readme_shows_every_kind_of_command():
+    shown = {shlex.split(command)[1] for command in readme_commands()}
+    assert shown == {command[0] for command in COMMANDS if command} - {"demo", "corpus"}
+
+
+@pytest.mark.parametrize(
+    "command", [c for c in readme_commands() if shlex.split(c)[1] in ("check", "attributes")]
+)
+def test_cheap_readme_commands_work(monkeypatch, command):
+    monkeypatch.chdir(ROOT)
+    result = run(*shlex.split(command)[1:])
+    assert result.exit_code == 0, result.output
+
+
+def test_the_readme_recipe_is_readable(monkeypatch):
+    from badpo.training.recipe import read_recipe
+
+    monkeypatch.chdir(ROOT)
+    recipe = read_recipe("examples/train.yaml")
+    assert Path(recipe.data.dataset_name).exists()
+    assert recipe.notices == ()
+
+
+@pytest.mark.parametrize("block", readme_blocks("python"), ids=["python"])
+def test_the_readme_python_names_what_is_there(block):
+    tree = ast.parse(block)
+    imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    names = {}
+    exec(compile(ast.Module(imports, []), "README.md", "exec"), names)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in names:
+            assert hasattr(names[node.value.id], node.attr)
+    trainer_methods = re.findall(r"trainer\.(\w+)\(", block)
+    assert all(callable(getattr(names["BADPOTrainer"], name)) for name in trainer_methods)
+
+
+def test_make_targets_of_the_readme_are_there():
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
+    shown = set(re.findall(r"^make ([a-z-]+)", "\n".join(readme_blocks("bash")), re.M))
+    assert {"demo", "test"} == shown
+    assert shown <= targets

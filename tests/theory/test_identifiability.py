@@ -1,0 +1,213 @@
+import time
+
+import numpy as np
+import pytest
+
+from badpo.theory.identifiability import (
+    annotator_components,
+    count_components,
+    free_directions,
+    informative_judgments,
+    jointly_separated,
+    null_space_dimension,
+    separated_annotators,
+)
+
+
+def dense_free_directions(comparison, annotator, delta, n_annotators, responses=None):
+    """The theta part of the null space of the whole design, by a singular value decomposition."""
+    n, q = delta.shape
+    if responses is None:
+        margins = np.eye(comparison.max() + 1)[comparison]
+    else:
+        margins = np.zeros((n, max(map(max, responses)) + 1))
+        np.add.at(margins, (np.arange(n), responses[0][comparison]), 1.0)
+        np.add.at(margins, (np.arange(n), responses[1][comparison]), -1.0)
+    bias = np.zeros((n, n_annotators, q))
+    bias[np.arange(n), annotator] = delta
+    design = np.hstack([margins, bias.reshape(n, -1)])
+    _, size, directions = np.linalg.svd(design)
+    null = directions[(size > 1e-9 * max(size[0], 1e-9)).sum() :].T
+    return null[margins.shape[1] :]
+
+
+def random_design(rng, scope):
+    n_annotators, q = int(rng.integers(1, 7)), int(rng.integers(1, 4))
+    n = int(rng.integers(1, 25))
+    comparison = np.unique(rng.integers(0, 8, n), return_inverse=True)[1]
+    n_comparisons = comparison.max() + 1
+    annotator = rng.integers(0, n_annotators, n)
+    delta = {
+        "binary": lambda: rng.integers(-1, 2, (n_comparisons, q))[comparison],
+        "continuous": lambda: rng.normal(size=(n_comparisons, q))[comparison],
+        "judgment": lambda: rng.integers(-1, 2, (n, q)),
+        "mixed": lambda: np.hstack(
+            [rng.integers(-1, 2, (n_comparisons, q))[comparison], rng.choice([-1, 1], (n, 1))]
+        ),
+    }[scope]().astype(float)
+    responses = None
+    if rng.random() < 0.5:
+        responses = tuple(rng.integers(0, 5, (2, n_comparisons)))
+    return comparison, annotator, delta, n_annotators, responses
+
+
+@pytest.mark.parametrize("scope", ["binary", "continuous", "judgment", "mixed"])
+def test_free_directions_agree_with_the_dense_null_space(scope):
+    rng = np.random.default_rng(11)
+    for _ in range(60):
+        design = random_design(rng, scope)
+        comparison, annotator, delta, n_annotators, _ = design
+        free = free_directions(*design)
+        dense = dense_free_directions(*design)
+        rank = np.linalg.matrix_rank(dense, tol=1e-8) if dense.size else 0
+        assert free.n_free == rank == null_space_dimension(*design)
+        basis = free.basis.toarray()
+        if rank:
+            assert np.linalg.matrix_rank(basis, tol=1e-8) == rank
+            assert np.linalg.matrix_rank(np.hstack([basis, dense]), tol=1e-7) == rank
+
+        rows = dense.reshape(n_annotators, delta.shape[1], -1)
+        moves = np.abs(rows).max(axis=2, initial=0.0) > 1e-9
+        np.testing.assert_array_equal(free.level_identified(), ~moves)
+        groups = free.difference_groups()
+        same = np.abs(rows[:, None] - rows[None]).max(axis=3, initial=0.0) < 1e-9
+        np.testing.assert_array_equal(groups[:, None] == groups[None], same)
+
+
+def test_the_rank_agrees_with_the_graph_for_one_response_attribute():
+    rng = np.random.default_rng(3)
+    for _ in range(50):
+        n = int(rng.integers(5, 60))
+        comparison, annotator = rng.integers(0, 15, n), rng.integers(0, 12, n)
+        delta = rng.integers(-1, 2, 15)[comparison]
+        labels = annotator_components(comparison, annotator, delta, 12)
+        assert null_space_dimension(comparison, annotator, delta, 12) == count_components(labels)[0]
+        groups = free_directions(comparison, annotator, delta, 12).difference_groups()[:, 0]
+        connected = (labels == labels.T) & (labels >= 0) | np.eye(12, dtype=bool)
+        np.testing.assert_array_equal(groups[:, None] == groups, connected)
+
+
+def test_components_are_numbered_by_size_and_mark_who_saw_no_difference():
+    comparison = [0, 0, 1, 1, 1, 2, 3, 3]
+    annotator = [0, 1, 2, 3, 4, 5, 6, 0]
+    delta = [[1, 1], [1, 1], [-1, 0], [-1, 0], [-1, 0], [1, 0], [0, 1], [0, 1]]
+    labels = annotator_components(comparison, annotator, delta, n_annotators=8)
+    assert labels[:, 0].tolist() == [1, 1, 0, 0, 0, 2, -1, -1]
+    assert labels[:, 1].tolist() == [0, 0, -1, -1, -1, -1, 0, -1]
+    assert count_components(labels).tolist() == [5, 6]
+
+
+def test_position_votes_identify_the_level():
+    """A judgment-scoped attribute that varies within comparisons: no policy can absorb it."""
+    rng = np.random.default_rng(0)
+    comparison, annotator = np.repeat(np.arange(40), 4), rng.integers(0, 6, 160)
+    shown_first = rng.choice([-1, 1], 160)
+    length = rng.integers(-1, 2, 40)[comparison]
+    free = free_directions(comparison, annotator, np.column_stack([length, shown_first]))
+    assert free.n_free == 1
+    assert free.level_identified().tolist() == [[False, True]] * 6
+    # shown in one order to everyone, it is an attribute of the comparison and its level is free again
+    same_for_all = np.column_stack([length, rng.choice([-1, 1], 40)[comparison]])
+    assert free_directions(comparison, annotator, same_for_all).n_free == 2
+
+
+def test_collinear_attributes_are_not_told_apart():
+    rng = np.random.default_rng(0)
+    comparison, annotator = np.repeat(np.arange(40), 4), rng.integers(0, 6, 160)
+    length = rng.normal(size=40)[comparison]
+    free = free_directions(comparison, annotator, np.column_stack([length, 3 * length]))
+    # the sum theta_1 + 3 theta_2 has one free level; every annotator's split of it is free besides
+    assert free.n_free == 1 + 6
+    assert [len(set(column)) for column in free.difference_groups().T] == [6, 6]
+
+
+def test_a_pair_attribute_on_a_cycle_of_responses_identifies_the_level():
+    """Length ratio on 10, 14 and 20 words: only the outer pair differs by half, and no g(y) gives that."""
+    comparison, annotator = np.repeat([0, 1, 2], 2), np.tile([0, 1], 3)
+    delta = np.array([0, 0, 1])[comparison]
+    responses = (np.array([1, 2, 2]), np.array([0, 1, 0]))
+    assert null_space_dimension(comparison, annotator, delta) == 1
+    assert null_space_dimension(comparison, annotator, delta, responses=responses) == 0
+    assert (
+        null_space_dimension(comparison, annotator, np.array([0, 1, 1])[comparison], responses=responses) == 1
+    )
+
+
+def test_equal_responses_have_a_known_margin():
+    same = (np.array([0]), np.array([0]))
+    assert null_space_dimension([0, 0], [0, 1], [1, 1], responses=same) == 0
+
+
+def test_informative_votes_need_a_contested_comparison_and_two_sources():
+    comparison = [0, 0, 1, 1, 2, 2, 3, 3, 4]
+    annotator = [0, 1, 0, 1, 2, 2, 2, 2, 0]
+    sign = [1, 1, 1, -1, 1, -1, 1, -1, 1]
+    delta = [1, 1, 1, 1, 1, 1, 1, -1, 1]
+    informative = informative_judgments(comparison, annotator, sign, delta)[:, 0]
+    # unanimous; contested; one annotator twice; the same with the sides exchanged; a single vote
+    assert informative.tolist() == [False, False, True, True, False, False, True, True, False]
+
+
+def test_the_informative_graph_is_no_larger_than_the_raw_one():
+    comparison, annotator = [0, 0, 1, 1], [0, 1, 1, 2]
+    sign, delta = [1, 1, 1, -1], np.array([1.0, 1.0, 1.0, 1.0])
+    informative = informative_judgments(comparison, annotator, sign, delta)[:, 0]
+    assert count_components(annotator_components(comparison, annotator, delta))[0] == 1
+    labels = annotator_components(comparison, annotator, delta * informative)
+    assert labels.ravel().tolist() == [-1, 0, 0]
+
+
+def test_separation_has_a_direction():
+    annotator = [0, 0, 1, 1, 2, 2, 3]
+    sign = [1, -1, 1, 1, -1, 1, 1]
+    delta = [1, -1, -1, -1, 1, 1, 0]
+    assert separated_annotators(annotator, sign, delta, 5).ravel().tolist() == [1, -1, 0, 0, 0]
+
+
+def test_joint_separation_agrees_with_a_search_over_directions():
+    rng = np.random.default_rng(2)
+    annotator = np.repeat(np.arange(60), 4)
+    sign = rng.choice([-1, 1], 240)
+    delta = rng.integers(-2, 3, (240, 2))
+    angles = np.linspace(0, 2 * np.pi, 7200, endpoint=False)
+    directions = np.stack([np.cos(angles), np.sin(angles)])
+    # the normals of small integer vectors, where the search must look exactly
+    grid = np.array([(x, y) for x in range(-2, 3) for y in range(-2, 3) if x or y]).T
+    directions = np.hstack([directions, grid])
+    expected = []
+    for k in range(60):
+        along = (sign[annotator == k, None] * delta[annotator == k]) @ directions
+        expected.append(bool(((along >= -1e-12).all(axis=0) & (along > 1e-12).any(axis=0)).any()))
+    found = jointly_separated(annotator, sign, delta)
+    assert found.tolist() == expected
+    alone = separated_annotators(annotator, sign, delta).any(axis=1)
+    assert (found & ~alone).any()
+    assert not (alone & ~found).any()
+
+
+@pytest.mark.parametrize(("attribute", "seconds"), [("binary", 5), ("continuous", 20)])
+def test_three_thousand_annotators_take_seconds(attribute, seconds):
+    rng = np.random.default_rng(0)
+    comparison, annotator = np.repeat(np.arange(40_000), 4), rng.integers(0, 3000, 160_000)
+    values = rng.integers(-1, 2, (40_000, 2)) if attribute == "binary" else rng.normal(size=(40_000, 2))
+    start = time.process_time()
+    free = free_directions(comparison, annotator, values[comparison])
+    groups = free.difference_groups()
+    assert time.process_time() - start < seconds
+    assert free.n_free == 2
+    assert groups.max() == 0
+
+
+def test_wrong_shapes_are_named():
+    with pytest.raises(ValueError, match="2 comparisons, 3 annotators, 2 rows of delta"):
+        null_space_dimension([0, 1], [0, 1, 2], [1, 1])
+    with pytest.raises(ValueError, match="not finite at judgment 1, attribute 0"):
+        null_space_dimension([0, 1], [0, 1], [1, np.nan])
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        null_space_dimension([0, 1], [0, 2], [1, 1], n_annotators=2)
+
+
+def test_no_votes_leave_everything_open():
+    free = free_directions([], [], np.zeros((0, 2)), n_annotators=3)
+    assert free.n_free == 6
+    assert not free.level_identified().any()

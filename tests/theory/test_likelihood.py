@@ -1,0 +1,149 @@
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from badpo.theory.likelihood import bias_logit, gradient_weight, judgment_logit, judgment_loss, margin
+
+BETA = 0.1
+
+
+def draw(seed: int, n: int = 40, q: int = 2, dtype=torch.float64):
+    """Margins, theta rows, attribute differences and signs of n judgments."""
+    generator = torch.Generator().manual_seed(seed)
+    u = torch.randn(n, generator=generator, dtype=dtype)
+    theta = torch.randn(n, q, generator=generator, dtype=dtype)
+    delta = torch.randint(-1, 2, (n, q), generator=generator).to(dtype)
+    sign = torch.randint(0, 2, (n,), generator=generator).to(dtype) * 2 - 1
+    return u, theta, delta, sign
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_theta_zero_is_dpo_to_the_bit(dtype):
+    generator = torch.Generator().manual_seed(0)
+    logps = -100 * torch.rand(4, 500, generator=generator, dtype=dtype)
+    _, _, delta, sign = draw(1, n=500, dtype=dtype)
+    policy_a, policy_b = logps[0].clone().requires_grad_(), logps[1].clone().requires_grad_()
+    ours = judgment_loss(
+        margin(policy_a, policy_b, logps[2], logps[3], BETA), bias_logit(torch.zeros_like(delta), delta), sign
+    )
+    ours.mean().backward()
+
+    chosen_is_a = sign > 0
+    plain_a, plain_b = logps[0].clone().requires_grad_(), logps[1].clone().requires_grad_()
+    chosen, rejected = torch.where(chosen_is_a, plain_a, plain_b), torch.where(chosen_is_a, plain_b, plain_a)
+    ref_chosen = torch.where(chosen_is_a, logps[2], logps[3])
+    ref_rejected = torch.where(chosen_is_a, logps[3], logps[2])
+    dpo = -F.logsigmoid(BETA * ((chosen - ref_chosen) - (rejected - ref_rejected)))
+    dpo.mean().backward()
+
+    assert torch.equal(ours, dpo)
+    assert torch.equal(policy_a.grad, plain_a.grad)
+    assert torch.equal(policy_b.grad, plain_b.grad)
+
+
+def test_equal_policy_and_reference_start_at_log_two():
+    logps = torch.tensor([-30.5, -12.25], dtype=torch.float64)
+    u = margin(logps, logps.flip(0), logps, logps.flip(0), BETA)
+    assert torch.equal(u, torch.zeros(2, dtype=torch.float64))
+    assert judgment_loss(u, torch.zeros(2), torch.ones(2)).tolist() == pytest.approx(
+        [np.log(2)] * 2, abs=1e-15
+    )
+
+
+def test_policy_gradient_is_the_papers():
+    """Eq. grad_policy: minus beta times the mean of sigma(-u-b) times winner's minus loser's log-gradient."""
+    _, theta, delta, sign = draw(2)
+    n = len(sign)
+    generator = torch.Generator().manual_seed(3)
+    phi = torch.randn(6, generator=generator, dtype=torch.float64, requires_grad=True)
+    features = torch.randn(2, n, 6, generator=generator, dtype=torch.float64)
+    logps = features @ phi + torch.sin(features @ phi)
+    u = margin(logps[0], logps[1], torch.zeros(n), torch.zeros(n), BETA)
+    b = bias_logit(theta, delta)
+    judgment_loss(u, b, sign).mean().backward()
+
+    slope = 1 + torch.cos(features @ phi.detach())
+    gradients = slope[..., None] * features
+    winner_minus_loser = sign[:, None] * (gradients[0] - gradients[1])
+    expected = -BETA * (gradient_weight(u, b, sign).detach()[:, None] * winner_minus_loser).mean(dim=0)
+    torch.testing.assert_close(phi.grad, expected, rtol=1e-12, atol=1e-14)
+
+
+def test_bias_gradient_is_the_papers():
+    """Eq. grad_bias: minus n_k / N times the mean over D_k of sigma(-u-b) times winner's minus loser's attribute."""
+    u, _, delta, sign = draw(4, n=60)
+    annotator = torch.arange(60) % 5
+    annotator[:13] = 0  # unequal shares
+    theta = torch.randn(
+        5, 2, generator=torch.Generator().manual_seed(5), dtype=torch.float64, requires_grad=True
+    )
+    judgment_loss(u, bias_logit(theta[annotator], delta), sign).mean().backward()
+
+    weight = gradient_weight(u, bias_logit(theta[annotator], delta), sign).detach()
+    for k in range(5):
+        mine = annotator == k
+        mean = (weight[mine, None] * sign[mine, None] * delta[mine]).mean(dim=0)
+        torch.testing.assert_close(theta.grad[k], -int(mine.sum()) / 60 * mean, rtol=1e-12, atol=1e-14)
+
+
+def test_gradients_agree_with_finite_differences():
+    u, theta, delta, sign = draw(6, n=12)
+    delta = delta * torch.rand(12, 2, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
+
+    def loss(u, theta):
+        return judgment_loss(u, bias_logit(theta, delta), sign)
+
+    assert torch.autograd.gradcheck(loss, (u.requires_grad_(), theta.requires_grad_()), atol=1e-9)
+    assert torch.autograd.gradgradcheck(loss, (u, theta), atol=1e-8)
+
+
+def test_moving_a_constant_from_theta_into_the_reward_changes_no_probability():
+    """Cor. degeneracy, for a vector of attributes: (r + c . g, theta - c)."""
+    generator = torch.Generator().manual_seed(8)
+    _, theta, _, sign = draw(9, n=50, q=3)
+    group_a, group_b = torch.randint(0, 2, (2, 50, 3), generator=generator).double()
+    reward_a, reward_b = torch.randn(2, 50, generator=generator, dtype=torch.float64)
+    c = torch.tensor([0.7, -2.0, 5.0], dtype=torch.float64)
+    before = judgment_logit(reward_a - reward_b, bias_logit(theta, group_a - group_b), sign)
+    moved = (reward_a + group_a @ c) - (reward_b + group_b @ c)
+    after = judgment_logit(moved, bias_logit(theta - c, group_a - group_b), sign)
+    torch.testing.assert_close(after, before, rtol=0, atol=1e-13)
+    # only theta moved: the probabilities must change, or the test could not fail
+    only_theta = judgment_logit(reward_a - reward_b, bias_logit(theta - c, group_a - group_b), sign)
+    assert (only_theta - before).abs().max() > 0.5
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.integers(0, 10_000))
+def test_exchanging_the_responses_changes_nothing(seed):
+    u, theta, delta, sign = draw(seed)
+    b = bias_logit(theta, delta)
+    assert torch.equal(judgment_loss(u, b, sign), judgment_loss(-u, bias_logit(theta, -delta), -sign))
+    assert torch.equal(gradient_weight(u, b, sign), gradient_weight(-u, -b, -sign))
+
+
+def test_the_weight_shrinks_where_bias_explains_the_vote():
+    u = torch.full((3,), 0.3)
+    with_bias = gradient_weight(u, torch.tensor([1.0, 0.0, -1.0]), torch.ones(3))
+    dpo = torch.sigmoid(-u)
+    assert with_bias[0] < dpo[0] < with_bias[2]
+    assert with_bias[1] == dpo[1]
+
+
+def test_a_fixed_offset_drives_both_orders_of_a_pair_to_minus_the_offset():
+    """Appendix anchor_target: -log sigma(u + b) - log sigma(-u - b) is smallest at u = -b."""
+    grid = torch.linspace(-2, 2, 4001, dtype=torch.float64)
+    b = torch.tensor(0.34, dtype=torch.float64)
+    both = judgment_loss(grid, b, torch.tensor(1.0)) + judgment_loss(grid, b, torch.tensor(-1.0))
+    assert grid[both.argmin()].item() == pytest.approx(-0.34, abs=1e-3)
+
+
+def test_extreme_margins_stay_finite():
+    u = torch.tensor([-1e4, 1e4], dtype=torch.float64, requires_grad=True)
+    loss = judgment_loss(u, torch.zeros(2), torch.ones(2))
+    loss.sum().backward()
+    assert loss.tolist() == [1e4, 0.0]
+    assert u.grad.tolist() == [-1.0, 0.0]

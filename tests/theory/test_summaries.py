@@ -1,0 +1,157 @@
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from badpo.theory.summaries import (
+    cluster_difference,
+    cluster_mean,
+    log_odds_distance,
+    paired_difference,
+    ratio_of_sums,
+    share_removed,
+    shift,
+    t_interval,
+    wilson_interval,
+)
+
+
+def test_three_seeds_use_the_papers_factor():
+    values = [0.962, 0.984, 0.931]
+    interval = t_interval(values)
+    assert interval.half_width == pytest.approx(4.303 * np.std(values, ddof=1) / math.sqrt(3), rel=1e-4)
+    assert interval.estimate == pytest.approx(np.mean(values))
+    assert interval.n == 3
+
+
+@pytest.mark.parametrize("n", [2, 5, 12])
+def test_the_t_interval_agrees_with_scipy(n):
+    x = np.random.default_rng(n).normal(size=n)
+    low, high = stats.t.interval(0.9, n - 1, loc=x.mean(), scale=stats.sem(x))
+    interval = t_interval(x, level=0.9)
+    assert (interval.low, interval.high) == pytest.approx((low, high))
+
+
+def test_one_run_has_a_mean_and_no_interval():
+    interval = t_interval([0.5])
+    assert interval.estimate == 0.5
+    assert math.isnan(interval.low) and math.isnan(interval.se)
+    assert not interval.excludes(0.0)
+    with pytest.raises(ValueError, match="at least one"):
+        t_interval([])
+
+
+def test_pairs_cancel_what_the_seeds_share():
+    seeds = np.array([0.0, 3.0, -2.0])
+    difference = paired_difference(seeds + [0.1, 0.11, 0.12], seeds)
+    assert difference.estimate == pytest.approx(0.11)
+    assert difference.half_width < 0.03
+    with pytest.raises(ValueError, match="same seeds"):
+        paired_difference([1.0, 2.0], [1.0])
+
+
+def test_share_removed_is_taken_per_seed():
+    dpo, arm = np.array([0.96, 0.90]), np.array([0.50, 0.60])
+    per_seed = share_removed(dpo, arm, 0.50)
+    assert per_seed.tolist() == pytest.approx([1.0, 0.75])
+    # the share of the means is another number
+    assert per_seed.mean() != pytest.approx((dpo.mean() - arm.mean()) / (dpo.mean() - 0.50))
+
+
+def test_share_removed_says_zero_for_dpo_and_more_than_one_past_the_reference():
+    assert share_removed([0.9, 0.9, 0.9], [0.9, 0.5, 0.4], 0.5).tolist() == pytest.approx([0.0, 1.0, 1.25])
+    assert share_removed([300.0], [250.0], [400.0]).tolist() == pytest.approx([-0.5])
+    assert np.isnan(share_removed([0.5], [0.4], 0.5)).all()
+
+
+def test_a_shift_within_seed_noise_is_not_a_shift():
+    """The paper's markdown rate: plus 0.035 against an interval of 0.053."""
+    assert not shift([0.581, 0.595, 0.619], reference=0.563).excludes(0.0)
+    assert shift([0.96, 0.95, 0.97], reference=0.5).excludes(0.0)
+
+
+def test_log_odds_distance_is_the_tilt_over_beta():
+    """Appendix anchor_target: from 0.967 to one half is -3.38, from 0.465 it is 0.14."""
+    assert log_odds_distance(0.5, [0.967, 0.465]).tolist() == pytest.approx([-3.38, 0.14], abs=0.005)
+    assert log_odds_distance(1.0, 0.5) == math.inf
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        log_odds_distance(1.2, 0.5)
+
+
+@pytest.mark.parametrize(("k", "n"), [(0, 7), (3, 7), (7, 7), (520, 1000)])
+def test_wilson_agrees_with_scipy(k, n):
+    expected = stats.binomtest(k, n).proportion_ci(0.95, method="wilson")
+    interval = wilson_interval(k, n)
+    assert (interval.low, interval.high) == pytest.approx((expected.low, expected.high), abs=1e-12)
+
+
+def test_wilson_without_trials_is_unknown():
+    assert math.isnan(wilson_interval(0, 0).estimate)
+    with pytest.raises(ValueError, match="3 of 2"):
+        wilson_interval(3, 2)
+
+
+def test_rows_that_are_copies_add_no_evidence():
+    x = np.random.default_rng(0).integers(0, 2, 30)
+    once = cluster_mean(x)
+    copied = cluster_mean(np.repeat(x, 6), np.repeat(np.arange(30), 6))
+    assert copied.se == pytest.approx(once.se)
+    assert copied.n == once.n == 30
+    assert cluster_mean(np.repeat(x, 6)).se < 0.5 * once.se
+
+
+def test_without_clusters_the_mean_is_students():
+    x = np.random.default_rng(1).normal(size=25)
+    interval, expected = cluster_mean(x), t_interval(x)
+    assert (interval.se, interval.low, interval.high) == pytest.approx(
+        (expected.se, expected.low, expected.high)
+    )
+
+
+def test_the_gaps_interval_knows_that_prompts_are_shared():
+    rng = np.random.default_rng(2)
+    prompt = np.repeat(np.arange(40), 10)
+    cross = np.tile([True, False], 200)
+    difficulty = np.repeat(rng.normal(size=40), 10)
+    correct = (difficulty + rng.normal(size=400) > 0).astype(float)
+    gap = cluster_difference(correct, cross, prompt)
+    assert gap.estimate == pytest.approx(correct[cross].mean() - correct[~cross].mean())
+    # both sides of the gap share their prompts, so the prompts' spread cancels out of it
+    assert gap.se < 0.8 * math.hypot(
+        cluster_mean(correct[cross], prompt[cross]).se, cluster_mean(correct[~cross], prompt[~cross]).se
+    )
+
+
+def test_the_gaps_interval_covers():
+    rng = np.random.default_rng(3)
+    covered = 0
+    for _ in range(400):
+        prompt = np.repeat(np.arange(50), 4)
+        cross = np.repeat(rng.random(50) < 0.5, 4)
+        chance = np.repeat(rng.beta(4, 2, 50), 4)
+        gap = cluster_difference(rng.random(200) < chance, cross, prompt)
+        covered += not gap.excludes(0.0)
+    assert 0.92 <= covered / 400 <= 0.98
+
+
+def test_an_empty_side_has_no_gap():
+    gap = cluster_difference([1, 0, 1], [True, True, True])
+    assert math.isnan(gap.estimate) and not gap.excludes(0.0)
+
+
+def test_a_ratio_of_sums_weighs_by_size_and_its_interval_covers():
+    assert ratio_of_sums([2.0, 9.0], [1.0, 3.0]).estimate == pytest.approx(11 / 4)
+    assert math.isnan(ratio_of_sums([], []).estimate)
+    rng = np.random.default_rng(4)
+    covered = 0
+    for _ in range(400):
+        tokens = rng.integers(20, 200, 60)
+        nats = 0.03 * tokens + rng.normal(size=60) * np.sqrt(tokens)
+        covered += not ratio_of_sums(nats, tokens).excludes(0.03)
+    assert 0.92 <= covered / 400 <= 0.98
+
+
+def test_labels_of_another_length_are_refused():
+    with pytest.raises(ValueError, match="3 rows"):
+        cluster_mean([1, 2, 3], clusters=[0, 1])

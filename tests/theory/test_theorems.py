@@ -1,0 +1,247 @@
+"""The propositions and the theorem as statements about small exact problems."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import sparse
+from scipy.sparse import csgraph
+
+from badpo.objective.bias import VARIANTS, BiasTerm
+from badpo.theory.identifiability import annotator_components, count_components, null_space_dimension
+from badpo.theory.likelihood import bias_logit, judgment_loss, margin
+
+BETA = 0.2
+
+
+def minimize(parameters, loss_of, steps: int = 40) -> float:
+    optimizer = torch.optim.LBFGS(
+        parameters,
+        max_iter=200,
+        tolerance_grad=1e-13,
+        tolerance_change=0,
+        history_size=50,
+        line_search_fn="strong_wolfe",
+    )
+
+    def closure():
+        optimizer.zero_grad()
+        loss = loss_of()
+        loss.backward()
+        return loss
+
+    for _ in range(steps):
+        loss = optimizer.step(closure)
+    return float(loss.detach())
+
+
+# -- Prop. compat: the optimum is pi_ref exp(r / beta) / Z -----------------------------------------------------
+
+
+def population(theta: torch.Tensor, seed: int = 0):
+    """Two prompts with four responses each, every pair judged by everyone; the exact probability of each vote."""
+    generator = torch.Generator().manual_seed(seed)
+    reward = 0.5 * torch.randn(2, 4, generator=generator, dtype=torch.float64)
+    reference = torch.randn(2, 4, generator=generator, dtype=torch.float64).log_softmax(dim=1)
+    group = torch.tensor([[1, 0, 1, 0], [0, 1, 0, 0]], dtype=torch.float64)
+    prompt, a, b = torch.tensor([(x, i, j) for x in range(2) for i in range(4) for j in range(i)]).T
+    annotator = torch.arange(len(theta)).repeat_interleave(len(a))
+    prompt, a, b = (index.repeat(len(theta)) for index in (prompt, a, b))
+    delta = (group[prompt, a] - group[prompt, b])[:, None]
+    logit = reward[prompt, a] - reward[prompt, b] + bias_logit(theta[annotator], delta)
+    return reward, reference, (prompt, a, b), annotator, delta, torch.sigmoid(logit)
+
+
+def expected_loss(policy, reference, responses, annotator, delta, chosen_a, bias) -> torch.Tensor:
+    prompt, a, b = responses
+    logps = policy.log_softmax(dim=1)
+    u = margin(logps[prompt, a], logps[prompt, b], reference[prompt, a], reference[prompt, b], BETA)
+    logits = bias(annotator, delta)
+    one = torch.ones_like(u)
+    return (chosen_a * judgment_loss(u, logits, one) + (1 - chosen_a) * judgment_loss(u, logits, -one)).mean()
+
+
+def test_training_to_the_optimum_reaches_the_closed_form_policy():
+    theta = torch.tensor([[0.0], [1.5], [-0.4]], dtype=torch.float64)
+    reward, reference, responses, annotator, delta, chosen_a = population(theta)
+    # annotator 0 is known to have no bias, which fixes the level that the other votes leave open
+    bias = BiasTerm(["g"], ["gold", "x", "y"], ["deviation"], mask=torch.tensor([0.0, 1.0, 1.0])).double()
+    policy = reference.clone().requires_grad_()
+    minimize(
+        [policy, *bias.parameters()],
+        lambda: expected_loss(policy, reference, responses, annotator, delta, chosen_a, bias),
+    )
+    closed_form = (reference + reward / BETA).softmax(dim=1)
+    torch.testing.assert_close(policy.detach().softmax(dim=1), closed_form, rtol=0, atol=1e-6)
+    torch.testing.assert_close(bias.theta().detach(), theta, rtol=0, atol=1e-6)
+
+
+def test_dpo_on_biased_votes_reaches_another_policy():
+    theta = torch.tensor([[1.0], [1.5], [0.6]], dtype=torch.float64)
+    reward, reference, responses, annotator, delta, chosen_a = population(theta)
+    none = BiasTerm(["g"], ["w", "x", "y"], VARIANTS["none"]).double()
+    policy = reference.clone().requires_grad_()
+    minimize([policy], lambda: expected_loss(policy, reference, responses, annotator, delta, chosen_a, none))
+    closed_form = (reference + reward / BETA).softmax(dim=1)
+    carriers = policy.detach().softmax(dim=1)[0, [0, 2]].sum() - closed_form[0, [0, 2]].sum()
+    assert carriers > 0.1
+
+
+def test_the_tilt_multiplies_the_odds_of_a_counterfactual_by_exp_c_over_beta():
+    """Section theory and Cor. anchor: the policy of r + c g."""
+    reward, reference, *_ = population(torch.zeros(1, 1, dtype=torch.float64))
+    c, carries = 0.3, torch.tensor([1.0, 0.0, 1.0, 0.0], dtype=torch.float64)
+    before = (reference[0] + reward[0] / BETA).log_softmax(dim=0)
+    after = (reference[0] + (reward[0] + c * carries) / BETA).log_softmax(dim=0)
+    odds = (after[0] - after[1]) - (before[0] - before[1])
+    assert odds.item() == pytest.approx(c / BETA, abs=1e-12)
+
+
+# -- Theorem identif -------------------------------------------------------------------------------------------
+
+
+def votes_of(pools, n_pairs: int = 5, seed: int = 0):
+    """Every annotator of a pool judges every pair of that pool, each pair on two responses of its own.
+
+    A pool without an attribute difference is given as a negative number of annotators.
+    """
+    rng = np.random.default_rng(seed)
+    comparison, annotator, delta = [], [], []
+    n_annotators = 0
+    for pool in pools:
+        for _ in range(n_pairs):
+            pair = (max(comparison) + 1) if comparison else 0
+            difference = 0 if pool < 0 else int(rng.choice([-1, 1]))
+            for k in range(abs(pool)):
+                comparison.append(pair)
+                annotator.append(n_annotators + k)
+                delta.append(difference)
+        n_annotators += abs(pool)
+    sign = rng.choice([-1.0, 1.0], len(comparison))
+    return np.array(comparison), np.array(annotator), np.array(delta, dtype=float), sign
+
+
+def full_loss(parameters, comparison, annotator, delta, sign):
+    n_responses = 2 * (int(comparison.max()) + 1)
+    reward, theta = parameters[:n_responses], parameters[n_responses:, None]
+    u = reward[2 * comparison] - reward[2 * comparison + 1]
+    return judgment_loss(u, bias_logit(theta[annotator], delta[:, None]), sign).sum()
+
+
+@pytest.mark.parametrize(
+    ("pools", "offsets"), [([3], 1), ([3, 2], 2), ([2, 2, 1], 3), ([3, -2], 3), ([-1, -1], 2)]
+)
+def test_the_loss_is_convex_with_the_theorems_null_space(pools, offsets):
+    votes = votes_of(pools)
+    comparison, annotator, delta, sign = (torch.from_numpy(x) for x in votes)
+    n_comparisons, n_annotators = int(comparison.max()) + 1, int(annotator.max()) + 1
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(3):
+        point = torch.randn(2 * n_comparisons + n_annotators, generator=generator, dtype=torch.float64)
+        hessian = torch.autograd.functional.hessian(
+            lambda x: full_loss(x, comparison, annotator, delta, sign), point
+        )
+        eigenvalues = torch.linalg.eigvalsh(hessian)
+        assert eigenvalues.min() > -1e-12
+        # c for every connected group of annotators, h for every compared pair
+        assert int((eigenvalues < 1e-10).sum()) == offsets + n_comparisons
+    assert null_space_dimension(*votes[:3]) == offsets
+    assert count_components(annotator_components(*votes[:3])).tolist() == [offsets]
+
+
+def test_the_loss_lies_below_its_chords():
+    votes = [torch.from_numpy(x) for x in votes_of([3, 2])]
+    generator = torch.Generator().manual_seed(1)
+    n = 2 * (int(votes[0].max()) + 1) + int(votes[1].max()) + 1
+    for _ in range(20):
+        x, y = 3 * torch.randn(2, n, generator=generator, dtype=torch.float64)
+        middle = full_loss((x + y) / 2, *votes)
+        assert middle <= (full_loss(x, *votes) + full_loss(y, *votes)) / 2 + 1e-12
+
+
+def test_minimisers_share_their_probabilities_and_differ_by_the_theorems_offset():
+    comparison, annotator, delta, _ = votes_of([4], n_pairs=6)
+    # every vote once each way, with weights: no separation, so a minimiser exists
+    weights = (
+        torch.rand(2, len(comparison), generator=torch.Generator().manual_seed(3), dtype=torch.float64) + 0.2
+    )
+    votes = [torch.from_numpy(x) for x in (comparison, annotator, delta)]
+    n = 2 * 6 + 4
+    found = []
+    for level in (-1.0, 1.0):
+        x = torch.randn(n, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        x[12:] += level
+        x.requires_grad_()
+
+        def loss(x=x):
+            reward, theta = x[:12], x[12:, None]
+            u = reward[2 * votes[0]] - reward[2 * votes[0] + 1]
+            b = bias_logit(theta[votes[1]], votes[2][:, None])
+            one = torch.ones_like(u)
+            return (weights[0] * judgment_loss(u, b, one) + weights[1] * judgment_loss(u, b, -one)).sum()
+
+        minimize([x], loss, steps=10)
+        reward, theta = x.detach()[:12], x.detach()[12:]
+        logits = reward[2 * votes[0]] - reward[2 * votes[0] + 1] + theta[votes[1]] * votes[2]
+        found.append((logits, theta))
+    (logits, theta), (other_logits, other_theta) = found
+    torch.testing.assert_close(logits, other_logits, rtol=0, atol=1e-6)
+    torch.testing.assert_close(theta - theta.mean(), other_theta - other_theta.mean(), rtol=0, atol=1e-6)
+    assert abs(theta.mean() - other_theta.mean()) > 0.1
+
+
+# -- Prop. absorb ----------------------------------------------------------------------------------------------
+
+
+def reward_design(comparison: np.ndarray, n_responses_per_pair: int = 2) -> np.ndarray:
+    """Row j holds +1 at response a and -1 at response b: the margins any policy can give the judgments."""
+    design = np.zeros((len(comparison), n_responses_per_pair * (comparison.max() + 1)))
+    rows = np.arange(len(comparison))
+    design[rows, 2 * comparison], design[rows, 2 * comparison + 1] = 1.0, -1.0
+    return design
+
+
+def unexplained(design: np.ndarray, target: np.ndarray) -> float:
+    solution = np.linalg.lstsq(design, target, rcond=None)[0]
+    return float(np.linalg.norm(design @ solution - target))
+
+
+def test_a_policy_can_carry_the_mean_but_no_deviation():
+    comparison, annotator, delta, _ = votes_of([4], n_pairs=6)
+    design = reward_design(comparison)
+    theta = np.array([1.9, 0.3, -0.2, 0.8])
+    mean, deviation = theta.mean(), theta - theta.mean()
+    assert unexplained(design, mean * delta) < 1e-12
+    # everyone judged every pair, so nothing of the deviations falls into the space of rewards
+    assert unexplained(design, deviation[annotator] * delta) == pytest.approx(
+        np.linalg.norm(deviation[annotator] * delta), rel=1e-12
+    )
+    with_one = np.column_stack([design, deviation[annotator] * delta])
+    assert np.linalg.matrix_rank(with_one) == np.linalg.matrix_rank(design) + 1
+
+
+def test_a_deviation_is_unrepresentable_unless_all_are_equal():
+    comparison, annotator, delta, _ = votes_of([3], n_pairs=4)
+    design = reward_design(comparison)
+    assert unexplained(design, np.array([0.7, 0.7, 0.7])[annotator] * delta) < 1e-12
+    assert unexplained(design, np.array([0.7, 0.7, 0.71])[annotator] * delta) > 1e-3
+
+
+def test_the_response_graph_counts_the_constants_dpo_cannot_see():
+    """With responses in several comparisons, h has one constant per connected set of responses."""
+    pairs = np.array([(0, 1), (1, 2), (2, 0), (3, 4)])
+    comparison, annotator = np.repeat(np.arange(4), 3), np.tile(np.arange(3), 4)
+    group = np.array([1, 0, 0, 1, 0])
+    delta = (group[pairs[:, 0]] - group[pairs[:, 1]])[comparison]
+    design = np.zeros((12, 5 + 3))
+    rows = np.arange(12)
+    design[rows, pairs[comparison, 0]] += 1
+    design[rows, pairs[comparison, 1]] -= 1
+    design[rows, 5 + annotator] = delta
+    nullity = design.shape[1] - np.linalg.matrix_rank(design)
+    graph = sparse.coo_array((np.ones(4), pairs.T), shape=(5, 5))
+    constants = csgraph.connected_components(graph, directed=False)[0]
+    assert (
+        nullity
+        == null_space_dimension(comparison, annotator, delta, responses=tuple(pairs.T)) + constants
+        == 3
+    )
