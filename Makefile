@@ -18,7 +18,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 help:
 	@echo "make demo        train reference, DPO, pooled and shared-mean on the bundled corpus; report in runs/demo"
 	@echo "make demo-seeds  the same at three seeds; writes docs/results_demo.md"
-	@echo "make real-data   the same questions on real votes, if ../shared/data is there; writes docs/real_data.md"
+	@echo "make real-data   the same questions on real votes, where the data are there; writes docs/real_data.md"
 	@echo "make test        tests and documented examples; make test-slow adds processes, kills and browsers"
 	@echo "make check       formatting, lint and types; make format repairs what can be repaired"
 	@echo "make clean       remove caches and builds (runs/ and the environment stay)"

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 import badpo
@@ -64,8 +65,8 @@ def bad_table(tmp_path) -> Path:
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_help_answers_at_once(command):
-    # processor time, best of two: a busy machine does not make the command slower
-    assert min(cpu_seconds("-m", "badpo", *command, "--help") for _ in range(2)) < 0.5
+    # processor time, and another try: a busy machine does not make the command slow
+    assert any(cpu_seconds("-m", "badpo", *command, "--help") < 0.5 for _ in range(3))
 
 
 def test_every_command_is_tried_here():
@@ -338,3 +339,79 @@ def test_make_targets_of_the_readme_are_there():
     shown = set(re.findall(r"^make ([a-z-]+)", "\n".join(readme_blocks("bash")), re.M))
     assert {"demo", "test"} == shown
     assert shown <= targets
+
+
+@pytest.fixture
+def small_model(tmp_path) -> Path:
+    """A folder with a model and a tokenizer that load by their folder's name."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from tests import tiny
+
+    tokenizer = tiny.tokenizer()
+    tokenizer.save_pretrained(tmp_path / "model")
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config = LlamaConfig(vocab_size=len(tokenizer), pad_token_id=0, eos_token_id=1, **sizes)
+    LlamaForCausalLM(config).save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.fixture
+def recipe_file(small_model, tmp_path) -> Path:
+    from tests import tiny
+
+    tiny.votes(60, 6).to_csv(tmp_path / "votes.csv", index=False)
+    recipe = {
+        "model_name_or_path": str(small_model),
+        "dataset_name": str(tmp_path / "votes.csv"),
+        "output_dir": str(tmp_path / "runs"),
+        "max_steps": 4,
+        "save_steps": 2,
+        "learning_rate": 1e-3,
+        "use_cpu": True,
+        "report_to": "none",
+        "disable_tqdm": True,
+        "attributes": ["length"],
+    }
+    path = tmp_path / "run.yaml"
+    path.write_text(yaml.safe_dump(recipe))
+    return path
+
+
+def test_check_with_a_model_counts_what_is_cut(recipe_file, small_model):
+    table = recipe_file.parent / "votes.csv"
+    problems = json.loads(run("check", table, "--model", small_model, "--max-length", "8", "--json").stdout)[
+        "problems"
+    ]
+    assert any("max_length=8" in problem["what"] for problem in problems)
+
+
+def test_a_dry_run_plans_and_writes_nothing(recipe_file):
+    result = run("train", "--config", recipe_file, "--dry-run")
+    assert result.exit_code == 0, result.stderr
+    assert "self-test" in result.stdout
+    assert json.loads(run("train", "--config", recipe_file, "--dry-run", "--json").stdout)["n_steps"] == 4
+    assert not (recipe_file.parent / "runs" / "shared_mean-s42" / "model").exists()
+
+
+def test_train_evaluate_report(recipe_file):
+    folder = recipe_file.parent / "runs" / "shared_mean-s42"
+    trained = run("train", "--config", recipe_file, "--json")
+    assert trained.exit_code == 0, trained.stderr
+    assert json.loads(trained.stdout) == {"run": str(folder)}
+    assert {"config.yaml", "log.jsonl", "bias.json", "model", "environment.json"} <= {
+        p.name for p in folder.iterdir()
+    }
+
+    measured = run("evaluate", folder, "--json")
+    assert measured.exit_code == 0, measured.stderr
+    assert json.loads(measured.stdout)[str(folder)] == json.loads((folder / "readouts.json").read_text())
+
+    page = recipe_file.parent / "report.html"
+    reported = run("report", folder, "--out", page)
+    assert reported.exit_code == 0, reported.stderr
+    assert page.read_text().lstrip().lower().startswith("<!doctype html>")
+
+    again = run("train", "--config", recipe_file)
+    assert again.exit_code == 2
+    assert "holds a finished run" in again.stderr

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -82,12 +84,16 @@ def _show_version(asked: bool) -> None:
 
 @app.callback()
 def _root(
+    ctx: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     logging.getLogger("badpo").setLevel(logging.INFO)
+    # the bars of other libraries: off where nobody watches, and where a bar of ours is drawn
+    if ctx.invoked_subcommand != "train" or not sys.stderr.isatty():
+        os.environ.setdefault("TQDM_DISABLE", "1")
 
 
 def _reporting_errors(command: Callable) -> Callable:
@@ -156,7 +162,7 @@ def demo(
     """Watch a bias enter a small model under DPO and stay out under BA-DPO. Minutes, no GPU, no network."""
     from badpo.experiments.demo import run_demo
 
-    with terminal_progress(as_json) as progress:
+    with redirect_stdout(sys.stderr), terminal_progress(as_json) as progress:
         summaries = run_demo(out, parsed_seeds(seeds), progress, model=model, pairs=corpus)
     from badpo.results.tables import demo_table, seeds_markdown
 
@@ -348,13 +354,15 @@ def train(
     from badpo.experiments.run import plan_run, train_run
 
     if dry_run:
-        plan = plan_run(recipe)
+        with redirect_stdout(sys.stderr):
+            plan = plan_run(recipe)
         if as_json:
             print_json(asdict(plan))
         else:
             print("\n".join(plan.lines()))
         return
-    folder = train_run(recipe, resume=resume)
+    with redirect_stdout(sys.stderr):
+        folder = train_run(recipe, resume=resume)
     if as_json:
         print_json({"run": str(folder)})
     else:
@@ -365,10 +373,10 @@ def train(
 @_reporting_errors
 def evaluate(runs: RunsArgument, as_json: AsJson = False, debug: Debug = False) -> None:
     """Measure trained runs on their held-out judgments and write readouts.json into each."""
-    from badpo.experiments.run import evaluate_run
+    from badpo.experiments.evaluate import evaluate_run
 
-    with terminal_progress(as_json) as progress:
-        results = {str(run): evaluate_run(run, progress=progress) for run in runs}
+    with redirect_stdout(sys.stderr), terminal_progress(as_json) as progress:
+        results = {str(run): evaluate_run(run, progress) for run in runs}
     if as_json:
         print_json(results)
         return

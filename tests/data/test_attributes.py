@@ -155,7 +155,11 @@ def test_a_column_cannot_be_measured_from_text():
 
 
 def test_plain_text_of_messages():
-    said = [{"role": "assistant", "content": "a"}, {"role": "tool", "content": "t"}, {"role": "assistant", "content": "b"}]
+    said = [
+        {"role": "assistant", "content": "a"},
+        {"role": "tool", "content": "t"},
+        {"role": "assistant", "content": "b"},
+    ]
     assert plain_text(said) == "a\nb"
     assert plain_text([{"role": "user", "content": "q"}]) == "q"
 

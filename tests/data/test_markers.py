@@ -8,13 +8,21 @@ from badpo.data import markers
 
 MEGABYTE = 1_000_000
 FORMS = {
-    "header": (markers.has_header, ["# A", "text\n###### A", "  ## A", "#\tA"], ["#A", "####### A", "a # b", "#"]),
+    "header": (
+        markers.has_header,
+        ["# A", "text\n###### A", "  ## A", "#\tA"],
+        ["#A", "####### A", "a # b", "#"],
+    ),
     "list": (
         markers.has_list,
         ["- a", "* a", "+ a", "x\n  - a", "1. a", "a\n 12. b"],
         ["-a", "1.a", "a - b", "1) a", "\N{BULLET} a", "2024", "-", "**a**"],
     ),
-    "bold": (markers.has_bold, ["**a**", "x **a b** y", "**a\nb**"], ["**", "****", "*a*", "**a*b**c", "a ** b"]),
+    "bold": (
+        markers.has_bold,
+        ["**a**", "x **a b** y", "**a\nb**"],
+        ["**", "****", "*a*", "**a*b**c", "a ** b"],
+    ),
     "fence": (markers.has_code_fence, ["```", "a```b"], ["``", "`a`"]),
     "table": (markers.has_table_line, ["| a |", "x\n | a | b | \ny", "||"], ["a | b", "|", "| a", "|\n|"]),
 }
@@ -56,7 +64,9 @@ def test_signature_stands_at_the_very_end(text, expected):
 
 def test_words_are_whole_and_case_does_not_matter():
     pattern = markers.word_pattern(["it depends", "c++", "may"])
-    assert [bool(pattern.search(text)) for text in ["It Depends!", "in c++ now", "MAY", "maybe", "dismay", "c+"]] == [
+    assert [
+        bool(pattern.search(text)) for text in ["It Depends!", "in c++ now", "MAY", "maybe", "dismay", "c+"]
+    ] == [
         True,
         True,
         True,
@@ -67,8 +77,12 @@ def test_words_are_whole_and_case_does_not_matter():
 
 
 def test_emoji_are_found_and_letters_are_not():
-    assert all(markers.has_emoji(text) for text in ["\U0001f600", "\u2714 done", "\U0001f1eb\U0001f1f7", "\u2b50"])
-    assert not any(markers.has_emoji(text) for text in ["\u65e5\u672c", "na\u00efve \u20ac 5", "x \u2192 y", "\u2022 a"])
+    assert all(
+        markers.has_emoji(text) for text in ["\U0001f600", "\u2714 done", "\U0001f1eb\U0001f1f7", "\u2b50"]
+    )
+    assert not any(
+        markers.has_emoji(text) for text in ["\u65e5\u672c", "na\u00efve \u20ac 5", "x \u2192 y", "\u2022 a"]
+    )
 
 
 ADVERSARIAL = {

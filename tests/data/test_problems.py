@@ -11,7 +11,12 @@ def problem(code: str) -> Problem:
 
 def test_all_problems_are_in_the_message():
     text = str(DataError([problem("E101"), problem("E134")]))
-    for part in ("E101 error: what E101", "E134 error: what E134", "where:  votes.csv, row 3", "remedy: mend it"):
+    for part in (
+        "E101 error: what E101",
+        "E134 error: what E134",
+        "where:  votes.csv, row 3",
+        "remedy: mend it",
+    ):
         assert part in text
 
 

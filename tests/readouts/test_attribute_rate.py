@@ -58,11 +58,12 @@ def test_tree_pass_is_used_and_agrees_with_plain_pass(attention, tok, monkeypatc
     assert np.abs(by_tree - name_logps(model, tok, contexts, policies.NAMES)).max() < 1e-5
 
 
+@pytest.mark.parametrize("boundary", ["none", "space"])
 @pytest.mark.parametrize(
     ("build", "plain_contexts"), [(policies.qwen2, 1), (policies.gpt2, 1), (policies.mistral_with_window, 7)]
 )
 def test_plain_forwards_check_one_context_and_take_over_for_a_sliding_window(
-    build, plain_contexts, tok, monkeypatch
+    build, plain_contexts, boundary, tok, monkeypatch
 ):
     contexts = signature_contexts(policies.answers(tok, 6), tok)
     scored = []
@@ -73,7 +74,7 @@ def test_plain_forwards_check_one_context_and_take_over_for_a_sliding_window(
         return plain(self, model, rows, device)
 
     monkeypatch.setattr(attribute_rate._PlainPass, "logps", counted)
-    name_logps(build(), tok, contexts, policies.NAMES)
+    name_logps(build(), tok, contexts, policies.NAMES, boundary=boundary)
     assert len(scored) == plain_contexts
 
 

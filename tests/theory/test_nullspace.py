@@ -32,6 +32,13 @@ def test_solving_by_cores_gives_the_rank_of_the_whole(monkeypatch, core_size, n_
     assert abs(equations @ basis).max() < 1e-9
 
 
+@pytest.mark.parametrize("seed", [1, 3, 7])
+def test_solutions_hold_to_rounding_and_not_to_its_root(seed):
+    """The Gram matrix alone would leave residuals of 1e-12 and more here."""
+    equations = vote_equations(np.random.default_rng(seed), 100, 110, 3)
+    assert abs(equations @ null_basis(equations)).max() < 5e-14
+
+
 def test_nearly_dependent_equations_are_still_equations():
     """A pivot of 1e-5 is 1e-10 in the Gram matrix, and no rounding."""
     equations = sparse.csr_array([[1.0, 1.0, 0.5], [1.0, 1.0 + 1e-5, 0.5], [1.0, -2.0, 0.25]])

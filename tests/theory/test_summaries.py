@@ -7,6 +7,7 @@ from scipy import stats
 from badpo.theory.summaries import (
     cluster_difference,
     cluster_mean,
+    length_matched_mean,
     log_odds_distance,
     paired_difference,
     ratio_of_sums,
@@ -150,6 +151,34 @@ def test_a_ratio_of_sums_weighs_by_size_and_its_interval_covers():
         nats = 0.03 * tokens + rng.normal(size=60) * np.sqrt(tokens)
         covered += not ratio_of_sums(nats, tokens).excludes(0.03)
     assert 0.92 <= covered / 400 <= 0.98
+
+
+def test_a_policy_that_only_shortens_keeps_its_length_matched_mean():
+    rng = np.random.default_rng(5)
+
+    def chance(tokens):
+        return 0.1 + 0.8 * (tokens > 100)
+
+    reference = rng.integers(1, 200, 4000)
+    shorter = rng.choice(reference, 4000, p=(200 - reference) / (200 - reference).sum())
+    marked = rng.random(4000) < chance(shorter)
+    matched = length_matched_mean(marked, shorter, reference, n_bins=10)
+    assert marked.mean() < chance(reference).mean() - 0.1
+    assert not matched.excludes(chance(reference).mean())
+    assert 0.003 < matched.se < 0.02
+
+
+def test_length_matched_mean_by_hand():
+    reference = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
+    assert length_matched_mean([1, 0, 1], [1, 1, 1], reference).estimate == pytest.approx(2 / 3)
+    # bins of the reference: 1-2, 3-4, 5-6, 7-8, 9-10; the policy fills the first and the last
+    found = length_matched_mean([1, 0, 0], [2, 2, 30], reference)
+    assert found.estimate == pytest.approx(0.2 * 0.5 + 0.2 * 0 + 0.6 * (1 / 3))
+    assert length_matched_mean(reference, reference, reference).estimate == pytest.approx(5.5)
+    with pytest.raises(ValueError, match="one length per answer"):
+        length_matched_mean([1.0], [1, 2], reference)
+    with pytest.raises(ValueError, match="no answers"):
+        length_matched_mean([1.0], [1], [])
 
 
 def test_labels_of_another_length_are_refused():

@@ -155,7 +155,7 @@ def _repeated(rows: Rows, votes: NDArray[np.intp], repeated: str, problems: RowP
     again = of.duplicated(keep="first").to_numpy()
     if not again.any():
         return votes[:0]
-    of["sign"] = rows.sign[votes] * _oriented(rows, votes).turn
+    of["sign"] = rows.sign[votes]
     signs = of.groupby(["annotator", "comparison"])["sign"].agg(["size", "nunique"])
     signs = signs[signs["size"] > 1]
     then = "all are kept" if repeated == "all" else "only the last is kept"

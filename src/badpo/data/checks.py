@@ -64,6 +64,8 @@ def _pool(judgments: Judgments) -> Iterable[Problem]:
     n_votes = np.bincount(judgments.votes["annotator"], minlength=judgments.n_annotators)
     n_voters = int((n_votes > 0).sum())
     names = judgments.annotators["pseudonym"].to_numpy()
+    if n_voters == 0:
+        return
     if n_voters == 1:
         what = "1 annotator: shared_mean and per_annotator are the same as pooled"
         yield Problem("W111", what, _listed(names[n_votes > 0]), "use bias: pooled", "warning")

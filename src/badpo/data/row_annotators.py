@@ -13,7 +13,7 @@ from badpo.data.importers.cells import as_ids
 from badpo.data.importers.columns import Layout, annotator_hint
 from badpo.data.importers.tables import Table
 from badpo.data.privacy import direct_identifiers, is_pseudonym, pseudonyms
-from badpo.data.problems import Problem
+from badpo.data.problems import Problem, counted
 from badpo.data.row_problems import ROWS_SHOWN, RowProblems
 
 EVERYONE = "everyone"
@@ -137,7 +137,7 @@ def _look_alikes(raw_ids: list[str], named: list[str], table: Table) -> list[Pro
     if not alike:
         return []
     shown = "; ".join(" and ".join(group) for group in alike[:ROWS_SHOWN])
-    what = f"{len(alike):,} annotators have ids that differ only in upper case, spaces or leading zeros"
+    what = f"{counted(len(alike), 'group')} of annotators with ids that differ only in upper case, spaces or leading zeros"
     remedy = "if they are the same people, write their ids alike before reading"
     return [Problem("W113", what, f"{table.name}: {shown}", remedy, "warning", len(alike))]
 
@@ -152,7 +152,9 @@ def _model_judges(
     ]
     if not mixed:
         return []
-    what = f"{len(mixed):,} annotators are language models by their id, in one class with people"
+    what = (
+        f"{counted(len(mixed), 'annotator')} in one class with people, but with a language model's name as id"
+    )
     remedy = "give them an annotator_class of their own"
     return [
         Problem("W114", what, f"{table.name}: {', '.join(mixed[:ROWS_SHOWN])}", remedy, "warning", len(mixed))

@@ -183,6 +183,8 @@ def _report_blank(texts, usable, rows, first, second, implicit) -> None:
         empty = (side >= 0) & blank[side]
         remedy = "check the export; kept, since saying nothing can be an answer"
         rows.add("W134", "warning", "empty response", name, empty, remedy)
+    # a row that is reported already does not also stand for other texts than its comparison
+    texts.prompt[no_prompt] = -1
 
 
 def _is_blank(value: Any) -> bool:

@@ -29,7 +29,7 @@ def run_demo(
     seeds: Sequence[int],
     progress: Progress,
     model: str | None = None,
-    corpus: Path | None = None,
+    pairs: Path | None = None,
     settings: SuiteSettings | None = None,
 ) -> list[dict]:
     """Reference, DPO, pooled and shared-mean on a signed corpus; run folders, summaries and ``report.html``.
@@ -43,7 +43,7 @@ def run_demo(
     progress : function of (what is being done, share done of it)
     model : str or None
         Folder or Hub id of a causal language model; None builds a small one from its configuration.
-    corpus : Path or None
+    pairs : Path or None
         Scored pairs (``prompt``, ``chosen``, ``rejected``, ``score_chosen``, ``score_rejected``) as CSV, parquet or
         JSONL; None is the bundled corpus.
     settings : SuiteSettings or None
@@ -55,9 +55,9 @@ def run_demo(
         One summary per seed.
     """
     started = time.perf_counter()
-    scored, signing_prompts = bundled_material() if corpus is None else own_material(corpus)
+    scored, signing_prompts = bundled_material() if pairs is None else own_material(pairs)
     plan = signed.draw_plan(len(scored), seed=DATA_SEED)
-    signed_corpus = signed.build(scored, plan)
+    corpus = signed.build(scored, plan)
     if model is None:
         tokenizer = build_tokenizer(tokenizer_texts(scored, signing_prompts))
         policy = build_model(tokenizer, seed=DATA_SEED)
@@ -65,7 +65,7 @@ def run_demo(
         tokenizer = AutoTokenizer.from_pretrained(model)
         policy = AutoModelForCausalLM.from_pretrained(model)
     settings = settings or SuiteSettings()
-    summaries = run_suite(signed_corpus, signing_prompts, policy, tokenizer, settings, seeds, out, progress)
+    summaries = run_suite(corpus, signing_prompts, policy, tokenizer, settings, seeds, out, progress)
     if len(summaries) == 1:
         summaries[0]["seconds"] = round(time.perf_counter() - started, 1)
         write_json(out / "summary.json", summaries[0])

@@ -166,7 +166,7 @@ class BiasTerm(torch.nn.Module):
         theta = self.theta()
         with_unknown = torch.cat([theta, theta.mean(dim=0, keepdim=True)])
         # the mean stands last, where the index -1 points
-        logits = bias_logit(with_unknown[annotator], delta.double())
+        logits = bias_logit(with_unknown[annotator], delta)
         return logits.to(torch.promote_types(delta.dtype, torch.float32))
 
     @torch.no_grad()

@@ -241,7 +241,7 @@ def _without_tail(tokenizer, context_ids, lead: str, shared: int) -> list[list[i
     """The contexts up to the token after which the names differ, checked to end with the lead."""
     base = list(tokenizer([lead], add_special_tokens=False)["input_ids"][0])
     # the first token of the lead may have merged with the end of the answer, as in ".\n\n"
-    known = base[2:] or base
+    known = base[1:] or base
     contexts = [list(map(int, ids)) for ids in context_ids]
     for i, ids in enumerate(contexts):
         if ids[len(ids) - len(known) :] != known:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -46,7 +46,7 @@ def forward_takes(model, keyword: str) -> bool:
     return keyword in inspect.signature(type(inner).forward).parameters
 
 
-def left_padded(rows: list, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+def left_padded(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Token ids and 0/1 mask of rows that all end in the last column, int64 of shape (n_rows, longest).
 
     Padding is token 0: nothing attends to it, so its value is of no consequence.

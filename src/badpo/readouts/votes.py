@@ -224,7 +224,8 @@ def theta_rows_for(judgments: Judgments, pseudonyms: Sequence[str], theta: Array
 def _by_class(cell: Callable[[NDArray, NDArray], Cell], judgments: Judgments) -> ByClass[Cell]:
     prompts = judgment_prompts(judgments)
     annotator = judgments.votes["annotator"].to_numpy()
-    classes = np.append(judgments.annotators["annotator_class"].astype(object).to_numpy(), None)[annotator]
+    # the last entry is what annotator -1 finds
+    classes = np.array([*judgments.annotators["annotator_class"], None], dtype=object)[annotator]
     present = sorted({name for name in classes if isinstance(name, str)})
     masks = {ALL: np.ones(len(annotator), dtype=bool), **{name: classes == name for name in present}}
     cross = np.asarray(judgments.cross_group(), dtype=bool)

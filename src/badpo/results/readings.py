@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -122,7 +122,8 @@ def accuracy(kind: str, attribute: str, annotator_class: str) -> Read:
             return None
         if cell.get("se") is not None:
             return _normal(cell["accuracy"], cell["se"])
-        return wilson_interval(round(cell["accuracy"] * cell["n"]), cell["n"])
+        interval = wilson_interval(round(cell["accuracy"] * cell["n"]), cell["n"])
+        return replace(interval, estimate=cell["accuracy"])
 
     return read
 

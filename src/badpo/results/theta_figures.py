@@ -30,22 +30,19 @@ def theta_over_steps(suite: Suite) -> Figure | None:
             continue
         level = _theta_level(suite, planted, attribute)
         name = labels[attribute]
-        panels.append(
-            (name, line_chart(series, f"learned theta of {name} by step", "step", "log-odds", level))
-        )
+        label = f"learned theta of {name} by step"
+        panels.append((name, line_chart(series, label, "step", "log-odds", level)))
         drawn |= {line.name: line.style for line in series}
         for line in series:
-            rows += [
-                (name, line.name, decimal(x, 0), decimal(y, 3))
-                for x, y in thinned(line.points, _ROWS_PER_LINE)
-            ]
+            kept = thinned(line.points, _ROWS_PER_LINE)
+            rows += [(name, line.name, decimal(x, 0), decimal(y, 3)) for x, y in kept]
     if not panels:
         return None
     over = "Mean over seeds of the" if len(suite.seeds) > 1 else "The"
     caption = (
-        f"{over} learned bias term while training, as the mean over annotators. It starts at zero, takes up the lean "
-        "of the votes, and is left out of the saved policy. The place where it ends is not identified by the votes: "
-        "what theta does not take up, the policy learns."
+        f"{over} learned bias term while training, as the mean over annotators. It starts at zero, or at the offline "
+        "estimate in a warm start, takes up the lean of the votes, and is left out of the saved policy. The place "
+        "where it ends is not identified by the votes: what theta does not take up, the policy learns."
     )
     if planted is not None:
         caption += " The dashed line is the mean that was planted."
@@ -68,10 +65,12 @@ def _theta_level(suite: Suite, planted: Planted | None, attribute: str) -> Level
 def _theta_line(suite: Suite, arm: str, attribute: str) -> Series | None:
     key = f"bias/theta/{attribute}"
     paths = [{step["step"]: step[key] for step in run.steps if key in step} for run in suite.of(arm)]
-    paths = [path for path in paths if any(path.values())]
+    paths = [path for path in paths if any(path.values())]  # an arm without a bias term logs zeros
     if not paths:
         return None
     common = sorted(set.intersection(*(set(path) for path in paths)))
+    if len(common) < 2:
+        return None
     points = [(float(step), float(np.mean([path[step] for path in paths]))) for step in common]
     return Series(arm_label(arm), style_of(suite, arm), tuple(thinned(points, _POINTS_PER_LINE)))
 

@@ -160,9 +160,10 @@ def _interval_text(quantity: Quantity, interval) -> str:
 def limits(suite: Suite) -> list[str]:
     """What the numbers cannot say, given what the runs are."""
     found = [
-        "The level that all annotators share is not identified by their votes: raising every theta by c and taking c "
-        "times the attribute difference out of the policy's reward explains every vote equally well. Votes tell how "
-        "annotators differ from each other; where theta as a whole ends is set by where training starts, at zero.",
+        "The level that all annotators share on an attribute of the responses is not identified by their votes: "
+        "raising every theta by c and taking c times the attribute difference out of the policy\u2019s reward explains "
+        "every vote equally well. Votes tell how annotators differ from each other; where theta as a whole ends is "
+        "set by where training starts.",
         "The anchor is the reference. \u201cRemoved\u201d means kept close to the reference\u2019s own rate; whether "
         "that rate is the right one is a decision for people, and no figure on this page makes it.",
         "Only declared attributes are held back. A lean toward something that was not declared enters the policy as "

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import pytest
+
+from badpo.attributes import Column, Length, LengthWords, Position, PythonFunction
+from badpo.data.judgments import Judgments
+from badpo.data.problems import ConfigError, DataError
+
+ROWS = [
+    {
+        "prompt": "p",
+        "response_a": "one two",
+        "response_b": "one",
+        "winner": "a",
+        "comparison_id": "c",
+        "annotator": "x",
+    },
+    {
+        "prompt": "p",
+        "response_a": "one two",
+        "response_b": "one",
+        "winner": "b",
+        "comparison_id": "c",
+        "annotator": "y",
+    },
+]
+
+
+def problems(*attributes, rows=ROWS):
+    with pytest.raises(DataError) as caught:
+        Judgments.read(rows, attributes=attributes)
+    return caught.value.problems
+
+
+def test_scopes_side_by_side():
+    attributes = [
+        Length(),
+        LengthWords(threshold=0),
+        PythonFunction("both", lambda prompt, a, b: (len(a), len(prompt)), scope="pair", continuous=True),
+        PythonFunction(
+            "own", lambda vote, comparison: vote["row"] + len(comparison["response_b"]), scope="judgment"
+        ),
+    ]
+    assert Judgments.read(ROWS, attributes=attributes).delta.tolist() == [[1, 1, 6, 3], [1, 1, 6, 4]]
+
+
+def test_chat_is_measured_as_plain_text():
+    rows = [
+        {
+            "prompt": [{"role": "user", "content": "p q"}],
+            "chosen": [{"role": "assistant", "content": "one two"}],
+            "rejected": [{"role": "assistant", "content": "one"}],
+        }
+    ]
+    seen = []
+    function = PythonFunction("seen", lambda prompt, response: seen.append((prompt, response)) or 0.0)
+    Judgments.read(rows, attributes=[function])
+    assert seen == [("p q", "one two"), ("p q", "one")]
+
+
+@pytest.mark.parametrize(
+    ("attribute", "message"),
+    [
+        (PythonFunction("bad", lambda prompt, response: 1 / 0), "ZeroDivisionError"),
+        (PythonFunction("bad", lambda prompt, response: None), "TypeError"),
+        (PythonFunction("bad", lambda prompt, response: float("nan")), "gives no finite number: 1 of 1"),
+        (PythonFunction("bad", lambda prompt, a, b: 1.0, scope="pair"), "TypeError"),
+        (PythonFunction("bad", lambda vote, comparison: vote["nothing"], scope="judgment"), "KeyError"),
+    ],
+)
+def test_failing_functions_are_named_with_the_comparison(attribute, message):
+    (found,) = problems(attribute)
+    assert found.code == "E127"
+    assert '"bad"' in found.what and message in found.what
+    assert found.where == "first: comparison c"
+
+
+def test_all_attributes_are_tried():
+    fails = [PythonFunction(name, lambda prompt, response: 1 / 0) for name in ("one", "two")]
+    assert [problem.code for problem in problems(*fails, Position())] == ["E127", "E127", "E129"]
+
+
+def test_position_needs_to_know_the_side():
+    (found,) = problems(Position())
+    assert found.code == "E129"
+    assert "shown_first" in found.remedy
+
+
+def test_columns_of_an_attribute_must_be_there_and_hold_numbers():
+    rows = [{**row, "grade_a": "high", "grade_b": 1} for row in ROWS]
+    found = problems(Column("grade", "grade_a", "grade_b"), Column("other", "grade_x", "grade_b"), rows=rows)
+    assert [problem.code for problem in found] == ["E128", "E128"]
+    assert 'attribute column "grade_a" holds no number: 2 of 2 rows' in found[0].what
+    assert 'Did you mean "grade_b"?' in found[1].what
+
+
+def test_columns_must_be_the_same_for_all_votes_on_a_comparison():
+    rows = [{**row, "grade_a": i, "grade_b": 0} for i, row in enumerate(ROWS)]
+    (found,) = problems(Column("grade", "grade_a", "grade_b"), rows=rows)
+    assert found.code == "E128"
+    assert "no single value for each comparison in grade_a" in found.what
+    votes = Judgments.read(rows).votes
+    assert votes["grade_a"].tolist() == [0, 1]
+
+
+def test_a_wrong_setting_inside_an_attribute_is_no_data_problem():
+    def refuses(prompt, response):
+        raise ConfigError("no tokenizer")
+
+    with pytest.raises(ConfigError, match="no tokenizer"):
+        Judgments.read(ROWS, attributes=[PythonFunction("x", refuses)])

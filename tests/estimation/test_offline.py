@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from badpo.estimation.offline import offline_log_odds
+
+
+def one(wins, clusters=None):
+    """The estimate of 0/1 wins of a side that always stands as a."""
+    sign = np.where(np.asarray(wins) > 0, 1, -1)
+    (found,) = offline_log_odds(sign, np.ones((len(sign), 1)), np.ones((len(sign), 1)), clusters)
+    return found
+
+
+def test_hand_arithmetic():
+    found = one([1] * 73 + [0] * 27)
+    assert found.n_cross == 100
+    assert found.carrier_wins == 0.73
+    assert found.log_odds == pytest.approx(math.log(73 / 27))
+    assert found.odds == pytest.approx(73 / 27)
+    se = math.sqrt(1 / 73 + 1 / 27)
+    assert found.se_naive == pytest.approx(se)
+    assert (found.naive_ci_low, found.naive_ci_high) == pytest.approx(
+        (found.log_odds - 1.959964 * se, found.log_odds + 1.959964 * se), abs=1e-6
+    )
+
+
+def test_exchanging_the_sides_changes_nothing():
+    rng = np.random.default_rng(0)
+    sign = rng.choice([-1, 1], 200)
+    delta = rng.choice([-1.0, 0.0, 1.0], (200, 3))
+    assert offline_log_odds(sign, delta, delta != 0) == offline_log_odds(-sign, -delta, delta != 0)
+
+
+def test_only_cross_group_judgments_count():
+    delta = np.array([[1.0], [0.2], [-3.0], [2.0]])
+    (found,) = offline_log_odds([1, 1, 1, 1], delta, np.abs(delta) > 0.5)
+    assert (found.n_cross, found.carrier_wins) == (3, pytest.approx(2 / 3))
+
+
+def test_copied_judgments_widen_only_the_clustered_interval():
+    wins, clusters = [1, 1, 0, 1, 0, 1, 1], list("abcdefg")
+    once, many = one(wins, clusters), one(wins * 10, clusters * 10)
+    assert many.se_clustered == pytest.approx(once.se_clustered)
+    assert many.se_naive == pytest.approx(once.se_naive / math.sqrt(10))
+    assert many.ci_high - many.ci_low == pytest.approx(once.ci_high - once.ci_low)
+    n, p = 7, 5 / 7
+    assert once.se_clustered == pytest.approx(math.sqrt(1 / (n * p * (1 - p))) * math.sqrt(n / (n - 1)))
+
+
+def test_one_cluster_has_no_clustered_interval():
+    found = one([1, 0, 1], ["p", "p", "p"])
+    assert found.log_odds == pytest.approx(math.log(2))
+    assert (found.se_clustered, found.ci_low, found.ci_high) == (None, None, None)
+    assert found.naive_ci_low is not None
+
+
+@pytest.mark.parametrize("wins", [[1, 1, 1], [0, 0]])
+def test_votes_that_all_go_one_way_have_no_estimate(wins):
+    found = one(wins)
+    assert found.carrier_wins == wins[0]
+    assert (found.log_odds, found.odds, found.se_naive, found.ci_low) == (None, None, None, None)
+
+
+def test_no_cross_group_judgment_and_no_judgment_at_all():
+    found, _ = offline_log_odds([1, 1], np.zeros((2, 2)), np.zeros((2, 2)))
+    assert (found.n_cross, found.carrier_wins, found.log_odds) == (0, None, None)
+    (found,) = offline_log_odds([], np.zeros((0, 1)), np.zeros((0, 1)))
+    assert found.n_cross == 0
+    assert offline_log_odds([1], np.zeros((1, 0)), np.zeros((1, 0))) == ()
+
+
+def test_the_intervals_cover_a_known_rate():
+    rng = np.random.default_rng(1)
+    covered = []
+    for _ in range(300):
+        level = rng.normal(math.log(3), 0.5, 40)
+        wins = rng.random((40, 10)) < 1 / (1 + np.exp(-level))[:, None]
+        found = one(wins.ravel(), np.repeat(np.arange(40), 10))
+        rate = math.log(0.7391 / 0.2609)
+        covered.append(found.ci_low < rate < found.ci_high)
+    assert 0.90 < np.mean(covered) < 0.985

@@ -1,0 +1,103 @@
+"""The sentences say what the numbers say, in the words of the project."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from badpo.results.run_files import Run, Suite, read_suite
+from badpo.results.verdicts import limits, quantities, verdicts
+from tests.results.suites import write_suite
+
+CODED = {"attributes": ["woman"], "extra": {"attributes": [{"type": "signature_name", "name": "woman"}]}}
+LENGTH = {
+    "attributes": ["length"],
+    "extra": {"attributes": [{"type": "length", "name": "length", "ratio": 1.5}]},
+}
+
+
+def run(arm: str, rate: float | None = None, seed: int = 42, se: float = 0.01, bias=CODED, **readouts) -> Run:
+    if rate is not None:
+        readouts["rates"] = {"woman": {"rate": rate, "se": se}}
+    return Run(Path(f"{arm}-s{seed}"), arm, seed, readouts, (), bias, {}, {})
+
+
+def told(*runs: Run):
+    (verdict,) = verdicts(Suite("suite", runs, ()))
+    sentences = [verdict.finding, *verdict.arms]
+    return verdict.title, [text.replace("\u00a0", " ").replace("\u2212", "-") for text in sentences]
+
+
+def test_the_shift_the_share_and_the_distance():
+    title, sentences = told(run("reference", 0.50), run("dpo", 0.96), run("pooled", 0.55))
+    assert title == "woman-coded"
+    assert sentences == [
+        "DPO moved p(woman-coded) from 0.50 to 0.96.",
+        "BA-DPO (pooled) removed 89 % of that shift; distance to the reference in log-odds +0.20.",
+    ]
+
+
+def test_an_arm_that_passes_the_reference_says_so():
+    _, sentences = told(run("reference", 0.50), run("dpo", 0.90), run("pooled", 0.45))
+    assert sentences[1].startswith(
+        "BA-DPO (pooled) removed 112 % of that shift, passing the reference by 0.05;"
+    )
+    assert sentences[1].endswith("log-odds -0.20.")
+
+
+def test_an_arm_that_moves_further_than_dpo_says_so():
+    _, sentences = told(run("reference", 0.50), run("dpo", 0.80), run("pooled", 0.85))
+    assert sentences[1].startswith("BA-DPO (pooled) moved further than DPO, to 0.85;")
+
+
+def test_without_a_shift_the_gap_stands_in_for_the_share():
+    heldout = {"woman": {"same": 0.6, "cross": 0.7, "gap": 0.126, "gap_low": 0.1, "gap_high": 0.15}}
+    held_back = {"woman": {"same": 0.6, "cross": 0.6, "gap": 0.001, "gap_low": -0.02, "gap_high": 0.022}}
+    _, sentences = told(
+        run("reference", 0.50, se=0.02),
+        run("dpo", 0.54, se=0.02, heldout=heldout),
+        run("pooled", 0.51, heldout=held_back),
+    )
+    assert "removed" not in " ".join(sentences[1:])
+    assert "not larger than its 95 % interval (-0.02 to +0.10), so no share removed is given" in sentences[0]
+    assert sentences[1] == (
+        "DPO ended at 0.54; distance to the reference in log-odds +0.16; held-out gap +0.126 (+0.100 to +0.150)."
+    )
+    assert sentences[2].endswith("held-out gap +0.001 (-0.020 to +0.022).")
+
+
+def test_several_seeds_bring_the_interval_of_the_share():
+    runs = [run("reference", 0.5)]
+    runs += [run("dpo", value, seed) for seed, value in ((1, 0.95), (2, 0.96), (3, 0.97))]
+    runs += [run("pooled", value, seed) for seed, value in ((1, 0.54), (2, 0.55), (3, 0.56))]
+    _, sentences = told(*runs)
+    assert re.search(r"removed 89 % of that shift \(95 % interval 84 to 94 %, 3 seeds\)", sentences[1])
+
+
+def test_without_a_reference_nothing_is_compared():
+    _, sentences = told(run("dpo", 0.96), run("pooled", 0.55))
+    assert sentences[0] == "The reference was not measured, so no shift and no share removed can be given."
+    assert sentences[1] == "BA-DPO (pooled) ended at 0.55."
+
+
+def test_a_declared_length_is_told_in_tokens_and_an_amount_as_a_mean():
+    words = {"attributes": ["words"], "extra": {"attributes": [{"type": "length_words", "name": "words"}]}}
+    means = {"reference": 288.6, "dpo": 384.5, "pooled": 335.3}
+    runs = [run(arm, tokens={"mean": mean, "se": 1.0}, bias=LENGTH) for arm, mean in means.items()]
+    title, sentences = told(*runs)
+    assert title == "length"
+    assert sentences[0] == "DPO moved mean tokens from 288.6 to 384.5."
+    assert sentences[1].endswith("removed 51 % of that shift; distance to the reference +46.7.")
+    amount = run("dpo", bias=words, generated={"words": {"rate": 212.0, "se": 3.0}})
+    (quantity,) = quantities(Suite("suite", (amount,), ()))
+    assert (quantity.symbol, quantity.is_rate) == ("mean words", False)
+
+
+def test_limits_name_the_level_the_anchor_and_constructed_annotators(tmp_path):
+    planted = " ".join(limits(read_suite(write_suite(tmp_path / "demo"))))
+    real = " ".join(limits(read_suite(write_suite(tmp_path / "real", seeds=(1, 2, 3), planted=False))))
+    for text in (planted, real):
+        assert "is not identified by their votes" in text
+        assert "The anchor is the reference." in text
+    assert "annotators are constructed" in planted and "annotators are constructed" not in real
+    assert "one training seed (42)" in planted and "over 3 training seeds" in real
