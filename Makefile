@@ -30,7 +30,7 @@ demo-seeds: $(STAMP)
 	$(BIN)/badpo demo --out runs/demo-seeds --seeds 42,123,456 --results docs/results_demo.md
 
 real-data: $(STAMP)
-	$(BIN)/python bench/real_data.py
+	$(BIN)/python -m bench.real_data
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -m "not slow"
@@ -66,6 +66,6 @@ $(STAMP): pyproject.toml constraints.txt
 	fi; \
 	echo "Setting up $(VENV) with $$("$$python" --version): the tested set of packages, a few minutes the first time."; \
 	"$$python" -m venv $(VENV)
-	$(if $(TORCH_INDEX),$(PIP) install --quiet --no-deps -i $(TORCH_INDEX) $(TORCH))
-	$(PIP) install --quiet -c constraints.txt -e ".[train,dev]"
+	$(if $(TORCH_INDEX),$(PIP) install --quiet --quiet --no-deps -i $(TORCH_INDEX) $(TORCH))
+	$(PIP) install --quiet --quiet -c constraints.txt -e ".[train,dev]"
 	@touch $@

@@ -64,8 +64,8 @@ def test_a_b_table():
 
 def test_chosen_and_rejected_are_the_same_votes_as_a_and_b():
     pairs = [(LONG, SHORT, "x"), (SHORT, LONG, "y"), (LONG, SHORT, "y")]
-    trl = [{"prompt": "Why?", "chosen": w, "rejected": l, "annotator": k} for w, l, k in pairs]
-    a_b = [vote("a" if w == LONG else "b", k) for w, l, k in pairs]
+    trl = [{"prompt": "Why?", "chosen": won, "rejected": lost, "annotator": k} for won, lost, k in pairs]
+    a_b = [vote("a" if won == LONG else "b", k) for won, _, k in pairs]
     assert Judgments.read(trl).fingerprint() == Judgments.read(a_b).fingerprint()
 
 
@@ -149,7 +149,7 @@ def test_equal_comparisons_are_merged_in_either_order_and_counted():
     assert judgments.votes["sign"].tolist() == [1, 1, -1, 1]
     notices = {problem.code: problem.count for problem in judgments.findings}
     assert notices["N138"] == 2
-    assert notices["N137"] == 2
+    assert notices["N118"] == 2
 
 
 def test_one_id_in_two_orientations_is_turned():
@@ -334,9 +334,9 @@ def many(n_prompts: int = 25, seed: int = 0) -> pd.DataFrame:
 
 
 def test_split_follows_the_papers_rule():
-    judgments = Judgments.read(many(), attributes=[Length()])
+    judgments = Judgments.read(many(29), attributes=[Length()])
     train, held_out = judgments.split(held_out=0.1, seed=3)
-    prompts = sorted(str(i) for i in range(25))
+    prompts = sorted(str(i) for i in range(29))
     random.Random(3).shuffle(prompts)
     assert set(held_out.comparisons["prompt_id"]) == set(prompts[:2])
     assert set(train.comparisons["prompt_id"]) == set(prompts[2:])

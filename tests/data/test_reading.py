@@ -171,7 +171,7 @@ def test_identical_responses_are_kept_and_counted():
 @pytest.mark.parametrize(
     ("ids", "code", "message"),
     [
-        (["Ann7", "ann7 "], "W113", "1 group of annotators with ids that differ only"),
+        (["Ann7", "ann7 "], "W113", "1 group of annotators whose ids differ only in case"),
         (["0123", "123"], "W113", "leading zeros"),
         (["someone@example.org", "y"], "W301", "e-mail addresses"),
         (["A2X4Y6Z8B0C2D4", "y"], "W301", "Mechanical Turk"),

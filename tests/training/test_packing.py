@@ -5,7 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from badpo.training.packing import bin_pack, build_tree, packed_layout, plan_pack, plan_responses, shared_length
+from badpo.training.packing import (
+    bin_pack,
+    build_tree,
+    packed_layout,
+    plan_pack,
+    plan_responses,
+    shared_length,
+)
 
 # Three token values only, so that shared beginnings, prefixes and identical responses are common.
 token_ids = st.lists(st.integers(0, 2), min_size=1, max_size=6).map(lambda ids: np.array(ids, dtype=np.int64))
@@ -99,7 +106,9 @@ def test_layout_has_what_the_model_reads():
 
 @pytest.mark.parametrize("empty", ["prompt", "response a", "response b"])
 def test_an_empty_part_is_named(empty):
-    parts = {name: np.array([1]) for name in ("prompt", "response a", "response b")} | {empty: np.array([], dtype=int)}
+    parts = {name: np.array([1]) for name in ("prompt", "response a", "response b")} | {
+        empty: np.array([], dtype=int)
+    }
     with pytest.raises(ValueError, match=f"the {empty} has no tokens"):
         plan_pack([tuple(parts.values())])
 

@@ -155,7 +155,7 @@ def _repeated(rows: Rows, votes: NDArray[np.intp], repeated: str, problems: RowP
     again = of.duplicated(keep="first").to_numpy()
     if not again.any():
         return votes[:0]
-    of["sign"] = rows.sign[votes]
+    of["sign"] = rows.sign[votes] * _oriented(rows, votes).turn
     signs = of.groupby(["annotator", "comparison"])["sign"].agg(["size", "nunique"])
     signs = signs[signs["size"] > 1]
     then = "all are kept" if repeated == "all" else "only the last is kept"
@@ -229,7 +229,7 @@ def _report_comparisons(
     if len(turned):
         what = f"{counted(len(turned), 'judgment')} had the two responses the other way round and were turned"
         remedy = "nothing; which side was shown first was turned with them"
-        problems.note("N137", "notice", what, remedy, len(turned), index=turned)
+        problems.note("N118", "notice", what, remedy, len(turned), index=turned)
     n_repeated = n_comparisons - len(np.unique(rows.texts.pair_keys()[sides.first]))
     if n_repeated:
         what = f"{counted(n_repeated, 'comparison')} with the prompt and texts of another id; they stay apart"

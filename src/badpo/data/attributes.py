@@ -21,6 +21,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from badpo.data import markers
+from badpo.data.parameters import checked_number, checked_positive, checked_threshold, checked_words
 from badpo.data.problems import ConfigError, did_you_mean
 
 Scope = Literal["response", "pair", "judgment"]
@@ -108,7 +109,7 @@ def Length(ratio: float = 1.5, name: str = "length") -> Attribute:
     >>> Length(ratio=1.5).measure("Why?", "because it is", "it just is so")
     (0.0, 0.0)
     """
-    ratio = _number("ratio", ratio)
+    ratio = checked_number("ratio", ratio)
     if not ratio > 1:
         raise ConfigError(
             f"length: ratio must be above 1, or equal lengths would count as longer; got {ratio:g}"
@@ -137,7 +138,7 @@ def LengthWords(threshold: float, unit: float = 1.0, name: str = "length_words")
     >>> LengthWords(threshold=0.5, unit=10).measure("Why?", "because it is so")
     0.4
     """
-    unit, threshold = _positive("unit", unit), _threshold(threshold)
+    unit, threshold = checked_positive("unit", unit), checked_threshold(threshold)
     config = {"type": "length_words", "name": name, "threshold": threshold, "unit": unit}
     return Attribute(
         name, "response", lambda prompt, response: len(response.split()) / unit, True, threshold, config
@@ -157,7 +158,7 @@ def LengthTokens(
     >>> LengthTokens(str.split, threshold=50).measure("Why?", "because it is so")
     4.0
     """
-    unit, threshold = _positive("unit", unit), _threshold(threshold)
+    unit, threshold = checked_positive("unit", unit), checked_threshold(threshold)
     config = {
         "type": "length_tokens",
         "name": name,
@@ -252,7 +253,7 @@ def SignatureName(name: str, names: Iterable[str]) -> Attribute:
     >>> woman.measure("Why?", "Because.\n\n— Emily Miller"), woman.measure("Why?", "Emily said so.")
     (1.0, 0.0)
     """
-    carriers = _words(name, names)
+    carriers = checked_words(name, names)
     carrier_set = frozenset(carriers)
     return _of_text(
         "signature_name", name, lambda text: markers.signature_first_name(text) in carrier_set, names=carriers
@@ -267,7 +268,7 @@ def WordList(name: str, words: Iterable[str]) -> Attribute:
     >>> WordList("hedging", ["perhaps", "it depends"]).measure("Why?", "Well, it depends.")
     1.0
     """
-    listed = _words(name, words)
+    listed = checked_words(name, words)
     return _of_text("word_list", name, _found(markers.word_pattern(listed)), words=listed)
 
 
@@ -302,7 +303,7 @@ def Column(name: str, a: str, b: str, threshold: float = 0.0, continuous: bool |
     >>> Column("hedging", a="hedge_chosen", b="hedge_rejected").columns
     ('hedge_chosen', 'hedge_rejected')
     """
-    threshold = _threshold(threshold)
+    threshold = checked_threshold(threshold)
     continuous = threshold > 0 if continuous is None else continuous
     config = {
         "type": "column",
@@ -358,7 +359,7 @@ def PythonFunction(
     """
     if scope not in ("response", "pair", "judgment"):
         raise ConfigError(f'attribute "{name}": scope must be response, pair or judgment; got {scope!r}')
-    threshold = _threshold(threshold)
+    threshold = checked_threshold(threshold)
     config = {
         "type": "python_function",
         "name": name,
@@ -460,36 +461,6 @@ def _pretrained_tokenizer(name: str) -> Any:
     return AutoTokenizer.from_pretrained(name)
 
 
-def _words(name: str, words: Iterable[str]) -> list[str]:
-    if isinstance(words, str):
-        raise ConfigError(f'attribute "{name}" needs a list of words, not one text')
-    listed = list(words)
-    if not listed or not all(isinstance(word, str) and word.strip() for word in listed):
-        raise ConfigError(f'attribute "{name}" needs at least one word, and no empty one')
-    return listed
-
-
 def _path(function: Any) -> str:
     module = getattr(function, "__module__", None) or type(function).__module__
     return f"{module}:{getattr(function, '__qualname__', type(function).__qualname__)}"
-
-
-def _number(key: str, value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise ConfigError(f"{key} must be a number; got {value!r}") from None
-
-
-def _positive(key: str, value: Any) -> float:
-    number = _number(key, value)
-    if not number > 0:
-        raise ConfigError(f"{key} must be above 0; got {number:g}")
-    return number
-
-
-def _threshold(value: Any) -> float:
-    number = _number("threshold", value)
-    if not 0 <= number < float("inf"):
-        raise ConfigError(f"threshold must be 0 or more; got {number:g}")
-    return number

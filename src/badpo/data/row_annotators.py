@@ -137,7 +137,9 @@ def _look_alikes(raw_ids: list[str], named: list[str], table: Table) -> list[Pro
     if not alike:
         return []
     shown = "; ".join(" and ".join(group) for group in alike[:ROWS_SHOWN])
-    what = f"{counted(len(alike), 'group')} of annotators with ids that differ only in upper case, spaces or leading zeros"
+    what = (
+        f"{counted(len(alike), 'group')} of annotators whose ids differ only in case, spaces or leading zeros"
+    )
     remedy = "if they are the same people, write their ids alike before reading"
     return [Problem("W113", what, f"{table.name}: {shown}", remedy, "warning", len(alike))]
 

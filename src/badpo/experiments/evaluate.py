@@ -9,7 +9,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
-from badpo.estimation.offline import offline_log_odds
 from badpo.experiments.run import load_policy, read_judgments
 from badpo.objective.bias import BiasTerm
 from badpo.readouts.generation import Generation, sample
@@ -66,7 +65,7 @@ def evaluate_run(folder: Path, progress: Callable[[str, float], None]) -> dict:
     theta = theta_rows_for(held_out, list(bias.annotators), bias.theta().detach().double().numpy())
     progress(f"{folder.name}: answers", 0.4)
     written = held_out_answers(policy, tokenizer, held_out, args)
-    offline = offline_log_odds(train)
+    offline = train.offline_log_odds()
     readouts = {
         "arm": name,
         "seed": args.seed,

@@ -175,10 +175,60 @@ def supervised_arguments(settings: SuiteSettings, folder: Path) -> TrainingArgum
 def train_arm(
     name: str, stage: ReferenceStage, settings: SuiteSettings, seed: int, folder: Path, progress: Progress
 ) -> BiasTerm:
-    """Train one arm at one seed, unless its folder holds that run already; return its bias term."""
-    arm = ARMS[name]
-    judgments = arm_judgments(arm, stage.train, seed)
-    args = BADPOConfig(
+    """Train one arm of a suite at one seed, unless its folder holds that run already; return its bias term."""
+    return train_policy(
+        ARMS[name],
+        stage.train,
+        stage.folder / "model",
+        stage.cache_folder,
+        stage.tokenizer,
+        settings,
+        seed,
+        folder,
+        Ticker(f"{name} s{seed}", progress),
+    )
+
+
+def train_policy(
+    arm: Arm,
+    train: Judgments,
+    reference: Path,
+    cache: Path,
+    tokenizer,
+    settings: SuiteSettings,
+    seed: int,
+    folder: Path,
+    ticker: Ticker,
+) -> BiasTerm:
+    """Train the policy in ``reference`` as an arm says, unless ``folder`` holds that run; return the bias term.
+
+    An interrupted run is continued from its newest whole checkpoint.
+    """
+    judgments = arm_judgments(arm, train, seed)
+    key = run_key({"data": judgments.fingerprint(), "reference": str(weights_of(reference)), "seed": seed, **asdict(arm)}, settings)
+    if not is_done(folder, key):
+        trainer = BADPOTrainer(
+            AutoModelForCausalLM.from_pretrained(reference),
+            args=arm_arguments(arm, settings, seed, folder, cache),
+            train_dataset=judgments,
+            processing_class=tokenizer,
+            callbacks=[ticker],
+        )
+        trainer.train(resume_from_checkpoint=trainer.has_checkpoint() or None)
+        trainer.save_model()
+        finish(folder, key, settings)
+    return BiasTerm.load(folder)
+
+
+def weights_of(model_folder: Path) -> str:
+    """Checksum of the weights file of a saved model."""
+    with (model_folder / "model.safetensors").open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def arm_arguments(arm: Arm, settings: SuiteSettings, seed: int, folder: Path, cache: Path) -> BADPOConfig:
+    """The trainer's arguments for an arm: the paper's encoding and schedule at the suite's scale."""
+    return BADPOConfig(
         output_dir=str(folder),
         bias=arm.bias,
         warm_start=arm.warm_start,
@@ -193,7 +243,7 @@ def train_arm(
         lr_scheduler_type="cosine",
         warmup_steps=0.1,
         gradient_checkpointing=False,
-        reference_cache=str(stage.cache_folder),
+        reference_cache=str(cache),
         save_strategy="steps",
         save_steps=max(1, settings.steps // 4),
         save_total_limit=1,
@@ -201,19 +251,6 @@ def train_arm(
         disable_tqdm=True,
         seed=seed,
     )
-    key = run_key({"data": judgments.fingerprint(), "reference": stage.key, "seed": seed, **asdict(arm)}, settings)
-    if not is_done(folder, key):
-        trainer = BADPOTrainer(
-            AutoModelForCausalLM.from_pretrained(stage.folder / "model"),
-            args=args,
-            train_dataset=judgments,
-            processing_class=stage.tokenizer,
-            callbacks=[Ticker(f"{name} s{seed}", progress)],
-        )
-        trainer.train(resume_from_checkpoint=trainer.has_checkpoint() or None)
-        trainer.save_model()
-        finish(folder, key, settings)
-    return BiasTerm.load(folder)
 
 
 def arm_judgments(arm: Arm, judgments: Judgments, seed: int) -> Judgments:

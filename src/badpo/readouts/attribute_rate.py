@@ -16,10 +16,11 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import softmax
 
 from badpo.data.corpora.signatures import strip_signature
-from badpo.readouts.forward import forward_takes, left_padded, looking_at
+from badpo.readouts.forward import forward_takes, left_padded
 from badpo.readouts.json_number import json_number
 from badpo.readouts.name_trie import NameTrie, name_trie
 from badpo.theory.summaries import cluster_mean
+from badpo.training.logprobs import looking_at
 
 SIGNATURE_LEAD = "\n\n\u2014 "
 

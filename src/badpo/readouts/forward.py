@@ -1,37 +1,11 @@
-"""Running a policy only to look at it."""
+"""What a causal language model takes, and rows that end together."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import torch
-
-
-@contextmanager
-def looking_at(model) -> Iterator[torch.device]:
-    """Evaluation mode and no gradients for the block; yields the device that inputs belong on.
-
-    The mode of every module is put back afterwards, also when some were in training mode and others not.
-
-    Examples
-    --------
-    >>> model = torch.nn.Linear(1, 1).train()
-    >>> with looking_at(model) as device:
-    ...     model.training, device.type
-    (False, 'cpu')
-    >>> model.training
-    True
-    """
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield next(model.parameters()).device
-    finally:
-        for module, training in modes:
-            module.training = training
 
 
 def forward_takes(model, keyword: str) -> bool:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from badpo.readouts.forward import forward_takes, left_padded, looking_at
+from badpo.readouts.forward import forward_takes, left_padded
 from badpo.training.encoding import encode_prompts
+from badpo.training.logprobs import looking_at
 
 # Candidates looked at first for nucleus sampling; more are taken where they do not hold enough probability.
 NUCLEUS_START = 64

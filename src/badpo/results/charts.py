@@ -16,7 +16,8 @@ from markupsafe import Markup
 from badpo.results.labels import decimal
 
 WIDTH = 360
-_LEFT, _RIGHT = 96, 52
+_RIGHT = 52
+_LETTER = 7.2
 _LANE, _ROW_GAP = 20, 10
 _LINE_HEIGHT = 236
 
@@ -142,16 +143,17 @@ def dot_plot(
     (1, True)
     """
     values = [value for row in rows for mark in row.marks for value in mark.extent()]
-    across = _scale([*values, *([level.value] if level else [])], limits, _LEFT, WIDTH - _RIGHT)
+    left = max(56.0, round(_LETTER * max(len(row.label) for row in rows)) + 14.0)
+    across = _scale([*values, *([level.value] if level else [])], limits, left, WIDTH - _RIGHT)
     top = 22 if level else 8
     parts, y = [], top
     for row in rows:
         height = _LANE * len(row.marks) + _ROW_GAP
-        parts.append(_text(_LEFT - 10, y + height / 2 + 4, row.label, "end", "label"))
+        parts.append(_text(left - 10, y + height / 2 + 4, row.label, "end", "label"))
         for lane, mark in enumerate(row.marks):
             parts.append(_lane(mark, y + _ROW_GAP / 2 + _LANE * (lane + 0.5), across, number))
         y += height
-    frame = [*_columns(across, top, y), _text((_LEFT + WIDTH - _RIGHT) / 2, y + 34, axis, "middle", "axis")]
+    frame = [*_columns(across, top, y), _text((left + WIDTH - _RIGHT) / 2, y + 34, axis, "middle", "axis")]
     if level:
         frame.append(_rule(across.at(level.value), top - 4, across.at(level.value), y))
         frame.append(
@@ -380,5 +382,9 @@ _PLUS = _polygon(
     (-0.4, -1.2), (0.4, -1.2), (0.4, -0.4), (1.2, -0.4), (1.2, 0.4), (0.4, 0.4),
     (0.4, 1.2), (-0.4, 1.2), (-0.4, 0.4), (-1.2, 0.4), (-1.2, -0.4), (-0.4, -0.4),
 )  # fmt: skip
-_OUTLINES = (_DIAMOND, _SQUARE, _circle, _UP, _circle, _SQUARE, _UP, _DOWN, _PLUS)
+_CROSS = _polygon(
+    (-1.1, -0.6), (-0.6, -1.1), (0, -0.5), (0.6, -1.1), (1.1, -0.6), (0.5, 0),
+    (1.1, 0.6), (0.6, 1.1), (0, 0.5), (-0.6, 1.1), (-1.1, 0.6), (-0.5, 0),
+)  # fmt: skip
+_OUTLINES = (_DIAMOND, _SQUARE, _circle, _UP, _circle, _SQUARE, _UP, _DOWN, _PLUS, _CROSS)
 STYLES = len(_OUTLINES)

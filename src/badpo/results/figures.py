@@ -141,7 +141,7 @@ def _votes_figure(suite: Suite) -> Figure | None:
         entries.insert(0, (CEILING, 0))
         caption += (
             "The planted ceiling puts the planted theta in the place of the learned one, as a mean over the arms; "
-            "the table has each arm\u2019s difference from its own ceiling, vote by vote. "
+            "the table has each arm\u2019s difference from its own ceiling. "
         )
     header = ("Attribute, class, arm", "Predicted", "Own ceiling", "Difference", "95 % interval", "Each seed")
     table = Table(header, tuple(rows))

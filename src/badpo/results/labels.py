@@ -14,12 +14,12 @@ _ARMS = {
     REFERENCE: "reference",
     DPO: "DPO",
     "pooled": "pooled",
-    "per_annotator": "per annotator",
     "shared_mean": "shared mean",
+    "per_annotator": "per annotator",
     "class": "class offsets",
     "shuffled_ids": "shuffled ids",
-    "pooled_warm": "pooled, warm start",
-    "shared_mean_warm": "shared mean, warm",
+    "pooled_warm": "warm pooled",
+    "shared_mean_warm": "warm shared mean",
     "declared_subset": "declared subset",
 }
 
@@ -33,6 +33,18 @@ def arm_label(arm: str) -> str:
     ('shared mean', 'my own')
     """
     return _ARMS.get(arm, shown(arm.replace("_", " "), 20))
+
+
+def arm_order(arm: str) -> tuple[int, str]:
+    """The place of an arm in tables and charts: the reference, DPO, the paper's arms, then others by name.
+
+    Examples
+    --------
+    >>> sorted(["shared_mean", "another", "dpo", "reference", "pooled"], key=arm_order)
+    ['reference', 'dpo', 'pooled', 'shared_mean', 'another']
+    """
+    known = list(_ARMS)
+    return (known.index(arm), arm) if arm in known else (len(known), arm)
 
 
 def arm_title(arm: str) -> str:

@@ -13,7 +13,7 @@ import yaml
 from numpy.typing import NDArray
 
 from badpo.data.problems import ConfigError
-from badpo.results.labels import DPO, REFERENCE
+from badpo.results.labels import REFERENCE, arm_order
 
 
 @dataclass(frozen=True)
@@ -139,9 +139,7 @@ def read_suite(sources: Path | Sequence[Path]) -> Suite:
             else "train one with `badpo train` or `badpo demo`"
         )
         raise ConfigError(f"no measured run in {where} (no readouts.json): {remedy}")
-    runs = sorted(
-        (read_run(path) for path in measured), key=lambda run: (_arm_order(run.arm), run.arm, run.seed)
-    )
+    runs = sorted((read_run(path) for path in measured), key=lambda run: (arm_order(run.arm), run.seed))
     name = folders[0].resolve().name if len(folders) == 1 else f"{len(runs)} runs"
     return Suite(name, tuple(runs), unmeasured)
 
@@ -226,10 +224,6 @@ def read_planted(suite: Suite) -> Planted | None:
 def _is_run(folder: Path) -> bool:
     marks = ("readouts.json", "bias.json", "log.jsonl")
     return folder.is_dir() and any((folder / name).exists() for name in marks)
-
-
-def _arm_order(arm: str) -> int:
-    return {REFERENCE: 0, DPO: 1, "pooled": 2}.get(arm, 3)
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -145,13 +145,15 @@ def settings(suite: Suite) -> list[tuple[str, str]]:
 
 
 def _environment() -> jinja2.Environment:
-    return jinja2.Environment(
+    environment = jinja2.Environment(
         loader=jinja2.PackageLoader("badpo.results", "templates"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["kept_together"] = lambda text: text.replace(" %", "\u00a0%")
+    return environment
 
 
 def _facts(suite: Suite) -> str:

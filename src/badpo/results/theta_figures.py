@@ -15,7 +15,7 @@ from badpo.results.readings import correlation, estimate, offline
 from badpo.results.run_files import Planted, Suite, attribute_configs, learned_theta, read_planted
 from badpo.results.verdicts import attribute_labels
 
-MOST_POINTS = 300
+MOST_POINTS, MOST_ARMS = 300, 2
 _POINTS_PER_LINE, _ROWS_PER_LINE = 100, 10
 
 
@@ -35,7 +35,7 @@ def theta_over_steps(suite: Suite) -> Figure | None:
         drawn |= {line.name: line.style for line in series}
         for line in series:
             kept = thinned(line.points, _ROWS_PER_LINE)
-            rows += [(name, line.name, decimal(x, 0), decimal(y, 3)) for x, y in kept]
+            rows += [(f"{name}, {line.name}", decimal(x, 0), decimal(y, 3)) for x, y in kept]
     if not panels:
         return None
     over = "Mean over seeds of the" if len(suite.seeds) > 1 else "The"
@@ -48,7 +48,7 @@ def theta_over_steps(suite: Suite) -> Figure | None:
         caption += " The dashed line is the mean that was planted."
     elif any(estimate(suite, arm, offline(a)) for arm in suite.arms for a in suite.attributes):
         caption += " The dashed line is the log-odds that the side with the attribute won a training vote."
-    table = Table(("Attribute", "Arm", "Step", "Theta, mean over annotators"), tuple(rows))
+    table = Table(("Attribute, arm", "Step", "Mean theta"), tuple(rows))
     return Figure("Theta over steps", tuple(panels), legend(list(drawn.items()), lines=True), caption, table)
 
 
@@ -81,8 +81,10 @@ def learned_against_planted(suite: Suite) -> Figure | None:
     aligned = [] if planted is None else _all_aligned(suite, planted)
     if planted is None or not aligned:
         return None
-    panels = tuple((points.title, points.chart()) for points in aligned)
-    rows = [row for points in aligned for row in points.rows()]
+    arms = list(dict.fromkeys(points.arm for points in aligned))[:MOST_ARMS]
+    drawn = [points for points in aligned if points.arm in arms]
+    panels = tuple((points.title, points.chart()) for points in drawn)
+    rows = [row for points in drawn for row in points.rows()]
     table = Table(("Attribute, arm, class", "Planted", "Learned"), tuple(rows))
     styles = _class_styles(planted)
     entries = [(f"class {shown(name, 24)}", style) for name, style in styles.items()]
@@ -160,6 +162,8 @@ def _planted_caption(suite: Suite, planted: Planted, aligned: list[_Aligned]) ->
     )
     if len(suite.seeds) > 1:
         caption += f" The points are those of seed {min(suite.seeds)}."
+    if len({points.arm for points in aligned}) > MOST_ARMS:
+        caption += f" The first {MOST_ARMS} arms are drawn."
     if len(planted.classes) > MOST_POINTS:
         caption += f" {MOST_POINTS} of {len(planted.classes):,} annotators are drawn, evenly spaced."
     return caption

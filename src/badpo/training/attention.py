@@ -11,164 +11,20 @@ second time in the backward pass. For the same reason `tree_attention` must stil
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from badpo.training.packing import plan_pack
+from badpo.training.tree_plan import TreePlan
 
 TREE_ATTENTION = "badpo_tree"
 
 # Keywords that models hand to every attention function and that a plan already settles.
 _SETTLED_BY_THE_PLAN = frozenset({"position_ids", "cache_position", "use_cache"})
-
-# Segments share one padded attention call while the scores computed exceed those needed by at most a half,
-# plus what a call of its own would cost.
-_PADDING_FACTOR = 1.5
-_SCORES_PER_CALL = 4096
-
-
-class RowGroup(NamedTuple):
-    """Segments of similar size that are attended to in one call: n rows, padded to n_query and n_key tokens."""
-
-    n_rows: int
-    n_query: int
-    n_key: int
-    mask: torch.Tensor | None
-
-
-@dataclass(frozen=True, eq=False)
-class TreePlan:
-    """Which tokens of a flat row see which, in the forms that the attention kernels take.
-
-    Parameters
-    ----------
-    segments : int64 array of shape (S, 4)
-        Columns q_start, q_end, prefix_start, prefix_end; see `badpo.training.packing.Pack`.
-    n_tokens : int
-        Length T of the row.
-    device : torch.device
-        Where the index tensors are wanted.
-    """
-
-    segments: np.ndarray
-    n_tokens: int
-    device: torch.device
-
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest sequence in the pack, as the model sees it."""
-        q_start, q_end, prefix_start, prefix_end = self.segments.T
-        return int((q_end - q_start + prefix_end - prefix_start).max(initial=0))
-
-    def attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float | None):
-        """Attention output of shape (T, heads, value_dim) for query, key, value of shape (T, heads, head_dim)."""
-        if _varlen_serves(query, value):
-            return self._attend_varlen(query, key, value, scaling)
-        return self._attend_rows(query, key, value, scaling)
-
-    def _attend_rows(self, query, key, value, scaling) -> torch.Tensor:
-        """Segments gathered into a few padded batches; exact on every device and in every precision."""
-        query_index, key_index, output_index, groups = self._rows
-        # One gather for all groups: each index_select costs a zero-filled full-length gradient in the backward.
-        queries = query.index_select(0, query_index).split([g.n_rows * g.n_query for g in groups])
-        n_keys = [g.n_rows * g.n_key for g in groups]
-        keys = key.index_select(0, key_index).split(n_keys)
-        values = value.index_select(0, key_index).split(n_keys)
-        outputs = []
-        for group, q, k, v in zip(groups, queries, keys, values, strict=True):
-            n_rows, n_query, n_key, mask = group
-            output = scaled_dot_product_attention(
-                q.unflatten(0, (n_rows, n_query)).transpose(1, 2),
-                k.unflatten(0, (n_rows, n_key)).transpose(1, 2),
-                v.unflatten(0, (n_rows, n_key)).transpose(1, 2),
-                attn_mask=mask,
-                is_causal=mask is None,
-                scale=scaling,
-                enable_gqa=query.shape[1] != key.shape[1],
-            )
-            outputs.append(output.transpose(1, 2).flatten(0, 1))
-        return torch.cat(outputs).index_select(0, output_index)
-
-    def _attend_varlen(self, query, key, value, scaling) -> torch.Tensor:
-        """Segments through torch's variable-length flash kernel. Runs on CUDA in half precision only.
-
-        The kernel aligns the causal triangle with the end of the keys, so that a branch sees its whole prefix.
-        """
-        from torch.nn.attention.varlen import varlen_attn
-
-        key_index, ends_query, ends_key, longest_query, longest_key = self._varlen
-        key, value = key.index_select(0, key_index), value.index_select(0, key_index)
-        options = {}
-        if query.shape[1] != key.shape[1]:
-            if "enable_gqa" in inspect.signature(varlen_attn).parameters:
-                options["enable_gqa"] = True
-            else:
-                n_repeats = query.shape[1] // key.shape[1]
-                key, value = key.repeat_interleave(n_repeats, 1), value.repeat_interleave(n_repeats, 1)
-        return varlen_attn(
-            query.contiguous(),
-            key,
-            value,
-            ends_query,
-            ends_key,
-            longest_query,
-            longest_key,
-            scale=scaling,
-            window_size=(-1, 0),
-            **options,
-        )
-
-    @cached_property
-    def _rows(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, list[RowGroup]]:
-        query_parts, key_parts, groups = [], [], []
-        output_index = np.empty(self.n_tokens, dtype=np.int64)
-        n_rows_before = 0
-        for members in _similar_segments(self.segments):
-            part = self.segments[members]
-            queries, keys = _padded_indices(part)
-            real = np.arange(queries.shape[1]) < (part[:, 1] - part[:, 0])[:, None]
-            output_index[queries[real]] = n_rows_before + np.flatnonzero(real)
-            n_rows_before += queries.size
-            query_parts.append(queries.ravel())
-            key_parts.append(keys.ravel())
-            groups.append(RowGroup(*queries.shape, keys.shape[1], self._mask(part, queries.shape[1], keys.shape[1])))
-        to_device = self._to_device
-        return to_device(np.concatenate(query_parts)), to_device(np.concatenate(key_parts)), to_device(output_index), groups
-
-    def _mask(self, part: np.ndarray, n_query: int, n_key: int) -> torch.Tensor | None:
-        n_prefix = part[:, 3] - part[:, 2]
-        if not n_prefix.any():
-            return None
-        # The place of a query among its keys; padded keys lie behind every real query.
-        place = n_prefix[:, None] + np.arange(n_query)
-        return self._to_device(place[:, None, :, None] >= np.arange(n_key))
-
-    @cached_property
-    def _varlen(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, int, int]:
-        n_query = self.segments[:, 1] - self.segments[:, 0]
-        n_key = n_query + self.segments[:, 3] - self.segments[:, 2]
-        _, keys = _padded_indices(self.segments)
-        key_index = keys[np.arange(keys.shape[1]) < n_key[:, None]]
-        ends = [np.concatenate([[0], np.cumsum(n)]).astype(np.int32) for n in (n_query, n_key)]
-        return (
-            self._to_device(key_index),
-            self._to_device(ends[0]),
-            self._to_device(ends[1]),
-            int(n_query.max()),
-            int(n_key.max()),
-        )
-
-    def _to_device(self, array: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(array).to(self.device, non_blocking=True)
 
 
 def tree_hidden_states(decoder, pack: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -199,12 +55,17 @@ def tree_hidden_states(decoder, pack: Mapping[str, torch.Tensor]) -> torch.Tenso
     plan = TreePlan(segments, len(input_ids), input_ids.device)
     reason = unsupported_reason(decoder.config, plan.longest)
     if reason:
-        raise ValueError(f"the packed forward cannot serve this model: it has {reason}; use the padded forward")
+        raise ValueError(
+            f"the packed forward cannot serve this model: it has {reason}; use the padded forward"
+        )
     implementation = decoder.config._attn_implementation
     if implementation == TREE_ATTENTION:
         # An empty four-dimensional mask is passed on as it is, and every attention that does not know the plan
         # fails on it instead of attending wrongly.
-        inputs = {"attention_mask": torch.zeros(1, 1, 0, 0, dtype=torch.bool, device=plan.device), "tree_plan": plan}
+        inputs = {
+            "attention_mask": torch.zeros(1, 1, 0, 0, dtype=torch.bool, device=plan.device),
+            "tree_plan": plan,
+        }
     elif implementation in ("sdpa", "eager"):
         inputs = {"attention_mask": _dense_mask(plan, implementation, decoder.dtype)}
     else:
@@ -213,7 +74,11 @@ def tree_hidden_states(decoder, pack: Mapping[str, torch.Tensor]) -> torch.Tenso
             'load it with attn_implementation="sdpa"'
         )
     output = decoder(
-        input_ids=input_ids[None], position_ids=pack["position_ids"][None], use_cache=False, return_dict=True, **inputs
+        input_ids=input_ids[None],
+        position_ids=pack["position_ids"][None],
+        use_cache=False,
+        return_dict=True,
+        **inputs,
     )
     return output.last_hidden_state[0]
 
@@ -242,7 +107,9 @@ def tree_attention(model) -> Iterator[str]:
     """
     reason = unsupported_reason(model.config, longest=0)
     if reason:
-        raise ValueError(f"the packed forward cannot serve this model: it has {reason}; use the padded forward")
+        raise ValueError(
+            f"the packed forward cannot serve this model: it has {reason}; use the padded forward"
+        )
     AttentionInterface.register(TREE_ATTENTION, tree_attention_forward)
     # Without a mask function of that name transformers drops the padding mask of ordinary forwards.
     AttentionMaskInterface.register(TREE_ATTENTION, AttentionMaskInterface()["sdpa"])
@@ -286,10 +153,20 @@ def tree_attention_forward(
     """
     if tree_plan is None:
         if attention_mask is not None and attention_mask.numel() == 0:
-            raise RuntimeError(f"{type(module).__name__} did not receive the tree plan; use the padded forward")
+            raise RuntimeError(
+                f"{type(module).__name__} did not receive the tree plan; use the padded forward"
+            )
         ordinary = AttentionInterface()["sdpa"]
         return ordinary(
-            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=is_causal, **options
+            module,
+            query,
+            key,
+            value,
+            attention_mask,
+            dropout=dropout,
+            scaling=scaling,
+            is_causal=is_causal,
+            **options,
         )
     _refuse(module, tree_plan, dropout, is_causal, options)
     if query.shape[0] != 1 or query.shape[2] != tree_plan.n_tokens or key.shape[2] != tree_plan.n_tokens:
@@ -297,8 +174,8 @@ def tree_attention_forward(
             f"the plan is for one row of {tree_plan.n_tokens} tokens; got queries {tuple(query.shape)} and "
             f"keys {tuple(key.shape)}. A key-value cache cannot be used with a pack"
         )
-    rows = [tensor[0].transpose(0, 1) for tensor in (query, key, value)]
-    return tree_plan.attend(*rows, scaling)[None], None
+    query, key, value = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
+    return tree_plan.attend(query, key, value, scaling)[None], None
 
 
 def packing_error(decoder, prompt_ids: np.ndarray, a_ids: np.ndarray, b_ids: np.ndarray) -> float:
@@ -325,7 +202,9 @@ def packing_error(decoder, prompt_ids: np.ndarray, a_ids: np.ndarray, b_ids: np.
     decoder.eval()
     try:
         with torch.no_grad():
-            packed = tree_hidden_states(decoder, {k: torch.from_numpy(v).to(device) for k, v in vars(pack).items()})
+            packed = tree_hidden_states(
+                decoder, {k: torch.from_numpy(v).to(device) for k, v in vars(pack).items()}
+            )
             plain = []
             for response_ids in (a_ids, b_ids):
                 ids = torch.from_numpy(np.concatenate([prompt_ids, response_ids[:-1]])).to(device)
@@ -366,7 +245,9 @@ def unsupported_reason(config, longest: int | None = None) -> str | None:
         return "attention biases by distance (ALiBi)"
     if getattr(text, "attn_logit_softcapping", None) is not None:
         return f"attention scores capped at {text.attn_logit_softcapping:g} (soft-capping)"
-    layer_types = set(getattr(text, "layer_types", None) or ()) | set(getattr(text, "attention_layers", None) or ())
+    layer_types = set(getattr(text, "layer_types", None) or ()) | set(
+        getattr(text, "attention_layers", None) or ()
+    )
     other = layer_types - {"full_attention", "sliding_attention", "global"}
     if other:
         return f"layers of type {', '.join(sorted(other))}"
@@ -395,50 +276,6 @@ def _refuse(module, plan: TreePlan, dropout: float, is_causal: bool | None, opti
         )
 
 
-def _varlen_serves(query: torch.Tensor, value: torch.Tensor) -> bool:
-    if not query.is_cuda or query.dtype not in (torch.float16, torch.bfloat16):
-        return False
-    try:
-        from torch.nn.attention.varlen import varlen_attn
-    except ImportError:
-        return False
-    same_dtype_and_width = query.dtype == value.dtype and query.shape[-1] == value.shape[-1] <= 256
-    return same_dtype_and_width and "window_size" in inspect.signature(varlen_attn).parameters
-
-
-def _similar_segments(segments: np.ndarray) -> Iterator[np.ndarray]:
-    """Positions of segments that are worth one padded attention call together."""
-    n_query = segments[:, 1] - segments[:, 0]
-    n_prefix = segments[:, 3] - segments[:, 2]
-    for alike in (n_prefix == 0, n_prefix > 0):
-        members: list[int] = []
-        needed = longest_query = longest_key = 0
-        positions = np.flatnonzero(alike)
-        by_size = np.lexsort((n_query[positions], (n_query + n_prefix)[positions]))[::-1]
-        for i in positions[by_size]:
-            query, key = int(n_query[i]), int(n_query[i] + n_prefix[i])
-            padded = (len(members) + 1) * max(longest_query, query) * max(longest_key, key)
-            if members and padded > _PADDING_FACTOR * (needed + query * key) + _SCORES_PER_CALL:
-                yield np.array(members)
-                members, needed, longest_query, longest_key = [], 0, 0, 0
-            members.append(int(i))
-            needed += query * key
-            longest_query, longest_key = max(longest_query, query), max(longest_key, key)
-        if members:
-            yield np.array(members)
-
-
-def _padded_indices(part: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Token indices of the queries and of the keys (prefix, then own) of segments, padded with the last own token."""
-    q_start, q_end, prefix_start, prefix_end = part[:, :, None].transpose(1, 0, 2)
-    n_prefix = prefix_end - prefix_start
-    n_query = q_end - q_start
-    queries = np.minimum(q_start + np.arange(n_query.max()), q_end - 1)
-    column = np.arange((n_query + n_prefix).max())
-    own = np.minimum(q_start + column - n_prefix, q_end - 1)
-    return queries, np.where(column < n_prefix, prefix_start + column, own)
-
-
 def _dense_mask(plan: TreePlan, implementation: str, dtype: torch.dtype) -> torch.Tensor:
     """The plan as a mask of shape (1, 1, T, T): boolean for ``sdpa``, added to the scores for ``eager``."""
     sees = np.zeros((plan.n_tokens, plan.n_tokens), dtype=bool)
@@ -448,10 +285,16 @@ def _dense_mask(plan: TreePlan, implementation: str, dtype: torch.dtype) -> torc
     mask = torch.from_numpy(sees)[None, None].to(plan.device)
     if implementation == "sdpa":
         return mask
-    return torch.zeros(mask.shape, dtype=dtype, device=plan.device).masked_fill_(~mask, torch.finfo(dtype).min)
+    return torch.zeros(mask.shape, dtype=dtype, device=plan.device).masked_fill_(
+        ~mask, torch.finfo(dtype).min
+    )
 
 
 def _mentions_mrope(rope) -> bool:
     if not isinstance(rope, dict):
         return False
-    return "mrope_section" in rope or "mrope" in rope.values() or any(_mentions_mrope(part) for part in rope.values())
+    return (
+        "mrope_section" in rope
+        or "mrope" in rope.values()
+        or any(_mentions_mrope(part) for part in rope.values())
+    )

@@ -32,6 +32,12 @@ FIXED: dict[str, bool] = {
     "ddp_find_unused_parameters": False,
 }
 
+# The Trainer's old names of arguments and its new ones.
+RENAMED: dict[str, str] = {
+    "gradient_checkpointing": "activation_checkpointing",
+    "gradient_checkpointing_kwargs": "activation_checkpointing_kwargs",
+}
+
 
 @dataclass
 class BADPOConfig(TrainingArguments):
@@ -110,6 +116,9 @@ class BADPOConfig(TrainingArguments):
     average_tokens_across_devices: bool = field(default=False, metadata={"help": "Always false."})
     logging_nan_inf_filter: bool = field(default=False, metadata={"help": "Always false."})
     ddp_find_unused_parameters: bool | None = field(default=False, metadata={"help": "Always false."})
+    hub_strategy: str = field(
+        default="end", metadata={"help": "Always end: only the finished model is published."}
+    )
 
     beta: float = field(default=0.1, metadata={"help": "Strength of the pull towards the reference."})
     max_length: int | None = field(
@@ -175,7 +184,7 @@ class BADPOConfig(TrainingArguments):
                 "max_prompt_length is used with encoding: paper only (TRL has no such key any more); "
                 "with encoding: trl raise max_length instead"
             )
-        longest = self.max_length - 1 if self.max_length is not None else self.max_prompt_length
+        longest = self.max_length - 1 if self.max_length is not None else float("inf")
         if self.max_prompt_length is not None and not 0 < self.max_prompt_length <= longest:
             complaints.append(
                 f"max_prompt_length is {self.max_prompt_length}; it must lie between 1 and max_length - 1, "
@@ -195,10 +204,9 @@ class BADPOConfig(TrainingArguments):
             if getattr(self, name) != value:
                 logger.info("%s is always %s here", name, value)
                 setattr(self, name, value)
-        if _plain(self.hub_strategy) != "end":
-            if self.push_to_hub:
-                logger.info("hub_strategy is end: only the finished model is published")
-            self.hub_strategy = "end"
+        if self.push_to_hub and _plain(self.hub_strategy) != "end":
+            logger.info("hub_strategy is end: only the finished model is published")
+        self.hub_strategy = "end"
 
     def _choose_bf16(self) -> None:
         has_bf16 = is_torch_bf16_gpu_available() and not self.use_cpu
@@ -212,12 +220,13 @@ class BADPOConfig(TrainingArguments):
             logger.info("this device has no bf16: training in float32")
 
     def _choose_checkpointing(self) -> None:
-        # The Trainer renamed these arguments; set by the new name they bring no deprecation warning.
-        renamed = hasattr(self, "activation_checkpointing")
-        if renamed and self.activation_checkpointing is None:
-            self.activation_checkpointing = self.gradient_checkpointing
-        name = "activation_checkpointing_kwargs" if renamed else "gradient_checkpointing_kwargs"
-        given = getattr(self, name) or self.gradient_checkpointing_kwargs or {}
+        # Under their new names these arguments bring no deprecation warning; an older Trainer has the old ones only.
+        for old, new in RENAMED.items():
+            if hasattr(self, new) and getattr(self, new) is None:
+                setattr(self, new, getattr(self, old))
+        old, new = "gradient_checkpointing_kwargs", RENAMED["gradient_checkpointing_kwargs"]
+        name = new if hasattr(self, new) else old
+        given = getattr(self, name) or {}
         if isinstance(given, dict):
             setattr(self, name, {"use_reentrant": False, **given})
 

@@ -191,7 +191,19 @@ def plain_response_logps(model, prompt: np.ndarray, response: np.ndarray) -> tor
 
 @contextmanager
 def looking_at(model) -> Iterator[torch.device]:
-    """Evaluation mode and no gradients for the block; yields the device that inputs belong on."""
+    """Evaluation mode and no gradients for the block; yields the device that inputs belong on.
+
+    The mode of every module is put back afterwards, also when some were in training mode and others not.
+
+    Examples
+    --------
+    >>> model = torch.nn.Linear(1, 1).train()
+    >>> with looking_at(model) as device:
+    ...     model.training, device.type
+    (False, 'cpu')
+    >>> model.training
+    True
+    """
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:

@@ -186,7 +186,9 @@ def plan_responses(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> Pack:
     start = 0
     for prompt_ids, response_ids in pairs:
         if len(prompt_ids) == 0 or len(response_ids) == 0:
-            raise ValueError("a prompt or a response has no tokens, so that there is nothing to predict from or to")
+            raise ValueError(
+                "a prompt or a response has no tokens, so that there is nothing to predict from or to"
+            )
         end = start + len(prompt_ids) + len(response_ids) - 1
         fed += [prompt_ids, response_ids[:-1]]
         positions.append(np.arange(end - start))
@@ -253,7 +255,9 @@ def bin_pack(
     """
     limits = [limit for limit in (token_budget, n_bins) if limit is not None]
     if len(limits) != 1 or limits[0] < 1:
-        raise ValueError(f"give a positive token_budget or a positive n_bins, not {token_budget} and {n_bins}")
+        raise ValueError(
+            f"give a positive token_budget or a positive n_bins, not {token_budget} and {n_bins}"
+        )
     lengths = np.asarray(lengths, dtype=np.int64)
     bins: list[list[int]] = [[] for _ in range(n_bins or 0)]
     loads = [0] * len(bins)

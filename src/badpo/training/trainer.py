@@ -22,7 +22,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError, Problem
-from badpo.estimation.offline import offline_log_odds
 from badpo.objective.bias import VARIANTS, BiasTerm
 from badpo.objective.objectives import Step, VoteWeights
 from badpo.theory.likelihood import judgment_loss, margin
@@ -433,7 +432,7 @@ def build_bias(judgments: Judgments, variant: str, warm_start: str) -> BiasTerm:
         judgments.attribute_names, judgments.annotators["pseudonym"].tolist(), parts, annotator_class=classes
     )
     if warm_start == "offline" and parts:
-        estimates = offline_log_odds(judgments)
+        estimates = judgments.offline_log_odds()
         bias.warm_start(torch.tensor([e.log_odds if e.log_odds is not None else 0.0 for e in estimates]))
     return bias
 

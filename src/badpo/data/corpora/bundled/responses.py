@@ -25,7 +25,7 @@ CLOSERS = ("This way {aim}.", "In the end {aim}.", "Then {aim}.")
 EMPTY_CLOSERS = ("Good luck with it.", "I hope this helps.", "That is all I know.")
 LINKS = ("Then", "Next,", "After that,", "Also", "Now")
 FORM_SHARES = {"prose": 0.56, "numbered": 0.16, "bullets": 0.14, "bold": 0.09, "header": 0.05}
-LENGTH_SHARES = {1: 0.14, 2: 0.28, 3: 0.24, 4: 0.16, 5: 0.1, 6: 0.05, 7: 0.03}
+LENGTH_SHARES = {1: 0.14, 2: 0.27, 3: 0.24, 4: 0.17, 5: 0.11, 6: 0.07}
 
 
 @dataclass(frozen=True)

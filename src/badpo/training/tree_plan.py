@@ -1,0 +1,210 @@
+"""Which tokens of a flat row see which, and the attention kernels that follow it.
+
+On CUDA in half precision the segments of a pack go through torch's variable-length kernel. Everywhere else they are
+gathered into a few padded batches of similar size and attended to by ordinary calls; only the attention is padded,
+every other layer works on the flat row.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+# Segments share one padded attention call while the scores computed exceed those needed by at most a half,
+# plus what a call of its own would cost.
+_PADDING_FACTOR = 1.5
+_SCORES_PER_CALL = 4096
+
+
+class RowGroup(NamedTuple):
+    """Segments of similar size that are attended to in one call: n rows, padded to n_query and n_key tokens."""
+
+    n_rows: int
+    n_query: int
+    n_key: int
+    mask: torch.Tensor | None
+
+
+@dataclass(frozen=True, eq=False)
+class TreePlan:
+    """Which tokens of a flat row see which, in the forms that the attention kernels take.
+
+    Parameters
+    ----------
+    segments : int64 array of shape (S, 4)
+        Columns q_start, q_end, prefix_start, prefix_end; see `badpo.training.packing.Pack`.
+    n_tokens : int
+        Length T of the row.
+    device : torch.device
+        Where the index tensors are wanted.
+    """
+
+    segments: np.ndarray
+    n_tokens: int
+    device: torch.device
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence in the pack, as the model sees it."""
+        q_start, q_end, prefix_start, prefix_end = self.segments.T
+        return int((q_end - q_start + prefix_end - prefix_start).max(initial=0))
+
+    def attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float | None
+    ) -> torch.Tensor:
+        """Attention output of shape (T, heads, value_dim) for query, key, value of shape (T, heads, head_dim)."""
+        if _varlen_serves(query, value):
+            return self._attend_varlen(query, key, value, scaling)
+        return self._attend_rows(query, key, value, scaling)
+
+    def _attend_rows(self, query, key, value, scaling) -> torch.Tensor:
+        """Segments gathered into a few padded batches; exact on every device and in every precision."""
+        query_index, key_index, output_index, groups = self._rows
+        # One gather for all groups: each index_select costs a zero-filled full-length gradient in the backward.
+        queries = query.index_select(0, query_index).split([g.n_rows * g.n_query for g in groups])
+        n_keys = [g.n_rows * g.n_key for g in groups]
+        keys = key.index_select(0, key_index).split(n_keys)
+        values = value.index_select(0, key_index).split(n_keys)
+        outputs = []
+        for group, q, k, v in zip(groups, queries, keys, values, strict=True):
+            n_rows, n_query, n_key, mask = group
+            output = scaled_dot_product_attention(
+                q.unflatten(0, (n_rows, n_query)).transpose(1, 2),
+                k.unflatten(0, (n_rows, n_key)).transpose(1, 2),
+                v.unflatten(0, (n_rows, n_key)).transpose(1, 2),
+                attn_mask=mask,
+                is_causal=mask is None,
+                scale=scaling,
+                enable_gqa=query.shape[1] != key.shape[1],
+            )
+            outputs.append(output.transpose(1, 2).flatten(0, 1))
+        return torch.cat(outputs).index_select(0, output_index)
+
+    def _attend_varlen(self, query, key, value, scaling) -> torch.Tensor:
+        """Segments through torch's variable-length flash kernel. Runs on CUDA in half precision only.
+
+        The kernel aligns the causal triangle with the end of the keys, so that a branch sees its whole prefix.
+        """
+        from torch.nn.attention.varlen import varlen_attn
+
+        key_index, ends_query, ends_key, longest_query, longest_key = self._varlen
+        key, value = key.index_select(0, key_index), value.index_select(0, key_index)
+        options = {}
+        if query.shape[1] != key.shape[1]:
+            if "enable_gqa" in inspect.signature(varlen_attn).parameters:
+                options["enable_gqa"] = True
+            else:
+                n_repeats = query.shape[1] // key.shape[1]
+                key, value = key.repeat_interleave(n_repeats, 1), value.repeat_interleave(n_repeats, 1)
+        return varlen_attn(
+            query.contiguous(),
+            key,
+            value,
+            ends_query,
+            ends_key,
+            longest_query,
+            longest_key,
+            scale=scaling,
+            window_size=(-1, 0),
+            **options,
+        )
+
+    @cached_property
+    def _rows(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, list[RowGroup]]:
+        query_parts, key_parts, groups = [], [], []
+        output_index = np.empty(self.n_tokens, dtype=np.int64)
+        n_gathered = 0
+        for members in _similar_segments(self.segments):
+            part = self.segments[members]
+            queries, keys = _padded_indices(part)
+            (n_rows, n_query), n_key = queries.shape, keys.shape[1]
+            real = np.arange(n_query) < (part[:, 1] - part[:, 0])[:, None]
+            output_index[queries[real]] = n_gathered + np.flatnonzero(real)
+            n_gathered += queries.size
+            query_parts.append(queries.ravel())
+            key_parts.append(keys.ravel())
+            groups.append(RowGroup(n_rows, n_query, n_key, self._mask(part, n_query, n_key)))
+        to_device = self._to_device
+        return (
+            to_device(np.concatenate(query_parts)),
+            to_device(np.concatenate(key_parts)),
+            to_device(output_index),
+            groups,
+        )
+
+    def _mask(self, part: np.ndarray, n_query: int, n_key: int) -> torch.Tensor | None:
+        n_prefix = part[:, 3] - part[:, 2]
+        if not n_prefix.any():
+            return None
+        # The place of a query among its keys; padded keys lie behind every real query.
+        place = n_prefix[:, None] + np.arange(n_query)
+        return self._to_device(place[:, None, :, None] >= np.arange(n_key))
+
+    @cached_property
+    def _varlen(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, int, int]:
+        n_query = self.segments[:, 1] - self.segments[:, 0]
+        n_key = n_query + self.segments[:, 3] - self.segments[:, 2]
+        _, keys = _padded_indices(self.segments)
+        key_index = keys[np.arange(keys.shape[1]) < n_key[:, None]]
+        ends = [np.concatenate([[0], np.cumsum(n)]).astype(np.int32) for n in (n_query, n_key)]
+        return (
+            self._to_device(key_index),
+            self._to_device(ends[0]),
+            self._to_device(ends[1]),
+            int(n_query.max()),
+            int(n_key.max()),
+        )
+
+    def _to_device(self, array: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(array).to(self.device, non_blocking=True)
+
+
+def _varlen_serves(query: torch.Tensor, value: torch.Tensor) -> bool:
+    if not query.is_cuda or query.dtype not in (torch.float16, torch.bfloat16):
+        return False
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:
+        return False
+    same_dtype_and_width = query.dtype == value.dtype and query.shape[-1] == value.shape[-1] <= 256
+    return same_dtype_and_width and "window_size" in inspect.signature(varlen_attn).parameters
+
+
+def _similar_segments(segments: np.ndarray) -> Iterator[np.ndarray]:
+    """Positions of segments that are worth one padded attention call together."""
+    n_query = segments[:, 1] - segments[:, 0]
+    n_prefix = segments[:, 3] - segments[:, 2]
+    for alike in (n_prefix == 0, n_prefix > 0):
+        members: list[int] = []
+        needed = longest_query = longest_key = 0
+        positions = np.flatnonzero(alike)
+        by_size = np.lexsort((n_query[positions], (n_query + n_prefix)[positions]))[::-1]
+        for i in positions[by_size]:
+            query, key = int(n_query[i]), int(n_query[i] + n_prefix[i])
+            padded = (len(members) + 1) * max(longest_query, query) * max(longest_key, key)
+            if members and padded > _PADDING_FACTOR * (needed + query * key) + _SCORES_PER_CALL:
+                yield np.array(members)
+                members, needed, longest_query, longest_key = [], 0, 0, 0
+            members.append(int(i))
+            needed += query * key
+            longest_query, longest_key = max(longest_query, query), max(longest_key, key)
+        if members:
+            yield np.array(members)
+
+
+def _padded_indices(part: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Token indices of the queries and of the keys (prefix, then own) of segments, padded with the last own token."""
+    q_start, q_end, prefix_start, prefix_end = part[:, :, None].transpose(1, 0, 2)
+    n_prefix = prefix_end - prefix_start
+    n_query = q_end - q_start
+    queries = np.minimum(q_start + np.arange(n_query.max()), q_end - 1)
+    column = np.arange((n_query + n_prefix).max())
+    own = np.minimum(q_start + column - n_prefix, q_end - 1)
+    return queries, np.where(column < n_prefix, prefix_start + column, own)

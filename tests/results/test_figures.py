@@ -1,0 +1,84 @@
+"""The figures draw what the runs measured, and say so where they draw only a part."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+
+from badpo.results.figure_parts import style_of, thinned
+from badpo.results.figures import figures
+from badpo.results.run_files import read_suite
+from badpo.results.theta_figures import MOST_ARMS, learned_against_planted, theta_over_steps
+from tests.results.suites import write_suite
+
+OTHERS = ("per_annotator", "class", "shuffled_ids", "pooled_warm", "shared_mean_warm", "declared_subset")
+
+
+@pytest.fixture(scope="module")
+def every_arm(tmp_path_factory):
+    """Ten arms; the later ones are copies of shared_mean under other names."""
+    folder = write_suite(tmp_path_factory.mktemp("suite") / "all")
+    for arm in OTHERS:
+        copy = folder / f"{arm}-s42"
+        shutil.copytree(folder / "shared_mean-s42", copy)
+        readouts = json.loads((copy / "readouts.json").read_text())
+        (copy / "readouts.json").write_text(json.dumps({**readouts, "arm": arm}))
+    return read_suite(folder)
+
+
+def test_every_arm_has_a_style_of_its_own(every_arm):
+    assert len({style_of(every_arm, arm) for arm in every_arm.arms}) == len(every_arm.arms) == 10
+
+
+def test_arms_that_are_not_drawn_are_still_told(every_arm):
+    figure = learned_against_planted(every_arm)
+    assert len(figure.panels) == MOST_ARMS * len(every_arm.attributes)
+    assert "The first 2 arms are drawn." in figure.caption
+    for arm in ("shared mean", "per annotator", "class offsets", "warm pooled"):
+        assert re.search(rf"black-coded, {arm} 0\.9\d \(seed 42\)", figure.caption)
+
+
+def test_many_annotators_are_drawn_in_part_and_counted(tmp_path):
+    figure = learned_against_planted(read_suite(write_suite(tmp_path / "demo", n_annotators=900)))
+    assert "300 of 900 annotators are drawn, evenly spaced." in figure.caption
+    assert figure.panels[0][1].count('class="point') == 300
+
+
+def test_the_correlation_is_that_of_the_points(tmp_path):
+    suite = read_suite(write_suite(tmp_path / "demo"))
+    figure = learned_against_planted(suite)
+    rows = [row for row in figure.table.rows if row[0].startswith("woman-coded")]
+    numbers = np.array([[float(cell.replace("\u2212", "-")) for cell in row[1:]] for row in rows])
+    assert len(rows) == 60
+    assert f"r = {np.corrcoef(numbers.T)[0, 1]:.2f}" in figure.panels[0][1]
+
+
+def test_theta_over_steps_is_the_mean_over_seeds_without_arms_that_have_none(tmp_path):
+    folder = write_suite(tmp_path / "demo", seeds=(1, 2))
+    for seed, end in ((1, 0.4), (2, 0.8)):
+        steps = [{"step": step, "bias/theta/woman": end * step / 100} for step in range(1, 101)]
+        (folder / f"pooled-s{seed}" / "log.jsonl").write_text("\n".join(map(json.dumps, steps)))
+    figure = theta_over_steps(read_suite(folder))
+    assert ("woman-coded, pooled", "100", "0.600") in figure.table.rows
+    assert "DPO" not in figure.legend
+    assert "Mean over seeds of the learned bias term" in figure.caption
+
+
+def test_votes_are_told_with_each_arm_s_own_ceiling(tmp_path):
+    folder = write_suite(tmp_path / "demo")
+    readouts = json.loads((folder / "pooled-s42" / "readouts.json").read_text())
+    (figure,) = [f for f in figures(read_suite(folder)) if f.title == "Votes predicted"]
+    (row,) = [row for row in figure.table.rows if row[0] == "black-coded, B, pooled"]
+    cell = readouts["votes_minus_ceiling"]["black"]["B"]
+    assert row[1] == f"{readouts['votes']['black']['B']['accuracy']:.3f}"
+    assert row[2] == f"{readouts['ceiling']['black']['B']['accuracy']:.3f}"
+    assert row[3] == f"{cell['difference']:+.3f}".replace("-", "\u2212")
+
+
+def test_thinned_points_keep_both_ends():
+    assert thinned(range(1000), 4) == [0, 333, 666, 999]
+    assert thinned([5, 6], 100) == [5, 6]

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import inspect
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from badpo.training import tree_plan
+from badpo.training.packing import plan_pack
+from badpo.training.tree_plan import TreePlan
+
+HEADS = (4, 2, 2)
+CPU = torch.device("cpu")
+
+
+def random_pack(seed, n_comparisons=12):
+    """Comparisons with long and short shared beginnings and with branches of 1 to 25 tokens."""
+    draw = np.random.default_rng(seed)
+
+    def ids(high):
+        return draw.integers(0, 50, draw.integers(1, high))
+
+    def comparison():
+        shared = ids(20)
+        return ids(15), np.r_[shared, ids(25)], np.r_[shared, ids(25)]
+
+    return plan_pack([comparison() for _ in range(n_comparisons)])
+
+
+def plan_of(pack, device=CPU):
+    return TreePlan(pack.segments, len(pack.input_ids), device)
+
+
+def random_rows(n_tokens, width=8, **options):
+    generator = torch.Generator().manual_seed(0)
+    return [
+        torch.randn(n_tokens, heads, width, generator=generator).to(**options).requires_grad_()
+        for heads in HEADS
+    ]
+
+
+def token_by_token(segments, query, key, value, scaling):
+    """Attention of each token to what its segment lets it see, one token and one head at a time."""
+    outputs = []
+    for q_start, q_end, prefix_start, prefix_end in segments:
+        for place in range(q_start, q_end):
+            seen = np.r_[prefix_start:prefix_end, q_start : place + 1]
+            for head in range(query.shape[1]):
+                shared_head = head * key.shape[1] // query.shape[1]
+                weights = (key[seen, shared_head] @ query[place, head] * scaling).softmax(0)
+                outputs.append(weights @ value[seen, shared_head])
+    return torch.stack(outputs).view(len(query), query.shape[1], -1)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_each_token_attends_to_its_own_sequence(seed):
+    pack = random_pack(seed)
+    rows = random_rows(len(pack.input_ids))
+    expected = token_by_token(pack.segments, *rows, 0.3)
+    actual = plan_of(pack).attend(*rows, 0.3)
+    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-6)
+    weights = torch.linspace(-1, 1, actual.numel()).view_as(actual)
+    torch.testing.assert_close(
+        torch.autograd.grad(actual, rows, weights),
+        torch.autograd.grad(expected, rows, weights),
+        rtol=1e-4,
+        atol=1e-5,
+    )
+
+
+def test_values_may_be_wider_than_keys():
+    pack = random_pack(0)
+    query, key, value = random_rows(len(pack.input_ids))
+    value = torch.cat([value, 2 * value], dim=-1)
+    output = plan_of(pack).attend(query, key, value, None)
+    torch.testing.assert_close(output[..., 8:], 2 * output[..., :8])
+
+
+def test_segments_of_similar_size_share_a_call():
+    segments = random_pack(0, n_comparisons=60).segments
+    groups = list(tree_plan._similar_segments(segments))
+    assert sorted(np.concatenate(groups)) == list(range(len(segments)))
+    assert len(groups) < len(segments) / 4
+
+
+def test_longest_is_the_longest_sequence():
+    # 2 + 3 tokens are shared; 5 + 4 - 1 tokens are read to predict the end of the longer response.
+    pack = plan_pack([(np.array([1, 2]), np.array([3, 4, 5, 6]), np.array([3, 4, 5, 7, 8, 9, 9]))])
+    assert plan_of(pack).longest == 8
+
+
+def kernel_stand_in(query, key, value, ends_q, ends_k, max_q, max_k, *, scale, window_size):
+    """What the variable-length kernel is documented to do: causal with the last query on the last key."""
+    assert window_size == (-1, 0) and ends_q.dtype == ends_k.dtype == torch.int32
+    assert query.shape[1] == key.shape[1] == value.shape[1]
+    outputs = []
+    for q_start, q_end, k_start, k_end in zip(ends_q, ends_q[1:], ends_k, ends_k[1:], strict=False):
+        n_query, n_key = int(q_end - q_start), int(k_end - k_start)
+        assert n_query <= max_q and n_key <= max_k
+        scores = torch.einsum("qhd,khd->hqk", query[q_start:q_end], key[k_start:k_end])
+        hidden = torch.ones(n_query, n_key, dtype=torch.bool).triu(n_key - n_query + 1)
+        scores = scores * (scale if scale is not None else 1 / math.sqrt(query.shape[-1]))
+        weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
+        outputs.append(torch.einsum("hqk,khd->qhd", weights, value[k_start:k_end]))
+    return torch.cat(outputs)
+
+
+def grouped_kernel_stand_in(query, key, value, *places, enable_gqa, **options):
+    assert enable_gqa
+    n_repeats = query.shape[1] // key.shape[1]
+    key, value = key.repeat_interleave(n_repeats, 1), value.repeat_interleave(n_repeats, 1)
+    return kernel_stand_in(query, key, value, *places, **options)
+
+
+@pytest.mark.parametrize("kernel", [kernel_stand_in, grouped_kernel_stand_in])
+@pytest.mark.parametrize("scaling", [None, 0.3])
+def test_the_kernel_gets_every_segment_with_its_prefix(monkeypatch, kernel, scaling):
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", kernel)
+    pack = random_pack(0)
+    rows = random_rows(len(pack.input_ids))
+    expected = plan_of(pack)._attend_rows(*rows, scaling)
+    torch.testing.assert_close(plan_of(pack)._attend_varlen(*rows, scaling), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_the_kernel_is_called_as_this_torch_declares_it():
+    from torch.nn.attention.varlen import varlen_attn
+
+    declared = inspect.signature(varlen_attn).parameters
+    assert list(declared)[:7] == ["query", "key", "value", "cu_seq_q", "cu_seq_k", "max_q", "max_k"]
+    assert {"scale", "window_size"} <= set(declared)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="the variable-length kernel runs on CUDA only")
+def test_the_kernel_agrees_with_padded_rows_on_cuda():
+    pack = random_pack(0)
+    rows = random_rows(len(pack.input_ids), width=64, device="cuda", dtype=torch.bfloat16)
+    plan = plan_of(pack, torch.device("cuda"))
+    expected, actual = plan._attend_rows(*rows, None), plan.attend(*rows, None)
+    torch.testing.assert_close(actual, expected, rtol=0.02, atol=0.02)
+    weights = torch.ones_like(actual)
+    torch.testing.assert_close(
+        torch.autograd.grad(actual, rows, weights),
+        torch.autograd.grad(expected, rows, weights),
+        rtol=0.05,
+        atol=0.05,
+    )
