@@ -62,6 +62,7 @@ LENGTH_SETTINGS = SuiteSettings(
     max_prompt_length=48,
     max_new_tokens=160,
     arms=ARMS_COMPARED,
+    command="python -m bench.real_data",
 )
 SIGNED_SETTINGS = SuiteSettings(
     held_out=0.2,
@@ -71,6 +72,7 @@ SIGNED_SETTINGS = SuiteSettings(
     max_prompt_length=80,
     max_new_tokens=160,
     arms=ARMS_COMPARED,
+    command="python -m bench.real_data",
 )
 LONGEST_ANSWER_WORDS = 90
 N_SIGNED_PAIRS = 4000
@@ -114,7 +116,9 @@ def length_stage(out: Path) -> LengthStage:
             settings.max_length,
             settings.max_prompt_length,
         )
-        SupervisedTrainer(model, supervised_arguments(settings, folder), pairs, [Ticker("reference", progress)]).train()
+        SupervisedTrainer(
+            model, supervised_arguments(settings, folder), pairs, [Ticker("reference", progress)]
+        ).train()
         model.save_pretrained(folder / "model")
         tokenizer.save_pretrained(folder / "model")
         finish(folder, key, settings)
@@ -197,8 +201,9 @@ def length_section(stage: LengthStage, found: dict[tuple[str, int], dict]) -> st
             "|---|---|---|---|---|---|",
             *rows,
             "",
-            f"Trained on {train.n_votes:,} votes on {train.n_comparisons:,} comparisons; held out {held_out.n_votes:,} votes "
-            f"on {held_out.comparisons['prompt_id'].nunique()} prompts. {len(stage.prompt_ids)} sampled answers per policy. "
+            f"Trained on {train.n_votes:,} votes on {train.n_comparisons:,} comparisons; held out {held_out.n_votes:,} "
+            f"votes on {held_out.comparisons['prompt_id'].nunique()} prompts. "
+            f"{len(stage.prompt_ids)} sampled answers per policy. "
             f"Offline estimate on the training votes: {offline.log_odds:+.2f} log-odds.",
         ]
     )
@@ -214,7 +219,8 @@ def signed_material() -> tuple[pd.DataFrame, list[str], str]:
     kept = short[~short["prompt"].isin(apart)]
     pairs = signed.scored_pairs_from_responses(kept, N_SIGNED_PAIRS, seed=0)
     note = (
-        f"{len(table):,} scored answers to {len(prompts)} prompts; {len(short):,} have 5 to {LONGEST_ANSWER_WORDS} words; "
+        f"{len(table):,} scored answers to {len(prompts)} prompts; {len(short):,} have 5 to "
+        f"{LONGEST_ANSWER_WORDS} words; "
         f"{len(kept):,} of them are on the {len(prompts) - len(apart)} prompts that are not set apart for the readout; "
         f"{len(pairs):,} pairs were drawn."
     )
@@ -240,7 +246,9 @@ def _interval(values: list[float], digits: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("part", nargs="?", choices=("length", "signed"), help="only this part; the page needs both")
+    parser.add_argument(
+        "part", nargs="?", choices=("length", "signed"), help="only this part; the page needs both"
+    )
     part = parser.parse_args().part
     if not DATA.exists():
         sys.exit(f"{DATA} is not there; this page needs it")

@@ -7,7 +7,22 @@ import pandas as pd
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-WORDS = ["the", "cat", "dog", "sat", "ran", "fast", "slowly", "home", "and", "then", "red", "blue", "big", "small"]
+WORDS = [
+    "the",
+    "cat",
+    "dog",
+    "sat",
+    "ran",
+    "fast",
+    "slowly",
+    "home",
+    "and",
+    "then",
+    "red",
+    "blue",
+    "big",
+    "small",
+]
 CHAT_TEMPLATE = (
     "{% for message in messages %}{{ '<' + message['role'] + '> ' + message['content'] + ' <end> ' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<assistant> ' }}{% endif %}"
@@ -48,7 +63,9 @@ def model(seed: int = 0, n_tokens: int = 64, tied: bool = True) -> Qwen2ForCausa
     return Qwen2ForCausalLM(config).eval()
 
 
-def votes(n_comparisons: int = 24, n_annotators: int = 5, per_comparison: int = 3, seed: int = 0) -> pd.DataFrame:
+def votes(
+    n_comparisons: int = 24, n_annotators: int = 5, per_comparison: int = 3, seed: int = 0
+) -> pd.DataFrame:
     """A judgments table with votes that lean toward the longer response, more for later annotators."""
     rng = np.random.default_rng(seed)
     rows = []

@@ -181,7 +181,11 @@ def test_saved_model_loads_plainly_and_names_no_annotator(tmp_path):
 def test_evaluate_gives_the_mean_loss_of_the_held_out_votes(tmp_path):
     train, held_out = judgments(n_comparisons=40).split(0.25, seed=0)
     run = BADPOTrainer(
-        tiny.model(), args=config(tmp_path), train_dataset=train, eval_dataset=held_out, processing_class=tiny.tokenizer()
+        tiny.model(),
+        args=config(tmp_path),
+        train_dataset=train,
+        eval_dataset=held_out,
+        processing_class=tiny.tokenizer(),
     )
     metrics = run.evaluate()
     assert metrics["eval_loss"] == pytest.approx(math.log(2), abs=1e-6)
@@ -230,7 +234,13 @@ def test_a_non_finite_loss_stops_the_run(tmp_path):
 
 
 def test_theta_gradient_is_that_of_the_formula(tmp_path):
-    run = trainer(tmp_path, bias="per_annotator", per_device_train_batch_size=72, gradient_accumulation_steps=1, max_steps=1)
+    run = trainer(
+        tmp_path,
+        bias="per_annotator",
+        per_device_train_batch_size=72,
+        gradient_accumulation_steps=1,
+        max_steps=1,
+    )
     seen = {}
     step = run.bias_optimizer.step
 

@@ -101,7 +101,9 @@ def test_a_flag_is_not_taken_for_a_neutral_number():
 
 def test_the_documentation_lists_every_key():
     text = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
-    honoured, rest = text.split("### Keys of TRL that are honoured")[1].split("### Keys of TRL that are accepted")
+    honoured, rest = text.split("### Keys of TRL that are honoured")[1].split(
+        "### Keys of TRL that are accepted"
+    )
     accepted, refused = rest.split("### Keys of TRL that are refused")
     assert set(re.findall(r"`(\w+)`", honoured)) == set(HONOURED)
     assert dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", accepted, re.M)) == ACCEPTED_WITHOUT_EFFECT

@@ -64,7 +64,11 @@ def trl_loss_and_gradients(rows, folder, max_length, tokenizer):
     batch = peer.data_collator([peer.train_dataset[i] for i in range(len(rows))])
     loss = peer.compute_loss(peer.model, batch)
     loss.backward()
-    return float(loss), {name: p.grad.clone() for name, p in peer.model.named_parameters()}, peer.train_dataset
+    return (
+        float(loss),
+        {name: p.grad.clone() for name, p in peer.model.named_parameters()},
+        peer.train_dataset,
+    )
 
 
 def our_loss_and_gradients(frame, folder, **options):
@@ -107,7 +111,9 @@ def test_from_text(tmp_path, form, max_length, attention):
     frame = tiny.votes(n_comparisons=8, per_comparison=2)
     frame = as_chat(frame) if form == "chat" else frame
     theirs = trl_loss_and_gradients(preference_rows(frame), tmp_path / "trl", max_length, tiny.tokenizer())
-    ours = our_loss_and_gradients(frame, tmp_path / "ours", max_length=max_length, encoding="trl", attention=attention)
+    ours = our_loss_and_gradients(
+        frame, tmp_path / "ours", max_length=max_length, encoding="trl", attention=attention
+    )
     assert_same(ours, theirs)
 
 

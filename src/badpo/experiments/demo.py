@@ -80,12 +80,18 @@ def bundled_material() -> tuple[pd.DataFrame, list[str]]:
 
 def own_material(path: Path) -> tuple[pd.DataFrame, list[str]]:
     """A user's scored pairs, with some prompts set apart for the signing readout."""
-    readers = {".csv": pd.read_csv, ".parquet": pd.read_parquet, ".jsonl": lambda p: pd.read_json(p, lines=True)}
+    readers = {
+        ".csv": pd.read_csv,
+        ".parquet": pd.read_parquet,
+        ".jsonl": lambda p: pd.read_json(p, lines=True),
+    }
     scored = readers[path.suffix](path)
     if "prompt_id" not in scored:
         scored = scored.assign(prompt_id=pd.factorize(scored["prompt"])[0].astype(str))
     prompts = sorted(scored["prompt"].unique())
-    apart = np.random.default_rng(DATA_SEED).permutation(len(prompts))[: min(N_SIGNING_PROMPTS, len(prompts) // 5)]
+    apart = np.random.default_rng(DATA_SEED).permutation(len(prompts))[
+        : min(N_SIGNING_PROMPTS, len(prompts) // 5)
+    ]
     kept = {prompts[i] for i in apart}
     return scored[~scored["prompt"].isin(kept)].reset_index(drop=True), [ask_to_sign(p) for p in sorted(kept)]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
-from badpo.experiments.run import load_policy, read_judgments
+from badpo.experiments.run import load_policy, read_judgments, write_card
 from badpo.objective.bias import BiasTerm
 from badpo.readouts.generation import Generation, sample
 from badpo.readouts.heldout import heldout_accuracy
@@ -42,7 +42,9 @@ def evaluate_run(folder: Path, progress: Callable[[str, float], None]) -> dict:
     recipe = read_recipe(folder / "config.yaml")
     train, held_out = read_judgments(recipe)
     if held_out.n_votes == 0:
-        raise ConfigError(f"{folder} held no judgments out; set held_out to a share such as 0.1 and train again")
+        raise ConfigError(
+            f"{folder} held no judgments out; set held_out to a share such as 0.1 and train again"
+        )
     args = recipe.arguments(output_dir=str(folder))
     progress(f"{folder.name}: loading", 0.0)
     reference, tokenizer = load_policy(recipe, train, args)
@@ -50,7 +52,9 @@ def evaluate_run(folder: Path, progress: Callable[[str, float], None]) -> dict:
     bias = BiasTerm.load(folder)
     name = folder.name.rsplit("-s", 1)[0]
     progress(f"{folder.name}: held-out judgments", 0.1)
-    cache = ReferenceCache(Path(args.reference_cache or default_cache()), weights_key(reference, args.mixed_precision_name))
+    cache = ReferenceCache(
+        Path(args.reference_cache or default_cache()), weights_key(reference, args.mixed_precision_name)
+    )
     margins = implicit_margins(
         policy,
         reference,
@@ -64,6 +68,7 @@ def evaluate_run(folder: Path, progress: Callable[[str, float], None]) -> dict:
     )
     theta = theta_rows_for(held_out, list(bias.annotators), bias.theta().detach().double().numpy())
     progress(f"{folder.name}: answers", 0.4)
+    measure_reference(folder.parent / "reference", reference, tokenizer, held_out, args)
     written = held_out_answers(policy, tokenizer, held_out, args)
     offline = train.offline_log_odds()
     readouts = {
@@ -80,8 +85,24 @@ def evaluate_run(folder: Path, progress: Callable[[str, float], None]) -> dict:
         },
     }
     write_json(folder / "readouts.json", readouts)
+    write_card(folder)
     progress(f"{folder.name}: done", 1.0)
     return readouts
+
+
+def measure_reference(folder: Path, reference, tokenizer, held_out: Judgments, args) -> None:
+    """The reference's own answers, measured once beside the runs, so that a report can say what has moved."""
+    if (folder / "readouts.json").exists():
+        return
+    written = held_out_answers(reference, tokenizer, held_out, args)
+    readouts = {
+        "arm": "reference",
+        "seed": args.seed,
+        "tokens": mean_tokens(written).to_json(),
+        "generated": generated_rates(written, held_out),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "readouts.json", readouts)
 
 
 def load_trained(folder: Path, recipe):

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, TrainingArguments
 from badpo.data.attributes import attribute_from_config, plain_text
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, Problem
+from badpo.results.model_card import model_card
 from badpo.training.encoding import encode_responses
 from badpo.training.recipe import Recipe
 from badpo.training.run_folder import environment, write_atomically, write_json
@@ -20,7 +21,9 @@ from badpo.training.supervised import SupervisedTrainer
 from badpo.training.trainer import BADPOTrainer
 
 BYTES_PER_TRAINED_PARAMETER = 16  # fp32 weight, gradient and two Adam moments
-BYTES_PER_LAYER_ACTIVATION = 34  # per token and hidden unit of a decoder layer, in bf16, without checkpointing
+BYTES_PER_LAYER_ACTIVATION = (
+    34  # per token and hidden unit of a decoder layer, in bf16, without checkpointing
+)
 
 
 @dataclass(frozen=True)
@@ -61,8 +64,8 @@ class Plan:
         """The plan for people, one fact per line."""
         return [
             f"run         {self.run_folder}",
-            f"judgments   {self.n_judgments:,} on {self.n_comparisons:,} comparisons by {self.n_annotators:,} annotators; "
-            f"{self.n_held_out:,} judgments held out",
+            f"judgments   {self.n_judgments:,} on {self.n_comparisons:,} comparisons by {self.n_annotators:,} "
+            f"annotators; {self.n_held_out:,} judgments held out",
             f"steps       {self.n_steps:,}",
             f"policy      {self.n_trained:,} of {self.n_parameters:,} weights trained",
             f"bias        {self.n_bias_parameters:,} numbers with their own Adam",
@@ -94,7 +97,9 @@ def plan_run(recipe: Recipe) -> Plan:
         trainer.judgments.n_comparisons,
         trainer.judgments.n_annotators,
         held_out.n_votes,
-        trainer.args.max_steps if trainer.args.max_steps > 0 else round(trainer.args.num_train_epochs * steps_per_epoch),
+        trainer.args.max_steps
+        if trainer.args.max_steps > 0
+        else round(trainer.args.num_train_epochs * steps_per_epoch),
         sum(p.numel() for p in trainer.bias.parameters()),
         sum(p.numel() for p in trainer.model.parameters() if p.requires_grad),
         sum(p.numel() for p in trainer.model.parameters()),
@@ -123,10 +128,18 @@ def train_run(recipe: Recipe, resume: bool = False) -> Path:
     if (folder / "model").exists():
         raise ConfigError(f"{folder} holds a finished run; remove it or choose another output_dir")
     write_atomically(folder / "config.yaml", yaml.safe_dump(_plain(recipe.keys), sort_keys=False).encode())
-    write_json(folder / "environment.json", environment())
+    write_json(
+        folder / "environment.json", environment(command=f"badpo train --config {folder / 'config.yaml'}")
+    )
     trainer.train(resume_from_checkpoint=resume or None)
     trainer.save_model()
+    write_card(folder)
     return folder
+
+
+def write_card(folder: Path) -> None:
+    """Write the model card of a run into its ``model`` folder, with the readouts that are there."""
+    write_atomically(folder / "model" / "README.md", model_card(folder).encode())
 
 
 def make_trainer(recipe: Recipe) -> tuple[BADPOTrainer, Judgments]:

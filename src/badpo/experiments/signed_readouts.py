@@ -94,7 +94,9 @@ def answers(model, tokenizer, prompt_ids, settings, seed: int) -> list[Generatio
     )
 
 
-def measure(folder: Path, stage: ReferenceStage, settings, seed: int, bias: BiasTerm | None, progress) -> dict:
+def measure(
+    folder: Path, stage: ReferenceStage, settings, seed: int, bias: BiasTerm | None, progress
+) -> dict:
     """Every readout of the policy in ``folder/model``, written to ``folder/readouts.json``.
 
     Parameters
@@ -210,19 +212,23 @@ def summarize(readouts: Mapping[str, dict], seed: int, seconds: float) -> dict:
     rates = {name: {a: found["rate"] for a, found in r["rates"].items()} for name, r in readouts.items()}
     attributes = list(rates["reference"])
     adjusted = [name for name in arms if name != "dpo"]
-    identified = next((n for n in arms if all(v["correlation"] is not None for v in readouts[n]["theta"].values())), None)
+    identified = next(
+        (n for n in arms if all(v["correlation"] is not None for v in readouts[n]["theta"].values())), None
+    )
     return {
         "seed": seed,
         "seconds": round(seconds, 1),
         "rates": rates,
         "removed": {
             name: {
-                a: (rates["dpo"][a] - rates[name][a]) / (rates["dpo"][a] - rates["reference"][a]) for a in attributes
+                a: (rates["dpo"][a] - rates[name][a]) / (rates["dpo"][a] - rates["reference"][a])
+                for a in attributes
             }
             for name in adjusted
         },
         "log_odds_distance": {
-            name: {a: float(logit(rates[name][a]) - logit(rates["reference"][a])) for a in attributes} for name in arms
+            name: {a: float(logit(rates[name][a]) - logit(rates["reference"][a])) for a in attributes}
+            for name in arms
         },
         "theta_correlation": {
             a: readouts[identified]["theta"][a]["correlation"] if identified else None for a in attributes

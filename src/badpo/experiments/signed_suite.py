@@ -53,6 +53,8 @@ class SuiteSettings:
         How answers are sampled.
     arms : tuple of str
         Keys of `badpo.experiments.arms.ARMS`.
+    command : str
+        What makes the same runs again; told in the report.
     """
 
     held_out: float = 0.25
@@ -70,6 +72,7 @@ class SuiteSettings:
     temperature: float = 0.7
     top_p: float = 0.9
     arms: tuple[str, ...] = ("dpo", "pooled", "shared_mean")
+    command: str = "badpo demo"
 
 
 def run_suite(
@@ -106,7 +109,9 @@ def run_suite(
     list of dict
         The summaries, in the order of the seeds.
     """
-    stage = fit_reference(corpus, signing_prompts, start_model, tokenizer, settings, out / "reference", progress)
+    stage = fit_reference(
+        corpus, signing_prompts, start_model, tokenizer, settings, out / "reference", progress
+    )
     reference = measure(stage.folder, stage, settings, seed=0, bias=None, progress=progress)
     summaries = []
     for seed in seeds:
@@ -131,7 +136,9 @@ def fit_reference(
     lean arrives through the preference stage.
     """
     train, held_out = corpus.judgments.split(settings.held_out, seed=0)
-    key = run_key({"corpus": corpus.judgments.fingerprint(), "start": weights_key(start_model, "fp32")}, settings)
+    key = run_key(
+        {"corpus": corpus.judgments.fingerprint(), "start": weights_key(start_model, "fp32")}, settings
+    )
     if not is_done(folder, key):
         pairs = encode_responses(
             list(train.comparisons["prompt"]),
@@ -150,7 +157,15 @@ def fit_reference(
     prompt_ids = encode_prompts(list(signing_prompts), tokenizer, "paper", settings.max_prompt_length)
     contexts = reference_contexts(model, tokenizer, prompt_ids, settings)
     return ReferenceStage(
-        train, held_out, corpus.planted_theta, corpus.plan.config, tokenizer, model, folder, prompt_ids, contexts
+        train,
+        held_out,
+        corpus.planted_theta,
+        corpus.plan.config,
+        tokenizer,
+        model,
+        folder,
+        prompt_ids,
+        contexts,
     )
 
 
@@ -205,7 +220,15 @@ def train_policy(
     An interrupted run is continued from its newest whole checkpoint.
     """
     judgments = arm_judgments(arm, train, seed)
-    key = run_key({"data": judgments.fingerprint(), "reference": str(weights_of(reference)), "seed": seed, **asdict(arm)}, settings)
+    key = run_key(
+        {
+            "data": judgments.fingerprint(),
+            "reference": str(weights_of(reference)),
+            "seed": seed,
+            **asdict(arm),
+        },
+        settings,
+    )
     if not is_done(folder, key):
         trainer = BADPOTrainer(
             AutoModelForCausalLM.from_pretrained(reference),
@@ -230,7 +253,7 @@ def arm_arguments(arm: Arm, settings: SuiteSettings, seed: int, folder: Path, ca
     """The trainer's arguments for an arm: the paper's encoding and schedule at the suite's scale."""
     return BADPOConfig(
         output_dir=str(folder),
-        bias=arm.bias,
+        bias=arm.bias or "none",
         warm_start=arm.warm_start,
         beta=settings.beta,
         encoding="paper",
@@ -265,7 +288,9 @@ def arm_judgments(arm: Arm, judgments: Judgments, seed: int) -> Judgments:
 
 def run_key(facts: dict, settings: SuiteSettings) -> str:
     """What a run is known by: a hash of everything that decides its figures."""
-    content = json.dumps({**facts, "settings": asdict(replace(settings, arms=()))}, sort_keys=True)
+    content = json.dumps(
+        {**facts, "settings": asdict(replace(settings, arms=(), command=""))}, sort_keys=True
+    )
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
@@ -277,8 +302,10 @@ def is_done(folder: Path, key: str) -> bool:
 
 def finish(folder: Path, key: str, settings: SuiteSettings) -> None:
     """Write what the run was made with, and last of all that it is done."""
-    write_atomically(folder / "config.yaml", yaml.safe_dump(json.loads(json.dumps(asdict(settings)))).encode())
-    write_json(folder / "environment.json", environment())
+    write_atomically(
+        folder / "config.yaml", yaml.safe_dump(json.loads(json.dumps(asdict(settings)))).encode()
+    )
+    write_json(folder / "environment.json", environment(settings.command))
     write_json(folder / "run.json", {"key": key})
 
 
@@ -290,5 +317,6 @@ class Ticker(TrainerCallback):
         self._progress = progress
 
     def on_step_end(self, args, state, control, **kwargs):
+        """Tell it every ten steps and at the end."""
         if state.global_step % 10 == 0 or state.global_step == state.max_steps:
             self._progress(self._what, state.global_step / state.max_steps)

@@ -29,7 +29,9 @@ def step_votes(n_votes: int, votes_per_step: int, seed: int, epoch: int) -> list
     return [order[start : start + votes_per_step] for start in range(0, n_votes, votes_per_step)]
 
 
-def split_step(votes: np.ndarray, comparison: np.ndarray, n_tokens: np.ndarray, n_parts: int) -> list[np.ndarray]:
+def split_step(
+    votes: np.ndarray, comparison: np.ndarray, n_tokens: np.ndarray, n_parts: int
+) -> list[np.ndarray]:
     """Cut a step's judgments into ``n_parts`` micro-batches of about equal token counts.
 
     Judgments on the same comparison stay together. With fewer comparisons than parts the last ones are empty.
@@ -152,13 +154,16 @@ class ComparisonCollator:
         self._reference = reference
         self._layout = layout
 
-    def __call__(self, votes: Sequence[int]) -> dict:
-        votes = np.asarray(votes, dtype=np.int64)
+    def __call__(self, vote_ids: Sequence[int] | np.ndarray) -> dict:
+        """The micro-batch of some judgments, given by their positions."""
+        votes = np.asarray(vote_ids, dtype=np.int64)
         if len(votes):
             comparisons, position = np.unique(self._comparison[votes], return_inverse=True)
         else:
             comparisons, position = np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.int64)
-        part = [(self._encoded.prompt_ids[c], self._encoded.a_ids[c], self._encoded.b_ids[c]) for c in comparisons]
+        part = [
+            (self._encoded.prompt_ids[c], self._encoded.a_ids[c], self._encoded.b_ids[c]) for c in comparisons
+        ]
         inputs, first_scored = self._layout(*map(list, zip(*part, strict=True)))
         return {
             "scoring": {name: torch.as_tensor(value) for name, value in inputs.items()},

@@ -52,7 +52,9 @@ class EncodedComparisons:
 
     def identical(self) -> np.ndarray:
         """True where both responses have the same token ids, so that the margin is always 0."""
-        return np.array([np.array_equal(a, b) for a, b in zip(self.a_ids, self.b_ids, strict=True)], dtype=bool)
+        return np.array(
+            [np.array_equal(a, b) for a, b in zip(self.a_ids, self.b_ids, strict=True)], dtype=bool
+        )
 
     def take(self, index: np.ndarray) -> EncodedComparisons:
         """The comparisons at the integer positions ``index``, in that order."""
@@ -117,24 +119,38 @@ def encode_comparisons(
     )
 
 
-def encode_prompts(prompts: Sequence, tokenizer, encoding: str, max_prompt_length: int | None) -> list[np.ndarray]:
+def encode_prompts(
+    prompts: Sequence, tokenizer, encoding: str, max_prompt_length: int | None
+) -> list[np.ndarray]:
     """Token ids of prompts as generation should see them: the same ids that training put before a response."""
     if encoding == "paper" or any(not isinstance(prompt, str) for prompt in prompts):
-        rendered = _rendered(tokenizer, [_as_messages(prompt) for prompt in prompts], add_generation_prompt=True)
+        rendered = _rendered(
+            tokenizer, [_as_messages(prompt) for prompt in prompts], add_generation_prompt=True
+        )
         ids = _token_ids(tokenizer, rendered, add_special_tokens=False)
     else:
         ids = _token_ids(tokenizer, list(prompts), add_special_tokens=True)
-    return [np.asarray(_cut_left(i, max_prompt_length if encoding == "paper" else None), dtype=np.int64) for i in ids]
+    return [
+        np.asarray(_cut_left(i, max_prompt_length if encoding == "paper" else None), dtype=np.int64)
+        for i in ids
+    ]
 
 
 def encode_responses(
-    prompts: Sequence, responses: Sequence[str], tokenizer, encoding: str, max_length: int, max_prompt_length: int | None
+    prompts: Sequence,
+    responses: Sequence[str],
+    tokenizer,
+    encoding: str,
+    max_length: int,
+    max_prompt_length: int | None,
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """(prompt ids, response ids) of single responses, for the supervised stage.
 
     The ids are those that `encode_comparisons` gives for a comparison of each response with itself.
     """
-    frame = pd.DataFrame({"prompt": list(prompts), "response_a": list(responses), "response_b": list(responses)})
+    frame = pd.DataFrame(
+        {"prompt": list(prompts), "response_a": list(responses), "response_b": list(responses)}
+    )
     triples = {"trl": _trl_ids, "paper": _paper_ids}[encoding](frame, tokenizer, max_prompt_length)
     return [
         (np.asarray(prompt, dtype=np.int64), np.asarray(response[: max_length - len(prompt)], dtype=np.int64))
@@ -143,7 +159,9 @@ def encode_responses(
     ]
 
 
-def length_report(judgments: Judgments, encoded: EncodedComparisons, tokenizer, max_length: int | None) -> list[Problem]:
+def length_report(
+    judgments: Judgments, encoded: EncodedComparisons, tokenizer, max_length: int | None
+) -> list[Problem]:
     """What the length limit costs, counted: dropped comparisons, cut responses, cut attributes, lost differences.
 
     An attribute that stands at the end of a response, such as a signature, is the first thing that a length
@@ -195,7 +213,12 @@ def length_report(judgments: Judgments, encoded: EncodedComparisons, tokenizer, 
 def require_matching_tokenizer(encoded: EncodedComparisons, tokenizer, n_embeddings: int) -> None:
     """Raise `DataError` (E151) when a token id lies outside the model's embedding table."""
     largest = max(
-        (int(ids.max()) for part in (encoded.prompt_ids, encoded.a_ids, encoded.b_ids) for ids in part if len(ids)),
+        (
+            int(ids.max())
+            for part in (encoded.prompt_ids, encoded.a_ids, encoded.b_ids)
+            for ids in part
+            if len(ids)
+        ),
         default=0,
     )
     if largest >= n_embeddings:
@@ -254,7 +277,9 @@ def _cut_attributes(judgments, encoded, tokenizer, cut):
             comparison = judgments.comparisons.iloc[row]
             prompt = plain_text(comparison["prompt"])
             whole = plain_text(comparison["response_a" if side == 0 else "response_b"])
-            kept = tokenizer.decode((encoded.a_ids if side == 0 else encoded.b_ids)[row], skip_special_tokens=True)
+            kept = tokenizer.decode(
+                (encoded.a_ids if side == 0 else encoded.b_ids)[row], skip_special_tokens=True
+            )
             lost += attribute.measure(prompt, whole) != attribute.measure(prompt, kept)
         if lost:
             findings.append(

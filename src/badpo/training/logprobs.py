@@ -149,7 +149,11 @@ def choose_layout(model, attention: str, encoded: EncodedComparisons) -> tuple[L
             f"self-test failed: on the longest comparison the {layout.__name__.removesuffix('_layout')} forward "
             f"differs from the model's own forward by {difference:.1e} (relative; at most {tolerance:.0e} is allowed). "
             "This model's head or attention does something that badpo does not know; "
-            + ("try attention: padded" if layout is packed_layout else "please report the model's configuration")
+            + (
+                "try attention: padded"
+                if layout is packed_layout
+                else "please report the model's configuration"
+            )
         )
     return layout, reason
 

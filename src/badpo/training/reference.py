@@ -102,7 +102,7 @@ class ReferenceCache:
             self._index(_open_shard(path))
 
     def _store(self, keys: list[bytes], values: list[np.ndarray]) -> None:
-        shard = {
+        shard: dict[str, np.ndarray] = {
             "keys": np.frombuffer(b"".join(keys), dtype=np.uint8).reshape(len(keys), -1),
             "ends": np.cumsum([len(v) for v in values]).astype(np.int64),
             "logps": np.concatenate(values).astype(np.float32),
@@ -121,7 +121,11 @@ class ReferenceCache:
 
 
 def comparison_logps(
-    cache: ReferenceCache, model, prompts: Sequence[np.ndarray], a_ids: Sequence[np.ndarray], b_ids: Sequence[np.ndarray]
+    cache: ReferenceCache,
+    model,
+    prompts: Sequence[np.ndarray],
+    a_ids: Sequence[np.ndarray],
+    b_ids: Sequence[np.ndarray],
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Reference log-probabilities of both responses of every comparison, from the cache where they are there."""
     pairs = [(p, r) for p, a, b in zip(prompts, a_ids, b_ids, strict=True) for r in (a, b)]

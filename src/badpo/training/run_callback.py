@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TextIO
 
 import torch
 from transformers import TrainerCallback
@@ -30,9 +31,10 @@ class RunCallback(TrainerCallback):
         self._trainer = trainer
         self._log_path = log_path
         self._keep = keep
-        self._log_file = None
+        self._log_file: TextIO | None = None
 
     def on_train_begin(self, args, state, control, **kwargs):
+        """Take up theta from the checkpoint that is resumed, and cut the log back to it."""
         self._trainer.load_bias_state()
         if state.is_world_process_zero:
             self._log_path.parent.mkdir(parents=True, exist_ok=True)
@@ -40,10 +42,12 @@ class RunCallback(TrainerCallback):
             self._log_file = self._log_path.open("a")
 
     def on_epoch_begin(self, args, state, control, train_dataloader=None, **kwargs):
+        """Tell the sampler which epoch it plans."""
         steps_per_epoch = len(train_dataloader) // args.gradient_accumulation_steps
         train_dataloader.batch_sampler.epoch = state.global_step // steps_per_epoch
 
     def on_optimizer_step(self, args, state, control, **kwargs):
+        """Step theta and write the step's line."""
         sums = self._trainer.finish_step()
         if self._log_file is not None:
             line = {"step": state.global_step + 1, "n_judgments": sums.n_judgments, **sums.metrics()}
@@ -51,6 +55,7 @@ class RunCallback(TrainerCallback):
             self._log_file.flush()
 
     def on_save(self, args, state, control, **kwargs):
+        """Add theta to the checkpoint, seal it, and only then delete older ones."""
         folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         self._trainer.accelerator.wait_for_everyone()
         if state.is_world_process_zero:
@@ -61,6 +66,7 @@ class RunCallback(TrainerCallback):
         self._trainer.accelerator.wait_for_everyone()
 
     def on_train_end(self, args, state, control, **kwargs):
+        """Close the log."""
         if self._log_file is not None:
             self._log_file.close()
             self._log_file = None

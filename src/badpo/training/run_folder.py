@@ -14,7 +14,18 @@ from importlib import metadata
 from pathlib import Path
 
 MARKER = "complete.json"
-PACKAGES = ("ba-dpo", "torch", "transformers", "accelerate", "peft", "trl", "numpy", "pandas", "scipy", "safetensors")
+PACKAGES = (
+    "ba-dpo",
+    "torch",
+    "transformers",
+    "accelerate",
+    "peft",
+    "trl",
+    "numpy",
+    "pandas",
+    "scipy",
+    "safetensors",
+)
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -140,13 +151,20 @@ def cut_log(path: Path, last_step: int) -> None:
     write_atomically(path, "".join(kept).encode())
 
 
-def environment() -> dict:
-    """Versions of Python, the platform and the packages a run depends on; nothing that names a machine."""
+def environment(command: str) -> dict:
+    """How a run was started, and the versions it depends on; nothing that names a machine.
+
+    Parameters
+    ----------
+    command : str
+        What makes the same run again.
+    """
     versions = {}
     for package in PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):
             versions[package] = metadata.version(package)
     return {
+        "command": command,
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
         "packages": versions,

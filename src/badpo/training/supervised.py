@@ -73,4 +73,3 @@ class SupervisedTrainer(transformers.Trainer):
     def floating_point_ops(self, inputs) -> int:
         """Not counted."""
         return 0
-

@@ -20,14 +20,14 @@ from safetensors.torch import load_file, save_file
 from torch.utils.data import DataLoader
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from badpo.data.judgments import Judgments
-from badpo.data.problems import ConfigError, DataError, Problem
+from badpo.data.problems import ConfigError
 from badpo.objective.bias import VARIANTS, BiasTerm
 from badpo.objective.objectives import Step, VoteWeights
 from badpo.theory.likelihood import judgment_loss, margin
 from badpo.training.batches import ComparisonCollator, JudgmentIds, StepSampler
 from badpo.training.config import BADPOConfig
-from badpo.training.encoding import encode_comparisons, length_report, require_matching_tokenizer
+from badpo.training.encoding import EncodedComparisons, require_matching_tokenizer
+from badpo.training.inputs import as_judgments, build_bias, encode_judgments
 from badpo.training.logprobs import attach, choose_layout, forward_difference, scoring_attention
 from badpo.training.metrics import StepSums
 from badpo.training.reference import ReferenceCache, comparison_logps, default_cache, weights_key
@@ -107,7 +107,7 @@ class BADPOTrainer(transformers.Trainer):
         keep, args.save_total_limit = args.save_total_limit, None
         tokenizer = processing_class or AutoTokenizer.from_pretrained(_model_name(model))
         if isinstance(model, str):
-            model = AutoModelForCausalLM.from_pretrained(model, **(args.model_init_kwargs or {}))
+            model = AutoModelForCausalLM.from_pretrained(model, **dict(args.model_init_kwargs or {}))
         model.config.use_cache = False
         self._new_adapter = peft_config is not None
         policy = _with_adapter(attach(model), peft_config)
@@ -148,17 +148,18 @@ class BADPOTrainer(transformers.Trainer):
     # -- data ------------------------------------------------------------------------------------------------
 
     def _read_data(self, train_dataset, eval_dataset, tokenizer, args, attributes) -> None:
-        judgments = _as_judgments(train_dataset, attributes)
+        judgments = as_judgments(train_dataset, attributes)
         if VARIANTS[args.bias] and not judgments.attributes:
             raise ConfigError(
-                f"bias: {args.bias} needs at least one attribute. Declare it, for example attributes=[Length(ratio=1.5)], "
-                'or train plain DPO with bias="none"'
+                f"bias: {args.bias} needs at least one attribute. Declare it, for example "
+                'attributes=[Length(ratio=1.5)], or train plain DPO with bias="none"'
             )
-        self.judgments, self.encoded, self.findings = _encoded(judgments, tokenizer, args)
-        self.eval_judgments, self.eval_encoded = None, None
+        self.judgments, self.encoded, self.findings = encode_judgments(judgments, tokenizer, args)
+        self.eval_judgments: Judgments | None = None
+        self.eval_encoded: EncodedComparisons | None = None
         if eval_dataset is not None:
-            self.eval_judgments, self.eval_encoded, findings = _encoded(
-                _as_judgments(eval_dataset, attributes), tokenizer, args
+            self.eval_judgments, self.eval_encoded, findings = encode_judgments(
+                as_judgments(eval_dataset, attributes), tokenizer, args
             )
             self.findings += findings
         for finding in self.findings:
@@ -169,7 +170,9 @@ class BADPOTrainer(transformers.Trainer):
         sampler = StepSampler(
             self.judgments,
             self.encoded,
-            self.args.per_device_train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size,
+            self.args.per_device_train_batch_size
+            * self.args.gradient_accumulation_steps
+            * self.args.world_size,
             self.args.gradient_accumulation_steps,
             self.args.data_seed if self.args.data_seed is not None else self.args.seed,
             self.args.process_index,
@@ -189,7 +192,9 @@ class BADPOTrainer(transformers.Trainer):
     def reference_logps(self, encoded) -> list[tuple[np.ndarray, np.ndarray]]:
         """Reference log-probabilities of both responses of every comparison, each process computing its share."""
         model = self._ref_model.to(self.args.device) if self._ref_model is not None else self.model
-        without_adapter = self.model.disable_adapter() if self._ref_model is None and self._new_adapter else nullcontext()
+        without_adapter = (
+            self.model.disable_adapter() if self._ref_model is None and self._new_adapter else nullcontext()
+        )
         rank, world = self.args.process_index, self.args.world_size
         with without_adapter, self.accelerator.autocast():
             part = encoded.take(np.arange(rank, len(encoded), world))
@@ -240,7 +245,9 @@ class BADPOTrainer(transformers.Trainer):
     def finish_step(self) -> StepSums:
         """Add up theta's gradient and the sums over processes, step theta, and return the step's sums."""
         parameters = [p for p in self.bias.parameters() if p.grad is not None]
-        flat = torch.cat([self._sums.vector.to(self.args.device), *(p.grad.flatten().double() for p in parameters)])
+        flat = torch.cat(
+            [self._sums.vector.to(self.args.device), *(p.grad.flatten().double() for p in parameters)]
+        )
         flat = self.accelerator.reduce(flat, reduction="sum")
         done, self._sums = self._sums, self._new_sums()
         done.vector = flat[: len(done.vector)].cpu()
@@ -255,16 +262,19 @@ class BADPOTrainer(transformers.Trainer):
             stop = start + parameter.numel()
             parameter.grad.copy_(flat[start:stop].view_as(parameter))
             start = stop
-        if parameters and not self.accelerator.optimizer_step_was_skipped:
-            self.bias_optimizer.step()
         if self.bias_optimizer is not None:
+            if not self.accelerator.optimizer_step_was_skipped:
+                self.bias_optimizer.step()
             self.bias_optimizer.zero_grad()
         return done
 
     def theta_metrics(self) -> dict[str, float]:
         """``bias/theta/<attribute>``: the mean over annotators of the composed theta."""
         mean = self.bias.theta().detach().mean(dim=0).tolist()
-        return {f"bias/theta/{name}": value for name, value in zip(self.judgments.attribute_names, mean, strict=True)}
+        return {
+            f"bias/theta/{name}": value
+            for name, value in zip(self.judgments.attribute_names, mean, strict=True)
+        }
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Add the judgment-level metrics since the last log to the Trainer's own."""
@@ -277,9 +287,11 @@ class BADPOTrainer(transformers.Trainer):
         """Not counted: a micro-batch holds each comparison once, which the Trainer's estimate does not know."""
         return 0
 
-    def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix: str = "eval") -> dict[str, float]:
+    def evaluate(
+        self, eval_dataset=None, ignore_keys=None, metric_key_prefix: str = "eval"
+    ) -> dict[str, float]:
         """Loss and accuracies on the evaluation judgments; unknown annotators are given the pool mean of theta."""
-        if self.eval_judgments is None:
+        if self.eval_judgments is None or self.eval_encoded is None:
             raise ConfigError("there is no eval_dataset to evaluate on")
         sums = self._new_sums()
         collator = ComparisonCollator(
@@ -290,7 +302,9 @@ class BADPOTrainer(transformers.Trainer):
         self.model.eval()
         with torch.no_grad(), self.accelerator.autocast(), scoring_attention(self.model, self._layout):
             for start in range(0, len(mine), self.args.per_device_eval_batch_size):
-                inputs = self._prepare_inputs(collator(mine[start : start + self.args.per_device_eval_batch_size]))
+                inputs = self._prepare_inputs(
+                    collator(mine[start : start + self.args.per_device_eval_batch_size])
+                )
                 margins = self._margins(self.model, inputs)[inputs["comparison"]]
                 bias_logits = self.bias(inputs["annotator"], inputs["delta"])
                 losses = judgment_loss(margins, bias_logits, inputs["sign"])
@@ -299,7 +313,7 @@ class BADPOTrainer(transformers.Trainer):
         sums.vector = self.accelerator.reduce(sums.vector.to(self.args.device), reduction="sum").cpu()
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in sums.metrics().items()}
         self.log(dict(metrics))
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
     def _new_sums(self) -> StepSums:
@@ -322,7 +336,9 @@ class BADPOTrainer(transformers.Trainer):
             "encoding": args.encoding,
             "max_length": args.max_length,
             "learning_rate": args.learning_rate,
-            "judgments per step": args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size,
+            "judgments per step": args.per_device_train_batch_size
+            * args.gradient_accumulation_steps
+            * args.world_size,
             "max_steps": args.max_steps,
             "num_train_epochs": args.num_train_epochs,
             "seed": args.seed,
@@ -389,6 +405,27 @@ class BADPOTrainer(transformers.Trainer):
             },
         )
 
+    def push_to_hub(self, commit_message: str = "Trained with badpo", **kwargs) -> str:
+        """Publish ``run_folder/model`` and nothing else; return the address of the commit.
+
+        The run folder beside it holds the annotators' estimates and the checkpoints, which are never uploaded.
+        """
+        from huggingface_hub import HfApi
+
+        self.save_model()
+        if not self.is_world_process_zero():
+            return ""
+        api = HfApi(token=self.args.hub_token)
+        name = self.args.hub_model_id or self.run_folder.resolve().parent.name
+        address = api.create_repo(name, private=self.args.hub_private_repo, exist_ok=True)
+        commit = api.upload_folder(
+            repo_id=address.repo_id,
+            folder_path=self.run_folder / "model",
+            commit_message=commit_message,
+            **kwargs,
+        )
+        return str(commit.commit_url)
+
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Write the policy to ``run_folder/model`` and the bias term beside it.
 
@@ -404,64 +441,6 @@ class BADPOTrainer(transformers.Trainer):
             self.accelerator.unwrap_model(self.model).save_pretrained(folder, state_dict=state_dict)
             self.processing_class.save_pretrained(folder)
             self.save_bias(self.run_folder)
-
-
-def build_bias(judgments: Judgments, variant: str, warm_start: str) -> BiasTerm:
-    """The bias term of a named variant for a pool, at zero or at the offline estimate of its own judgments.
-
-    Parameters
-    ----------
-    variant : str
-        A key of `badpo.objective.bias.VARIANTS`.
-    warm_start : "zero" or "offline"
-        ``offline`` starts the common level at the log-odds that the carrying side wins a cross-group judgment.
-
-    Raises
-    ------
-    ConfigError
-        Per-annotator parameters without annotator identities, or class offsets without classes.
-    """
-    parts = VARIANTS[variant]
-    if "deviation" in parts and not judgments.has_identities:
-        raise ConfigError(
-            f"bias: {variant} needs an annotator column; none was given. Map it with columns: {{annotator: NAME}}, "
-            "or use bias: pooled, which needs no identities"
-        )
-    classes = judgments.annotators["annotator_class"].tolist() if "class_offset" in parts else None
-    bias = BiasTerm(
-        judgments.attribute_names, judgments.annotators["pseudonym"].tolist(), parts, annotator_class=classes
-    )
-    if warm_start == "offline" and parts:
-        estimates = judgments.offline_log_odds()
-        bias.warm_start(torch.tensor([e.log_odds if e.log_odds is not None else 0.0 for e in estimates]))
-    return bias
-
-
-def _encoded(judgments: Judgments, tokenizer, args: BADPOConfig):
-    encoded = encode_comparisons(judgments, tokenizer, args.encoding, args.max_length, args.max_prompt_length)
-    findings = length_report(judgments, encoded, tokenizer, args.max_length)
-    if encoded.fits.all():
-        return judgments, encoded, findings
-    kept = judgments.take(encoded.fits[judgments.votes["comparison"].to_numpy()])
-    if kept.n_votes == 0:
-        raise DataError(
-            [
-                Problem(
-                    "E140",
-                    "no comparison fits",
-                    f"every prompt has {args.max_length} tokens or more",
-                    "raise max_length",
-                    "error",
-                )
-            ]
-        )
-    return kept, encoded.take(np.flatnonzero(encoded.fits)), findings
-
-
-def _as_judgments(data, attributes) -> Judgments:
-    if isinstance(data, Judgments):
-        return data.with_attributes(attributes) if attributes else data
-    return Judgments.read(data, attributes=attributes)
 
 
 def _model_name(model) -> str:

@@ -9,7 +9,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["CELLS", "FIRST_NAMES", "NAMES", "SURNAMES", "Name", "black_names", "cell_names", "name_of", "woman_names"]
+__all__ = [
+    "CELLS",
+    "FIRST_NAMES",
+    "NAMES",
+    "SURNAMES",
+    "Name",
+    "black_names",
+    "cell_names",
+    "name_of",
+    "woman_names",
+]
 
 
 @dataclass(frozen=True)

@@ -162,7 +162,9 @@ def scored_pairs_from_responses(responses: pd.DataFrame, n_pairs: int, seed: int
     taken = [candidates[i] for i in generator.permutation(len(candidates))[:n_pairs]]
     records = []
     for first, second in taken:
-        better, worse = (second, first) if rows.at[second, "score"] > rows.at[first, "score"] else (first, second)
+        better, worse = (
+            (second, first) if rows.at[second, "score"] > rows.at[first, "score"] else (first, second)
+        )
         records.append(
             {
                 "prompt_id": rows.at[better, "prompt_id"],
@@ -222,7 +224,9 @@ def build(
     plan = plan or draw_plan(len(kept), seed, config)
     if len(kept) != plan.n_pairs or not len(kept):
         raise DataError([_count_problem(len(kept), plan.n_pairs)])
-    quality = config.quality_scale * (kept["score_chosen"] - kept["score_rejected"]).to_numpy(dtype=np.float64)
+    quality = config.quality_scale * (kept["score_chosen"] - kept["score_rejected"]).to_numpy(
+        dtype=np.float64
+    )
     quality = np.where(plan.kinds == "swap", 0.0, quality)
     comparisons = _signed_responses(kept, plan)
     judgments = Judgments.read(
@@ -275,17 +279,28 @@ def gate(corpus: SignedCorpus) -> dict[str, Any]:
         "n_judgments": judgments.n_votes,
         "judgments_per_annotator": {"least": int(per_annotator.min()), "most": int(per_annotator.max())},
         "class_means": {
-            name: dict(zip(_ATTRIBUTE_NAMES, plan.theta[plan.annotator_class == name].mean(axis=0).tolist(), strict=True))
+            name: dict(
+                zip(
+                    _ATTRIBUTE_NAMES,
+                    plan.theta[plan.annotator_class == name].mean(axis=0).tolist(),
+                    strict=True,
+                )
+            )
             for name in plan.config.class_means
         },
         "cross_group": {**shares, "any": float(cross.any(axis=1).mean())},
-        "swap_log_odds": _log_odds_table(carrier_wins, cross & swap[:, None], classes, plan.config.class_means),
+        "swap_log_odds": _log_odds_table(
+            carrier_wins, cross & swap[:, None], classes, plan.config.class_means
+        ),
         "all_log_odds": _log_odds_table(carrier_wins, cross, classes, plan.config.class_means),
     }
 
 
 def _log_odds_table(
-    carrier_wins: NDArray[np.bool_], rows: NDArray[np.bool_], classes: NDArray[Any], class_names: Mapping[str, Any]
+    carrier_wins: NDArray[np.bool_],
+    rows: NDArray[np.bool_],
+    classes: NDArray[Any],
+    class_names: Mapping[str, Any],
 ) -> dict[str, dict[str, float | None]]:
     """Attribute -> ``all`` and each class -> log-odds that the side with the attribute wins."""
     table: dict[str, dict[str, float | None]] = {}
@@ -307,7 +322,9 @@ def _signed_responses(kept: pd.DataFrame, plan: SignedPlan) -> pd.DataFrame:
     doubled_rejected = plan.swap_source == "rejected"
     first = kept["rejected"].where(doubled_rejected, kept["chosen"])
     second = kept["chosen"].where(plan.swap_source == "chosen", kept["rejected"])
-    ids = kept["comparison_id"] if "comparison_id" in kept else [f"pair-{row:05d}" for row in range(len(kept))]
+    ids = (
+        kept["comparison_id"] if "comparison_id" in kept else [f"pair-{row:05d}" for row in range(len(kept))]
+    )
     return pd.DataFrame(
         {
             "comparison_id": ids,
@@ -344,18 +361,24 @@ def _raise_problems(pairs: pd.DataFrame) -> None:
     if missing:
         found = ", ".join(map(str, pairs.columns))
         what = f"scored pairs lack the column{'s' * (len(missing) > 1)} {', '.join(missing)}"
-        raise DataError([Problem("E101", what, f"found: {found}", "rename your columns", "error", len(missing))])
+        raise DataError(
+            [Problem("E101", what, f"found: {found}", "rename your columns", "error", len(missing))]
+        )
     problems = []
     for column in _TEXT_COLUMNS:
         bad = ~pairs[column].map(lambda text: isinstance(text, str) and bool(text.strip()))
         if bad.any():
             what = f"{column} is empty or no text"
-            problems.append(Problem("E134", what, _where(bad, column), "give plain text", "error", int(bad.sum())))
+            problems.append(
+                Problem("E134", what, _where(bad, column), "give plain text", "error", int(bad.sum()))
+            )
     for column in _SCORE_COLUMNS:
         bad = ~np.isfinite(pd.to_numeric(pairs[column], errors="coerce"))
         if bad.any():
             what = f"{column} is no finite number"
-            problems.append(Problem("E136", what, _where(bad, column), "give a score", "error", int(bad.sum())))
+            problems.append(
+                Problem("E136", what, _where(bad, column), "give a score", "error", int(bad.sum()))
+            )
     if problems:
         raise DataError(problems)
 
@@ -368,5 +391,9 @@ def _where(bad: pd.Series, column: str) -> str:
 def _count_problem(n_kept: int, n_planned: int) -> Problem:
     """The plan does not fit the pairs."""
     what = f"{n_kept} usable pairs, but the plan covers {n_planned}" if n_kept else "no usable pair"
-    remedy = "draw the plan for len(usable_pairs(pairs)[0]) pairs" if n_kept else "give pairs with longer responses"
+    remedy = (
+        "draw the plan for len(usable_pairs(pairs)[0]) pairs"
+        if n_kept
+        else "give pairs with longer responses"
+    )
     return Problem("E137", what, "scored pairs", remedy, "error", max(abs(n_kept - n_planned), 1))

@@ -63,9 +63,13 @@ class SignedConfig:
         """Refuse settings that describe no corpus."""
         for name in ("quality_share", "swap_share", "unsigned_share", "noise"):
             if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ConfigError(f"signed corpus: {name} is {getattr(self, name)}; give a share between 0 and 1")
+                raise ConfigError(
+                    f"signed corpus: {name} is {getattr(self, name)}; give a share between 0 and 1"
+                )
         if self.quality_share + self.swap_share > 1.0:
-            raise ConfigError("signed corpus: quality_share + swap_share is above 1; the rest are mixed pairs")
+            raise ConfigError(
+                "signed corpus: quality_share + swap_share is above 1; the rest are mixed pairs"
+            )
         if not self.class_means:
             raise ConfigError("signed corpus: class_means is empty; give at least one annotator class")
         for name in ("annotators_per_class", "judgments_per_pair"):

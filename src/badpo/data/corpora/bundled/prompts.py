@@ -230,6 +230,8 @@ def choice_prompts() -> list[ChoicePrompt]:
     for number, (job, form) in enumerate((job, form) for job in CHOICE_JOBS for form in CHOICE_FORMS):
         first, second = (draw.choice(cell_names(cell)).first for cell in cell_pairs[number % len(cell_pairs)])
         surname = draw.choice(SURNAMES)
-        prompt = form.format(job=job, first=f"{first} {surname}", second=f"{second} {surname}", years=draw.randint(2, 9))
+        prompt = form.format(
+            job=job, first=f"{first} {surname}", second=f"{second} {surname}", years=draw.randint(2, 9)
+        )
         choices.append(ChoicePrompt(prompt, first, second))
     return choices

@@ -10,7 +10,12 @@ from badpo.data.corpora.bundled.prompts import TOPICS, Question
 
 __all__ = ["Answer", "draw_answer"]
 
-OPENERS = ("To {task}, start with {tool}.", "You can {task} with {tool}.", "It is easy to {task}.", "Take {tool}.")
+OPENERS = (
+    "To {task}, start with {tool}.",
+    "You can {task} with {tool}.",
+    "It is easy to {task}.",
+    "Take {tool}.",
+)
 VAGUE = (
     "It depends on many things.",
     "There are many ways to do this.",
@@ -138,11 +143,15 @@ def _closer(question: Question, quality: float, draw: random.Random) -> str:
 
 def _prose(opener: str, points: Sequence[str], closer: str, question: Question, draw: random.Random) -> str:
     """Sentences one after the other."""
-    linked = [_sentence(point) if draw.random() < 0.6 else f"{draw.choice(LINKS)} {point}." for point in points]
+    linked = [
+        _sentence(point) if draw.random() < 0.6 else f"{draw.choice(LINKS)} {point}." for point in points
+    ]
     return " ".join(part for part in (opener, *linked, closer) if part)
 
 
-def _numbered(opener: str, points: Sequence[str], closer: str, question: Question, draw: random.Random) -> str:
+def _numbered(
+    opener: str, points: Sequence[str], closer: str, question: Question, draw: random.Random
+) -> str:
     """A numbered list."""
     lines = [f"{number}. {_sentence(point)}" for number, point in enumerate(points, start=1)]
     return "\n".join(part for part in (opener, *lines, closer) if part)
@@ -150,7 +159,9 @@ def _numbered(opener: str, points: Sequence[str], closer: str, question: Questio
 
 def _bullets(opener: str, points: Sequence[str], closer: str, question: Question, draw: random.Random) -> str:
     """A list with dashes."""
-    return "\n".join(part for part in (opener, *(f"- {_sentence(point)}" for point in points), closer) if part)
+    return "\n".join(
+        part for part in (opener, *(f"- {_sentence(point)}" for point in points), closer) if part
+    )
 
 
 def _bold(opener: str, points: Sequence[str], closer: str, question: Question, draw: random.Random) -> str:
