@@ -25,6 +25,7 @@ from badpo.data.judgments import Judgments
 from badpo.experiments.arms import ARMS
 from badpo.experiments.run import majority_responses
 from badpo.experiments.signed_suite import (
+    SUPERVISED_FIELDS,
     SuiteSettings,
     Ticker,
     finish,
@@ -105,7 +106,7 @@ def length_stage(out: Path) -> LengthStage:
     texts = [*majority_responses(train), *judgments.comparisons["prompt"].unique()]
     tokenizer = build_tokenizer(texts, vocab_size=VOCABULARY)
     folder = out / "reference"
-    key = run_key({"data": judgments.fingerprint()}, settings)
+    key = run_key({"data": judgments.fingerprint()}, settings, SUPERVISED_FIELDS)
     if not is_done(folder, key):
         model = build_model(tokenizer, seed=0, **SMALL)
         pairs = encode_responses(

@@ -193,9 +193,11 @@ def test_wrong_usage_leaves_with_2(arguments):
             "No space left on device: runs/a/model",
         ),
         (RuntimeError("it broke"), 1, "RuntimeError: it broke"),
+        (ModuleNotFoundError("no torch", name="torch"), 2, 'pip install "ba-dpo[train]"'),
+        (ModuleNotFoundError("no scipy", name="scipy"), 1, "ModuleNotFoundError: no scipy"),
         (type("OutOfMemoryError", (RuntimeError,), {})("CUDA"), 1, "E180 out of memory"),
     ],
-    ids=["config", "data", "disk", "other", "memory"],
+    ids=["config", "data", "disk", "other", "extra", "module", "memory"],
 )
 @pytest.mark.parametrize("flag", ["", "--debug", "--json"])
 def test_an_error_is_one_message_and_a_code(monkeypatch, error, code, message, flag):

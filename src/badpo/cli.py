@@ -24,6 +24,7 @@ from badpo.cli_parsing import parsed_attribute, parsed_flags, parsed_pairs, pars
 from badpo.cli_printing import as_lines, as_table, as_text, print_json, terminal_progress
 
 EXIT_FAILED, EXIT_USAGE, EXIT_DATA = 1, 2, 3
+TRAIN_PACKAGES = ("torch", "transformers", "accelerate", "peft", "trl", "safetensors", "datasets")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
@@ -125,6 +126,8 @@ def _verdict(error: Exception) -> tuple[int, list[str]]:
         return EXIT_DATA, [str(error)]
     if isinstance(error, ConfigError):
         return EXIT_USAGE, str(error).splitlines()
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in TRAIN_PACKAGES:
+        return EXIT_USAGE, [f'this needs {error.name}, which is not installed: pip install "ba-dpo[train]"']
     if type(error).__name__ == "OutOfMemoryError":
         return EXIT_FAILED, [
             "E180 out of memory on the device",

@@ -75,6 +75,25 @@ class SuiteSettings:
     command: str = "badpo demo"
 
 
+SUPERVISED_FIELDS = (
+    "held_out",
+    "sft_steps",
+    "sft_batch_size",
+    "sft_learning_rate",
+    "max_length",
+    "max_prompt_length",
+)
+PREFERENCE_FIELDS = (
+    "steps",
+    "judgments_per_step",
+    "learning_rate",
+    "bias_learning_rate",
+    "beta",
+    "max_length",
+    "max_prompt_length",
+)
+
+
 def run_suite(
     corpus: signed.SignedCorpus,
     signing_prompts: Sequence[str],
@@ -136,9 +155,8 @@ def fit_reference(
     lean arrives through the preference stage.
     """
     train, held_out = corpus.judgments.split(settings.held_out, seed=0)
-    key = run_key(
-        {"corpus": corpus.judgments.fingerprint(), "start": weights_key(start_model, "fp32")}, settings
-    )
+    facts = {"corpus": corpus.judgments.fingerprint(), "start": weights_key(start_model, "fp32")}
+    key = run_key(facts, settings, SUPERVISED_FIELDS)
     if not is_done(folder, key):
         pairs = encode_responses(
             list(train.comparisons["prompt"]),
@@ -220,15 +238,8 @@ def train_policy(
     An interrupted run is continued from its newest whole checkpoint.
     """
     judgments = arm_judgments(arm, train, seed)
-    key = run_key(
-        {
-            "data": judgments.fingerprint(),
-            "reference": str(weights_of(reference)),
-            "seed": seed,
-            **asdict(arm),
-        },
-        settings,
-    )
+    facts = {"data": judgments.fingerprint(), "reference": weights_of(reference), "seed": seed, **asdict(arm)}
+    key = run_key(facts, settings, PREFERENCE_FIELDS)
     if not is_done(folder, key):
         trainer = BADPOTrainer(
             AutoModelForCausalLM.from_pretrained(reference),
@@ -286,11 +297,18 @@ def arm_judgments(arm: Arm, judgments: Judgments, seed: int) -> Judgments:
     return judgments
 
 
-def run_key(facts: dict, settings: SuiteSettings) -> str:
-    """What a run is known by: a hash of everything that decides its figures."""
-    content = json.dumps(
-        {**facts, "settings": asdict(replace(settings, arms=(), command=""))}, sort_keys=True
-    )
+def run_key(facts: dict, settings: SuiteSettings, fields: Sequence[str]) -> str:
+    """What a run is known by: a hash of everything that decides its figures.
+
+    Parameters
+    ----------
+    facts : dict
+        Data, start model, method and seed.
+    settings : SuiteSettings
+    fields : sequence of str
+        The settings that this stage reads.
+    """
+    content = json.dumps({**facts, **{name: getattr(settings, name) for name in fields}}, sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 

@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 
-from badpo.training.packing import plan_pack
 from badpo.training.tree_plan import TreePlan
 
 TREE_ATTENTION = "badpo_tree"
@@ -176,44 +175,6 @@ def tree_attention_forward(
         )
     query, key, value = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
     return tree_plan.attend(query, key, value, scaling)[None], None
-
-
-def packing_error(decoder, prompt_ids: np.ndarray, a_ids: np.ndarray, b_ids: np.ndarray) -> float:
-    """How far the packed forward of one comparison is from the plain forward of its two sequences.
-
-    Run it once on the longest comparison before training: a window, a bias or a recurrence that the
-    configuration does not name shows only there.
-
-    Parameters
-    ----------
-    decoder : transformers model without its language-model head, not yet wrapped by DDP or FSDP
-    prompt_ids, a_ids, b_ids : int arrays
-
-    Returns
-    -------
-    float
-        Largest difference between the hidden states that predict scored tokens, relative to the largest of
-        them. About 1e-6 in fp32 and 1e-2 in bf16 where the two agree.
-    """
-    pack = plan_pack([(prompt_ids, a_ids, b_ids)])
-    n_skipped = len(prompt_ids) + int(pack.first_scored[0]) - 1
-    device = next(decoder.parameters()).device
-    was_training = decoder.training
-    decoder.eval()
-    try:
-        with torch.no_grad():
-            packed = tree_hidden_states(
-                decoder, {k: torch.from_numpy(v).to(device) for k, v in vars(pack).items()}
-            )
-            plain = []
-            for response_ids in (a_ids, b_ids):
-                ids = torch.from_numpy(np.concatenate([prompt_ids, response_ids[:-1]])).to(device)
-                plain.append(decoder(input_ids=ids[None], use_cache=False).last_hidden_state[0, n_skipped:])
-    finally:
-        decoder.train(was_training)
-    expected = torch.cat(plain).float()
-    difference = packed[torch.from_numpy(pack.head_index).to(device)].float() - expected
-    return float(difference.abs().max() / expected.abs().max())
 
 
 def unsupported_reason(config, longest: int | None = None) -> str | None:

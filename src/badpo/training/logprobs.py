@@ -140,9 +140,18 @@ def choose_layout(model, attention: str, encoded: EncodedComparisons) -> tuple[L
     ConfigError
         The layout does not give the log-probabilities of the model's own forward.
     """
-    reason = unsupported_reason(model.config) if attention == "packed" else None
-    layout = packed_layout if attention == "packed" and reason is None else padded_layout
-    difference = forward_difference(model, layout, encoded)
+    layout, reason = padded_layout, None
+    if attention == "packed":
+        longest = int((encoded.n_tokens * encoded.fits).max())
+        reason = unsupported_reason(model.config, longest)
+        layout = padded_layout if reason else packed_layout
+    try:
+        difference = forward_difference(model, layout, encoded)
+    except (RuntimeError, ValueError) as error:
+        if layout is padded_layout:
+            raise
+        layout, reason = padded_layout, str(error)
+        difference = forward_difference(model, layout, encoded)
     tolerance = 1e-4 if next(model.parameters()).dtype == torch.float32 else 5e-2
     if not difference < tolerance:
         raise ConfigError(

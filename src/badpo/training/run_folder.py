@@ -101,7 +101,7 @@ def checkpoints(folder: Path) -> list[Path]:
 
 def newest_complete(folder: Path) -> tuple[Path | None, list[str]]:
     """The newest whole checkpoint, and why each newer one was passed over."""
-    passed_over = []
+    passed_over: list[str] = []
     for path in checkpoints(folder):
         reason = damage(path)
         if reason is None:

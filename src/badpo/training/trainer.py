@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch.utils.data import DataLoader
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
 from badpo.objective.bias import VARIANTS, BiasTerm
 from badpo.objective.objectives import Step, VoteWeights
@@ -107,7 +108,7 @@ class BADPOTrainer(transformers.Trainer):
         keep, args.save_total_limit = args.save_total_limit, None
         tokenizer = processing_class or AutoTokenizer.from_pretrained(_model_name(model))
         if isinstance(model, str):
-            model = AutoModelForCausalLM.from_pretrained(model, **dict(args.model_init_kwargs or {}))
+            model = AutoModelForCausalLM.from_pretrained(model, **_keywords(args.model_init_kwargs))
         model.config.use_cache = False
         self._new_adapter = peft_config is not None
         policy = _with_adapter(attach(model), peft_config)
@@ -443,6 +444,10 @@ class BADPOTrainer(transformers.Trainer):
             self.save_bias(self.run_folder)
 
 
+def _keywords(given: dict | str | None) -> dict:
+    return json.loads(given) if isinstance(given, str) else given or {}
+
+
 def _model_name(model) -> str:
     return model if isinstance(model, str) else model.config._name_or_path
 
@@ -450,6 +455,11 @@ def _model_name(model) -> str:
 def _with_adapter(model, peft_config):
     if peft_config is None:
         return model
+    if peft_config.is_prompt_learning:
+        raise ConfigError(
+            "prompt tuning puts virtual tokens before every sequence, which the scoring forward does not know; "
+            "use LoRA, or train all weights"
+        )
     from peft import get_peft_model
 
     return get_peft_model(model, peft_config)
