@@ -164,14 +164,7 @@ def make_trainer(recipe: Recipe) -> tuple[BADPOTrainer, Judgments]:
 def read_judgments(recipe: Recipe) -> tuple[Judgments, Judgments]:
     """The training judgments and the held-out ones of a recipe, split by prompt."""
     data = recipe.data
-    judgments = Judgments.read(
-        data.dataset_name,
-        columns=dict(data.columns),
-        attributes=[attribute_from_config(dict(config)) for config in recipe.attributes],
-        ties=data.ties,
-        annotators_missing=data.annotators_missing,
-        repeated=data.repeated,
-    )
+    judgments = data.read([attribute_from_config(dict(config)) for config in recipe.attributes])
     return judgments.split(data.held_out, data.split_seed)
 
 

@@ -43,8 +43,8 @@ class SuiteSettings:
         Share of prompts held out, split by prompt.
     sft_steps, sft_batch_size, sft_learning_rate
         The supervised stage; batches count responses.
-    steps, judgments_per_step, learning_rate, bias_learning_rate, beta
-        The preference stage.
+    steps, warmup, judgments_per_step, learning_rate, bias_learning_rate, beta
+        The preference stage; ``warmup`` is the share of steps in which the policy's rate rises.
     max_length, max_prompt_length : int
         In tokens, of the paper's encoding.
     max_new_tokens : int
@@ -62,6 +62,7 @@ class SuiteSettings:
     sft_batch_size: int = 32
     sft_learning_rate: float = 3e-3
     steps: int = 1000
+    warmup: float = 0.1
     judgments_per_step: int = 32
     learning_rate: float = 5e-4
     bias_learning_rate: float = 2e-2
@@ -85,6 +86,7 @@ SUPERVISED_FIELDS = (
 )
 PREFERENCE_FIELDS = (
     "steps",
+    "warmup",
     "judgments_per_step",
     "learning_rate",
     "bias_learning_rate",
@@ -275,7 +277,7 @@ def arm_arguments(arm: Arm, settings: SuiteSettings, seed: int, folder: Path, ca
         learning_rate=settings.learning_rate,
         bias_learning_rate=settings.bias_learning_rate,
         lr_scheduler_type="cosine",
-        warmup_steps=0.1,
+        warmup_steps=settings.warmup,
         gradient_checkpointing=False,
         reference_cache=str(cache),
         save_strategy="steps",

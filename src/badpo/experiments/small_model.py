@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
+    from transformers import PreTrainedTokenizerFast, LlamaForCausalLM
 
 __all__ = ["CHAT_TEMPLATE", "build_model", "build_tokenizer"]
 
@@ -86,8 +86,8 @@ def build_model(
     n_heads: int = 4,
     intermediate_size: int = 320,
     max_positions: int = 512,
-) -> Qwen2ForCausalLM:
-    """Qwen2 model with random weights, built from a configuration, in fp32.
+) -> LlamaForCausalLM:
+    """Llama model with random weights, built from a configuration, in fp32.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ def build_model(
 
     Returns
     -------
-    Qwen2ForCausalLM
+    LlamaForCausalLM
         The model, in evaluation mode.
 
     Examples
@@ -114,9 +114,9 @@ def build_model(
     (True, True)
     """
     import torch
-    from transformers import Qwen2Config, Qwen2ForCausalLM
+    from transformers import LlamaConfig, LlamaForCausalLM
 
-    config = Qwen2Config(
+    config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=hidden_size,
         intermediate_size=intermediate_size,
@@ -133,5 +133,5 @@ def build_model(
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = Qwen2ForCausalLM(config)
+        model = LlamaForCausalLM(config)
     return model.float().eval()

@@ -50,6 +50,13 @@ class EncodedComparisons:
         triples = zip(self.prompt_ids, self.a_ids, self.b_ids, strict=True)
         return np.array([2 * len(p) + len(a) + len(b) for p, a, b in triples], dtype=np.int64)
 
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest prompt with one response, among the comparisons that fit."""
+        triples = zip(self.prompt_ids, self.a_ids, self.b_ids, strict=True)
+        lengths = np.array([len(p) + max(len(a), len(b)) for p, a, b in triples], dtype=np.int64)
+        return int((lengths * self.fits).max())
+
     def identical(self) -> np.ndarray:
         """True where both responses have the same token ids, so that the margin is always 0."""
         return np.array(

@@ -142,8 +142,7 @@ def choose_layout(model, attention: str, encoded: EncodedComparisons) -> tuple[L
     """
     layout, reason = padded_layout, None
     if attention == "packed":
-        longest = int((encoded.n_tokens * encoded.fits).max())
-        reason = unsupported_reason(model.config, longest)
+        reason = unsupported_reason(model.config, encoded.longest)
         layout = padded_layout if reason else packed_layout
     try:
         difference = forward_difference(model, layout, encoded)

@@ -108,7 +108,8 @@ class BADPOTrainer(transformers.Trainer):
         keep, args.save_total_limit = args.save_total_limit, None
         tokenizer = processing_class or AutoTokenizer.from_pretrained(_model_name(model))
         if isinstance(model, str):
-            model = AutoModelForCausalLM.from_pretrained(model, **_keywords(args.model_init_kwargs))
+            options = {"trust_remote_code": args.trust_remote_code, **_keywords(args.model_init_kwargs)}
+            model = AutoModelForCausalLM.from_pretrained(model, **options)
         model.config.use_cache = False
         self._new_adapter = peft_config is not None
         policy = _with_adapter(attach(model), peft_config)
