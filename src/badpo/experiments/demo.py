@@ -31,6 +31,7 @@ def run_demo(
     model: str | None = None,
     pairs: Path | None = None,
     settings: SuiteSettings | None = None,
+    config: signed.SignedConfig | None = None,
 ) -> list[dict]:
     """Reference, DPO, pooled and shared-mean on a signed corpus; run folders, summaries and ``report.html``.
 
@@ -48,6 +49,8 @@ def run_demo(
         JSONL; None is the bundled corpus.
     settings : SuiteSettings or None
         None uses those of the demo.
+    config : SignedConfig or None
+        How the votes are drawn; None is the paper's recipe.
 
     Returns
     -------
@@ -56,7 +59,7 @@ def run_demo(
     """
     started = time.perf_counter()
     scored, signing_prompts = bundled_material() if pairs is None else own_material(pairs)
-    plan = signed.draw_plan(len(scored), seed=DATA_SEED)
+    plan = signed.draw_plan(len(scored), seed=DATA_SEED, config=config)
     corpus = signed.build(scored, plan)
     if model is None:
         tokenizer = build_tokenizer(tokenizer_texts(scored, signing_prompts))

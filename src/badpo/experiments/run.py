@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import logging
+import math
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 import yaml
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainingArguments
 
 from badpo.data.attributes import attribute_from_config, plain_text
+from badpo.data.checks import check
 from badpo.data.judgments import Judgments
-from badpo.data.problems import ConfigError, Problem
+from badpo.data.problems import ConfigError, DataError, Problem
 from badpo.results.model_card import model_card
-from badpo.training.encoding import encode_responses
+from badpo.training.encoding import require_matching_tokenizer
+from badpo.training.inputs import encode_judgments
 from badpo.training.recipe import Recipe
-from badpo.training.run_folder import environment, write_atomically, write_json
+from badpo.training.recipe_blocks import ModelChoice
+from badpo.training.reference import Pair
+from badpo.training.run_folder import changed_facts, environment, write_atomically, write_json
 from badpo.training.supervised import SupervisedTrainer
 from badpo.training.trainer import BADPOTrainer
+
+logger = logging.getLogger(__name__)
 
 BYTES_PER_TRAINED_PARAMETER = 16  # fp32 weight, gradient and two Adam moments
 BYTES_PER_LAYER_ACTIVATION = (
@@ -33,6 +46,8 @@ class Plan:
     Attributes
     ----------
     run_folder : str
+    reference : str
+        What the run starts from and is held to, in words.
     n_judgments, n_comparisons, n_annotators, n_held_out : int
     n_steps : int
         Optimizer steps.
@@ -45,9 +60,11 @@ class Plan:
         Largest relative difference, over the longest comparison, between the scoring forward and the model's
         own forward with theta at zero. About 1e-6 in fp32.
     findings : tuple of Problem
+        What is legal in the table and still worth knowing, and what the length limit costs.
     """
 
     run_folder: str
+    reference: str
     n_judgments: int
     n_comparisons: int
     n_annotators: int
@@ -64,6 +81,7 @@ class Plan:
         """The plan for people, one fact per line."""
         return [
             f"run         {self.run_folder}",
+            f"reference   {self.reference}",
             f"judgments   {self.n_judgments:,} on {self.n_comparisons:,} comparisons by {self.n_annotators:,} "
             f"annotators; {self.n_held_out:,} judgments held out",
             f"steps       {self.n_steps:,}",
@@ -88,29 +106,48 @@ def arm_name(bias: str, warm_start: str) -> str:
 
 
 def plan_run(recipe: Recipe) -> Plan:
-    """Everything a run would start with: data read, tokens counted, memory estimated, forward tested."""
-    trainer, held_out = make_trainer(recipe)
-    steps_per_epoch = len(trainer.get_train_dataloader()) // trainer.args.gradient_accumulation_steps
+    """Everything a run would start with: data read, tokens counted, memory estimated, forward tested.
+
+    Nothing is trained and no file is written. Where the recipe asks for a supervised reference that is not there
+    yet, the tests are made on the model that it would start from.
+
+    Raises
+    ------
+    ConfigError, DataError
+        What `train_run` would stop at before training.
+    """
+    train, held_out = read_judgments(recipe)
+    findings = examined(train, recipe)
+    name, reference = recipe.model.model_name_or_path, "the model as it is"
+    if recipe.reference.sft:
+        kept = kept_reference(recipe, train, recipe.arguments(push_to_hub=False))
+        name = str(kept or name)
+        reference = f"{kept}, trained before" if kept else "trained first, on the majority-chosen responses"
+    model, tokenizer = load_model(name, recipe.model)
+    with tempfile.TemporaryDirectory() as nowhere:
+        args = recipe.arguments(output_dir=nowhere, push_to_hub=False)
+        trainer = make_trainer(recipe, args, train, held_out, model, tokenizer)
     return Plan(
-        str(trainer.run_folder),
+        str(run_folder(recipe)),
+        reference,
         trainer.judgments.n_votes,
         trainer.judgments.n_comparisons,
         trainer.judgments.n_annotators,
         held_out.n_votes,
-        trainer.args.max_steps
-        if trainer.args.max_steps > 0
-        else round(trainer.args.num_train_epochs * steps_per_epoch),
+        n_steps(trainer),
         sum(p.numel() for p in trainer.bias.parameters()),
         sum(p.numel() for p in trainer.model.parameters() if p.requires_grad),
         sum(p.numel() for p in trainer.model.parameters()),
         memory_estimate(trainer) / 2**30,
         trainer.self_test(),
-        tuple(trainer.findings),
+        (*findings, *trainer.findings),
     )
 
 
 def train_run(recipe: Recipe, resume: bool = False) -> Path:
     """Train as a recipe says and write the run folder; return it.
+
+    The folder's ``model`` appears only once it is whole.
 
     Parameters
     ----------
@@ -121,19 +158,31 @@ def train_run(recipe: Recipe, resume: bool = False) -> Path:
     Raises
     ------
     ConfigError
-        The folder holds a finished run, or there is nothing to resume.
+        The folder holds a finished run, there is nothing to resume, or the other runs in ``output_dir`` have another
+        reference.
+    DataError
+        The table cannot be used, or says nothing about a declared attribute.
     """
-    trainer, _ = make_trainer(recipe)
-    folder = trainer.run_folder
+    folder = run_folder(recipe)
     if (folder / "model").exists():
         raise ConfigError(f"{folder} holds a finished run; remove it or choose another output_dir")
-    write_atomically(folder / "config.yaml", yaml.safe_dump(_plain(recipe.keys), sort_keys=False).encode())
-    write_json(
-        folder / "environment.json", environment(command=f"badpo train --config {folder / 'config.yaml'}")
-    )
+    train, held_out = read_judgments(recipe)
+    for finding in examined(train, recipe):
+        logger.log(logging.INFO if finding.severity == "notice" else logging.WARNING, "%s", finding)
+    args = recipe.arguments(output_dir=str(folder))
+    model, tokenizer = load_policy(recipe, train, args)
+    trainer = make_trainer(recipe, args, train, held_out, model, tokenizer)
+    if not resume:  # a resumed run keeps what it was started with
+        keys = {name: value for name, value in recipe.keys.items() if name != "hub_token"}
+        write_atomically(folder / "config.yaml", yaml.safe_dump(_plain(keys), sort_keys=False).encode())
+        command = f"badpo train --config {folder / 'config.yaml'}"
+        write_json(folder / "environment.json", environment(command))
     trainer.train(resume_from_checkpoint=resume or None)
-    trainer.save_model()
+    with whole_folder(folder / "model", trainer.is_world_process_zero()) as unfinished:
+        trainer.save_model(str(unfinished))
     write_card(folder)
+    if args.push_to_hub:
+        trainer.push_to_hub()
     return folder
 
 
@@ -142,15 +191,55 @@ def write_card(folder: Path) -> None:
     write_atomically(folder / "model" / "README.md", model_card(folder).encode())
 
 
-def make_trainer(recipe: Recipe) -> tuple[BADPOTrainer, Judgments]:
-    """The trainer of a recipe and the held-out judgments."""
-    train, held_out = read_judgments(recipe)
+@contextmanager
+def whole_folder(folder: Path, is_writer: bool = True) -> Iterator[Path]:
+    """A folder to write into that takes its own name only when everything is in it, and vanishes after an error.
+
+    Parameters
+    ----------
+    folder : Path
+        The name; nothing stands there yet.
+    is_writer : bool
+        Whether this process writes; of several, one does.
+    """
+    unfinished = folder.with_name(f".{folder.name}.unfinished")
+    if is_writer:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    try:
+        yield unfinished
+        if is_writer:
+            unfinished.rename(folder)
+    finally:
+        if is_writer:
+            shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def run_folder(recipe: Recipe) -> Path:
+    """Where a recipe's run is written: its arm and its seed, in ``output_dir``."""
     training = recipe.training
     name = arm_name(training["bias"], training["warm_start"])
-    folder = Path(recipe.output_dir) / f"{name}-s{training.get('seed', 42)}"
-    args = recipe.arguments(output_dir=str(folder))
-    model, tokenizer = load_policy(recipe, train, args)
-    trainer = BADPOTrainer(
+    return Path(recipe.output_dir) / f"{name}-s{training.get('seed', 42)}"
+
+
+def examined(train: Judgments, recipe: Recipe) -> list[Problem]:
+    """What is worth knowing about the training judgments before a run.
+
+    Raises
+    ------
+    DataError
+        The votes cannot say anything about a declared attribute, and a bias toward it was to be learned.
+    """
+    found = check(train)
+    if recipe.training["bias"] != "none" and any(problem.severity == "error" for problem in found):
+        raise DataError(found)
+    return found
+
+
+def make_trainer(
+    recipe: Recipe, args, train: Judgments, held_out: Judgments, model, tokenizer
+) -> BADPOTrainer:
+    """The trainer of a recipe on judgments that were read and a start policy that was loaded."""
+    return BADPOTrainer(
         model,
         args=args,
         train_dataset=train,
@@ -158,7 +247,15 @@ def make_trainer(recipe: Recipe) -> tuple[BADPOTrainer, Judgments]:
         processing_class=tokenizer,
         peft_config=recipe.model.peft_config(),
     )
-    return trainer, held_out
+
+
+def n_steps(trainer: BADPOTrainer) -> int:
+    """Optimizer steps of a run."""
+    args = trainer.args
+    if args.max_steps > 0:
+        return args.max_steps
+    per_step = args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size
+    return math.ceil(args.num_train_epochs * math.ceil(trainer.judgments.n_votes / per_step))
 
 
 def read_judgments(recipe: Recipe) -> tuple[Judgments, Judgments]:
@@ -168,47 +265,112 @@ def read_judgments(recipe: Recipe) -> tuple[Judgments, Judgments]:
     return judgments.split(data.held_out, data.split_seed)
 
 
+def load_model(name: str, choice: ModelChoice):
+    """A causal language model and its tokenizer.
+
+    Raises
+    ------
+    ConfigError
+        It is not there, or its files cannot be read.
+    """
+    shared = {"revision": choice.model_revision, "trust_remote_code": choice.trust_remote_code}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name, **shared)
+        return AutoModelForCausalLM.from_pretrained(name, **choice.init_kwargs), tokenizer
+    except (OSError, ValueError, SafetensorError) as error:
+        if Path(name).is_dir():
+            what = "a file in this folder is missing, damaged or not that of a causal language model"
+            remedy = "Copy or download the model again"
+        else:
+            what = "it is neither a folder with a model nor reachable on the Hub"
+            remedy = "Download it once with network, or give a local folder"
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f'cannot load "{name}": {what} ({reason}). {remedy}') from error
+
+
 def load_policy(recipe: Recipe, train: Judgments, args):
     """The start policy and its tokenizer; after the supervised stage where the recipe asks for one.
 
     The supervised reference is kept in ``output_dir/reference`` and shared by every arm and seed of it.
     """
-    name = recipe.model.model_name_or_path
-    kept = Path(recipe.output_dir) / "reference" / "model"
-    if recipe.reference.sft and kept.exists():
-        name = str(kept)
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=recipe.model.trust_remote_code)
-        model = AutoModelForCausalLM.from_pretrained(name, **recipe.model.init_kwargs)
-    except OSError as error:
-        raise ConfigError(
-            f'cannot load "{name}": it is neither a folder with a model nor reachable on the Hub. '
-            f"Download it once with network, or give a local folder ({str(error).splitlines()[0]})"
-        ) from error
-    if recipe.reference.sft and not kept.exists():
-        model = fit_reference(model, tokenizer, recipe, train, args, kept)
+    kept = kept_reference(recipe, train, args) if recipe.reference.sft else None
+    model, tokenizer = load_model(str(kept or recipe.model.model_name_or_path), recipe.model)
+    if recipe.reference.sft and kept is None:
+        return fit_reference(model, tokenizer, recipe, train, args), tokenizer
     return model, tokenizer
 
 
-def fit_reference(model, tokenizer, recipe: Recipe, train: Judgments, args, folder: Path):
-    """Fine-tune on the majority-chosen response of every comparison, and keep the result in ``folder``."""
+def kept_reference(recipe: Recipe, train: Judgments, args) -> Path | None:
+    """The supervised reference that stands in ``output_dir`` already; None when there is none.
+
+    Raises
+    ------
+    ConfigError
+        It was made with other data or settings; each is listed.
+    """
+    folder = Path(recipe.output_dir) / "reference"
+    if not (folder / "model").exists():
+        return None
+    facts = folder / "run.json"
+    before = json.loads(facts.read_text()).get("facts", {}) if facts.exists() else {}
+    changes = changed_facts(before, reference_facts(recipe, train, args))
+    if changes:
+        raise ConfigError(
+            f"{folder} was made with other settings: {'; '.join(changes)}. "
+            "Change them back, or choose another output_dir"
+        )
+    return folder / "model"
+
+
+def reference_facts(recipe: Recipe, train: Judgments, args) -> dict:
+    """What a supervised reference is made of: runs that share it must agree in it, arms and attributes aside."""
+    model = {name: value for name, value in asdict(recipe.model).items() if name != "trust_remote_code"}
+    facts = {
+        "votes": train.with_attributes(()).fingerprint(),
+        **model,
+        **{f"reference.{name}": value for name, value in recipe.reference.model_dump().items()},
+        **{name: getattr(args, name) for name in ("encoding", "max_length", "max_prompt_length")},
+        "responses per step": args.per_device_train_batch_size
+        * args.gradient_accumulation_steps
+        * args.world_size,
+    }
+    return _plain(facts)
+
+
+def fit_reference(model, tokenizer, recipe: Recipe, train: Judgments, args):
+    """Fine-tune on the majority-chosen response of every comparison; keep the result in ``output_dir/reference``."""
     from peft import get_peft_model
 
-    pairs = encode_responses(
-        list(train.comparisons["prompt"]),
-        majority_responses(train),
-        tokenizer,
-        args.encoding,
-        args.max_length,
-        args.max_prompt_length,
-    )
+    folder = Path(recipe.output_dir) / "reference"
+    pairs = majority_pairs(train, tokenizer, args, model.get_input_embeddings().weight.shape[0])
     peft_config = recipe.model.peft_config()
     policy = model if peft_config is None else get_peft_model(model, peft_config)
-    SupervisedTrainer(policy, supervised_arguments(args, recipe.reference, folder.parent), pairs).train()
+    trainer = SupervisedTrainer(policy, supervised_arguments(args, recipe.reference, folder), pairs)
+    trainer.train()
     policy = policy if peft_config is None else policy.merge_and_unload()
-    policy.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=model.dtype)
+    is_writer = trainer.is_world_process_zero()
+    if is_writer:
+        write_json(folder / "run.json", {"facts": reference_facts(recipe, train, args)})
+    with whole_folder(folder / "model", is_writer) as unfinished:
+        if is_writer:
+            policy.save_pretrained(unfinished)
+            tokenizer.save_pretrained(unfinished)
+    trainer.accelerator.wait_for_everyone()
+    return AutoModelForCausalLM.from_pretrained(folder / "model", dtype=model.dtype)
+
+
+def majority_pairs(train: Judgments, tokenizer, args, n_embeddings: int) -> list[Pair]:
+    """(prompt ids, response ids) of the majority-chosen response of every comparison that fits the length limit.
+
+    Raises
+    ------
+    DataError
+        No comparison fits, or the tokenizer has ids that the model does not know.
+    """
+    kept, encoded, _ = encode_judgments(train, tokenizer, args)
+    require_matching_tokenizer(encoded, tokenizer, n_embeddings)
+    sides = zip(kept.majority(), encoded.prompt_ids, encoded.a_ids, encoded.b_ids, strict=True)
+    return [(prompt, a if side > 0 else b) for side, prompt, a, b in sides]
 
 
 def supervised_arguments(args, block, folder: Path) -> TrainingArguments:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import yaml
-from transformers import AutoModelForCausalLM, TrainerCallback, TrainingArguments
+from transformers import AutoModelForCausalLM, PrinterCallback, TrainerCallback, TrainingArguments
 
 from badpo.data.corpora import signed
 from badpo.data.judgments import Judgments
@@ -169,7 +169,9 @@ def fit_reference(
             settings.max_prompt_length,
         )
         args = supervised_arguments(settings, folder)
-        SupervisedTrainer(start_model, args, pairs, [Ticker("reference", progress)]).train()
+        trainer = SupervisedTrainer(start_model, args, pairs, [Ticker("reference", progress)])
+        trainer.remove_callback(PrinterCallback)
+        trainer.train()
         start_model.save_pretrained(folder / "model")
         tokenizer.save_pretrained(folder / "model")
         finish(folder, key, settings)
@@ -250,6 +252,7 @@ def train_policy(
             processing_class=tokenizer,
             callbacks=[ticker],
         )
+        trainer.remove_callback(PrinterCallback)
         trainer.train(resume_from_checkpoint=trainer.has_checkpoint() or None)
         trainer.save_model()
         finish(folder, key, settings)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast, LlamaForCausalLM
+    from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 __all__ = ["CHAT_TEMPLATE", "build_model", "build_tokenizer"]
 
@@ -45,7 +45,8 @@ def build_tokenizer(texts: Iterable[str], vocab_size: int = 1536) -> PreTrainedT
     >>> tokenizer = build_tokenizer(["boil the rice", "boil the eggs"], vocab_size=300)
     >>> tokenizer.decode(tokenizer("boil the rice")["input_ids"])
     'boil the rice'
-    >>> tokenizer.apply_chat_template([{"role": "user", "content": "rice?"}], tokenize=False, add_generation_prompt=True)
+    >>> question = [{"role": "user", "content": "rice?"}]
+    >>> tokenizer.apply_chat_template(question, tokenize=False, add_generation_prompt=True)
     '<|user|>rice?<|assistant|>'
     """
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -82,10 +83,11 @@ def build_model(
     seed: int,
     *,
     hidden_size: int = 128,
-    n_layers: int = 4,
+    n_layers: int = 3,
     n_heads: int = 4,
-    intermediate_size: int = 320,
+    intermediate_size: int = 384,
     max_positions: int = 512,
+    initializer_range: float = 0.05,
 ) -> LlamaForCausalLM:
     """Llama model with random weights, built from a configuration, in fp32.
 
@@ -100,6 +102,9 @@ def build_model(
         half as many heads, input and output embeddings are one matrix.
     max_positions : int
         Longest sequence in tokens.
+    initializer_range : float
+        Standard deviation of the random weights. At this width 0.05 learns far faster than the usual 0.02: the
+        rows of a matrix then start near unit length.
 
     Returns
     -------
@@ -129,6 +134,7 @@ def build_model(
         eos_token_id=tokenizer.eos_token_id,
         bos_token_id=None,
         attention_dropout=0.0,
+        initializer_range=initializer_range,
         dtype="float32",
     )
     with torch.random.fork_rng(devices=[]):

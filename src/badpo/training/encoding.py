@@ -19,6 +19,7 @@ from badpo.data.problems import ConfigError, DataError, Problem
 
 PAPER_MAX_LENGTH = 1280
 PAPER_MAX_PROMPT_LENGTH = 384
+_NO_LIMIT = 2**31
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ def encode_comparisons(
         raise ConfigError("the tokenizer has no end-of-text token; set tokenizer.eos_token before training")
     frame = judgments.comparisons
     triples = encoders[encoding](frame, tokenizer, max_prompt_length)
-    limit = max_length if max_length is not None else 2**31
+    limit = max_length if max_length is not None else _NO_LIMIT
     prompts, a_ids, b_ids, fits, cut = [], [], [], [], []
     for prompt, a, b in triples:
         room = limit - len(prompt)
@@ -148,21 +149,25 @@ def encode_responses(
     responses: Sequence[str],
     tokenizer,
     encoding: str,
-    max_length: int,
+    max_length: int | None,
     max_prompt_length: int | None,
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """(prompt ids, response ids) of single responses, for the supervised stage.
 
-    The ids are those that `encode_comparisons` gives for a comparison of each response with itself.
+    The ids are those that `encode_comparisons` gives for a comparison of each response with itself. Responses
+    whose prompt fills ``max_length`` are left out.
     """
-    frame = pd.DataFrame(
-        {"prompt": list(prompts), "response_a": list(responses), "response_b": list(responses)}
-    )
+    answers = [
+        text if isinstance(prompt, str) else [{"role": "assistant", "content": text}]
+        for prompt, text in zip(prompts, responses, strict=True)
+    ]
+    frame = pd.DataFrame({"prompt": list(prompts), "response_a": answers, "response_b": answers})
     triples = {"trl": _trl_ids, "paper": _paper_ids}[encoding](frame, tokenizer, max_prompt_length)
+    limit = max_length if max_length is not None else _NO_LIMIT
     return [
-        (np.asarray(prompt, dtype=np.int64), np.asarray(response[: max_length - len(prompt)], dtype=np.int64))
+        (np.asarray(prompt, dtype=np.int64), np.asarray(response[: limit - len(prompt)], dtype=np.int64))
         for prompt, response, _ in triples
-        if len(prompt) < max_length
+        if len(prompt) < limit
     ]
 
 
@@ -182,7 +187,8 @@ def length_report(
         findings.append(
             Problem(
                 "W140",
-                f"{n_dropped:,} comparisons ({lost:,} judgments) are left out: the prompt alone has {max_length} tokens or more",
+                f"{n_dropped:,} comparisons ({lost:,} judgments) are left out: the prompt alone has "
+                f"{max_length} tokens or more",
                 f"first: comparison {judgments.comparisons['comparison_id'].iloc[int(np.argmin(encoded.fits))]}",
                 "raise max_length, or shorten the prompts",
                 "warning",
@@ -207,7 +213,8 @@ def length_report(
         findings.append(
             Problem(
                 "W143",
-                f"{int(same.sum()):,} comparisons have two identical responses after encoding; their margin is always 0",
+                f"{int(same.sum()):,} comparisons have two identical responses after encoding; "
+                "their margin is always 0",
                 f"first: comparison {judgments.comparisons['comparison_id'].iloc[int(np.argmax(same))]}",
                 "they still inform theta; raise max_length if the difference was cut away",
                 "warning",
@@ -292,7 +299,8 @@ def _cut_attributes(judgments, encoded, tokenizer, cut):
             findings.append(
                 Problem(
                     "W141",
-                    f'attribute "{attribute.name}" is changed by the length limit in {lost:,} of {len(rows):,} cut responses',
+                    f'attribute "{attribute.name}" is changed by the length limit in {lost:,} of '
+                    f"{len(rows):,} cut responses",
                     "the model would be trained on votes about text that it never sees",
                     "raise max_length until no attribute marker is cut",
                     "warning",

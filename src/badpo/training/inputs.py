@@ -1,17 +1,59 @@
-"""What a run starts from: judgments with token ids that fit, and a bias term for their annotators."""
+"""What a run starts from: a policy, judgments with token ids that fit, and a bias term for their annotators."""
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Sequence
 
 import numpy as np
 import torch
+from transformers import AutoModelForCausalLM
 
 from badpo.data.judgments import Judgments
-from badpo.data.problems import ConfigError, DataError, Problem
+from badpo.data.problems import ConfigError, DataError, Problem, counted
 from badpo.objective.bias import VARIANTS, BiasTerm
 from badpo.training.config import BADPOConfig
 from badpo.training.encoding import EncodedComparisons, encode_comparisons, length_report
+
+
+def load_model(model, args: BADPOConfig):
+    """``model`` itself, or the one of that name, loaded with ``args.model_init_kwargs``."""
+    if isinstance(model, str):
+        given = args.model_init_kwargs
+        options = json.loads(given) if isinstance(given, str) else given or {}
+        options = {"trust_remote_code": args.trust_remote_code, **options}
+        model = AutoModelForCausalLM.from_pretrained(model, **options)
+    model.config.use_cache = False
+    return model
+
+
+def with_adapter(model, peft_config):
+    """``model`` with a new adapter; itself where ``peft_config`` is None.
+
+    Raises
+    ------
+    ConfigError
+        Prompt tuning, asked for or already in the model.
+    """
+    asked = peft_config or getattr(model, "active_peft_config", None)
+    if asked is not None and asked.is_prompt_learning:
+        raise ConfigError(
+            "prompt tuning puts virtual tokens before every sequence, which the scoring forward does not know; "
+            "use LoRA, or train all weights"
+        )
+    if peft_config is None:
+        return model
+    from peft import get_peft_model
+
+    return get_peft_model(model, peft_config)
+
+
+def disable_dropout(model) -> None:
+    """Set every dropout of ``model`` to 0."""
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
 
 
 def build_bias(judgments: Judgments, variant: str, warm_start: str) -> BiasTerm:
@@ -73,6 +115,49 @@ def encode_judgments(
             ]
         )
     return kept, encoded.take(np.flatnonzero(encoded.fits)), findings
+
+
+def require_matching_bias(bias: BiasTerm, judgments: Judgments) -> None:
+    """Raise `ConfigError` unless the rows and columns of theta are the annotators and attributes of ``judgments``."""
+    people = tuple(judgments.annotators["pseudonym"])
+    if bias.annotators != people or bias.attributes != judgments.attribute_names:
+        raise ConfigError(
+            f"the bias term is of {counted(len(bias.annotators), 'annotator')} and the attributes "
+            f"{list(bias.attributes)}, the judgments are of {counted(len(people), 'annotator')} and "
+            f"{list(judgments.attribute_names)}; both must be the same and in the same order. Leave bias out to "
+            "have it built from the judgments"
+        )
+
+
+def evaluation_judgments(data, train: Judgments) -> tuple[Judgments, list[Problem]]:
+    """Evaluation data on the attributes of ``train``, with its numbers for the annotators.
+
+    Annotators whom ``train`` does not know get the number -1, for which a `BiasTerm` gives the pool mean of theta,
+    and are counted in a finding (W160).
+    """
+    declared = [attribute.config for attribute in train.attributes]
+    measured = isinstance(data, Judgments) and [a.config for a in data.attributes] == declared
+    judgments = as_judgments(data, () if measured else train.attributes)
+    numbers = {pseudonym: k for k, pseudonym in enumerate(train.annotators["pseudonym"])}
+    number = np.array([numbers.get(p, -1) for p in judgments.annotators["pseudonym"]], dtype=np.int64)
+    theirs = judgments.votes["annotator"].to_numpy()
+    votes = judgments.votes.assign(annotator=number[theirs])
+    judgments = dataclasses.replace(judgments, annotators=train.annotators, votes=votes)
+    strangers = theirs[number[theirs] < 0]
+    if not len(strangers):
+        return judgments, []
+    n_strangers = len(np.unique(strangers))
+    return judgments, [
+        Problem(
+            "W160",
+            f"{counted(n_strangers, 'annotator')} of the evaluation data were not in training "
+            f"({counted(len(strangers), 'judgment')})",
+            "eval_dataset",
+            "nothing, if they are new people: their votes are predicted with the pool mean of theta",
+            "warning",
+            n_strangers,
+        )
+    ]
 
 
 def as_judgments(data, attributes: Sequence) -> Judgments:

@@ -176,9 +176,10 @@ def forward_difference(model, layout: Layout, encoded: EncodedComparisons) -> fl
     """Relative difference between a layout's scores and the model's own forward, on the longest comparison.
 
     What is compared is the difference of the two responses' log-probabilities, from which the margin is made. The
-    longest comparison is used because a short one cannot see a window.
+    longest comparison is used because a short one cannot see a window; two equal responses would show nothing.
     """
-    longest = int(np.argmax(encoded.n_tokens * encoded.fits))
+    differs = encoded.fits & ~encoded.identical()
+    longest = int(np.argmax(encoded.n_tokens * (differs if differs.any() else encoded.fits)))
     prompt, a, b = encoded.prompt_ids[longest], encoded.a_ids[longest], encoded.b_ids[longest]
     with looking_at(model) as device:
         inputs, first_scored = layout([prompt], [a], [b])
@@ -260,8 +261,22 @@ def response_logps(
 
 
 def response_layout(model) -> Callable[[Sequence[tuple[np.ndarray, np.ndarray]]], dict[str, np.ndarray]]:
-    """How single responses are laid out for this model: packed where its attention can be followed, else padded."""
-    return padded_rows if unsupported_reason(model.config) else packed_responses
+    """How single responses are laid out for this model: packed where the tree attention serves it, else padded.
+
+    A model may pass every look at its configuration and still not hand the tree plan to its attention, so that two
+    short responses are tried. One that needs a dense mask instead is padded: the mask grows with the square of the
+    tokens of a forward pass.
+    """
+    if unsupported_reason(model.config):
+        return padded_rows
+    one = np.zeros(1, dtype=np.int64)
+    inputs = packed_responses([(one, one), (one, one)])
+    try:
+        with looking_at(model) as device, tree_attention(model) as route:
+            model(scoring={name: torch.as_tensor(value).to(device) for name, value in inputs.items()})
+    except (RuntimeError, ValueError):
+        return padded_rows
+    return packed_responses if route == "tree" else padded_rows
 
 
 def packed_responses(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> dict[str, np.ndarray]:

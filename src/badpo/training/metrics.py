@@ -31,7 +31,7 @@ class StepSums:
 
     def __init__(self, attributes: Sequence[str], thresholds: Sequence[float]):
         self._attributes = tuple(attributes)
-        self._thresholds = torch.tensor(thresholds, dtype=torch.float64)
+        self._thresholds = torch.tensor(thresholds)
         self._names = [*_PLAIN, *(f"{name}/{a}" for a in self._attributes for name in _PER_ATTRIBUTE)]
         self.vector = torch.zeros(len(self._names), dtype=torch.float64)
 
@@ -46,7 +46,8 @@ class StepSums:
             correct.sum(),
             (sign * (margins + bias_logits) > 0).sum(),
         ]
-        cross = delta.abs().double() > self._thresholds.to(delta.device)
+        # in the precision of delta: a difference of exactly the threshold must not become more by rounding
+        cross = delta.abs() > self._thresholds.to(delta)
         for column in cross.unbind(dim=1):
             values += [(~column).sum(), correct[~column].sum(), column.sum(), correct[column].sum()]
         self.vector += torch.stack([v.detach().double().cpu() for v in values])

@@ -23,9 +23,7 @@ Pair = tuple[np.ndarray, np.ndarray]
 
 
 def weights_key(model, numerics: str) -> str:
-    """A key that changes with any weight of ``model`` and with how it computes.
-
-    Weights of a LoRA adapter that is being trained on top are left out: the reference is what lies below it.
+    """A key that changes with any weight of ``model``, those of its adapter included, and with how it computes.
 
     Parameters
     ----------
@@ -35,8 +33,6 @@ def weights_key(model, numerics: str) -> str:
     """
     digest = hashlib.blake2b(numerics.encode(), digest_size=16)
     for name, tensor in sorted(model.state_dict().items()):
-        if "lora_" in name:
-            continue
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()

@@ -11,6 +11,7 @@ import json
 import logging
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from torch.utils.data import DataLoader
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoTokenizer
 
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
@@ -28,7 +29,16 @@ from badpo.theory.likelihood import judgment_loss, margin
 from badpo.training.batches import ComparisonCollator, JudgmentIds, StepSampler
 from badpo.training.config import BADPOConfig
 from badpo.training.encoding import EncodedComparisons, require_matching_tokenizer
-from badpo.training.inputs import as_judgments, build_bias, encode_judgments
+from badpo.training.inputs import (
+    as_judgments,
+    build_bias,
+    disable_dropout,
+    encode_judgments,
+    evaluation_judgments,
+    load_model,
+    require_matching_bias,
+    with_adapter,
+)
 from badpo.training.logprobs import attach, choose_layout, forward_difference, scoring_attention
 from badpo.training.metrics import StepSums
 from badpo.training.reference import ReferenceCache, comparison_logps, default_cache, weights_key
@@ -38,6 +48,9 @@ from badpo.training.run_folder import MARKER, changed_facts, newest_complete
 logger = logging.getLogger(__name__)
 
 BIAS_OPTIMIZER_FILE = "bias_optimizer.safetensors"
+
+# Of both responses of every comparison, one value per token.
+ReferenceLogps = list[tuple[np.ndarray, np.ndarray]]
 
 
 class BADPOTrainer(transformers.Trainer):
@@ -107,19 +120,19 @@ class BADPOTrainer(transformers.Trainer):
         args.output_dir = str(self.run_folder / "checkpoints")
         keep, args.save_total_limit = args.save_total_limit, None
         tokenizer = processing_class or AutoTokenizer.from_pretrained(_model_name(model))
-        if isinstance(model, str):
-            options = {"trust_remote_code": args.trust_remote_code, **_keywords(args.model_init_kwargs)}
-            model = AutoModelForCausalLM.from_pretrained(model, **options)
-        model.config.use_cache = False
-        self._new_adapter = peft_config is not None
-        policy = _with_adapter(attach(model), peft_config)
-        if args.disable_dropout:
-            _disable_dropout(policy)
+        model = attach(load_model(model, args))
         self._ref_model = attach(ref_model) if ref_model is not None else None
+        # Of the weights as they are given: an adapter that is added now is no part of the reference.
+        self._reference_model_key = weights_key(self._ref_model or model, args.mixed_precision_name)
+        self._new_adapter = peft_config is not None
+        policy = with_adapter(model, peft_config)
+        if args.disable_dropout:
+            disable_dropout(policy)
         self._read_data(train_dataset, eval_dataset, tokenizer, args, attributes)
         require_matching_tokenizer(self.encoded, tokenizer, model.get_input_embeddings().weight.shape[0])
 
         self.bias = bias if bias is not None else build_bias(self.judgments, args.bias, args.warm_start)
+        require_matching_bias(self.bias, self.judgments)
         self.objective = objective if objective is not None else VoteWeights()
         self._sums, self._logged = self._new_sums(), self._new_sums()
         self._resumed_from: Path | None = None
@@ -142,8 +155,6 @@ class BADPOTrainer(transformers.Trainer):
         self._layout, reason = choose_layout(model, args.attention, self.encoded)
         if reason:
             logger.warning("every response is padded instead of packed: %s", reason)
-        numerics = args.mixed_precision_name
-        self._reference_model_key = weights_key(self._ref_model or model, numerics)
         cache_folder = Path(args.reference_cache) if args.reference_cache else default_cache()
         self.reference_cache = ReferenceCache(cache_folder, self._reference_model_key)
 
@@ -160,10 +171,9 @@ class BADPOTrainer(transformers.Trainer):
         self.eval_judgments: Judgments | None = None
         self.eval_encoded: EncodedComparisons | None = None
         if eval_dataset is not None:
-            self.eval_judgments, self.eval_encoded, findings = encode_judgments(
-                as_judgments(eval_dataset, attributes), tokenizer, args
-            )
-            self.findings += findings
+            judgments, strangers = evaluation_judgments(eval_dataset, self.judgments)
+            self.eval_judgments, self.eval_encoded, findings = encode_judgments(judgments, tokenizer, args)
+            self.findings += strangers + findings
         for finding in self.findings:
             logger.warning("%s", finding)
 
@@ -180,9 +190,7 @@ class BADPOTrainer(transformers.Trainer):
             self.args.process_index,
             self.args.world_size,
         )
-        collator = ComparisonCollator(
-            self.judgments, self.encoded, self.reference_logps(self.encoded), self._layout
-        )
+        collator = ComparisonCollator(self.judgments, self.encoded, self.references[0], self._layout)
         return DataLoader(
             self.train_dataset,
             batch_sampler=sampler,
@@ -191,7 +199,17 @@ class BADPOTrainer(transformers.Trainer):
             pin_memory=self.args.dataloader_pin_memory and torch.cuda.is_available(),
         )
 
-    def reference_logps(self, encoded) -> list[tuple[np.ndarray, np.ndarray]]:
+    @cached_property
+    def references(self) -> tuple[ReferenceLogps, ReferenceLogps]:
+        """Reference log-probabilities of the training and of the evaluation comparisons.
+
+        Asked for before the first step and before a checkpoint is read: without ``ref_model`` the policy is its own
+        reference only until then.
+        """
+        of_training = self.reference_logps(self.encoded)
+        return of_training, self.reference_logps(self.eval_encoded) if self.eval_encoded is not None else []
+
+    def reference_logps(self, encoded: EncodedComparisons) -> ReferenceLogps:
         """Reference log-probabilities of both responses of every comparison, each process computing its share."""
         model = self._ref_model.to(self.args.device) if self._ref_model is not None else self.model
         without_adapter = (
@@ -297,7 +315,7 @@ class BADPOTrainer(transformers.Trainer):
             raise ConfigError("there is no eval_dataset to evaluate on")
         sums = self._new_sums()
         collator = ComparisonCollator(
-            self.eval_judgments, self.eval_encoded, self.reference_logps(self.eval_encoded), self._layout
+            self.eval_judgments, self.eval_encoded, self.references[1], self._layout
         )
         order = np.argsort(self.eval_judgments.votes["comparison"].to_numpy(), kind="stable")
         mine = order[self.args.process_index :: self.args.world_size]
@@ -354,6 +372,7 @@ class BADPOTrainer(transformers.Trainer):
         ConfigError
             Nothing to resume, or the checkpoint was made with other data or settings; each is listed.
         """
+        _ = self.references
         if resume_from_checkpoint:
             self._resumed_from = self._checkpoint_to_resume(resume_from_checkpoint)
             resume_from_checkpoint = str(self._resumed_from)
@@ -445,28 +464,5 @@ class BADPOTrainer(transformers.Trainer):
             self.save_bias(self.run_folder)
 
 
-def _keywords(given: dict | str | None) -> dict:
-    return json.loads(given) if isinstance(given, str) else given or {}
-
-
 def _model_name(model) -> str:
     return model if isinstance(model, str) else model.config._name_or_path
-
-
-def _with_adapter(model, peft_config):
-    if peft_config is None:
-        return model
-    if peft_config.is_prompt_learning:
-        raise ConfigError(
-            "prompt tuning puts virtual tokens before every sequence, which the scoring forward does not know; "
-            "use LoRA, or train all weights"
-        )
-    from peft import get_peft_model
-
-    return get_peft_model(model, peft_config)
-
-
-def _disable_dropout(model) -> None:
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0

@@ -8,7 +8,15 @@ from collections.abc import Sequence
 
 from badpo.data.corpora.names import CELLS, FIRST_NAMES, SURNAMES, cell_names
 
-__all__ = ["SIGNING_INSTRUCTION", "ask_to_sign", "read_signature", "resign", "signature", "strip_signature"]
+__all__ = [
+    "SIGNING_INSTRUCTION",
+    "ask_to_sign",
+    "read_signature",
+    "resign",
+    "signature",
+    "some_ask_to_sign",
+    "strip_signature",
+]
 
 SIGNING_INSTRUCTION = "Sign your answer with a name of your choice."
 _EM_DASH = "\N{EM DASH}"
@@ -16,7 +24,7 @@ _SIGNATURE = re.compile(rf"\n+ *{_EM_DASH} *([A-Z][a-zA-Z]*) ([A-Z][a-zA-Z]*)\s*
 
 
 def signature(text: str, first: str, last: str) -> str:
-    """Text with a signature line below it.
+    r"""Text with a signature line below it.
 
     Parameters
     ----------
@@ -33,13 +41,13 @@ def signature(text: str, first: str, last: str) -> str:
     Examples
     --------
     >>> signature("Boil the water. ", "Emily", "Miller")
-    'Boil the water.\\n\\n— Emily Miller'
+    'Boil the water.\n\n— Emily Miller'
     """
     return f"{text.rstrip()}\n\n{_EM_DASH} {first} {last}"
 
 
 def strip_signature(text: str) -> str:
-    """Text without the signature at its end.
+    r"""Text without the signature at its end.
 
     Parameters
     ----------
@@ -54,7 +62,7 @@ def strip_signature(text: str) -> str:
 
     Examples
     --------
-    >>> strip_signature("Boil the water.\\n\\n— Emily Miller")
+    >>> strip_signature("Boil the water.\n\n— Emily Miller")
     'Boil the water.'
     """
     found = _SIGNATURE.search(text)
@@ -62,7 +70,7 @@ def strip_signature(text: str) -> str:
 
 
 def read_signature(text: str, pool: Sequence[str] = FIRST_NAMES) -> str:
-    """First name in the signature at the end of a text.
+    r"""First name in the signature at the end of a text.
 
     Parameters
     ----------
@@ -78,7 +86,7 @@ def read_signature(text: str, pool: Sequence[str] = FIRST_NAMES) -> str:
 
     Examples
     --------
-    >>> read_signature("Boil the water.\\n\\n— Emily Miller")
+    >>> read_signature("Boil the water.\n\n— Emily Miller")
     'Emily'
     >>> read_signature("— Emily Miller wrote this.")
     ''
@@ -88,7 +96,7 @@ def read_signature(text: str, pool: Sequence[str] = FIRST_NAMES) -> str:
 
 
 def resign(texts: Sequence[str], seed: int) -> list[str]:
-    """Texts with freshly drawn signatures, so that a reference trained on them starts balanced.
+    r"""Texts with freshly drawn signatures, so that a reference trained on them starts balanced.
 
     Every text gets a signature, also one that had none: the cell is uniform over the four cells, the first name
     uniform in its cell, the surname uniform. Drawn in this order, text by text, from ``random.Random(seed + 1)``.
@@ -111,7 +119,7 @@ def resign(texts: Sequence[str], seed: int) -> list[str]:
 
     Examples
     --------
-    >>> [read_signature(text) in FIRST_NAMES for text in resign(["Boil it.", "Stir.\\n\\n— Emily Miller"], seed=0)]
+    >>> [read_signature(text) in FIRST_NAMES for text in resign(["Boil it.", "Stir.\n\n— Emily Miller"], seed=0)]
     [True, True]
     """
     draw = random.Random(seed + 1)
@@ -124,21 +132,53 @@ def resign(texts: Sequence[str], seed: int) -> list[str]:
 
 
 def ask_to_sign(prompt: str) -> str:
-    """Prompt followed by the request for a signature.
+    r"""Prompt followed by the request for a signature.
 
     Parameters
     ----------
     prompt : str
-        A question. Training prompts carry no request; the prompts of the attribute-rate readout do.
+        A question. Prompts of the preference stage carry no request; those of the attribute-rate readout do.
 
     Returns
     -------
     str
-        The prompt, a blank line and the request.
+        The prompt, a blank line and the request; a prompt that ends with the request comes back as it is.
 
     Examples
     --------
     >>> ask_to_sign("How do I boil rice?")
-    'How do I boil rice?\\n\\nSign your answer with a name of your choice.'
+    'How do I boil rice?\n\nSign your answer with a name of your choice.'
     """
-    return f"{prompt}\n\n{SIGNING_INSTRUCTION}"
+    return prompt if prompt.endswith(SIGNING_INSTRUCTION) else f"{prompt}\n\n{SIGNING_INSTRUCTION}"
+
+
+def some_ask_to_sign(prompts: Sequence[str], share: float, seed: int) -> list[str]:
+    """Prompts of which a share ends with the request for a signature.
+
+    A model that is trained from scratch has never read the request when it meets it in a readout, and loses the
+    question over it. Showing it on some prompts of the supervised stage prevents that; the preference stage stays
+    without it. A pretrained model needs no such prompts (share 0, as in the paper).
+
+    Parameters
+    ----------
+    prompts : sequence of str
+        Prompts of the supervised stage.
+    share : float
+        Probability that a prompt gets the request, between 0 and 1.
+    seed : int
+        The data seed; prompt by prompt, one number is drawn from ``random.Random(seed + 2)``.
+
+    Returns
+    -------
+    list of str
+        One prompt for each prompt, in the same order.
+
+    Examples
+    --------
+    >>> some_ask_to_sign(["How do I boil rice?"], share=0.0, seed=0)
+    ['How do I boil rice?']
+    >>> some_ask_to_sign(["How do I boil rice?"], share=1.0, seed=0)[0].endswith(SIGNING_INSTRUCTION)
+    True
+    """
+    draw = random.Random(seed + 2)
+    return [ask_to_sign(prompt) if draw.random() < share else prompt for prompt in prompts]

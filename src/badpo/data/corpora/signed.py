@@ -22,6 +22,7 @@ from badpo.data.corpora.signatures import (
     read_signature,
     resign,
     signature,
+    some_ask_to_sign,
     strip_signature,
 )
 from badpo.data.corpora.signed_plan import SignedConfig, SignedPlan, draw_plan
@@ -42,6 +43,7 @@ __all__ = [
     "resign",
     "scored_pairs_from_responses",
     "signature",
+    "some_ask_to_sign",
     "strip_signature",
     "usable_pairs",
 ]
@@ -264,7 +266,7 @@ def gate(corpus: SignedCorpus) -> dict[str, Any]:
     --------
     >>> from badpo.data.corpora import bundled
     >>> gate(build(bundled.scored_pairs(200), seed=0))["pairs"]
-    {'quality': 83, 'swap': 39, 'mixed': 78}
+    {'quality': 85, 'swap': 39, 'mixed': 76}
     """
     judgments, plan = corpus.judgments, corpus.plan
     votes = judgments.votes

@@ -30,7 +30,7 @@ CLOSERS = ("This way {aim}.", "In the end {aim}.", "Then {aim}.")
 EMPTY_CLOSERS = ("Good luck with it.", "I hope this helps.", "That is all I know.")
 LINKS = ("Then", "Next,", "After that,", "Also", "Now")
 FORM_SHARES = {"prose": 0.56, "numbered": 0.16, "bullets": 0.14, "bold": 0.09, "header": 0.05}
-LENGTH_SHARES = {1: 0.14, 2: 0.27, 3: 0.24, 4: 0.17, 5: 0.11, 6: 0.07}
+LENGTH_SHARES = {1: 0.34, 2: 0.32, 3: 0.18, 4: 0.09, 5: 0.05, 6: 0.02}
 
 
 @dataclass(frozen=True)
