@@ -78,7 +78,6 @@ SIGNED_SETTINGS = SuiteSettings(
 LONGEST_ANSWER_WORDS = 90
 N_SIGNED_PAIRS = 4000
 N_SIGNING_PROMPTS = 20
-SMALL = {"hidden_size": 96, "n_heads": 3, "intermediate_size": 256}
 
 
 def progress(what: str, share: float) -> None:
@@ -108,7 +107,7 @@ def length_stage(out: Path) -> LengthStage:
     folder = out / "reference"
     key = run_key({"data": judgments.fingerprint()}, settings, SUPERVISED_FIELDS)
     if not is_done(folder, key):
-        model = build_model(tokenizer, seed=0, **SMALL)
+        model = build_model(tokenizer, seed=0)
         pairs = encode_responses(
             list(train.comparisons["prompt"]),
             majority_responses(train),
@@ -236,7 +235,7 @@ def run_signed(out: Path) -> tuple[list[dict], str]:
     names = [signature("", name.first, SURNAMES[i % len(SURNAMES)]) for i, name in enumerate(NAMES)]
     texts = [*pairs["prompt"], *pairs["chosen"], *pairs["rejected"], *signing_prompts, *names * 20]
     tokenizer = build_tokenizer(texts, vocab_size=VOCABULARY)
-    model = build_model(tokenizer, seed=0, **SMALL)
+    model = build_model(tokenizer, seed=0)
     return run_suite(corpus, signing_prompts, model, tokenizer, SIGNED_SETTINGS, SEEDS, out, progress), note
 
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
 from pathlib import Path
 
 import pandas as pd
 import yaml
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from badpo.training.recipe import Recipe, read_recipe
 from tests import tiny
 
 
-def save_model(folder: Path, n_tokens: int = 64, **tokenizer_changes) -> Path:
-    """A model and a tokenizer that load by their folder's name; changes set attributes of the tokenizer."""
+def save_model(folder: Path, n_tokens: int = 64, chat_template: str | None = tiny.CHAT_TEMPLATE) -> Path:
+    """A model and its tokenizer in a folder, from which they load by name."""
     import torch
 
     torch.manual_seed(0)
@@ -29,47 +30,69 @@ def save_model(folder: Path, n_tokens: int = 64, **tokenizer_changes) -> Path:
     )
     LlamaForCausalLM(config).save_pretrained(folder)
     tokenizer = tiny.tokenizer()
-    for name, value in tokenizer_changes.items():
-        setattr(tokenizer, name, value)
+    tokenizer.chat_template = chat_template
     tokenizer.save_pretrained(folder)
     return folder
 
 
 def write_recipe(folder: Path, table: pd.DataFrame | None = None, **changes) -> Path:
-    """A recipe in a folder, with its model and its votes beside it; changes replace keys of the recipe."""
+    """``folder/run.yaml`` with the votes beside it, and a model if there is none; None as a change drops a key."""
     if not (folder / "model").exists():
         save_model(folder / "model")
     frame = tiny.votes(n_comparisons=40, n_annotators=6) if table is None else table
-    frame.to_csv(folder / "votes.csv", index=False)
-    recipe = {
+    frame.to_json(folder / "votes.jsonl", orient="records", lines=True)
+    keys = {
         "model_name_or_path": str(folder / "model"),
-        "dataset_name": str(folder / "votes.csv"),
+        "dataset_name": str(folder / "votes.jsonl"),
         "output_dir": str(folder / "runs"),
         "reference_cache": str(folder / "cache"),
+        "attributes": ["length"],
+        "held_out": 0.2,
         "max_steps": 4,
         "save_steps": 2,
         "learning_rate": 1e-3,
-        "held_out": 0.2,
         "use_cpu": True,
+        "gradient_checkpointing": False,
         "report_to": "none",
         "disable_tqdm": True,
-        "attributes": ["length"],
     }
     path = folder / "run.yaml"
-    path.write_text(yaml.safe_dump(recipe | changes))
+    path.write_text(yaml.safe_dump({k: v for k, v in (keys | changes).items() if v is not None}))
     return path
 
 
-def files(folder: Path) -> dict[str, bytes]:
-    """Every file below a folder with its content, so that two moments can be compared."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+def recipe(folder: Path, table: pd.DataFrame | None = None, **changes) -> Recipe:
+    """The recipe of `write_recipe`, read."""
+    return read_recipe(write_recipe(folder, table, **changes))
 
 
-def interrupt(after: int) -> Callable:
-    """A stand-in for an optimizer callback's hook that stops training while a step is under way."""
+def as_trl(votes: pd.DataFrame) -> pd.DataFrame:
+    """The votes as ``prompt, chosen, rejected``, the annotator kept."""
+    chose_a = votes["winner"] == "a"
+    return pd.DataFrame(
+        {
+            "prompt": votes["prompt"],
+            "chosen": votes["response_a"].where(chose_a, votes["response_b"]),
+            "rejected": votes["response_b"].where(chose_a, votes["response_a"]),
+            "annotator": votes["annotator"],
+        }
+    )
 
-    def hook(self, args, state, control, **kwargs):
-        if state.global_step + 1 == after:
-            raise KeyboardInterrupt
 
-    return hook
+def as_chat(votes: pd.DataFrame) -> pd.DataFrame:
+    """The votes as chat messages: a question of the user's and two answers."""
+    roles = {"prompt": "user", "response_a": "assistant", "response_b": "assistant"}
+    chat = {
+        name: [[{"role": role, "content": text}] for text in votes[name]] for name, role in roles.items()
+    }
+    return votes.assign(**chat)
+
+
+def written(folder: Path) -> set[str]:
+    """Every file below a folder, by its path."""
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def log_lines(folder: Path) -> list[dict]:
+    """The step log of a run."""
+    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]

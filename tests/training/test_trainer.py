@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import types
 
 import numpy as np
 import pytest
 import torch
+from transformers import TrainerCallback
 
 from badpo.attributes import Length
 from badpo.data.judgments import Judgments
@@ -51,6 +53,12 @@ def trainer(folder, data=None, model=None, **options) -> BADPOTrainer:
     )
 
 
+def lora(**options):
+    from peft import LoraConfig
+
+    return LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM", **options)
+
+
 def log_lines(folder) -> list[dict]:
     return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
 
@@ -70,7 +78,9 @@ def test_training_moves_policy_and_theta(tmp_path):
     moved = [not torch.equal(p, q) for p, q in zip(before.parameters(), run.model.parameters(), strict=True)]
     assert all(moved)
     assert run.bias.theta().mean() > 0.02
-    assert log_lines(tmp_path)[-1]["bias/theta/length"] == pytest.approx(float(run.bias.theta().mean()))
+    assert log_lines(tmp_path)[-1]["bias/theta/length"] == pytest.approx(
+        float(run.bias.theta().detach().mean())
+    )
 
 
 def test_micro_batches_do_not_change_the_step(tmp_path):
@@ -106,13 +116,18 @@ def test_swapping_every_comparison_changes_nothing(tmp_path):
     torch.testing.assert_close(runs[0].bias.theta(), runs[1].bias.theta(), rtol=0, atol=1e-6)
 
 
-def test_killed_and_resumed_run_is_bit_equal(tmp_path):
-    whole = trainer(tmp_path / "whole", save_strategy="steps", save_steps=2)
+@pytest.mark.parametrize(
+    ("n_comparisons", "killed_at"), [(24, 4), (8, 6)], ids=["in the first epoch", "in the second epoch"]
+)
+def test_killed_and_resumed_run_is_bit_equal(tmp_path, n_comparisons, killed_at):
+    data = judgments(n_comparisons=n_comparisons)
+    options = dict(save_strategy="steps", save_steps=2, max_steps=8)
+    whole = trainer(tmp_path / "whole", data, **options)
     whole.train()
     whole.save_model()
 
     folder = tmp_path / "cut"
-    cut = trainer(folder, save_strategy="steps", save_steps=2)
+    cut = trainer(folder, data, **options)
 
     class Killed(Exception):
         pass
@@ -121,21 +136,30 @@ def test_killed_and_resumed_run_is_bit_equal(tmp_path):
 
     def finish_then_die():
         n_done.append(1)
-        if len(n_done) == 4:
+        if len(n_done) == killed_at:
             raise Killed
         return finish()
 
     cut.finish_step = finish_then_die
     with pytest.raises(Killed):
         cut.train()
-    assert len(log_lines(folder)) == 3
+    assert len(log_lines(folder)) == killed_at - 1
 
-    resumed = trainer(folder, save_strategy="steps", save_steps=2)
+    # without the reference's values of before: they are those of the start, not of the checkpoint
+    resumed = trainer(folder, data, **options, reference_cache=str(tmp_path / "another cache"))
     resumed.train(resume_from_checkpoint=True)
     for p, q in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
         assert torch.equal(p, q)
     assert torch.equal(whole.bias.theta(), resumed.bias.theta())
     assert (folder / "log.jsonl").read_text() == (tmp_path / "whole" / "log.jsonl").read_text()
+
+
+def test_old_checkpoints_go_when_newer_ones_are_sealed(tmp_path):
+    trainer(tmp_path, save_strategy="steps", save_steps=2, save_total_limit=2).train()
+    assert sorted(path.name for path in (tmp_path / "checkpoints").glob("checkpoint-*")) == [
+        "checkpoint-4",
+        "checkpoint-6",
+    ]
 
 
 def test_a_damaged_checkpoint_is_passed_over(tmp_path):
@@ -194,14 +218,12 @@ def test_evaluate_gives_the_mean_loss_of_the_held_out_votes(tmp_path):
 
 
 def test_lora_trains_only_the_adapter(tmp_path):
-    from peft import LoraConfig
-
     run = BADPOTrainer(
         tiny.model(),
         args=config(tmp_path),
         train_dataset=judgments(),
         processing_class=tiny.tokenizer(),
-        peft_config=LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM"),
+        peft_config=lora(),
     )
     run.train()
     assert log_lines(tmp_path)[0]["loss"] == pytest.approx(math.log(2), abs=1e-6)
@@ -255,3 +277,176 @@ def test_theta_gradient_is_that_of_the_formula(tmp_path):
     expected = np.zeros((data.n_annotators, 1))
     np.add.at(expected, data.votes["annotator"].to_numpy(), -0.5 * signs[:, None] * data.delta / data.n_votes)
     np.testing.assert_allclose(seen["gradient"].numpy(), expected, atol=1e-7)
+
+
+def with_evaluation(folder, train, held_out, **options) -> BADPOTrainer:
+    return BADPOTrainer(
+        tiny.model(),
+        args=config(folder, **options),
+        train_dataset=train,
+        eval_dataset=held_out,
+        processing_class=tiny.tokenizer(),
+    )
+
+
+def test_the_reference_of_an_evaluation_is_the_start_whenever_it_is_asked_for(tmp_path):
+    train, held_out = judgments(n_comparisons=40).split(0.25, seed=0)
+    early, late = (with_evaluation(tmp_path / name, train, held_out) for name in ("early", "late"))
+    early.evaluate()
+    early.train()
+    late.train()
+    assert late.evaluate() == early.evaluate()
+    # nothing of the trained policy was kept as the reference's
+    fresh = with_evaluation(
+        tmp_path / "fresh", train, held_out, reference_cache=str(tmp_path / "late" / "cache")
+    )
+    assert fresh.evaluate()["eval_loss"] == pytest.approx(math.log(2), abs=1e-6)
+    assert fresh.reference_cache.n_computed == 0
+
+
+def test_evaluation_votes_that_were_read_apart_meet_their_annotators(tmp_path):
+    frame = tiny.votes(n_comparisons=40)
+    train, held_out = Judgments.read(frame, attributes=[Length(ratio=1.5)]).split(0.25, seed=0)
+    others = frame[frame["prompt_id"].isin(held_out.comparisons["prompt_id"])].iloc[::-1]
+    options = dict(bias="per_annotator", bias_learning_rate=1.0)
+    runs = [
+        with_evaluation(tmp_path / "split", train, held_out, **options),
+        with_evaluation(tmp_path / "apart", train, Judgments.read(others), **options),
+    ]
+    for run in runs:
+        run.train()
+    assert runs[0].bias.theta().std() > 0.1
+    expected = runs[0].evaluate()
+    assert runs[1].evaluate() == {name: pytest.approx(value, rel=1e-6) for name, value in expected.items()}
+
+
+def test_a_model_with_an_adapter_of_its_own_is_its_own_reference(tmp_path):
+    from peft import get_peft_model
+
+    for seed in range(2):
+        model = tiny.model()
+        torch.manual_seed(seed)
+        model = get_peft_model(model, lora(init_lora_weights=False))
+        run = trainer(tmp_path / str(seed), model=model, max_steps=1, reference_cache=str(tmp_path / "cache"))
+        run.train()
+        assert log_lines(tmp_path / str(seed))[0]["loss"] == pytest.approx(math.log(2), abs=1e-6)
+
+
+def test_a_new_adapter_shares_the_reference_of_full_training(tmp_path):
+    whole = trainer(tmp_path / "whole", reference_cache=str(tmp_path / "cache"))
+    whole.train()
+    adapter = BADPOTrainer(
+        tiny.model(),
+        args=config(tmp_path / "adapter", reference_cache=str(tmp_path / "cache")),
+        train_dataset=judgments(),
+        processing_class=tiny.tokenizer(),
+        peft_config=lora(),
+    )
+    adapter.train()
+    assert whole.reference_cache.n_computed > adapter.reference_cache.n_computed == 0
+
+
+def test_prompt_tuning_is_refused(tmp_path):
+    from peft import PromptTuningConfig
+
+    with pytest.raises(ConfigError, match="prompt tuning"):
+        BADPOTrainer(
+            tiny.model(),
+            args=config(tmp_path),
+            train_dataset=judgments(),
+            processing_class=tiny.tokenizer(),
+            peft_config=PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2),
+        )
+
+
+@pytest.mark.parametrize("differs", [True, False])
+def test_a_policy_that_does_not_start_at_its_reference_is_named(tmp_path, caplog, differs):
+    run = BADPOTrainer(
+        tiny.model(),
+        ref_model=tiny.model(seed=1 if differs else 0),
+        args=config(tmp_path),
+        train_dataset=judgments(),
+        processing_class=tiny.tokenizer(),
+    )
+    run.train()
+    said = [record.getMessage() for record in caplog.records if "W152" in record.getMessage()]
+    assert [found.code for found in run.findings] == ["W152"] * differs
+    assert len(said) == differs
+    if differs:
+        margin = log_lines(tmp_path)[0]["rewards/margins"]
+        assert f"{margin:.2g}, expected 0" in said[0] and "leave ref_model out" in said[0]
+
+
+@pytest.mark.parametrize("peft_config", [None, lora()], ids=["all weights", "adapter"])
+def test_the_first_loss_is_log_two_in_bf16(tmp_path, peft_config):
+    run = BADPOTrainer(
+        tiny.model(),
+        args=config(tmp_path, bf16=True, max_steps=1),
+        train_dataset=judgments(),
+        processing_class=tiny.tokenizer(),
+        peft_config=peft_config,
+    )
+    computed_in = set()
+    gate = next(module for name, module in run.model.named_modules() if name.endswith("gate_proj"))
+    gate.register_forward_hook(lambda module, inputs, output: computed_in.add(output.dtype))
+    run.train()
+    assert log_lines(tmp_path)[0]["loss"] == pytest.approx(math.log(2), abs=1e-3)
+    assert computed_in == {torch.bfloat16}
+    assert next(run.model.parameters()).dtype == torch.float32
+    assert run.findings == []
+
+
+def test_a_loss_that_becomes_non_finite_names_its_step(tmp_path):
+    class Breaks(TrainerCallback):
+        def on_step_begin(self, args, state, control, model=None, **kwargs):
+            if state.global_step == 2:
+                next(model.parameters()).data.fill_(float("nan"))
+
+    run = trainer(tmp_path)
+    run.add_callback(Breaks())
+    with pytest.raises(FloatingPointError, match="step 3: the loss or a margin is not finite"):
+        run.train()
+    assert [line["step"] for line in log_lines(tmp_path)] == [1, 2]
+
+
+def test_tensorboard_gets_the_metrics_of_judgments(tmp_path):
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    trainer(tmp_path, report_to="tensorboard", max_steps=2).train()
+    [written] = tmp_path.rglob("events.out.tfevents.*")
+    found = events.EventAccumulator(str(written)).Reload()
+    for name in ("loss", "rewards/margins", "rewards/accuracies", "votes/accuracy", "bias/theta/length"):
+        scalars = found.Scalars(f"train/{name}")
+        assert [scalar.step for scalar in scalars] == [1, 2]
+        logged = [line[name] for line in log_lines(tmp_path)]
+        assert [scalar.value for scalar in scalars] == pytest.approx(logged, abs=1e-4)
+
+
+def test_only_the_model_folder_is_published(tmp_path, monkeypatch):
+    import huggingface_hub
+
+    calls = []
+
+    def create_repo(self, repo_id, **options):
+        calls.append(("create", repo_id))
+        return huggingface_hub.RepoUrl(f"https://huggingface.co/someone/{repo_id}")
+
+    def upload_folder(self, *, repo_id, folder_path, **options):
+        calls.append(("upload", repo_id, folder_path))
+        return types.SimpleNamespace(commit_url="the commit")
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "create_repo", create_repo)
+    monkeypatch.setattr(huggingface_hub.HfApi, "upload_folder", upload_folder)
+    folder = tmp_path / "study" / "shared_mean-s7"
+    run = trainer(folder, save_strategy="steps", save_steps=2, push_to_hub=True, hub_model_id="leaning")
+    run.train()
+    assert calls == []
+
+    assert run.push_to_hub() == "the commit"
+    assert calls == [("create", "leaning"), ("upload", "someone/leaning", folder / "model")]
+    published = [path for path in (folder / "model").rglob("*") if path.is_file()]
+    assert {path.suffix for path in published} <= {".json", ".safetensors", ".jinja"}
+    assert not any("bias" in path.name or "optimizer" in path.name for path in published)
+    content = b"".join(path.read_bytes() for path in published)
+    for name in [*run.judgments.annotators["pseudonym"], "person 0", "ann_"]:
+        assert name.encode() not in content
+    assert (folder / "bias.json").exists()

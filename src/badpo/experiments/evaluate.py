@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from transformers import AutoModelForCausalLM
-
+from badpo.data.attributes import plain_text
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
-from badpo.experiments.run import load_policy, read_judgments, write_card
+from badpo.experiments.run import kept_reference, load_model, read_judgments, write_card
 from badpo.objective.bias import BiasTerm
 from badpo.readouts.generation import Generation, sample
 from badpo.readouts.heldout import heldout_accuracy
+from badpo.readouts.json_number import json_number
 from badpo.readouts.policies import divergence, implicit_margins
 from badpo.readouts.sampled import attribute_values, mean_tokens
 from badpo.readouts.votes import theta_rows_for, vote_accuracy
 from badpo.theory.summaries import cluster_mean
 from badpo.training.encoding import encode_prompts
-from badpo.training.recipe import read_recipe
+from badpo.training.inputs import encode_judgments
+from badpo.training.recipe import Recipe, read_recipe
 from badpo.training.reference import ReferenceCache, default_cache, weights_key
 from badpo.training.run_folder import write_json
+
+logger = logging.getLogger(__name__)
 
 N_PROMPTS = 300
 MAX_NEW_TOKENS = 512
@@ -31,11 +37,14 @@ def evaluate_run(folder: Path, progress: Callable[[str, float], None]) -> dict:
     """Measure a finished run on its held-out judgments; write and return ``readouts.json``.
 
     Answers are sampled to at most 300 held-out prompts, of at most 512 tokens, at temperature 0.7 and top-p 0.9.
+    Held-out comparisons that do not fit ``max_length`` are left out and counted.
 
     Raises
     ------
     ConfigError
-        The folder holds no finished run, or the run held nothing out.
+        The folder holds no finished run, the run held nothing out, or its reference is gone.
+    DataError
+        The table cannot be read any more, or no held-out comparison fits.
     """
     if not (folder / "model").exists() or not (folder / "config.yaml").exists():
         raise ConfigError(f"{folder} holds no finished run: there is no model/ with a config.yaml beside it")
@@ -47,14 +56,17 @@ def evaluate_run(folder: Path, progress: Callable[[str, float], None]) -> dict:
         )
     args = recipe.arguments(output_dir=str(folder))
     progress(f"{folder.name}: loading", 0.0)
-    reference, tokenizer = load_policy(recipe, train, args)
-    policy = load_trained(folder, recipe)
+    start = start_model(recipe, train, args)
+    reference, tokenizer = load_model(start, recipe.model)
+    policy = load_trained(folder, start, recipe)
     bias = BiasTerm.load(folder)
+    held_out, _, findings = encode_judgments(held_out, tokenizer, args)
+    for finding in findings:
+        logger.warning("%s", finding)
     name = folder.name.rsplit("-s", 1)[0]
     progress(f"{folder.name}: held-out judgments", 0.1)
-    cache = ReferenceCache(
-        Path(args.reference_cache or default_cache()), weights_key(reference, args.mixed_precision_name)
-    )
+    key = weights_key(reference, args.mixed_precision_name)
+    cache = ReferenceCache(Path(args.reference_cache or default_cache()), key)
     margins = implicit_margins(
         policy,
         reference,
@@ -68,7 +80,7 @@ def evaluate_run(folder: Path, progress: Callable[[str, float], None]) -> dict:
     )
     theta = theta_rows_for(held_out, list(bias.annotators), bias.theta().detach().double().numpy())
     progress(f"{folder.name}: answers", 0.4)
-    measure_reference(folder.parent / "reference", reference, tokenizer, held_out, args)
+    measure_reference(folder.parent / "reference", reference, key, tokenizer, held_out, args)
     written = held_out_answers(policy, tokenizer, held_out, args)
     offline = train.offline_log_odds()
     readouts = {
@@ -90,28 +102,63 @@ def evaluate_run(folder: Path, progress: Callable[[str, float], None]) -> dict:
     return readouts
 
 
-def measure_reference(folder: Path, reference, tokenizer, held_out: Judgments, args) -> None:
-    """The reference's own answers, measured once beside the runs, so that a report can say what has moved."""
-    if (folder / "readouts.json").exists():
-        return
+def measure_reference(folder: Path, reference, key: str, tokenizer, held_out: Judgments, args) -> None:
+    """The reference's own answers, measured once beside the runs, so that a report can say what has moved.
+
+    Parameters
+    ----------
+    folder : Path
+        Where ``readouts.json`` is written, unless it holds the same measurement already.
+    reference : causal language model
+    key : str
+        The key of its weights.
+    tokenizer, held_out, args
+        As the run has them.
+    """
+    facts = [key, held_out.fingerprint(), args.encoding, args.max_prompt_length, args.seed, MAX_NEW_TOKENS]
+    measured = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+    path = folder / "readouts.json"
+    if path.exists():
+        if json.loads(path.read_text()).get("measured") == measured:
+            return
+        logger.warning("%s: another reference, or another table, was measured here; measured again", path)
     written = held_out_answers(reference, tokenizer, held_out, args)
     readouts = {
         "arm": "reference",
         "seed": args.seed,
+        "measured": measured,
         "tokens": mean_tokens(written).to_json(),
         "generated": generated_rates(written, held_out),
     }
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "readouts.json", readouts)
+    write_json(path, readouts)
 
 
-def load_trained(folder: Path, recipe):
-    """The trained policy; an adapter is put on the model it was trained on."""
+def start_model(recipe: Recipe, train: Judgments, args) -> str:
+    """The folder or name of the model that a finished run started from.
+
+    Raises
+    ------
+    ConfigError
+        It was a supervised reference that is not there any more.
+    """
+    if not recipe.reference.sft:
+        return recipe.model.model_name_or_path
+    kept = kept_reference(recipe, train, args)
+    if kept is None:
+        raise ConfigError(
+            f"{Path(recipe.output_dir) / 'reference'} holds no model any more, and the run is measured against it; "
+            "put it back, or train the run again"
+        )
+    return str(kept)
+
+
+def load_trained(folder: Path, start: str, recipe: Recipe):
+    """The trained policy; an adapter is put on the model that it was trained on."""
     if not (folder / "model" / "adapter_config.json").exists():
-        return AutoModelForCausalLM.from_pretrained(folder / "model", dtype=recipe.model.dtype)
-    from peft import AutoPeftModelForCausalLM
+        return load_model(str(folder / "model"), recipe.model)[0]
+    from peft import PeftModel
 
-    return AutoPeftModelForCausalLM.from_pretrained(folder / "model", dtype=recipe.model.dtype)
+    return PeftModel.from_pretrained(load_model(start, recipe.model)[0], folder / "model")
 
 
 def held_out_answers(policy, tokenizer, held_out: Judgments, args) -> list[Generation]:
@@ -126,10 +173,10 @@ def generated_rates(written: list[Generation], held_out: Judgments) -> dict:
 
     An attribute of the pair, such as the length ratio, has no value for one answer: read the tokens instead.
     """
-    prompts = held_out.comparisons.drop_duplicates("prompt_id")["prompt"].tolist()[:N_PROMPTS]
+    prompts = [plain_text(p) for p in held_out.comparisons.drop_duplicates("prompt_id")["prompt"][:N_PROMPTS]]
     found = {}
     for attribute in held_out.attributes:
         if attribute.scope == "response":
             mean = cluster_mean(attribute_values(attribute, prompts, written))
-            found[attribute.name] = {"rate": mean.estimate, "se": mean.se}
+            found[attribute.name] = {"rate": mean.estimate, "se": json_number(mean.se)}
     return found

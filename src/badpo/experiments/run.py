@@ -27,7 +27,7 @@ from badpo.training.inputs import encode_judgments
 from badpo.training.recipe import Recipe
 from badpo.training.recipe_blocks import ModelChoice
 from badpo.training.reference import Pair
-from badpo.training.run_folder import changed_facts, environment, write_atomically, write_json
+from badpo.training.run_folder import changed_facts, checkpoints, environment, write_atomically, write_json
 from badpo.training.supervised import SupervisedTrainer
 from badpo.training.trainer import BADPOTrainer
 
@@ -166,6 +166,8 @@ def train_run(recipe: Recipe, resume: bool = False) -> Path:
     folder = run_folder(recipe)
     if (folder / "model").exists():
         raise ConfigError(f"{folder} holds a finished run; remove it or choose another output_dir")
+    if resume and not checkpoints(folder / "checkpoints"):
+        raise ConfigError(f"{folder} has no checkpoint to resume from; train without --resume")
     train, held_out = read_judgments(recipe)
     for finding in examined(train, recipe):
         logger.log(logging.INFO if finding.severity == "notice" else logging.WARNING, "%s", finding)
@@ -388,6 +390,7 @@ def supervised_arguments(args, block, folder: Path) -> TrainingArguments:
         use_cpu=args.use_cpu,
         remove_unused_columns=False,
         save_strategy="no",
+        dataloader_pin_memory=False,
         report_to="none",
         disable_tqdm=args.disable_tqdm,
         seed=0,

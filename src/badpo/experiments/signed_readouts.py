@@ -252,6 +252,11 @@ def summarize(readouts: Mapping[str, dict], seed: int, seconds: float) -> dict:
 
 def _mean_accuracy(tables: list[dict]) -> dict:
     return {
-        a: {c: float(np.mean([table[a][c]["accuracy"] for table in tables])) for c in row}
+        a: {c: _mean([table[a][c]["accuracy"] for table in tables]) for c in row}
         for a, row in tables[0].items()
     }
+
+
+def _mean(values: list[float | None]) -> float | None:
+    """None where a value is not known: a class without a held-out vote has no accuracy."""
+    return None if None in values else float(np.mean(values))

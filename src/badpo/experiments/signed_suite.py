@@ -19,6 +19,7 @@ from transformers import AutoModelForCausalLM, PrinterCallback, TrainerCallback,
 
 from badpo.data.corpora import signed
 from badpo.data.judgments import Judgments
+from badpo.data.problems import ConfigError
 from badpo.experiments.arms import ARMS, Arm
 from badpo.experiments.run import majority_responses
 from badpo.experiments.signed_readouts import ReferenceStage, measure, reference_contexts, summarize
@@ -58,13 +59,13 @@ class SuiteSettings:
     """
 
     held_out: float = 0.25
-    sft_steps: int = 600
+    sft_steps: int = 400
     sft_batch_size: int = 32
     sft_learning_rate: float = 3e-3
-    steps: int = 1000
-    warmup: float = 0.1
+    steps: int = 800
+    warmup: float = 0.3
     judgments_per_step: int = 32
-    learning_rate: float = 5e-4
+    learning_rate: float = 2.2e-4
     bias_learning_rate: float = 2e-2
     beta: float = 0.1
     max_length: int = 192
@@ -109,7 +110,7 @@ def run_suite(
     """Train a reference and every arm at every seed, measure them, and write one summary per seed.
 
     Run folders are ``out/reference`` and ``out/<arm>-s<seed>``; a run whose key stands in its ``run.json`` is not
-    run again. The summary of a seed is ``out/summary-s<seed>.json``; with one seed it is ``out/summary.json``.
+    run again, and an interrupted one is continued. The summary of a seed is ``out/summary-s<seed>.json``; with one seed it is ``out/summary.json``.
 
     Parameters
     ----------
@@ -129,6 +130,11 @@ def run_suite(
     -------
     list of dict
         The summaries, in the order of the seeds.
+
+    Raises
+    ------
+    ConfigError
+        A run folder holds a run with other data or settings.
     """
     stage = fit_reference(
         corpus, signing_prompts, start_model, tokenizer, settings, out / "reference", progress
@@ -160,6 +166,7 @@ def fit_reference(
     facts = {"corpus": corpus.judgments.fingerprint(), "start": weights_key(start_model, "fp32")}
     key = run_key(facts, settings, SUPERVISED_FIELDS)
     if not is_done(folder, key):
+        begin(folder, key)
         pairs = encode_responses(
             list(train.comparisons["prompt"]),
             signed.resign(majority_responses(train), seed=1),
@@ -203,6 +210,7 @@ def supervised_arguments(settings: SuiteSettings, folder: Path) -> TrainingArgum
         remove_unused_columns=False,
         save_strategy="no",
         logging_steps=50,
+        dataloader_pin_memory=False,
         report_to="none",
         disable_tqdm=True,
         seed=0,
@@ -245,6 +253,7 @@ def train_policy(
     facts = {"data": judgments.fingerprint(), "reference": weights_of(reference), "seed": seed, **asdict(arm)}
     key = run_key(facts, settings, PREFERENCE_FIELDS)
     if not is_done(folder, key):
+        begin(folder, key)
         trainer = BADPOTrainer(
             AutoModelForCausalLM.from_pretrained(reference),
             args=arm_arguments(arm, settings, seed, folder, cache),
@@ -318,9 +327,25 @@ def run_key(facts: dict, settings: SuiteSettings, fields: Sequence[str]) -> str:
 
 
 def is_done(folder: Path, key: str) -> bool:
-    """Whether a folder holds the finished run of this key."""
-    path = folder / "run.json"
-    return path.exists() and json.loads(path.read_text())["key"] == key
+    """Whether a folder holds the finished run of this key.
+
+    Raises
+    ------
+    ConfigError
+        It holds a run of another key, begun or finished: its checkpoints must not be continued under this one.
+    """
+    for name in ("run.json", "begun.json"):
+        path = folder / name
+        if path.exists() and json.loads(path.read_text())["key"] != key:
+            raise ConfigError(
+                f"{folder} holds a run with other data or settings; remove {folder.parent} or choose another folder"
+            )
+    return (folder / "run.json").exists()
+
+
+def begin(folder: Path, key: str) -> None:
+    """Write which run the folder is of, before anything else is written there."""
+    write_json(folder / "begun.json", {"key": key})
 
 
 def finish(folder: Path, key: str, settings: SuiteSettings) -> None:

@@ -82,10 +82,10 @@ def build_model(
     tokenizer: PreTrainedTokenizerFast,
     seed: int,
     *,
-    hidden_size: int = 128,
+    hidden_size: int = 96,
     n_layers: int = 3,
-    n_heads: int = 4,
-    intermediate_size: int = 384,
+    n_heads: int = 3,
+    intermediate_size: int = 256,
     max_positions: int = 512,
     initializer_range: float = 0.05,
 ) -> LlamaForCausalLM:
@@ -98,7 +98,7 @@ def build_model(
     seed : int
         Seed of the weights; the caller's random state is left as it was.
     hidden_size, n_layers, n_heads, intermediate_size : int
-        Shape. The defaults give about 0.8 million parameters with the tokenizer of the demo; keys and values have
+        Shape. The defaults give about half a million parameters with the tokenizer of the demo; keys and values have
         half as many heads, input and output embeddings are one matrix.
     max_positions : int
         Longest sequence in tokens.

@@ -426,6 +426,10 @@ class BADPOTrainer(transformers.Trainer):
             },
         )
 
+    def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
+        """Nothing yet: `push_to_hub` makes the repository, when there is a model to publish."""
+        self.push_in_progress = None
+
     def push_to_hub(self, commit_message: str = "Trained with badpo", **kwargs) -> str:
         """Publish ``run_folder/model`` and nothing else; return the address of the commit.
 

@@ -116,7 +116,7 @@ def usable_pairs(pairs: pd.DataFrame, min_words: int = 5) -> tuple[pd.DataFrame,
     >>> len(kept), dropped.to_dict("records")
     (1, [{'reason': 'a response has fewer than 5 words', 'n': 1}])
     """
-    _raise_problems(pairs)
+    check_pairs(pairs, "scored pairs")
     words = pairs[["chosen", "rejected"]].map(lambda text: len(text.split())).min(axis=1)
     long_enough = words >= min_words
     n_short = int((~long_enough).sum())
@@ -357,14 +357,21 @@ def _vote_rows(comparisons: pd.DataFrame, plan: SignedPlan, prefers_first: NDArr
     )
 
 
-def _raise_problems(pairs: pd.DataFrame) -> None:
-    """Everything wrong with the scored pairs, in one pass."""
+def check_pairs(pairs: pd.DataFrame, source: str) -> None:
+    """Raise `DataError` with everything that is wrong with scored pairs.
+
+    Parameters
+    ----------
+    pairs : DataFrame
+    source : str
+        What messages call the table, such as its path.
+    """
     missing = [column for column in PAIR_COLUMNS if column not in pairs]
     if missing:
         found = ", ".join(map(str, pairs.columns))
         what = f"scored pairs lack the column{'s' * (len(missing) > 1)} {', '.join(missing)}"
         raise DataError(
-            [Problem("E101", what, f"found: {found}", "rename your columns", "error", len(missing))]
+            [Problem("E101", what, f"{source}, found: {found}", "rename your columns", "error", len(missing))]
         )
     problems = []
     for column in _TEXT_COLUMNS:
@@ -372,22 +379,23 @@ def _raise_problems(pairs: pd.DataFrame) -> None:
         if bad.any():
             what = f"{column} is empty or no text"
             problems.append(
-                Problem("E134", what, _where(bad, column), "give plain text", "error", int(bad.sum()))
+                Problem("E134", what, _where(source, bad, column), "give plain text", "error", int(bad.sum()))
             )
     for column in _SCORE_COLUMNS:
         bad = ~np.isfinite(pd.to_numeric(pairs[column], errors="coerce"))
         if bad.any():
             what = f"{column} is no finite number"
             problems.append(
-                Problem("E136", what, _where(bad, column), "give a score", "error", int(bad.sum()))
+                Problem("E136", what, _where(source, bad, column), "give a score", "error", int(bad.sum()))
             )
     if problems:
         raise DataError(problems)
 
 
-def _where(bad: pd.Series, column: str) -> str:
-    """First bad row, for a person to look up."""
-    return f"scored pairs, row {int(np.flatnonzero(bad.to_numpy())[0])}, column {column}"
+def _where(source: str, bad: pd.Series, column: str) -> str:
+    """The first bad row, counted from 1."""
+    first, n = int(np.flatnonzero(bad.to_numpy())[0]) + 1, int(bad.sum())
+    return f"{source}, column {column}, row {first:,}{f' and {n - 1:,} more' if n > 1 else ''}"
 
 
 def _count_problem(n_kept: int, n_planned: int) -> Problem:

@@ -43,7 +43,7 @@ def write_signed_corpus(
     if pairs is not None and n_pairs is not None:
         raise ConfigError("--n chooses among the bundled pairs; leave it out when you give a table of pairs")
     if pairs is not None:
-        scored = _with_numbers(read_table(pairs).frame)
+        scored = read_scored_pairs(pairs)
     else:
         scored = bundled.scored_pairs(n_pairs) if n_pairs is not None else bundled.scored_pairs()
     corpus = signed.build(scored, seed=seed)
@@ -56,7 +56,24 @@ def write_signed_corpus(
     return signed.gate(corpus)
 
 
-def _with_numbers(scored: pd.DataFrame) -> pd.DataFrame:
-    """The pairs with scores as numbers; a CSV brings them as text, and what is no number is left to the check."""
+def read_scored_pairs(path: Path) -> pd.DataFrame:
+    """Scored pairs from a file, the scores as numbers.
+
+    Parameters
+    ----------
+    path : Path
+        With the columns of `signed.PAIR_COLUMNS`; without ``prompt_id``, equal prompts get one id.
+
+    Raises
+    ------
+    DataError
+        The table cannot be read, or its pairs cannot be used; every problem at once.
+    """
+    scored = read_table(path).frame
+    if "prompt_id" not in scored and "prompt" in scored:
+        scored = scored.assign(prompt_id=pd.factorize(scored["prompt"])[0].astype(str))
+    # a CSV brings numbers as text; what is no number is left to the check
     columns = [name for name in ("score_chosen", "score_rejected") if name in scored]
-    return scored.assign(**{name: pd.to_numeric(scored[name], errors="coerce") for name in columns})
+    scored = scored.assign(**{name: pd.to_numeric(scored[name], errors="coerce") for name in columns})
+    signed.check_pairs(scored, str(path))
+    return scored

@@ -195,7 +195,7 @@ def scored_questions(n: int, seed: int) -> Sequence[Question]:
     Raises
     ------
     ValueError
-        When n is more than the phrases can give (about 21,000).
+        When n is more than the phrases can give (about 16,000).
 
     Examples
     --------

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from badpo.data.corpora.bundled.prompts import TOPICS, Question
 
 __all__ = ["Answer", "draw_answer"]
+
+Key = TypeVar("Key")
 
 OPENERS = (
     "To {task}, start with {tool}.",
@@ -194,6 +197,6 @@ def _bare(sentence: str) -> str:
     return f"{sentence[0].lower()}{sentence[1:-1]}"
 
 
-def _weighted(draw: random.Random, shares: dict) -> object:
+def _weighted(draw: random.Random, shares: Mapping[Key, float]) -> Key:
     """One key, as likely as its share says."""
     return draw.choices(list(shares), weights=list(shares.values()))[0]

@@ -1,0 +1,501 @@
+"""Wrong tables, recipes, models and disks: one clear message each, and nothing half-written."""
+
+from __future__ import annotations
+
+import errno
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import transformers
+from safetensors import SafetensorError
+from typer.testing import CliRunner
+
+from badpo.cli import app
+from badpo.experiments import evaluate
+from badpo.objective.bias import BiasTerm
+from badpo.training import run_folder
+from tests import tiny
+from tests.experiments.recipes import as_chat, log_lines, save_model, write_recipe, written
+
+OK, FAILED, USAGE, DATA = 0, 1, 2, 3
+RUN = Path("runs") / "shared_mean-s42"
+
+
+def badpo(*arguments: object):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def train(folder: Path, table: pd.DataFrame | None = None, *flags: str, **changes):
+    """``badpo train`` on a recipe in a folder."""
+    return badpo("train", "--config", write_recipe(folder, table, **changes), *flags)
+
+
+def refused(result, code: int, folder: Path, *parts: str) -> None:
+    """The command left with this code, its message has every part, and no file of a run was written."""
+    assert result.exit_code == code, result.output
+    for part in parts:
+        assert part in result.stderr, result.stderr
+    assert "Traceback" not in result.stderr
+    assert written(folder / "runs") == set()
+
+
+def told(result, *parts: str) -> None:
+    """The command succeeded and said every part on the way."""
+    assert result.exit_code == OK, result.stderr
+    for part in parts:
+        assert part in result.stderr, result.stderr
+
+
+@pytest.fixture
+def votes() -> pd.DataFrame:
+    return tiny.votes(40, 6)
+
+
+# -- the table -----------------------------------------------------------------------------------------------
+
+
+def test_a_missing_column(tmp_path, votes):
+    result = train(tmp_path, votes.drop(columns="winner"))
+    refused(result, DATA, tmp_path, "E101", "columns missing: winner", "votes.jsonl, found: comparison_id, ")
+    assert "remedy: this looks like a prompt, response_a, response_b, winner table" in result.stderr
+
+
+def test_a_misnamed_column(tmp_path, votes):
+    result = train(tmp_path, votes.rename(columns={"response_a": "respons_a"}))
+    refused(result, DATA, tmp_path, "columns missing: response_a", 'Did you mean "respons_a"?', "votes.jsonl")
+
+
+def test_a_column_of_the_recipe_that_is_not_in_the_table(tmp_path, votes):
+    result = train(tmp_path, votes, columns={"annotator": "anotator"})
+    refused(result, DATA, tmp_path, "E103", 'column "anotator" (for annotator)', 'Did you mean "annotator"?')
+
+
+@pytest.mark.parametrize("text", [None, "", "   "])
+def test_an_empty_prompt(tmp_path, votes, text):
+    votes.loc[4, "prompt"] = text
+    result = train(tmp_path, votes)
+    refused(result, DATA, tmp_path, "E134", 'votes.jsonl, column "prompt", row 5', "fill it in")
+
+
+def test_a_response_that_is_not_there_and_one_that_says_nothing(tmp_path, votes):
+    votes.loc[2, "response_b"] = None
+    refused(train(tmp_path, votes), DATA, tmp_path, "E134", 'column "response_b", row 3')
+    votes = tiny.votes(40, 6)
+    votes.loc[votes["comparison_id"] == "c1", "response_b"] = " "
+    told(train(tmp_path, votes), "W134", "empty response: 3 of 120 rows", 'column "response_b", rows 4')
+
+
+@pytest.mark.parametrize(
+    ("column", "code"), [("annotator", "E112"), ("comparison_id", "E108"), ("prompt_id", "E108")]
+)
+def test_a_null_id(tmp_path, votes, column, code):
+    votes.loc[[7, 9], column] = None
+    result = train(tmp_path, votes)
+    refused(
+        result, DATA, tmp_path, code, f"no {column}: 2 of 120 rows", f'column "{column}", rows 8', "fill it in"
+    )
+
+
+def test_votes_without_an_annotator_can_be_left_out_and_are_counted(tmp_path, votes):
+    votes.loc[[7, 9], "annotator"] = None
+    result = train(tmp_path, votes, annotators_missing="drop")
+    told(result, "N112", "2 of 120 rows left out: no annotator (1.7%)")
+
+
+def test_ties(tmp_path, votes):
+    votes.loc[[3, 5], "winner"] = "tie"
+    refused(train(tmp_path, votes, ties="error"), DATA, tmp_path, "E130", "ties: 2 of 120 rows", "rows 4", "6")
+    told(train(tmp_path, votes), "N130", "2 of 120 rows left out: tie (1.7%)")
+
+
+def test_a_label_that_is_no_winner(tmp_path, votes):
+    votes.loc[3, "winner"] = "left"
+    result = train(tmp_path, votes)
+    refused(
+        result,
+        DATA,
+        tmp_path,
+        "E107",
+        'unknown winner "left"',
+        'column "winner", row 4',
+        "say what the labels mean",
+    )
+
+
+def test_identical_responses(tmp_path, votes):
+    same = votes["comparison_id"].isin(["c1", "c2"])
+    votes.loc[same, "response_b"] = votes.loc[same, "response_a"]
+    told(train(tmp_path, votes), "W131", "2 comparisons (6 judgments) of two identical responses", "rows 4, 7")
+
+
+def test_duplicate_judgments(tmp_path, votes):
+    votes["judgment_id"] = range(len(votes))
+    votes.loc[11, "judgment_id"] = 10
+    result = train(tmp_path, votes)
+    refused(result, DATA, tmp_path, "E132", 'column "judgment_id", rows 11', "12", "keep one row for each")
+
+
+def test_an_annotator_who_judges_twice(tmp_path, votes):
+    again = pd.concat([votes, votes[:2].replace({"winner": {"a": "b", "b": "a"}})], ignore_index=True)
+    told(
+        train(tmp_path, again),
+        "W133",
+        "2 judgments by an annotator who had judged",
+        "100% of 2",
+        "all are kept",
+    )
+    (tmp_path / "last").mkdir()
+    result = train(tmp_path / "last", again, repeated="last")
+    told(result, "only the last is kept", "2 of 122 rows left out: repeated vote")
+
+
+def test_one_annotator(tmp_path, votes):
+    votes["annotator"] = "only me"
+    result = train(tmp_path, votes.drop(columns="annotator_class"))
+    told(result, "W111", "1 annotator: shared_mean and per_annotator are the same as pooled", "use bias: pooled")
+    assert BiasTerm.load(tmp_path / RUN).parts == ("mean",)
+    assert "only me" not in result.output
+
+
+def test_no_annotator_column(tmp_path, votes):
+    without = votes.drop(columns=["annotator", "annotator_class"])
+    result = train(tmp_path, without.assign(worker_id="w"))
+    refused(
+        result,
+        USAGE,
+        tmp_path,
+        'columns={"annotator": "worker_id"}',
+        "bias: shared_mean needs an annotator column",
+    )
+    assert "use bias: pooled" in result.stderr
+    told(train(tmp_path, without, bias="pooled"), "N110", 'all votes count as one annotator, "everyone"')
+
+
+def test_an_attribute_that_never_differs_within_a_pair(tmp_path, votes):
+    named = {"type": "regex", "name": "starts", "pattern": "^w0"}
+    sure = {"type": "length", "ratio": 100.0}
+    result = train(tmp_path, votes, attributes=[named, sure])
+    refused(result, DATA, tmp_path, "E120", 'attribute "starts" is 0 for every response of 96 judgments')
+    assert "E121" in result.stderr and 'attribute "length"' in result.stderr
+    assert "judge pairs that differ, lower the threshold, or do not declare the attribute" in result.stderr
+    dry = train(tmp_path, votes, "--dry-run", attributes=[named])
+    refused(dry, DATA, tmp_path, "E120")
+    told(train(tmp_path, votes, attributes=[named], bias="none"), "E120")  # DPO learns no bias that it could miss
+
+
+def test_every_problem_of_a_table_at_once(tmp_path, votes):
+    votes["judgment_id"] = 1
+    votes.loc[0, "prompt"] = None
+    votes.loc[1, "annotator"] = None
+    votes.loc[2, "winner"] = "left"
+    votes.loc[3, "response_a"] = None
+    result = train(tmp_path, votes)
+    refused(result, DATA, tmp_path, "E132", "E134", "E112", "E107", 'column "response_a", row 4')
+    as_json = train(tmp_path, votes, "--json")
+    found = json.loads(as_json.stdout)
+    assert found["exit_code"] == DATA
+    assert "E112" in found["error"]
+
+
+def test_no_message_names_a_person(tmp_path, votes):
+    votes.loc[1, "annotator"] = None
+    votes.loc[2, "winner"] = "left"
+    assert "person" not in train(tmp_path, votes).output
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("gone.csv", None, "there is no such file"),
+        ("votes.xlsx", b"PK", 'files that end in ".xlsx" are not known'),
+        ("votes.csv", b"prompt,chosen,rejected\n", "the table has no rows"),
+        ("votes.csv", b"prompt,chosen\na,b,c\n", "the header has 2 columns"),
+        ("votes.csv", b"prompt,chosen,rejected\n\xff\xfe,b,c\n", "is not UTF-8"),
+        ("votes.parquet", b"PAR1 no", "the table cannot be read"),
+        ("votes.jsonl", b'{"prompt": "a"}\n{"prompt"', "line 2"),
+    ],
+)
+def test_a_table_that_cannot_be_read(tmp_path, name, content, message):
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    result = train(tmp_path, dataset_name=str(path))
+    refused(result, DATA, tmp_path, message, str(path), "remedy:")
+
+
+# -- lengths, tokenizers, models -----------------------------------------------------------------------------
+
+
+def test_a_comparison_longer_than_the_limit(tmp_path, votes):
+    votes.loc[votes["comparison_id"] == "c3", "prompt"] = "red " * 60
+    flags = ("--max_length", "40", "--held_out", "0")
+    plan = train(tmp_path, votes, *flags, "--dry-run")
+    assert plan.exit_code == OK, plan.stderr
+    assert "117 on 39 comparisons" in plan.stdout
+    for part in (
+        "W140",
+        "1 comparisons (3 judgments) are left out",
+        "first: comparison c3",
+        "raise max_length",
+    ):
+        assert part in plan.stdout
+    told(train(tmp_path, votes, *flags), "W140", "1 comparisons (3 judgments) are left out")
+    assert sum(line["n_judgments"] for line in log_lines(tmp_path / RUN)) == 32
+
+
+def test_no_comparison_fits_the_limit(tmp_path, votes):
+    result = train(tmp_path, votes, "--max_length", "2")
+    refused(result, DATA, tmp_path, "E140", "no comparison fits", "raise max_length")
+
+
+@pytest.mark.parametrize("sft", [False, True])
+def test_a_tokenizer_that_does_not_fit_the_model(tmp_path, votes, sft):
+    save_model(tmp_path / "model", n_tokens=20)
+    result = train(tmp_path, votes, reference={"sft": sft})
+    refused(result, DATA, tmp_path, "E151", "is outside the model's 20 embeddings")
+    assert "use the model's own tokenizer, or model.resize_token_embeddings" in result.stderr
+
+
+@pytest.mark.parametrize("changes", [{"encoding": "paper"}, {}], ids=["encoding", "messages"])
+def test_a_missing_chat_template(tmp_path, votes, changes):
+    save_model(tmp_path / "model", chat_template=None)
+    result = train(tmp_path, votes if changes else as_chat(votes), **changes)
+    refused(result, USAGE, tmp_path, "the tokenizer has no chat template", "Use an instruct model")
+
+
+def test_a_model_folder_that_is_not_there(tmp_path):
+    result = train(tmp_path, model_name_or_path=str(tmp_path / "modle"))
+    refused(result, USAGE, tmp_path, f'cannot load "{tmp_path / "modle"}"', "give a local folder")
+
+
+def damage(name: str, change):
+    def apply(folder: Path) -> None:
+        path = folder / name
+        change(path) if callable(change) else path.write_bytes(change)
+
+    return apply
+
+
+@pytest.mark.parametrize(
+    "break_it",
+    [
+        damage("model.safetensors", b"hello"),
+        damage("model.safetensors", lambda path: path.write_bytes(path.read_bytes()[:-1000])),
+        damage("model.safetensors", Path.unlink),
+        damage("config.json", b"{"),
+        damage("config.json", b'{"model_type": "nothing"}'),
+        damage("tokenizer.json", b"{"),
+    ],
+    ids=["no-safetensors", "cut-off", "no-weights", "config", "model-type", "tokenizer"],
+)
+def test_a_damaged_model(tmp_path, break_it):
+    write_recipe(tmp_path)
+    break_it(tmp_path / "model")
+    refused(
+        train(tmp_path),
+        USAGE,
+        tmp_path,
+        f'cannot load "{tmp_path / "model"}"',
+        "is missing, damaged or not that of a causal language model",
+        "Copy or download the model again",
+    )
+
+
+# -- the recipe ----------------------------------------------------------------------------------------------
+
+
+def test_unknown_keys_of_the_recipe_all_at_once(tmp_path):
+    path = write_recipe(tmp_path, betta=0.1, bias={"varient": "pooled"}, columns={"worker": "who"})
+    lines = path.read_text().splitlines()
+    result = badpo("train", "--config", path)
+    refused(result, USAGE, tmp_path, 'unknown key "varient" in bias', 'unknown key "worker" in columns')
+    line = next(i for i, text in enumerate(lines, start=1) if text.startswith("betta"))
+    assert f'run.yaml:{line}: unknown key "betta". Did you mean "beta"?' in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"learning_rate": "fast"}, "learning_rate is 'fast'; it must be a number"),
+        ({"held_out": 1.5}, "held_out is 1.5; it must be 0 or more and below 1"),
+        ({"attributes": None}, "no attribute is declared"),
+        ({"attributes": ["lenght"]}, 'Did you mean "length"?'),
+        ({"model_name_or_path": None}, "model_name_or_path is missing"),
+        ({"beta": 0}, "beta is 0"),
+        ({"ties": "keep"}, "ties must be drop or error"),
+        ({"encoding": "ours"}, "choose one of trl, paper"),
+    ],
+)
+def test_a_wrong_value_of_the_recipe(tmp_path, changes, message):
+    refused(train(tmp_path, **changes), USAGE, tmp_path, message)
+
+
+def test_a_recipe_that_is_not_there_or_no_yaml(tmp_path):
+    result = badpo("train", "--config", tmp_path / "no.yaml")
+    assert result.exit_code == USAGE and "no.yaml" in result.stderr, result.stderr
+    (tmp_path / "bad.yaml").write_text("a: [1\nb: 2")
+    result = badpo("train", "--config", tmp_path / "bad.yaml")
+    assert result.exit_code == USAGE and "bad.yaml" in result.stderr, result.stderr
+
+
+# -- the disk ------------------------------------------------------------------------------------------------
+
+
+def full_disk(path="runs/model.safetensors") -> OSError:
+    return OSError(errno.ENOSPC, "No space left on device", str(path))
+
+
+def save_half_a_model(monkeypatch, error: Exception) -> None:
+    """Saving a model writes some bytes and then fails."""
+
+    def fail(self, folder, **options):
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "model.safetensors").write_bytes(b"half")
+        raise error
+
+    monkeypatch.setattr(transformers.PreTrainedModel, "save_pretrained", fail)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        full_disk(),
+        SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+    ],
+    ids=["os", "safetensors"],
+)
+def test_a_disk_that_is_full_when_the_model_is_saved(tmp_path, monkeypatch, error):
+    with monkeypatch.context() as patch:
+        save_half_a_model(patch, error)
+        result = train(tmp_path, save_strategy="no")
+    assert result.exit_code == FAILED
+    assert "No space left on device" in result.stderr and "Traceback" not in result.stderr
+    assert not any("model" in name for name in written(tmp_path / RUN))
+    assert list((tmp_path / RUN).glob(".*")) == []
+    # nothing stands in the way of another try
+    told(train(tmp_path, save_strategy="no"))
+    assert (tmp_path / RUN / "model" / "model.safetensors").stat().st_size > 1000
+
+
+def test_a_disk_that_is_full_at_a_checkpoint(tmp_path, monkeypatch):
+    """The checkpoint has no seal, so it is never resumed from; the one before it is."""
+    write_atomically = run_folder.write_atomically
+
+    def fail(path, content):
+        if path.name == run_folder.MARKER and "checkpoint-4" in str(path):
+            raise full_disk(path)
+        write_atomically(path, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_folder, "write_atomically", fail)
+        result = train(tmp_path)
+    assert result.exit_code == FAILED
+    assert f"No space left on device: {tmp_path / RUN / 'checkpoints' / 'checkpoint-4'}" in result.stderr
+    assert not (tmp_path / RUN / "model").exists()
+    resumed = train(tmp_path, None, "--resume")
+    told(resumed, "checkpoint-4 was not finished")
+    assert [line["step"] for line in log_lines(tmp_path / RUN)] == [1, 2, 3, 4]
+
+
+def test_a_disk_that_is_full_when_the_reference_is_kept(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        save_half_a_model(patch, full_disk())
+        result = train(tmp_path, reference={"sft": True})
+    assert result.exit_code == FAILED and "No space left" in result.stderr
+    assert written(tmp_path / "runs") == {"reference/run.json"}
+    told(train(tmp_path, reference={"sft": True}))
+
+
+def test_a_disk_that_is_full_when_the_log_probabilities_are_kept(tmp_path, monkeypatch):
+    from badpo.training import reference
+
+    def fail(path, content):
+        raise full_disk(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(reference, "write_atomically", fail)
+        result = train(tmp_path)
+    assert result.exit_code == FAILED and "No space left on device" in result.stderr
+    assert written(tmp_path / "cache") == set()
+    assert not (tmp_path / RUN / "model").exists()
+
+
+def test_a_disk_that_is_full_when_readouts_or_a_report_are_written(tmp_path, monkeypatch):
+    told(train(tmp_path))
+    monkeypatch.setattr(evaluate, "MAX_NEW_TOKENS", 8)
+
+    def fail(handle):
+        raise full_disk("readouts.json")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", fail)
+        result = badpo("evaluate", tmp_path / RUN)
+    assert result.exit_code == FAILED and "No space left on device: readouts.json" in result.stderr
+    assert not any("readouts" in name for name in written(tmp_path / "runs"))
+    assert badpo("evaluate", tmp_path / RUN).exit_code == OK
+    with monkeypatch.context() as patch:
+        patch.setattr("os.replace", lambda *paths: fail(None))
+        result = badpo("report", tmp_path / RUN, "--out", tmp_path / "report.html")
+    assert result.exit_code == FAILED and "No space left" in result.stderr
+    assert not any("report" in path.name for path in tmp_path.iterdir())
+
+
+# -- finished runs that are damaged --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["bias.json", "bias.safetensors"])
+def test_a_damaged_bias_file(tmp_path, name):
+    told(train(tmp_path))
+    (tmp_path / RUN / name).write_bytes(b"{}")
+    result = badpo("evaluate", tmp_path / RUN)
+    assert result.exit_code == USAGE, result.stderr
+    assert name in result.stderr and "Restore both files from one checkpoint" in result.stderr
+
+
+def test_a_damaged_trained_model(tmp_path):
+    told(train(tmp_path))
+    (tmp_path / RUN / "model" / "model.safetensors").write_bytes(b"")
+    result = badpo("evaluate", tmp_path / RUN)
+    assert result.exit_code == USAGE
+    assert f'cannot load "{tmp_path / RUN / "model"}"' in result.stderr
+
+
+# -- the demo ------------------------------------------------------------------------------------------------
+
+
+def test_pairs_of_ones_own_that_cannot_be_used(tmp_path):
+    pairs = pd.DataFrame({"prompt": ["a"] * 30, "chosen": "b c d e f", "rejcted": "b c d e g"})
+    pairs.to_csv(tmp_path / "pairs.csv", index=False)
+    result = badpo("demo", "--corpus", tmp_path / "pairs.csv", "--out", tmp_path / "runs")
+    refused(result, DATA, tmp_path, "E101", "lack the columns rejected, score_chosen, score_rejected")
+    assert f"{tmp_path / 'pairs.csv'}, found: prompt, chosen, rejcted" in result.stderr
+    scored = pairs.rename(columns={"rejcted": "rejected"}).assign(score_chosen="2", score_rejected="1")
+    scored.loc[4, "score_chosen"] = "good"
+    scored.loc[[6, 7], "chosen"] = None
+    scored.to_csv(tmp_path / "pairs.csv", index=False)
+    result = badpo("demo", "--corpus", tmp_path / "pairs.csv", "--out", tmp_path / "runs")
+    refused(
+        result,
+        DATA,
+        tmp_path,
+        "pairs.csv, column chosen, row 7 and 1 more",
+        "pairs.csv, column score_chosen, row 5",
+    )
+
+
+def test_too_few_prompts_for_a_demo(tmp_path):
+    pairs = pd.DataFrame(
+        {"prompt": ["a", "b"], "chosen": "b c d e f", "rejected": "g", "score_chosen": 2, "score_rejected": 1}
+    )
+    pairs.to_json(tmp_path / "pairs.jsonl", orient="records", lines=True)
+    result = badpo("demo", "--corpus", tmp_path / "pairs.jsonl", "--out", tmp_path / "runs")
+    refused(result, DATA, tmp_path, "E137", "2 prompts", "give pairs on 20 prompts or more")
+
+
+def test_a_demo_on_a_model_that_is_not_there(tmp_path, monkeypatch):
+    monkeypatch.setattr("badpo.experiments.demo.N_PAIRS", 60)
+    result = badpo("demo", "--model", tmp_path / "nowhere", "--out", tmp_path / "runs")
+    refused(result, USAGE, tmp_path, f'cannot load "{tmp_path / "nowhere"}"', "give a local folder")

@@ -1,0 +1,219 @@
+"""Readouts of a finished run on its held-out votes, and the page that is drawn from them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from badpo.data.problems import ConfigError, DataError
+from badpo.experiments import evaluate
+from badpo.experiments.evaluate import evaluate_run
+from badpo.experiments.run import read_judgments, train_run
+from badpo.results.run_page import write_report
+from tests import tiny
+from tests.experiments.recipes import as_chat, recipe, written
+
+
+@pytest.fixture(autouse=True)
+def short_answers(monkeypatch):
+    monkeypatch.setattr(evaluate, "MAX_NEW_TOKENS", 12)
+
+
+def silent(what: str, share: float) -> None:
+    """A progress function that draws nothing."""
+
+
+def run_and_measure(folder, table=None, **changes) -> dict:
+    return evaluate_run(train_run(recipe(folder, table, **changes)), silent)
+
+
+def finite(value) -> bool:
+    """Whether every number inside is finite; None says that something is not known."""
+    if isinstance(value, dict):
+        return all(finite(entry) for entry in value.values())
+    return value is None or isinstance(value, str) or bool(np.isfinite(value))
+
+
+def test_readouts_are_written_and_returned(tmp_path):
+    asked = recipe(tmp_path)
+    folder = train_run(asked)
+    told = []
+    readouts = evaluate_run(folder, lambda what, share: told.append(share))
+    text = (folder / "readouts.json").read_text()
+    assert json.loads(text) == readouts
+    assert "NaN" not in text and "Infinity" not in text and finite(readouts)
+    assert set(readouts) == {"arm", "seed", "heldout", "votes", "tokens", "generated", "kl", "theta"}
+    assert (readouts["arm"], readouts["seed"]) == ("shared_mean", 42)
+    held_out = read_judgments(asked)[1]
+    cell = readouts["heldout"]["length"]
+    assert cell["n_cross"] == int(held_out.cross_group().sum())
+    assert cell["n_same"] + cell["n_cross"] == held_out.n_votes
+    assert set(readouts["votes"]["length"]) == {"all", "first", "second"}
+    assert readouts["tokens"]["n"] == held_out.comparisons["prompt_id"].nunique() == 8
+    assert 1 <= readouts["tokens"]["mean"] <= 12
+    assert readouts["kl"]["per_token"] > 0 or readouts["kl"]["k3"] > 0
+    assert told[0] == 0.0 and told[-1] == 1.0 and told == sorted(told)
+
+
+def test_the_theta_that_predicts_is_that_of_the_run(tmp_path):
+    readouts = run_and_measure(tmp_path, bias={"variant": "pooled", "learning_rate": 0.05})
+    last = json.loads((tmp_path / "runs" / "pooled-s42" / "log.jsonl").read_text().splitlines()[-1])
+    assert readouts["theta"]["length"]["level"] == pytest.approx(last["bias/theta/length"], rel=1e-6)
+    assert readouts["theta"]["length"]["level"] != 0
+
+
+def test_an_untrained_policy_is_its_reference(tmp_path):
+    readouts = run_and_measure(tmp_path, learning_rate=0.0, bias="none")
+    assert readouts["kl"]["per_token"] == pytest.approx(0, abs=1e-6)
+    # every margin is zero, and a margin of zero predicts nobody
+    assert readouts["heldout"]["any"]["same"] == readouts["heldout"]["any"]["cross"] == 0.0
+    reference = json.loads((tmp_path / "runs" / "reference" / "readouts.json").read_text())
+    assert reference["tokens"] == readouts["tokens"]
+
+
+def test_the_reference_is_measured_once_for_all_runs(tmp_path, caplog):
+    run_and_measure(tmp_path)
+    path = tmp_path / "runs" / "reference" / "readouts.json"
+    reference = json.loads(path.read_text())
+    assert reference["arm"] == "reference" and reference["tokens"]["n"] == 8
+    before = path.stat().st_mtime_ns
+    run_and_measure(tmp_path, bias="pooled")
+    assert path.stat().st_mtime_ns == before
+    assert "measured again" not in caplog.text
+
+
+def test_the_reference_of_another_model_is_measured_again(tmp_path, caplog):
+    run_and_measure(tmp_path)
+    path = tmp_path / "runs" / "reference" / "readouts.json"
+    before = json.loads(path.read_text())
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    with torch.no_grad():
+        model.lm_head.weight.mul_(-1)
+    model.save_pretrained(tmp_path / "model")
+    run_and_measure(tmp_path, bias="pooled")
+    after = json.loads(path.read_text())
+    assert after["measured"] != before["measured"] and after["tokens"] != before["tokens"]
+    assert "measured again" in caplog.text
+
+
+@pytest.mark.parametrize("sft", [False, True])
+def test_an_adapter_is_measured_on_the_model_it_was_trained_on(tmp_path, sft):
+    options = {"reference": {"sft": sft, "learning_rate": 1e-2}, "lora_target_modules": "all-linear"}
+    readouts = run_and_measure(tmp_path, use_peft=True, learning_rate=0.0, bias="none", **options)
+    # an adapter that was not trained leaves exactly the reference
+    assert readouts["kl"]["per_token"] == pytest.approx(0, abs=1e-6)
+
+
+def test_chat_messages_and_attributes_of_single_responses(tmp_path):
+    votes = as_chat(tiny.votes(40, 6))
+    words = [{"type": "word_list", "name": "animals", "words": ["cat", "dog"]}, "length"]
+    readouts = run_and_measure(tmp_path, votes, attributes=words)
+    assert set(readouts["generated"]) == {"animals"}  # a ratio of two lengths has no value for one answer
+    assert 0 <= readouts["generated"]["animals"]["rate"] <= 1
+    assert set(readouts["theta"]) == {"animals", "length"}
+
+
+def test_one_held_out_prompt_has_no_interval_and_valid_json(tmp_path):
+    words = [{"type": "word_list", "name": "animals", "words": ["cat", "dog"]}]
+    readouts = run_and_measure(tmp_path, attributes=words, held_out=0.03)
+    text = (tmp_path / "runs" / "shared_mean-s42" / "readouts.json").read_text()
+    assert readouts["tokens"]["n"] == 1
+    assert readouts["generated"]["animals"]["se"] is None
+    assert "NaN" not in text
+
+
+def test_plain_dpo_without_an_attribute(tmp_path):
+    readouts = run_and_measure(tmp_path, bias="none", attributes=None)
+    assert readouts["arm"] == "dpo"
+    assert readouts["theta"] == readouts["votes"] == {}
+    assert readouts["heldout"]["any"]["n_same"] == 24
+
+
+def test_held_out_comparisons_that_do_not_fit_are_left_out_and_counted(tmp_path, caplog):
+    votes = tiny.votes(40, 6)
+    asked = recipe(tmp_path, votes)
+    long_prompt = read_judgments(asked)[1].comparisons["prompt_id"].iloc[0]
+    is_long = votes["prompt_id"] == long_prompt
+    votes.loc[is_long, "prompt"] = votes.loc[is_long, "prompt"] + " red" * 60
+    readouts = run_and_measure(tmp_path, votes, max_length=40)
+    assert readouts["heldout"]["length"]["n_same"] + readouts["heldout"]["length"]["n_cross"] == 21
+    assert readouts["tokens"]["n"] == 7
+    assert "W140" in caplog.text and "1 comparisons (3 judgments) are left out" in caplog.text
+
+
+def test_the_report_shows_the_runs_and_their_reference(tmp_path):
+    for variant in ("none", "pooled"):
+        run_and_measure(tmp_path, bias=variant)
+    page = write_report(tmp_path / "runs", tmp_path / "report.html").read_text()
+    for part in ("DPO", "pooled", "reference", "length", "max_steps"):
+        assert part in page
+    assert "person 0" not in page
+    card = (tmp_path / "runs" / "pooled-s42" / "model" / "README.md").read_text()
+    assert "length" in card
+
+
+def test_the_model_card_gets_the_figures(tmp_path):
+    folder = train_run(recipe(tmp_path))
+    before = (folder / "model" / "README.md").read_text()
+    evaluate_run(folder, silent)
+    after = (folder / "model" / "README.md").read_text()
+    assert before != after
+    assert not any(name in after for name in json.loads((folder / "bias.json").read_text())["annotators"])
+
+
+# -- what cannot be measured ---------------------------------------------------------------------------------
+
+
+def test_a_folder_without_a_finished_run(tmp_path):
+    asked = recipe(tmp_path)
+    with pytest.raises(ConfigError, match="holds no finished run"):
+        evaluate_run(tmp_path / "runs" / "nothing", silent)
+    folder = train_run(asked)
+    shutil.rmtree(folder / "model")
+    with pytest.raises(ConfigError, match="holds no finished run"):
+        evaluate_run(folder, silent)
+    assert not (folder / "readouts.json").exists()
+
+
+def test_a_run_that_held_nothing_out(tmp_path):
+    folder = train_run(recipe(tmp_path, held_out=0))
+    with pytest.raises(ConfigError, match="held no judgments out; set held_out to a share such as 0.1"):
+        evaluate_run(folder, silent)
+
+
+def test_the_reference_is_gone(tmp_path):
+    folder = train_run(recipe(tmp_path, reference={"sft": True}))
+    shutil.rmtree(tmp_path / "runs" / "reference")
+    with pytest.raises(ConfigError, match="holds no model any more"):
+        evaluate_run(folder, silent)
+    assert not (tmp_path / "runs" / "reference").exists()
+
+
+def test_the_start_model_is_gone(tmp_path):
+    folder = train_run(recipe(tmp_path))
+    shutil.rmtree(tmp_path / "model")
+    with pytest.raises(ConfigError, match="neither a folder with a model nor reachable on the Hub"):
+        evaluate_run(folder, silent)
+
+
+def test_the_table_is_gone(tmp_path):
+    folder = train_run(recipe(tmp_path))
+    (tmp_path / "votes.jsonl").unlink()
+    with pytest.raises(DataError, match="there is no such file"):
+        evaluate_run(folder, silent)
+
+
+def test_a_failed_measurement_leaves_the_old_one(tmp_path, monkeypatch):
+    folder = train_run(recipe(tmp_path))
+    evaluate_run(folder, silent)
+    before = (folder / "readouts.json").read_bytes()
+    monkeypatch.setattr(evaluate, "divergence", lambda *args: (_ for _ in ()).throw(OSError("disk")))
+    with pytest.raises(OSError, match="disk"):
+        evaluate_run(folder, silent)
+    assert (folder / "readouts.json").read_bytes() == before
+    assert not [name for name in written(folder) if name.startswith(".")]

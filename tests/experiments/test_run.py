@@ -1,0 +1,397 @@
+"""A recipe becomes a run folder: planned, trained, stopped and continued, and never written over."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import torch
+import transformers
+import yaml
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from badpo.data.attributes import attribute_from_config
+from badpo.data.judgments import Judgments
+from badpo.data.problems import ConfigError
+from badpo.experiments.run import n_steps, plan_run, read_judgments, train_run, whole_folder
+from badpo.objective.bias import BiasTerm
+from badpo.results.run_files import read_run
+from badpo.training.recipe import read_recipe
+from badpo.training.supervised import SupervisedTrainer
+from badpo.training.trainer import BADPOTrainer
+from tests import tiny
+from tests.experiments.recipes import as_chat, as_trl, log_lines, recipe, written
+
+RUN_FILES = {"config.yaml", "environment.json", "log.jsonl", "bias.json", "bias.safetensors"}
+
+
+def weights(folder) -> dict[str, torch.Tensor]:
+    return load_file(folder / "model" / "model.safetensors")
+
+
+def same_weights(one, other) -> bool:
+    first, second = weights(one), weights(other)
+    return first.keys() == second.keys() and all(torch.equal(first[k], second[k]) for k in first)
+
+
+def stop_at_step(monkeypatch, step: int) -> None:
+    """Make training stop before the given step is finished, once."""
+    finish_step = BADPOTrainer.finish_step
+
+    def stop(self):
+        if self.state.global_step + 1 == step:
+            monkeypatch.setattr(BADPOTrainer, "finish_step", finish_step)
+            raise KeyboardInterrupt
+        return finish_step(self)
+
+    monkeypatch.setattr(BADPOTrainer, "finish_step", stop)
+
+
+# -- the plan ------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_says_what_the_run_will_do(tmp_path):
+    plan = plan_run(recipe(tmp_path))
+    train, held_out = read_judgments(recipe(tmp_path))
+    assert (plan.n_judgments, plan.n_held_out) == (train.n_votes, held_out.n_votes) == (96, 24)
+    assert (plan.n_comparisons, plan.n_annotators, plan.n_steps) == (32, 6, 4)
+    assert plan.n_bias_parameters == 7  # a mean and six deviations on one attribute
+    assert plan.n_trained == plan.n_parameters > 0
+    assert plan.memory_gib > 16 * plan.n_trained / 2**30
+    assert plan.self_test < 1e-5
+    assert plan.run_folder == str(tmp_path / "runs" / "shared_mean-s42")
+    text = "\n".join(plan.lines())
+    for part in ("96 on 32 comparisons by 6 annotators", "24 judgments held out", "the model as it is"):
+        assert part in text
+    assert {finding.code for finding in plan.findings} >= {"W121"}
+    json.dumps(dataclasses.asdict(plan))
+
+
+def test_a_plan_trains_nothing_and_writes_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(transformers.Trainer, "train", lambda *args, **kwargs: pytest.fail("trained"))
+    asked = recipe(tmp_path, reference={"sft": True})
+    before = written(tmp_path)
+    plan = plan_run(asked)
+    assert written(tmp_path) == before
+    assert not (tmp_path / "runs").exists()
+    assert "trained first" in plan.reference
+
+
+@pytest.mark.parametrize("epochs", [1, 1.5])
+def test_a_plan_counts_the_steps_of_epochs(tmp_path, monkeypatch, epochs):
+    trainers = []
+    train = BADPOTrainer.train
+    monkeypatch.setattr(
+        BADPOTrainer, "train", lambda self, **options: trainers.append(self) or train(self, **options)
+    )
+    asked = recipe(tmp_path, max_steps=None, num_train_epochs=epochs, gradient_accumulation_steps=2)
+    plan = plan_run(asked)
+    train_run(asked)
+    assert plan.n_steps == trainers[0].state.global_step == n_steps(trainers[0]) == 6 * epochs
+
+
+def test_a_plan_of_an_adapter_counts_what_is_trained(tmp_path):
+    plan = plan_run(recipe(tmp_path, use_peft=True, lora_target_modules="all-linear"))
+    assert 0 < plan.n_trained < plan.n_parameters / 2
+
+
+# -- the run -------------------------------------------------------------------------------------------------
+
+
+def test_a_run_folder_has_everything(tmp_path):
+    folder = train_run(recipe(tmp_path))
+    assert folder == tmp_path / "runs" / "shared_mean-s42"
+    assert written(folder) >= RUN_FILES | {"model/model.safetensors", "model/README.md"}
+    assert [line["step"] for line in log_lines(folder)] == [1, 2, 3, 4]
+    assert log_lines(folder)[0]["loss"] == pytest.approx(np.log(2), rel=1e-6)
+    bias = BiasTerm.load(folder)
+    assert bias.parts == ("mean", "deviation")
+    assert bias.theta().abs().sum() > 0
+    run = read_run(folder)
+    assert (run.arm, run.seed) == ("shared_mean", 42)
+    assert "badpo train --config" in run.environment["command"]
+
+
+def test_the_trained_model_loads_plainly_and_has_moved(tmp_path):
+    folder = train_run(recipe(tmp_path))
+    model = AutoModelForCausalLM.from_pretrained(folder / "model")
+    tokenizer = AutoTokenizer.from_pretrained(folder / "model")
+    assert tokenizer("the cat")["input_ids"] == tiny.tokenizer()("the cat")["input_ids"]
+    start = load_file(tmp_path / "model" / "model.safetensors")
+    assert any(not torch.equal(value, start[name]) for name, value in model.state_dict().items())
+
+
+def test_the_written_config_gives_the_same_run_again(tmp_path):
+    folder = train_run(recipe(tmp_path, bias={"variant": "pooled", "learning_rate": 0.02}, seed=7))
+    again = read_recipe(folder / "config.yaml", {"output_dir": str(tmp_path / "again")})
+    other = train_run(again)
+    assert other.name == folder.name == "pooled-s7"
+    assert same_weights(folder, other)
+    assert (folder / "log.jsonl").read_text() == (other / "log.jsonl").read_text()
+
+
+def test_a_token_of_the_hub_is_not_written(tmp_path):
+    folder = train_run(recipe(tmp_path, hub_token="hf_secret"))
+    assert all(
+        b"hf_secret" not in path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != "training_args.bin"
+    )
+
+
+def test_arms_and_seeds_have_folders_of_their_own(tmp_path):
+    folders = [
+        train_run(recipe(tmp_path, **changes))
+        for changes in (
+            {"bias": "none", "seed": 1},
+            {"bias": "pooled", "seed": 1},
+            {"bias": {"variant": "pooled", "warm_start": "offline"}, "seed": 1},
+        )
+    ]
+    assert [folder.name for folder in folders] == ["dpo-s1", "pooled-s1", "pooled_warm-s1"]
+    assert not same_weights(folders[0], folders[1])
+
+
+def test_plain_dpo_needs_no_attribute(tmp_path):
+    folder = train_run(recipe(tmp_path, bias="none", attributes=None))
+    assert BiasTerm.load(folder).theta().shape == (6, 0)
+
+
+@pytest.mark.parametrize("layout", [as_trl, as_chat])
+def test_other_layouts_are_the_same_votes(tmp_path, layout):
+    """TRL's table is the run of the a/b table; chat messages are other tokens and the same votes."""
+    for name in ("plain", "other"):
+        (tmp_path / name).mkdir()
+    votes = tiny.votes(40, 6).drop(columns=["comparison_id", "prompt_id", "annotator_class"])
+    plain = train_run(recipe(tmp_path / "plain", votes))
+    other = train_run(recipe(tmp_path / "other", layout(votes)))
+    assert [line["n_judgments"] for line in log_lines(other)] == [8, 8, 8, 8]
+    assert log_lines(other)[0]["loss"] == pytest.approx(np.log(2), rel=1e-6)
+    assert BiasTerm.load(other).annotators == BiasTerm.load(plain).annotators
+    if layout is as_chat:
+        assert not same_weights(plain, other)  # the template puts other tokens around the texts
+    else:
+        torch.testing.assert_close(
+            BiasTerm.load(plain).theta(), BiasTerm.load(other).theta(), rtol=1e-5, atol=1e-6
+        )
+
+
+def test_winners_and_columns_of_the_recipe_are_used(tmp_path):
+    votes = tiny.votes(40, 6)
+    strange = votes.replace({"winner": {"a": "left", "b": "right"}}).rename(columns={"annotator": "who"})
+    asked = recipe(
+        tmp_path, strange, winners={"left": "a", "right": "b"}, columns={"annotator": "who"}, held_out=0
+    )
+    train, held_out = read_judgments(asked)
+    attributes = [attribute_from_config({"type": "length"})]
+    assert train.fingerprint() == Judgments.read(votes, attributes=attributes).fingerprint()
+    assert held_out.n_votes == 0
+
+
+# -- the supervised reference --------------------------------------------------------------------------------
+
+
+def test_a_supervised_reference_is_trained_once_and_shared(tmp_path, monkeypatch):
+    stages = []
+    train = SupervisedTrainer.train
+    monkeypatch.setattr(
+        SupervisedTrainer, "train", lambda self, **options: stages.append(self) or train(self, **options)
+    )
+    sft = {"sft": True, "learning_rate": 1e-2, "num_train_epochs": 2}
+    first = train_run(recipe(tmp_path, reference=sft))
+    other = [{"type": "length", "ratio": 2.0}]
+    second = train_run(recipe(tmp_path, reference=sft, bias="pooled", attributes=other))
+    assert len(stages) == 1
+    reference = tmp_path / "runs" / "reference"
+    assert not same_weights(reference, first)
+    start = load_file(tmp_path / "model" / "model.safetensors")
+    assert any(not torch.equal(value, start[name]) for name, value in weights(reference).items())
+    # both start from it: the first margin is zero
+    for folder in (first, second):
+        assert log_lines(folder)[0]["loss"] == pytest.approx(np.log(2), rel=1e-6)
+    assert f"{reference / 'model'}, trained before" == plan_run(recipe(tmp_path, reference=sft, seed=3)).reference
+
+
+def test_the_supervised_stage_learns_the_majority_side(tmp_path):
+    """Everybody prefers the long side: the reference then finds it likelier, beside the other, than the start did."""
+    votes = tiny.votes(40, 6)
+    longer = votes["response_a"].str.len() > votes["response_b"].str.len()
+    votes["winner"] = longer.map({True: "a", False: "b"})
+    asked = recipe(tmp_path, votes, reference={"sft": True, "learning_rate": 1e-2, "num_train_epochs": 5})
+    train_run(asked)
+    tokenizer = tiny.tokenizer()
+
+    @torch.no_grad()
+    def total_logp(folder, texts) -> float:
+        model = AutoModelForCausalLM.from_pretrained(folder)
+        ids = [torch.tensor([tokenizer(text)["input_ids"]]) for text in texts]
+        return sum(-float(model(input_ids=i, labels=i).loss) for i in ids)
+
+    pairs = votes.drop_duplicates("comparison_id")[:10]
+    long_side = pairs["response_a"].where(longer, pairs["response_b"])
+    short_side = pairs["response_b"].where(longer, pairs["response_a"])
+    after, before = (
+        total_logp(folder, long_side) - total_logp(folder, short_side)
+        for folder in (tmp_path / "runs" / "reference" / "model", tmp_path / "model")
+    )
+    assert after > before
+
+
+def test_a_supervised_reference_on_chat_messages(tmp_path):
+    folder = train_run(recipe(tmp_path, as_chat(tiny.votes(40, 6)), reference={"sft": True}))
+    assert (folder / "model" / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"learning_rate": 1e-3}, "reference.learning_rate was 0.01, is now 0.001"),
+        ({"votes": 1}, "votes was"),
+        ({"encoding": "paper"}, "encoding was trl, is now paper"),
+    ],
+)
+def test_a_reference_of_other_settings_is_not_reused(tmp_path, changes, named):
+    sft = {"sft": True, "learning_rate": 1e-2}
+    train_run(recipe(tmp_path, reference=sft))
+    votes = tiny.votes(40, 6, seed=changes.pop("votes", 0))
+    changes = {"reference": sft | changes} if "learning_rate" in changes else {"reference": sft, **changes}
+    with pytest.raises(ConfigError, match="was made with other settings") as caught:
+        train_run(recipe(tmp_path, votes, bias="pooled", **changes))
+    assert named in str(caught.value)
+    assert not (tmp_path / "runs" / "pooled-s42").exists()
+
+
+def test_an_interrupted_reference_is_trained_again(tmp_path, monkeypatch):
+    """A reference that was not finished leaves no model that a later run would take for one."""
+    asked = recipe(tmp_path, reference={"sft": True})
+    save = transformers.PreTrainedTokenizerBase.save_pretrained
+
+    def stop(self, folder, **options):
+        monkeypatch.setattr(transformers.PreTrainedTokenizerBase, "save_pretrained", save)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(transformers.PreTrainedTokenizerBase, "save_pretrained", stop)
+    with pytest.raises(KeyboardInterrupt):
+        train_run(asked)
+    assert written(tmp_path / "runs") == {"reference/run.json"}
+    train_run(asked)
+    assert (tmp_path / "runs" / "reference" / "model" / "model.safetensors").exists()
+
+
+# -- adapters ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sft", [False, True])
+def test_an_adapter_is_trained_and_the_base_stays(tmp_path, sft):
+    asked = recipe(tmp_path, use_peft=True, lora_target_modules="all-linear", reference={"sft": sft})
+    base = (tmp_path / "model" / "model.safetensors").read_bytes()
+    folder = train_run(asked)
+    assert {"adapter_model.safetensors", "adapter_config.json", "README.md"} <= written(folder / "model")
+    assert not (folder / "model" / "model.safetensors").exists()
+    assert (tmp_path / "model" / "model.safetensors").read_bytes() == base
+    moved = load_file(folder / "model" / "adapter_model.safetensors")
+    assert any("lora_B" in name and value.abs().sum() > 0 for name, value in moved.items())
+    assert log_lines(folder)[0]["loss"] == pytest.approx(np.log(2), rel=1e-6)
+    named = json.loads((folder / "model" / "adapter_config.json").read_text())["base_model_name_or_path"]
+    assert named == str(tmp_path / "runs" / "reference" / "model" if sft else tmp_path / "model")
+
+
+# -- stopped, continued, finished ----------------------------------------------------------------------------
+
+
+def test_a_stopped_run_is_resumed_to_the_same_weights(tmp_path, monkeypatch):
+    for name in ("whole", "cut"):
+        (tmp_path / name).mkdir()
+    whole = train_run(recipe(tmp_path / "whole"))
+    asked = recipe(tmp_path / "cut")
+    stop_at_step(monkeypatch, 4)
+    with pytest.raises(KeyboardInterrupt):
+        train_run(asked)
+    folder = tmp_path / "cut" / "runs" / "shared_mean-s42"
+    assert [line["step"] for line in log_lines(folder)] == [1, 2, 3]
+    assert not (folder / "model").exists()
+    assert train_run(asked, resume=True) == folder
+    assert same_weights(folder, whole)
+    assert torch.equal(BiasTerm.load(folder).theta(), BiasTerm.load(whole).theta())
+    assert (folder / "log.jsonl").read_text() == (whole / "log.jsonl").read_text()
+
+
+def test_resuming_with_other_settings_is_refused_and_keeps_the_config(tmp_path, monkeypatch):
+    stop_at_step(monkeypatch, 4)
+    with pytest.raises(KeyboardInterrupt):
+        train_run(recipe(tmp_path))
+    config = tmp_path / "runs" / "shared_mean-s42" / "config.yaml"
+    before = config.read_text()
+    with pytest.raises(ConfigError, match=r"beta was 0\.1, is now 0\.5"):
+        train_run(recipe(tmp_path, beta=0.5), resume=True)
+    assert config.read_text() == before
+
+
+def test_there_is_nothing_to_resume(tmp_path):
+    with pytest.raises(ConfigError, match="no checkpoint to resume from; train without --resume"):
+        train_run(recipe(tmp_path), resume=True)
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_finished_run_is_refused_before_anything_is_done(tmp_path, monkeypatch, resume):
+    asked = recipe(tmp_path)
+    folder = train_run(asked)
+    before = {name: (folder / name).stat().st_mtime_ns for name in written(folder)}
+    monkeypatch.setattr("badpo.experiments.run.read_judgments", lambda recipe: pytest.fail("read the table"))
+    with pytest.raises(ConfigError, match="holds a finished run; remove it or choose another output_dir"):
+        train_run(asked, resume=resume)
+    assert {name: (folder / name).stat().st_mtime_ns for name in written(folder)} == before
+
+
+def test_push_to_hub_publishes_the_finished_model_with_its_card(tmp_path, monkeypatch):
+    pushed = []
+    monkeypatch.setattr(transformers.Trainer, "init_hf_repo", lambda *args, **kwargs: None)
+    monkeypatch.setattr(
+        BADPOTrainer, "push_to_hub", lambda self: pushed.append(written(self.run_folder / "model"))
+    )
+    train_run(recipe(tmp_path, push_to_hub=True, hub_model_id="somebody/policy"))
+    assert len(pushed) == 1
+    assert {"README.md", "model.safetensors"} <= pushed[0]
+    assert not any("bias" in name for name in pushed[0])
+
+
+def test_a_dry_run_makes_no_repository(tmp_path, monkeypatch):
+    monkeypatch.setattr(transformers.Trainer, "init_hf_repo", lambda *args, **kwargs: pytest.fail("made one"))
+    assert plan_run(recipe(tmp_path, push_to_hub=True)).n_steps == 4
+
+
+def test_whole_folder_appears_whole_or_not_at_all(tmp_path):
+    with pytest.raises(OSError, match="full"), whole_folder(tmp_path / "model") as unfinished:
+        unfinished.mkdir()
+        (unfinished / "half").write_text("half")
+        raise OSError("full")
+    assert list(tmp_path.iterdir()) == []
+    with whole_folder(tmp_path / "model") as unfinished:
+        unfinished.mkdir()
+        (unfinished / "file").write_text("all")
+        assert not (tmp_path / "model").exists()
+    assert written(tmp_path) == {"model/file"}
+
+
+def test_the_recipe_stands_in_the_run_folder_without_its_preset(tmp_path):
+    folder = train_run(recipe(tmp_path))
+    keys = yaml.safe_load((folder / "config.yaml").read_text())
+    assert keys["learning_rate"] == 1e-3
+    assert keys["attributes"] == [{"type": "length"}]
+
+
+def test_the_models_revision_is_also_the_tokenizers(tmp_path, monkeypatch):
+    asked = []
+    from_pretrained = AutoTokenizer.from_pretrained
+
+    def recorded(name, **options):
+        asked.append(options.get("revision"))
+        return from_pretrained(name, **options)
+
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", recorded)
+    plan_run(recipe(tmp_path, model_revision="v2"))
+    assert asked == ["v2"]

@@ -1,0 +1,86 @@
+"""The small tokenizer and model are deterministic, reversible and of the size that the demo needs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+from badpo.data.corpora import bundled, names, signed
+from badpo.experiments.small_model import build_model, build_tokenizer
+
+
+@pytest.fixture(scope="module")
+def texts():
+    pairs = bundled.scored_pairs(1500)
+    signed_texts = signed.resign([*pairs["chosen"], *pairs["rejected"]], seed=0)
+    return [*(signed.ask_to_sign(prompt) for prompt in pairs["prompt"]), *signed_texts]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(texts):
+    return build_tokenizer(texts)
+
+
+def test_the_same_texts_give_the_same_tokenizer(texts, tokenizer):
+    assert build_tokenizer(texts).backend_tokenizer.to_str() == tokenizer.backend_tokenizer.to_str()
+
+
+def test_any_text_survives_encoding(texts, tokenizer):
+    for text in (*texts[::300], "Füße, 12.5 % \N{EM DASH} naïve\n\n\tcode();", "  two  spaces "):
+        assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
+
+
+def test_it_loads_as_it_was_saved(texts, tokenizer, tmp_path):
+    tokenizer.save_pretrained(tmp_path)
+    build_model(tokenizer, seed=0, n_layers=1).save_pretrained(tmp_path)
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    assert loaded(texts[-5:])["input_ids"] == tokenizer(texts[-5:])["input_ids"]
+    assert loaded.chat_template == tokenizer.chat_template
+
+
+def test_chat_template_frames_question_and_answer(tokenizer):
+    question, answer = {"role": "user", "content": "Why?"}, {"role": "assistant", "content": "So."}
+    prompt = tokenizer.apply_chat_template([question], tokenize=False, add_generation_prompt=True)
+    whole = tokenizer.apply_chat_template([question, answer], tokenize=False)
+    assert prompt == "<|user|>Why?<|assistant|>"
+    assert whole == prompt + "So." + tokenizer.eos_token
+    assert tokenizer(whole)["input_ids"][-1] == tokenizer.eos_token_id != tokenizer.pad_token_id
+
+
+def test_texts_are_short_in_tokens(texts, tokenizer):
+    lengths = [len(ids) for ids in tokenizer(texts[1500:])["input_ids"]]
+    assert np.mean(lengths) < 50
+    assert np.percentile(lengths, 95) < 90
+    per_name = [len(tokenizer(f" {name.first}")["input_ids"]) for name in names.NAMES]
+    assert np.mean(per_name) < 2.5
+
+
+def test_size_and_seed_of_the_model(tokenizer):
+    state = torch.get_rng_state()
+    model, again, other = (build_model(tokenizer, seed=seed) for seed in (0, 0, 1))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert 0.7e6 < sum(p.numel() for p in model.parameters()) < 0.9e6
+    assert all(p.dtype == torch.float32 for p in model.parameters())
+    pairs = list(zip(model.parameters(), again.parameters(), other.parameters(), strict=True))
+    assert all(torch.equal(p, q) for p, q, _ in pairs)
+    assert any(not torch.equal(p, r) for p, _, r in pairs)
+    assert (model.config.eos_token_id, model.config.pad_token_id) == (
+        tokenizer.eos_token_id,
+        tokenizer.pad_token_id,
+    )
+
+
+def test_it_learns_a_text_it_has_seen(texts, tokenizer):
+    model = build_model(tokenizer, seed=0).train()
+    ids = torch.tensor([tokenizer(texts[-1])["input_ids"]])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
+    losses = []
+    for _ in range(12):
+        loss = model(input_ids=ids, labels=ids).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.3 * losses[0]

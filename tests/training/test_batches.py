@@ -1,0 +1,194 @@
+"""Every judgment once per epoch, comparisons whole, the same steps for any number of processes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from badpo.attributes import Length
+from badpo.data.judgments import Judgments
+from badpo.training.batches import ComparisonCollator, JudgmentIds, StepSampler, split_step, step_votes
+from badpo.training.encoding import encode_comparisons
+from badpo.training.logprobs import padded_layout
+from badpo.training.packing import packed_layout
+from tests import tiny
+
+
+def judgments(**options) -> Judgments:
+    return Judgments.read(tiny.votes(**options), attributes=[Length(ratio=1.5)])
+
+
+def sampler(data: Judgments, votes_per_step=8, micro_batches=2, seed=0, rank=0, world=1) -> StepSampler:
+    encoded = encode_comparisons(data, tiny.tokenizer())
+    return StepSampler(data, encoded, votes_per_step, micro_batches, seed, rank, world)
+
+
+def steps(planned: StepSampler, micro_batches: int) -> list[list[list[int]]]:
+    batches = list(planned)
+    return [batches[i : i + micro_batches] for i in range(0, len(batches), micro_batches)]
+
+
+def flat(batches: list[list[int]]) -> list[int]:
+    return [vote for batch in batches for vote in batch]
+
+
+def test_every_judgment_once_per_epoch():
+    data = judgments()
+    planned = sampler(data, votes_per_step=10)
+    assert len(planned) == len(list(planned)) == 2 * 8  # 72 judgments in steps of 10
+    for epoch in range(2):
+        planned.epoch = epoch
+        assert sorted(flat(list(planned))) == list(range(data.n_votes))
+        sizes = [len(flat(step)) for step in steps(planned, 2)]
+        assert sizes == [10] * 7 + [2]
+
+
+def test_the_plan_is_a_function_of_seed_and_epoch():
+    data = judgments()
+    one, same, other = sampler(data, seed=3), sampler(data, seed=3), sampler(data, seed=4)
+    first = list(one)
+    assert first == list(one) == list(same)
+    assert first != list(other)
+    one.epoch = 1
+    assert list(one) != first
+    one.epoch = 0
+    assert list(one) == first
+
+
+def test_epochs_of_neighbouring_seeds_are_not_each_other():
+    orders = {
+        (seed, epoch): tuple(np.concatenate(step_votes(50, 10, seed, epoch)))
+        for seed in range(3)
+        for epoch in range(3)
+    }
+    assert len(set(orders.values())) == 9
+
+
+def test_a_comparison_stays_whole_and_parts_are_of_like_size():
+    data = judgments(n_comparisons=12, per_comparison=5)
+    comparison = data.votes["comparison"].to_numpy()
+    n_tokens = encode_comparisons(data, tiny.tokenizer()).n_tokens
+    for votes in step_votes(data.n_votes, 30, seed=0, epoch=0):
+        parts = split_step(votes, comparison, n_tokens, n_parts=3)
+        assert sorted(np.concatenate(parts)) == sorted(votes)
+        members = [set(comparison[part]) for part in parts]
+        assert sum(map(len, members)) == len(set(comparison[votes]))
+        loads = [n_tokens[list(part)].sum() for part in members]
+        assert max(loads) - min(loads) <= n_tokens.max()
+
+
+def test_one_part_is_the_step_itself():
+    votes = np.array([4, 1, 2])
+    [part] = split_step(votes, np.arange(5), np.ones(5), n_parts=1)
+    assert part.tolist() == votes.tolist()
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_processes_share_out_every_step(world):
+    data = judgments()
+    comparison = data.votes["comparison"].to_numpy()
+    alone = steps(sampler(data, votes_per_step=12, micro_batches=2 * world), 2 * world)
+    together = [
+        steps(sampler(data, votes_per_step=12, micro_batches=2, rank=rank, world=world), 2)
+        for rank in range(world)
+    ]
+    assert {len(plan) for plan in together} == {len(alone)}
+    for whole, *shares in zip(alone, *together, strict=True):
+        assert {len(share) for share in shares} == {2}
+        assert sorted(flat(whole)) == sorted(vote for share in shares for vote in flat(share))
+        for left in range(world):
+            for right in range(left):
+                assert not set(comparison[flat(shares[left])]) & set(comparison[flat(shares[right])])
+
+
+def test_fewer_comparisons_than_micro_batches_leaves_empty_ones():
+    data = judgments(n_comparisons=3, per_comparison=4)
+    shares = [
+        list(sampler(data, votes_per_step=12, micro_batches=4, rank=rank, world=2)) for rank in range(2)
+    ]
+    assert [len(share) for share in shares] == [4, 4]
+    batches = shares[0] + shares[1]
+    assert sorted(map(len, batches)) == [0] * 5 + [4] * 3
+    assert sorted(flat(batches)) == list(range(12))
+
+
+def test_rows_are_judgments_handed_on_as_they_are():
+    rows = JudgmentIds(5)
+    assert len(rows) == 5
+    assert rows[3] == 3
+    assert rows.__getitems__([4, 0]) == [4, 0]
+
+
+def two_comparisons() -> Judgments:
+    """Responses with one and with no token in common at their beginning; three votes, the first on the second."""
+    rows = [
+        {"prompt": "the cat ", "response_a": "sat and ran", "response_b": "sat home", "winner": "b"},
+        {"prompt": "the ", "response_a": "dog", "response_b": "red red red cat", "winner": "a"},
+        {"prompt": "the cat ", "response_a": "sat and ran", "response_b": "sat home", "winner": "a"},
+    ]
+    people = [
+        {"annotator": name, "weight": weight} for name, weight in [("mia", 1.0), ("noor", 0.5), ("ola", 2.0)]
+    ]
+    return Judgments.read(
+        [row | person for row, person in zip(rows, people, strict=True)], attributes=[Length(ratio=1.5)]
+    )
+
+
+REFERENCE = [
+    (np.array([-1.0, -2.0, -4.0, -8.0]), np.array([-1.0, -16.0, -32.0])),
+    (np.array([-0.5, -0.25]), np.array([-3.0, -5.0, -7.0, -9.0, -11.0])),
+]
+
+
+def batch_of(data: Judgments, vote_ids, layout=packed_layout) -> dict:
+    encoded = encode_comparisons(data, tiny.tokenizer())
+    return ComparisonCollator(data, encoded, REFERENCE, layout)(vote_ids)
+
+
+def test_votes_are_kept_apart_from_their_comparisons():
+    data = two_comparisons()
+    batch = batch_of(data, [2, 1, 0])
+    assert batch["comparison"].tolist() == [0, 1, 0]
+    assert batch["sign"].tolist() == [1.0, 1.0, -1.0]
+    assert batch["annotator"].tolist() == [2, 1, 0]
+    assert batch["weight"].tolist() == [2.0, 0.5, 1.0]
+    assert batch["delta"].tolist() == [[1.0], [-1.0], [1.0]]  # 3 words to 2 are 1.5 times as many
+    # the cat sat, the two endings without their last token; the, and both responses without their last token
+    assert len(batch["scoring"]["input_ids"]) == (3 + 2 + 1) + (1 + 1 + 4)
+
+
+def test_one_comparison_goes_in_once_and_is_numbered_within_the_batch():
+    batch = batch_of(two_comparisons(), [1])
+    assert batch["comparison"].tolist() == [0]
+    assert batch["reference_difference"].tolist() == [-0.75 + 35.0]
+
+
+def test_reference_differences_leave_out_what_is_not_scored():
+    data = two_comparisons()
+    packed = batch_of(data, [0, 1], packed_layout)["reference_difference"]
+    padded = batch_of(data, [0, 1], padded_layout)["reference_difference"]
+    assert packed.dtype == padded.dtype == torch.float64
+    assert packed.tolist() == [-14.0 + 48.0, -0.75 + 35.0]
+    assert padded.tolist() == [-15.0 + 49.0, -0.75 + 35.0]
+
+
+def test_a_shared_token_with_unequal_reference_values_is_not_counted():
+    # such values differ by rounding only; they belong to one and the same prediction
+    data = two_comparisons()
+    encoded = encode_comparisons(data, tiny.tokenizer())
+    rounded = [(REFERENCE[0][0] - np.array([0.125, 0, 0, 0]), REFERENCE[0][1]), REFERENCE[1]]
+    collate = ComparisonCollator(data, encoded, rounded, packed_layout)
+    assert collate([0])["reference_difference"].tolist() == [-14.0 + 48.0]
+
+
+@pytest.mark.parametrize("layout", [packed_layout, padded_layout])
+def test_an_empty_micro_batch_carries_a_comparison_and_no_vote(layout):
+    data = two_comparisons()
+    batch = batch_of(data, [], layout)
+    for name in ("comparison", "sign", "annotator", "weight", "delta"):
+        assert len(batch[name]) == 0
+    assert batch["delta"].shape == (0, 1)
+    assert batch["comparison"].dtype == torch.int64
+    assert len(batch["reference_difference"]) == 1
+    assert set(batch["scoring"]["response"].tolist()) == {0, 1}

@@ -1,0 +1,236 @@
+"""Token ids: TRL's own for one encoding, written out by hand for the other, and what a limit costs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from datasets import Dataset
+from transformers import PreTrainedTokenizerFast
+
+from badpo.attributes import Length, WordList
+from badpo.data.judgments import Judgments
+from badpo.data.problems import ConfigError, DataError
+from badpo.training.encoding import (
+    encode_comparisons,
+    encode_prompts,
+    encode_responses,
+    length_report,
+    require_matching_tokenizer,
+)
+from tests import tiny
+
+
+def as_user(text: str) -> list[dict]:
+    return [{"role": "user", "content": text}]
+
+
+def as_assistant(text: str) -> list[dict]:
+    return [{"role": "assistant", "content": text}]
+
+
+def pairs() -> list[dict]:
+    """Chosen and rejected responses: one ends with the end-of-text token, one prompt has no space at its end."""
+    return [
+        {"prompt": "the cat ", "chosen": "sat home and ran", "rejected": "sat slowly"},
+        {"prompt": "the big red cat ", "chosen": "ran fast<end>", "rejected": "ran and ran and ran and ran"},
+        {"prompt": "the do", "chosen": "g ran home", "rejected": "g sat"},
+        {"prompt": "and then the small blue dog ran slowly home ", "chosen": "fast", "rejected": "big"},
+    ]
+
+
+def as_chat(rows: list[dict]) -> list[dict]:
+    return [
+        {
+            "prompt": as_user(row["prompt"]),
+            "chosen": as_assistant(row["chosen"]),
+            "rejected": as_assistant(row["rejected"]),
+        }
+        for row in rows
+    ]
+
+
+def trl_sequences(rows: list[dict], max_length: int | None, folder) -> list[tuple]:
+    """(prompt, chosen, rejected) ids as TRL's DPOTrainer trains on them, dropped and cut."""
+    from trl import DPOConfig, DPOTrainer
+
+    args = DPOConfig(
+        output_dir=str(folder),
+        max_length=max_length,
+        report_to="none",
+        use_cpu=True,
+        bf16=False,
+        gradient_checkpointing=False,
+    )
+    tokenizer = tiny.tokenizer()
+    trainer = DPOTrainer(
+        tiny.model(),
+        ref_model=tiny.model(),
+        args=args,
+        train_dataset=Dataset.from_list(rows),
+        processing_class=tokenizer,
+    )
+    kept = list(trainer.train_dataset)
+    batch = trainer.data_collator(kept)
+    responses = [
+        ids[mask.bool()].tolist()
+        for ids, mask in zip(batch["input_ids"], batch["completion_mask"], strict=True)
+    ]
+    return list(
+        zip(
+            [row["prompt_ids"] for row in kept],
+            responses[: len(kept)],
+            responses[len(kept) :],
+            strict=True,
+        )
+    )
+
+
+@pytest.mark.parametrize("max_length", [None, 9])
+@pytest.mark.parametrize("form", ["text", "chat"])
+def test_trl_encoding_is_that_of_trl(tmp_path, form, max_length):
+    rows = pairs() if form == "text" else as_chat(pairs())
+    theirs = trl_sequences(rows, max_length, tmp_path)
+    encoded = encode_comparisons(Judgments.read(rows), tiny.tokenizer(), "trl", max_length)
+    ours = [
+        (encoded.prompt_ids[i].tolist(), encoded.a_ids[i].tolist(), encoded.b_ids[i].tolist())
+        for i in np.flatnonzero(encoded.fits)
+    ]
+    assert ours == theirs
+    assert len(ours) == (len(rows) if max_length is None else len(rows) - 1)
+    assert encoded.cut[encoded.fits].any() == (max_length is not None)
+
+
+def test_paper_encoding_by_hand():
+    data = Judgments.read([{"prompt": "the cat", "chosen": "dog ran", "rejected": "sat"}])
+    # the template renders <user> the cat <end> <assistant>
+    whole = encode_comparisons(data, tiny.tokenizer(), "paper", max_length=None)
+    assert whole.prompt_ids[0].tolist() == [3, 5, 6, 1, 4]
+    assert (whole.a_ids[0].tolist(), whole.b_ids[0].tolist()) == ([7, 9, 1], [8, 1])
+    assert whole.cut.tolist() == [[False, False]]
+
+    cut = encode_comparisons(data, tiny.tokenizer(), "paper", max_length=5, max_prompt_length=3)
+    assert cut.prompt_ids[0].tolist() == [6, 1, 4]
+    assert (cut.a_ids[0].tolist(), cut.b_ids[0].tolist()) == ([7, 9], [8, 1])
+    assert cut.cut.tolist() == [[True, False]] and cut.fits.all()
+
+    full = encode_comparisons(data, tiny.tokenizer(), "paper", max_length=5)
+    assert full.fits.tolist() == [False]
+    assert full.a_ids[0].size == full.b_ids[0].size == 0
+
+
+def test_counts_of_tokens():
+    data = Judgments.read(
+        [
+            {"prompt": "the cat ", "chosen": "sat home", "rejected": "ran"},
+            {"prompt": "the ", "chosen": "dog", "rejected": "dog"},
+            {"prompt": "the big red small blue dog ", "chosen": "ran", "rejected": "sat"},
+        ]
+    )
+    encoded = encode_comparisons(data, tiny.tokenizer(), "trl", max_length=6)
+    assert len(encoded) == 3
+    assert encoded.fits.tolist() == [True, True, False]
+    assert encoded.n_tokens.tolist() == [2 * 2 + 3 + 2, 2 * 1 + 2 + 2, 2 * 6]
+    assert encoded.longest == 5
+    assert encoded.identical().tolist() == [False, True, True]
+    turned = encoded.take(np.array([1, 0]))
+    assert turned.fits.tolist() == [True, True]
+    assert turned.a_ids[1].tolist() == encoded.a_ids[0].tolist()
+
+
+@pytest.mark.parametrize("form", ["text", "chat"])
+@pytest.mark.parametrize("encoding", ["trl", "paper"])
+def test_prompts_and_single_responses_have_the_ids_of_the_comparisons(encoding, form):
+    rows = [row for row in pairs() if row["prompt"].endswith(" ")]
+    data = Judgments.read(rows if form == "text" else as_chat(rows))
+    tokenizer = tiny.tokenizer()
+    limit = 2 if encoding == "paper" else None
+    encoded = encode_comparisons(data, tokenizer, encoding, None, limit)
+    prompts = data.comparisons["prompt"].tolist()
+
+    for ours, trained in zip(
+        encode_prompts(prompts, tokenizer, encoding, limit), encoded.prompt_ids, strict=True
+    ):
+        assert ours.tolist() == trained.tolist()
+    texts = [row["chosen"] for row in rows]
+    singles = encode_responses(prompts, texts, tokenizer, encoding, None, limit)
+    for (prompt, response), p, a in zip(singles, encoded.prompt_ids, encoded.a_ids, strict=True):
+        assert (prompt.tolist(), response.tolist()) == (p.tolist(), a.tolist())
+
+
+def test_single_responses_are_cut_like_comparisons():
+    prompts, texts = ["the cat ", "the big red cat "], ["sat home and ran", "ran"]
+    [(prompt, response)] = encode_responses(prompts, texts, tiny.tokenizer(), "trl", 4, None)
+    assert (prompt.tolist(), response.tolist()) == ([5, 6], [8, 12])
+
+
+def signed(*rows: tuple[str, str, str]) -> Judgments:
+    frame = pd.DataFrame(rows, columns=["prompt", "response_a", "response_b"]).assign(winner="a")
+    # the first comparison has two votes
+    frame = pd.concat([frame, frame.iloc[:1]], ignore_index=True)
+    frame["annotator"] = [f"person {i}" for i in range(len(frame))]
+    return Judgments.read(frame, attributes=[WordList("signed", ["home"]), Length(ratio=1.5)])
+
+
+def findings(data: Judgments, max_length: int | None) -> dict:
+    tokenizer = tiny.tokenizer()
+    encoded = encode_comparisons(data, tokenizer, "trl", max_length)
+    return {found.code: found for found in length_report(data, encoded, tokenizer, max_length)}
+
+
+def test_what_a_limit_costs_is_counted():
+    data = signed(
+        ("the big red cat ", "ran", "sat"),  # the prompt alone fills the limit
+        ("the ", "dog ran fast home", "sat"),  # the signature is cut off a
+        ("the ", "home dog ran fast and", "cat sat and then ran"),  # both are cut, neither signature is
+        ("the ", "red red red red", "red red red blue"),  # the difference is cut off
+    )
+    assert findings(data, None) == {}
+    found = findings(data, 4)
+    assert {code: problem.count for code, problem in found.items()} == {
+        "W140": 1,
+        "W142": 5,
+        "W141": 1,
+        "W143": 1,
+    }
+    assert all(problem.severity == "warning" for problem in found.values())
+    assert "1 comparisons (2 judgments)" in found["W140"].what
+    assert data.comparisons["comparison_id"].iloc[0] in found["W140"].where
+    assert '"signed" is changed by the length limit in 1 of 5 cut responses' in found["W141"].what
+    assert "5 of 8 responses are cut at max_length=4" in found["W142"].what
+    assert data.comparisons["comparison_id"].iloc[3] in found["W143"].where
+
+
+def test_a_token_outside_the_embeddings_is_named():
+    data = Judgments.read([{"prompt": "the ", "chosen": "small", "rejected": "big"}])
+    encoded = encode_comparisons(data, tiny.tokenizer())
+    largest = tiny.tokenizer().convert_tokens_to_ids("small")
+    require_matching_tokenizer(encoded, tiny.tokenizer(), largest + 1)
+    with pytest.raises(DataError, match=f"token id {largest} .'small'.") as raised:
+        require_matching_tokenizer(encoded, tiny.tokenizer(), largest)
+    assert [problem.code for problem in raised.value.problems] == ["E151"]
+
+
+def without(name: str) -> PreTrainedTokenizerFast:
+    tokenizer = tiny.tokenizer()
+    setattr(tokenizer, name, None)
+    return tokenizer
+
+
+def test_a_missing_chat_template_is_named_where_one_is_needed():
+    text, chat = Judgments.read(pairs()), Judgments.read(as_chat(pairs()))
+    tokenizer = without("chat_template")
+    assert len(encode_comparisons(text, tokenizer, "trl")) == len(pairs())
+    for data, encoding in [(text, "paper"), (chat, "trl"), (chat, "paper")]:
+        with pytest.raises(ConfigError, match="no chat template"):
+            encode_comparisons(data, tokenizer, encoding)
+
+
+def test_a_missing_end_of_text_token_is_named():
+    with pytest.raises(ConfigError, match="no end-of-text token"):
+        encode_comparisons(Judgments.read(pairs()), without("eos_token"))
+
+
+def test_an_unknown_encoding_is_named():
+    with pytest.raises(ConfigError, match='unknown encoding "ours"; use one of trl, paper'):
+        encode_comparisons(Judgments.read(pairs()), tiny.tokenizer(), "ours")

@@ -1,0 +1,175 @@
+"""The reference cache: computed once, keyed by weights, never read when damaged, safe under several writers."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from badpo.training import reference
+from badpo.training.logprobs import response_logps
+from badpo.training.reference import ReferenceCache, comparison_logps, default_cache, weights_key
+from tests import tiny
+
+N_TOKENS = 60
+
+
+def pairs(n: int, seed: int = 0) -> list[tuple[np.ndarray, np.ndarray]]:
+    draw = np.random.default_rng(seed).integers
+    return [(draw(2, N_TOKENS, draw(1, 5)), draw(2, N_TOKENS, draw(1, 7))) for _ in range(n)]
+
+
+def same(found, expected) -> bool:
+    return all(np.array_equal(f, e) for f, e in zip(found, expected, strict=True))
+
+
+@pytest.fixture
+def no_model(monkeypatch):
+    """Makes running a model an error."""
+
+    def run(*args):
+        raise AssertionError("the cache ran a model")
+
+    monkeypatch.setattr(reference, "response_logps", run)
+
+
+def stand_in(model, asked, token_budget) -> list[np.ndarray]:
+    """Values that any process would compute the same for a response."""
+    return [np.sqrt(response.astype(np.float32)) for _, response in asked]
+
+
+def test_values_are_those_of_the_model_and_computed_once(tmp_path, monkeypatch):
+    model, asked = tiny.model(), pairs(6)
+    cache = ReferenceCache(tmp_path, "key")
+    found = cache.logps(model, [*asked, asked[0]])
+    assert cache.n_computed == 6
+    assert same(found, response_logps(model, [*asked, asked[0]]))
+
+    monkeypatch.setattr(reference, "response_logps", stand_in)
+    assert same(cache.logps(model, asked[::-1]), found[:6][::-1])
+    assert cache.n_computed == 6
+    cache.logps(model, [*asked, *pairs(2, seed=1)])
+    assert cache.n_computed == 8
+
+
+def test_another_instance_reads_what_is_there(tmp_path, no_model, monkeypatch):
+    asked = pairs(6)
+    with monkeypatch.context() as computing:
+        computing.setattr(reference, "response_logps", stand_in)
+        written = ReferenceCache(tmp_path, "key").logps(None, asked)
+    second = ReferenceCache(tmp_path, "key")
+    assert same(second.logps(None, asked[2:]), written[2:])
+    assert second.n_computed == 0
+    with pytest.raises(AssertionError, match="ran a model"):
+        ReferenceCache(tmp_path, "another key").logps(None, asked)
+
+
+def test_values_on_disk_are_mapped_not_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(reference, "response_logps", stand_in)
+    ReferenceCache(tmp_path, "key").logps(None, pairs(6))
+    for values in ReferenceCache(tmp_path, "key").logps(None, pairs(6)):
+        assert isinstance(values, np.memmap)
+        assert values.dtype == np.float32
+        with pytest.raises(ValueError, match="read-only"):
+            values[0] = 0
+
+
+def test_a_prompt_and_response_divided_elsewhere_is_another_response(tmp_path, monkeypatch):
+    monkeypatch.setattr(reference, "response_logps", stand_in)
+    ids = np.array([5, 6, 7, 8])
+    cache = ReferenceCache(tmp_path, "key")
+    cache.logps(None, [(ids[:1], ids[1:]), (ids[:2], ids[2:])])
+    assert cache.n_computed == 2
+    assert [len(v) for v in cache.logps(None, [(ids[:2], ids[2:]), (ids[:1], ids[1:])])] == [2, 3]
+
+
+@pytest.mark.parametrize("damage", ["a changed byte", "a lost end", "nothing left"])
+def test_a_damaged_shard_is_named_and_computed_again(tmp_path, monkeypatch, damage):
+    monkeypatch.setattr(reference, "response_logps", stand_in)
+    written = ReferenceCache(tmp_path, "key").logps(None, pairs(6))
+    [shard] = (tmp_path / "key").iterdir()
+    content = shard.read_bytes()
+    damaged = {"a changed byte": content[:-1] + b"\x7f", "a lost end": content[:-3], "nothing left": b""}
+    shard.write_bytes(damaged[damage])
+
+    again = ReferenceCache(tmp_path, "key")
+    assert same(again.logps(None, pairs(6)), written)
+    assert again.damaged == [shard.name]
+    assert again.n_computed == 6
+    mended = ReferenceCache(tmp_path, "key")
+    assert same(mended.logps(None, pairs(6)), written)
+    assert (mended.damaged, mended.n_computed) == ([], 0)
+
+
+def test_two_writers_at_once_do_no_harm(tmp_path, monkeypatch):
+    asked = pairs(40)
+    both_compute = threading.Barrier(2)
+
+    def compute(model, missing, token_budget):
+        both_compute.wait(timeout=10)
+        return stand_in(model, missing, token_budget)
+
+    monkeypatch.setattr(reference, "response_logps", compute)
+    expected = stand_in(None, asked, 0)
+    results: dict[str, bool] = {}
+
+    def write(name: str, part: list) -> None:
+        found = ReferenceCache(tmp_path, "key").logps(None, part)
+        results[name] = same(found, stand_in(None, part, 0))
+
+    for first, second in [(asked[:20], asked[:20]), (asked[10:35], asked[15:])]:
+        threads = [
+            threading.Thread(target=write, args=("first", first)),
+            threading.Thread(target=write, args=("second", second)),
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert results == {"first": True, "second": True}
+        results.clear()
+
+    reader = ReferenceCache(tmp_path, "key")
+    assert same(reader.logps(None, asked), expected)
+    assert (reader.damaged, reader.n_computed) == ([], 0)
+    # the same values from both are one shard, overlapping ones are two; nothing unfinished is left
+    names = sorted(path.name for path in (tmp_path / "key").iterdir())
+    assert len(names) == 3 and all(name.startswith("shard-") for name in names)
+
+
+def test_the_key_is_that_of_weights_and_numerics():
+    model = tiny.model()
+    key = weights_key(model, "fp32")
+    assert key == weights_key(tiny.model(), "fp32")
+    assert key != weights_key(model, "bf16-autocast")
+    assert key != weights_key(tiny.model().bfloat16(), "fp32")
+    with torch.no_grad():
+        list(model.parameters())[-1].view(-1)[0] += 1e-6
+    assert key != weights_key(model, "fp32")
+
+
+def test_the_key_tells_adapters_apart():
+    from peft import LoraConfig, get_peft_model
+
+    keys = set()
+    for seed in range(2):
+        model = tiny.model()
+        torch.manual_seed(seed)
+        config = LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False)
+        keys.add(weights_key(get_peft_model(model, config), "fp32"))
+    assert len(keys) == 2
+
+
+def test_comparisons_give_both_responses(tmp_path, monkeypatch):
+    monkeypatch.setattr(reference, "response_logps", stand_in)
+    prompts = [np.array([5]), np.array([6, 7])]
+    a_ids, b_ids = [np.array([1]), np.array([4, 9])], [np.array([16, 25]), np.array([36])]
+    found = comparison_logps(ReferenceCache(tmp_path, "key"), None, prompts, a_ids, b_ids)
+    assert [[side.tolist() for side in both] for both in found] == [[[1], [4, 5]], [[2, 3], [6]]]
+
+
+def test_the_default_folder_is_the_users_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert default_cache() == tmp_path / "badpo" / "reference"
