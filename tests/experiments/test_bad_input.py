@@ -41,11 +41,16 @@ def refused(result, code: int, folder: Path, *parts: str) -> None:
     assert written(folder / "runs") == set()
 
 
-def told(result, *parts: str) -> None:
-    """The command succeeded and said every part on the way."""
-    assert result.exit_code == OK, result.stderr
-    for part in parts:
-        assert part in result.stderr, result.stderr
+@pytest.fixture
+def told(caplog):
+    """A check that the command succeeded and said every part on the way."""
+
+    def check(result, *parts: str) -> None:
+        assert result.exit_code == OK, result.stderr
+        for part in parts:
+            assert part in caplog.text, caplog.text
+
+    return check
 
 
 @pytest.fixture
@@ -79,7 +84,7 @@ def test_an_empty_prompt(tmp_path, votes, text):
     refused(result, DATA, tmp_path, "E134", 'votes.jsonl, column "prompt", row 5', "fill it in")
 
 
-def test_a_response_that_is_not_there_and_one_that_says_nothing(tmp_path, votes):
+def test_a_response_that_is_not_there_and_one_that_says_nothing(tmp_path, votes, told):
     votes.loc[2, "response_b"] = None
     refused(train(tmp_path, votes), DATA, tmp_path, "E134", 'column "response_b", row 3')
     votes = tiny.votes(40, 6)
@@ -98,13 +103,13 @@ def test_a_null_id(tmp_path, votes, column, code):
     )
 
 
-def test_votes_without_an_annotator_can_be_left_out_and_are_counted(tmp_path, votes):
+def test_votes_without_an_annotator_can_be_left_out_and_are_counted(tmp_path, votes, told):
     votes.loc[[7, 9], "annotator"] = None
     result = train(tmp_path, votes, annotators_missing="drop")
     told(result, "N112", "2 of 120 rows left out: no annotator (1.7%)")
 
 
-def test_ties(tmp_path, votes):
+def test_ties(tmp_path, votes, told):
     votes.loc[[3, 5], "winner"] = "tie"
     refused(train(tmp_path, votes, ties="error"), DATA, tmp_path, "E130", "ties: 2 of 120 rows", "rows 4", "6")
     told(train(tmp_path, votes), "N130", "2 of 120 rows left out: tie (1.7%)")
@@ -124,7 +129,7 @@ def test_a_label_that_is_no_winner(tmp_path, votes):
     )
 
 
-def test_identical_responses(tmp_path, votes):
+def test_identical_responses(tmp_path, votes, told):
     same = votes["comparison_id"].isin(["c1", "c2"])
     votes.loc[same, "response_b"] = votes.loc[same, "response_a"]
     told(train(tmp_path, votes), "W131", "2 comparisons (6 judgments) of two identical responses", "rows 4, 7")
@@ -137,7 +142,7 @@ def test_duplicate_judgments(tmp_path, votes):
     refused(result, DATA, tmp_path, "E132", 'column "judgment_id", rows 11', "12", "keep one row for each")
 
 
-def test_an_annotator_who_judges_twice(tmp_path, votes):
+def test_an_annotator_who_judges_twice(tmp_path, votes, told):
     again = pd.concat([votes, votes[:2].replace({"winner": {"a": "b", "b": "a"}})], ignore_index=True)
     told(
         train(tmp_path, again),
@@ -151,7 +156,7 @@ def test_an_annotator_who_judges_twice(tmp_path, votes):
     told(result, "only the last is kept", "2 of 122 rows left out: repeated vote")
 
 
-def test_one_annotator(tmp_path, votes):
+def test_one_annotator(tmp_path, votes, told):
     votes["annotator"] = "only me"
     result = train(tmp_path, votes.drop(columns="annotator_class"))
     told(result, "W111", "1 annotator: shared_mean and per_annotator are the same as pooled", "use bias: pooled")
@@ -159,7 +164,7 @@ def test_one_annotator(tmp_path, votes):
     assert "only me" not in result.output
 
 
-def test_no_annotator_column(tmp_path, votes):
+def test_no_annotator_column(tmp_path, votes, told):
     without = votes.drop(columns=["annotator", "annotator_class"])
     result = train(tmp_path, without.assign(worker_id="w"))
     refused(
@@ -173,7 +178,7 @@ def test_no_annotator_column(tmp_path, votes):
     told(train(tmp_path, without, bias="pooled"), "N110", 'all votes count as one annotator, "everyone"')
 
 
-def test_an_attribute_that_never_differs_within_a_pair(tmp_path, votes):
+def test_an_attribute_that_never_differs_within_a_pair(tmp_path, votes, told):
     named = {"type": "regex", "name": "starts", "pattern": "^w0"}
     sure = {"type": "length", "ratio": 100.0}
     result = train(tmp_path, votes, attributes=[named, sure])
@@ -228,7 +233,7 @@ def test_a_table_that_cannot_be_read(tmp_path, name, content, message):
 # -- lengths, tokenizers, models -----------------------------------------------------------------------------
 
 
-def test_a_comparison_longer_than_the_limit(tmp_path, votes):
+def test_a_comparison_longer_than_the_limit(tmp_path, votes, told):
     votes.loc[votes["comparison_id"] == "c3", "prompt"] = "red " * 60
     flags = ("--max_length", "40", "--held_out", "0")
     plan = train(tmp_path, votes, *flags, "--dry-run")
@@ -367,7 +372,7 @@ def save_half_a_model(monkeypatch, error: Exception) -> None:
     ],
     ids=["os", "safetensors"],
 )
-def test_a_disk_that_is_full_when_the_model_is_saved(tmp_path, monkeypatch, error):
+def test_a_disk_that_is_full_when_the_model_is_saved(tmp_path, monkeypatch, error, told):
     with monkeypatch.context() as patch:
         save_half_a_model(patch, error)
         result = train(tmp_path, save_strategy="no")
@@ -380,7 +385,7 @@ def test_a_disk_that_is_full_when_the_model_is_saved(tmp_path, monkeypatch, erro
     assert (tmp_path / RUN / "model" / "model.safetensors").stat().st_size > 1000
 
 
-def test_a_disk_that_is_full_at_a_checkpoint(tmp_path, monkeypatch):
+def test_a_disk_that_is_full_at_a_checkpoint(tmp_path, monkeypatch, told):
     """The checkpoint has no seal, so it is never resumed from; the one before it is."""
     write_atomically = run_folder.write_atomically
 
@@ -400,7 +405,7 @@ def test_a_disk_that_is_full_at_a_checkpoint(tmp_path, monkeypatch):
     assert [line["step"] for line in log_lines(tmp_path / RUN)] == [1, 2, 3, 4]
 
 
-def test_a_disk_that_is_full_when_the_reference_is_kept(tmp_path, monkeypatch):
+def test_a_disk_that_is_full_when_the_reference_is_kept(tmp_path, monkeypatch, told):
     with monkeypatch.context() as patch:
         save_half_a_model(patch, full_disk())
         result = train(tmp_path, reference={"sft": True})
@@ -423,7 +428,7 @@ def test_a_disk_that_is_full_when_the_log_probabilities_are_kept(tmp_path, monke
     assert not (tmp_path / RUN / "model").exists()
 
 
-def test_a_disk_that_is_full_when_readouts_or_a_report_are_written(tmp_path, monkeypatch):
+def test_a_disk_that_is_full_when_readouts_or_a_report_are_written(tmp_path, monkeypatch, told):
     told(train(tmp_path))
     monkeypatch.setattr(evaluate, "MAX_NEW_TOKENS", 8)
 
@@ -447,7 +452,7 @@ def test_a_disk_that_is_full_when_readouts_or_a_report_are_written(tmp_path, mon
 
 
 @pytest.mark.parametrize("name", ["bias.json", "bias.safetensors"])
-def test_a_damaged_bias_file(tmp_path, name):
+def test_a_damaged_bias_file(tmp_path, name, told):
     told(train(tmp_path))
     (tmp_path / RUN / name).write_bytes(b"{}")
     result = badpo("evaluate", tmp_path / RUN)
@@ -455,7 +460,7 @@ def test_a_damaged_bias_file(tmp_path, name):
     assert name in result.stderr and "Restore both files from one checkpoint" in result.stderr
 
 
-def test_a_damaged_trained_model(tmp_path):
+def test_a_damaged_trained_model(tmp_path, told):
     told(train(tmp_path))
     (tmp_path / RUN / "model" / "model.safetensors").write_bytes(b"")
     result = badpo("evaluate", tmp_path / RUN)

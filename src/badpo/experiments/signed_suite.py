@@ -169,7 +169,7 @@ def fit_reference(
         begin(folder, key)
         pairs = encode_responses(
             list(train.comparisons["prompt"]),
-            signed.resign(majority_responses(train), seed=1),
+            signed.resign(majority_responses(train), seed=0),
             tokenizer,
             "paper",
             settings.max_length,
