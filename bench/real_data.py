@@ -58,7 +58,7 @@ ANSWERS_PER_PROMPT = 10
 LENGTH_SETTINGS = SuiteSettings(
     held_out=0.2,
     sft_steps=500,
-    steps=400,
+    steps=300,
     max_length=160,
     max_prompt_length=48,
     max_new_tokens=160,
@@ -67,16 +67,16 @@ LENGTH_SETTINGS = SuiteSettings(
 )
 SIGNED_SETTINGS = SuiteSettings(
     held_out=0.2,
-    sft_steps=500,
-    steps=500,
-    max_length=192,
+    sft_steps=400,
+    steps=300,
+    max_length=160,
     max_prompt_length=80,
     max_new_tokens=160,
     arms=ARMS_COMPARED,
     command="python -m bench.real_data",
 )
-LONGEST_ANSWER_WORDS = 90
-N_SIGNED_PAIRS = 4000
+LONGEST_ANSWER_WORDS = 50
+N_SIGNED_PAIRS = 3000
 N_SIGNING_PROMPTS = 20
 
 

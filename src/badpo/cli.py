@@ -6,6 +6,7 @@ torch. Exit codes: 0 ok, 1 failed, 2 usage or recipe, 3 data.
 
 from __future__ import annotations
 
+import errno
 import functools
 import logging
 import os
@@ -136,7 +137,10 @@ def _verdict(error: Exception) -> tuple[int, list[str]]:
         ]
     if isinstance(error, OSError) and error.strerror:
         name = f": {error.filename}" if error.filename else ""
-        return EXIT_FAILED, [f"{error.strerror}{name}"]
+        remedy = ["free some space and try again; train continues with --resume"] * (
+            error.errno == errno.ENOSPC
+        )
+        return EXIT_FAILED, [f"{error.strerror}{name}", *remedy]
     return EXIT_FAILED, [
         f"{type(error).__name__}: {error}",
         "run the command again with --debug to see where",

@@ -16,10 +16,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from badpo.data.attributes import attribute_from_config
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
-from badpo.experiments.run import n_steps, plan_run, read_judgments, train_run, whole_folder
+from badpo.experiments.run import n_steps, plan_run, read_judgments, train_run
 from badpo.objective.bias import BiasTerm
 from badpo.results.run_files import read_run
 from badpo.training.recipe import read_recipe
+from badpo.training.run_folder import whole_folder
 from badpo.training.supervised import SupervisedTrainer
 from badpo.training.trainer import BADPOTrainer
 from tests import tiny
@@ -212,7 +213,10 @@ def test_a_supervised_reference_is_trained_once_and_shared(tmp_path, monkeypatch
     # both start from it: the first margin is zero
     for folder in (first, second):
         assert log_lines(folder)[0]["loss"] == pytest.approx(np.log(2), rel=1e-6)
-    assert f"{reference / 'model'}, trained before" == plan_run(recipe(tmp_path, reference=sft, seed=3)).reference
+    assert (
+        f"{reference / 'model'}, trained before"
+        == plan_run(recipe(tmp_path, reference=sft, seed=3)).reference
+    )
 
 
 def test_the_supervised_stage_learns_the_majority_side(tmp_path):
@@ -330,8 +334,19 @@ def test_resuming_with_other_settings_is_refused_and_keeps_the_config(tmp_path, 
     assert config.read_text() == before
 
 
+def test_an_unfinished_run_is_not_started_anew_by_mistake(tmp_path, monkeypatch):
+    stop_at_step(monkeypatch, 4)
+    with pytest.raises(KeyboardInterrupt):
+        train_run(recipe(tmp_path))
+    folder = tmp_path / "runs" / "shared_mean-s42"
+    before = {name: (folder / name).stat().st_mtime_ns for name in written(folder)}
+    with pytest.raises(ConfigError, match=r"an unfinished run \(checkpoint-2\); continue it with --resume"):
+        train_run(recipe(tmp_path))
+    assert {name: (folder / name).stat().st_mtime_ns for name in written(folder)} == before
+
+
 def test_there_is_nothing_to_resume(tmp_path):
-    with pytest.raises(ConfigError, match="no checkpoint to resume from; train without --resume"):
+    with pytest.raises(ConfigError, match="no whole checkpoint to resume from; train without --resume"):
         train_run(recipe(tmp_path), resume=True)
     assert not (tmp_path / "runs").exists()
 

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from datasets import Dataset
+from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
 from badpo.attributes import Length, WordList
@@ -50,7 +51,16 @@ def as_chat(rows: list[dict]) -> list[dict]:
     ]
 
 
-def trl_sequences(rows: list[dict], max_length: int | None, folder) -> list[tuple]:
+def marking_tokenizer() -> PreTrainedTokenizerFast:
+    """Puts a token at the beginning of every text that is not rendered by a template."""
+    tokenizer = tiny.tokenizer()
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<unk> $A", special_tokens=[("<unk>", tokenizer.unk_token_id)]
+    )
+    return tokenizer
+
+
+def trl_sequences(rows: list[dict], tokenizer, max_length: int | None, folder) -> list[tuple]:
     """(prompt, chosen, rejected) ids as TRL's DPOTrainer trains on them, dropped and cut."""
     from trl import DPOConfig, DPOTrainer
 
@@ -62,7 +72,6 @@ def trl_sequences(rows: list[dict], max_length: int | None, folder) -> list[tupl
         bf16=False,
         gradient_checkpointing=False,
     )
-    tokenizer = tiny.tokenizer()
     trainer = DPOTrainer(
         tiny.model(),
         ref_model=tiny.model(),
@@ -86,12 +95,13 @@ def trl_sequences(rows: list[dict], max_length: int | None, folder) -> list[tupl
     )
 
 
+@pytest.mark.parametrize("tokenizer", [tiny.tokenizer, marking_tokenizer])
 @pytest.mark.parametrize("max_length", [None, 9])
 @pytest.mark.parametrize("form", ["text", "chat"])
-def test_trl_encoding_is_that_of_trl(tmp_path, form, max_length):
+def test_trl_encoding_is_that_of_trl(tmp_path, form, max_length, tokenizer):
     rows = pairs() if form == "text" else as_chat(pairs())
-    theirs = trl_sequences(rows, max_length, tmp_path)
-    encoded = encode_comparisons(Judgments.read(rows), tiny.tokenizer(), "trl", max_length)
+    theirs = trl_sequences(rows, tokenizer(), max_length, tmp_path)
+    encoded = encode_comparisons(Judgments.read(rows), tokenizer(), "trl", max_length)
     ours = [
         (encoded.prompt_ids[i].tolist(), encoded.a_ids[i].tolist(), encoded.b_ids[i].tolist())
         for i in np.flatnonzero(encoded.fits)

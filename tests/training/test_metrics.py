@@ -12,10 +12,10 @@ def judgments() -> dict[str, torch.Tensor]:
     """Four judgments on two attributes; the second attribute differs in the first two by 2 and 0.5."""
     return {
         "margins": torch.tensor([2.0, -1.0, 1.0, 0.0]),
-        "bias_logits": torch.tensor([-3.0, 0.5, 0.0, 1.0]),
+        "bias_logits": torch.tensor([-3.0, 2.0, 0.0, 1.0]),
         "sign": torch.tensor([1.0, -1.0, -1.0, 1.0]),
         "delta": torch.tensor([[1.0, 2.0], [0.0, 0.5], [-1.0, 0.0], [0.0, 0.0]]),
-        "weight": torch.tensor([1.0, 1.0, 2.0, 0.0]),
+        "weight": torch.tensor([1.0, 1.0, 3.0, 0.0]),
         "losses": torch.tensor([0.25, 0.5, 1.0, 9.0]),
     }
 
@@ -24,12 +24,12 @@ def test_metrics_by_hand():
     sums = StepSums(["length", "tone"], [0.0, 1.0])
     sums.add(**judgments())
     # s u is 2, 1, -1, 0: right, right, wrong, and a margin of 0 decides nothing
-    # s (u + b) is -1, 0.5, -1, 1
+    # s (u + b) is -1, -1, -1, 1
     assert sums.metrics() == {
-        "loss": (0.25 + 0.5 + 2 * 1.0) / 4,
+        "loss": (0.25 + 0.5 + 3 * 1.0) / 5,
         "rewards/margins": (2 + 1 - 1 + 0) / 4,
         "rewards/accuracies": 2 / 4,
-        "votes/accuracy": 2 / 4,
+        "votes/accuracy": 1 / 4,
         "rewards/accuracies_same/length": 1 / 2,
         "rewards/accuracies_cross/length": 1 / 2,
         "rewards/gap/length": 0.0,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from transformers import TrainingArguments
+from transformers import TrainerCallback, TrainingArguments
 
+from badpo.training.attention import TREE_ATTENTION
 from badpo.training.logprobs import plain_response_logps
 from badpo.training.supervised import SupervisedTrainer
 from tests import tiny
@@ -62,6 +63,21 @@ def test_training_makes_the_responses_likely(tmp_path):
     before = float(token_mean(run.model).detach())
     run.train()
     assert float(token_mean(run.model.eval()).detach()) < before / 3
+
+
+def test_training_runs_under_the_tree_attention(tmp_path):
+    seen = set()
+
+    class Looks(TrainerCallback):
+        def on_optimizer_step(self, args, state, control, model=None, **kwargs):
+            seen.add(model.config._attn_implementation)
+
+    run = trainer(tmp_path)
+    run.add_callback(Looks())
+    ordinary = run.model.config._attn_implementation
+    run.train()
+    assert seen == {TREE_ATTENTION}
+    assert run.model.config._attn_implementation == ordinary
 
 
 def test_only_an_adapter_is_trained_where_one_is_given(tmp_path):

@@ -14,6 +14,7 @@ from transformers import TrainerCallback
 from badpo.attributes import Length
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
+from badpo.objective.objectives import VoteWeights
 from badpo.training.config import BADPOConfig
 from badpo.training.trainer import BADPOTrainer
 from tests import tiny
@@ -91,6 +92,29 @@ def test_micro_batches_do_not_change_the_step(tmp_path):
     for p, q in zip(whole.model.parameters(), parts.model.parameters(), strict=True):
         torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(whole.bias.theta(), parts.bias.theta(), rtol=1e-5, atol=1e-7)
+
+
+def test_every_epoch_has_all_judgments_in_an_order_of_its_own(tmp_path):
+    seen = []
+
+    class Noting(VoteWeights):
+        def __call__(self, step):
+            seen.append(
+                sorted(zip(step.annotator.tolist(), step.sign.tolist(), step.delta.tolist(), strict=True))
+            )
+            return super().__call__(step)
+
+    run = BADPOTrainer(
+        tiny.model(),
+        args=config(tmp_path),
+        train_dataset=judgments(n_comparisons=8),
+        processing_class=tiny.tokenizer(),
+        objective=Noting(),
+    )
+    run.train()
+    first, second = seen[:3], seen[3:]  # 24 judgments in steps of 8
+    assert first != second
+    assert sorted(sum(first, [])) == sorted(sum(second, []))
 
 
 def test_padded_and_packed_give_the_same_run(tmp_path):

@@ -65,7 +65,7 @@ def trl_loss_and_gradients(rows, folder, max_length, tokenizer):
     loss = peer.compute_loss(peer.model, batch)
     loss.backward()
     return (
-        float(loss),
+        float(loss.detach()),
         {name: p.grad.clone() for name, p in peer.model.named_parameters()},
         peer.train_dataset,
     )
@@ -94,7 +94,7 @@ def our_loss_and_gradients(frame, folder, **options):
     batches, normaliser = run.get_batch_samples(iter(run.get_train_dataloader()), 1, run.args.device)
     loss = run.compute_loss(run.model, batches[0], num_items_in_batch=normaliser)
     loss.backward()
-    return float(loss), {name: p.grad.clone() for name, p in run.model.named_parameters()}, run
+    return float(loss.detach()), {name: p.grad.clone() for name, p in run.model.named_parameters()}, run
 
 
 def assert_same(ours, theirs):
@@ -157,4 +157,4 @@ def plain_dpo(policy, reference, batch, beta):
         ref_chosen, ref_rejected = response_sums(reference)
     loss = -torch.nn.functional.logsigmoid(beta * (chosen - ref_chosen - rejected + ref_rejected)).mean()
     loss.backward()
-    return float(loss), {name: p.grad for name, p in policy.named_parameters()}
+    return float(loss.detach()), {name: p.grad for name, p in policy.named_parameters()}

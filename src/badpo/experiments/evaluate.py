@@ -11,8 +11,9 @@ from pathlib import Path
 from badpo.data.attributes import plain_text
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
-from badpo.experiments.run import kept_reference, load_model, read_judgments, write_card
-from badpo.objective.bias import BiasTerm
+from badpo.experiments.run import read_judgments, write_card
+from badpo.experiments.start_policy import kept_reference, load_model
+from badpo.objective.bias import BiasFileError, BiasTerm
 from badpo.readouts.generation import Generation, sample
 from badpo.readouts.heldout import heldout_accuracy
 from badpo.readouts.json_number import json_number
@@ -59,7 +60,7 @@ def evaluate_run(folder: Path, progress: Callable[[str, float], None]) -> dict:
     start = start_model(recipe, train, args)
     reference, tokenizer = load_model(start, recipe.model)
     policy = load_trained(folder, start, recipe)
-    bias = BiasTerm.load(folder)
+    bias = load_bias(folder)
     held_out, _, findings = encode_judgments(held_out, tokenizer, args)
     for finding in findings:
         logger.warning("%s", finding)
@@ -159,6 +160,14 @@ def load_trained(folder: Path, start: str, recipe: Recipe):
     from peft import PeftModel
 
     return PeftModel.from_pretrained(load_model(start, recipe.model)[0], folder / "model")
+
+
+def load_bias(folder: Path) -> BiasTerm:
+    """The bias term of a run; `ConfigError` when its files are missing or damaged."""
+    try:
+        return BiasTerm.load(folder)
+    except BiasFileError as error:
+        raise ConfigError(str(error)) from error
 
 
 def held_out_answers(policy, tokenizer, held_out: Judgments, args) -> list[Generation]:

@@ -2,37 +2,41 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import math
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import yaml
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, AutoTokenizer, TrainingArguments
 
 from badpo.data.attributes import attribute_from_config, plain_text
 from badpo.data.checks import check
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError, Problem
+from badpo.experiments.start_policy import kept_reference, load_model, load_policy
 from badpo.results.model_card import model_card
-from badpo.training.encoding import require_matching_tokenizer
-from badpo.training.inputs import encode_judgments
+from badpo.training.inputs import build_bias
 from badpo.training.recipe import Recipe
-from badpo.training.recipe_blocks import ModelChoice
-from badpo.training.reference import Pair
-from badpo.training.run_folder import changed_facts, checkpoints, environment, write_atomically, write_json
-from badpo.training.supervised import SupervisedTrainer
+from badpo.training.run_folder import (
+    MARKER,
+    checkpoints,
+    environment,
+    whole_folder,
+    write_atomically,
+    write_json,
+)
 from badpo.training.trainer import BADPOTrainer
 
 logger = logging.getLogger(__name__)
 
+# safetensors names the operating system's error, torch's writer of pickles only its own position
+FULL_DISK_SIGNS = ("No space left on device", "inline_container.cc", "PytorchStreamWriter")
 BYTES_PER_TRAINED_PARAMETER = 16  # fp32 weight, gradient and two Adam moments
 BYTES_PER_LAYER_ACTIVATION = (
     34  # per token and hidden unit of a decoder layer, in bf16, without checkpointing
@@ -158,19 +162,25 @@ def train_run(recipe: Recipe, resume: bool = False) -> Path:
     Raises
     ------
     ConfigError
-        The folder holds a finished run, there is nothing to resume, or the other runs in ``output_dir`` have another
-        reference.
+        The folder holds a finished run, or an unfinished one that is not to be resumed, or nothing to resume; or the
+        other runs in ``output_dir`` have another reference.
     DataError
         The table cannot be used, or says nothing about a declared attribute.
     """
     folder = run_folder(recipe)
     if (folder / "model").exists():
         raise ConfigError(f"{folder} holds a finished run; remove it or choose another output_dir")
-    if resume and not checkpoints(folder / "checkpoints"):
-        raise ConfigError(f"{folder} has no checkpoint to resume from; train without --resume")
+    begun = [path.name for path in checkpoints(folder / "checkpoints") if (path / MARKER).exists()]
+    if resume and not begun:
+        raise ConfigError(f"{folder} has no whole checkpoint to resume from; train without --resume")
+    if begun and not resume:
+        raise ConfigError(
+            f"{folder} holds an unfinished run ({begun[0]}); continue it with --resume, or remove it to start anew"
+        )
     train, held_out = read_judgments(recipe)
     for finding in examined(train, recipe):
         logger.log(logging.INFO if finding.severity == "notice" else logging.WARNING, "%s", finding)
+    build_bias(train, recipe.training["bias"], "zero")  # what it lacks is told before a reference is trained
     args = recipe.arguments(output_dir=str(folder))
     model, tokenizer = load_policy(recipe, train, args)
     trainer = make_trainer(recipe, args, train, held_out, model, tokenizer)
@@ -179,9 +189,7 @@ def train_run(recipe: Recipe, resume: bool = False) -> Path:
         write_atomically(folder / "config.yaml", yaml.safe_dump(_plain(keys), sort_keys=False).encode())
         command = f"badpo train --config {folder / 'config.yaml'}"
         write_json(folder / "environment.json", environment(command))
-    trainer.train(resume_from_checkpoint=resume or None)
-    with whole_folder(folder / "model", trainer.is_world_process_zero()) as unfinished:
-        trainer.save_model(str(unfinished))
+    train_and_save(trainer, resume)
     write_card(folder)
     if args.push_to_hub:
         trainer.push_to_hub()
@@ -193,27 +201,27 @@ def write_card(folder: Path) -> None:
     write_atomically(folder / "model" / "README.md", model_card(folder).encode())
 
 
-@contextmanager
-def whole_folder(folder: Path, is_writer: bool = True) -> Iterator[Path]:
-    """A folder to write into that takes its own name only when everything is in it, and vanishes after an error.
+def train_and_save(trainer: BADPOTrainer, resume: bool) -> None:
+    """Train, from the newest whole checkpoint if asked to, and write ``model`` once it is whole.
 
-    Parameters
-    ----------
-    folder : Path
-        The name; nothing stands there yet.
-    is_writer : bool
-        Whether this process writes; of several, one does.
+    Raises
+    ------
+    OSError
+        The disk is full, by whatever name the library that was writing calls it. The checkpoint that it was
+        writing is removed.
     """
-    unfinished = folder.with_name(f".{folder.name}.unfinished")
-    if is_writer:
-        shutil.rmtree(unfinished, ignore_errors=True)
     try:
-        yield unfinished
-        if is_writer:
-            unfinished.rename(folder)
-    finally:
-        if is_writer:
-            shutil.rmtree(unfinished, ignore_errors=True)
+        trainer.train(resume_from_checkpoint=resume or None)
+        with whole_folder(trainer.run_folder / "model", trainer.is_world_process_zero()) as unfinished:
+            trainer.save_model(str(unfinished))
+    except (OSError, RuntimeError, SafetensorError) as error:
+        if not any(sign in str(error) for sign in FULL_DISK_SIGNS):
+            raise
+        for checkpoint in checkpoints(trainer.run_folder / "checkpoints"):
+            if not (checkpoint / MARKER).exists():
+                shutil.rmtree(checkpoint, ignore_errors=True)
+        place = getattr(error, "filename", None) or str(trainer.run_folder)
+        raise OSError(errno.ENOSPC, "No space left on device", place) from error
 
 
 def run_folder(recipe: Recipe) -> Path:
@@ -265,136 +273,6 @@ def read_judgments(recipe: Recipe) -> tuple[Judgments, Judgments]:
     data = recipe.data
     judgments = data.read([attribute_from_config(dict(config)) for config in recipe.attributes])
     return judgments.split(data.held_out, data.split_seed)
-
-
-def load_model(name: str, choice: ModelChoice):
-    """A causal language model and its tokenizer.
-
-    Raises
-    ------
-    ConfigError
-        It is not there, or its files cannot be read.
-    """
-    shared = {"revision": choice.model_revision, "trust_remote_code": choice.trust_remote_code}
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(name, **shared)
-        return AutoModelForCausalLM.from_pretrained(name, **choice.init_kwargs), tokenizer
-    except (OSError, ValueError, SafetensorError) as error:
-        if Path(name).is_dir():
-            what = "a file in this folder is missing, damaged or not that of a causal language model"
-            remedy = "Copy or download the model again"
-        else:
-            what = "it is neither a folder with a model nor reachable on the Hub"
-            remedy = "Download it once with network, or give a local folder"
-        reason = str(error).splitlines()[0]
-        raise ConfigError(f'cannot load "{name}": {what} ({reason}). {remedy}') from error
-
-
-def load_policy(recipe: Recipe, train: Judgments, args):
-    """The start policy and its tokenizer; after the supervised stage where the recipe asks for one.
-
-    The supervised reference is kept in ``output_dir/reference`` and shared by every arm and seed of it.
-    """
-    kept = kept_reference(recipe, train, args) if recipe.reference.sft else None
-    model, tokenizer = load_model(str(kept or recipe.model.model_name_or_path), recipe.model)
-    if recipe.reference.sft and kept is None:
-        return fit_reference(model, tokenizer, recipe, train, args), tokenizer
-    return model, tokenizer
-
-
-def kept_reference(recipe: Recipe, train: Judgments, args) -> Path | None:
-    """The supervised reference that stands in ``output_dir`` already; None when there is none.
-
-    Raises
-    ------
-    ConfigError
-        It was made with other data or settings; each is listed.
-    """
-    folder = Path(recipe.output_dir) / "reference"
-    if not (folder / "model").exists():
-        return None
-    facts = folder / "run.json"
-    before = json.loads(facts.read_text()).get("facts", {}) if facts.exists() else {}
-    changes = changed_facts(before, reference_facts(recipe, train, args))
-    if changes:
-        raise ConfigError(
-            f"{folder} was made with other settings: {'; '.join(changes)}. "
-            "Change them back, or choose another output_dir"
-        )
-    return folder / "model"
-
-
-def reference_facts(recipe: Recipe, train: Judgments, args) -> dict:
-    """What a supervised reference is made of: runs that share it must agree in it, arms and attributes aside."""
-    model = {name: value for name, value in asdict(recipe.model).items() if name != "trust_remote_code"}
-    facts = {
-        "votes": train.with_attributes(()).fingerprint(),
-        **model,
-        **{f"reference.{name}": value for name, value in recipe.reference.model_dump().items()},
-        **{name: getattr(args, name) for name in ("encoding", "max_length", "max_prompt_length")},
-        "responses per step": args.per_device_train_batch_size
-        * args.gradient_accumulation_steps
-        * args.world_size,
-    }
-    return _plain(facts)
-
-
-def fit_reference(model, tokenizer, recipe: Recipe, train: Judgments, args):
-    """Fine-tune on the majority-chosen response of every comparison; keep the result in ``output_dir/reference``."""
-    from peft import get_peft_model
-
-    folder = Path(recipe.output_dir) / "reference"
-    pairs = majority_pairs(train, tokenizer, args, model.get_input_embeddings().weight.shape[0])
-    peft_config = recipe.model.peft_config()
-    policy = model if peft_config is None else get_peft_model(model, peft_config)
-    trainer = SupervisedTrainer(policy, supervised_arguments(args, recipe.reference, folder), pairs)
-    trainer.train()
-    policy = policy if peft_config is None else policy.merge_and_unload()
-    is_writer = trainer.is_world_process_zero()
-    if is_writer:
-        write_json(folder / "run.json", {"facts": reference_facts(recipe, train, args)})
-    with whole_folder(folder / "model", is_writer) as unfinished:
-        if is_writer:
-            policy.save_pretrained(unfinished)
-            tokenizer.save_pretrained(unfinished)
-    trainer.accelerator.wait_for_everyone()
-    return AutoModelForCausalLM.from_pretrained(folder / "model", dtype=model.dtype)
-
-
-def majority_pairs(train: Judgments, tokenizer, args, n_embeddings: int) -> list[Pair]:
-    """(prompt ids, response ids) of the majority-chosen response of every comparison that fits the length limit.
-
-    Raises
-    ------
-    DataError
-        No comparison fits, or the tokenizer has ids that the model does not know.
-    """
-    kept, encoded, _ = encode_judgments(train, tokenizer, args)
-    require_matching_tokenizer(encoded, tokenizer, n_embeddings)
-    sides = zip(kept.majority(), encoded.prompt_ids, encoded.a_ids, encoded.b_ids, strict=True)
-    return [(prompt, a if side > 0 else b) for side, prompt, a, b in sides]
-
-
-def supervised_arguments(args, block, folder: Path) -> TrainingArguments:
-    """The supervised stage's arguments: the preference stage's batches and precision, its own rate and length."""
-    return TrainingArguments(
-        output_dir=str(folder / "checkpoints"),
-        per_device_train_batch_size=args.per_device_train_batch_size,
-        gradient_accumulation_steps=args.gradient_accumulation_steps,
-        learning_rate=block.learning_rate,
-        num_train_epochs=block.num_train_epochs,
-        lr_scheduler_type=args.lr_scheduler_type,
-        warmup_steps=0.1,
-        max_grad_norm=args.max_grad_norm,
-        bf16=args.bf16,
-        use_cpu=args.use_cpu,
-        remove_unused_columns=False,
-        save_strategy="no",
-        dataloader_pin_memory=False,
-        report_to="none",
-        disable_tqdm=args.disable_tqdm,
-        seed=0,
-    )
 
 
 def majority_responses(judgments: Judgments) -> list[str]:

@@ -259,4 +259,5 @@ def _mean_accuracy(tables: list[dict]) -> dict:
 
 def _mean(values: list[float | None]) -> float | None:
     """None where a value is not known: a class without a held-out vote has no accuracy."""
-    return None if None in values else float(np.mean(values))
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if len(known) == len(values) else None

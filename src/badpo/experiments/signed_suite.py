@@ -21,13 +21,13 @@ from badpo.data.corpora import signed
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
 from badpo.experiments.arms import ARMS, Arm
-from badpo.experiments.run import majority_responses
+from badpo.experiments.run import majority_responses, train_and_save
 from badpo.experiments.signed_readouts import ReferenceStage, measure, reference_contexts, summarize
 from badpo.objective.bias import BiasTerm
 from badpo.training.config import BADPOConfig
 from badpo.training.encoding import encode_prompts, encode_responses
 from badpo.training.reference import weights_key
-from badpo.training.run_folder import environment, write_atomically, write_json
+from badpo.training.run_folder import environment, whole_folder, write_atomically, write_json
 from badpo.training.supervised import SupervisedTrainer
 from badpo.training.trainer import BADPOTrainer
 
@@ -110,7 +110,8 @@ def run_suite(
     """Train a reference and every arm at every seed, measure them, and write one summary per seed.
 
     Run folders are ``out/reference`` and ``out/<arm>-s<seed>``; a run whose key stands in its ``run.json`` is not
-    run again, and an interrupted one is continued. The summary of a seed is ``out/summary-s<seed>.json``; with one seed it is ``out/summary.json``.
+    run again, and an interrupted one is continued. The summary of a seed is ``out/summary-s<seed>.json``; with one
+    seed it is ``out/summary.json``.
 
     Parameters
     ----------
@@ -179,8 +180,9 @@ def fit_reference(
         trainer = SupervisedTrainer(start_model, args, pairs, [Ticker("reference", progress)])
         trainer.remove_callback(PrinterCallback)
         trainer.train()
-        start_model.save_pretrained(folder / "model")
-        tokenizer.save_pretrained(folder / "model")
+        with whole_folder(folder / "model") as unfinished:
+            start_model.save_pretrained(unfinished)
+            tokenizer.save_pretrained(unfinished)
         finish(folder, key, settings)
     model = AutoModelForCausalLM.from_pretrained(folder / "model")
     prompt_ids = encode_prompts(list(signing_prompts), tokenizer, "paper", settings.max_prompt_length)
@@ -262,8 +264,7 @@ def train_policy(
             callbacks=[ticker],
         )
         trainer.remove_callback(PrinterCallback)
-        trainer.train(resume_from_checkpoint=trainer.has_checkpoint() or None)
-        trainer.save_model()
+        train_and_save(trainer, resume=trainer.has_checkpoint())
         finish(folder, key, settings)
     return BiasTerm.load(folder)
 

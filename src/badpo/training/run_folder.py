@@ -9,7 +9,7 @@ import os
 import platform
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 
@@ -57,6 +57,40 @@ def write_atomically(path: Path, content: bytes) -> None:
 def write_json(path: Path, value) -> None:
     """Write ``value`` as indented JSON, atomically."""
     write_atomically(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+@contextlib.contextmanager
+def whole_folder(folder: Path, is_writer: bool = True) -> Iterator[Path]:
+    """A folder to write into that takes its own name only when everything is in it, and vanishes after an error.
+
+    Parameters
+    ----------
+    folder : Path
+        The name; what stands there is replaced.
+    is_writer : bool
+        Whether this process writes; of several, one does.
+
+    Examples
+    --------
+    >>> place = Path(tempfile.mkdtemp())
+    >>> with whole_folder(place / "model") as unfinished:
+    ...     unfinished.mkdir()
+    ...     (place / "model").exists()
+    False
+    >>> [path.name for path in place.iterdir()]
+    ['model']
+    """
+    unfinished = folder.with_name(f".{folder.name}.unfinished")
+    if is_writer:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    try:
+        yield unfinished
+        if is_writer:
+            shutil.rmtree(folder, ignore_errors=True)
+            unfinished.rename(folder)
+    finally:
+        if is_writer:
+            shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def mark_complete(folder: Path, facts: Mapping) -> None:

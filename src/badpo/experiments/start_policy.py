@@ -1,0 +1,151 @@
+"""The model a run starts from: loaded by name, or fine-tuned once on the majority's choices and kept."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from safetensors import SafetensorError
+from transformers import AutoModelForCausalLM, AutoTokenizer, TrainingArguments
+
+from badpo.data.judgments import Judgments
+from badpo.data.problems import ConfigError
+from badpo.training.encoding import require_matching_tokenizer
+from badpo.training.inputs import encode_judgments
+from badpo.training.recipe import Recipe
+from badpo.training.recipe_blocks import ModelChoice
+from badpo.training.reference import Pair
+from badpo.training.run_folder import changed_facts, whole_folder, write_json
+from badpo.training.supervised import SupervisedTrainer
+
+
+def load_model(name: str, choice: ModelChoice):
+    """A causal language model and its tokenizer.
+
+    Raises
+    ------
+    ConfigError
+        It is not there, or its files cannot be read.
+    """
+    shared = {"revision": choice.model_revision, "trust_remote_code": choice.trust_remote_code}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name, **shared)
+        return AutoModelForCausalLM.from_pretrained(name, **choice.init_kwargs), tokenizer
+    except (OSError, ValueError, SafetensorError) as error:
+        if Path(name).is_dir():
+            what = "a file in this folder is missing, damaged or not that of a causal language model"
+            remedy = "Copy or download the model again"
+        else:
+            what = "it is neither a folder with a model nor reachable on the Hub"
+            remedy = "Download it once with network, or give a local folder"
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f'cannot load "{name}": {what} ({reason}). {remedy}') from error
+
+
+def load_policy(recipe: Recipe, train: Judgments, args):
+    """The start policy and its tokenizer; after the supervised stage where the recipe asks for one.
+
+    The supervised reference is kept in ``output_dir/reference`` and shared by every arm and seed of it.
+    """
+    kept = kept_reference(recipe, train, args) if recipe.reference.sft else None
+    model, tokenizer = load_model(str(kept or recipe.model.model_name_or_path), recipe.model)
+    if recipe.reference.sft and kept is None:
+        return fit_reference(model, tokenizer, recipe, train, args), tokenizer
+    return model, tokenizer
+
+
+def kept_reference(recipe: Recipe, train: Judgments, args) -> Path | None:
+    """The supervised reference that stands in ``output_dir`` already; None when there is none.
+
+    Raises
+    ------
+    ConfigError
+        It was made with other data or settings; each is listed.
+    """
+    folder = Path(recipe.output_dir) / "reference"
+    if not (folder / "model").exists():
+        return None
+    facts = folder / "run.json"
+    before = json.loads(facts.read_text()).get("facts", {}) if facts.exists() else {}
+    changes = changed_facts(before, reference_facts(recipe, train, args))
+    if changes:
+        raise ConfigError(
+            f"{folder} was made with other settings: {'; '.join(changes)}. "
+            "Change them back, or choose another output_dir"
+        )
+    return folder / "model"
+
+
+def reference_facts(recipe: Recipe, train: Judgments, args) -> dict:
+    """What a supervised reference is made of: runs that share it must agree in it, arms and attributes aside."""
+    model = {name: value for name, value in asdict(recipe.model).items() if name != "trust_remote_code"}
+    facts = {
+        "votes": train.with_attributes(()).fingerprint(),
+        **model,
+        **{f"reference.{name}": value for name, value in recipe.reference.model_dump().items()},
+        **{name: getattr(args, name) for name in ("encoding", "max_length", "max_prompt_length")},
+        "responses per step": args.per_device_train_batch_size
+        * args.gradient_accumulation_steps
+        * args.world_size,
+    }
+    # as they will be read back
+    return json.loads(json.dumps(facts))
+
+
+def fit_reference(model, tokenizer, recipe: Recipe, train: Judgments, args):
+    """Fine-tune on the majority-chosen response of every comparison; keep the result in ``output_dir/reference``."""
+    from peft import get_peft_model
+
+    folder = Path(recipe.output_dir) / "reference"
+    pairs = majority_pairs(train, tokenizer, args, model.get_input_embeddings().weight.shape[0])
+    peft_config = recipe.model.peft_config()
+    policy = model if peft_config is None else get_peft_model(model, peft_config)
+    trainer = SupervisedTrainer(policy, supervised_arguments(args, recipe.reference, folder), pairs)
+    trainer.train()
+    policy = policy if peft_config is None else policy.merge_and_unload()
+    is_writer = trainer.is_world_process_zero()
+    if is_writer:
+        write_json(folder / "run.json", {"facts": reference_facts(recipe, train, args)})
+    with whole_folder(folder / "model", is_writer) as unfinished:
+        if is_writer:
+            policy.save_pretrained(unfinished)
+            tokenizer.save_pretrained(unfinished)
+    trainer.accelerator.wait_for_everyone()
+    return AutoModelForCausalLM.from_pretrained(folder / "model", dtype=model.dtype)
+
+
+def majority_pairs(train: Judgments, tokenizer, args, n_embeddings: int) -> list[Pair]:
+    """(prompt ids, response ids) of the majority-chosen response of every comparison that fits the length limit.
+
+    Raises
+    ------
+    DataError
+        No comparison fits, or the tokenizer has ids that the model does not know.
+    """
+    kept, encoded, _ = encode_judgments(train, tokenizer, args)
+    require_matching_tokenizer(encoded, tokenizer, n_embeddings)
+    sides = zip(kept.majority(), encoded.prompt_ids, encoded.a_ids, encoded.b_ids, strict=True)
+    return [(prompt, a if side > 0 else b) for side, prompt, a, b in sides]
+
+
+def supervised_arguments(args, block, folder: Path) -> TrainingArguments:
+    """The supervised stage's arguments: the preference stage's batches and precision, its own rate and length."""
+    return TrainingArguments(
+        output_dir=str(folder / "checkpoints"),
+        per_device_train_batch_size=args.per_device_train_batch_size,
+        gradient_accumulation_steps=args.gradient_accumulation_steps,
+        learning_rate=block.learning_rate,
+        num_train_epochs=block.num_train_epochs,
+        lr_scheduler_type=args.lr_scheduler_type,
+        warmup_steps=0.1,
+        max_grad_norm=args.max_grad_norm,
+        bf16=args.bf16,
+        use_cpu=args.use_cpu,
+        remove_unused_columns=False,
+        save_strategy="no",
+        dataloader_pin_memory=False,
+        report_to="none",
+        disable_tqdm=args.disable_tqdm,
+        seed=0,
+    )

@@ -1,0 +1,198 @@
+"""The commands from one end to the other: what they print, what they write, and how they leave."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from badpo.cli import app
+from badpo.experiments import evaluate
+from badpo.objective.bias import BiasTerm
+from badpo.training.trainer import BADPOTrainer
+from tests import tiny
+from tests.experiments.recipes import as_trl, log_lines, write_recipe, written
+
+ROOT = Path(__file__).parents[2]
+RUN = Path("runs") / "shared_mean-s42"
+
+
+def badpo(*arguments: object):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def short_answers(monkeypatch):
+    monkeypatch.setattr(evaluate, "MAX_NEW_TOKENS", 12)
+
+
+# -- the demo ------------------------------------------------------------------------------------------------
+
+
+def test_demo_prints_a_table_and_writes_report_and_summary(tmp_path, tiny_demo):
+    result = badpo("demo", "--out", tmp_path / "demo")
+    assert result.exit_code == 0, result.stderr
+    assert f"report: {tmp_path / 'demo' / 'report.html'}" in result.stdout
+    for part in ("reference", "DPO", "pooled", "shared"):
+        assert part.casefold() in result.stdout.casefold()
+    assert len(result.stdout.splitlines()) <= 14
+    summary = json.loads((tmp_path / "demo" / "summary.json").read_text())
+    assert f"{summary['rates']['dpo']['woman']:.2f}" in result.stdout
+    assert "</html>" in (tmp_path / "demo" / "report.html").read_text()
+
+    as_json = badpo("demo", "--out", tmp_path / "demo", "--json")
+    assert as_json.exit_code == 0, as_json.stderr
+    again = json.loads(as_json.stdout)
+    assert again == json.loads((tmp_path / "demo" / "summary.json").read_text())
+    assert again["rates"] == summary["rates"]
+
+    page = tmp_path / "docs" / "results.md"
+    over_seeds = badpo("demo", "--out", tmp_path / "demo", "--seeds", "42,1", "--results", page, "--json")
+    assert over_seeds.exit_code == 0, over_seeds.stderr
+    assert [found["seed"] for found in json.loads(over_seeds.stdout)] == [42, 1]
+    text = page.read_text()
+    assert "badpo demo --out" in text and "--seeds 42,1" in text and "pooled" in text.casefold()
+
+
+# -- train, evaluate, report ---------------------------------------------------------------------------------
+
+
+def test_a_dry_run_prints_the_plan_and_writes_nothing(tmp_path):
+    config = write_recipe(tmp_path)
+    before = written(tmp_path)
+    result = badpo("train", "--config", config, "--dry-run")
+    assert result.exit_code == 0, result.stderr
+    names = [line.split()[0] for line in result.stdout.splitlines()[:9]]
+    assert names == [
+        "run",
+        "reference",
+        "judgments",
+        "steps",
+        "policy",
+        "bias",
+        "anchor",
+        "memory",
+        "self-test",
+    ]
+    plan = json.loads(badpo("train", "--config", config, "--dry-run", "--json").stdout)
+    assert (plan["n_steps"], plan["n_judgments"], plan["n_annotators"]) == (4, 96, 6)
+    assert plan["findings"][0]["code"].startswith("W")
+    assert written(tmp_path) == before
+
+
+def test_train_evaluate_and_report(tmp_path, short_answers):
+    config = write_recipe(tmp_path)
+    trained = badpo("train", "--config", config)
+    assert trained.exit_code == 0, trained.stderr
+    assert trained.stdout == f"{tmp_path / RUN}\nnext: badpo evaluate {tmp_path / RUN}\n"
+    pooled = badpo("train", "--config", config, "--bias", "pooled", "--seed", "3", "--json")
+    assert json.loads(pooled.stdout) == {"run": str(tmp_path / "runs" / "pooled-s3")}
+    assert BiasTerm.load(tmp_path / "runs" / "pooled-s3").parts == ("mean",)
+
+    unmeasured = badpo("report", tmp_path / "runs", "--out", tmp_path / "report.html")
+    assert unmeasured.exit_code == 2
+    assert "run `badpo evaluate` on them first" in unmeasured.stderr
+    assert not (tmp_path / "report.html").exists()
+
+    folders = [tmp_path / RUN, tmp_path / "runs" / "pooled-s3"]
+    measured = badpo("evaluate", *folders, "--json")
+    assert measured.exit_code == 0, measured.stderr
+    assert set(json.loads(measured.stdout)) == {str(folder) for folder in folders}
+    text = badpo("evaluate", folders[0]).stdout
+    assert "heldout" in text and "gap" in text
+
+    reported = badpo("report", tmp_path / "runs", "--out", tmp_path / "report.html", "--json")
+    assert json.loads(reported.stdout) == {"report": str(tmp_path / "report.html")}
+    page = (tmp_path / "report.html").read_text()
+    assert "pooled" in page and "length" in page
+
+
+def test_resume_continues_and_a_finished_run_is_refused(tmp_path, monkeypatch):
+    config = write_recipe(tmp_path)
+    finish_step = BADPOTrainer.finish_step
+
+    def stop(self):
+        if self.state.global_step + 1 == 4:
+            raise RuntimeError("the power went")
+        return finish_step(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(BADPOTrainer, "finish_step", stop)
+        stopped = badpo("train", "--config", config)
+    assert stopped.exit_code == 1
+    assert "RuntimeError: the power went" in stopped.stderr and "Traceback" not in stopped.stderr
+    assert badpo("train", "--config", config).exit_code == 2
+    resumed = badpo("train", "--config", config, "--resume")
+    assert resumed.exit_code == 0, resumed.stderr
+    assert [line["step"] for line in log_lines(tmp_path / RUN)] == [1, 2, 3, 4]
+    for flags in ((), ("--resume",)):
+        again = badpo("train", "--config", config, *flags)
+        assert again.exit_code == 2
+        assert "holds a finished run; remove it or choose another output_dir" in again.stderr
+
+
+def test_trl_recipe_on_a_trl_table(tmp_path):
+    """Keys of a ``trl dpo`` file and a table of chosen and rejected, with the three keys that are ours."""
+    votes = as_trl(tiny.votes(40, 6))
+    config = write_recipe(tmp_path, votes, warmup_ratio=0.1, dataset_num_proc=2)
+    result = badpo(
+        "train", "--config", config, "--attribute", "length:ratio=2", "--bias.variant", "per_annotator"
+    )
+    assert result.exit_code == 0, result.stderr
+    assert "warmup_ratio: 0.1 is read as warmup_steps" in result.stderr
+    assert "dataset_num_proc has no effect" in result.stderr
+    bias = json.loads((tmp_path / "runs" / "per_annotator-s42" / "bias.json").read_text())
+    assert bias["parts"] == ["deviation"]
+    assert bias["extra"]["attributes"] == [{"type": "length", "name": "length", "ratio": 2.0}]
+
+
+def test_debug_shows_where(tmp_path):
+    result = badpo("train", "--config", write_recipe(tmp_path, held_out=7.0), "--debug")
+    assert result.exit_code == 2
+    assert "Traceback" in result.stderr
+
+
+def test_errors_as_json(tmp_path):
+    config = write_recipe(tmp_path)
+    for arguments, code in (
+        (("evaluate", tmp_path / "nothing"), 2),
+        (("train", "--config", config, "--dataset_name", tmp_path / "no.csv"), 3),
+        (("train", "--config", config, "--model_name_or_path", tmp_path / "no"), 2),
+        (("report", tmp_path / "nothing"), 2),
+    ):
+        result = badpo(*arguments, "--json")
+        assert result.exit_code == code
+        found = json.loads(result.stdout)
+        assert found["exit_code"] == code and str(tmp_path) in found["error"]
+
+
+@pytest.mark.slow
+def test_the_commands_as_programs(tmp_path):
+    """Standard output holds the result alone, warnings go to standard error, and a new process finds everything."""
+    folder = {name: str(tmp_path / name) for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME")}
+    environment = {**os.environ, **folder, "PYTHONPATH": str(ROOT / "src")}
+
+    def program(*arguments: object) -> subprocess.CompletedProcess:
+        command = [sys.executable, "-m", "badpo", *map(str, arguments)]
+        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
+
+    votes = tiny.votes(40, 6)
+    votes.loc[3, "winner"] = "tie"
+    config = write_recipe(tmp_path, votes)
+    trained = program("train", "--config", config, "--json")
+    assert trained.returncode == 0, trained.stderr
+    assert json.loads(trained.stdout) == {"run": str(tmp_path / RUN)}
+    assert "1 of 120 rows left out: tie" in trained.stderr and "W121" in trained.stderr
+    assert "person" not in trained.stderr.replace(str(tmp_path), "")
+    measured = program("evaluate", RUN, "--json")
+    assert measured.returncode == 0, measured.stderr
+    assert json.loads(measured.stdout)[str(RUN)]["arm"] == "shared_mean"
+    assert program("report", "runs").returncode == 0
+    assert (tmp_path / "report.html").exists()
+    assert program("train", "--config", config).returncode == 2
+    assert program("train", "--config", config, "--dataset_name", "no.csv", "--seed", "1").returncode == 3
