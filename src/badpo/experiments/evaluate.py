@@ -66,7 +66,8 @@ def evaluate_run(folder: Path, progress: Callable[[str, float], None]) -> dict:
         logger.warning("%s", finding)
     name = folder.name.rsplit("-s", 1)[0]
     progress(f"{folder.name}: held-out judgments", 0.1)
-    key = weights_key(reference, args.mixed_precision_name)
+    # evaluation runs without autocast, whatever training did
+    key = weights_key(reference, "fp32")
     cache = ReferenceCache(Path(args.reference_cache or default_cache()), key)
     margins = implicit_margins(
         policy,
