@@ -81,17 +81,17 @@ def test_a_plan_trains_nothing_and_writes_nothing(tmp_path, monkeypatch):
     assert "trained first" in plan.reference
 
 
-@pytest.mark.parametrize("epochs", [1, 1.5])
-def test_a_plan_counts_the_steps_of_epochs(tmp_path, monkeypatch, epochs):
+def test_a_plan_counts_the_steps_of_epochs(tmp_path, monkeypatch):
+    """96 judgments in steps of 10 are 10 steps, the last one small; a little more than one epoch is one more."""
     trainers = []
     train = BADPOTrainer.train
     monkeypatch.setattr(
         BADPOTrainer, "train", lambda self, **options: trainers.append(self) or train(self, **options)
     )
-    asked = recipe(tmp_path, max_steps=None, num_train_epochs=epochs, gradient_accumulation_steps=2)
+    asked = recipe(tmp_path, max_steps=None, num_train_epochs=1.02, per_device_train_batch_size=10)
     plan = plan_run(asked)
     train_run(asked)
-    assert plan.n_steps == trainers[0].state.global_step == n_steps(trainers[0]) == 6 * epochs
+    assert plan.n_steps == trainers[0].state.global_step == n_steps(trainers[0]) == 11
 
 
 def test_a_plan_of_an_adapter_counts_what_is_trained(tmp_path):
@@ -364,7 +364,6 @@ def test_a_finished_run_is_refused_before_anything_is_done(tmp_path, monkeypatch
 
 def test_push_to_hub_publishes_the_finished_model_with_its_card(tmp_path, monkeypatch):
     pushed = []
-    monkeypatch.setattr(transformers.Trainer, "init_hf_repo", lambda *args, **kwargs: None)
     monkeypatch.setattr(
         BADPOTrainer, "push_to_hub", lambda self: pushed.append(written(self.run_folder / "model"))
     )
@@ -372,11 +371,6 @@ def test_push_to_hub_publishes_the_finished_model_with_its_card(tmp_path, monkey
     assert len(pushed) == 1
     assert {"README.md", "model.safetensors"} <= pushed[0]
     assert not any("bias" in name for name in pushed[0])
-
-
-def test_a_dry_run_makes_no_repository(tmp_path, monkeypatch):
-    monkeypatch.setattr(transformers.Trainer, "init_hf_repo", lambda *args, **kwargs: pytest.fail("made one"))
-    assert plan_run(recipe(tmp_path, push_to_hub=True)).n_steps == 4
 
 
 def test_whole_folder_appears_whole_or_not_at_all(tmp_path):

@@ -208,10 +208,14 @@ def test_an_interrupted_suite_continues_where_it_stopped(finished, tmp_path, mon
     assert len(log_lines(tmp_path / "pooled-s42")) == 5
     assert not (tmp_path / "pooled-s42" / "run.json").exists()
     assert not (tmp_path / "summary.json").exists()
-    trained = count_training(monkeypatch)
+    trained, steps = count_training(monkeypatch), []
+    monkeypatch.setattr(
+        BADPOTrainer, "finish_step", lambda self: steps.append(self.args.bias) or finish_step(self)
+    )
     run(tmp_path)
     assert trained == ["pooled-s42", "shared_mean-s42"]
     # continued from the checkpoint of step 4, to what an uninterrupted run gives
+    assert (steps.count("pooled"), steps.count("shared_mean")) == (4, 8)
     assert log_lines(tmp_path / "pooled-s42") == log_lines(finished / "pooled-s42")
     whole = weights(finished / "pooled-s42")
     assert all(torch.equal(value, whole[k]) for k, value in weights(tmp_path / "pooled-s42").items())

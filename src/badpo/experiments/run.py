@@ -124,12 +124,12 @@ def plan_run(recipe: Recipe) -> Plan:
     findings = examined(train, recipe)
     name, reference = recipe.model.model_name_or_path, "the model as it is"
     if recipe.reference.sft:
-        kept = kept_reference(recipe, train, recipe.arguments(push_to_hub=False))
+        kept = kept_reference(recipe, train, recipe.arguments())
         name = str(kept or name)
         reference = f"{kept}, trained before" if kept else "trained first, on the majority-chosen responses"
     model, tokenizer = load_model(name, recipe.model)
     with tempfile.TemporaryDirectory() as nowhere:
-        args = recipe.arguments(output_dir=nowhere, push_to_hub=False)
+        args = recipe.arguments(output_dir=nowhere)
         trainer = make_trainer(recipe, args, train, held_out, model, tokenizer)
     return Plan(
         str(run_folder(recipe)),

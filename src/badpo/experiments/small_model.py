@@ -98,7 +98,7 @@ def build_model(
     seed : int
         Seed of the weights; the caller's random state is left as it was.
     hidden_size, n_layers, n_heads, intermediate_size : int
-        Shape. The defaults give about half a million parameters with the tokenizer of the demo; keys and values have
+        Shape. The defaults give about 0.44 million parameters with the tokenizer of the demo; keys and values have
         half as many heads, input and output embeddings are one matrix.
     max_positions : int
         Longest sequence in tokens.
