@@ -176,7 +176,11 @@ def demo(
     if results is not None:
         results.parent.mkdir(parents=True, exist_ok=True)
         command = f"badpo demo --out {out} --seeds {seeds} --results {results}"
-        results.write_text(f"# The demo over seeds\n\nPrinted by `{command}`.\n\n{seeds_markdown(summaries)}")
+        results.write_text(
+            f"# The demo over training seeds\n\nPrinted by `{command}`. The data are the same at every seed (data "
+            "seed 0). Another number of threads rounds differently, and training carries that to the second digit "
+            f"of a rate.\n\n{seeds_markdown(summaries)}"
+        )
     if as_json:
         print_json(summaries[0] if len(summaries) == 1 else summaries)
         return
