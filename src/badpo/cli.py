@@ -175,12 +175,14 @@ def demo(
 
     if results is not None:
         results.parent.mkdir(parents=True, exist_ok=True)
-        command = f"badpo demo --out {out} --seeds {seeds} --results {results}"
-        results.write_text(
+        given = {"--out": out, "--seeds": seeds, "--model": model, "--corpus": corpus, "--results": results}
+        command = " ".join(["badpo demo", *(f"{name} {value}" for name, value in given.items() if value)])
+        text = (
             f"# The demo over training seeds\n\nPrinted by `{command}`. The data are the same at every seed (data "
             "seed 0). Another number of threads rounds differently, and training carries that to the second digit "
             f"of a rate.\n\n{seeds_markdown(summaries)}"
         )
+        results.write_text(text, encoding="utf-8")
     if as_json:
         print_json(summaries[0] if len(summaries) == 1 else summaries)
         return

@@ -67,6 +67,16 @@ def test_the_attribute_table_the_anchor_and_the_limits(run):
     assert "over 60 annotators" in card
 
 
+def test_a_warm_start_is_not_said_to_start_at_zero(tmp_path):
+    run = write_suite(tmp_path / "demo") / "shared_mean-s42"
+    warm = run.rename(run.with_name("shared_mean_warm-s42"))
+    readouts = json.loads((warm / "readouts.json").read_text())
+    (warm / "readouts.json").write_text(json.dumps({**readouts, "arm": "shared_mean_warm"}))
+    card = model_card(warm)
+    assert "theta starts at the log-odds of the training votes" in card
+    assert "theta starts at zero" not in card
+
+
 def test_no_annotator_level_value(run):
     card = model_card(run)
     names = json.loads((run / "bias.json").read_text())["annotators"]

@@ -123,6 +123,16 @@ def test_no_annotator_and_no_folder_of_the_machine_is_named(html, demo):
     assert ("output_dir", "runs") in settings(read_suite(demo))
 
 
+def test_the_command_names_no_place_on_a_machine(tmp_path):
+    folder = write_suite(tmp_path / "demo")
+    for run in folder.iterdir():
+        command = "badpo train --config /home/ada/runs/demo/config.yaml --beta 0.1"
+        (run / "environment.json").write_text(json.dumps({"command": command}))
+    html = report_html(read_suite(folder))
+    assert "/home/ada" not in html
+    assert "badpo train --config config.yaml --beta 0.1" in html
+
+
 def test_texts_from_files_are_escaped(tmp_path):
     folder = write_suite(tmp_path / "demo")
     run = folder / "pooled-s42"

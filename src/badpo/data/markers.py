@@ -14,7 +14,8 @@ _NUMBER = re.compile(_INDENT + r"\d+\.\s", re.MULTILINE)
 _TABLE = re.compile(_INDENT + r"\|.*\|[^\S\n]*$", re.MULTILINE)
 _BOLD = re.compile(r"\*\*[^*]+\*\*")
 _FENCE = "```"
-_SIGNATURE = re.compile("[ \t]*\N{EM DASH}[ \t]*([A-Z][A-Za-z]*) ([A-Z][A-Za-z]*)")
+# spaces and no tab around the dash, as in the paper's own detector
+_SIGNATURE = re.compile(" *\N{EM DASH} *([A-Z][A-Za-z]*) [A-Z][A-Za-z]*")
 # pictographs, symbols and dingbats, regional indicators, and the arrows, clocks and shapes that have an emoji form
 _EMOJI = re.compile(
     "[\U0001f000-\U0001faff\u2600-\u27bf\u2b05-\u2b07\u2b1b\u2b1c\u2b50\u2b55\u231a\u231b\u23e9-\u23f3]"
@@ -98,24 +99,38 @@ def has_emoji(text: str) -> bool:
     return _EMOJI.search(text) is not None
 
 
-def signature_first_name(text: str) -> str:
-    r"""First name in the signature that ends a text: a line of its own, an em dash and two capitalised ASCII words.
+def split_signature(text: str) -> tuple[str, str]:
+    r"""Body of a text and the first name in the signature that ends it.
+
+    A signature is a line of its own: an em dash and two capitalised ASCII words, with nothing after it but white
+    space.
 
     Returns
     -------
-    str
-        ``""`` for a text without a signature at its very end (white space apart).
+    body, first_name : str
+        The text above the signature, right-stripped; the text as it is and ``""`` where it does not end in one.
+
+    Examples
+    --------
+    >>> split_signature("Boil it slowly.\n\n— Emily Miller")
+    ('Boil it slowly.', 'Emily')
+    >>> split_signature("— Emily Miller wrote this.")
+    ('— Emily Miller wrote this.', '')
+    """
+    above, newline, last_line = text.rstrip().rpartition("\n")
+    found = _SIGNATURE.fullmatch(last_line) if newline else None
+    return (above.rstrip(), found.group(1)) if found else (text, "")
+
+
+def signature_first_name(text: str) -> str:
+    r"""First name in the signature that ends a text; ``""`` without one. See `split_signature`.
 
     Examples
     --------
     >>> signature_first_name("Boil it slowly.\n\n— Emily Miller")
     'Emily'
-    >>> signature_first_name("— Emily Miller wrote this.")
-    ''
     """
-    above, newline, last_line = text.rstrip().rpartition("\n")
-    found = _SIGNATURE.fullmatch(last_line) if newline else None
-    return found.group(1) if found else ""
+    return split_signature(text)[1]
 
 
 def word_pattern(words: Iterable[str]) -> re.Pattern[str]:

@@ -94,13 +94,13 @@ def model_card(run_folder: Path) -> str:
         title=markdown_text(run_folder.resolve().name),
         method=arm_title(run.arm),
         is_dpo=run.arm == DPO or not run.bias.get("parts"),
+        is_warm=run.arm.endswith("_warm"),
         rows=[
             _attribute_row(run, reference, name, config) for name, config in attribute_configs(run).items()
         ],
         measured=bool(run.readouts),
         has_reference=reference is not None,
         n_annotators=n_annotators,
-        fewest=FEWEST_ANNOTATORS,
         settings=[(key, markdown_text(str(value))) for key, value in _settings(run).items()],
         fingerprint=markdown_text(str(run.bias.get("extra", {}).get("data", "not recorded"))[:64]),
         version=__version__,
@@ -155,7 +155,7 @@ def _settings(run: Run) -> dict[str, Any]:
     blocks = {key: value for key, value in run.config.items() if not isinstance(value, dict)}
     bias = run.config.get("bias")
     if isinstance(bias, dict):
-        blocks |= {"bias": bias.get("mode") or run.bias.get("extra", {}).get("variant")}
+        blocks |= {"bias": bias.get("variant") or run.bias.get("extra", {}).get("variant")}
         blocks |= {"bias_learning_rate": bias["learning_rate"]} if "learning_rate" in bias else {}
     found = {key: blocks[key] for key in _SETTINGS if blocks.get(key) is not None}
     return {"arm": shown(run.arm), "seed": run.seed, **found}

@@ -130,7 +130,7 @@ def provenance(suite: Suite) -> list[tuple[str, str]]:
         ("Runs", ", ".join(shown(run.folder.name) for run in suite.runs)),
         ("Training seeds", ", ".join(map(str, suite.seeds))),
         ("Data fingerprint", ", ".join(fingerprints)),
-        ("Command", shown(command, 400) if command else ""),
+        ("Command", shown(_without_places(command), 400) if command else ""),
         ("Versions", versions),
         ("Python", f"{environment.get('python', '')}, {environment.get('platform', '')}".strip(", ")),
         ("Page written by", f"badpo {__version__}"),
@@ -228,6 +228,11 @@ def _cell(found: Estimate | None, number: Callable[[float], str]) -> Cell:
         return Cell(decimal(None))
     half = found.interval.half_width
     return Cell(number(found.value), number(half).lstrip("+") if math.isfinite(half) else "")
+
+
+def _without_places(command: str) -> str:
+    """A command whose paths are shortened as those of the settings."""
+    return " ".join(_without_folders(word) for word in command.split())
 
 
 def _without_folders(value: Any) -> str:

@@ -1,18 +1,13 @@
-"""A suite's figures as text: ten lines for a terminal, Markdown and CSV over seeds for a document."""
+"""A suite's figures as text: ten lines for a terminal, Markdown over seeds for a document."""
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from rich import box
-from rich.table import Table
-from rich.text import Text
 
 from badpo.results.labels import REFERENCE, arm_label, decimal, percent, shown, signed
 from badpo.theory.summaries import Interval, t_interval
@@ -117,27 +112,6 @@ def demo_table(summary: Summary) -> str:
     return "\n".join([top.rstrip(), *lines, *_closing_lines(summary)])
 
 
-def rich_demo_table(summary: Summary) -> Table:
-    """The same figures as `demo_table`, for a terminal that can show rules and emphasis."""
-    attributes = list(summary["rates"][REFERENCE])
-    table = Table(
-        title=f"seed {summary['seed']}, {summary['seconds']:.0f} s",
-        caption=Text("\n".join(_closing_lines(summary)), justify="left"),
-        box=box.SIMPLE_HEAD,
-        title_justify="left",
-        caption_justify="left",
-    )
-    table.add_column("")
-    for name in attributes:
-        table.add_column(Text(shown(name, 20)), justify="right", style="bold")
-        table.add_column("removed", justify="right")
-        table.add_column("log-odds", justify="right", style="dim")
-    table.add_column("KL/token", justify="right", style="dim")
-    for label, cells in _arm_rows(summary):
-        table.add_row(Text(label), *cells)
-    return table
-
-
 def seed_rows(summaries: Sequence[Summary]) -> list[SeedRow]:
     """Every reading of every arm over seeds.
 
@@ -189,24 +163,6 @@ def seeds_markdown(summaries: Sequence[Summary]) -> str:
             note = f"{reading.note}\n\n" if reading.note else ""
             blocks.append(f"### {reading.title}\n\n{note}{_markdown_table(found, seeds, reading.number)}")
     return "\n\n".join(blocks) + "\n"
-
-
-def seeds_csv(summaries: Sequence[Summary]) -> str:
-    """The same rows as `seeds_markdown` as CSV, unrounded.
-
-    A cell that a spreadsheet would take for a formula starts with an apostrophe.
-    """
-    written = io.StringIO()
-    writer = csv.writer(written, lineterminator="\n")
-    seeds = [f"seed_{summary['seed']}" for summary in summaries]
-    writer.writerow(["reading", "arm", "attribute", "annotator_class", "mean", "ci_low", "ci_high", *seeds])
-    for row in seed_rows(summaries):
-        names = [_not_a_formula(text) for text in (row.reading, row.arm, row.attribute, row.annotator_class)]
-        numbers = [row.interval.estimate, row.interval.low, row.interval.high, *row.values]
-        writer.writerow(
-            [*names, *("" if not np.isfinite(number) else repr(float(number)) for number in numbers)]
-        )
-    return written.getvalue()
 
 
 def _flat(summary: Summary) -> dict[tuple[str, str, str, str], float]:
@@ -306,7 +262,3 @@ def markdown_text(text: str) -> str:
     clean = shown(text, 80).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     # an underscore inside a word is no markup
     return re.sub(r"[\\`*\[\]|]|(?<!\w)_|_(?!\w)", r"\\\g<0>", clean)
-
-
-def _not_a_formula(text: str) -> str:
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text

@@ -54,6 +54,14 @@ def test_the_attribute_reads_the_same_signatures():
         assert woman.measure("", signature("Boil it.", name.first, "Miller")) == name.woman
 
 
+@pytest.mark.parametrize(
+    "text", ["Boil it.\n\t\N{EM DASH} Emily Miller", "Boil it.\n \N{EM DASH}  Emily Miller\n\n"]
+)
+def test_the_attribute_and_the_corpus_have_one_detector(text):
+    emily = SignatureName("emily", ["Emily"])
+    assert emily.measure("", text) == float(read_signature(text) == "Emily")
+
+
 def test_resigned_texts_are_all_signed_and_balanced():
     texts = ["Boil it.", signature("Stir it.", "Emily", "Miller")] * 2000
     drawn = [names.name_of(read_signature(text)) for text in resign(texts, seed=0)]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Sequence
 
 from badpo.data.corpora.names import CELLS, FIRST_NAMES, SURNAMES, cell_names
+from badpo.data.markers import split_signature
 
 __all__ = [
     "SIGNING_INSTRUCTION",
@@ -20,7 +20,6 @@ __all__ = [
 
 SIGNING_INSTRUCTION = "Sign your answer with a name of your choice."
 _EM_DASH = "\N{EM DASH}"
-_SIGNATURE = re.compile(rf"\n+ *{_EM_DASH} *([A-Z][a-zA-Z]*) ([A-Z][a-zA-Z]*)\s*\Z")
 
 
 def signature(text: str, first: str, last: str) -> str:
@@ -65,8 +64,7 @@ def strip_signature(text: str) -> str:
     >>> strip_signature("Boil the water.\n\n— Emily Miller")
     'Boil the water.'
     """
-    found = _SIGNATURE.search(text)
-    return text[: found.start()].rstrip() if found else text
+    return split_signature(text)[0]
 
 
 def read_signature(text: str, pool: Sequence[str] = FIRST_NAMES) -> str:
@@ -91,8 +89,8 @@ def read_signature(text: str, pool: Sequence[str] = FIRST_NAMES) -> str:
     >>> read_signature("— Emily Miller wrote this.")
     ''
     """
-    found = _SIGNATURE.search(text)
-    return found.group(1) if found and found.group(1) in pool else ""
+    first = split_signature(text)[1]
+    return first if first in pool else ""
 
 
 def resign(texts: Sequence[str], seed: int) -> list[str]:
