@@ -158,7 +158,13 @@ def test_a_model_is_loaded_by_name_with_its_keywords(tmp_path):
     for keywords in ({"dtype": "bfloat16"}, '{"dtype": "bfloat16"}'):
         loaded = load_model(str(tmp_path), arguments(model_init_kwargs=keywords))
         assert next(loaded.parameters()).dtype == torch.bfloat16
-        assert loaded.config.use_cache is False
+        assert loaded.config.use_cache is True
+
+
+def test_a_model_loaded_by_name_has_fp32_weights(tmp_path):
+    tiny.model().to(torch.bfloat16).save_pretrained(tmp_path)
+    loaded = load_model(str(tmp_path), arguments())
+    assert next(loaded.parameters()).dtype == torch.float32
 
 
 def test_dropout_is_set_to_zero_everywhere():

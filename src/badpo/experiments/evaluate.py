@@ -59,7 +59,8 @@ def evaluate_run(folder: Path, progress: Callable[[str, float], None]) -> dict:
     progress(f"{folder.name}: loading", 0.0)
     start = start_model(recipe, train, args)
     reference, tokenizer = load_model(start, recipe.model)
-    policy = load_trained(folder, start, recipe)
+    reference = reference.to(args.device)
+    policy = load_trained(folder, start, recipe).to(args.device)
     bias = load_bias(folder)
     held_out, _, findings = encode_judgments(held_out, tokenizer, args)
     for finding in findings:

@@ -80,6 +80,7 @@ class Plan:
     memory_gib: float
     self_test: float
     findings: tuple[Problem, ...]
+    start: str
 
     def lines(self) -> list[str]:
         """The plan for people, one fact per line."""
@@ -91,7 +92,7 @@ class Plan:
             f"steps       {self.n_steps:,}",
             f"policy      {self.n_trained:,} of {self.n_parameters:,} weights trained",
             f"bias        {self.n_bias_parameters:,} numbers with their own Adam",
-            "anchor      the reference: theta starts at 0, and the policy keeps the reference's attribute rate",
+            f"anchor      the reference: theta starts at {self.start}, and the policy keeps the reference's rate",
             f"memory      about {self.memory_gib:.1f} GiB at the peak",
             f"self-test   theta = 0 against the plain forward: relative difference {self.self_test:.1e}",
             *(str(finding) for finding in self.findings),
@@ -145,6 +146,7 @@ def plan_run(recipe: Recipe) -> Plan:
         memory_estimate(trainer) / 2**30,
         trainer.self_test(),
         (*findings, *trainer.findings),
+        "0" if trainer.args.warm_start == "zero" else "the votes' own log-odds",
     )
 
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from scipy.special import logit
 from transformers import AutoModelForCausalLM
 
 from badpo.data.corpora.names import NAMES
@@ -21,6 +21,7 @@ from badpo.readouts.heldout import heldout_accuracy
 from badpo.readouts.policies import divergence, implicit_margins
 from badpo.readouts.sampled import mean_tokens, sampled_rates
 from badpo.readouts.votes import vote_accuracy, vote_difference
+from badpo.theory.summaries import log_odds_distance, share_removed
 from badpo.training.reference import ReferenceCache, weights_key
 from badpo.training.run_folder import write_json
 
@@ -55,8 +56,8 @@ class ReferenceStage:
     held_out: Judgments
     planted: np.ndarray
     config: SignedConfig
-    tokenizer: object
-    model: object
+    tokenizer: Any
+    model: Any
     folder: Path
     prompt_ids: list[np.ndarray]
     contexts: list[list[int]]
@@ -118,7 +119,7 @@ def measure(
     """
     name = folder.name.rsplit("-s", 1)[0]
     progress(f"{folder.name} readouts", 0.0)
-    policy = AutoModelForCausalLM.from_pretrained(folder / "model")
+    policy = AutoModelForCausalLM.from_pretrained(folder / "model").to(stage.model.device)
     written = answers(policy, stage.tokenizer, stage.prompt_ids, settings, seed)
     progress(f"{folder.name} readouts", 0.5)
     attributes = stage.held_out.attribute_names
@@ -221,13 +222,13 @@ def summarize(readouts: Mapping[str, dict], seed: int, seconds: float) -> dict:
         "rates": rates,
         "removed": {
             name: {
-                a: (rates["dpo"][a] - rates[name][a]) / (rates["dpo"][a] - rates["reference"][a])
+                a: _finite(share_removed([rates["dpo"][a]], [rates[name][a]], rates["reference"][a])[0])
                 for a in attributes
             }
             for name in adjusted
         },
         "log_odds_distance": {
-            name: {a: float(logit(rates[name][a]) - logit(rates["reference"][a])) for a in attributes}
+            name: {a: _finite(log_odds_distance(rates[name][a], rates["reference"][a])) for a in attributes}
             for name in arms
         },
         "theta_correlation": {
@@ -248,6 +249,11 @@ def summarize(readouts: Mapping[str, dict], seed: int, seconds: float) -> dict:
         "signed": {name: r["sampled"]["signed"] for name, r in readouts.items()},
         "kl": {name: readouts[name]["kl"]["per_token"] for name in arms},
     }
+
+
+def _finite(value) -> float | None:
+    """None for what is not defined: a share of no shift, or the log-odds of a rate of 0 or 1."""
+    return float(value) if np.isfinite(value) else None
 
 
 def _mean_accuracy(tables: list[dict]) -> dict:

@@ -184,7 +184,7 @@ def fit_reference(
             start_model.save_pretrained(unfinished)
             tokenizer.save_pretrained(unfinished)
         finish(folder, key, settings)
-    model = AutoModelForCausalLM.from_pretrained(folder / "model")
+    model = AutoModelForCausalLM.from_pretrained(folder / "model").to(start_model.device)
     prompt_ids = encode_prompts(list(signing_prompts), tokenizer, "paper", settings.max_prompt_length)
     contexts = reference_contexts(model, tokenizer, prompt_ids, settings)
     return ReferenceStage(

@@ -163,7 +163,8 @@ class BADPOConfig(TrainingArguments):
     @property
     def mixed_precision_name(self) -> str:
         """The numerics of the forward: ``fp32``, ``bf16-autocast`` or ``fp16-autocast``."""
-        return "bf16-autocast" if self.bf16 else "fp16-autocast" if self.fp16 else "fp32"
+        name = "bf16-autocast" if self.bf16 else "fp16-autocast" if self.fp16 else "fp32"
+        return f"{name}-tf32" if self.tf32 else name
 
     def _out_of_range(self) -> list[str]:
         complaints = [

@@ -18,13 +18,15 @@ from badpo.training.encoding import EncodedComparisons, encode_comparisons, leng
 
 
 def load_model(model, args: BADPOConfig):
-    """``model`` itself, or the one of that name, loaded with ``args.model_init_kwargs``."""
+    """``model`` itself, or the one of that name, loaded with ``args.model_init_kwargs``.
+
+    Without a ``dtype`` there the weights are float32: at preference rates a bfloat16 weight rounds its updates away.
+    """
     if isinstance(model, str):
         given = args.model_init_kwargs
         options = json.loads(given) if isinstance(given, str) else given or {}
-        options = {"trust_remote_code": args.trust_remote_code, **options}
+        options = {"trust_remote_code": args.trust_remote_code, "dtype": "float32", **options}
         model = AutoModelForCausalLM.from_pretrained(model, **options)
-    model.config.use_cache = False
     return model
 
 
@@ -50,10 +52,12 @@ def with_adapter(model, peft_config):
 
 
 def disable_dropout(model) -> None:
-    """Set every dropout of ``model`` to 0."""
+    """Set every dropout of ``model`` to 0, also the one that attention layers apply by themselves."""
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
+        if isinstance(getattr(module, "attention_dropout", None), float):
+            module.attention_dropout = 0.0
 
 
 def build_bias(judgments: Judgments, variant: str, warm_start: str) -> BiasTerm:

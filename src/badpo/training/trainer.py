@@ -48,6 +48,7 @@ from badpo.training.run_folder import MARKER, changed_facts, newest_complete
 logger = logging.getLogger(__name__)
 
 BIAS_OPTIMIZER_FILE = "bias_optimizer.safetensors"
+OBJECTIVE_FILE = "objective.safetensors"
 
 # Of both responses of every comparison, one value per token.
 ReferenceLogps = list[tuple[np.ndarray, np.ndarray]]
@@ -355,13 +356,24 @@ class BADPOTrainer(transformers.Trainer):
             "beta": args.beta,
             "encoding": args.encoding,
             "max_length": args.max_length,
+            "max_prompt_length": args.max_prompt_length,
+            "attention": args.attention,
+            "disable_dropout": args.disable_dropout,
             "learning_rate": args.learning_rate,
+            "lr_scheduler_type": str(args.lr_scheduler_type),
+            "warmup_steps": args.warmup_steps,
+            "optim": str(args.optim),
+            "weight_decay": args.weight_decay,
+            "adam_beta1": args.adam_beta1,
+            "adam_beta2": args.adam_beta2,
+            "max_grad_norm": args.max_grad_norm,
             "judgments per step": args.per_device_train_batch_size
             * args.gradient_accumulation_steps
             * args.world_size,
             "max_steps": args.max_steps,
             "num_train_epochs": args.num_train_epochs,
             "seed": args.seed,
+            "data_seed": args.data_seed,
         }
 
     def train(self, resume_from_checkpoint=None, **kwargs):
@@ -405,6 +417,8 @@ class BADPOTrainer(transformers.Trainer):
         self.save_bias(folder)
         if self.bias_optimizer is not None:
             save_file(adam_tensors(self.bias_optimizer), folder / BIAS_OPTIMIZER_FILE)
+        if state := self.objective.state_dict():
+            save_file(dict(state), folder / OBJECTIVE_FILE)
 
     def load_bias_state(self) -> None:
         """Read back what `save_bias_state` wrote, when training resumes."""
@@ -413,6 +427,8 @@ class BADPOTrainer(transformers.Trainer):
         self.bias.load_state_dict(BiasTerm.load(self._resumed_from).state_dict())
         if self.bias_optimizer is not None:
             load_adam_tensors(self.bias_optimizer, load_file(self._resumed_from / BIAS_OPTIMIZER_FILE))
+        state = self._resumed_from / OBJECTIVE_FILE
+        self.objective.load_state_dict(load_file(state) if state.exists() else {})
 
     def save_bias(self, folder: Path) -> None:
         """Write ``bias.safetensors`` and ``bias.json`` with what they were fitted to."""
@@ -434,14 +450,28 @@ class BADPOTrainer(transformers.Trainer):
         """Publish ``run_folder/model`` and nothing else; return the address of the commit.
 
         The run folder beside it holds the annotators' estimates and the checkpoints, which are never uploaded.
+
+        Raises
+        ------
+        ConfigError
+            An adapter whose base is a local folder: nobody else could load it, and its path would be published.
         """
         from huggingface_hub import HfApi
 
-        self.save_model()
+        base = next(
+            (c.base_model_name_or_path for c in getattr(self.model, "peft_config", {}).values()), None
+        )
+        if base and Path(base).exists():
+            raise ConfigError(
+                "the adapter was trained on a local model, which is not published with it. Publish that model and "
+                "load it by its Hub name, or merge: model.merge_and_unload().save_pretrained(FOLDER)"
+            )
+        if not (self.run_folder / "model").exists():
+            self.save_model()
         if not self.is_world_process_zero():
             return ""
         api = HfApi(token=self.args.hub_token)
-        name = self.args.hub_model_id or self.run_folder.resolve().parent.name
+        name = self.args.hub_model_id or self.run_folder.resolve().name
         address = api.create_repo(name, private=self.args.hub_private_repo, exist_ok=True)
         commit = api.upload_folder(
             repo_id=address.repo_id,
