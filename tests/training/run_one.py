@@ -1,6 +1,6 @@
 """A small training run as a program, for tests that start several processes or kill one.
 
-Usage: python -m tests.training.run_one FOLDER [--resume] [--die-at STEP] [--steps N] [--uneven]
+Usage: python -m tests.training.run_one FOLDER [--resume] [--die-at STEP] [--steps N] [--uneven] [--batching NAME]
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ def main() -> None:
     parser.add_argument("--die-at", type=int)
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--uneven", action="store_true")
+    parser.add_argument("--batching", default="random")
     asked = parser.parse_args()
     world = int(os.environ.get("WORLD_SIZE", "1"))
     # with --uneven a step has fewer comparisons than micro-batches, so that some processes get empty ones
@@ -46,6 +47,7 @@ def main() -> None:
         output_dir=str(asked.folder),
         per_device_train_batch_size=per_device,
         gradient_accumulation_steps=accumulation // world,
+        batching=asked.batching,
         max_steps=asked.steps,
         learning_rate=1e-3,
         bias_learning_rate=1e-2,

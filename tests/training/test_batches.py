@@ -8,7 +8,15 @@ import torch
 
 from badpo.attributes import Length
 from badpo.data.judgments import Judgments
-from badpo.training.batches import ComparisonCollator, JudgmentIds, StepSampler, split_step, step_votes
+from badpo.training.batches import (
+    BATCHING,
+    ComparisonCollator,
+    JudgmentIds,
+    StepSampler,
+    fed_tokens,
+    random_steps,
+    split_step,
+)
 from badpo.training.encoding import encode_comparisons
 from badpo.training.logprobs import padded_layout
 from badpo.training.packing import packed_layout
@@ -19,9 +27,11 @@ def judgments(**options) -> Judgments:
     return Judgments.read(tiny.votes(**options), attributes=[Length(ratio=1.5)])
 
 
-def sampler(data: Judgments, votes_per_step=8, micro_batches=2, seed=0, rank=0, world=1) -> StepSampler:
+def sampler(
+    data: Judgments, batch_size=8, micro_batches=2, seed=0, rank=0, world=1, batching="random"
+) -> StepSampler:
     encoded = encode_comparisons(data, tiny.tokenizer())
-    return StepSampler(data, encoded, votes_per_step, micro_batches, seed, rank, world)
+    return StepSampler(data, encoded, batching, batch_size, micro_batches, seed, rank, world)
 
 
 def steps(planned: StepSampler, micro_batches: int) -> list[list[list[int]]]:
@@ -35,7 +45,7 @@ def flat(batches: list[list[int]]) -> list[int]:
 
 def test_every_judgment_once_per_epoch():
     data = judgments()
-    planned = sampler(data, votes_per_step=10)
+    planned = sampler(data, batch_size=10)
     assert len(planned) == len(list(planned)) == 2 * 8  # 72 judgments in steps of 10
     for epoch in range(2):
         planned.epoch = epoch
@@ -58,24 +68,76 @@ def test_the_plan_is_a_function_of_seed_and_epoch():
 
 def test_epochs_of_neighbouring_seeds_are_not_each_other():
     orders = {
-        (seed, epoch): tuple(np.concatenate(step_votes(50, 10, seed, epoch)))
+        (seed, epoch): tuple(
+            np.concatenate(random_steps(np.zeros(50), 10, np.random.default_rng([seed, epoch])))
+        )
         for seed in range(3)
         for epoch in range(3)
     }
     assert len(set(orders.values())) == 9
 
 
+@pytest.mark.parametrize("batching", BATCHING)
+@pytest.mark.parametrize("batch_size", [1, 7, 12, 1000])
+def test_every_way_to_batch_uses_each_judgment_once(batching, batch_size):
+    rng = np.random.default_rng(5)
+    comparison = rng.permutation(np.repeat(np.arange(20) * 3, rng.integers(1, 15, 20)))
+    plan = BATCHING[batching](comparison, batch_size, np.random.default_rng(1))
+    assert sorted(np.concatenate(plan)) == list(range(len(comparison)))
+    assert all(len(votes) for votes in plan)
+
+
+def test_grouped_steps_have_equal_size_and_keep_comparisons_together():
+    comparison = judgments(n_comparisons=30, per_comparison=4).votes["comparison"].to_numpy()
+    plan = BATCHING["grouped"](comparison, 12, np.random.default_rng(0))
+    assert [len(votes) for votes in plan] == [12] * 10
+    assert all(len(set(comparison[votes])) == 3 for votes in plan)
+    # a comparison that falls on the border of two steps is in both, and in no other
+    plan = BATCHING["grouped"](comparison, 10, np.random.default_rng(0))
+    assert [len(votes) for votes in plan] == [10] * 12
+    seen = [[step for step, votes in enumerate(plan) if c in comparison[votes]] for c in range(30)]
+    assert all(len(where) == 1 or where[1] == where[0] + 1 for where in seen)
+
+
+def test_a_batch_of_comparisons_brings_all_of_their_judgments():
+    comparison = np.repeat(np.arange(10), np.arange(1, 11))
+    plan = BATCHING["comparisons"](comparison, 4, np.random.default_rng(0))
+    assert [len(set(comparison[votes])) for votes in plan] == [4, 4, 2]
+    assert sum(len(np.unique(comparison[votes])) for votes in plan) == 10
+    order = [
+        comparison[votes[0]] for votes in BATCHING["comparisons"](comparison, 1, np.random.default_rng(0))
+    ]
+    assert sorted(order) != order
+
+
+@pytest.mark.parametrize("batching", BATCHING)
+def test_every_epoch_has_as_many_steps(batching):
+    planned = sampler(judgments(per_comparison=5), batch_size=7, micro_batches=3, batching=batching)
+    for epoch in range(4):
+        planned.epoch = epoch
+        assert len(list(planned)) == len(planned)
+
+
 def test_a_comparison_stays_whole_and_parts_are_of_like_size():
     data = judgments(n_comparisons=12, per_comparison=5)
     comparison = data.votes["comparison"].to_numpy()
-    n_tokens = encode_comparisons(data, tiny.tokenizer()).n_tokens
-    for votes in step_votes(data.n_votes, 30, seed=0, epoch=0):
+    n_tokens = fed_tokens(encode_comparisons(data, tiny.tokenizer()))
+    for votes in random_steps(comparison, 30, np.random.default_rng(0)):
         parts = split_step(votes, comparison, n_tokens, n_parts=3)
         assert sorted(np.concatenate(parts)) == sorted(votes)
         members = [set(comparison[part]) for part in parts]
         assert sum(map(len, members)) == len(set(comparison[votes]))
         loads = [n_tokens[list(part)].sum() for part in members]
         assert max(loads) - min(loads) <= n_tokens.max()
+
+
+def test_fed_tokens_are_those_of_the_pack():
+    encoded = encode_comparisons(two_comparisons(), tiny.tokenizer())
+    packed = [
+        packed_layout([p], [a], [b])[0]["input_ids"].size
+        for p, a, b in zip(encoded.prompt_ids, encoded.a_ids, encoded.b_ids, strict=True)
+    ]
+    assert fed_tokens(encoded).tolist() == packed
 
 
 def test_one_part_is_the_step_itself():
@@ -88,9 +150,9 @@ def test_one_part_is_the_step_itself():
 def test_processes_share_out_every_step(world):
     data = judgments()
     comparison = data.votes["comparison"].to_numpy()
-    alone = steps(sampler(data, votes_per_step=12, micro_batches=2 * world), 2 * world)
+    alone = steps(sampler(data, batch_size=12, micro_batches=2 * world), 2 * world)
     together = [
-        steps(sampler(data, votes_per_step=12, micro_batches=2, rank=rank, world=world), 2)
+        steps(sampler(data, batch_size=12, micro_batches=2, rank=rank, world=world), 2)
         for rank in range(world)
     ]
     assert {len(plan) for plan in together} == {len(alone)}
@@ -104,9 +166,7 @@ def test_processes_share_out_every_step(world):
 
 def test_fewer_comparisons_than_micro_batches_leaves_empty_ones():
     data = judgments(n_comparisons=3, per_comparison=4)
-    shares = [
-        list(sampler(data, votes_per_step=12, micro_batches=4, rank=rank, world=2)) for rank in range(2)
-    ]
+    shares = [list(sampler(data, batch_size=12, micro_batches=4, rank=rank, world=2)) for rank in range(2)]
     assert [len(share) for share in shares] == [4, 4]
     batches = shares[0] + shares[1]
     assert sorted(map(len, batches)) == [0] * 5 + [4] * 3

@@ -70,7 +70,11 @@ def losses(folder: Path) -> list[float]:
     return [json.loads(line)["loss"] for line in (folder / "log.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.parametrize("options", [(), ("--uneven",)], ids=["even", "uneven"])
+@pytest.mark.parametrize(
+    "options",
+    [(), ("--uneven",), ("--uneven", "--batching", "grouped"), ("--batching", "comparisons")],
+    ids=["even", "uneven", "skipped micro-batches", "comparisons"],
+)
 def test_two_processes_equal_one(tmp_path, options):
     run(tmp_path / "one", *options)
     run_in_processes(2, tmp_path / "two", *options)

@@ -72,6 +72,50 @@ def test_first_loss_is_log_two_and_first_margin_is_zero(tmp_path):
     assert first["rewards/margins"] == pytest.approx(0.0, abs=1e-6)
 
 
+@pytest.mark.parametrize("batching", ["grouped", "comparisons"])
+def test_micro_batches_without_comparisons_cost_no_forward_and_change_nothing(
+    tmp_path, batching, monkeypatch
+):
+    data = judgments(n_comparisons=6, per_comparison=4)
+    size = dict(batching=batching, max_steps=2)
+    forwards = []
+    counted = BADPOTrainer._margins
+
+    def margins(self, model, inputs):
+        forwards.append(len(inputs["reference_difference"]))
+        return counted(self, model, inputs)
+
+    monkeypatch.setattr(BADPOTrainer, "_margins", margins)
+    n_judgments = {"grouped": 8, "comparisons": 2}[batching]
+    whole = trainer(
+        tmp_path / "whole",
+        data,
+        per_device_train_batch_size=n_judgments,
+        gradient_accumulation_steps=1,
+        **size,
+    )
+    whole.train()
+    assert forwards == [2, 2]
+    forwards.clear()
+    cut = trainer(
+        tmp_path / "cut", data, per_device_train_batch_size=1, gradient_accumulation_steps=n_judgments, **size
+    )
+    cut.train()
+    assert forwards == [1, 1, 1, 1]
+    losses = [[line["loss"] for line in log_lines(tmp_path / name)] for name in ("whole", "cut")]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+    for ours, theirs in zip(cut.model.parameters(), whole.model.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(cut.bias.theta(), whole.bias.theta(), rtol=1e-4, atol=1e-6)
+
+
+def test_resuming_with_another_batching_is_refused(tmp_path):
+    trainer(tmp_path, save_strategy="steps", save_steps=2, max_steps=2).train()
+    again = trainer(tmp_path, save_strategy="steps", save_steps=2, max_steps=2, batching="grouped")
+    with pytest.raises(ConfigError, match="batching"):
+        again.train(resume_from_checkpoint=True)
+
+
 def test_training_moves_policy_and_theta(tmp_path):
     before = tiny.model()
     run = trainer(tmp_path, max_steps=20)

@@ -14,19 +14,87 @@ import torch
 
 from badpo.data.judgments import Judgments
 from badpo.training.encoding import EncodedComparisons
-from badpo.training.packing import bin_pack
+from badpo.training.packing import bin_pack, shared_length
 
 
-def step_votes(n_votes: int, votes_per_step: int, seed: int, epoch: int) -> list[np.ndarray]:
-    """The judgments of every optimizer step of one epoch: all of them once, in a random order.
+def random_steps(comparison: np.ndarray, batch_size: int, rng: np.random.Generator) -> list[np.ndarray]:
+    """Judgments shuffled one by one, ``batch_size`` judgments in a step: the paper's way.
+
+    Parameters
+    ----------
+    comparison : int array of shape (n_votes,)
+        The comparison of every judgment.
+    batch_size : int
+    rng : numpy Generator
+
+    Returns
+    -------
+    list of int arrays
+        The judgments of every step of an epoch; each judgment once. The last step may be smaller.
 
     Examples
     --------
-    >>> [len(votes) for votes in step_votes(10, votes_per_step=4, seed=0, epoch=0)]
+    >>> [len(votes) for votes in random_steps(np.zeros(10), 4, np.random.default_rng(0))]
     [4, 4, 2]
     """
-    order = np.random.default_rng([seed, epoch]).permutation(n_votes)
-    return [order[start : start + votes_per_step] for start in range(0, n_votes, votes_per_step)]
+    return _cut(rng.permutation(len(comparison)), batch_size)
+
+
+def grouped_steps(comparison: np.ndarray, batch_size: int, rng: np.random.Generator) -> list[np.ndarray]:
+    """All judgments of a comparison one after the other, comparisons shuffled, ``batch_size`` judgments in a step.
+
+    Every step but the last has exactly ``batch_size`` judgments, as in `random_steps`; a comparison that a step's
+    end falls into goes on in the next step. Parameters and result as there.
+
+    Examples
+    --------
+    >>> comparison = np.array([0, 1, 0, 1, 2, 2])
+    >>> [comparison[votes].tolist() for votes in grouped_steps(comparison, 2, np.random.default_rng(0))]
+    [[1, 1], [2, 2], [0, 0]]
+    """
+    return _cut(_by_comparison(comparison, rng)[0], batch_size)
+
+
+def comparison_steps(comparison: np.ndarray, batch_size: int, rng: np.random.Generator) -> list[np.ndarray]:
+    """Comparisons shuffled, ``batch_size`` comparisons in a step with all of their judgments.
+
+    Parameters and result as in `random_steps`, but for the meaning of ``batch_size``.
+
+    Examples
+    --------
+    >>> comparison = np.array([0, 0, 0, 1, 2, 2])
+    >>> [len(votes) for votes in comparison_steps(comparison, 2, np.random.default_rng(0))]
+    [3, 3]
+    """
+    votes, ends = _by_comparison(comparison, rng)
+    starts = np.concatenate([[0], ends])[: len(ends)]
+    return np.split(votes, starts[batch_size::batch_size])
+
+
+BATCHING: dict[str, Callable[[np.ndarray, int, np.random.Generator], list[np.ndarray]]] = {
+    "random": random_steps,
+    "grouped": grouped_steps,
+    "comparisons": comparison_steps,
+}
+
+
+def _cut(votes: np.ndarray, size: int) -> list[np.ndarray]:
+    return [votes[start : start + size] for start in range(0, len(votes), size)]
+
+
+def _by_comparison(comparison: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Judgments ordered by a shuffle of their comparisons, and where each comparison ends among them."""
+    unique, position = np.unique(comparison, return_inverse=True)
+    place = rng.permutation(len(unique))[position]
+    return np.argsort(place, kind="stable"), np.cumsum(np.bincount(place, minlength=len(unique)))
+
+
+def fed_tokens(encoded: EncodedComparisons) -> np.ndarray:
+    """Tokens of each comparison that go through the model in a pack, shape (n_comparisons,)."""
+    triples = zip(encoded.prompt_ids, encoded.a_ids, encoded.b_ids, strict=True)
+    return np.array(
+        [len(p) + len(a) + len(b) - shared_length(a, b) - 2 for p, a, b in triples], dtype=np.int64
+    )
 
 
 def split_step(
@@ -66,8 +134,10 @@ class StepSampler(torch.utils.data.Sampler):
     ----------
     judgments : Judgments
     encoded : EncodedComparisons
-    votes_per_step : int
-        Judgments per optimizer step over all processes.
+    batching : str
+        How judgments make up a step, a key of `BATCHING`.
+    batch_size : int
+        Judgments per optimizer step over all processes; comparisons with ``batching="comparisons"``.
     micro_batches : int
         Micro-batches per step and process.
     seed, process_index, n_processes : int
@@ -77,30 +147,37 @@ class StepSampler(torch.utils.data.Sampler):
         self,
         judgments: Judgments,
         encoded: EncodedComparisons,
-        votes_per_step: int,
+        batching: str,
+        batch_size: int,
         micro_batches: int,
         seed: int,
         process_index: int = 0,
         n_processes: int = 1,
     ):
         self._comparison = judgments.votes["comparison"].to_numpy()
-        self._n_tokens = encoded.n_tokens
-        self._votes_per_step = votes_per_step
+        self._n_tokens = fed_tokens(encoded)
+        self._steps = BATCHING[batching]
+        self._batch_size = batch_size
         self._micro_batches = micro_batches
         self._seed = seed
         self._process_index = process_index
         self._n_processes = n_processes
         self.epoch = 0
+        self._n_steps = len(self._plan())
 
     def __len__(self) -> int:
-        return -(-len(self._comparison) // self._votes_per_step) * self._micro_batches
+        return self._n_steps * self._micro_batches
 
     def __iter__(self) -> Iterator[list[int]]:
         n_parts = self._micro_batches * self._n_processes
-        for votes in step_votes(len(self._comparison), self._votes_per_step, self._seed, self.epoch):
+        for votes in self._plan():
             parts = split_step(votes, self._comparison, self._n_tokens, n_parts)
             for part in parts[self._process_index :: self._n_processes]:
                 yield part.tolist()
+
+    def _plan(self) -> list[np.ndarray]:
+        rng = np.random.default_rng([self._seed, self.epoch])
+        return self._steps(self._comparison, self._batch_size, rng)
 
 
 class JudgmentIds(torch.utils.data.Dataset):

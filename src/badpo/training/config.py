@@ -11,6 +11,7 @@ from transformers.utils import is_torch_bf16_gpu_available
 
 from badpo.data.problems import ConfigError
 from badpo.objective.bias import VARIANTS
+from badpo.training.batches import BATCHING
 from badpo.training.encoding import PAPER_MAX_PROMPT_LENGTH
 from badpo.training.trl_keys import REFUSED, refusal
 
@@ -20,7 +21,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "encoding": ("trl", "paper"),
     "bias": tuple(VARIANTS),
     "warm_start": ("zero", "offline"),
-    "batching": ("random",),
+    "batching": tuple(BATCHING),
     "attention": ("packed", "padded"),
 }
 
@@ -44,7 +45,8 @@ class BADPOConfig(TrainingArguments):
     r"""Arguments of a BA-DPO run: everything of `transformers.TrainingArguments`, and the fields below.
 
     Names and defaults are those of TRL's ``DPOConfig``. A batch counts judgments: an optimizer step sees
-    ``per_device_train_batch_size * gradient_accumulation_steps * processes`` of them.
+    ``per_device_train_batch_size * gradient_accumulation_steps * processes`` of them (of comparisons, with
+    ``batching="comparisons"``).
 
     Parameters
     ----------
@@ -66,8 +68,10 @@ class BADPOConfig(TrainingArguments):
     warm_start : {"zero", "offline"}
         Where theta starts: at 0, which anchors the policy at the reference's attribute rate, or at the
         log-odds of the training votes.
-    batching : {"random"}
-        Judgments are shuffled one by one, as in the paper.
+    batching : {"random", "grouped", "comparisons"}
+        ``random`` shuffles judgments one by one, as in the paper. ``grouped`` shuffles comparisons and keeps the
+        judgments of each together: a step has as many judgments on fewer comparisons, and costs that much less.
+        With ``comparisons`` a batch counts comparisons, each with all of its judgments.
     disable_dropout : bool
         Train without dropout, so that policy and reference agree at the first step.
     reference_cache : str or None

@@ -183,9 +183,8 @@ class BADPOTrainer(transformers.Trainer):
         sampler = StepSampler(
             self.judgments,
             self.encoded,
-            self.args.per_device_train_batch_size
-            * self.args.gradient_accumulation_steps
-            * self.args.world_size,
+            self.args.batching,
+            self._batch_size,
             self.args.gradient_accumulation_steps,
             self.args.data_seed if self.args.data_seed is not None else self.args.seed,
             self.args.process_index,
@@ -199,6 +198,11 @@ class BADPOTrainer(transformers.Trainer):
             num_workers=self.args.dataloader_num_workers,
             pin_memory=self.args.dataloader_pin_memory and torch.cuda.is_available(),
         )
+
+    @property
+    def _batch_size(self) -> int:
+        args = self.args
+        return args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size
 
     @cached_property
     def references(self) -> tuple[ReferenceLogps, ReferenceLogps]:
@@ -231,16 +235,25 @@ class BADPOTrainer(transformers.Trainer):
     # -- the step --------------------------------------------------------------------------------------------
 
     def get_batch_samples(self, epoch_iterator, num_batches, device):
-        """The micro-batches of one optimizer step with the objective's weights, and the step's normaliser."""
+        """The micro-batches of one optimizer step with the objective's weights, and the step's normaliser.
+
+        A step may hold fewer comparisons than micro-batches. Those that no process has a judgment in stand first,
+        without model inputs: the last one must go through the model, where gradients are synchronised.
+        """
         batches = [next(epoch_iterator) for _ in range(num_batches)]
+        sizes = [len(batch["sign"]) for batch in batches]
         weights, normaliser = self.objective(Step.of(batches))
-        for batch, part in zip(batches, weights.split([len(b["sign"]) for b in batches]), strict=True):
+        for batch, part in zip(batches, weights.split(sizes), strict=True):
             batch["weight"] = part
-        total = torch.as_tensor(normaliser, dtype=torch.float64, device=device)
-        return batches, self.accelerator.reduce(total, reduction="sum")
+        totals = torch.tensor([float(normaliser), *sizes], dtype=torch.float64, device=device)
+        normaliser, *sizes = self.accelerator.reduce(totals, reduction="sum")
+        skipped = [{**batch, "scoring": None} for batch, n in zip(batches, sizes, strict=True) if n == 0]
+        return skipped + [batch for batch, n in zip(batches, sizes, strict=True) if n], normaliser
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         """Sum of the micro-batch's weighted losses over the step's normaliser; theta's gradient is added apart."""
+        if inputs["scoring"] is None:
+            return torch.zeros((), device=self.args.device, requires_grad=True)
         sign, weight = inputs["sign"], inputs["weight"]
         margins = self._margins(model, inputs)[inputs["comparison"]]
         bias_logits = self.bias(inputs["annotator"], inputs["delta"])
@@ -367,9 +380,8 @@ class BADPOTrainer(transformers.Trainer):
             "adam_beta1": args.adam_beta1,
             "adam_beta2": args.adam_beta2,
             "max_grad_norm": args.max_grad_norm,
-            "judgments per step": args.per_device_train_batch_size
-            * args.gradient_accumulation_steps
-            * args.world_size,
+            "batching": args.batching,
+            f"{'comparisons' if args.batching == 'comparisons' else 'judgments'} per step": self._batch_size,
             "max_steps": args.max_steps,
             "num_train_epochs": args.num_train_epochs,
             "seed": args.seed,
