@@ -20,7 +20,7 @@ SMALL_VOCABULARY = 600
 def tiny_demo(monkeypatch):
     """`run_demo` on 120 pairs with a tiny model and eight steps."""
     prompts = bundled.signing_prompts()[:8]
-    settings = {"sft_steps": 8, "sft_batch_size": 8, "steps": 8, "judgments_per_step": 8, "max_new_tokens": 8}
+    settings = {"sft_steps": 8, "sft_batch_size": 8, "steps": 8, "batch_size": 8, "max_new_tokens": 8}
     monkeypatch.setattr(demo, "N_PAIRS", 120)
     monkeypatch.setattr(demo.bundled, "signing_prompts", lambda: prompts)
     monkeypatch.setattr(demo, "build_model", partial(build_model, **SMALL_MODEL))

@@ -29,7 +29,7 @@ from tests.experiments.conftest import SMALL_MODEL, SMALL_VOCABULARY
 from tests.experiments.recipes import log_lines, save_model, written
 
 SETTINGS = SuiteSettings(
-    sft_steps=8, sft_batch_size=8, steps=8, judgments_per_step=8, bias_learning_rate=0.1, max_new_tokens=12
+    sft_steps=8, sft_batch_size=8, steps=8, batch_size=8, bias_learning_rate=0.1, max_new_tokens=12
 )
 ATTRIBUTES = {"woman", "black"}
 CLASSES = {"all", "A", "B", "C"}

@@ -44,8 +44,9 @@ class SuiteSettings:
         Share of prompts held out, split by prompt.
     sft_steps, sft_batch_size, sft_learning_rate
         The supervised stage; batches count responses.
-    steps, warmup, judgments_per_step, learning_rate, bias_learning_rate, beta
-        The preference stage; ``warmup`` is the share of steps in which the policy's rate rises.
+    steps, warmup, batching, batch_size, learning_rate, bias_learning_rate, beta
+        The preference stage; ``warmup`` is the share of steps in which the policy's rate rises, and ``batch_size``
+        counts what ``batching`` says (`badpo.training.batches.BATCHING`).
     max_length, max_prompt_length : int
         In tokens, of the paper's encoding.
     max_new_tokens : int
@@ -64,7 +65,8 @@ class SuiteSettings:
     sft_learning_rate: float = 3e-3
     steps: int = 800
     warmup: float = 0.3
-    judgments_per_step: int = 32
+    batching: str = "random"
+    batch_size: int = 32
     learning_rate: float = 2.2e-4
     bias_learning_rate: float = 2e-2
     beta: float = 0.1
@@ -88,7 +90,8 @@ SUPERVISED_FIELDS = (
 PREFERENCE_FIELDS = (
     "steps",
     "warmup",
-    "judgments_per_step",
+    "batching",
+    "batch_size",
     "learning_rate",
     "bias_learning_rate",
     "beta",
@@ -285,7 +288,8 @@ def arm_arguments(arm: Arm, settings: SuiteSettings, seed: int, folder: Path, ca
         encoding="paper",
         max_length=settings.max_length,
         max_prompt_length=settings.max_prompt_length,
-        per_device_train_batch_size=settings.judgments_per_step,
+        batching=settings.batching,
+        per_device_train_batch_size=settings.batch_size,
         max_steps=settings.steps,
         learning_rate=settings.learning_rate,
         bias_learning_rate=settings.bias_learning_rate,

@@ -42,7 +42,8 @@ _SETTINGS = (
     "bias_learning_rate",
     "max_steps",
     "steps",
-    "judgments_per_step",
+    "batching",
+    "batch_size",
     "encoding",
 )
 
