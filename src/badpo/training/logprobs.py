@@ -20,7 +20,8 @@ from torch.utils.checkpoint import checkpoint
 from badpo.data.problems import ConfigError
 from badpo.training.attention import tree_attention, tree_hidden_states, unsupported_reason
 from badpo.training.encoding import EncodedComparisons
-from badpo.training.packing import packed_layout, plan_responses
+from badpo.training.packing import bin_pack, packed_layout, plan_responses
+from badpo.training.prompt_trees import Pair, plan_stars, response_stars
 
 Layout = Callable[..., tuple[dict[str, np.ndarray], np.ndarray]]
 
@@ -183,7 +184,7 @@ def forward_difference(model, layout: Layout, encoded: EncodedComparisons) -> fl
     prompt, a, b = encoded.prompt_ids[longest], encoded.a_ids[longest], encoded.b_ids[longest]
     with looking_at(model) as device:
         inputs, first_scored = layout([prompt], [a], [b])
-        scoring = {name: torch.as_tensor(value).to(device) for name, value in inputs.items()}
+        scoring = on_device(inputs, device)
         with scoring_attention(model, layout):
             values = model(scoring=scoring).double()
         sums = values.new_zeros(2).index_add(0, scoring["response"], values)
@@ -227,10 +228,11 @@ def looking_at(model) -> Iterator[torch.device]:
             module.training = training
 
 
-def response_logps(
-    model, pairs: Sequence[tuple[np.ndarray, np.ndarray]], token_budget: int = 16384
-) -> list[np.ndarray]:
+def response_logps(model, pairs: Sequence[Pair], token_budget: int = 16384) -> list[np.ndarray]:
     """Log-probability of every token of each response given its prompt, without gradient.
+
+    Where the tree attention serves the model, responses to one prompt are read together: the prompt once for all of
+    them, and once what they begin with.
 
     Parameters
     ----------
@@ -248,16 +250,43 @@ def response_logps(
     if "forward" not in vars(inner):
         attach(inner)
     layout = response_layout(inner)
-    results: list[np.ndarray] = [np.zeros(0, dtype=np.float32)] * len(pairs)
     with looking_at(model) as device, scoring_attention(model, layout):
-        for batch in _batches_by_length(pairs, token_budget):
-            inputs = layout([pairs[i] for i in batch])
-            scoring = {name: torch.as_tensor(value).to(device) for name, value in inputs.items()}
-            values = model(scoring=scoring).float().cpu().numpy()
-            ends = np.cumsum([len(pairs[i][1]) for i in batch])
-            for i, part in zip(batch, np.split(values, ends[:-1]), strict=True):
-                results[i] = part
-    return results
+
+        def score(inputs: dict[str, np.ndarray]) -> np.ndarray:
+            return model(scoring=on_device(inputs, device)).float().cpu().numpy()
+
+        logps_of = _star_logps if layout is packed_responses else _row_logps
+        results = dict(logps_of(score, pairs, token_budget))
+    return [results[i] for i in range(len(pairs))]
+
+
+def on_device(inputs: dict[str, np.ndarray], device: torch.device) -> dict[str, torch.Tensor]:
+    """The arrays of a layout as tensors where the model is."""
+    return {name: torch.as_tensor(value).to(device) for name, value in inputs.items()}
+
+
+def _star_logps(
+    score: Callable, pairs: Sequence[Pair], token_budget: int
+) -> Iterator[tuple[int, np.ndarray]]:
+    """Responses to one prompt share it, and what they begin with; each prompt's order is free."""
+    stars = response_stars(pairs, token_budget)
+    for members in bin_pack([star.n_fed for star in stars], token_budget=token_budget):
+        batch = [stars[i] for i in members]
+        pack = plan_stars(pairs, batch)
+        parts = iter(np.split(score(pack.inputs), np.flatnonzero(np.diff(pack.response)) + 1))
+        for star in batch:
+            first = next(parts)
+            yield star.members[0], first
+            for i, n_shared in zip(star.members[1:], star.n_shared[1:], strict=True):
+                yield i, np.concatenate([first[:n_shared], next(parts)])
+
+
+def _row_logps(score: Callable, pairs: Sequence[Pair], token_budget: int) -> Iterator[tuple[int, np.ndarray]]:
+    """One padded row for each response."""
+    for batch in _batches_by_length(pairs, token_budget):
+        values = score(padded_rows([pairs[i] for i in batch]))
+        ends = np.cumsum([len(pairs[i][1]) for i in batch])
+        yield from zip(batch, np.split(values, ends[:-1]), strict=True)
 
 
 def response_layout(model) -> Callable[[Sequence[tuple[np.ndarray, np.ndarray]]], dict[str, np.ndarray]]:
@@ -273,7 +302,7 @@ def response_layout(model) -> Callable[[Sequence[tuple[np.ndarray, np.ndarray]]]
     inputs = packed_responses([(one, one), (one, one)])
     try:
         with looking_at(model) as device, tree_attention(model) as route:
-            model(scoring={name: torch.as_tensor(value).to(device) for name, value in inputs.items()})
+            model(scoring=on_device(inputs, device))
     except (RuntimeError, ValueError):
         return padded_rows
     return packed_responses if route == "tree" else padded_rows
@@ -287,7 +316,7 @@ def packed_responses(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> dict[str
     >>> packed_responses([(np.array([5, 6]), np.array([7, 8]))])["input_ids"].tolist()
     [5, 6, 7]
     """
-    return {name: value for name, value in vars(plan_responses(pairs)).items() if name != "first_scored"}
+    return plan_responses(pairs).inputs
 
 
 def padded_rows(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> dict[str, np.ndarray]:

@@ -73,6 +73,24 @@ class Pack:
     response: np.ndarray
     first_scored: np.ndarray
 
+    @classmethod
+    def of(cls, fed, positions, segments, heads, targets, n_scored, first_scored) -> Pack:
+        """The pack made of parts in the order of the row, and of one count of scored tokens per response."""
+        return cls(
+            _flat(fed),
+            _flat(positions),
+            np.array(segments, dtype=np.int64).reshape(-1, 4),
+            _flat(heads),
+            _flat(targets),
+            np.repeat(np.arange(len(n_scored)), n_scored),
+            np.array(first_scored, dtype=np.int64),
+        )
+
+    @property
+    def inputs(self) -> dict[str, np.ndarray]:
+        """What the model is given: everything but ``first_scored``."""
+        return {name: value for name, value in vars(self).items() if name != "first_scored"}
+
 
 def shared_length(a_ids: np.ndarray, b_ids: np.ndarray) -> int:
     """How many leading tokens two responses share, leaving at least one token to each.
@@ -90,6 +108,14 @@ def shared_length(a_ids: np.ndarray, b_ids: np.ndarray) -> int:
     limit = min(len(a_ids), len(b_ids)) - 1
     differs = np.flatnonzero(a_ids[:limit] != b_ids[:limit])
     return int(differs[0]) if len(differs) else limit
+
+
+def require_tokens(prompt_ids: np.ndarray, response_ids: np.ndarray) -> None:
+    """Raise ValueError where a prompt or a response is empty: there is nothing to predict from or to."""
+    if len(prompt_ids) == 0 or len(response_ids) == 0:
+        raise ValueError(
+            "a prompt or a response has no tokens, so that there is nothing to predict from or to"
+        )
 
 
 def build_tree(prompt_ids: np.ndarray, a_ids: np.ndarray, b_ids: np.ndarray) -> Tree:
@@ -168,7 +194,7 @@ def plan_pack(
         n_scored += [len(a_ids) - first, len(b_ids) - first]
         first_scored.append(first)
         start = b_end
-    return _pack(fed, positions, segments, heads, targets, n_scored, first_scored)
+    return Pack.of(fed, positions, segments, heads, targets, n_scored, first_scored)
 
 
 def plan_responses(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> Pack:
@@ -185,10 +211,7 @@ def plan_responses(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> Pack:
     fed, positions, segments, heads, targets, n_scored = [], [], [], [], [], []
     start = 0
     for prompt_ids, response_ids in pairs:
-        if len(prompt_ids) == 0 or len(response_ids) == 0:
-            raise ValueError(
-                "a prompt or a response has no tokens, so that there is nothing to predict from or to"
-            )
+        require_tokens(prompt_ids, response_ids)
         end = start + len(prompt_ids) + len(response_ids) - 1
         fed += [prompt_ids, response_ids[:-1]]
         positions.append(np.arange(end - start))
@@ -197,7 +220,7 @@ def plan_responses(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> Pack:
         targets.append(response_ids)
         n_scored.append(len(response_ids))
         start = end
-    return _pack(fed, positions, segments, heads, targets, n_scored, [0] * len(pairs))
+    return Pack.of(fed, positions, segments, heads, targets, n_scored, [0] * len(pairs))
 
 
 def packed_layout(
@@ -216,8 +239,7 @@ def packed_layout(
         How many leading tokens of the responses are not scored.
     """
     pack = plan_pack(list(zip(prompts, a_ids, b_ids, strict=True)), scored_tokens)
-    inputs = {name: value for name, value in vars(pack).items() if name != "first_scored"}
-    return inputs, pack.first_scored
+    return pack.inputs, pack.first_scored
 
 
 def bin_pack(
@@ -273,18 +295,6 @@ def bin_pack(
         bins[chosen].append(int(item))
         loads[chosen] += int(lengths[item])
     return [np.array(sorted(members), dtype=np.int64) for members in bins]
-
-
-def _pack(fed, positions, segments, heads, targets, n_scored, first_scored) -> Pack:
-    return Pack(
-        _flat(fed),
-        _flat(positions),
-        np.array(segments, dtype=np.int64).reshape(-1, 4),
-        _flat(heads),
-        _flat(targets),
-        np.repeat(np.arange(len(n_scored)), n_scored),
-        np.array(first_scored, dtype=np.int64),
-    )
 
 
 def _flat(parts: Sequence) -> np.ndarray:
