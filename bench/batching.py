@@ -97,7 +97,11 @@ def of_all(summary: dict) -> dict:
 def table(title: str, summaries: Mapping[str, Sequence[dict]], key: str, number: Callable) -> str:
     first = next(iter(summaries.values()))[0][key]
     rows = [
-        [arm_label(arm), attribute, *(interval(found, key, arm, attribute, number) for found in summaries.values())]
+        [
+            arm_label(arm),
+            attribute,
+            *(interval(found, key, arm, attribute, number) for found in summaries.values()),
+        ]
         for arm in first
         for attribute in first[arm]
     ]
@@ -107,7 +111,10 @@ def table(title: str, summaries: Mapping[str, Sequence[dict]], key: str, number:
 def correlation_table(summaries: Mapping[str, Sequence[dict]]) -> str:
     key = "theta_correlation"
     rows = [
-        [attribute, *(mean_with_ends([s[key][attribute] for s in found], three) for found in summaries.values())]
+        [
+            attribute,
+            *(mean_with_ends([s[key][attribute] for s in found], three) for found in summaries.values()),
+        ]
         for attribute in next(iter(summaries.values()))[0][key]
     ]
     return "## Correlation of learned with planted theta (shared mean)\n\n" + markdown(
