@@ -32,7 +32,7 @@ from badpo.experiments.signed_suite import (
     is_done,
     run_key,
     run_suite,
-    supervised_arguments,
+    supervised_settings,
     train_policy,
 )
 from badpo.experiments.small_model import build_model, build_tokenizer
@@ -45,7 +45,7 @@ from badpo.theory.summaries import t_interval
 from badpo.training.encoding import encode_prompts, encode_responses
 from badpo.training.reference import ReferenceCache, weights_key
 from badpo.training.run_folder import write_json
-from badpo.training.supervised import SupervisedTrainer
+from badpo.training.supervised import SupervisedTrainer, supervised_arguments
 
 DATA = Path("../shared/data")
 OUT = Path("runs/real-data")
@@ -117,7 +117,10 @@ def length_stage(out: Path) -> LengthStage:
             settings.max_prompt_length,
         )
         SupervisedTrainer(
-            model, supervised_arguments(settings, folder), pairs, [Ticker("reference", progress)]
+            model,
+            supervised_arguments(folder, **supervised_settings(settings)),
+            pairs,
+            [Ticker("reference", progress)],
         ).train()
         model.save_pretrained(folder / "model")
         tokenizer.save_pretrained(folder / "model")

@@ -7,12 +7,14 @@ import logging
 import warnings
 
 import pytest
+import torch
 from trl import DPOConfig
 
 from badpo.data.problems import ConfigError
 from badpo.objective.bias import VARIANTS
 from badpo.training import config as config_module
 from badpo.training.config import CHOICES, FIXED, BADPOConfig
+from badpo.training.supervised import supervised_arguments
 
 
 def arguments(tmp_path, **values) -> BADPOConfig:
@@ -154,3 +156,12 @@ def test_checkpointing_raises_no_warning_and_keeps_explicit_values(tmp_path):
 
 def test_publishing_never_takes_checkpoints(tmp_path):
     assert arguments(tmp_path, push_to_hub=True, hub_strategy="every_save").hub_strategy == "end"
+
+
+def test_a_device_without_float64_is_not_used(monkeypatch, caplog, tmp_path):
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with caplog.at_level("INFO", "badpo"):
+        assert BADPOConfig(str(tmp_path)).use_cpu
+    assert "float64" in caplog.text
+    assert supervised_arguments(tmp_path).use_cpu

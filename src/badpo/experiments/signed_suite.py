@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import yaml
-from transformers import AutoModelForCausalLM, PrinterCallback, TrainerCallback, TrainingArguments
+from transformers import AutoModelForCausalLM, PrinterCallback, TrainerCallback
 
 from badpo.data.corpora import signed
 from badpo.data.judgments import Judgments
@@ -28,7 +28,7 @@ from badpo.training.config import BADPOConfig
 from badpo.training.encoding import encode_prompts, encode_responses
 from badpo.training.reference import weights_key
 from badpo.training.run_folder import environment, whole_folder, write_atomically, write_json
-from badpo.training.supervised import SupervisedTrainer
+from badpo.training.supervised import SupervisedTrainer, supervised_arguments
 from badpo.training.trainer import BADPOTrainer
 
 Progress = Callable[[str, float], None]
@@ -179,7 +179,7 @@ def fit_reference(
             settings.max_length,
             settings.max_prompt_length,
         )
-        args = supervised_arguments(settings, folder)
+        args = supervised_arguments(folder, **supervised_settings(settings))
         trainer = SupervisedTrainer(start_model, args, pairs, [Ticker("reference", progress)])
         trainer.remove_callback(PrinterCallback)
         trainer.train()
@@ -203,23 +203,14 @@ def fit_reference(
     )
 
 
-def supervised_arguments(settings: SuiteSettings, folder: Path) -> TrainingArguments:
-    """Arguments of the supervised stage: cosine with 10 % warm-up, clipping at 1."""
-    return TrainingArguments(
-        output_dir=str(folder / "checkpoints"),
-        max_steps=settings.sft_steps,
-        per_device_train_batch_size=settings.sft_batch_size,
-        learning_rate=settings.sft_learning_rate,
-        lr_scheduler_type="cosine",
-        warmup_steps=0.1,
-        remove_unused_columns=False,
-        save_strategy="no",
-        logging_steps=50,
-        dataloader_pin_memory=False,
-        report_to="none",
-        disable_tqdm=True,
-        seed=0,
-    )
+def supervised_settings(settings: SuiteSettings) -> dict:
+    """The suite's settings as arguments of the supervised stage."""
+    return {
+        "max_steps": settings.sft_steps,
+        "per_device_train_batch_size": settings.sft_batch_size,
+        "learning_rate": settings.sft_learning_rate,
+        "logging_steps": 50,
+    }
 
 
 def train_arm(

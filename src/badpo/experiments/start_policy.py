@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, AutoTokenizer, TrainingArguments
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
@@ -17,7 +17,7 @@ from badpo.training.recipe import Recipe
 from badpo.training.recipe_blocks import ModelChoice
 from badpo.training.reference import Pair
 from badpo.training.run_folder import changed_facts, whole_folder, write_json
-from badpo.training.supervised import SupervisedTrainer
+from badpo.training.supervised import SupervisedTrainer, supervised_arguments
 
 
 def load_model(name: str, choice: ModelChoice):
@@ -101,7 +101,20 @@ def fit_reference(model, tokenizer, recipe: Recipe, train: Judgments, args):
     pairs = majority_pairs(train, tokenizer, args, model.get_input_embeddings().weight.shape[0])
     peft_config = recipe.model.peft_config()
     policy = model if peft_config is None else get_peft_model(model, peft_config)
-    trainer = SupervisedTrainer(policy, supervised_arguments(args, recipe.reference, folder), pairs)
+    # the preference stage's batches and precision, the reference's own rate and length
+    stage = supervised_arguments(
+        folder,
+        per_device_train_batch_size=args.per_device_train_batch_size,
+        gradient_accumulation_steps=args.gradient_accumulation_steps,
+        learning_rate=recipe.reference.learning_rate,
+        num_train_epochs=recipe.reference.num_train_epochs,
+        lr_scheduler_type=args.lr_scheduler_type,
+        max_grad_norm=args.max_grad_norm,
+        bf16=args.bf16,
+        use_cpu=args.use_cpu,
+        disable_tqdm=args.disable_tqdm,
+    )
+    trainer = SupervisedTrainer(policy, stage, pairs)
     trainer.train()
     policy = policy if peft_config is None else policy.merge_and_unload()
     is_writer = trainer.is_world_process_zero()
@@ -127,25 +140,3 @@ def majority_pairs(train: Judgments, tokenizer, args, n_embeddings: int) -> list
     require_matching_tokenizer(encoded, tokenizer, n_embeddings)
     sides = zip(kept.majority(), encoded.prompt_ids, encoded.a_ids, encoded.b_ids, strict=True)
     return [(prompt, a if side > 0 else b) for side, prompt, a, b in sides]
-
-
-def supervised_arguments(args, block, folder: Path) -> TrainingArguments:
-    """The supervised stage's arguments: the preference stage's batches and precision, its own rate and length."""
-    return TrainingArguments(
-        output_dir=str(folder / "checkpoints"),
-        per_device_train_batch_size=args.per_device_train_batch_size,
-        gradient_accumulation_steps=args.gradient_accumulation_steps,
-        learning_rate=block.learning_rate,
-        num_train_epochs=block.num_train_epochs,
-        lr_scheduler_type=args.lr_scheduler_type,
-        warmup_steps=0.1,
-        max_grad_norm=args.max_grad_norm,
-        bf16=args.bf16,
-        use_cpu=args.use_cpu,
-        remove_unused_columns=False,
-        save_strategy="no",
-        dataloader_pin_memory=False,
-        report_to="none",
-        disable_tqdm=args.disable_tqdm,
-        seed=0,
-    )

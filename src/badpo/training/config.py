@@ -6,6 +6,7 @@ import logging
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from transformers import TrainingArguments
 from transformers.utils import is_torch_bf16_gpu_available
 
@@ -38,6 +39,11 @@ RENAMED: dict[str, str] = {
     "gradient_checkpointing": "activation_checkpointing",
     "gradient_checkpointing_kwargs": "activation_checkpointing_kwargs",
 }
+
+
+def without_double_precision() -> bool:
+    """Whether training would go to a device that has no float64, in which margins and theta's gradient are summed."""
+    return torch.backends.mps.is_available() and not torch.cuda.is_available()
 
 
 @dataclass
@@ -116,6 +122,7 @@ class BADPOConfig(TrainingArguments):
     bf16: bool | None = field(
         default=None, metadata={"help": "Compute in bfloat16. If not set: wherever the device has it."}
     )
+    use_cpu: bool = field(default=False, metadata={"help": "Train on the CPU whatever else is there."})
     remove_unused_columns: bool = field(default=False, metadata={"help": "Always false."})
     average_tokens_across_devices: bool = field(default=False, metadata={"help": "Always false."})
     logging_nan_inf_filter: bool = field(default=False, metadata={"help": "Always false."})
@@ -160,6 +167,9 @@ class BADPOConfig(TrainingArguments):
         if self.encoding == "paper" and self.max_prompt_length is None:
             self.max_prompt_length = PAPER_MAX_PROMPT_LENGTH
         self._fix_values()
+        if without_double_precision() and not self.use_cpu:
+            logger.info("Apple's GPU has no float64, in which margins are summed: training on the CPU")
+            self.use_cpu = True
         self._choose_bf16()
         self._choose_checkpointing()
         super().__post_init__()

@@ -100,7 +100,7 @@ def plan_stars(pairs: Sequence[Pair], stars: Sequence[Star]) -> Pack:
             positions.append(np.arange(fork - start, fork - start + len(own) - 1))
             if len(own) > 1:
                 segments.append((end, end + len(own) - 1, start, fork))
-            heads += [[fork - 1], np.arange(end, end + len(own) - 1)]
+            heads += [np.array([fork - 1]), np.arange(end, end + len(own) - 1)]
             targets.append(own)
             n_scored.append(len(own))
             end += len(own) - 1

@@ -17,9 +17,8 @@ import torch
 from safetensors.numpy import save as to_safetensors
 
 from badpo.training.logprobs import response_logps
+from badpo.training.prompt_trees import Pair
 from badpo.training.run_folder import write_atomically
-
-Pair = tuple[np.ndarray, np.ndarray]
 
 
 def weights_key(model, numerics: str) -> str:

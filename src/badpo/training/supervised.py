@@ -3,13 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
 from torch.utils.data import Dataset
 
-from badpo.training.logprobs import attach, response_layout, scoring_attention
-from badpo.training.reference import Pair
+from badpo.training.config import without_double_precision
+from badpo.training.logprobs import attach, on_device, response_layout, scoring_attention
+from badpo.training.prompt_trees import Pair
+
+
+def supervised_arguments(folder: Path, **options: Any) -> transformers.TrainingArguments:
+    """The supervised stage's arguments: cosine with 10 % warm-up, no checkpoints, and the Trainer's own ``options``."""
+    settings: dict[str, Any] = {
+        "lr_scheduler_type": "cosine",
+        "warmup_steps": 0.1,
+        "use_cpu": without_double_precision(),
+        "remove_unused_columns": False,
+        "save_strategy": "no",
+        "dataloader_pin_memory": False,
+        "report_to": "none",
+        "disable_tqdm": True,
+        "seed": 0,
+    }
+    return transformers.TrainingArguments(output_dir=str(folder / "checkpoints"), **(settings | options))
 
 
 class _Pairs(Dataset):
@@ -44,7 +63,7 @@ class SupervisedTrainer(transformers.Trainer):
 
         def collate(rows: list[dict]) -> dict:
             inputs = layout([row["pair"] for row in rows])
-            return {"scoring": {name: torch.as_tensor(value) for name, value in inputs.items()}}
+            return {"scoring": on_device(inputs, torch.device("cpu"))}
 
         super().__init__(
             model=model, args=args, train_dataset=_Pairs(pairs), data_collator=collate, callbacks=callbacks
