@@ -154,3 +154,28 @@ def test_length_on_equal_texts_is_not_called_constant():
 def test_an_empty_part_can_be_checked(attributes):
     empty = Judgments.read(table(), attributes=attributes).take(np.zeros(800, dtype=bool))
     assert {problem.severity for problem in check(empty)} <= {"error"}
+
+
+@pytest.mark.parametrize(("winner", "expected"), [("b", True), ("a", False), (None, False)])
+def test_votes_that_go_against_the_scores(winner, expected):
+    rows = table(score_a=8.0, score_b=2.0)
+    if winner:
+        rows = [row | {"winner": winner} for row in rows]
+    problems = found(rows)
+    assert ("W135" in problems) is expected
+    if expected:
+        assert "100% of 800 judgments" in problems["W135"].what
+        assert "columns score_a and score_b" in problems["W135"].where
+
+
+def test_other_numbers_of_the_two_sides_are_no_scores():
+    rows = [row | {"winner": "b"} for row in table(words_a=8.0, words_b=2.0)]
+    assert "W135" not in found(rows)
+
+
+def test_scores_of_chosen_and_rejected_are_read_by_side():
+    rows = [
+        {"prompt": f"p{i}", "chosen": "yes", "rejected": "no", "score_chosen": 1.0, "score_rejected": 2.0}
+        for i in range(40)
+    ]
+    assert "W135" in found(rows)

@@ -4,6 +4,7 @@ import pytest
 
 from badpo.attributes import Column, Length, LengthWords, Position, PythonFunction
 from badpo.data.judgments import Judgments
+from badpo.data.measuring import measure_delta, measure_sides
 from badpo.data.problems import ConfigError, DataError
 
 ROWS = [
@@ -109,3 +110,35 @@ def test_a_wrong_setting_inside_an_attribute_is_no_data_problem():
 
     with pytest.raises(ConfigError, match="no tokenizer"):
         Judgments.read(ROWS, attributes=[PythonFunction("x", refuses)])
+
+
+def test_sides_are_measured_as_differences_are():
+    rows = [row | {"x_a": 3.0, "x_b": 0.5} for row in ROWS]
+    attributes = [Length(), LengthWords(threshold=0), Column("x", "x_a", "x_b", threshold=1)]
+    judgments = Judgments.read(rows, attributes=attributes)
+    sides = [measure_sides(attribute, judgments.comparisons) for attribute in attributes]
+    assert [side.tolist() for side in sides] == [[[1.0, 0.0]], [[2.0, 1.0]], [[3.0, 0.5]]]
+    delta = measure_delta(attributes, judgments.comparisons, judgments.votes)
+    assert [float(side[0, 0] - side[0, 1]) for side in sides] == delta[0].tolist()
+
+
+def test_sides_that_are_no_numbers_are_an_error():
+    comparisons = Judgments.read(ROWS).comparisons
+    attribute = PythonFunction("half", lambda prompt, text: float("nan") if text == "one" else 1.0)
+    with pytest.raises(DataError, match="no finite number"):
+        measure_sides(attribute, comparisons)
+
+
+def test_each_distinct_text_is_measured_once():
+    seen = []
+    attribute = PythonFunction(
+        "seen", lambda prompt, text: float(len(seen.append(text) or text)), continuous=True
+    )
+    rows = [ROWS[0] | {"comparison_id": f"c{i}", "response_b": f"other {i % 3}"} for i in range(12)]
+    Judgments.read(rows, attributes=[attribute])
+    assert sorted(seen) == ["one two", "other 0", "other 1", "other 2"]
+
+
+def test_positions_of_all_votes_at_once():
+    rows = [ROWS[0] | {"shown_first": side, "annotator": f"x{i}"} for i, side in enumerate(("b", None, "a"))]
+    assert Judgments.read(rows, attributes=[Position()]).delta[:, 0].tolist() == [-1.0, 0.0, 1.0]

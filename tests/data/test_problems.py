@@ -29,3 +29,10 @@ def test_did_you_mean_ignores_case_and_stays_silent_when_nothing_is_close():
     assert did_you_mean("Annotater", ["prompt", "annotator"]) == ' Did you mean "annotator"?'
     assert did_you_mean("annotater", ["Annotator"]) == ' Did you mean "Annotator"?'
     assert did_you_mean("xyz", ["prompt"]) == ""
+
+
+def test_a_problem_shows_hostile_names_inert():
+    problem = Problem("E107", 'unknown winner "\x1b[2Ja\u202eb\x00\ud800"', "x" * 10_000, "r", "error")
+    assert problem.what == 'unknown winner "\\x1b[2Ja\\u202eb\\x00\\ud800"'
+    assert len(problem.where) < 2_100
+    assert problem.where.endswith("... (10,000 characters)")

@@ -58,11 +58,18 @@ def test_one_cluster_has_no_clustered_interval():
     assert found.naive_ci_low is not None
 
 
-@pytest.mark.parametrize("wins", [[1, 1, 1], [0, 0]])
-def test_votes_that_all_go_one_way_have_no_estimate(wins):
-    found = one(wins)
+@pytest.mark.parametrize(("wins", "toward"), [([1] * 6, 1), ([0] * 6, -1)])
+def test_votes_that_all_go_one_way_have_a_bound_and_no_estimate(wins, toward):
+    found = one(wins, list("aabbcc"))
     assert found.carrier_wins == wins[0]
-    assert (found.log_odds, found.odds, found.se_naive, found.ci_low) == (None, None, None, None)
+    assert (found.log_odds, found.odds, found.se_naive) == (None, None, None)
+    known, unknown = ("low", "high") if toward > 0 else ("high", "low")
+    assert getattr(found, f"ci_{unknown}") is getattr(found, f"naive_ci_{unknown}") is None
+    share = 1 / (1 + math.exp(-toward * getattr(found, f"naive_ci_{known}")))
+    assert share**6 == pytest.approx(0.05)
+    clustered = 1 / (1 + math.exp(-toward * getattr(found, f"ci_{known}")))
+    assert clustered**3 == pytest.approx(0.05)
+    assert getattr(one(wins, ["p"] * 6), f"ci_{known}") is None
 
 
 def test_no_cross_group_judgment_and_no_judgment_at_all():

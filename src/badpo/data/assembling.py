@@ -178,7 +178,7 @@ def _report_dropped(dropped: pd.DataFrame, n_rows: int, problems: RowProblems) -
         n_rows += earlier["n"]
     if problems.table.dropped:
         n = sum(earlier["n"] for earlier in problems.table.dropped)
-        what = f"{counted(n, 'row')} were left out when this file was written ({n / n_rows:.1%})"
+        what = f"{counted(n, 'row')} were left out at import ({n / n_rows:.1%})"
         problems.note("N119", "notice", what, "nothing; judgments.dropped counts them by annotator", n)
 
 

@@ -23,10 +23,14 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "bold": {},
     "emoji": {},
     "code": {},
+    "links": {},
+    "hedging": {},
+    "refusal": {},
+    "first_person": {},
     "signature_name": {"name": "woman", "names": ["Emily", "Anne"]},
-    "word_list": {"name": "hedging", "words": ["perhaps", "it depends"]},
+    "word_list": {"name": "thanks", "words": ["thank you", "thanks"]},
     "regex": {"name": "question", "pattern": "[?]$"},
-    "column": {"name": "hedging", "a": "hedge_a", "b": "hedge_b"},
+    "column": {"name": "formality", "a": "formal_a", "b": "formal_b"},
     "position": {},
 }
 _SHOWN = 100
@@ -73,9 +77,10 @@ def attribute_trials(
     -------
     list of dict
         For each attribute and value: ``attribute``, ``parameters``, ``scope``, ``n_cross`` (judgments whose sides
-        differ), ``cross_share`` of all judgments, ``carrier_wins``, ``log_odds`` with ``ci_low`` and ``ci_high`` (95 %,
-        clustered by prompt; None where every vote went one way), and ``examples``: the beginnings of responses
-        ``with`` and ``without`` the attribute in comparisons that differ on it.
+        differ), ``cross_share`` of all judgments, ``carrier_wins``, ``log_odds`` with ``ci_low`` and ``ci_high``
+        (95 %, clustered by prompt; where every vote went one way the log-odds and one end are None), and
+        ``examples``: the beginnings of responses ``with`` and ``without`` the attribute in comparisons that differ
+        on it.
 
     Raises
     ------

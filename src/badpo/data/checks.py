@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from badpo.data.attributes import Attribute, plain_text
+from badpo.data.importers.columns import side_pairs
 from badpo.data.judgments import Judgments
 from badpo.data.problems import Problem, counted
 from badpo.theory.identifiability import annotator_components, separated_annotators
@@ -18,7 +19,9 @@ LARGE_CROSS_SHARE = 0.95
 LARGE_VOTE_SHARE = 0.25
 MANY_MEDIANS = 10
 LARGE_INFLATION = 10.0
+FEW_SCORED = 30
 NAMES_SHOWN = 5
+_SCORES = ("score", "quality", "rating", "reward")
 
 
 def check(judgments: Judgments) -> list[Problem]:
@@ -53,6 +56,7 @@ def check(judgments: Judgments) -> list[Problem]:
         found.extend(_differences(attribute, column, judgments))
         if judgments.has_identities and judgments.n_annotators > 1 and column.any():
             found.extend(_annotators_of(attribute, column, np.where(column, delta, 0.0), judgments))
+    found.extend(_against_scores(judgments))
     found.extend(_collinear(judgments))
     order = {"error": 0, "warning": 1, "notice": 2}
     return sorted(found, key=lambda problem: order[problem.severity])
@@ -159,6 +163,23 @@ def _disconnected(sizes: NDArray[np.intp], where: str) -> Problem:
         what = f"annotators form {len(sizes):,} groups that share no cross-group comparison ({shown}{more})"
     remedy = "the votes alone do not compare one group with another; let some people judge comparisons of two groups"
     return Problem("W125", what, where, remedy, "warning", len(sizes))
+
+
+def _against_scores(judgments: Judgments) -> Iterable[Problem]:
+    """Scores that most votes go against: the columns may be the wrong way round."""
+    votes = judgments.votes
+    for first, second in side_pairs(list(votes.columns)).items():
+        if not any(word in first.casefold() for word in _SCORES):
+            continue
+        difference = (votes[first] - votes[second]).to_numpy(dtype=np.float64)
+        scored = np.isfinite(difference) & (difference != 0)
+        n = int(scored.sum())
+        against = int((votes["sign"].to_numpy()[scored] * difference[scored] < 0).sum())
+        # more than two standard errors above a half
+        if n >= FEW_SCORED and against > n / 2 + np.sqrt(n):
+            what = f"{against / n:.0%} of {counted(n, 'judgment')} go against the scores: are the columns reversed?"
+            remedy = "look at some rows; if they are, exchange the responses or the winners"
+            yield Problem("W135", what, f"columns {first} and {second}", remedy, "warning", against)
 
 
 def _collinear(judgments: Judgments) -> Iterable[Problem]:

@@ -1,4 +1,4 @@
-"""Marks in a text: Markdown forms, emoji, a signature, words. Linear in the length of the text."""
+"""Marks in a text: Markdown forms, emoji, links, a signature, words. Linear in the length of the text."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ _NUMBER = re.compile(_INDENT + r"\d+\.\s", re.MULTILINE)
 _TABLE = re.compile(_INDENT + r"\|.*\|[^\S\n]*$", re.MULTILINE)
 _BOLD = re.compile(r"\*\*[^*]+\*\*")
 _FENCE = "```"
+# an address, or the joint of a Markdown link; the text before the joint is not looked at, so that no bracket is
+# tried twice
+_LINK = re.compile(r"https?://\w|(?<!\w)www\.\w|\]\([^\s()]", re.IGNORECASE)
 # spaces and no tab around the dash, as in the paper's own detector
 _SIGNATURE = re.compile(" *\N{EM DASH} *([A-Z][A-Za-z]*) [A-Z][A-Za-z]*")
 # pictographs, symbols and dingbats, regional indicators, and the arrows, clocks and shapes that have an emoji form
@@ -97,6 +100,17 @@ def has_emoji(text: str) -> bool:
     (True, False)
     """
     return _EMOJI.search(text) is not None
+
+
+def has_link(text: str) -> bool:
+    """Whether there is a web address or a Markdown link.
+
+    Examples
+    --------
+    >>> has_link("see www.example.org"), has_link("[here](/rice)"), has_link("see f(x)[0]")
+    (True, True, False)
+    """
+    return _LINK.search(text) is not None
 
 
 def split_signature(text: str) -> tuple[str, str]:

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from badpo.data.attributes import Attribute, plain_text
+from badpo.data.attribute import Attribute, plain_text
 from badpo.data.problems import ConfigError, DataError, Problem
 
 
@@ -46,12 +46,44 @@ def measure_delta(
             if attribute.scope == "judgment":
                 delta[:, j] = _of_judgments(attribute, comparisons, votes)
             else:
-                delta[:, j] = _of_comparisons(attribute, texts)[comparison]
+                sides = _of_comparisons(attribute, texts)
+                delta[:, j] = _finite(attribute, sides[:, 0] - sides[:, 1], texts.ids)[comparison]
         except _MeasuringError as error:
             problems.append(error.problem)
     if problems:
         raise DataError(problems)
     return delta
+
+
+def measure_sides(attribute: Attribute, comparisons: pd.DataFrame) -> NDArray[np.float64]:
+    """Values g(a) and g(b), of shape (n_comparisons, 2), of an attribute of the response or the pair.
+
+    Parameters
+    ----------
+    attribute : Attribute
+    comparisons : DataFrame
+        The comparisons of `Judgments`.
+
+    Raises
+    ------
+    DataError
+        When the attribute fails or gives no number.
+
+    Examples
+    --------
+    >>> from badpo.data.attributes import LengthWords
+    >>> comparisons = pd.DataFrame({"comparison_id": ["c"], "prompt": ["Why?"], "response_a": ["because it is"],
+    ...     "response_b": ["so"]})
+    >>> measure_sides(LengthWords(threshold=0), comparisons)
+    array([[3., 1.]])
+    """
+    texts = _PlainTexts(comparisons)
+    try:
+        sides = _of_comparisons(attribute, texts)
+        _finite(attribute, sides.sum(axis=1), texts.ids)
+    except _MeasuringError as error:
+        raise DataError([error.problem]) from error
+    return sides
 
 
 class _MeasuringError(Exception):
@@ -65,6 +97,7 @@ class _PlainTexts:
 
     def __init__(self, comparisons: pd.DataFrame):
         self.comparisons = comparisons
+        self.ids = comparisons["comparison_id"].to_numpy()
         self._texts: dict[str, list[str]] = {}
 
     def __getitem__(self, column: str) -> list[str]:
@@ -74,32 +107,27 @@ class _PlainTexts:
 
 
 def _of_comparisons(attribute: Attribute, texts: _PlainTexts) -> NDArray[np.float64]:
-    ids = texts.comparisons["comparison_id"].to_numpy()
     if attribute.columns is not None:
-        return _finite(attribute, _column_difference(attribute, texts.comparisons), ids)
+        return _column_sides(attribute, texts.comparisons)
     rows = zip(texts["prompt"], texts["response_a"], texts["response_b"], strict=True)
     if attribute.scope == "pair":
-        g = [_called(attribute, _pair, ids[i], *row) for i, row in enumerate(rows)]
-        return _finite(attribute, np.array([a - b for a, b in g], dtype=np.float64), ids)
+        pairs = [_called(attribute, _pair, texts.ids[i], *row) for i, row in enumerate(rows)]
+        return np.array(pairs, dtype=np.float64).reshape(-1, 2)
     known: dict[tuple[str, str], float] = {}
-    values = np.zeros(len(ids))
+    sides = np.zeros((len(texts.ids), 2))
     for i, (prompt, a, b) in enumerate(rows):
-        for text in (a, b):
+        for side, text in enumerate((a, b)):
             if (prompt, text) not in known:
-                known[prompt, text] = _called(attribute, _single, ids[i], prompt, text)
-        values[i] = known[prompt, a] - known[prompt, b]
-    return _finite(attribute, values, ids)
+                known[prompt, text] = _called(attribute, _single, texts.ids[i], prompt, text)
+            sides[i, side] = known[prompt, text]
+    return sides
 
 
 def _of_judgments(
     attribute: Attribute, comparisons: pd.DataFrame, votes: pd.DataFrame
 ) -> NDArray[np.float64]:
-    if attribute.config.get("type") == "position" and votes["shown_first"].isna().all() and len(votes):
-        what = (
-            f'attribute "{attribute.name}" needs to know which side was shown first, and no judgment says so'
-        )
-        remedy = "give a column shown_first with a or b; all a, when the table's a side was always first"
-        raise _MeasuringError(Problem("E129", what, "the column shown_first", remedy, "error", len(votes)))
+    if attribute.config.get("type") == "position":
+        return _first_shown(attribute, votes)
     of = comparisons.to_dict("records")
     ids = comparisons["comparison_id"].to_numpy()
     values = [
@@ -109,7 +137,20 @@ def _of_judgments(
     return _finite(attribute, np.array(values, dtype=np.float64), ids[votes["comparison"].to_numpy()])
 
 
-def _column_difference(attribute: Attribute, comparisons: pd.DataFrame) -> NDArray[np.float64]:
+def _first_shown(attribute: Attribute, votes: pd.DataFrame) -> NDArray[np.float64]:
+    """What `Position` measures, of all votes at once."""
+    if votes["shown_first"].isna().all() and len(votes):
+        what = (
+            f'attribute "{attribute.name}" needs to know which side was shown first, and no judgment says so'
+        )
+        remedy = "give a column shown_first with a or b; all a, when the table's a side was always first"
+        raise _MeasuringError(Problem("E129", what, "the column shown_first", remedy, "error", len(votes)))
+    sides, distinct = pd.factorize(votes["shown_first"])
+    values = [attribute.measure({"shown_first": side}, {}) for side in (*distinct, None)]
+    return np.array(values, dtype=np.float64)[sides]
+
+
+def _column_sides(attribute: Attribute, comparisons: pd.DataFrame) -> NDArray[np.float64]:
     assert attribute.columns is not None
     missing = [name for name in attribute.columns if name not in comparisons]
     if missing:
@@ -119,8 +160,7 @@ def _column_difference(attribute: Attribute, comparisons: pd.DataFrame) -> NDArr
             "PythonFunction of the judgment"
         )
         raise _MeasuringError(Problem("E128", what, "the comparisons", remedy, "error", len(missing)))
-    a, b = (comparisons[name].to_numpy(dtype=np.float64) for name in attribute.columns)
-    return a - b
+    return comparisons[list(attribute.columns)].to_numpy(dtype=np.float64)
 
 
 def _called(attribute: Attribute, read: Callable[[Any], Any], comparison_id: str, *arguments: Any) -> Any:

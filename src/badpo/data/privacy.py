@@ -113,21 +113,46 @@ def pseudonym_key(environment: Mapping[str, str] = os.environ) -> bytes:
     >>> pseudonym_key({"BADPO_PSEUDONYM_KEY": "sixteen letters!"})
     b'sixteen letters!'
     """
+    found = known_key(environment)
+    if found is not None:
+        return found
+    path = _key_file(environment)
+    try:
+        _create_key(path)
+    except OSError as error:
+        raise _unusable(path, error) from error
+    created = known_key(environment)
+    assert created is not None
+    return created
+
+
+def known_key(environment: Mapping[str, str] = os.environ) -> bytes | None:
+    """The secret key where there is one; None instead of making a new one.
+
+    A key that is made now undoes nothing that an older one did: without the old key the pseudonym of a raw id can no
+    longer be computed.
+
+    Raises
+    ------
+    ConfigError
+        When there is a key that cannot be used.
+
+    Examples
+    --------
+    >>> known_key({"BADPO_PSEUDONYM_KEY": "sixteen letters!"})
+    b'sixteen letters!'
+    """
     if environment.get(KEY_VARIABLE):
         return _long_enough(environment[KEY_VARIABLE].encode(), KEY_VARIABLE)
-    folder = Path(environment.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "badpo"
-    path = folder / "pseudonym.key"
+    path = _key_file(environment)
     try:
         if not path.exists():
-            _create_key(path)
+            return None
         if os.name == "posix" and stat.S_IMODE(path.stat().st_mode) & 0o077:
             raise ConfigError(f"{path} can be read by other users; run: chmod 600 {path}")
         return _long_enough(path.read_bytes().strip(), str(path))
     except OSError as error:
-        raise ConfigError(
-            f"the pseudonym key {path} cannot be used ({error.strerror}); set {KEY_VARIABLE} to a secret text of "
-            f"{SHORTEST_KEY} characters or more, or XDG_CONFIG_HOME to a folder that can be written"
-        ) from error
+        raise _unusable(path, error) from error
 
 
 def direct_identifiers(raw_ids: Sequence[str]) -> list[str]:
@@ -143,6 +168,18 @@ def direct_identifiers(raw_ids: Sequence[str]) -> list[str]:
         for kind, form in _DIRECT_IDENTIFIERS.items()
         if any(form.fullmatch(raw_id) for raw_id in raw_ids)
     ]
+
+
+def _key_file(environment: Mapping[str, str]) -> Path:
+    folder = environment.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(folder) / "badpo" / "pseudonym.key"
+
+
+def _unusable(path: Path, error: OSError) -> ConfigError:
+    return ConfigError(
+        f"the pseudonym key {path} cannot be used ({error.strerror}); set {KEY_VARIABLE} to a secret text of "
+        f"{SHORTEST_KEY} characters or more, or XDG_CONFIG_HOME to a folder that can be written"
+    )
 
 
 def _long_enough(key: bytes, source: str) -> bytes:

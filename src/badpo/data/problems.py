@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 Severity = Literal["error", "warning", "notice"]
+
+_LONGEST_SENTENCE = 2_000
+# tab and line feed stay; a carriage return goes back over what stands before it
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_DIRECTION = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,14 @@ class Problem:
     severity: Severity
     count: int = 1
 
+    def __post_init__(self):
+        # labels and names of columns come from the table: nobody's terminal should obey them
+        for name in ("what", "where", "remedy"):
+            sentence = written_out(getattr(self, name))
+            if len(sentence) > _LONGEST_SENTENCE:
+                sentence = f"{sentence[:_LONGEST_SENTENCE]}... ({len(sentence):,} characters)"
+            object.__setattr__(self, name, sentence)
+
     def __str__(self) -> str:
         return (
             f"{self.code} {self.severity}: {self.what}\n    where:  {self.where}\n    remedy: {self.remedy}"
@@ -72,6 +86,19 @@ class DataError(Exception):
 
 class ConfigError(Exception):
     """A setting, an argument or a combination of them is wrong; nothing was started."""
+
+
+def written_out(text: str) -> str:
+    r"""Text whose control characters, and those that turn the reading direction, are written as codes.
+
+    Examples
+    --------
+    >>> print(written_out("a" + chr(27) + "[2J"))
+    a\x1b[2J
+    """
+    written = _CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    written = _DIRECTION.sub(lambda found: f"\\u{ord(found[0]):04x}", written)
+    return written.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def did_you_mean(word: str, candidates: Sequence[str]) -> str:

@@ -124,7 +124,7 @@ def _direct_identifiers(raw_ids: list[str], table: Table) -> list[Problem]:
     if not kinds:
         return []
     what = f"annotator ids look like {' and '.join(kinds)}; they were replaced by pseudonyms while reading"
-    remedy = "share the table that Judgments.to_parquet writes, not this one"
+    remedy = "share the table that badpo import writes, not this one"
     return [Problem("W301", what, table.name, remedy, "warning")]
 
 

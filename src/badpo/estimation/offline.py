@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import ndtri
+from scipy.special import logit, ndtri, stdtr, stdtrit
 
-from badpo.theory.summaries import cluster_mean
+from badpo.estimation.clusters import cluster_errors
 
 
 @dataclass(frozen=True)
@@ -25,18 +25,27 @@ class LogOdds:
     log_odds : float or None
         log(share / (1 - share)): the offline theta with the quality of the responses set to zero. None when every
         vote went one way or there is none.
+    n_clusters : int
+        Clusters (prompts) with a cross-group judgment.
     se_naive, se_clustered : float or None
         Standard errors of the log-odds, taking every judgment as independent, and taking the judgments of a cluster
-        (a prompt) as dependent. The second is None with fewer than two clusters.
+        as dependent (`badpo.estimation.clusters.cluster_errors`, which holds with few clusters). The second is None
+        with fewer than two clusters.
+    df : float or None
+        Degrees of freedom of the clustered interval.
     naive_ci_low, naive_ci_high, ci_low, ci_high : float or None
-        95 % intervals, normal for the naive one and Student's t over the clusters for the other.
+        95 % intervals, normal for the naive one and Student's t for the other. Where every vote went one way, the
+        end on that side is None and the other is the exact one-sided 95 % bound, which counts judgments as trials
+        in the naive interval and clusters as trials in the other.
     """
 
     n_cross: int
     carrier_wins: float | None
     log_odds: float | None
+    n_clusters: int = 0
     se_naive: float | None = None
     se_clustered: float | None = None
+    df: float | None = None
     naive_ci_low: float | None = None
     naive_ci_high: float | None = None
     ci_low: float | None = None
@@ -46,6 +55,26 @@ class LogOdds:
     def odds(self) -> float | None:
         """exp(log_odds): 2.7 reads "2.7 to 1"; None where the log-odds are."""
         return None if self.log_odds is None else math.exp(self.log_odds)
+
+    def interval(self, level: float) -> tuple[float | None, float | None]:
+        """Ends of the clustered interval at another coverage than 95 %; None as for ``ci_low`` and ``ci_high``."""
+        if self.df is not None and self.log_odds is not None and self.se_clustered is not None:
+            half = self.se_clustered * float(stdtrit(self.df, 0.5 + level / 2))
+            return self.log_odds - half, self.log_odds + half
+        if self.n_clusters < 2 or self.log_odds is not None:
+            return None, None
+        bound = _one_way_bound(self.n_clusters, 1 - level)
+        return (bound, None) if self.carrier_wins == 1.0 else (None, -bound)
+
+    @property
+    def p_value(self) -> float | None:
+        """Two-sided p-value of even odds, clustered; None with fewer than two clusters.
+
+        Votes that all go one way count as one trial for each cluster.
+        """
+        if self.df is not None and self.log_odds is not None and self.se_clustered is not None:
+            return float(2 * stdtr(self.df, -abs(self.log_odds) / self.se_clustered))
+        return 2 * 0.5**self.n_clusters if self.log_odds is None and self.n_clusters > 1 else None
 
 
 def offline_log_odds(
@@ -73,8 +102,7 @@ def offline_log_odds(
 
     References
     ----------
-    BA-DPO, appendix `app:multipref`, "offline estimate". The clustered standard error is that of the mean divided by
-    p (1 - p).
+    BA-DPO, appendix `app:multipref`, "offline estimate".
 
     Examples
     --------
@@ -95,24 +123,33 @@ def offline_log_odds(
 
 def _of_wins(wins: NDArray[np.bool_], clusters: NDArray) -> LogOdds:
     n = len(wins)
-    share = float(wins.mean()) if n else None
-    if share is None or share in (0.0, 1.0):
-        return LogOdds(n, share, None)
+    if not n:
+        return LogOdds(0, None, None)
+    codes = np.unique(clusters, return_inverse=True)[1].reshape(-1)
+    size, won = np.bincount(codes), np.bincount(codes, weights=wins)
+    share = float(wins.mean())
+    if share in (0.0, 1.0):
+        return _one_way(n, len(size), share)
     log_odds = math.log(share / (1 - share))
     information = share * (1 - share)
     naive = 1 / math.sqrt(n * information)
     reach = float(ndtri(0.975)) * naive
-    mean = cluster_mean(wins, clusters)
-    clustered, half = mean.se / information, mean.half_width / information
-    known = math.isfinite(clustered)
-    return LogOdds(
-        n,
-        share,
-        log_odds,
-        naive,
-        clustered if known else None,
-        log_odds - reach,
-        log_odds + reach,
-        log_odds - half if known else None,
-        log_odds + half if known else None,
-    )
+    errors = cluster_errors((won - size * share)[:, None], (size * information)[:, None, None])
+    se, df, half = float(errors.se[0]), float(errors.df[0]), float(errors.half_width()[0])
+    found = LogOdds(n, share, log_odds, len(size), naive, None, None, log_odds - reach, log_odds + reach)
+    if not math.isfinite(se):
+        return found
+    return replace(found, se_clustered=se, df=df, ci_low=log_odds - half, ci_high=log_odds + half)
+
+
+def _one_way(n: int, n_clusters: int, share: float) -> LogOdds:
+    naive, clustered = _one_way_bound(n, 0.05), _one_way_bound(n_clusters, 0.05) if n_clusters > 1 else None
+    if share == 1.0:
+        return LogOdds(n, share, None, n_clusters, naive_ci_low=naive, ci_low=clustered)
+    upper = None if clustered is None else -clustered
+    return LogOdds(n, share, None, n_clusters, naive_ci_high=-naive, ci_high=upper)
+
+
+def _one_way_bound(n_trials: int, error: float) -> float:
+    """The least log-odds that so many trials without an exception are compatible with: p^n is the error."""
+    return float(logit(error ** (1 / n_trials)))

@@ -67,6 +67,10 @@ def test_all_missing_columns_are_named_at_once():
         (["prompt", "completion", "label"], "unpaired feedback (KTO)"),
         (["conversation_a", "conversation_b", "winner"], "arena battles"),
         (["text", "completion_a", "normal_worker_annotations"], "MultiPref"),
+        (["id", "data", "annotations"], "a Label Studio export; convert it: badpo import"),
+        (["fields", "responses"], "an Argilla export"),
+        (["answer", "options", "_task_hash"], "a Prodigy export"),
+        (["conversation_history", "user_id"], "PRISM's conversations"),
         (["x", "y"], "give prompt, chosen, rejected or"),
     ],
 )

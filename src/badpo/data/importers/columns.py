@@ -26,18 +26,17 @@ OPTIONAL = (
 )
 KNOWN = tuple(dict.fromkeys([*OPTIONAL, *(name for names in REQUIRED.values() for name in names)]))
 _SIDES = {"a": "b", "chosen": "rejected"}
+_CONVERT = "; convert it: badpo import SRC -o judgments.parquet"
 _ELSEWHERE = {
     ("prompt_ids", "chosen_ids"): "a TRL dataset that is tokenised already; give the texts",
     ("completion", "label"): "unpaired feedback (KTO); votes on pairs are needed",
-    (
-        "conversation_a",
-        "conversation_b",
-    ): 'arena battles; use columns={"response_a": "conversation_a", "response_b": '
-    '"conversation_b"} and winners={"model_a": "a", "model_b": "b"}',
-    (
-        "normal_worker_annotations",
-    ): "MultiPref, which keeps four votes in one row; write one row for each vote",
+    ("conversation_a", "conversation_b"): f"arena battles{_CONVERT}",
+    ("normal_worker_annotations",): f"MultiPref, which keeps four votes in one row{_CONVERT}",
     ("overall_pref",): "MultiPref; write one row for each vote with the winner a, b or tie",
+    ("data", "annotations"): f"a Label Studio export{_CONVERT}",
+    ("fields", "responses"): f"an Argilla export{_CONVERT}",
+    ("answer", "options"): f"a Prodigy export{_CONVERT}",
+    ("conversation_history",): f"PRISM's conversations{_CONVERT}",
 }
 _ANNOTATOR_WORDS = ("annotator", "worker", "rater", "judge", "evaluator", "labeler", "labeller", "user")
 

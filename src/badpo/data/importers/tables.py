@@ -50,7 +50,7 @@ def read_table(source: Any) -> Table:
 
     Parameters
     ----------
-    source : path, pandas DataFrame, Arrow table, `datasets` split, or list of dicts
+    source : path, pandas DataFrame, Arrow table, `datasets` split, list of dicts, or Table
         Paths end in .csv, .tsv, .parquet, .jsonl, .ndjson or .json. Anything with ``to_arrow`` or ``to_pandas``
         works too.
 
@@ -68,6 +68,8 @@ def read_table(source: Any) -> Table:
     >>> read_table([{"annotator": "0123", "winner": "a"}, {"winner": "b"}]).frame["annotator"].tolist()
     ['0123', None]
     """
+    if isinstance(source, Table):
+        return source
     if isinstance(source, (str, os.PathLike)):
         return _read_file(Path(source))
     if isinstance(source, pd.DataFrame):

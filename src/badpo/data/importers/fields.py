@@ -1,0 +1,218 @@
+"""Fields of exports: which hold the two responses, what a label means, which are personal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+_SIDES = (
+    ("a", "b"),
+    ("1", "2"),
+    ("0", "1"),
+    ("left", "right"),
+    ("first", "second"),
+    ("one", "two"),
+)
+_RESPONSES = re.compile(
+    r"response|completion|answer|output|generation|candidate|reply|summary|text|message|continuation|resp"
+)
+_PROMPTS = (
+    "prompt",
+    "instruction",
+    "question",
+    "input",
+    "query",
+    "context",
+    "text",
+    "task",
+    "user",
+    "document",
+)
+_PARTS = re.compile(r"[a-z]+|\d+")
+_SIDE_LABEL = re.compile(
+    r"(?:[a-z]+_)?(a|b|1|2|left|right|first|second)(?:_is)?(?:_(?:clearly|slightly|much))?(?:_better)?"
+)
+_FIRST = frozenset({"a", "1", "left", "first"})
+_TIES = frozenset(
+    {
+        "tie",
+        "tied",
+        "equal",
+        "equally_good",
+        "same",
+        "both",
+        "neither",
+        "draw",
+        "both_good",
+        "both_bad",
+        "bothbad",
+    }
+)
+_PERSONAL = re.compile(
+    r"e_?mail|(first|last|full|given|family|nick|user|display|screen)_?name|^name$|surname|phone|^ip$|^ip_|_ip$|"
+    r"address|birth|^dob$|^age$|gender|^sex$|ethnic|religion|nationality|location|country|city|^zip|postcode|"
+    r"avatar|login|^user$|cookie|user_agent|prolific|mturk|open_feedback|own_reason|comment"
+)
+_EMAIL = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
+
+
+def side_fields(names: Sequence[str]) -> tuple[str, str] | None:
+    """The two fields that hold the responses, or None when no pair or more than one could be meant.
+
+    Names are alike but for one part that says the side: ``response_a`` and ``response_b``, ``text1`` and ``text2``.
+
+    Examples
+    --------
+    >>> side_fields(["prompt", "text1", "text2", "id"])
+    ('text1', 'text2')
+    >>> side_fields(["score_a", "score_b", "response-a", "response-b"])
+    ('response-a', 'response-b')
+    >>> side_fields(["x_a", "x_b", "y_a", "y_b"]) is None
+    True
+    """
+    by_parts = {tuple(_PARTS.findall(name.casefold())): name for name in names}
+    pairs = []
+    for parts, name in by_parts.items():
+        for first, second in _SIDES:
+            for i in [i for i, part in enumerate(parts) if part == first]:
+                other = by_parts.get((*parts[:i], second, *parts[i + 1 :]))
+                if other is not None:
+                    pairs.append((name, other))
+    likely = [pair for pair in pairs if _RESPONSES.search(pair[0].casefold())]
+    for candidates in (likely, pairs):
+        if len(candidates) == 1:
+            return candidates[0]
+    return None
+
+
+def prompt_field(names: Iterable[str]) -> str | None:
+    """The field that holds the prompt, by its name; None when no name says so.
+
+    Examples
+    --------
+    >>> prompt_field(["id", "question_text", "instruction"])
+    'instruction'
+    """
+    folded = {name.casefold(): name for name in names}
+    exact = [folded[word] for word in _PROMPTS if word in folded]
+    within = [name for word in _PROMPTS for lower, name in folded.items() if word in _PARTS.findall(lower)]
+    return next(iter([*exact, *within]), None)
+
+
+def side_of(label: Any, field_a: str, field_b: str, winners: Mapping[str, str]) -> str:
+    """``a``, ``b`` or ``tie`` for a label; the label itself where it is not known, which the reader then reports.
+
+    A label may be the name of a field, or end in a side: ``A``, ``left``, ``response_2``, ``B-is-better``. What the
+    user says in ``winners`` comes first.
+
+    Examples
+    --------
+    >>> [side_of(label, "text1", "text2", {}) for label in ("left", "Text2", "Response 1", "Tie", "unsure")]
+    ['a', 'b', 'a', 'tie', 'unsure']
+    >>> side_of("unsure", "text1", "text2", {"unsure": "tie"})
+    'tie'
+    """
+    text = str(label)
+    if text in winners:
+        return winners[text]
+    folded = "_".join(re.findall(r"[a-z]+|\d+", text.casefold()))
+    for field, side in ((field_a, "a"), (field_b, "b")):
+        if folded == "_".join(_PARTS.findall(field.casefold())):
+            return side
+    if folded in _TIES or folded.startswith("tie_"):
+        return "tie"
+    found = _SIDE_LABEL.fullmatch(folded)
+    if found is None:
+        return text
+    return "a" if found[1] in _FIRST else "b"
+
+
+def listed(cell: Any) -> list[Any]:
+    """A cell that holds a list, as a list; empty for a missing one.
+
+    Examples
+    --------
+    >>> listed(np.array([1, 2])), listed(None), listed("text")
+    ([1, 2], [], [])
+    """
+    return list(cell) if isinstance(cell, list | tuple | np.ndarray) else []
+
+
+def is_missing(cell: Any) -> bool:
+    """Whether a cell holds nothing.
+
+    Examples
+    --------
+    >>> is_missing(None), is_missing(float("nan")), is_missing([]), is_missing("")
+    (True, True, False, False)
+    """
+    return cell is None or (pd.api.types.is_scalar(cell) and bool(pd.isna(cell)))
+
+
+def records_of(frame: pd.DataFrame) -> Iterable[dict[str, Any]]:
+    """The rows of a table as dicts, missing cells left out.
+
+    Examples
+    --------
+    >>> list(records_of(pd.DataFrame({"a": [1, None], "b": ["x", "y"]}, dtype=object)))
+    [{'a': 1, 'b': 'x'}, {'b': 'y'}]
+    """
+    names = [str(name) for name in frame.columns]
+    columns = [frame.iloc[:, i].to_numpy(dtype=object) for i in range(frame.shape[1])]
+    for cells in zip(*columns, strict=True):
+        yield {name: cell for name, cell in zip(names, cells, strict=True) if not is_missing(cell)}
+
+
+def field_paths(frame: pd.DataFrame) -> list[str]:
+    """Every field of a table, those inside objects and lists of objects with the path that leads to them.
+
+    Examples
+    --------
+    >>> field_paths(pd.DataFrame({"id": [1], "by": [{"email": "x", "id": 2}], "votes": [[{"label": "a"}]]}))
+    ['id', 'by.email', 'by.id', 'votes.label']
+    """
+    found: dict[str, None] = {}
+    for i, name in enumerate(frame.columns):
+        column = frame.iloc[:, i]
+        if column.dtype != object:
+            found[str(name)] = None
+            continue
+        for cell in column:
+            _collect_paths(cell, str(name), found)
+        if not any(path == name or path.startswith(f"{name}.") for path in found):
+            found[str(name)] = None
+    return list(found)
+
+
+def personal_fields(paths: Iterable[str], frame: pd.DataFrame) -> list[str]:
+    """Fields that by their name, or by e-mail addresses in them, tell who somebody is.
+
+    Examples
+    --------
+    >>> frame = pd.DataFrame({"by.first_name": ["An"], "contact": ["an@example.org"], "model_name": ["x"]})
+    >>> personal_fields(list(frame.columns), frame)
+    ['by.first_name', 'contact']
+    """
+    by_name = [path for path in paths if _PERSONAL.search(path.rpartition(".")[2].casefold())]
+    by_content = [
+        str(name)
+        for i, name in enumerate(frame.columns)
+        if name not in by_name
+        and any(isinstance(cell, str) and _EMAIL.fullmatch(cell) for cell in frame.iloc[:, i])
+    ]
+    return [*by_name, *by_content]
+
+
+def _collect_paths(cell: Any, path: str, found: dict[str, None]) -> None:
+    if isinstance(cell, Mapping):
+        for name, value in cell.items():
+            _collect_paths(value, f"{path}.{name}", found)
+    elif isinstance(cell, list | tuple | np.ndarray) and len(cell) and isinstance(cell[0], Mapping | list):
+        for value in cell:
+            _collect_paths(value, path, found)
+    else:
+        found[path] = None

@@ -1,0 +1,265 @@
+"""Which program wrote a table of votes, and its votes under our column names."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from badpo.data.importers.arena import is_arena, read_arena
+from badpo.data.importers.argilla import is_argilla, read_argilla
+from badpo.data.importers.cells import as_ids
+from badpo.data.importers.columns import KNOWN, recognise
+from badpo.data.importers.fields import field_paths, personal_fields
+from badpo.data.importers.label_studio import is_label_studio, read_label_studio
+from badpo.data.importers.multipref import is_multipref, read_multipref
+from badpo.data.importers.prism import is_prism, read_prism
+from badpo.data.importers.prodigy import is_prodigy, read_prodigy
+from badpo.data.importers.tables import Table, read_table
+from badpo.data.importers.ultrafeedback import is_ultrafeedback, read_ultrafeedback
+from badpo.data.importers.votes import Asked, Votes
+from badpo.data.privacy import pseudonyms
+from badpo.data.problems import ConfigError, DataError, Problem, did_you_mean
+
+TABLE = "table"
+PAIRS = "ultrafeedback"
+
+
+@dataclass(frozen=True)
+class Importer:
+    """One format that can be read.
+
+    Attributes
+    ----------
+    what : str
+        What it is, in a few words.
+    signs : str
+        The columns by which it is known, for messages.
+    fits : callable
+        Whether a table is of this format.
+    read : callable
+        Its votes.
+    """
+
+    what: str
+    signs: str
+    fits: Callable[[Table], bool]
+    read: Callable[[Table, Asked], Votes]
+
+
+# Tried in this order; a plain table is what is left.
+FORMATS: dict[str, Importer] = {
+    "multipref": Importer(
+        "MultiPref with its votes one by one",
+        "completion_a, completion_b, normal_worker_annotations, expert_worker_annotations",
+        is_multipref,
+        read_multipref,
+    ),
+    "label-studio": Importer(
+        "Label Studio's JSON export with a Pairwise control",
+        "data, annotations",
+        is_label_studio,
+        read_label_studio,
+    ),
+    "argilla": Importer(
+        "Argilla records with responses",
+        "QUESTION.responses and QUESTION.responses.users, or fields and responses",
+        is_argilla,
+        read_argilla,
+    ),
+    "prodigy": Importer(
+        "Prodigy's JSONL of choice tasks",
+        "answer, options, and _task_hash or _annotator_id",
+        is_prodigy,
+        read_prodigy,
+    ),
+    "arena": Importer(
+        "battles of the Chatbot Arena or MT-Bench",
+        "conversation_a, conversation_b, winner",
+        is_arena,
+        read_arena,
+    ),
+    "prism": Importer(
+        "PRISM's conversations or utterances",
+        "conversation_history and user_id, or user_prompt, model_response, if_chosen",
+        is_prism,
+        read_prism,
+    ),
+    PAIRS: Importer(
+        "UltraFeedback binarized, scored pairs without votes",
+        "prompt, chosen, rejected, messages, score_chosen, score_rejected",
+        is_ultrafeedback,
+        read_ultrafeedback,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A table that `badpo.data.reading` takes, and what came with it.
+
+    Attributes
+    ----------
+    table : Table
+        One row for each vote under our column names (as the user named them for a plain table), annotators by the
+        source's ids. ``table.dropped`` counts what was no vote, by reason and pseudonym.
+    format : str
+        A name in `FORMATS`, or ``table``.
+    columns : mapping
+        What is still to be mapped when the table is read.
+    left_behind : tuple of str
+        Fields that did not come along.
+    personal : tuple of str
+        Those among them that tell who somebody is.
+    findings : tuple of Problem
+    """
+
+    table: Table
+    format: str
+    columns: Mapping[str, str | None]
+    left_behind: tuple[str, ...]
+    personal: tuple[str, ...]
+    findings: tuple[Problem, ...]
+
+
+def import_votes(
+    source: Any,
+    format: str | None = None,
+    columns: Mapping[str, str | None] | None = None,
+    winners: Mapping[str, str] | None = None,
+) -> Imported:
+    """Read the votes of any known export.
+
+    Parameters
+    ----------
+    source : any source of `badpo.data.importers.tables.read_table`
+    format : str or None
+        A name in `FORMATS`, or ``table``; None recognises it by the columns.
+    columns : mapping or None
+        Our column -> the source's column or field.
+    winners : mapping or None
+        The source's labels -> a, b or tie.
+
+    Raises
+    ------
+    ConfigError
+        A format that is not there.
+    DataError
+        E145 when the format is not known, E146 when a field cannot be told, E104 when there is no vote.
+
+    Examples
+    --------
+    >>> battle = {"conversation_a": [{"role": "user", "content": "Why?"}, {"role": "assistant", "content": "So."}],
+    ...     "conversation_b": [{"role": "user", "content": "Why?"}, {"role": "assistant", "content": "No."}],
+    ...     "winner": "model_b", "judge": "voter 7"}
+    >>> imported = import_votes([battle])
+    >>> imported.format, imported.table.frame["winner"].tolist()
+    ('arena', ['b'])
+    """
+    table = read_table(source)
+    asked = Asked(columns or {}, winners or {})
+    name = recognised(table, asked) if format is None else _checked(format)
+    if name == TABLE:
+        layout = recognise(table.frame, table.name, asked.columns)
+        unused = [name for name in map(str, layout.frame.columns) if name not in KNOWN]
+        personal = personal_fields(unused, table.frame[unused])
+        return Imported(table, name, asked.columns, tuple(unused), tuple(personal), ())
+    votes = _read(FORMATS[name], table, asked)
+    if not votes.rows:
+        reasons = Counter(reason for reason, _ in votes.left_out)
+        what = ", ".join(f"{reason}: {n:,}" for reason, n in reasons.items()) or "no answers in it"
+        raise DataError(
+            [Problem("E104", f"no vote to import ({what})", table.name, "export it again", "error")]
+        )
+    left_behind = [path for path in field_paths(table.frame) if not _is_used(path, votes.used)]
+    frame = pd.DataFrame(
+        {name: [row.get(name) for row in votes.rows] for name in votes.rows[0]}, dtype=object
+    )
+    frame = frame.loc[:, frame.notna().any() | frame.columns.isin(("prompt", "response_a", "response_b"))]
+    return Imported(
+        Table(frame, f"{table.name} ({name}, one row for each vote)", dropped=_counted(votes)),
+        name,
+        {},
+        tuple(left_behind),
+        tuple(
+            personal_fields(left_behind, table.frame[[n for n in left_behind if n in table.frame.columns]])
+        ),
+        votes.findings,
+    )
+
+
+def recognised(table: Table, asked: Asked) -> str:
+    """The name of a table's format.
+
+    Raises
+    ------
+    DataError
+        E145 with what was looked for, and what is missing in a plain table.
+
+    Examples
+    --------
+    >>> recognised(read_table([{"prompt": "Why?", "chosen": "So.", "rejected": "No."}]), Asked())
+    'table'
+    """
+    for name, importer in FORMATS.items():
+        if importer.fits(table):
+            return name
+    try:
+        recognise(table.frame, table.name, asked.columns)
+    except DataError as error:
+        if asked.columns:
+            raise
+        looked_for = "; ".join(f"{name} ({importer.signs})" for name, importer in FORMATS.items())
+        what = f"the format is not known; looked for {looked_for}"
+        remedy = "name the columns with --column, or the format with --format"
+        raise DataError([Problem("E145", what, table.name, remedy, "error"), *error.problems]) from None
+    return TABLE
+
+
+def _checked(format: str) -> str:
+    names = (*FORMATS, TABLE)
+    if format not in names:
+        raise ConfigError(
+            f'unknown format "{format}".{did_you_mean(format, names)} Known: {", ".join(names)}'
+        )
+    return format
+
+
+def _read(importer: Importer, table: Table, asked: Asked) -> Votes:
+    """The votes, or an error that says which signs of a format are missing where its reader breaks on another."""
+    if importer.fits(table):
+        return importer.read(table, asked)
+    found = ", ".join(map(str, table.frame.columns))
+    what = f"this is no table of {importer.what}, which is known by {importer.signs}"
+    raise DataError(
+        [
+            Problem(
+                "E145",
+                what,
+                f"{table.name}, found: {found}",
+                "leave --format out to have it recognised",
+                "error",
+            )
+        ]
+    )
+
+
+def _is_used(path: str, used: Sequence[str]) -> bool:
+    whole = (name.removesuffix(".*") for name in used if name.endswith(".*"))
+    return path in used or any(path == name or path.startswith(f"{name}.") for name in whole)
+
+
+def _counted(votes: Votes) -> tuple[dict[str, Any], ...]:
+    """What was no vote, by reason and pseudonym."""
+    if not votes.left_out:
+        return ()
+    ids = as_ids(pd.Series([who for _, who in votes.left_out], dtype=object))
+    known = list(dict.fromkeys(who for who in ids if who is not None))
+    named = dict(zip(known, pseudonyms(known), strict=True))
+    counts = Counter(
+        (reason, named.get(who, "unknown")) for (reason, _), who in zip(votes.left_out, ids, strict=True)
+    )
+    return tuple({"reason": reason, "annotator": who, "n": n} for (reason, who), n in counts.items())

@@ -1,0 +1,65 @@
+"""Votes taken out of another program's export, before they are a table of judgments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from badpo.data.problems import DataError, Problem
+
+NOT_SUBMITTED = "not submitted"
+NO_PREFERENCE = "no preference given"
+NOT_A_PAIR = "not a pair of responses"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the user said about an export.
+
+    Attributes
+    ----------
+    columns : mapping of str to str or None
+        Our column -> the export's field.
+    winners : mapping of str to str
+        The export's labels -> a, b or tie.
+    """
+
+    columns: Mapping[str, str | None] = field(default_factory=dict)
+    winners: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Votes:
+    """What an importer found.
+
+    Attributes
+    ----------
+    rows : list of dict
+        One for each vote, under our column names, with the source's own annotator ids, and ``when`` for its time.
+    left_out : list of (str, str or None)
+        Reason and annotator of every answer that is no vote.
+    used : sequence of str
+        Fields of the export that went into the rows, dotted, with ``.*`` for all that is inside one; the others stay
+        behind.
+    findings : tuple of Problem
+        Warnings and notices.
+    """
+
+    rows: list[dict[str, Any]]
+    left_out: list[tuple[str, str | None]]
+    used: Sequence[str]
+    findings: tuple[Problem, ...] = ()
+
+
+def no_field(ours: str, found: Sequence[str], source: str) -> DataError:
+    """The error for a field that is in the export under a name that cannot be guessed.
+
+    Examples
+    --------
+    >>> print(no_field("response_a and response_b", ["x", "y"], "export.json").problems[0].what)
+    cannot tell which field is response_a and response_b; found: x, y
+    """
+    what = f"cannot tell which field is {ours}; found: {', '.join(found) or 'none'}"
+    names = " ".join(f"--column {name}=..." for name in ours.split(" and "))
+    return DataError([Problem("E146", what, source, f"name it: {names}", "error")])

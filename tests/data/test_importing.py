@@ -1,0 +1,209 @@
+"""What `badpo import` writes, and what never leaves the export."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+from badpo.data.corpora.signed_files import read_scored_pairs
+from badpo.data.importing import day_of, import_file
+from badpo.data.judgments import Judgments
+from badpo.data.privacy import is_pseudonym, pseudonyms
+from badpo.data.problems import ConfigError, DataError
+
+ROOT = Path(__file__).parents[2]
+LABEL_STUDIO = ROOT / "examples" / "label_studio.json"
+EXPORTS = Path(__file__).parent / "importers" / "exports"
+HOSTILE = (
+    "<script>alert(1)</script>",
+    "=cmd()",
+    "a\u202eb",
+    "nul\x00",
+    "x" * 1_000_000,
+    "someone@example.org",
+)
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch):
+    monkeypatch.setenv("BADPO_PSEUDONYM_KEY", "a key that only this test knows")
+
+
+def rows_with(ids) -> list[dict]:
+    texts = {"prompt": "Why?", "response_a": "So.", "response_b": "No."}
+    return [texts | {"winner": "ab"[i % 2], "annotator": who} for i, who in enumerate(ids)]
+
+
+def test_no_personal_field_leaves_the_export(tmp_path):
+    told = import_file(LABEL_STUDIO, tmp_path / "judgments.parquet")
+    written = (tmp_path / "judgments.parquet").read_bytes()
+    for personal in (b"example.org", b"Mia", b"2024-03-01"):
+        assert personal not in written
+    assert (told["makes"], told["judgments"], told["annotators"], told["comparisons"]) == (
+        "judgments",
+        6,
+        3,
+        3,
+    )
+    assert told["personal"] == [f"annotations.completed_by.{x}" for x in ("email", "first_name", "last_name")]
+    assert {row["reason"]: row["n"] for row in told["dropped"]} == {
+        "not submitted": 1,
+        "no preference given": 1,
+        "tie": 1,
+    }
+    assert told["mapping"] is None
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["judgments.parquet"]
+
+
+def test_the_table_reads_back_with_what_was_left_out(tmp_path):
+    import_file(LABEL_STUDIO, tmp_path / "judgments.parquet")
+    judgments = Judgments.read(tmp_path / "judgments.parquet")
+    assert [is_pseudonym(name) for name in judgments.annotators["pseudonym"]] == [True] * 3
+    assert judgments.dropped["n"].sum() == 3
+    tom = pseudonyms(["7"])[0]
+    assert ("not submitted", tom) in set(
+        zip(judgments.dropped["reason"], judgments.dropped["annotator"], strict=True)
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "day"),
+    [("arena.json", "2023-04-24"), ("multipref.jsonl", "2024-05-03"), ("prodigy.jsonl", "2024-03-01")],
+)
+def test_times_become_days_or_nothing(name, day, tmp_path):
+    import_file(EXPORTS / name, tmp_path / "without.parquet")
+    assert "day" not in pd.read_parquet(tmp_path / "without.parquet")
+    import_file(EXPORTS / name, tmp_path / "with.parquet", times="day")
+    table = pd.read_parquet(tmp_path / "with.parquet")
+    assert set(table["day"]) == {day}
+    assert "when" not in table
+
+
+@pytest.mark.parametrize(
+    ("when", "day"),
+    [
+        (1709305200, "2024-03-01"),
+        (1709305200123, "2024-03-01"),
+        ("2024-03-01T23:59:59+09:00", "2024-03-01"),
+        (float("nan"), None),
+        (None, None),
+        ("", None),
+        (1e300, "5138-11-16"),
+    ],
+)
+def test_the_day_of_a_moment(when, day):
+    assert day_of(when) == day
+
+
+def test_the_models_go_along_and_turn_with_the_texts(tmp_path):
+    import_file(EXPORTS / "arena.json", tmp_path / "j.parquet")
+    assert pd.read_parquet(tmp_path / "j.parquet")[["model_a", "model_b"]].to_numpy().tolist() == [
+        ["model-x", "model-y"],
+        ["model-x", "model-y"],
+    ]
+
+
+def test_a_mapping_is_written_only_when_asked_and_for_one_reader(tmp_path):
+    mapping = tmp_path / "private" / "who.json"
+    told = import_file(LABEL_STUDIO, tmp_path / "j.parquet", mapping=mapping)
+    assert told["mapping"] == str(mapping)
+    assert stat.S_IMODE(mapping.stat().st_mode) == 0o600
+    assert json.loads(mapping.read_text()) == dict(
+        zip(pseudonyms(["3", "7", "9"]), ["3", "7", "9"], strict=True)
+    )
+    with pytest.raises(ConfigError, match="never written over"):
+        import_file(LABEL_STUDIO, tmp_path / "j.parquet", mapping=mapping)
+    assert sorted(path.name for path in mapping.parent.iterdir()) == ["who.json"]
+
+
+def test_a_mapping_needs_people(tmp_path):
+    rows = [{"prompt": "Why?", "chosen": "So.", "rejected": "No."}]
+    with pytest.raises(ConfigError, match="nobody to map"):
+        import_file(rows, tmp_path / "j.parquet", mapping=tmp_path / "who.json")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_key_gives_other_pseudonyms(tmp_path, monkeypatch):
+    import_file(LABEL_STUDIO, tmp_path / "one.parquet")
+    import_file(LABEL_STUDIO, tmp_path / "again.parquet")
+    monkeypatch.setenv("BADPO_PSEUDONYM_KEY", "a key of another project")
+    import_file(LABEL_STUDIO, tmp_path / "two.parquet")
+    one, again, two = (
+        set(pd.read_parquet(tmp_path / f"{x}.parquet")["annotator"]) for x in ("one", "again", "two")
+    )
+    assert one == again
+    assert one.isdisjoint(two)
+
+
+def test_kept_columns_must_not_tell_who_somebody_is(tmp_path):
+    rows = [row | {"topic": "x", "contact": "an@example.org", "age": 40} for row in rows_with(["1", "2"])]
+    import_file(rows, tmp_path / "j.parquet", keep=["topic"])
+    assert set(pd.read_parquet(tmp_path / "j.parquet")["topic"]) == {"x"}
+    for name in ("contact", "age"):
+        with pytest.raises(ConfigError, match=f"keep: {name} may tell who"):
+            import_file(rows, tmp_path / "k.parquet", keep=[name])
+    assert not (tmp_path / "k.parquet").exists()
+
+
+def test_hostile_ids_end_as_pseudonyms(tmp_path):
+    told = import_file(rows_with(HOSTILE), tmp_path / "j.parquet")
+    assert told["annotators"] == len(HOSTILE)
+    assert all(is_pseudonym(name) for name in pd.read_parquet(tmp_path / "j.parquet")["annotator"])
+    shown = "".join(str(problem) for problem in told["problems"])
+    assert "W301" in shown
+    assert not any(raw in shown for raw in HOSTILE)
+
+
+def test_hostile_texts_come_back_unchanged(tmp_path):
+    rows = [
+        {"prompt": f"p{i}", "response_a": text, "response_b": "No.", "winner": "a", "annotator": "1"}
+        for i, text in enumerate(HOSTILE)
+    ]
+    import_file(rows, tmp_path / "j.parquet")
+    assert tuple(Judgments.read(tmp_path / "j.parquet").comparisons["response_a"]) == HOSTILE
+
+
+def test_two_spellings_of_an_id_are_told(tmp_path):
+    told = import_file(rows_with(["Ann7", "ann7 ", "8"]), tmp_path / "j.parquet")
+    assert "W113" in [problem.code for problem in told["problems"]]
+
+
+def test_contradictions_are_told(tmp_path):
+    told = import_file(rows_with(["1", "1", "2"]), tmp_path / "j.parquet")
+    (problem,) = [problem for problem in told["problems"] if problem.code == "W133"]
+    assert "100% of 1 such pair" in problem.what
+
+
+def test_scored_pairs_are_for_the_signed_corpus(tmp_path):
+    told = import_file(EXPORTS / "ultrafeedback.jsonl", tmp_path / "pairs.parquet")
+    assert (told["makes"], told["pairs"], told["prompts"]) == ("scored pairs", 2, 2)
+    pairs = read_scored_pairs(tmp_path / "pairs.parquet")
+    assert pairs["score_chosen"].tolist() == [8.5, 7.0]
+
+
+def test_nothing_is_written_when_the_table_is_wrong(tmp_path):
+    rows = rows_with(["1", None, "3"])
+    with pytest.raises(DataError, match="no annotator"):
+        import_file(rows, tmp_path / "j.parquet")
+    assert list(tmp_path.iterdir()) == []
+    told = import_file(rows, tmp_path / "j.parquet", annotators_missing="drop")
+    assert told["dropped"] == [{"reason": "no annotator", "n": 1}]
+
+
+def test_choices_that_are_not_there(tmp_path):
+    with pytest.raises(ConfigError, match="times must be drop or day"):
+        import_file(LABEL_STUDIO, tmp_path / "j.parquet", times="days")
+    with pytest.raises(ConfigError, match=r"must end in \.parquet"):
+        import_file(LABEL_STUDIO, tmp_path / "j.csv")
+
+
+def test_only_pseudonyms_in_the_files_own_notes(tmp_path):
+    import_file(EXPORTS / "prodigy.jsonl", tmp_path / "j.parquet")
+    metadata = str(pq.read_schema(tmp_path / "j.parquet").metadata)
+    assert "not submitted" in metadata
+    assert "kim" not in metadata

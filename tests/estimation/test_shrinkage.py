@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from badpo.estimation.mixtures import mixture_cdf
+from badpo.estimation.shrinkage import shrink_normal, shrink_npmle
+from badpo.estimation.spread import restricted_likelihood, spread_interval
+
+BOTH = pytest.mark.parametrize("shrink", [shrink_normal, shrink_npmle])
+
+
+def drawn_pool(rng, m, tau, error):
+    truth = tau * rng.normal(size=m)
+    se = error * np.exp(0.4 * rng.normal(size=m))
+    return truth, truth + se * rng.normal(size=m), se
+
+
+def test_restricted_likelihood_is_that_of_the_contrasts():
+    rng = np.random.default_rng(0)
+    value, se = rng.normal(size=5), rng.uniform(0.2, 1.0, 5)
+    contrast = np.eye(5)[1:] - np.eye(5)[:-1]
+    ours = restricted_likelihood(value, se)
+
+    def exact(tau):
+        covariance = contrast @ np.diag(se**2 + tau**2) @ contrast.T
+        return stats.multivariate_normal(np.zeros(4), covariance).logpdf(contrast @ value)
+
+    assert ours(0.7) - ours(0.1) == pytest.approx(exact(0.7) - exact(0.1))
+
+
+def test_posterior_against_integration_over_tau_and_mu():
+    """Every number of the posterior again, by summing over a fine grid of tau, mu and the deviation."""
+    value, se = np.array([0.9, -0.4, 0.1, -0.6, 0.2]), np.array([0.3, 0.2, 0.5, 0.4, 0.2])
+    found = shrink_normal(value, se)
+    s0 = 1 / np.sqrt(np.mean(1 / se**2))
+    tau = np.linspace(1e-3, 12, 4000)
+    mu = np.linspace(-6, 6, 1201)
+    weight = s0 / (s0 + tau) ** 2
+    density = np.ones((len(tau), len(mu)))
+    for x, s in zip(value, se, strict=True):
+        density *= stats.norm.pdf(x, mu[None, :], np.sqrt(tau[:, None] ** 2 + s**2))
+    mass = density * weight[:, None]
+    mass /= mass.sum()
+    kept = (tau**2 / (tau**2 + se[0] ** 2))[:, None]
+    means = kept * value[0] + (1 - kept) * mu[None, :]
+    mean = (mass * means).sum()
+    variance = (mass * (kept * se[0] ** 2 + (means - mean) ** 2)).sum()
+    assert found.shrunk[0] == pytest.approx(mean, abs=2e-3)
+    assert found.post_sd[0] == pytest.approx(np.sqrt(variance), rel=5e-3)
+
+
+@BOTH
+def test_the_interval_holds_its_share_and_scales(shrink):
+    rng = np.random.default_rng(1)
+    _, value, se = drawn_pool(rng, 30, 0.5, 0.3)
+    found = shrink(value, se)
+    np.testing.assert_allclose(mixture_cdf(found.posterior, found.post_low), 0.025, atol=1e-6)
+    np.testing.assert_allclose(mixture_cdf(found.posterior, found.post_high), 0.975, atol=1e-6)
+    larger = shrink(10 * value, 10 * se)
+    np.testing.assert_allclose(larger.shrunk, 10 * found.shrunk, rtol=1e-3, atol=1e-3)
+    assert larger.tau == pytest.approx(10 * found.tau, rel=1e-3)
+    turned = shrink(-value, se)
+    np.testing.assert_allclose(turned.shrunk, -found.shrunk, atol=1e-6)
+
+
+def test_a_shift_of_all_moves_all_posteriors_along():
+    """Absolute leans have a center of their own: nobody is pulled to zero."""
+    rng = np.random.default_rng(2)
+    _, value, se = drawn_pool(rng, 20, 0.4, 0.3)
+    found, moved = shrink_normal(value, se), shrink_normal(value + 3, se)
+    np.testing.assert_allclose(moved.shrunk, found.shrunk + 3, atol=1e-9)
+    assert moved.tau == pytest.approx(found.tau, abs=1e-6)
+
+
+def test_tau_is_covered_and_its_uncertainty_is_in_the_intervals():
+    """Six annotators whose errors are as large as the spread: plugging tau in covers too little, averaging does not."""
+    rng = np.random.default_rng(3)
+    tau_covered, covered, plugged = [], [], []
+    for _ in range(150):
+        truth, value, se = drawn_pool(rng, 6, 0.5, 0.5)
+        found = shrink_normal(value, se)
+        tau_covered.append(found.tau_low <= 0.5 <= found.tau_high)
+        covered.append((found.post_low <= truth) & (truth <= found.post_high))
+        kept = found.tau**2 / (found.tau**2 + se**2)
+        center = np.average(value, weights=1 / (found.tau**2 + se**2))
+        plugged.append(np.abs(kept * value + (1 - kept) * center - truth) <= 1.96 * np.sqrt(kept) * se)
+    assert np.mean(tau_covered) > 0.92
+    assert 0.93 < np.mean(covered) < 0.99
+    assert np.mean(plugged) < 0.80
+
+
+def test_equal_annotators_have_no_spread_and_one_common_value():
+    found = shrink_normal(np.full(30, 0.01), np.full(30, 0.5))
+    assert (found.tau, found.tau_low, found.reliability) == (0.0, 0.0, 0.0)
+    assert np.all(found.shrunk == pytest.approx(0.01))
+
+
+@BOTH
+def test_infinite_estimates_rest_on_their_bound_and_missing_ones_on_the_prior(shrink):
+    rng = np.random.default_rng(4)
+    _, value, se = drawn_pool(rng, 40, 0.8, 0.3)
+    value = np.append(value, [np.inf, np.inf, -np.inf, np.inf, np.nan])
+    se = np.append(se, np.full(5, np.nan))
+    bound = np.append(np.full(40, np.nan), [1.0, -1.0, -1.0, np.nan, np.nan])
+    found = shrink(value, se, bound=bound)
+    assert found.basis[40:].tolist() == ["bound", "bound", "bound", "prior", "prior"]
+    assert np.isfinite(found.shrunk).all() and np.isfinite(found.post_sd).all()
+    high_bound, low_bound, mirrored, no_bound, missing = found.shrunk[40:]
+    assert high_bound > 1.0 > low_bound > missing > mirrored
+    assert no_bound == missing
+    assert found.post_sd[44] > found.post_sd[40]
+
+
+def test_a_bound_says_what_its_likelihood_says():
+    """Twelve unanimous logistic votes, integrated exactly under the prior that the pool fixes."""
+    rng = np.random.default_rng(5)
+    value = stats.norm.ppf((np.arange(2000) + 0.5) / 2000) * 0.7
+    se = np.full(2000, 0.01)
+    grid = np.linspace(-6, 10, 20_001)
+    log_like = -12 * np.log1p(np.exp(-grid))
+    bound = grid[np.searchsorted(log_like, -1.9207)]
+    weight = stats.norm.pdf(grid, 0, 0.7) * np.exp(log_like)
+    mean = np.average(grid, weights=weight)
+    sd = np.sqrt(np.average((grid - mean) ** 2, weights=weight))
+    shuffled = rng.permutation(2000)
+    found = shrink_normal(
+        np.append(value[shuffled], np.inf), np.append(se, np.nan), bound=np.append(se * np.nan, bound)
+    )
+    assert found.shrunk[-1] == pytest.approx(mean, abs=0.15)
+    assert found.post_sd[-1] == pytest.approx(sd, abs=0.1)
+
+
+def test_too_few_to_shrink():
+    alone = shrink_normal([0.7, np.nan], [0.2, np.nan])
+    assert alone.shrunk[0] == pytest.approx(0.7)
+    assert alone.post_sd[0] == pytest.approx(0.2)
+    assert np.isnan(alone.tau) and (alone.tau_low, alone.tau_high) == (0.0, np.inf)
+    assert np.isnan(alone.reliability)
+    nobody = shrink_npmle([np.nan, np.inf], [np.nan, np.nan])
+    assert np.isnan(nobody.shrunk).all() and nobody.basis.tolist() == ["prior", "prior"]
+    assert len(shrink_normal([], []).shrunk) == 0
+
+
+def test_the_free_prior_keeps_planted_outliers_where_the_normal_pulls_them_in():
+    rng = np.random.default_rng(6)
+    value = np.append(0.05 * rng.normal(size=95), np.full(5, 2.0))
+    se = np.full(100, 0.3)
+    value = value + se * rng.normal(size=100)
+    free, normal = shrink_npmle(value, se), shrink_normal(value, se)
+    truth = np.append(np.zeros(95), np.full(5, 2.0))
+    assert np.mean((free.shrunk - truth) ** 2) < 0.7 * np.mean((normal.shrunk - truth) ** 2)
+    assert free.prior is not None and free.prior.weights.sum() == pytest.approx(1)
+    assert normal.prior is None
+
+
+def test_an_estimate_far_off_the_grid_still_has_a_posterior():
+    value = np.append(np.linspace(-0.5, 0.5, 30), 500.0)
+    found = shrink_npmle(value, np.append(np.full(30, 0.1), 1.0))
+    assert np.isfinite(found.shrunk).all()
+
+
+def test_wrong_input_is_named():
+    with pytest.raises(ValueError, match="annotator 1 has standard error 0.0"):
+        shrink_normal([0.1, 0.2], [0.3, 0.0])
+    with pytest.raises(ValueError, match="shapes"):
+        shrink_normal([0.1, 0.2], [0.3])
+
+
+def test_interval_of_tau_with_one_estimate():
+    assert spread_interval(np.array([1.0]), np.array([0.1]))[1:] == (0.0, np.inf)
