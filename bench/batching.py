@@ -25,6 +25,7 @@ VOTES_PER_COMPARISON = 4
 CASES: dict[str, dict[str, str | int]] = {
     "random": {"batching": "random", "batch_size": 32, "steps": 800},
     "grouped": {"batching": "grouped", "batch_size": 32, "steps": 800},
+    "grouped, 64": {"batching": "grouped", "batch_size": 64, "steps": 800},
     "comparisons, 200 steps": {"batching": "comparisons", "batch_size": 32, "steps": 200},
     "comparisons, 800 steps": {"batching": "comparisons", "batch_size": 32, "steps": 800},
 }
@@ -36,6 +37,7 @@ other settings are the demo's; three training seeds, means with 95 % t intervals
 
 - `random`, 32 judgments per step: the paper's way, and the comparison's yardstick.
 - `grouped`, 32 judgments per step: as many judgments on a quarter of the comparisons.
+- `grouped, 64`: twice as many judgments on half of the comparisons.
 - `comparisons`, 32 of them with all their 128 judgments: at 200 steps as many judgments as `random`, at 800 steps about
   as many forward passes.
 

@@ -1,0 +1,275 @@
+"""The conditional likelihood against enumeration, against statsmodels, and on planted leans."""
+
+from __future__ import annotations
+
+import warnings
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from badpo.estimation.comparison_blocks import sorted_blocks
+from badpo.estimation.conditional import fit_conditional
+from badpo.estimation.known_wins import KnownWins, winners
+
+
+def pool(n=400, m=12, q=1, votes=4, spread=0.5, quality=1.0, seed=0):
+    """Votes with planted leans: ((comparison, sign, annotator, delta, m), theta)."""
+    rng = np.random.default_rng(seed)
+    theta = 0.8 + spread * rng.normal(size=(m, q))
+    of = rng.choice([-1.0, 0.0, 1.0], p=[0.25, 0.5, 0.25], size=(n, q))
+    annotator = np.argsort(rng.random((n, m)), axis=1)[:, :votes].ravel()
+    comparison = np.repeat(np.arange(n), votes)
+    delta = of[comparison]
+    logit = (quality * rng.normal(size=n))[comparison] + (theta[annotator] * delta).sum(axis=1)
+    sign = np.where(rng.random(n * votes) < 1 / (1 + np.exp(-logit)), 1, -1)
+    return (comparison, sign, annotator, delta, m), theta
+
+
+def log_likelihood(theta, comparison, sign, annotator, delta) -> float:
+    """The definition: over all sets of winners of each comparison, one by one."""
+    total = 0.0
+    for c in np.unique(comparison):
+        mine = np.flatnonzero(comparison == c)
+        logits = (theta[annotator[mine]] * delta[mine]).sum(axis=1)
+        won = sign[mine] > 0
+        sets = [logits[list(chosen)].sum() for chosen in combinations(range(len(mine)), int(won.sum()))]
+        total += logits[won].sum() - np.log(np.exp(sets).sum())
+    return total
+
+
+@pytest.mark.parametrize(("size", "n_wins"), [(2, 1), (4, 1), (4, 2), (5, 4), (13, 6), (14, 1)])
+def test_moments_of_the_winners_are_those_of_the_enumeration(size, n_wins):
+    logits = np.random.default_rng(size).normal(size=(3, size)) * 2
+    found = winners(logits, n_wins)
+    for i, row in enumerate(logits):
+        sets = np.array(
+            [np.isin(range(size), chosen) for chosen in combinations(range(size), n_wins)], dtype=float
+        )
+        weight = np.exp(sets @ row)
+        share = weight / weight.sum()
+        assert found.log_total[i] == pytest.approx(np.log(weight.sum()), rel=1e-12)
+        np.testing.assert_allclose(found.chance[i], share @ sets, rtol=1e-10)
+        np.testing.assert_allclose(found.together[i], (sets * share[:, None]).T @ sets, rtol=1e-9, atol=1e-14)
+
+
+def test_winners_hold_at_logits_that_would_overflow():
+    found = winners(np.array([[800.0, 0.0, -800.0]]), 1)
+    np.testing.assert_allclose(found.chance, [[1.0, 0.0, 0.0]])
+    long = np.zeros((1, 20))
+    long[0, 3] = 900.0
+    assert winners(long, 10).chance[0, 3] == pytest.approx(1.0)
+    assert winners(long, 10).chance[0, 0] == pytest.approx(9 / 19)
+
+
+def test_derivatives_agree_with_finite_differences():
+    (comparison, sign, *_), _ = pool(n=30, votes=5, seed=4)
+    order, blocks = sorted_blocks(comparison)
+    model = KnownWins(blocks, sign[order].astype(float))
+    logits = np.random.default_rng(1).normal(size=len(order))
+    at = model.curvature(logits, model.start)
+    dense = at.information.toarray()
+    step = 1e-6
+    for j in range(0, len(order), 7):
+        moved = [logits.copy(), logits.copy()]
+        moved[0][j] += step
+        moved[1][j] -= step
+        up, down = (model.values(x, model.start).sum() for x in moved)
+        assert at.score[j] == pytest.approx((up - down) / (2 * step), abs=1e-6)
+        scores = [model.curvature(x, model.start).score for x in moved]
+        np.testing.assert_allclose(dense[j], (scores[1] - scores[0]) / (2 * step), atol=1e-6)
+
+
+def test_the_estimate_is_the_top_of_the_definition():
+    votes, _ = pool(n=60, m=5, seed=2)
+    comparison, sign, annotator, delta, m = votes
+    leans = fit_conditional(*votes)
+    top = log_likelihood(leans.deviation, *votes[:4])
+    assert leans.log_likelihood == pytest.approx(top)
+    for k in range(m):
+        for move in (-0.05, 0.05):
+            moved = leans.deviation.copy()
+            moved[k] += move
+            assert log_likelihood(moved, *votes[:4]) < top
+    assert leans.deviation.mean() == pytest.approx(0.0, abs=1e-12)
+    assert np.isnan(leans.level).all()
+
+
+@pytest.mark.parametrize("q", [1, 2])
+def test_the_score_of_statsmodels_is_zero_at_the_estimate(q):
+    from statsmodels.discrete.conditional_models import ConditionalLogit
+
+    votes, _ = pool(n=500, m=12, q=q, seed=3)
+    comparison, sign, annotator, delta, m = votes
+    design = np.zeros((len(sign), m * q))
+    for j in range(q):
+        design[np.arange(len(sign)), annotator * q + j] = delta[:, j]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it says that unanimous comparisons say nothing
+        peer = ConditionalLogit((sign > 0).astype(int), design, groups=comparison)
+    leans = fit_conditional(*votes)
+    assert np.abs(peer.score(leans.deviation.ravel())).max() < 1e-6
+    assert leans.gradient_norm < 1e-8
+
+
+def test_standard_errors_are_those_of_the_centred_estimate():
+    votes, _ = pool(n=300, m=6, seed=5)
+    leans = fit_conditional(*votes)
+    step, m = 1e-4, 6
+    hessian = np.zeros((m, m))
+    for i in range(m):
+        for j in range(m):
+            corners = []
+            for a, b in ((1, 1), (1, -1), (-1, 1), (-1, -1)):
+                theta = leans.deviation.copy()
+                theta[i] += a * step
+                theta[j] += b * step
+                corners.append(log_likelihood(theta, *votes[:4]))
+            hessian[i, j] = (corners[0] - corners[1] - corners[2] + corners[3]) / (4 * step**2)
+    center = np.eye(m) - 1 / m
+    expected = center @ np.linalg.pinv(-hessian, rcond=1e-4) @ center
+    np.testing.assert_allclose(leans.se.ravel(), np.sqrt(np.diag(expected)), rtol=1e-3)
+    np.testing.assert_allclose(leans.covariance, expected, atol=1e-3 * expected.max())
+
+
+def test_planted_leans_are_recovered_and_covered():
+    errors, slopes = [], []
+    for seed in range(8):
+        votes, theta = pool(n=3000, m=40, q=2, seed=seed)
+        leans = fit_conditional(*votes)
+        truth = theta - theta.mean(axis=0)
+        slopes.append((leans.deviation * truth).sum() / (truth**2).sum())
+        errors.append((leans.deviation - truth) / leans.se)
+    assert np.mean(slopes) == pytest.approx(1.0, abs=0.06)
+    assert np.mean(np.abs(errors) < 1.96) == pytest.approx(0.95, abs=0.03)
+
+
+def test_nothing_depends_on_quality_or_on_who_judged_what():
+    """Shifting the logits of a comparison changes which votes are cast, not their conditional likelihood."""
+    rng = np.random.default_rng(0)
+    m, n = 20, 6000
+    theta = 0.5 * rng.normal(size=(m, 1))
+    # two domains with opposite quality, and annotators who judge nearly always their own
+    domain = np.arange(n) % 2
+    own = np.where(domain[:, None] == (np.arange(m) % 2)[None, :], 0.9, 0.1)
+    annotator = np.argsort(-rng.gumbel(size=(n, m)) - np.log(own), axis=1)[:, :4].ravel()
+    comparison = np.repeat(np.arange(n), 4)
+    delta = rng.choice([-1.0, 1.0], size=(n, 1))[comparison]
+    quality = np.where(domain == 0, 1.5, -1.5)[comparison] * delta[:, 0]
+    logit = quality + theta[annotator, 0] * delta[:, 0]
+    sign = np.where(rng.random(4 * n) < 1 / (1 + np.exp(-logit)), 1, -1)
+    leans = fit_conditional(comparison, sign, annotator, delta, m)
+    truth = theta - theta.mean()
+    assert np.abs((leans.deviation - truth) / leans.se).max() < 4.5
+    assert np.corrcoef(leans.deviation.ravel(), truth.ravel())[0, 1] > 0.95
+
+
+def test_single_and_unanimous_votes_say_nothing():
+    votes, _ = pool(n=200, m=6, seed=7)
+    comparison, sign, annotator, delta, m = votes
+    base = fit_conditional(*votes)
+    more = [
+        np.array([900, 901, 901, 901]),
+        np.array([1, -1, -1, -1]),
+        np.array([0, 1, 2, 3]),
+        np.ones((4, 1)),
+    ]
+    added = fit_conditional(
+        *(np.concatenate([old, new]) for old, new in zip(votes[:4], more, strict=True)), m
+    )
+    np.testing.assert_allclose(added.deviation, base.deviation, atol=1e-9)
+    np.testing.assert_array_equal(added.n_informative, base.n_informative)
+
+
+def test_a_separated_annotator_is_infinite_with_a_bound_and_leaves_the_others_finite():
+    votes, _ = pool(n=400, m=8, seed=8)
+    comparison, sign, annotator, delta, m = votes
+    sign = sign.copy()
+    mine = (annotator == 0) & (delta[:, 0] != 0)
+    sign[mine] = np.sign(delta[mine, 0])
+    leans = fit_conditional(comparison, sign, annotator, delta, m)
+    assert leans.status[0, 0] == "separated_high"
+    assert leans.deviation[0, 0] == np.inf == leans.ci_high[0, 0]
+    assert 0 < leans.ci_low[0, 0] < 10
+    assert np.isfinite(leans.deviation[1:]).all()
+    assert (leans.status[1:] == "ok").all()
+    others = annotator != 0
+    without = fit_conditional(comparison[others], sign[others], annotator[others], delta[others], m)
+    np.testing.assert_allclose(leans.deviation[1:], without.deviation[1:], atol=0.35)
+
+
+def test_anchors_make_leans_absolute():
+    votes, theta = pool(n=6000, m=20, seed=9)
+    comparison, sign, annotator, delta, m = votes
+    gold = np.arange(m) < 6
+    rng = np.random.default_rng(1)
+    # gold annotators vote by quality alone
+    flat = theta * ~gold[:, None]
+    logit = rng.normal(size=6000)[comparison] + (flat[annotator] * delta).sum(axis=1)
+    sign = np.where(rng.random(len(logit)) < 1 / (1 + np.exp(-logit)), 1, -1)
+    leans = fit_conditional(comparison, sign, annotator, delta, m, anchored=gold)
+    assert leans.absolute.all()
+    assert (leans.status[gold] == "anchored").all()
+    errors = (leans.deviation[~gold] - theta[~gold]) / leans.se[~gold]
+    assert np.abs(errors).max() < 4
+    assert abs(leans.level[0] - theta[~gold].mean()) < 4 * leans.level_se[0]
+
+
+def test_an_attribute_that_varies_within_comparisons_has_a_level():
+    rng = np.random.default_rng(3)
+    n, m = 4000, 12
+    comparison, annotator = np.repeat(np.arange(n), 3), np.argsort(rng.random((n, m)), axis=1)[:, :3].ravel()
+    shown = rng.choice([-1.0, 1.0], size=3 * n)
+    theta = 0.4 + 0.3 * rng.normal(size=m)
+    logit = rng.normal(size=n)[comparison] + theta[annotator] * shown
+    sign = np.where(rng.random(3 * n) < 1 / (1 + np.exp(-logit)), 1, -1)
+    leans = fit_conditional(comparison, sign, annotator, shown[:, None], m)
+    assert leans.absolute.all()
+    assert abs(leans.level[0] - theta.mean()) < 4 * leans.level_se[0]
+    assert np.abs((leans.deviation[:, 0] - theta) / leans.se[:, 0]).max() < 4
+
+
+def test_groups_that_never_met_are_separate_components():
+    first, theta = pool(n=300, m=6, seed=10)
+    second, _ = pool(n=300, m=6, seed=11)
+    both = [
+        np.concatenate([first[0], second[0] + 1000]),
+        np.concatenate([first[1], second[1]]),
+        np.concatenate([first[2], second[2] + 6]),
+        np.concatenate([first[3], second[3]]),
+    ]
+    leans = fit_conditional(*both, 12)
+    assert len(set(leans.component[:, 0])) == 2
+    np.testing.assert_allclose(leans.deviation[:6], fit_conditional(*first).deviation, atol=1e-8)
+    np.testing.assert_allclose(leans.deviation[6:], fit_conditional(*second).deviation, atol=1e-8)
+
+
+def test_the_same_annotator_twice_on_a_comparison_is_counted_twice():
+    rng = np.random.default_rng(5)
+    comparison, annotator = np.repeat(np.arange(200), 3), np.tile([0, 0, 1], 200)
+    sign, delta = rng.choice([-1, 1], size=600), np.ones((600, 1))
+    leans = fit_conditional(comparison, sign, annotator, delta, 2)
+    top = log_likelihood(leans.deviation, comparison, sign, annotator, delta)
+    for move in (-0.01, 0.01):
+        assert log_likelihood(leans.deviation + [[move], [-move]], comparison, sign, annotator, delta) < top
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"sign": [1, 0]}, "sign of vote 1"),
+        ({"annotator": [0, 5]}, "between 0 and 1"),
+        ({"delta": [[1.0], [np.nan]]}, "not finite"),
+        ({"sign": [1]}, "one comparison, sign"),
+    ],
+)
+def test_bad_arrays_are_named(change, words):
+    votes = {"comparison": [0, 0], "sign": [1, -1], "annotator": [0, 1], "delta": [[1.0], [1.0]]} | change
+    with pytest.raises(ValueError, match=words):
+        fit_conditional(**votes, n_annotators=2)
+
+
+def test_no_votes_is_no_estimate():
+    leans = fit_conditional([], [], [], np.zeros((0, 1)), 3)
+    assert np.isnan(leans.deviation).all()
+    assert (leans.status == "no_cross").all()
