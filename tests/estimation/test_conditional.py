@@ -27,10 +27,12 @@ def pool(n=400, m=12, q=1, votes=4, spread=0.5, quality=1.0, seed=0):
 
 
 def log_likelihood(theta, comparison, sign, annotator, delta) -> float:
-    """The definition: over all sets of winners of each comparison, one by one."""
+    """The definition: over all sets of winners of each comparison on which leans tell, one by one."""
     total = 0.0
     for c in np.unique(comparison):
         mine = np.flatnonzero(comparison == c)
+        if not delta[mine].any():
+            continue
         logits = (theta[annotator[mine]] * delta[mine]).sum(axis=1)
         won = sign[mine] > 0
         sets = [logits[list(chosen)].sum() for chosen in combinations(range(len(mine)), int(won.sum()))]

@@ -74,14 +74,15 @@ def winners(logits: NDArray[np.float64], n_wins: int) -> Winners:
     members = np.zeros((comb(size, n_wins), size))
     for row, chosen in zip(members, combinations(range(size), n_wins), strict=True):
         row[list(chosen)] = 1.0
-    weight = logits @ members.T
-    highest = weight.max(axis=1, keepdims=True)
+    # one row per set of winners: sums over the few sets run along whole rows
+    weight = members @ logits.T
+    highest = weight.max(axis=0)
     np.exp(weight - highest, out=weight)
-    total = weight.sum(axis=1, keepdims=True)
+    total = weight.sum(axis=0)
     weight /= total
     pairs = (members[:, :, None] * members[:, None, :]).reshape(len(members), -1)
-    together = (weight @ pairs).reshape(-1, size, size)
-    return Winners((highest + np.log(total)).ravel(), weight @ members, together)
+    together = (pairs.T @ weight).T.reshape(-1, size, size)
+    return Winners(highest + np.log(total), (members.T @ weight).T, together)
 
 
 def _by_recursion(logits: NDArray[np.float64], n_wins: int) -> Winners:
@@ -156,17 +157,12 @@ class KnownWins:
             found[comparison] = won - winners(logits[stack.votes], stack.n_wins).log_total
         return found
 
-    def chances(self, logits: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Probability of every vote to be among the winners."""
-        chance = self._won.copy()
-        for stack in self._pieces():
-            chance[stack.votes] = winners(logits[stack.votes], stack.n_wins).chance
-        return chance
-
     def curvature(self, logits: NDArray[np.float64], extra: NDArray[np.float64]) -> Curvature:
         """Derivatives of the sum of the values: wins minus their expectation, and the covariance of the winners."""
         score = np.zeros(len(logits))
-        covariances = [np.zeros((len(votes), votes.shape[1], votes.shape[1])) for votes in self._blocks.stacks]
+        covariances = [
+            np.zeros((len(votes), votes.shape[1], votes.shape[1])) for votes in self._blocks.stacks
+        ]
         place = np.empty(len(self._blocks.starts), dtype=np.intp)
         for votes in self._blocks.stacks:
             place[self._blocks.comparison[votes[:, 0]]] = np.arange(len(votes))

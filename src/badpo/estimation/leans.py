@@ -51,6 +51,7 @@ class Leans:
     n_newton, n_cg : int
         Newton steps, and conjugate-gradient steps in all of them.
     log_likelihood : float
+        Of the comparisons with a vote that informs, at the estimate.
     u_scale : float or None
         Fitted scale of a given quality.
     quality_sd : float or None

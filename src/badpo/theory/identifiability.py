@@ -134,22 +134,25 @@ def informative_judgments(
     array([False, False,  True,  True, False, False])
     """
     comparison, annotator, delta, _ = _judgments(comparison, annotator, delta, None)
-    sign = np.asarray(sign)
-    _, comparison = np.unique(comparison, return_inverse=True)
-    contested = _varies_within(comparison, sign)
-    columns = [
-        contested & (x != 0) & (_varies_within(comparison, annotator) | _varies_within(comparison, x))
-        for x in delta.T
-    ]
+    comparison = _numbered(comparison)
+    contested, several = _varies_within(comparison, np.asarray(sign)), _varies_within(comparison, annotator)
+    columns = [contested & (x != 0) & (several | _varies_within(comparison, x)) for x in delta.T]
     return np.stack(columns, axis=1) if columns else np.zeros((len(comparison), 0), dtype=bool)
 
 
 def _varies_within(group: NDArray, values: NDArray) -> NDArray[np.bool_]:
-    low = np.full(group.max(initial=-1) + 1, np.inf)
-    high = np.full_like(low, -np.inf)
-    np.minimum.at(low, group, values)
-    np.maximum.at(high, group, values)
-    return (low < high)[group]
+    one = np.empty(group.max(initial=-1) + 1, dtype=values.dtype)
+    one[group] = values
+    differs = np.bincount(group, values != one[group], minlength=len(one)) > 0
+    return differs[group]
+
+
+def _numbered(labels: NDArray) -> NDArray[np.intp]:
+    """Labels numbered from 0 in their order; without sorting where they are small whole numbers already."""
+    if labels.dtype.kind in "iu" and len(labels) and labels.min() >= 0 and labels.max() < 4 * len(labels):
+        there = np.bincount(labels) > 0
+        return (np.cumsum(there) - 1)[labels]
+    return np.unique(labels, return_inverse=True)[1]
 
 
 # -- separation ----------------------------------------------------------------------------------------------
@@ -223,11 +226,25 @@ def jointly_separated(
     if delta.shape[1] < 2:
         return alone
     toward = np.asarray(sign)[:, None] * delta
-    order = np.argsort(annotator, kind="stable")
-    rows = np.split(toward[order], np.searchsorted(annotator[order], np.arange(1, len(alone))))
-    return np.array(
-        [done or _one_sided(votes) for done, votes in zip(alone, rows, strict=True)], dtype=np.bool_
-    )
+    found = alone.copy()
+    doubtful = ~alone & ~_answered_on_each(annotator, toward, len(alone))
+    rows = np.flatnonzero(doubtful[annotator])
+    rows = rows[np.argsort(annotator[rows], kind="stable")]
+    people, starts = np.unique(annotator[rows], return_index=True)
+    for k, start, end in zip(people, starts, [*starts[1:], len(rows)], strict=False):
+        found[k] = _one_sided(toward[rows[start:end]])
+    return found
+
+
+def _answered_on_each(annotator: NDArray, toward: NDArray, n_annotators: int) -> NDArray[np.bool_]:
+    """Annotators with votes on every attribute alone, one way and the other: no mix can explain them all."""
+    alone = (toward != 0).sum(axis=1) == 1
+    sides = [
+        np.bincount(annotator[alone & (side * column > 0)], minlength=n_annotators) > 0
+        for column in toward.T
+        for side in (1, -1)
+    ]
+    return np.logical_and.reduce(sides)
 
 
 def _one_sided(votes: NDArray[np.float64]) -> bool:
@@ -236,11 +253,13 @@ def _one_sided(votes: NDArray[np.float64]) -> bool:
         return False
     votes = votes / np.abs(votes).max(axis=1, keepdims=True)
     distinct = set(map(tuple, votes.tolist()))
-    if all(tuple(-x for x in vote) in distinct for vote in distinct):
+    votes = np.array(sorted(distinct))
+    answered = np.array([tuple(-x for x in vote) in distinct for vote in votes.tolist()])
+    # a mix must be neutral on votes that others answer; where these span all votes, it is neutral on all
+    if answered.any() and np.linalg.matrix_rank(votes[answered]) == np.linalg.matrix_rank(votes):
         return False
     from scipy.optimize import linprog  # slow to import, seldom needed
 
-    votes = np.array(sorted(distinct))
     best = linprog(-votes.sum(axis=0), A_ub=-votes, b_ub=np.zeros(len(votes)), bounds=(-1, 1), method="highs")
     return bool(-best.fun > 1e-7 * len(votes))
 

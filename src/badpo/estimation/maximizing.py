@@ -1,0 +1,252 @@
+r"""Newton's method for leans when the comparisons' quality has been dealt with: integrated, profiled or given.
+
+The log-likelihood depends on the leans through one logit per vote, :math:`x_j = \theta_{k_j} \cdot d_j`, and on at
+most a few numbers more (the spread or the scale of the quality). Votes of different comparisons do not meet, so the
+second derivative in x is block-diagonal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from scipy.linalg import LinAlgError, cho_factor, cho_solve
+from scipy.sparse.linalg import LinearOperator, cg
+
+LARGEST_DENSE = 3000
+STEPS = 100
+TOLERANCE = 1e-8
+
+
+@dataclass(frozen=True)
+class Curvature:
+    """Derivatives of a log-likelihood at one point.
+
+    Attributes
+    ----------
+    score : array of shape (n_votes,)
+        In the logits x.
+    information : sparse array of shape (n_votes, n_votes)
+        Minus the second derivative in x.
+    extra_score : array of shape (n_extra,)
+    extra_cross : array of shape (n_votes, n_extra)
+        Minus the mixed second derivative.
+    extra_information : array of shape (n_extra, n_extra)
+    """
+
+    score: NDArray[np.float64]
+    information: sparse.csr_array
+    extra_score: NDArray[np.float64]
+    extra_cross: NDArray[np.float64]
+    extra_information: NDArray[np.float64]
+
+
+class QualityModel(Protocol):
+    """What is assumed of the comparisons' quality; votes stand in the order of their blocks."""
+
+    @property
+    def start(self) -> NDArray[np.float64]:
+        """First value of the extra numbers."""
+        ...
+
+    def settle(self, logits: NDArray[np.float64], extra: NDArray[np.float64]) -> None:
+        """Place whatever the likelihood is computed with (quadrature nodes) for the neighborhood of a point."""
+        ...
+
+    def values(self, logits: NDArray[np.float64], extra: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Log-likelihood of each comparison."""
+        ...
+
+    def curvature(self, logits: NDArray[np.float64], extra: NDArray[np.float64]) -> Curvature:
+        """Derivatives of the sum of `values`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Maximum:
+    """The top of a log-likelihood.
+
+    Attributes
+    ----------
+    leans : array of shape (n_parameters,)
+    extra : array of shape (n_extra,)
+    value : float
+    gradient_norm : float
+        Largest entry of the gradient, extra numbers included.
+    n_newton, n_cg : int
+        Newton steps, and steps of conjugate gradients in all of them (0 where solved directly).
+    information : Information
+        Minus the second derivative at the top, of shape (n_parameters + n_extra, n_parameters + n_extra).
+    """
+
+    leans: NDArray[np.float64]
+    extra: NDArray[np.float64]
+    value: float
+    gradient_norm: float
+    n_newton: int
+    n_cg: int
+    information: Information
+
+
+@dataclass(frozen=True)
+class Information:
+    """Minus the second derivative in leans and extra numbers, multiplied out only where it is small."""
+
+    design: sparse.csr_array
+    at: Curvature
+
+    def times(self, leans: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The part in the leans, applied to some."""
+        return np.asarray(self.design.T @ (self.at.information @ (self.design @ leans)))
+
+    @cached_property
+    def diagonal(self) -> NDArray[np.float64]:
+        """Diagonal of the part in the leans, as if no annotator voted twice on a comparison."""
+        return np.asarray(self.design.power(2).T @ self.at.information.diagonal())
+
+    @cached_property
+    def among(self) -> NDArray[np.float64]:
+        """The part in the leans as a matrix."""
+        return np.asarray((self.design.T @ (self.at.information @ self.design)).toarray())
+
+    @cached_property
+    def across(self) -> NDArray[np.float64]:
+        """The part between leans and extra numbers."""
+        return np.asarray(self.design.T @ self.at.extra_cross)
+
+    def toarray(self) -> NDArray[np.float64]:
+        """All of it."""
+        return np.block([[self.among, self.across], [self.across.T, self.at.extra_information]])
+
+
+def maximize(model: QualityModel, design: sparse.csr_array, free: NDArray[np.float64]) -> Maximum:
+    r"""Maximise a log-likelihood over leans and extra numbers.
+
+    Parameters
+    ----------
+    model : QualityModel
+    design : sparse array of shape (n_votes, n_parameters)
+        Logits are ``design @ leans``.
+    free : array of shape (n_parameters, n_free)
+        Orthonormal directions in which the likelihood is flat; the leans are returned without them.
+
+    Returns
+    -------
+    Maximum
+        The largest gradient entry is below 1e-8 unless floating point or 100 steps came first; look at it.
+    """
+    leans, extra = np.zeros(design.shape[1]), model.start
+    model.settle(design @ leans, extra)
+    value, n_cg = float(model.values(design @ leans, extra).sum()), 0
+    for n_newton in range(STEPS + 1):
+        at = model.curvature(design @ leans, extra)
+        gradient = np.concatenate([design.T @ at.score, at.extra_score])
+        information = Information(design, at)
+        if np.abs(gradient).max(initial=0.0) < TOLERANCE or n_newton == STEPS:
+            break
+        step, used = _newton_step(information, gradient, free)
+        n_cg += used
+        leans, extra, moved = _climb(model, design, (leans, extra, value), step)
+        model.settle(design @ leans, extra)
+        value = float(model.values(design @ leans, extra).sum())
+        if not moved:
+            break
+    size = float(np.abs(gradient).max(initial=0.0))
+    return Maximum(leans - free @ (free.T @ leans), extra, value, size, n_newton, n_cg, information)
+
+
+def _newton_step(
+    information: Information, gradient: NDArray[np.float64], free: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], int]:
+    """The step, and the conjugate-gradient steps it took.
+
+    In the leans the likelihood is concave. In an extra number it need not be: far from the top its step goes uphill
+    by at most 1, and the leans follow it.
+    """
+    p = len(free)
+    across = information.across
+    solved, n_cg = _solve(information, np.column_stack([gradient[:p], across]), free)
+    bend = information.at.extra_information - across.T @ solved[:, 1:]
+    rest = gradient[p:] - across.T @ solved[:, 0]
+    extra = np.clip(rest / np.maximum(np.abs(np.diag(bend)), 1e-300), -1.0, 1.0)
+    return np.concatenate([solved[:, 0] - solved[:, 1:] @ extra, extra]), n_cg
+
+
+def _solve(
+    information: Information, sides: NDArray[np.float64], free: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], int]:
+    if len(free) <= LARGEST_DENSE:
+        return np.asarray(cho_solve(_factor(_filled(information.among, free)), sides)), 0
+    shape = (len(free), len(free))
+    scale = 1 / np.maximum(information.diagonal, 1e-10)
+    among = LinearOperator(shape, matvec=lambda v: information.times(v.ravel()))
+    precondition = LinearOperator(shape, matvec=lambda v: scale * v.ravel())
+    count = 0
+
+    def counted(_: NDArray) -> None:
+        nonlocal count
+        count += 1
+
+    steps = [cg(among, b, rtol=1e-6, maxiter=500, M=precondition, callback=counted)[0] for b in sides.T]
+    return np.column_stack(steps), count
+
+
+def _filled(information: NDArray[np.float64], free: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The information with its flat directions given the typical curvature, so that it can be inverted."""
+    level = max(float(np.mean(np.diag(information))), 1e-12) if len(information) else 1.0
+    filled = information.copy()
+    p = len(free)
+    filled[:p, :p] += level * free @ free.T
+    return filled
+
+
+def _factor(matrix: NDArray[np.float64]) -> tuple[NDArray[np.float64], bool]:
+    level = max(float(np.abs(np.diag(matrix)).max(initial=0.0)), 1e-12)
+    ridge = 0.0
+    while True:
+        try:
+            return cho_factor(matrix + ridge * np.eye(len(matrix)))
+        except LinAlgError:
+            ridge = max(10 * ridge, 1e-10 * level)
+
+
+def _climb(
+    model: QualityModel,
+    design: sparse.csr_array,
+    point: tuple[NDArray[np.float64], NDArray[np.float64], float],
+    step: NDArray[np.float64],
+) -> tuple[NDArray[np.float64], NDArray[np.float64], bool]:
+    """Halve the step until the likelihood does not fall."""
+    leans, extra, value = point
+    p = len(leans)
+    slack = 1e-12 * max(abs(value), 1.0)
+    for halvings in range(40):
+        share = 0.5**halvings
+        new_leans, new_extra = leans + share * step[:p], extra + share * step[p:]
+        if model.values(design @ new_leans, new_extra).sum() >= value - slack:
+            return new_leans, new_extra, True
+    return leans, extra, False
+
+
+def covariance_of_leans(maximum: Maximum, free: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Inverse information of the leans, the extra numbers estimated along with them, on the identified directions.
+
+    Parameters
+    ----------
+    maximum : Maximum
+    free : array of shape (n_parameters, n_free)
+        As in `maximize`.
+
+    Returns
+    -------
+    array of shape (n_parameters, n_parameters)
+    """
+    p = len(maximum.leans)
+    filled = _filled(maximum.information.toarray(), free)
+    inverse = np.asarray(cho_solve(_factor(filled), np.eye(len(filled))))[:p, :p]
+    projector = np.eye(p) - free @ free.T
+    return projector @ inverse @ projector

@@ -1,0 +1,331 @@
+r"""Empirical Bayes: every annotator's deviation, pulled toward the pool by as much as its votes leave open.
+
+The estimates are read as :math:`\hat d_k \sim N(d_k, s_k^2)` with the true deviations drawn from a prior that the
+estimates themselves reveal: a normal one, or any distribution at all. An annotator with few votes is pulled far, one
+with many hardly. Where the estimate is infinite (every informative vote went one way) the one-sided bound stands for
+the votes; where there is no estimate at all the posterior is the prior, and ``basis`` says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from badpo.estimation.mixtures import Mixture, mixture_mean, mixture_quantile, mixture_sd
+from badpo.estimation.spread import DROP, fit_spread, spread_interval, spread_posterior, typical_se
+
+GRID_POINTS = 200
+NPMLE_STEPS = 3000
+NPMLE_GAP = 1e-3
+SITE_ROUNDS = 20
+
+
+@dataclass(frozen=True)
+class Prior:
+    """A prior of deviations: masses on a grid, each spread by a normal kernel.
+
+    Attributes
+    ----------
+    grid : array of shape (n_points,)
+        Deviations, log-odds, increasing.
+    weights : array of shape (n_points,)
+        Their masses, summing to 1.
+    kernel : float
+        Standard deviation of the kernel, log-odds.
+    """
+
+    grid: NDArray[np.float64]
+    weights: NDArray[np.float64]
+    kernel: float
+
+
+@dataclass(frozen=True)
+class Shrunk:
+    """What is believed of every annotator after seeing the whole pool. All in log-odds.
+
+    Attributes
+    ----------
+    shrunk, post_sd : array of shape (m,)
+        Posterior mean and standard deviation of the deviation; NaN only when no annotator has an estimate.
+    post_low, post_high : array of shape (m,)
+        Central posterior interval.
+    basis : object array of shape (m,)
+        What the posterior rests on besides the pool: ``estimate``, ``bound`` (an infinite estimate with its one-sided
+        bound) or ``prior`` (nothing: the posterior is the prior).
+    tau, tau_low, tau_high : float
+        Standard deviation of the true leans over annotators and its 95 % interval. With fewer than two estimates
+        tau is NaN and the interval is (0, inf): one annotator says nothing about a spread.
+    reliability : float
+        Mean over the annotators with an estimate or a bound of tau^2 / (tau^2 + se^2): the share of the estimates'
+        spread that is real, 0 to 1; NaN where tau is.
+    posterior : Mixture
+        The posterior itself.
+    prior : Prior or None
+        The fitted masses, where the prior was left free; None for the normal.
+    """
+
+    shrunk: NDArray[np.float64]
+    post_sd: NDArray[np.float64]
+    post_low: NDArray[np.float64]
+    post_high: NDArray[np.float64]
+    basis: NDArray[np.object_]
+    tau: float
+    tau_low: float
+    tau_high: float
+    reliability: float
+    posterior: Mixture
+    prior: Prior | None = None
+
+
+@dataclass(frozen=True)
+class _Estimates:
+    """Estimates as normal observations; ``usable`` marks those that say anything."""
+
+    value: NDArray[np.float64]
+    se: NDArray[np.float64]
+    usable: NDArray[np.bool_]
+
+    @property
+    def known(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        return self.value[self.usable], self.se[self.usable]
+
+
+def shrink_normal(
+    deviation: ArrayLike, se: ArrayLike, level: float = 0.95, *, bound: ArrayLike | None = None
+) -> Shrunk:
+    r"""Shrink deviations under a normal prior whose spread tau is fitted and whose uncertainty is carried along.
+
+    .. math:: \hat d_k \sim N(d_k, s_k^2), \qquad d_k \sim N(\mu, \tau^2)
+
+    The estimate of tau maximises the restricted likelihood (mu integrated out under a flat prior), and its interval
+    is where that likelihood falls by less than 1.92 from the top. The posterior of d_k does not plug that estimate
+    in: it is averaged over tau as `badpo.estimation.spread.spread_posterior` weighs it. With few votes or annotators
+    the posterior intervals are therefore wider than plain empirical Bayes.
+
+    Parameters
+    ----------
+    deviation : array of shape (m,)
+        Estimates; NaN for no information, +inf or -inf where every informative vote went one way.
+    se : array of shape (m,)
+        Standard errors; read only where the estimate is finite.
+    level : float
+        Posterior probability of the interval.
+    bound : array of shape (m,) or None
+        The finite end of the one-sided 95 % interval of an infinite estimate. It stands for a likelihood that rises
+        toward the estimate's side and has lost 1.92 at the bound, :math:`-1.92\, e^{-|d - \text{bound}|}` on the
+        rising side: the form of logistic votes with attribute differences of about one. Without a bound an infinite
+        estimate counts as none.
+
+    Returns
+    -------
+    Shrunk
+
+    Examples
+    --------
+    A well-measured annotator keeps most of their deviation, a badly measured one of the same size little:
+
+    >>> found = shrink_normal([1.0, 1.0, -0.9, -0.6, 0.5, -1.0], [0.1, 2.0, 0.1, 0.1, 0.1, 0.1])
+    >>> [bool(found.shrunk[k] > 0.5) for k in (0, 1)]
+    [True, False]
+
+    >>> found = shrink_normal([0.5, -0.5, np.inf, np.nan], [0.2, 0.2, np.nan, np.nan], bound=[0, 0, -0.1, 0])
+    >>> found.basis.tolist(), bool(found.shrunk[2] > 0)
+    (['estimate', 'estimate', 'bound', 'prior'], True)
+    """
+    estimates, basis = _observed(deviation, se, bound)
+    value, error = estimates.known
+    tau, low, high = spread_interval(value, error)
+    posterior = _normal_posterior(estimates)
+    return summarize_posterior(posterior, basis, (tau, low, high), error, level, None)
+
+
+def summarize_posterior(
+    posterior: Mixture,
+    basis: NDArray[np.object_],
+    tau: tuple[float, float, float],
+    se: NDArray[np.float64],
+    level: float,
+    prior: Prior | None,
+) -> Shrunk:
+    reliability = float(np.mean(tau[0] ** 2 / (tau[0] ** 2 + se**2))) if len(se) else np.nan
+    return Shrunk(
+        shrunk=mixture_mean(posterior),
+        post_sd=mixture_sd(posterior),
+        post_low=mixture_quantile(posterior, 0.5 - level / 2),
+        post_high=mixture_quantile(posterior, 0.5 + level / 2),
+        basis=basis,
+        tau=tau[0],
+        tau_low=tau[1],
+        tau_high=tau[2],
+        reliability=reliability,
+        posterior=posterior,
+        prior=prior,
+    )
+
+
+def _checked(
+    deviation: ArrayLike, se: ArrayLike, bound: ArrayLike | None
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    value, error = np.asarray(deviation, dtype=np.float64), np.asarray(se, dtype=np.float64)
+    ends = np.full(value.shape, np.nan) if bound is None else np.asarray(bound, dtype=np.float64)
+    if value.ndim != 1 or value.shape != error.shape or value.shape != ends.shape:
+        raise ValueError(
+            f"one estimate, standard error and bound per annotator are needed; got shapes {value.shape}, "
+            f"{error.shape} and {ends.shape}"
+        )
+    finite = np.isfinite(value)
+    if not np.all(error[finite] > 0):
+        worst = int(np.flatnonzero(finite & ~(error > 0))[0])
+        raise ValueError(
+            f"the estimate of annotator {worst} has standard error {error[worst]}; a finite estimate needs a "
+            "positive one, and an annotator without information an estimate of NaN"
+        )
+    return value, error, ends
+
+
+def _observed(
+    deviation: ArrayLike, se: ArrayLike, bound: ArrayLike | None
+) -> tuple[_Estimates, NDArray[np.object_]]:
+    """Finite estimates as they are, infinite ones as the normal observation that their bound amounts to."""
+    value, error, ends = _checked(deviation, se, bound)
+    finite = np.isfinite(value)
+    rising = np.isinf(value) & np.isfinite(ends)
+    basis = np.where(finite, "estimate", np.where(rising, "bound", "prior")).astype(object)
+    if not rising.any() or finite.sum() < 2:
+        return _Estimates(value, error, finite), basis
+    side = np.sign(value[rising])
+    value, error = value.copy(), error.copy()
+    known = finite.copy()
+    tau = mu = np.nan
+    for _ in range(SITE_ROUNDS):
+        before = tau, mu
+        tau, mu = fit_spread(value[known], error[known])
+        if np.allclose(before, (tau, mu), rtol=1e-4, atol=1e-6):
+            break
+        value[rising], error[rising] = _sites(
+            side, ends[rising], mu, max(tau, 0.05 * typical_se(error[finite]))
+        )
+        known = finite | rising
+    return _Estimates(value, error, known), basis
+
+
+def _sites(
+    side: NDArray[np.float64], bound: NDArray[np.float64], mu: float, tau: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Value and se of the normal observation that moves N(mu, tau^2) as a bound's likelihood does.
+
+    One step of expectation propagation: the posterior under the rising likelihood is matched in mean and variance,
+    and the prior divided out. The likelihood is log-concave, so the variance shrinks and the quotient exists.
+    """
+    nodes, weights = np.polynomial.hermite_e.hermegauss(40)
+    lean = mu + tau * nodes
+    log_like = -DROP * np.exp(np.minimum(-side[:, None] * (lean - bound[:, None]), 50.0))
+    log_like -= log_like.max(axis=1, keepdims=True)
+    mass = weights * np.exp(log_like)
+    mass /= mass.sum(axis=1, keepdims=True)
+    mean = mass @ lean
+    variance = (mass * (lean - mean[:, None]) ** 2).sum(axis=1)
+    precision = np.maximum(1 / variance - 1 / tau**2, 1e-6 / tau**2)
+    return (mean / variance - mu / tau**2) / precision, 1 / np.sqrt(precision)
+
+
+def _normal_posterior(estimates: _Estimates) -> Mixture:
+    r"""Given tau, d_k is normal with mean :math:`B_k \hat d_k + (1 - B_k) \hat\mu`; averaged over tau."""
+    value, se = estimates.known
+    m = len(estimates.value)
+    if not len(value):
+        nothing = np.full((m, 1), np.nan)
+        return Mixture(nothing, nothing, np.ones((m, 1)))
+    taus, masses = spread_posterior(value, se)
+    weight = 1 / (taus[None, :] ** 2 + se[:, None] ** 2)
+    total = weight.sum(axis=0)
+    center = (weight * value[:, None]).sum(axis=0) / total
+    means, variances = np.tile(center, (m, 1)), np.tile(taus**2 + 1 / total, (m, 1))
+    kept = taus**2 * weight
+    means[estimates.usable] = kept * value[:, None] + (1 - kept) * center
+    variances[estimates.usable] = kept * se[:, None] ** 2 + (1 - kept) ** 2 / total
+    return Mixture(means, np.sqrt(variances), np.broadcast_to(masses, (m, len(taus))))
+
+
+def shrink_npmle(
+    deviation: ArrayLike, se: ArrayLike, level: float = 0.95, *, bound: ArrayLike | None = None
+) -> Shrunk:
+    r"""Shrink deviations under the prior, of whatever shape, that makes the estimates most likely.
+
+    .. math:: \hat G = \arg\max_G \sum_k \log \int \varphi(\hat d_k;\, t,\, s_k^2 + h^2)\, dG(t),
+        \qquad h = \hat\tau\, m^{-1/5}
+
+    over masses on a grid, by the EM iteration of Kiefer and Wolfowitz's estimator, until no point of the grid could
+    gain more than a thousandth. Two camps, or a few annotators far from a tight crowd, are kept apart where a normal
+    prior would blur them. The plain estimator (h = 0) is a handful of point masses, whose posterior intervals covered
+    half to three quarters of the truth in pools of 12 and 60; the masses are therefore spread by a kernel that narrows
+    as the pool grows. What remains uncertain about the prior is not carried along: **with fewer than about a hundred
+    annotators, or errors larger than tau, take intervals from** :func:`shrink_normal`.
+
+    Parameters
+    ----------
+    deviation, se, level, bound
+        As in :func:`shrink_normal`.
+
+    Returns
+    -------
+    Shrunk
+        ``tau`` is the standard deviation of the fitted prior, the kernel included; its interval is the one of the
+        normal fit. With fewer than two estimates the normal fit itself.
+
+    References
+    ----------
+    Kiefer and Wolfowitz (1956); Laird (1978).
+
+    Examples
+    --------
+    Two camps stay two camps, and somebody in between is drawn to the nearer one:
+
+    >>> camps = np.repeat([-1.0, 1.0], 20)
+    >>> found = shrink_npmle(np.append(camps, 0.4), np.full(41, 0.3))
+    >>> bool(found.shrunk[40] > shrink_normal(np.append(camps, 0.4), np.full(41, 0.3)).shrunk[40])
+    True
+    """
+    estimates, basis = _observed(deviation, se, bound)
+    value, error = estimates.known
+    if len(value) < 2:
+        return shrink_normal(deviation, se, level, bound=bound)
+    normal_tau, low, high = spread_interval(value, error)
+    kernel = normal_tau * len(value) ** -0.2
+    grid = _support(value, error)
+    spread = error[:, None] ** 2 + kernel**2
+    log_likelihood = -((value[:, None] - grid) ** 2) / (2 * spread)
+    likelihood = np.exp(log_likelihood - log_likelihood.max(axis=1, keepdims=True))
+    weights = _masses(likelihood)
+    tau = float(np.sqrt(weights @ (grid - weights @ grid) ** 2 + kernel**2))
+    m = len(estimates.value)
+    means, sds, masses = np.tile(grid, (m, 1)), np.full((m, len(grid)), kernel), np.tile(weights, (m, 1))
+    kept = kernel**2 / spread
+    means[estimates.usable] = kept * value[:, None] + (1 - kept) * grid
+    sds[estimates.usable] = np.sqrt(kept) * error[:, None]
+    joint = likelihood * weights
+    masses[estimates.usable] = joint / joint.sum(axis=1, keepdims=True)
+    posterior = Mixture(means, sds, masses)
+    return summarize_posterior(posterior, basis, (tau, low, high), error, level, Prior(grid, weights, kernel))
+
+
+def _support(value: NDArray[np.float64], se: NDArray[np.float64]) -> NDArray[np.float64]:
+    """A grid over the estimates. Those with a far larger error than most would only make it coarse."""
+    trusted = value[se <= 3 * np.median(se)]
+    center, reach = np.median(trusted), np.ptp(trusted)
+    return np.linspace(
+        max(value.min(), center - reach) - 1e-9, min(value.max(), center + reach) + 1e-9, GRID_POINTS
+    )
+
+
+def _masses(likelihood: NDArray[np.float64]) -> NDArray[np.float64]:
+    """EM for the masses of a mixture with known components."""
+    weights = np.full(likelihood.shape[1], 1 / likelihood.shape[1])
+    for _ in range(NPMLE_STEPS):
+        gain = (1 / (likelihood @ weights)) @ likelihood / len(likelihood)
+        if gain.max() <= 1 + NPMLE_GAP:
+            break
+        weights = weights * gain
+    return weights / weights.sum()
