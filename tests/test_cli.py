@@ -26,6 +26,8 @@ EXAMPLE = ROOT / "examples" / "votes.csv"
 COMMANDS = (
     (),
     ("demo",),
+    ("import",),
+    ("forget",),
     ("check",),
     ("attributes",),
     ("attributes", "list"),

@@ -1,18 +1,14 @@
 """The command line: each command parses, calls one function and prints.
 
 Everything heavy is imported inside the commands, so that ``--help`` answers at once and `check` loads no
-torch. Exit codes: 0 ok, 1 failed, 2 usage or recipe, 3 data.
+torch. Commands with much to say live in the modules beside this one; `badpo.cli_errors` has the exit codes.
 """
 
 from __future__ import annotations
 
-import errno
-import functools
 import logging
 import os
 import sys
-import traceback
-from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
@@ -21,36 +17,12 @@ from typing import Annotated
 import typer
 
 from badpo import __version__
+from badpo.cli_data import forget, import_votes
+from badpo.cli_errors import EXIT_DATA, reporting_errors
+from badpo.cli_options import AsJson, AttributeOption, ColumnOption, Debug, WinnerOption, read_judgments
 from badpo.cli_parsing import parsed_attribute, parsed_flags, parsed_pairs, parsed_seeds, parsed_sweep
 from badpo.cli_printing import as_lines, as_table, as_text, print_json, terminal_progress
 
-EXIT_FAILED, EXIT_USAGE, EXIT_DATA = 1, 2, 3
-TRAIN_PACKAGES = ("torch", "transformers", "accelerate", "peft", "trl", "safetensors", "datasets")
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
-AttributeOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--attribute",
-        metavar="NAME[:KEY=VALUE,...]",
-        help="Declare an attribute, such as length:ratio=1.5; repeatable.",
-    ),
-]
-ColumnOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--column", metavar="OURS=YOURS", help="Name a column, such as annotator=worker_id; repeatable."
-    ),
-]
-WinnerOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--winner",
-        metavar="YOURS=a|b|tie",
-        help="What a label in your table means, such as model_a=a; repeatable.",
-    ),
-]
 RunsArgument = Annotated[
     list[Path], typer.Argument(metavar="RUN...", help="Run folders, or a folder of run folders.")
 ]
@@ -71,6 +43,8 @@ corpus_app = typer.Typer(
 )
 app.add_typer(attributes_app, name="attributes")
 app.add_typer(corpus_app, name="corpus")
+app.command("import")(import_votes)
+app.command()(forget)
 
 
 def main() -> None:
@@ -98,57 +72,8 @@ def _root(
         os.environ.setdefault("TQDM_DISABLE", "1")
 
 
-def _reporting_errors(command: Callable) -> Callable:
-    """Wrap a command: an error is one message and an exit code, and a traceback only with ``--debug``."""
-
-    @functools.wraps(command)
-    def wrapped(*args, **kwargs):
-        try:
-            return command(*args, **kwargs)
-        except typer.Exit:
-            raise
-        except Exception as error:
-            if kwargs.get("debug"):
-                traceback.print_exc()
-            code, problems = _verdict(error)
-            if kwargs.get("as_json"):
-                print_json({"error": "\n".join(problems), "exit_code": code})
-            else:
-                print("\n".join(problems), file=sys.stderr)
-            raise typer.Exit(code) from error
-
-    return wrapped
-
-
-def _verdict(error: Exception) -> tuple[int, list[str]]:
-    from badpo.data.problems import ConfigError, DataError
-
-    if isinstance(error, DataError):
-        return EXIT_DATA, [str(error)]
-    if isinstance(error, ConfigError):
-        return EXIT_USAGE, str(error).splitlines()
-    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in TRAIN_PACKAGES:
-        return EXIT_USAGE, [f'this needs {error.name}, which is not installed: pip install "ba-dpo[train]"']
-    if type(error).__name__ == "OutOfMemoryError":
-        return EXIT_FAILED, [
-            "E180 out of memory on the device",
-            "try in this order: a smaller per_device_train_batch_size with more gradient_accumulation_steps; "
-            "gradient_checkpointing: true; use_peft: true",
-        ]
-    if isinstance(error, OSError) and error.strerror:
-        name = f": {error.filename}" if error.filename else ""
-        remedy = ["free some space and try again; train continues with --resume"] * (
-            error.errno == errno.ENOSPC
-        )
-        return EXIT_FAILED, [f"{error.strerror}{name}", *remedy]
-    return EXIT_FAILED, [
-        f"{type(error).__name__}: {error}",
-        "run the command again with --debug to see where",
-    ]
-
-
 @app.command()
-@_reporting_errors
+@reporting_errors
 def demo(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the runs and the report.")] = Path(
         "runs/demo"
@@ -191,7 +116,7 @@ def demo(
 
 
 @app.command()
-@_reporting_errors
+@reporting_errors
 def check(
     data: Annotated[Path, typer.Argument(help="Judgments: CSV, parquet, JSON or JSON lines.")],
     attribute: AttributeOption = None,
@@ -215,7 +140,7 @@ def check(
     """Everything wrong with a table of judgments, at once. Exit code 3 when something must be mended."""
     if not as_json:
         print(f"reading {data}", flush=True)
-    judgments = _read(
+    judgments = read_judgments(
         data,
         attribute,
         column,
@@ -251,7 +176,7 @@ def check(
 
 
 @attributes_app.command("list")
-@_reporting_errors
+@reporting_errors
 def attributes_list(as_json: AsJson = False, debug: Debug = False) -> None:
     """The built-in attributes, their scope and their parameters."""
     from badpo.data.attribute_trial import describe_attributes
@@ -264,7 +189,7 @@ def attributes_list(as_json: AsJson = False, debug: Debug = False) -> None:
 
 
 @attributes_app.command("test")
-@_reporting_errors
+@reporting_errors
 def attributes_test(
     data: Annotated[Path, typer.Argument(help="Judgments: CSV, parquet, JSON or JSON lines.")],
     attribute: AttributeOption = None,
@@ -284,7 +209,7 @@ def attributes_test(
     from badpo.data.attribute_trial import attribute_trials
 
     configs = [parsed_attribute(text) for text in attribute or []]
-    judgments = _read(data, None, column, winners=parsed_pairs(winner, "--winner"))
+    judgments = read_judgments(data, None, column, winners=parsed_pairs(winner, "--winner"))
     trials = attribute_trials(judgments, configs, sweep=parsed_sweep(sweep), n_examples=examples)
     if as_json:
         print_json(trials)
@@ -307,7 +232,7 @@ def attributes_test(
 
 
 @corpus_app.command("signed")
-@_reporting_errors
+@reporting_errors
 def corpus_signed(
     out: Annotated[
         Path, typer.Option("--out", "-o", help="Folder for judgments.parquet and planted.parquet.")
@@ -337,7 +262,7 @@ def corpus_signed(
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
-@_reporting_errors
+@reporting_errors
 def train(
     ctx: typer.Context,
     config: Annotated[Path | None, typer.Option(help="A recipe in YAML; a trl dpo file works too.")] = None,
@@ -383,7 +308,7 @@ def train(
 
 
 @app.command()
-@_reporting_errors
+@reporting_errors
 def evaluate(runs: RunsArgument, as_json: AsJson = False, debug: Debug = False) -> None:
     """Measure trained runs on their held-out judgments and write readouts.json into each."""
     from badpo.experiments.evaluate import evaluate_run
@@ -398,7 +323,7 @@ def evaluate(runs: RunsArgument, as_json: AsJson = False, debug: Debug = False) 
 
 
 @app.command()
-@_reporting_errors
+@reporting_errors
 def report(
     runs: RunsArgument,
     out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.")] = Path("report.html"),
@@ -413,11 +338,3 @@ def report(
         print_json({"report": str(out)})
     else:
         print(out)
-
-
-def _read(data: Path, attribute: Sequence[str] | None, column: Sequence[str] | None, **options):
-    from badpo.data.attributes import attribute_from_config
-    from badpo.data.judgments import Judgments
-
-    attributes = [attribute_from_config(parsed_attribute(text)) for text in attribute or []]
-    return Judgments.read(data, columns=parsed_pairs(column, "--column"), attributes=attributes, **options)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import io
 import json
 import stat
 import subprocess
@@ -12,6 +14,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from safetensors.numpy import load_file, save
 
 from badpo.data.forgetting import erase, find_people, find_traces
@@ -97,7 +101,7 @@ def forget(*annotators: str, **where) -> list:
 def test_a_table_loses_the_rows_and_the_counts(judgments, name):
     tom = pseudonyms(["7"])[0]
     (trace,) = forget(name or tom, data=[judgments])
-    assert trace.what == "2 judgments and the count of 1 left out at import"
+    assert trace.what == "2 judgments, and the count of 1 left out at import"
     left = Judgments.read(judgments)
     assert tom not in set(left.annotators["pseudonym"])
     assert (left.n_votes, left.n_annotators, left.dropped["n"].sum()) == (4, 2, 2)
@@ -112,6 +116,28 @@ def test_a_csv_keeps_every_other_byte(tmp_path):
     (trace,) = forget("ann-1", data=[path])
     assert trace.what == "2 judgments"
     assert path.read_bytes() == b"\xef\xbb\xbf" + HEADER.encode() + b"How?,b,c,b,ann-2\n"
+
+
+CELL = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=8)
+
+
+@given(
+    rows=st.lists(
+        st.tuples(CELL, CELL, st.sampled_from(["ann-1", "ann-2", "ann-3"])), min_size=1, max_size=8
+    ),
+    end=st.sampled_from(["\n", "\r\n"]),
+)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_csv_ends_as_if_they_had_never_voted(rows, end, tmp_path):
+    def written(some) -> bytes:
+        out = io.StringIO(newline="")
+        csv.writer(out, lineterminator=end, quoting=csv.QUOTE_ALL).writerows([("x", "y", "annotator"), *some])
+        return out.getvalue().encode()
+
+    path = tmp_path / "votes.csv"
+    path.write_bytes(written(rows))
+    forget("ann-1", data=[path])
+    assert path.read_bytes() == written([row for row in rows if row[2] != "ann-1"])
 
 
 def test_a_csv_with_other_line_ends(tmp_path):
@@ -204,7 +230,7 @@ def test_the_mapping_knows_people_without_the_key_and_loses_them(judgments, monk
     monkeypatch.delenv("BADPO_PSEUDONYM_KEY")
     traces = forget("7", data=[judgments], mapping=who)
     assert [trace.what for trace in traces] == [
-        "2 judgments and the count of 1 left out at import",
+        "2 judgments, and the count of 1 left out at import",
         "1 entry",
     ]
     assert sorted(json.loads(who.read_text()).values()) == ["3", "9"]

@@ -563,3 +563,14 @@ def test_the_order_of_rows_does_not_matter(rows, seed):
         assert (one.n_cross, one.carrier_wins) == (other.n_cross, other.carrier_wins)
     held_out = [set(judgments.split(0.5)[1].comparisons["comparison_id"]) for judgments in (straight, mixed)]
     assert held_out[0] == held_out[1]
+
+
+def test_the_models_go_along_where_every_row_has_them():
+    rows = [
+        vote("a", "x", model_a="m1", model_b="m2"),
+        turned(vote("a", "y")) | {"model_a": "m2", "model_b": "m1"},
+    ]
+    judgments = Judgments.read(rows)
+    assert judgments.comparisons[["model_a", "model_b"]].to_numpy().tolist() == [["m1", "m2"]]
+    rows[1]["model_a"] = None
+    assert "model_a" not in Judgments.read(rows).votes

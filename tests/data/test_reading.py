@@ -224,3 +224,15 @@ def test_a_table_keeps_what_an_earlier_import_left_out(tmp_path):
     (finding,) = again.findings
     assert (finding.code, finding.count) == ("N119", 1)
     assert "12.5%" in finding.what
+
+
+@pytest.mark.parametrize(
+    ("column", "code"),
+    [("winner", "E107"), ("shown_first", "E109"), ("annotator", "E112"), ("annotator_class", "E112")],
+)
+def test_a_list_where_a_label_belongs_is_told(column, code):
+    row = {"prompt": "Why?", "response_a": "So.", "response_b": "No.", "winner": "a", "annotator": "1"}
+    rows = [row, row | {"annotator": "2", "annotator_class": "x", "shown_first": "a", column: ["b"]}]
+    with pytest.raises(DataError) as caught:
+        Judgments.read(rows)
+    assert any(p.code == code and f"{column}: a cell is a list" in p.what for p in caught.value.problems)

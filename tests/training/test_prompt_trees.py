@@ -13,7 +13,9 @@ from badpo.training.prompt_trees import plan_stars, response_stars
 from tests import tiny
 
 ids = st.lists(st.integers(5, 9), min_size=1, max_size=6).map(np.array)
-responses = st.lists(st.tuples(st.sampled_from([np.array([5]), np.array([6, 7])]), ids), min_size=1, max_size=9)
+responses = st.lists(
+    st.tuples(st.sampled_from([np.array([5]), np.array([6, 7])]), ids), min_size=1, max_size=9
+)
 
 
 def pair(prompt: list[int], response: list[int]) -> tuple[np.ndarray, np.ndarray]:

@@ -14,6 +14,7 @@ from badpo.data.importers.columns import KNOWN, Layout, side_pairs
 from badpo.data.problems import did_you_mean
 from badpo.data.row_problems import RowProblems
 
+MODELS = ("model_a", "model_b")
 VOTE_COLUMNS = ("comparison", "sign", "annotator", "weight", "row", "shown_first")
 
 
@@ -45,8 +46,9 @@ def carried_columns(
 ) -> Carried:
     """Which columns go along.
 
-    Number columns that name both sides (``score_a`` and ``score_b``) always do. Others stay behind unless they are
-    in ``keep``, since a free column may say who an annotator is.
+    Number columns that name both sides (``score_a`` and ``score_b``) always do, and so do ``model_a`` and ``model_b``
+    where every row has them: they name who wrote the responses. Others stay behind unless they are in ``keep``, since
+    a free column may say who an annotator is.
 
     Parameters
     ----------
@@ -72,6 +74,9 @@ def carried_columns(
             what = f'keep: "{name}" {fault}.{did_you_mean(name, free)}'
             rows.note("E103", "error", what, f"free columns: {', '.join(free)}")
         else:
+            columns.setdefault(name, frame[name].to_numpy(dtype=object))
+    if set(MODELS) <= set(free) and not any(_fault(frame[name]) for name in MODELS):
+        for name in MODELS if frame[list(MODELS)].notna().all(axis=None) else ():
             columns.setdefault(name, frame[name].to_numpy(dtype=object))
     for first, second in side_pairs(free).items():
         numbers = _numbers(frame[first]), _numbers(frame[second])

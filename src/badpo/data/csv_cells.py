@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from badpo.data.problems import written_out
+from badpo.data.whole_files import appearing
 
 # What makes a spreadsheet take a cell for a formula, also in the full-width forms that it takes for the same.
 _FORMULA = re.compile(r"[=+\-@\t\n\uff1d\uff0b\uff0d\uff20]")
@@ -31,22 +31,16 @@ def write_csv(frame: pd.DataFrame, path: str | os.PathLike[str]) -> None:
 
     Examples
     --------
-    >>> import tempfile
-    >>> path = Path(tempfile.mkdtemp()) / "table.csv"
+    >>> import pathlib, tempfile
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "table.csv"
     >>> write_csv(pd.DataFrame({"class": ["=1+1", "crowd"], "lean": [-0.5, None]}), path)
     >>> path.read_text()
     "class,lean\n'=1+1,-0.5\ncrowd,\n"
     """
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     written = pd.DataFrame({i: _inert_column(frame.iloc[:, i]) for i in range(frame.shape[1])})
     written.columns = pd.Index([inert(str(name)) for name in frame.columns], dtype=object)
-    temporary = path.with_name(f".writing-{os.getpid()}-{path.name}")
-    try:
-        written.to_csv(temporary, index=False, lineterminator="\n", encoding="utf-8")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with appearing(path) as unfinished:
+        written.to_csv(unfinished, index=False, lineterminator="\n", encoding="utf-8")
 
 
 def inert(text: str) -> str:

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from badpo.data.importers.columns import annotator_hint
 from badpo.data.importers.tables import DROPPED_KEY, Table, read_table
 from badpo.data.privacy import KEY_VARIABLE, is_pseudonym, known_key, pseudonym
 from badpo.data.problems import ConfigError, DataError, Problem, counted, did_you_mean
+from badpo.data.whole_files import appearing
 
 CHECKPOINTS = ("list", "remove")
 _AUDIT_TABLES = ("annotators.parquet", "annotators.csv", "requests.parquet")
@@ -201,7 +203,7 @@ def _in_table(path: Path, people: People, column: str, noun: str) -> list[Trace]
         return []
     what = counted(int(theirs.sum()), noun)
     n_dropped = sum(int(entry.get("n", 0)) for entry in counts)
-    what += f" and the count of {n_dropped:,} left out at import" if counts else ""
+    what += f", and the count of {n_dropped:,} left out at import" if counts else ""
     return [Trace(path, what, erase=lambda: _rewrite(path, table, theirs, people))]
 
 
@@ -222,15 +224,16 @@ def _rewrite(path: Path, table: Table, theirs: NDArray[np.bool_], people: People
             counts = [entry for entry in table.dropped if entry.get("annotator") not in people.pseudonyms]
             metadata[DROPPED_KEY] = json.dumps(counts).encode()
         left = whole.filter(pa.array(~theirs)).replace_schema_metadata(metadata or None)
-        _replace(path, lambda temporary: pq.write_table(left, temporary))
+        with appearing(path) as unfinished:
+            pq.write_table(left, unfinished)
     elif path.suffix.lower() == ".json":
         records = json.loads(path.read_text(encoding="utf-8-sig"))
         kept = [record for record, gone in zip(records, theirs, strict=True) if not gone]
-        text = json.dumps(kept, ensure_ascii=False, indent=1) + "\n"
-        _replace(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+        _write_json(path, kept)
     else:
         content = _without_rows(path, table, theirs)
-        _replace(path, lambda temporary: temporary.write_bytes(content))
+        with appearing(path) as unfinished:
+            unfinished.write_bytes(content)
 
 
 def _without_rows(path: Path, table: Table, theirs: NDArray[np.bool_]) -> bytes:
@@ -311,10 +314,9 @@ def _bias_eraser(folder: Path, theirs: frozenset[str]) -> Callable[[], None]:
                 (folder / name).unlink()
             return
         content = save({name: np.ascontiguousarray(values) for name, values in left[1].items()})
-        described = {**left[0], "sha256": hashlib.sha256(content).hexdigest()}
-        text = json.dumps(described, indent=1, ensure_ascii=False) + "\n"
-        _replace(folder / TENSORS, lambda temporary: temporary.write_bytes(content))
-        _replace(folder / DESCRIPTION, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+        with appearing(folder / TENSORS) as unfinished:
+            unfinished.write_bytes(content)
+        _write_json(folder / DESCRIPTION, {**left[0], "sha256": hashlib.sha256(content).hexdigest()})
 
     return erase_from_bias
 
@@ -324,13 +326,7 @@ def _in_mapping(path: Path, people: People) -> list[Trace]:
     left = {name: raw for name, raw in whose.items() if name not in people.pseudonyms}
     if len(left) == len(whose):
         return []
-    text = json.dumps(left, indent=1, ensure_ascii=False) + "\n"
-
-    def write(temporary: Path) -> None:
-        temporary.touch(mode=0o600)
-        temporary.write_text(text, encoding="utf-8")
-
-    return [Trace(path, counted(len(whose) - len(left), "entry"), erase=lambda: _replace(path, write))]
+    return [Trace(path, counted(len(whose) - len(left), "entry"), erase=lambda: _write_json(path, left))]
 
 
 def _read_mapping(path: str | os.PathLike[str]) -> dict[str, str]:
@@ -362,10 +358,8 @@ def _remover(path: Path) -> Callable[[], None]:
     return lambda: shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def _replace(path: Path, write: Callable[[Path], Any]) -> None:
-    temporary = path.with_name(f".writing-{os.getpid()}-{path.name}")
-    try:
-        write(temporary)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+def _write_json(path: Path, value: Any) -> None:
+    """Write JSON in place of a file, readable by those who could read that one."""
+    with appearing(path) as unfinished:
+        unfinished.touch(mode=stat.S_IMODE(path.stat().st_mode))
+        unfinished.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

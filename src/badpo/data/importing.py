@@ -22,9 +22,9 @@ from badpo.data.importers.formats import PAIRS, Imported, import_votes
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import pseudonyms
 from badpo.data.problems import ConfigError, did_you_mean
+from badpo.data.whole_files import appearing
 
 TIMES = ("drop", "day")
-_CARRIED = ("model_a", "model_b")  # they name models, never people
 _LATEST_SECONDS = 1e11  # later than any date in seconds: then it is milliseconds
 
 
@@ -84,11 +84,7 @@ def import_file(
     if imported.format == PAIRS:
         return told | _write_pairs(imported, out)
     imported, with_day = _with_days(imported, times)
-    carried = [
-        *keep,
-        *(name for name in _CARRIED if _is_free(name, imported)),
-        *(["day"] if with_day else []),
-    ]
+    carried = [*keep, *(["day"] if with_day else [])]
     _refuse_personal(keep, imported.table.frame)
     judgments = Judgments.read(
         imported.table,
@@ -114,10 +110,6 @@ def import_file(
         "problems": [*imported.findings, *judgments.findings],
         "mapping": None if mapping is None else str(mapping),
     }
-
-
-def _is_free(name: str, imported: Imported) -> bool:
-    return name in imported.table.frame.columns and name not in imported.columns.values()
 
 
 def _refuse_personal(keep: Sequence[str], frame: pd.DataFrame) -> None:
@@ -175,14 +167,8 @@ def _write_pairs(imported: Imported, out: str | os.PathLike[str]) -> dict[str, A
     scores = {
         name: pd.to_numeric(table.frame[name], errors="coerce") for name in table.frame if "score" in name
     }
-    path = Path(out)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".writing-{os.getpid()}-{path.name}")
-    try:
-        pq.write_table(pa.Table.from_pandas(table.frame.assign(**scores), preserve_index=False), temporary)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with appearing(out) as unfinished:
+        pq.write_table(pa.Table.from_pandas(table.frame.assign(**scores), preserve_index=False), unfinished)
     return {
         "makes": "scored pairs",
         "pairs": len(table.frame),

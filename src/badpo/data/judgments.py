@@ -28,6 +28,7 @@ from badpo.data.measuring import measure_delta
 from badpo.data.problems import ConfigError, Problem
 from badpo.data.reading import Options, read_votes
 from badpo.data.row_texts import text_key
+from badpo.data.whole_files import appearing
 from badpo.estimation.offline import LogOdds, offline_log_odds
 
 
@@ -289,7 +290,8 @@ class Judgments:
             table[name] = self.votes[name]
         arrow = pa.Table.from_pandas(table, preserve_index=False)
         dropped = json.dumps(self.dropped.to_dict("records"))
-        _write_whole(arrow.replace_schema_metadata({DROPPED_KEY: dropped.encode()}), path)
+        with appearing(path) as unfinished:
+            pq.write_table(arrow.replace_schema_metadata({DROPPED_KEY: dropped.encode()}), unfinished)
 
     @property
     def n_votes(self) -> int:
@@ -322,15 +324,3 @@ class Judgments:
             f"Judgments({self.n_votes:,} votes on {self.n_comparisons:,} comparisons by {self.n_annotators:,} "
             f"annotators; attributes: {names})"
         )
-
-
-def _write_whole(table: pa.Table, path: str | os.PathLike[str]) -> None:
-    folder = os.path.dirname(os.path.abspath(path))
-    os.makedirs(folder, exist_ok=True)
-    temporary = os.path.join(folder, f".writing-{os.getpid()}-{os.path.basename(path)}")
-    try:
-        pq.write_table(table, temporary)
-        os.replace(temporary, path)
-    finally:
-        if os.path.exists(temporary):
-            os.unlink(temporary)

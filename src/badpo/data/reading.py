@@ -118,7 +118,7 @@ def _signs(layout: Layout, options: Options, problems: RowProblems) -> NDArray[n
     """+1 where the first side won, -1 where the second did, 0 for a tie (and for rows that are reported)."""
     if layout.kind == "chosen_rejected":
         return np.ones(len(layout.frame), dtype=np.int64)
-    labels = as_ids(layout.frame["winner"])
+    labels = _labels("winner", "E107", layout, problems)
     codes, distinct = pd.factorize(labels)
     meanings = {str(label): side for label, side in (options.winners or {}).items()}
     signs = [_WINNERS.get(meanings.get(label, label.strip().casefold())) for label in distinct]
@@ -147,6 +147,15 @@ def _ids(name: str, layout: Layout, problems: RowProblems) -> NDArray[np.object_
     return ids
 
 
+def _labels(name: str, code: str, layout: Layout, problems: RowProblems) -> NDArray[np.object_]:
+    """A column of labels; where a cell is no label, that is reported and there are none."""
+    try:
+        return as_ids(layout.frame[name])
+    except ValueError as error:
+        problems.note(code, "error", f"{name}: {error}", "give one label in each cell", column=name)
+        return np.full(len(layout.frame), None, dtype=object)
+
+
 def _weights(layout: Layout, problems: RowProblems) -> NDArray[np.float64]:
     if not layout.has("weight"):
         return np.ones(len(layout.frame))
@@ -162,7 +171,7 @@ def _first_shown(layout: Layout, problems: RowProblems) -> NDArray[np.int64]:
     """+1 where the row's first side was shown first, -1 where its second was, 0 where it is not known."""
     if not layout.has("shown_first"):
         return np.zeros(len(layout.frame), dtype=np.int64)
-    labels = as_ids(layout.frame["shown_first"])
+    labels = _labels("shown_first", "E109", layout, problems)
     codes, distinct = pd.factorize(labels)
     known = _FIRST_SHOWN[layout.kind]
     sides = [known.get(label.strip().casefold()) for label in distinct]

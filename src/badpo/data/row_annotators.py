@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -37,8 +37,8 @@ class RowAnnotators:
         Rows that give an annotator another class than before.
     findings : tuple of Problem
         What the raw ids look like.
-    unreadable : str
-        Why the column is no column of ids; empty otherwise.
+    unreadable : (str, str) or None
+        A column of ours that is no column of ids, and why.
     """
 
     code: NDArray[np.intp]
@@ -47,7 +47,7 @@ class RowAnnotators:
     has_identities: bool
     class_conflict: NDArray[np.bool_]
     findings: tuple[Problem, ...] = ()
-    unreadable: str = field(default="")
+    unreadable: tuple[str, str] | None = None
 
     def pseudonym_of_row(self) -> NDArray[np.object_]:
         """Pseudonym of each row's annotator, None where there is none; shape (n_rows,)."""
@@ -57,10 +57,10 @@ class RowAnnotators:
     def report(self, rows: RowProblems, annotators_missing: str) -> None:
         """Hand everything found to ``rows``."""
         rows.found.extend(self.findings)
-        if self.unreadable:
+        if self.unreadable is not None:
+            column, why = self.unreadable
             remedy = "give the id alone, such as its id field"
-            what = f"annotator: {self.unreadable}"
-            rows.note("E112", "error", what, remedy, len(self.code), "annotator")
+            rows.note("E112", "error", f"{column}: {why}", remedy, len(self.code), column)
             return
         if annotators_missing == "error":
             remedy = "fill it in, or leave these rows out: annotators_missing='drop'"
@@ -83,10 +83,13 @@ def read_row_annotators(layout: Layout, table: Table) -> RowAnnotators:
     if not layout.has("annotator"):
         finding = _no_column(layout, table)
         return RowAnnotators(nobody, [EVERYONE], [None], False, np.zeros(n, dtype=bool), (finding,))
-    try:
-        raw = as_ids(layout.frame["annotator"])
-    except ValueError as error:
-        return RowAnnotators(nobody - 1, [], [], True, np.zeros(n, dtype=bool), unreadable=str(error))
+    for column in [name for name in ("annotator", "annotator_class") if layout.has(name)]:
+        try:
+            as_ids(layout.frame[column])
+        except ValueError as error:
+            unreadable = (column, str(error))
+            return RowAnnotators(nobody - 1, [], [], True, np.zeros(n, dtype=bool), unreadable=unreadable)
+    raw = as_ids(layout.frame["annotator"])
     code, raw_ids = pd.factorize(raw)
     named = pseudonyms(list(raw_ids))
     classes, conflict = _classes(layout, code, len(named))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import random
 from collections import Counter
 from pathlib import Path
 
@@ -329,3 +331,72 @@ def test_labels_of_the_user_come_first():
         Judgments.read(import_votes(tasks).table)
     imported = import_votes(tasks, winners={"hard to say": "tie"})
     assert ("9", "tie") in votes(imported, "annotator", "winner")
+
+
+@pytest.mark.parametrize(
+    ("name", "columns", "message"),
+    [
+        ("label-studio", {"prompt": "qestion"}, 'field "qestion" \\(for prompt\\).*Did you mean "question"'),
+        ("argilla", {"response_a": "x", "response_b": "y"}, 'field "x" .for response_a'),
+        ("prodigy", {"annotator": "who"}, 'field "who" .for annotator'),
+        ("arena", {"annotator": "jugde"}, 'Did you mean "judge"'),
+        ("multipref", {"winner": "helpful"}, 'Did you mean "helpful_pref"'),
+    ],
+)
+def test_a_named_field_that_is_not_there_is_told(name, columns, message):
+    with pytest.raises(DataError, match=message):
+        import_votes(ALL[name], columns=columns)
+
+
+def test_what_a_format_has_no_use_for_is_refused():
+    with pytest.raises(ConfigError, match="columns that can be named: winner; got annotator"):
+        import_votes(ALL["multipref"], columns={"annotator": "evaluator"})
+    with pytest.raises(ConfigError, match="leave the winners out"):
+        import_votes(ALL["prism"], winners={"x": "a"})
+
+
+def test_a_short_label_studio_export_is_told():
+    rows = [{"annotation_id": 1, "lead_time": 2.0, "text1": "a", "text2": "b", "better": "left"}]
+    with pytest.raises(DataError, match="export it as JSON"):
+        import_votes(rows)
+
+
+def spoiled(value, rng: random.Random):
+    """A copy of a JSON value in which something was replaced, removed or repeated."""
+    value = copy.deepcopy(value)
+    place = value
+    while isinstance(place, dict | list) and place:
+        key = rng.choice(list(place)) if isinstance(place, dict) else rng.randrange(len(place))
+        if not isinstance(place[key], dict | list) or not place[key] or rng.random() < 0.3:
+            what = rng.choice(
+                ["remove", None, 3, "text", [], {}, [None], {"id": None}, 1e300, ["a", "b"], [[]], True]
+            )
+            if what == "remove":
+                del place[key]
+            else:
+                place[key] = what
+            return value
+        place = place[key]
+    return value
+
+
+@pytest.mark.parametrize("name", [*ALL, "argilla_nested", "argilla_lists"])
+def test_a_spoiled_export_is_read_or_refused_in_words(name):
+    path = ALL.get(name, next(EXPORTS.glob(f"{name}.*"), None))
+    text = path.read_text()
+    records = json.loads(text) if path.suffix == ".json" else [json.loads(line) for line in text.splitlines()]
+    rng = random.Random(0)
+    n_read = 0
+    for _ in range(60):
+        broken = spoiled(records, rng)
+        broken = spoiled(broken, rng) if rng.random() < 0.5 else broken
+        try:
+            imported = import_votes(
+                broken, columns={"winner": "choice"} if name == "argilla_nested" else None
+            )
+            if imported.format != "ultrafeedback":
+                Judgments.read(imported.table, columns=imported.columns)
+            n_read += 1
+        except (ConfigError, DataError):
+            pass
+    assert 5 < n_read < 60

@@ -8,7 +8,7 @@ from badpo.data.importers.cells import as_messages
 from badpo.data.importers.fields import records_of
 from badpo.data.importers.tables import Table
 from badpo.data.importers.trl import shared_beginning
-from badpo.data.importers.votes import NOT_A_PAIR, Asked, Votes
+from badpo.data.importers.votes import NOT_A_PAIR, Asked, Votes, require_fields
 from badpo.data.problems import Problem
 
 WINNERS = {"model_a": "a", "model_b": "b", "tie": "tie", "tie (bothbad)": "tie", "both_bad": "tie"}
@@ -30,6 +30,7 @@ def read_arena(table: Table, asked: Asked) -> Votes:
     table : Table
     asked : Asked
     """
+    require_fields(asked, ("annotator",), [str(name) for name in table.frame.columns], table.name)
     who = asked.columns.get("annotator", "judge")
     rows: list[dict[str, Any]] = []
     left_out: list[tuple[str, str | None]] = []

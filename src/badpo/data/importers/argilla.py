@@ -9,7 +9,15 @@ from typing import Any
 
 from badpo.data.importers.fields import is_missing, listed, prompt_field, records_of, side_fields, side_of
 from badpo.data.importers.tables import Table
-from badpo.data.importers.votes import NO_PREFERENCE, NOT_SUBMITTED, Asked, Votes, no_field
+from badpo.data.importers.votes import (
+    NO_PREFERENCE,
+    NOT_SUBMITTED,
+    TEXTS,
+    Asked,
+    Votes,
+    no_field,
+    require_fields,
+)
 from badpo.data.problems import DataError, Problem
 
 _FLAT = ".responses"
@@ -55,6 +63,7 @@ def read_argilla(table: Table, asked: Asked) -> Votes:
     question = _question(table, asked)
     records = list(records_of(table.frame))
     names = list(dict.fromkeys(name for record in records for name in _fields(record)))
+    require_fields(asked, TEXTS, names, table.name)
     a, b = _sides(names, asked, table.name)
     others = [name for name in names if name not in (a, b)]
     prompt = asked.columns.get("prompt") or prompt_field(others)

@@ -34,6 +34,7 @@ _ELSEWHERE = {
     ("normal_worker_annotations",): f"MultiPref, which keeps four votes in one row{_CONVERT}",
     ("overall_pref",): "MultiPref; write one row for each vote with the winner a, b or tie",
     ("data", "annotations"): f"a Label Studio export{_CONVERT}",
+    ("annotation_id", "lead_time"): "a short Label Studio export; export it as JSON",
     ("fields", "responses"): f"an Argilla export{_CONVERT}",
     ("answer", "options"): f"a Prodigy export{_CONVERT}",
     ("conversation_history",): f"PRISM's conversations{_CONVERT}",

@@ -33,8 +33,10 @@ _PROMPTS = (
     "document",
 )
 _PARTS = re.compile(r"[a-z]+|\d+")
+# the words that may stand before a side: "not a" must not be read as a
 _SIDE_LABEL = re.compile(
-    r"(?:[a-z]+_)?(a|b|1|2|left|right|first|second)(?:_is)?(?:_(?:clearly|slightly|much))?(?:_better)?"
+    r"(?:(?:response|completion|answer|output|option|choice|model|text|candidate|generation|assistant|prefer)_)?"
+    r"(a|b|1|2|left|right|first|second)(?:_is)?(?:_(?:clearly|slightly|much))?(?:_better)?"
 )
 _FIRST = frozenset({"a", "1", "left", "first"})
 _TIES = frozenset(
@@ -139,7 +141,9 @@ def listed(cell: Any) -> list[Any]:
     >>> listed(np.array([1, 2])), listed(None), listed("text")
     ([1, 2], [], [])
     """
-    return list(cell) if isinstance(cell, list | tuple | np.ndarray) else []
+    if isinstance(cell, np.ndarray):
+        return cell.tolist()
+    return list(cell) if isinstance(cell, list | tuple) else []
 
 
 def is_missing(cell: Any) -> bool:
@@ -208,10 +212,12 @@ def personal_fields(paths: Iterable[str], frame: pd.DataFrame) -> list[str]:
 
 
 def _collect_paths(cell: Any, path: str, found: dict[str, None]) -> None:
+    if is_missing(cell) or (isinstance(cell, list | np.ndarray) and not len(cell)):
+        return
     if isinstance(cell, Mapping):
         for name, value in cell.items():
             _collect_paths(value, f"{path}.{name}", found)
-    elif isinstance(cell, list | tuple | np.ndarray) and len(cell) and isinstance(cell[0], Mapping | list):
+    elif isinstance(cell, list | tuple | np.ndarray) and len(cell) and isinstance(cell[0], Mapping):
         for value in cell:
             _collect_paths(value, path, found)
     else:

@@ -20,7 +20,7 @@ from badpo.data.importers.prism import is_prism, read_prism
 from badpo.data.importers.prodigy import is_prodigy, read_prodigy
 from badpo.data.importers.tables import Table, read_table
 from badpo.data.importers.ultrafeedback import is_ultrafeedback, read_ultrafeedback
-from badpo.data.importers.votes import Asked, Votes
+from badpo.data.importers.votes import TEXTS, Asked, Votes
 from badpo.data.privacy import pseudonyms
 from badpo.data.problems import ConfigError, DataError, Problem, did_you_mean
 
@@ -42,12 +42,18 @@ class Importer:
         Whether a table is of this format.
     read : callable
         Its votes.
+    columns : tuple of str
+        Columns of ours whose field the user may name.
+    labels : bool
+        Whether the user may say what labels mean.
     """
 
     what: str
     signs: str
     fits: Callable[[Table], bool]
     read: Callable[[Table, Asked], Votes]
+    columns: tuple[str, ...] = ()
+    labels: bool = False
 
 
 # Tried in this order; a plain table is what is left.
@@ -57,30 +63,39 @@ FORMATS: dict[str, Importer] = {
         "completion_a, completion_b, normal_worker_annotations, expert_worker_annotations",
         is_multipref,
         read_multipref,
+        ("winner",),
     ),
     "label-studio": Importer(
         "Label Studio's JSON export with a Pairwise control",
         "data, annotations",
         is_label_studio,
         read_label_studio,
+        (*TEXTS, "winner"),
+        labels=True,
     ),
     "argilla": Importer(
         "Argilla records with responses",
         "QUESTION.responses and QUESTION.responses.users, or fields and responses",
         is_argilla,
         read_argilla,
+        (*TEXTS, "winner"),
+        labels=True,
     ),
     "prodigy": Importer(
         "Prodigy's JSONL of choice tasks",
         "answer, options, and _task_hash or _annotator_id",
         is_prodigy,
         read_prodigy,
+        ("prompt", "annotator"),
+        labels=True,
     ),
     "arena": Importer(
         "battles of the Chatbot Arena or MT-Bench",
         "conversation_a, conversation_b, winner",
         is_arena,
         read_arena,
+        ("annotator",),
+        labels=True,
     ),
     "prism": Importer(
         "PRISM's conversations or utterances",
@@ -167,6 +182,7 @@ def import_votes(
         unused = [name for name in map(str, layout.frame.columns) if name not in KNOWN]
         personal = personal_fields(unused, table.frame[unused])
         return Imported(table, name, asked.columns, tuple(unused), tuple(personal), ())
+    _refuse_unused(name, asked)
     votes = _read(FORMATS[name], table, asked)
     if not votes.rows:
         reasons = Counter(reason for reason, _ in votes.left_out)
@@ -228,10 +244,29 @@ def _checked(format: str) -> str:
     return format
 
 
+def _refuse_unused(name: str, asked: Asked) -> None:
+    """Raise `ConfigError` for what the user said and this format has no use for."""
+    importer = FORMATS[name]
+    unused = [ours for ours in asked.columns if ours not in importer.columns]
+    if unused:
+        can_be_named = ", ".join(importer.columns) or "none"
+        raise ConfigError(
+            f"{name}: columns that can be named: {can_be_named}; got {', '.join(unused)}. Import it as a plain table, "
+            "with format table, to name any"
+        )
+    if asked.winners and not importer.labels:
+        raise ConfigError(f"{name}: what the labels mean is known; leave the winners out")
+
+
 def _read(importer: Importer, table: Table, asked: Asked) -> Votes:
     """The votes, or an error that says which signs of a format are missing where its reader breaks on another."""
     if importer.fits(table):
-        return importer.read(table, asked)
+        try:
+            return importer.read(table, asked)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            what = f"it has the columns of {importer.what}, but something else in them: {error}"
+            remedy = "export it again, or name the columns of a plain table with --format table"
+            raise DataError([Problem("E145", what, table.name, remedy, "error")]) from error
     found = ", ".join(map(str, table.frame.columns))
     what = f"this is no table of {importer.what}, which is known by {importer.signs}"
     raise DataError(
@@ -256,7 +291,9 @@ def _counted(votes: Votes) -> tuple[dict[str, Any], ...]:
     """What was no vote, by reason and pseudonym."""
     if not votes.left_out:
         return ()
-    ids = as_ids(pd.Series([who for _, who in votes.left_out], dtype=object))
+    # an id that is none is told where it stands beside a vote
+    told = [who if isinstance(who, str | int | float) else None for _, who in votes.left_out]
+    ids = as_ids(pd.Series(told, dtype=object))
     known = list(dict.fromkeys(who for who in ids if who is not None))
     named = dict(zip(known, pseudonyms(known), strict=True))
     counts = Counter(

@@ -7,7 +7,15 @@ from typing import Any
 
 from badpo.data.importers.fields import listed, prompt_field, records_of, side_fields, side_of
 from badpo.data.importers.tables import Table
-from badpo.data.importers.votes import NO_PREFERENCE, NOT_SUBMITTED, Asked, Votes, no_field
+from badpo.data.importers.votes import (
+    NO_PREFERENCE,
+    NOT_SUBMITTED,
+    TEXTS,
+    Asked,
+    Votes,
+    no_field,
+    require_fields,
+)
 from badpo.data.problems import DataError, Problem
 
 _SELECTED = {"left": "a", "right": "b"}
@@ -34,6 +42,7 @@ def read_label_studio(table: Table, asked: Asked) -> Votes:
     """
     tasks = list(records_of(table.frame))
     names = list(dict.fromkeys(name for task in tasks for name in task.get("data") or {}))
+    require_fields(asked, TEXTS, names, table.name)
     a, b = _sides(tasks, names, asked, table.name)
     prompt = asked.columns.get("prompt") or prompt_field(name for name in names if name not in (a, b))
     if prompt is None:

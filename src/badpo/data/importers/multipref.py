@@ -6,7 +6,7 @@ from typing import Any
 
 from badpo.data.importers.fields import listed, records_of
 from badpo.data.importers.tables import Table
-from badpo.data.importers.votes import NO_PREFERENCE, Asked, Votes
+from badpo.data.importers.votes import NO_PREFERENCE, Asked, Votes, require_fields
 
 POOLS = {"normal_worker_annotations": "normal", "expert_worker_annotations": "expert"}
 WINNERS = {
@@ -37,6 +37,13 @@ def read_multipref(table: Table, asked: Asked) -> Votes:
     asked : Asked
         ``columns={"winner": "helpful_pref"}`` reads another of the four questions.
     """
+    questions = [
+        name
+        for cell in table.frame[next(pool for pool in POOLS if pool in table.frame.columns)]
+        for annotation in listed(cell)[:1]
+        for name in annotation
+    ]
+    require_fields(asked, ("winner",), list(dict.fromkeys(questions)), table.name)
     question = asked.columns.get("winner") or "overall_pref"
     rows: list[dict[str, Any]] = []
     left_out: list[tuple[str, str | None]] = []

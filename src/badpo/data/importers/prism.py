@@ -41,7 +41,10 @@ def read_prism(table: Table, asked: Asked) -> Votes:
     left_out: list[tuple[str, str | None]] = []
     if "conversation_history" in table.frame.columns:
         for record in records_of(table.frame):
+            begin = len(rows)
             _read_conversation(record, rows, left_out)
+            for row in rows[begin:]:
+                row["when"] = record.get("generated_datetime")
         history = [f"conversation_history.{name}" for name in _OF_UTTERANCE]
         return Votes(rows, left_out, ["user_id", "conversation_id", *history])
     turns: dict[tuple[Any, Any], list[dict[str, Any]]] = defaultdict(list)

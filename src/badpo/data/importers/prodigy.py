@@ -8,7 +8,15 @@ from typing import Any
 
 from badpo.data.importers.fields import listed, prompt_field, records_of, side_of
 from badpo.data.importers.tables import Table
-from badpo.data.importers.votes import NO_PREFERENCE, NOT_A_PAIR, NOT_SUBMITTED, Asked, Votes, no_field
+from badpo.data.importers.votes import (
+    NO_PREFERENCE,
+    NOT_A_PAIR,
+    NOT_SUBMITTED,
+    Asked,
+    Votes,
+    no_field,
+    require_fields,
+)
 from badpo.data.problems import Problem, counted
 
 _PEOPLE = ("_annotator_id", "_session_id")
@@ -36,9 +44,10 @@ def read_prodigy(table: Table, asked: Asked) -> Votes:
     """
     tasks = list(records_of(table.frame))
     names = [str(name) for name in table.frame.columns]
+    require_fields(asked, ("prompt", "annotator"), names, table.name)
     people = [asked.columns["annotator"]] if asked.columns.get("annotator") else _PEOPLE
     who = next((name for name in people if name in names), None)
-    prompt = asked.columns.get("prompt") or prompt_field(names)
+    prompt = asked.columns.get("prompt") or prompt_field(name for name in names if not name.startswith("_"))
     if prompt is None:
         raise no_field("prompt", names, table.name)
     rows: list[dict[str, Any]] = []

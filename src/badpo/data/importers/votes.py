@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from badpo.data.problems import DataError, Problem
+from badpo.data.problems import DataError, Problem, did_you_mean
 
 NOT_SUBMITTED = "not submitted"
 NO_PREFERENCE = "no preference given"
+TEXTS = ("prompt", "response_a", "response_b")
 NOT_A_PAIR = "not a pair of responses"
 
 
@@ -50,6 +51,32 @@ class Votes:
     left_out: list[tuple[str, str | None]]
     used: Sequence[str]
     findings: tuple[Problem, ...] = ()
+
+
+def require_fields(asked: Asked, names: Sequence[str], found: Sequence[str], source: str) -> None:
+    """Raise E103 for every field that the user names and the export does not have.
+
+    Parameters
+    ----------
+    asked : Asked
+    names : sequence of str
+        Our names whose fields are looked for.
+    found : sequence of str
+        The export's fields.
+    source : str
+
+    Examples
+    --------
+    >>> require_fields(Asked({"prompt": "text"}), ["prompt"], ["text", "id"], "export.json")
+    """
+    problems = []
+    for ours in names:
+        theirs = asked.columns.get(ours)
+        if theirs is not None and theirs not in found:
+            what = f'field "{theirs}" (for {ours}) is not in the export.{did_you_mean(theirs, found)}'
+            problems.append(Problem("E103", what, source, f"found: {', '.join(found)}", "error"))
+    if problems:
+        raise DataError(problems)
 
 
 def no_field(ours: str, found: Sequence[str], source: str) -> DataError:

@@ -1,0 +1,154 @@
+"""The commands that bring votes in and take a person's votes out again: `import` and `forget`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from badpo.cli_errors import EXIT_DATA, reporting_errors
+from badpo.cli_options import AsJson, ColumnOption, Debug, WinnerOption
+from badpo.cli_parsing import parsed_pairs
+from badpo.cli_printing import as_lines, print_json
+
+_SAID_BY_THE_COUNTS = ("N112", "N119", "N130", "N133")
+
+
+@reporting_errors
+def import_votes(
+    source: Annotated[
+        Path, typer.Argument(metavar="SRC", help="An export: CSV, parquet, JSON or JSON lines.")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The table to write; ends in .parquet.")],
+    format: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="FORMAT",
+            help="multipref, label-studio, argilla, prodigy, arena, prism, ultrafeedback or table; "
+            "recognised when not given.",
+        ),
+    ] = None,
+    column: ColumnOption = None,
+    winner: WinnerOption = None,
+    keep: Annotated[
+        list[str] | None, typer.Option(metavar="COLUMN", help="Carry this column along; repeatable.")
+    ] = None,
+    times: Annotated[
+        str, typer.Option(metavar="drop|day", help="Leave out when a vote was cast, or keep its date.")
+    ] = "drop",
+    annotators_missing: Annotated[
+        str, typer.Option(help="What to do with votes without an annotator: error or drop.")
+    ] = "error",
+    write_mapping: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Also write whose pseudonym is whose, for your eyes only."),
+    ] = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Convert another program's votes: pseudonyms for ids, personal fields left behind."""
+    if not as_json:
+        print(f"reading {source}", flush=True)
+    from badpo.data.importing import import_file
+
+    told = import_file(
+        source,
+        out,
+        format=format,
+        columns=parsed_pairs(column, "--column"),
+        winners=parsed_pairs(winner, "--winner"),
+        keep=keep or (),
+        times=times,
+        annotators_missing=annotators_missing,
+        mapping=write_mapping,
+    )
+    problems = told.pop("problems")
+    if as_json:
+        print_json({**told, "problems": [vars(problem) for problem in problems]})
+        return
+    dropped = {row["reason"]: row["n"] for row in told.pop("dropped")}
+    lists = {name: ", ".join(told.pop(name)) or None for name in ("left_behind", "personal")}
+    out_written, mapping = told.pop("out"), told.pop("mapping")
+    print(as_lines(told | {"dropped": sum(dropped.values())}))
+    if dropped:
+        print(as_lines(dropped, indent=2))
+    print(as_lines(lists))
+    for problem in problems:
+        if problem.code not in _SAID_BY_THE_COUNTS:
+            print(problem)
+    print(f"\n{out_written}")
+    if mapping:
+        print(f"{mapping}: whose pseudonym is whose; keep it apart from the table")
+
+
+@reporting_errors
+def forget(
+    annotators: Annotated[
+        list[str], typer.Argument(metavar="ANNOTATOR...", help="Pseudonyms, or ids as the source has them.")
+    ],
+    data: Annotated[
+        list[Path] | None, typer.Option("--data", metavar="FILE", help="A table of judgments; repeatable.")
+    ] = None,
+    audit: Annotated[
+        list[Path] | None, typer.Option("--audit", metavar="FOLDER", help="An audit's folder; repeatable.")
+    ] = None,
+    runs: Annotated[
+        list[Path] | None,
+        typer.Option("--runs", metavar="FOLDER", help="A run, or a folder of runs; repeatable."),
+    ] = None,
+    mapping: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="What import --write-mapping wrote; they go from it too."),
+    ] = None,
+    checkpoints: Annotated[
+        str, typer.Option(metavar="list|remove", help="Checkpoints that hold their parameters.")
+    ] = "list",
+    column: ColumnOption = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what is there.")] = False,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Take a person's votes, estimates and parameters out of tables, audits and runs."""
+    from badpo.data.forgetting import erase, find_people, find_traces
+    from badpo.data.problems import ConfigError, counted
+
+    if not (data or audit or runs or mapping):
+        raise ConfigError("say where to look: --data FILE, --audit FOLDER, --runs FOLDER or --mapping FILE")
+    people = find_people(annotators, mapping)
+    traces = find_traces(
+        people,
+        data=data or (),
+        audits=audit or (),
+        runs=runs or (),
+        columns=parsed_pairs(column, "--column"),
+        checkpoints=checkpoints,
+        mapping=mapping,
+    )
+    if not dry_run:
+        erase(traces)
+    if as_json:
+        rows = [
+            {
+                "path": str(t.path),
+                "what": t.what,
+                "erased": t.erase is not None and not dry_run,
+                "remedy": t.remedy,
+            }
+            for t in traces
+        ]
+        print_json({"annotators": sorted(people.pseudonyms), "traces": rows})
+    else:
+        print(f"{counted(len(people.pseudonyms), 'annotator')}: {', '.join(sorted(people.pseudonyms))}")
+        verb = "would be taken out" if dry_run else "taken out"
+        for trace in traces:
+            print(f"{verb if trace.erase else 'still there'}: {trace.path}: {trace.what}")
+            if trace.remedy:
+                print(f"    then: {trace.remedy}")
+        if not traces:
+            print(
+                "nothing of them is there; another key, or another spelling of the id, gives another pseudonym"
+            )
+    if not traces:
+        raise typer.Exit(EXIT_DATA)

@@ -1,0 +1,68 @@
+"""How a command ends that cannot go on: one message, one exit code.
+
+Exit codes: 0 ok, 1 failed, 2 usage or recipe, 3 data.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import sys
+import traceback
+from collections.abc import Callable
+
+import typer
+
+from badpo.cli_printing import print_json
+
+EXIT_FAILED, EXIT_USAGE, EXIT_DATA = 1, 2, 3
+TRAIN_PACKAGES = ("torch", "transformers", "accelerate", "peft", "trl", "safetensors", "datasets")
+
+
+def reporting_errors(command: Callable) -> Callable:
+    """Wrap a command: an error is one message and an exit code, and a traceback only with ``--debug``."""
+
+    @functools.wraps(command)
+    def wrapped(*args, **kwargs):
+        try:
+            return command(*args, **kwargs)
+        except typer.Exit:
+            raise
+        except Exception as error:
+            if kwargs.get("debug"):
+                traceback.print_exc()
+            code, problems = _verdict(error)
+            if kwargs.get("as_json"):
+                print_json({"error": "\n".join(problems), "exit_code": code})
+            else:
+                print("\n".join(problems), file=sys.stderr)
+            raise typer.Exit(code) from error
+
+    return wrapped
+
+
+def _verdict(error: Exception) -> tuple[int, list[str]]:
+    from badpo.data.problems import ConfigError, DataError
+
+    if isinstance(error, DataError):
+        return EXIT_DATA, [str(error)]
+    if isinstance(error, ConfigError):
+        return EXIT_USAGE, str(error).splitlines()
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in TRAIN_PACKAGES:
+        return EXIT_USAGE, [f'this needs {error.name}, which is not installed: pip install "ba-dpo[train]"']
+    if type(error).__name__ == "OutOfMemoryError":
+        return EXIT_FAILED, [
+            "E180 out of memory on the device",
+            "try in this order: a smaller per_device_train_batch_size with more gradient_accumulation_steps; "
+            "gradient_checkpointing: true; use_peft: true",
+        ]
+    if isinstance(error, OSError) and error.strerror:
+        name = f": {error.filename}" if error.filename else ""
+        remedy = ["free some space and try again; train continues with --resume"] * (
+            error.errno == errno.ENOSPC
+        )
+        return EXIT_FAILED, [f"{error.strerror}{name}", *remedy]
+    return EXIT_FAILED, [
+        f"{type(error).__name__}: {error}",
+        "run the command again with --debug to see where",
+    ]
