@@ -21,12 +21,12 @@ FLOORS = (
     "estimation",
     "data",
     "attributes",
-    "audit",
+    "results",
+    "auditing",
     "objective",
     "training",
     "readouts",
     "anchoring",
-    "results",
     "experiments",
     "cli",
 )
@@ -129,7 +129,7 @@ def test_light_modules_load_nothing_heavy():
     light = [
         name
         for name in modules()
-        if floor(name) in (None, "data", "attributes", "estimation", "results", "cli")
+        if floor(name) in (None, "data", "attributes", "estimation", "results", "auditing", "cli")
         and name != "badpo.__main__"
     ]
     light += ["badpo.training.recipe", "badpo.experiments.arms"]
