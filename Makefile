@@ -13,12 +13,13 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-seeds misspecified real-data test test-slow check format clean
+.PHONY: help demo demo-seeds misspecified batching real-data bench audit-statistics test test-slow check format clean
 
 help:
 	@echo "make demo        train reference, DPO, pooled and shared-mean on the bundled corpus; report in runs/demo"
 	@echo "make demo-seeds  the same at three seeds; writes docs/results_demo.md"
 	@echo "make misspecified  the demo with votes that the model does not describe; writes docs/results_misspecified.md"
+	@echo "make batching    the demo under every way to batch, at three seeds; writes docs/batching.md"
 	@echo "make real-data   the same questions on real votes, where the data are there; writes docs/real_data.md"
 	@echo "make test        tests and documented examples; make test-slow adds processes, kills and browsers"
 	@echo "make check       formatting, lint and types; make format repairs what can be repaired"
@@ -32,6 +33,9 @@ demo-seeds: $(STAMP)
 
 misspecified: $(STAMP)
 	$(BIN)/python -m bench.misspecified
+
+batching: $(STAMP)
+	$(BIN)/python -m bench.batching
 
 real-data: $(STAMP)
 	$(BIN)/python -m bench.real_data
