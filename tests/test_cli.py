@@ -29,6 +29,8 @@ COMMANDS = (
     ("import",),
     ("forget",),
     ("check",),
+    ("audit",),
+    ("watch",),
     ("attributes",),
     ("attributes", "list"),
     ("attributes", "test"),

@@ -11,15 +11,20 @@ import importlib
 __version__ = "0.1.0"
 
 _HOME = {
+    "AuditMonitor": "badpo.auditing.monitor",
+    "AuditResult": "badpo.auditing.result",
     "BADPOConfig": "badpo.training.config",
     "BADPOTrainer": "badpo.training.trainer",
     "BiasTerm": "badpo.objective.bias",
     "ConfigError": "badpo.data.problems",
     "DataError": "badpo.data.problems",
     "Judgments": "badpo.data.judgments",
+    "audit": "badpo.auditing.audit",
 }
 
 __all__ = [
+    "AuditMonitor",
+    "AuditResult",
     "BADPOConfig",
     "BADPOTrainer",
     "BiasTerm",
@@ -28,6 +33,7 @@ __all__ = [
     "Judgments",
     "__version__",
     "attributes",
+    "audit",
 ]
 
 

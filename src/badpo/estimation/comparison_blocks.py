@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import permutations
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -42,11 +43,24 @@ class ComparisonBlocks:
             self.starts[self.sizes == size][:, None] + np.arange(size) for size in np.unique(self.sizes)
         )
 
+    def stacked(self, values: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+        """A value per vote as views of shape (n_comparisons of that size, size), one for each of ``stacks``."""
+        return [values[votes[0, 0] : votes[-1, -1] + 1].reshape(votes.shape) for votes in self.stacks]
+
     def sums(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Sum over the votes of each comparison, along the first axis."""
         if not len(self.starts):
             return np.zeros((0, *values.shape[1:]))
         return np.add.reduceat(values, self.starts, axis=0)
+
+    def any(self, values: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Whether a value is true for any vote of each comparison."""
+        return np.logical_or.reduceat(values, self.starts) if len(self.starts) else np.zeros(0, dtype=bool)
+
+    def of(self, chosen: NDArray[np.bool_]) -> ComparisonBlocks:
+        """The blocks of the votes that remain when only some comparisons do."""
+        sizes = self.sizes[chosen]
+        return ComparisonBlocks(np.cumsum(sizes) - sizes, int(sizes.sum()))
 
     def matrix(self, blocks: Sequence[NDArray[np.float64]]) -> sparse.csr_array:
         """The block-diagonal matrix of shape (n_votes, n_votes) with one block per comparison.
@@ -58,6 +72,25 @@ class ComparisonBlocks:
         """
         data = np.concatenate([np.zeros(0), *(block.ravel() for block in blocks)])
         return sparse.csr_array((data, *self._layout), shape=(self.n_votes, self.n_votes))
+
+    def pairs_alike(
+        self, matrix: sparse.csr_array, labels: NDArray[np.intp]
+    ) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float64]]]:
+        """Entries of a `matrix` whose row and column carry the same label, as (rows, columns, entries).
+
+        The diagonal first; most often that is all there is.
+        """
+        every = np.arange(self.n_votes)
+        yield every, every, matrix.diagonal()
+        start = 0
+        for votes in self.stacks:
+            n, size = votes.shape
+            block = matrix.data[start : start + n * size**2].reshape(n, size, size)
+            start += n * size**2
+            for i, j in permutations(range(size), 2):
+                alike = np.flatnonzero(labels[votes[:, i]] == labels[votes[:, j]])
+                if len(alike):
+                    yield votes[alike, i], votes[alike, j], block[alike, i, j]
 
     @cached_property
     def _layout(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:

@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from scipy.optimize import linprog
 
+from badpo.estimation.lean_votes import LeanVotes
+from badpo.estimation.separation import overlapping_annotators
 from badpo.theory.identifiability import jointly_separated, separated_annotators
-
-Informative = Callable[[NDArray, NDArray, NDArray, NDArray], NDArray[np.bool_]]
-
-
-def cross_group(
-    comparison: ArrayLike, annotator: ArrayLike, sign: ArrayLike, delta: ArrayLike
-) -> NDArray[np.bool_]:
-    """Votes whose sides differ on an attribute: all of them inform where a quality is given or integrated out.
-
-    It takes what `badpo.theory.identifiability.informative_judgments` takes, which is its counterpart where the
-    quality of every comparison is free.
-
-    Examples
-    --------
-    >>> cross_group([0, 0], [0, 1], [1, 1], [[0.0], [2.0]]).ravel()
-    array([False,  True])
-    """
-    return np.asarray(delta) != 0
 
 
 @dataclass(frozen=True)
@@ -44,22 +27,17 @@ class Estimable:
     set_aside : int array of shape (n_votes,)
         -1 for a vote that is used; otherwise ``annotator * n_attributes + attribute`` of the lean that explains it
         fully, or -2 where that takes several attributes or no lean at all.
+    told : bool array of shape (n_votes, n_attributes)
+        Whether a vote informs among those that are used.
     """
 
     status: NDArray[np.object_]
     n_informative: NDArray[np.intp]
     set_aside: NDArray[np.intp]
+    told: NDArray[np.bool_]
 
 
-def find_estimable(
-    comparison: NDArray,
-    annotator: NDArray,
-    sign: NDArray,
-    delta: NDArray,
-    anchored: NDArray[np.bool_],
-    informative: Informative,
-    beyond_doubt: NDArray[np.bool_] | None = None,
-) -> Estimable:
+def find_estimable(votes: LeanVotes, beyond_doubt: NDArray[np.bool_]) -> Estimable:
     """Set aside the votes of infinite leans, one round after the other, until every remaining lean is finite.
 
     A lean whose informative votes all point one way is infinite; in the limit it predicts these votes without error,
@@ -68,12 +46,8 @@ def find_estimable(
 
     Parameters
     ----------
-    comparison, annotator, sign : array of shape (n_votes,)
-    delta : array of shape (n_votes, n_attributes)
-    anchored : bool array of shape (n_annotators,)
-    informative : callable
-        `cross_group`, or `badpo.theory.identifiability.informative_judgments`.
-    beyond_doubt : bool array of shape (n_votes,), or None
+    votes : LeanVotes
+    beyond_doubt : bool array of shape (n_votes,)
         Votes known to be explained fully by the leans of several annotators together; they are set aside first.
 
     Returns
@@ -84,33 +58,37 @@ def find_estimable(
     --------
     Annotator 1 always chose the side with more, annotator 2 saw no difference:
 
-    >>> found = find_estimable(
-    ...     np.arange(5), np.array([0, 0, 1, 1, 2]), np.array([1, -1, 1, 1, 1]),
-    ...     np.array([[1.0], [1.0], [1.0], [1.0], [0.0]]), np.zeros(3, dtype=bool), cross_group)
+    >>> from badpo.estimation.lean_votes import cross_group, lean_votes
+    >>> votes = lean_votes(
+    ...     np.arange(5), [1, -1, 1, 1, 1], [0, 0, 1, 1, 2], [[1.0], [1.0], [1.0], [1.0], [0.0]], 3, None, cross_group)
+    >>> found = find_estimable(votes, np.zeros(5, dtype=bool))
     >>> found.status.ravel().tolist(), found.set_aside.tolist()
     (['ok', 'separated_high', 'no_cross'], [-1, -1, 1, 1, -1])
     """
-    m = len(anchored)
-    first = informative(comparison, annotator, sign, delta)
-    status = np.where(_counted(annotator, delta != 0, m) > 0, "ok", "no_cross").astype(object)
-    status[anchored] = "anchored"
-    aside = np.full(len(annotator), -1, dtype=np.intp)
-    if beyond_doubt is not None:
-        aside[beyond_doubt] = -2
+    m = len(votes.anchored)
+    status = np.where(votes.crossed, "ok", "no_cross").astype(object)
+    status[votes.anchored] = "anchored"
+    aside = np.where(beyond_doubt, -2, -1)
+    told = votes.told
+    if beyond_doubt.any():
+        told = _told_by_the_rest(votes, aside)
     while True:
-        used = np.flatnonzero(aside == -1)
-        live = np.zeros_like(first)
-        live[used] = informative(comparison[used], annotator[used], sign[used], delta[used])
-        live &= (status == "ok")[annotator]
-        status[(status == "ok") & (_counted(annotator, live, m) == 0)] = "no_information"
-        rows = annotator[used], sign[used], (delta * live)[used]
-        changed = (
-            _one_attribute(status, aside, used, *rows)
-            or _several_attributes(status, aside, used, *rows)
-            or _collinear(status, aside, used, *rows)
-        )
-        if not changed:
-            return Estimable(status, _counted(annotator, first, m), aside)
+        live = told & (status == "ok")[votes.annotator]
+        status[(status == "ok") & (_counted(votes.annotator, live, m) == 0)] = "no_information"
+        used = np.flatnonzero(live.any(axis=1))
+        rows = votes.annotator[used], votes.sign[used], votes.delta[used] * live[used]
+        if not (
+            _one_attribute(status, aside, used, *rows) or _several_attributes(status, aside, used, *rows)
+        ):
+            return Estimable(status, _counted(votes.annotator, votes.told, m), aside, told)
+        told = _told_by_the_rest(votes, aside)
+
+
+def _told_by_the_rest(votes: LeanVotes, aside: NDArray[np.intp]) -> NDArray[np.bool_]:
+    used = np.flatnonzero(aside == -1)
+    told = np.zeros_like(votes.told)
+    told[used] = votes.told_among(used)
+    return told
 
 
 def _counted(annotator: NDArray, votes: NDArray[np.bool_], m: int) -> NDArray[np.intp]:
@@ -123,28 +101,49 @@ def _one_attribute(
 ) -> bool:
     side = separated_annotators(annotator, sign, delta, len(status))
     status[side > 0], status[side < 0] = "separated_high", "separated_low"
+    if not (side != 0).any():
+        return False
     q = status.shape[1]
     for j in range(q):
         gone = (side[annotator, j] != 0) & (delta[:, j] != 0)
         aside[used[gone]] = annotator[gone] * q + j
-    return bool((side != 0).any())
+    return True
 
 
 def _several_attributes(
     status: NDArray, aside: NDArray, used: NDArray, annotator: NDArray, sign: NDArray, delta: NDArray
 ) -> bool:
+    """Leans that several attributes make infinite together, or that cannot be told apart."""
+    if status.shape[1] < 2:
+        return False
+    clear = overlapping_annotators(annotator, sign[:, None] * delta, len(status))
+    doubtful = np.flatnonzero(~clear[annotator])
+    rows = annotator[doubtful], sign[doubtful], delta[doubtful]
+    return _separated_by_a_mix(status, aside, used[doubtful], *rows) or _collinear(
+        status, aside, used[doubtful], *rows
+    )
+
+
+def _separated_by_a_mix(
+    status: NDArray, aside: NDArray, used: NDArray, annotator: NDArray, sign: NDArray, delta: NDArray
+) -> bool:
+    """Votes on attributes of the mix go aside, also those on which it is neutral: the rest of the mix is unknown."""
     found = np.flatnonzero(jointly_separated(annotator, sign, delta, len(status)))
     for k in found:
         mine = np.flatnonzero(annotator == k)
-        votes = sign[mine, None] * delta[mine]
-        mix = separating_mix(votes)
-        status[k, mix > 0], status[k, mix < 0] = "separated_high", "separated_low"
-        aside[used[mine[votes @ mix > 0]]] = -2
+        lowest, highest = separating_mixes(sign[mine, None] * delta[mine])
+        involved = (lowest < 0) | (highest > 0)
+        status[k, involved] = "no_information"
+        status[k, involved & (lowest == 0)], status[k, involved & (highest == 0)] = (
+            "separated_high",
+            "separated_low",
+        )
+        aside[used[mine[(delta[mine] * involved).any(axis=1)]]] = -2
     return bool(len(found))
 
 
-def separating_mix(votes: NDArray[np.float64]) -> NDArray[np.float64]:
-    """A mix of attributes that explains votes and contradicts none; the rest is left to a further round.
+def separating_mixes(votes: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """How far each attribute goes, down and up, among the mixes that contradict no vote.
 
     Parameters
     ----------
@@ -153,37 +152,44 @@ def separating_mix(votes: NDArray[np.float64]) -> NDArray[np.float64]:
 
     Returns
     -------
-    array of shape (n_attributes,)
-        Entries between -1 and 1; all zero when no mix does.
+    (lowest, highest) : arrays of shape (n_attributes,)
+        Within -1 to 0 and 0 to 1. An attribute that goes one way only has an infinite lean; one that goes both ways
+        is undetermined.
 
     Examples
     --------
     Mixed votes on either attribute, none on their sum:
 
-    >>> separating_mix(np.array([[3.0, -1.0], [-1.0, 3.0]]))
-    array([1., 1.])
+    >>> separating_mixes(np.array([[3.0, -1.0], [-1.0, 3.0]]))
+    (array([0., 0.]), array([1., 1.]))
     """
-    best = linprog(-votes.sum(axis=0), A_ub=-votes, b_ub=np.zeros(len(votes)), bounds=(-1, 1), method="highs")
-    return np.where(np.abs(best.x) > 1e-7, best.x, 0.0)
+    q = votes.shape[1]
+    scaled = votes / np.maximum(np.abs(votes).max(axis=1, keepdims=True), 1e-300)
+    ends = np.zeros((2, q))
+    for j in range(q):
+        for end, side in zip(ends, (1.0, -1.0), strict=True):
+            aim = side * (np.arange(q) == j)
+            best = linprog(aim, A_ub=-scaled, b_ub=np.zeros(len(votes)), bounds=(-1, 1), method="highs")
+            end[j] = best.x[j] if abs(best.x[j]) > 1e-7 else 0.0
+    return ends[0], ends[1]
 
 
 def _collinear(
     status: NDArray, aside: NDArray, used: NDArray, annotator: NDArray, sign: NDArray, delta: NDArray
 ) -> bool:
     """Annotators who saw attributes move only together: their leans cannot be told apart."""
-    m, q = status.shape
-    if q < 2:
-        return False
-    scale = np.sqrt((delta**2).mean(axis=0)) + (np.abs(delta).max(axis=0, initial=0.0) == 0)
-    scaled = delta / scale
-    gram = np.empty((m, q, q))
+    people, number = np.unique(annotator, return_inverse=True)
+    q = status.shape[1]
+    scale = np.abs(delta).max(axis=0, initial=0.0)
+    scaled = delta / np.where(scale > 0, scale, 1.0)
+    gram = np.empty((len(people), q, q))
     for a, b in product(range(q), repeat=2):
-        gram[:, a, b] = np.bincount(annotator, scaled[:, a] * scaled[:, b], minlength=m)
-    gram += np.eye(q) * (status != "ok")[:, :, None] * gram.max(initial=1.0)
+        gram[:, a, b] = np.bincount(number, scaled[:, a] * scaled[:, b], minlength=len(people))
+    gram += np.eye(q) * (status[people] != "ok")[:, :, None] * gram.max(initial=1.0)
     size, axes = np.linalg.eigh(gram)
     flat = size < 1e-10 * size[:, -1:]
-    lost = (np.abs(axes) * flat[:, None, :]).max(axis=2) > 1e-6
-    status[lost] = "no_information"
-    gone = (lost[annotator] & (delta != 0)).any(axis=1)
+    lost = (np.abs(axes) * flat[:, None, :]).max(axis=2, initial=0.0) > 1e-6
+    status[people] = np.where(lost, "no_information", status[people])
+    gone = (lost[number] & (delta != 0)).any(axis=1)
     aside[used[gone]] = -2
     return bool(lost.any())

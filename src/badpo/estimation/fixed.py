@@ -8,8 +8,8 @@ from scipy import sparse
 from scipy.special import expit
 
 from badpo.estimation.comparison_blocks import ComparisonBlocks
-from badpo.estimation.estimable import cross_group
 from badpo.estimation.lean_fit import fit_leans
+from badpo.estimation.lean_votes import cross_group
 from badpo.estimation.leans import Leans
 from badpo.estimation.maximizing import Curvature
 

@@ -10,6 +10,7 @@ in which the quality no longer stands.
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import combinations
 from math import comb
 from typing import NamedTuple
@@ -23,8 +24,8 @@ from badpo.estimation.maximizing import Curvature
 
 # Up to so many sets of winners are listed; beyond that the sums over them come from a recursion.
 MOST_LISTED = 1000
-# Entries of one intermediate array, so that many comparisons need no more memory than a few.
-AT_ONCE = 2**22
+# Entries of one intermediate array: what is worked on at once should fit into the processor's cache.
+AT_ONCE = 2**17
 
 
 class Winners(NamedTuple):
@@ -44,10 +45,11 @@ class Winners(NamedTuple):
     together: NDArray[np.float64]
 
 
-class _Stack(NamedTuple):
-    """Contested comparisons with equally many votes and wins."""
+class _Alike(NamedTuple):
+    """Contested comparisons with equally many votes and wins: rows of one of the stacks of the blocks."""
 
-    votes: NDArray[np.intp]
+    stack: int
+    rows: NDArray[np.intp] | slice
     n_wins: int
 
 
@@ -71,18 +73,55 @@ def winners(logits: NDArray[np.float64], n_wins: int) -> Winners:
     size = logits.shape[1]
     if comb(size, n_wins) > MOST_LISTED:
         return _by_recursion(logits, n_wins)
-    members = np.zeros((comb(size, n_wins), size))
-    for row, chosen in zip(members, combinations(range(size), n_wins), strict=True):
-        row[list(chosen)] = 1.0
-    # one row per set of winners: sums over the few sets run along whole rows
-    weight = members @ logits.T
-    highest = weight.max(axis=0)
-    np.exp(weight - highest, out=weight)
-    total = weight.sum(axis=0)
+    members = _sets_of_winners(size, n_wins)
+    weight, total, highest = _weights(members, logits)
     weight /= total
     pairs = (members[:, :, None] * members[:, None, :]).reshape(len(members), -1)
     together = (pairs.T @ weight).T.reshape(-1, size, size)
     return Winners(highest + np.log(total), (members.T @ weight).T, together)
+
+
+def log_total(logits: NDArray[np.float64], n_wins: int) -> NDArray[np.float64]:
+    """The first of the `winners`, for comparisons with equally many votes.
+
+    Parameters
+    ----------
+    logits : array of shape (n, T)
+    n_wins : int
+        Between 1 and T - 1.
+
+    Examples
+    --------
+    >>> np.exp(log_total(np.log([[3.0, 1.0, 1.0]]), 2))
+    array([7.])
+    """
+    size = logits.shape[1]
+    if comb(size, n_wins) > MOST_LISTED:
+        return _log_sums(logits, n_wins)[size][:, n_wins]
+    _, total, highest = _weights(_sets_of_winners(size, n_wins), logits)
+    return highest + np.log(total)
+
+
+@cache
+def _sets_of_winners(size: int, n_wins: int) -> NDArray[np.float64]:
+    members = np.zeros((comb(size, n_wins), size))
+    for row, chosen in zip(members, combinations(range(size), n_wins), strict=True):
+        row[list(chosen)] = 1.0
+    return members
+
+
+def _weights(
+    members: NDArray[np.float64], logits: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Weights of the sets, one row each, so that sums over the few sets run along whole rows; their sum; their scale.
+
+    Weights are relative to the largest, whose logarithm is the scale.
+    """
+    weight = members @ logits.T
+    highest = weight.max(axis=0)
+    weight -= highest
+    np.exp(weight, out=weight)
+    return weight, weight.sum(axis=0), highest
 
 
 def _by_recursion(logits: NDArray[np.float64], n_wins: int) -> Winners:
@@ -139,10 +178,15 @@ class KnownWins:
     def __init__(self, blocks: ComparisonBlocks, sign: NDArray[np.float64]) -> None:
         self._blocks, self._won = blocks, (sign > 0).astype(np.float64)
         wins = blocks.sums(self._won).astype(np.intp)
-        self._stacks: list[list[_Stack]] = []
-        for votes in blocks.stacks:
+        self._alike: list[_Alike] = []
+        for number, votes in enumerate(blocks.stacks):
             size, of = votes.shape[1], wins[blocks.comparison[votes[:, 0]]]
-            self._stacks.append([_Stack(votes[of == s], s) for s in range(1, size) if (of == s).any()])
+            for n_wins in range(1, size):
+                rows = np.flatnonzero(of == n_wins)
+                width = max(size**2, min(comb(size, n_wins), MOST_LISTED), size * n_wins)
+                step = max(1, AT_ONCE // width)
+                parts = (rows[start : start + step] for start in range(0, len(rows), step))
+                self._alike += [_Alike(number, _consecutive(part), n_wins) for part in parts]
         self.start = np.zeros(0)
 
     def settle(self, logits: NDArray[np.float64], extra: NDArray[np.float64]) -> None:
@@ -150,40 +194,39 @@ class KnownWins:
 
     def values(self, logits: NDArray[np.float64], extra: NDArray[np.float64]) -> NDArray[np.float64]:
         """Log-likelihood of each comparison."""
-        found = np.zeros(len(self._blocks.starts))
-        for stack in self._pieces():
-            comparison = self._blocks.comparison[stack.votes[:, 0]]
-            won = (self._won[stack.votes] * logits[stack.votes]).sum(axis=1)
-            found[comparison] = won - winners(logits[stack.votes], stack.n_wins).log_total
-        return found
+        stacked = self._blocks.stacked(logits)
+        found = self._blocks.sums(self._won * logits)
+        found[self._blocks.sums(self._won) == self._blocks.sizes] = 0.0
+        totals = [np.zeros(len(stack)) for stack in stacked]
+        for number, rows, n_wins in self._alike:
+            totals[number][rows] = log_total(stacked[number][rows], n_wins)
+        return found - np.concatenate([np.zeros(0), *totals])
+
+    def chances(self, logits: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Probability of every vote to be among the winners."""
+        chance = self._won.copy()
+        stacked, chances = self._blocks.stacked(logits), self._blocks.stacked(chance)
+        for number, rows, n_wins in self._alike:
+            chances[number][rows] = winners(stacked[number][rows], n_wins).chance
+        return chance
 
     def curvature(self, logits: NDArray[np.float64], extra: NDArray[np.float64]) -> Curvature:
         """Derivatives of the sum of the values: wins minus their expectation, and the covariance of the winners."""
         score = np.zeros(len(logits))
-        covariances = [
-            np.zeros((len(votes), votes.shape[1], votes.shape[1])) for votes in self._blocks.stacks
-        ]
-        place = np.empty(len(self._blocks.starts), dtype=np.intp)
-        for votes in self._blocks.stacks:
-            place[self._blocks.comparison[votes[:, 0]]] = np.arange(len(votes))
-        sizes = {votes.shape[1]: i for i, votes in enumerate(self._blocks.stacks)}
-        for stack in self._pieces():
-            found = winners(logits[stack.votes], stack.n_wins)
-            score[stack.votes] = self._won[stack.votes] - found.chance
-            rows = place[self._blocks.comparison[stack.votes[:, 0]]]
-            covariances[sizes[stack.votes.shape[1]]][rows] = (
-                found.together - found.chance[:, :, None] * found.chance[:, None, :]
-            )
+        stacked, scores = self._blocks.stacked(logits), self._blocks.stacked(score)
+        won = self._blocks.stacked(self._won)
+        covariances = [np.zeros((*stack.shape, stack.shape[1])) for stack in stacked]
+        for number, rows, n_wins in self._alike:
+            found = winners(stacked[number][rows], n_wins)
+            scores[number][rows] = won[number][rows] - found.chance
+            covariances[number][rows] = found.together - found.chance[:, :, None] * found.chance[:, None, :]
         return Curvature(
             score, self._blocks.matrix(covariances), np.zeros(0), np.zeros((len(logits), 0)), np.zeros((0, 0))
         )
 
-    def _pieces(self):
-        """Contested comparisons, alike in votes and wins, a bounded number at a time."""
-        for stacks in self._stacks:
-            for votes, n_wins in stacks:
-                size = votes.shape[1]
-                width = max(size**2, min(comb(size, n_wins), MOST_LISTED), size * n_wins)
-                step = max(1, AT_ONCE // width)
-                for start in range(0, len(votes), step):
-                    yield _Stack(votes[start : start + step], n_wins)
+
+def _consecutive(rows: NDArray[np.intp]) -> NDArray[np.intp] | slice:
+    """A slice where the rows are one: what it takes from an array is not copied."""
+    if len(rows) and rows[-1] - rows[0] + 1 == len(rows):
+        return slice(int(rows[0]), int(rows[-1]) + 1)
+    return rows

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from badpo.estimation.comparison_blocks import ComparisonBlocks, sorted_blocks
 from badpo.estimation.estimable import Estimable
-from badpo.estimation.lean_design import Identified, LeanVotes, lean_design
+from badpo.estimation.lean_design import Identified, lean_design
+from badpo.estimation.lean_votes import LeanVotes
 from badpo.estimation.maximizing import Maximum, QualityModel
 from badpo.estimation.spread import DROP
 
@@ -85,7 +86,7 @@ def _centers(
         lowest[:] = highest[:] = 0.0
     else:
         number = number[beside]
-        group = known.group[given.annotator[others], pairs[number] % q]
+        group = np.where(known.compared, known.group, -1)[given.annotator[others], pairs[number] % q]
         seen = (group >= 0) & (given.delta[others, pairs[number] % q] != 0)
         np.minimum.at(lowest, number[seen], group[seen])
         np.maximum.at(highest, number[seen], group[seen])

@@ -1,36 +1,35 @@
-"""The votes of a fit as arrays, the matrix from leans to logits, and what the design identifies."""
+"""The matrix from leans to logits, and what the design identifies."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from scipy import sparse
 
-from badpo.estimation.comparison_blocks import sorted_blocks
-from badpo.estimation.estimable import Estimable, Informative, cross_group
-from badpo.estimation.maximizing import LARGEST_DENSE
-from badpo.theory.identifiability import free_directions
+from badpo.estimation.estimable import Estimable
+from badpo.estimation.lean_votes import LeanVotes
+from badpo.estimation.maximizing import LARGEST_DENSE, Information, QualityModel, conjugate_gradients
+from badpo.theory.identifiability import annotator_components, free_directions
 
-
-@dataclass(frozen=True)
-class LeanVotes:
-    """Votes that were looked over; arrays of shape (n_votes,) and (n_votes, n_attributes), anchored (n_annotators,)."""
-
-    comparison: NDArray[np.intp]
-    sign: NDArray[np.float64]
-    annotator: NDArray[np.intp]
-    delta: NDArray[np.float64]
-    n_annotators: int
-    anchored: NDArray[np.bool_]
+CONFIRMED = 1e-5
 
 
 @dataclass(frozen=True)
 class Identified:
     """What the design fixes: groups of leans whose differences are known, and leans known themselves.
 
-    ``everywhere`` says that all leans are comparable by assumption, whoever met whom.
+    Attributes
+    ----------
+    everywhere : bool
+        All leans are comparable by assumption, whoever met whom.
+    group : int array of shape (n_annotators, n_attributes)
+        -1 for a lean that is not among the unknowns.
+    absolute : bool array of shape (n_annotators, n_attributes)
+    flat : array of shape (n_unknown, n_flat)
+        Orthonormal directions that change no probability; none where too many to hold.
     """
 
     everywhere: bool
@@ -38,57 +37,22 @@ class Identified:
     absolute: NDArray[np.bool_]
     flat: NDArray[np.float64]
 
-
-def checked_votes(
-    comparison: ArrayLike,
-    sign: ArrayLike,
-    annotator: ArrayLike,
-    delta: ArrayLike,
-    n_annotators: int,
-    anchored: ArrayLike | None,
-) -> LeanVotes:
-    """The votes as arrays of their types.
-
-    Raises
-    ------
-    ValueError
-        Naming the first vote at fault, if lengths differ, a sign is not +1 or -1, an annotator is out of range or
-        delta is not finite.
-    """
-    c, k, s = np.asarray(comparison), np.asarray(annotator), np.asarray(sign, dtype=np.float64)
-    d = np.asarray(delta, dtype=np.float64)
-    if d.ndim != 2 or not len(c) == len(k) == len(s) == len(d):
-        raise ValueError(
-            f"one comparison, sign, annotator and row of delta per vote are needed; got shapes {c.shape}, {s.shape}, "
-            f"{k.shape} and {d.shape}"
-        )
-    if len(k) and not 0 <= k.min() <= k.max() < n_annotators:
-        raise ValueError(
-            f"annotator indices must lie between 0 and {n_annotators - 1}; got {k.min()} to {k.max()}"
-        )
-    if not np.isin(s, (-1.0, 1.0)).all():
-        row = int(np.flatnonzero(~np.isin(s, (-1.0, 1.0)))[0])
-        raise ValueError(f"the sign of vote {row} is {s[row]:g}; +1 chose a and -1 chose b")
-    if not np.isfinite(d).all():
-        row, column = np.argwhere(~np.isfinite(d))[0]
-        raise ValueError(f"delta is not finite at vote {row}, attribute {column}")
-    held = np.zeros(n_annotators, dtype=bool) if anchored is None else np.asarray(anchored, dtype=bool)
-    if held.shape != (n_annotators,):
-        raise ValueError(f"anchored needs one entry for each of {n_annotators} annotators; got {held.shape}")
-    return LeanVotes(np.asarray(c, dtype=np.intp), s, np.asarray(k, dtype=np.intp), d, n_annotators, held)
+    @cached_property
+    def compared(self) -> NDArray[np.bool_]:
+        """Leans that are known, at least beside another one's."""
+        found = self.absolute.copy()
+        for j, group in enumerate(self.group.T):
+            size = np.bincount(group + 1)
+            found[:, j] |= (group >= 0) & ((size[group + 1] > 1) | self.everywhere)
+        return found
 
 
-def _masked(given: LeanVotes, rows: NDArray[np.intp], active: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """The attribute differences of some votes, zero where the annotator's lean is not among the unknowns."""
-    return given.delta[rows] * active[given.annotator[rows]]
-
-
-def lean_design(given: LeanVotes, rows: NDArray[np.intp], active: NDArray[np.bool_]) -> sparse.csr_array:
+def lean_design(votes: LeanVotes, rows: NDArray[np.intp], active: NDArray[np.bool_]) -> sparse.csr_array:
     """The matrix from the leans that are estimated to the logits of some votes.
 
     Parameters
     ----------
-    given : LeanVotes
+    votes : LeanVotes
     rows : int array of shape (n_rows,)
         Votes, in the order of the result.
     active : bool array of shape (n_annotators, n_attributes)
@@ -98,64 +62,165 @@ def lean_design(given: LeanVotes, rows: NDArray[np.intp], active: NDArray[np.boo
     -------
     sparse array of shape (n_rows, n_active)
     """
-    number = np.cumsum(active.ravel()).reshape(active.shape) - 1
-    delta = _masked(given, rows, active)
-    vote, attribute = np.nonzero(delta)
-    column = number[given.annotator[rows[vote]], attribute]
-    shape = (len(rows), int(active.sum()))
-    return sparse.csr_array(sparse.coo_array((delta[vote, attribute], (vote, column)), shape=shape))
+    annotator, delta = votes.annotator[rows], votes.delta[rows]
+    moves = delta != 0
+    if not active.all():
+        moves &= active[annotator]
+    number = (np.cumsum(active.ravel()) - 1).astype(np.int32).reshape(active.shape)
+    ends = np.concatenate([[0], np.cumsum(np.count_nonzero(moves, axis=1))])
+    return sparse.csr_array(
+        (delta[moves], number[annotator][moves], ends.astype(np.int32)), shape=(len(rows), int(active.sum()))
+    )
 
 
 def identified_leans(
-    kind: str, given: LeanVotes, found: Estimable, rows: NDArray[np.intp], informative: Informative
+    votes: LeanVotes, found: Estimable, rows: NDArray[np.intp], model: QualityModel
 ) -> Identified:
     """Under a free quality the rank of the informative design decides; otherwise every pair of leans is comparable.
 
     The level of a lean is known only where no quality of the comparisons could stand in for it: where annotators are
     anchored, or an attribute varies between the votes on one comparison.
+
+    Parameters
+    ----------
+    votes : LeanVotes
+    found : Estimable
+    rows : int array of shape (n_rows,)
+        The votes that are used, in the order of the model's.
+    model : QualityModel
+
+    Returns
+    -------
+    Identified
     """
     active = found.status == "ok"
-    free_quality = informative is not cross_group
-    delta = _masked(given, rows, active)
-    if not (free_quality or given.anchored.any() or _varies(given.comparison[rows], given.delta[rows])):
-        nothing = np.zeros(active.shape, dtype=bool)
-        return Identified(True, np.where(active, 0, -1), nothing, np.zeros((int(active.sum()), 0)))
-    tells = np.ones(len(rows), dtype=bool)
-    if free_quality:
-        tells = _informative_rows(given, rows, informative)
-    comparison, annotator = given.comparison[rows[tells]], given.annotator[rows[tells]]
-    directions = free_directions(comparison, annotator, delta[tells], given.n_annotators)
+    if votes.free_quality:
+        if active.sum() > LARGEST_DENSE:
+            expected = _expected(votes, found, rows, active)
+            if _confirmed(expected, lean_design(votes, rows, active), model):
+                return expected
+        return _by_rank(votes, found, rows, active)
+    everyone = np.where(active, 0, -1)
+    absolute = np.zeros(active.shape, dtype=bool)
+    if votes.anchored.any() or _varying(votes, rows).any():
+        directions = _directions(votes, rows, active)
+        absolute = directions.level_identified() & active
+    return Identified(True, everyone, absolute, np.zeros((int(active.sum()), 0)))
+
+
+def _directions(votes: LeanVotes, rows: NDArray[np.intp], active: NDArray[np.bool_]):
+    delta = votes.delta[rows] * active[votes.annotator[rows]]
+    return free_directions(votes.comparison[rows], votes.annotator[rows], delta, len(active))
+
+
+def _by_rank(
+    votes: LeanVotes, found: Estimable, rows: NDArray[np.intp], active: NDArray[np.bool_]
+) -> Identified:
+    directions = _directions(votes, rows[found.told[rows].any(axis=1)], active)
     absolute = directions.level_identified() & active
-    if not free_quality:
-        return Identified(True, np.where(active, 0, -1), absolute, np.zeros((int(active.sum()), 0)))
     group = np.where(active, directions.difference_groups(), -1)
-    for j in range(group.shape[1]):
-        values, size = np.unique(group[:, j], return_counts=True)
-        group[np.isin(group[:, j], values[size == 1]) & ~absolute[:, j], j] = -1
-    return Identified(False, group, absolute, _flat(directions.basis, group >= 0))
+    return Identified(False, group, absolute, _flat(directions.basis, active))
 
 
-def _informative_rows(
-    given: LeanVotes, rows: NDArray[np.intp], informative: Informative
-) -> NDArray[np.bool_]:
-    """Which of some votes inform on any attribute."""
-    told = informative(given.comparison[rows], given.annotator[rows], given.sign[rows], given.delta[rows])
-    return np.asarray(told.any(axis=1), dtype=np.bool_)
+def _expected(
+    votes: LeanVotes, found: Estimable, rows: NDArray[np.intp], active: NDArray[np.bool_]
+) -> Identified:
+    """What the graph of each attribute alone says, which holds unless attributes stand in for each other.
+
+    Whoever judged beside someone whose lean is held at zero has a known level, and so have all if the attribute varies
+    between the votes on one comparison.
+    """
+    comparison, annotator, told = votes.comparison[rows], votes.annotator[rows], found.told[rows]
+    varies = _varying(votes, rows)
+    group, absolute = np.full(active.shape, -1), np.zeros(active.shape, dtype=bool)
+    for j in range(active.shape[1]):
+        mine = np.flatnonzero(told[:, j])
+        known = len(active)  # one node for all whose lean is held
+        people = np.where(active[annotator[mine], j], annotator[mine], known)
+        component = _joined(comparison[mine], people, known + 1)
+        group[:, j] = np.where(active[:, j], component[:-1], -1)
+        absolute[:, j] = (group[:, j] >= 0) & (varies[j] | (component[:-1] == component[-1]))
+    return Identified(False, group, absolute, np.zeros((int(active.sum()), 0)))
 
 
-def _varies(comparison: NDArray[np.intp], delta: NDArray[np.float64]) -> bool:
-    order, blocks = sorted_blocks(comparison)
-    if not len(order):
-        return False
-    arranged = delta[order]
-    return bool((arranged != arranged[blocks.starts[blocks.comparison]]).any())
+def _joined(comparison: NDArray[np.intp], people: NDArray[np.intp], n: int) -> NDArray[np.intp]:
+    """Connected groups of people; the first votes are enough where these join everyone."""
+    everyone = np.bincount(people, minlength=n) > 0
+    for last in (len(people) // 8, len(people)):
+        found = annotator_components(comparison[:last], people[:last], np.ones((last, 1)), n)[:, 0]
+        if found.max() == 0 and (found[everyone] == 0).all():
+            break
+    return np.asarray(found)
+
+
+def _confirmed(expected: Identified, design: sparse.csr_array, model: QualityModel) -> bool:
+    """Whether the information has no other flat directions than the means of the groups that are expected.
+
+    A random vector without these components is in the range of the information only if there are none, and
+    conjugate gradients converge for it.
+    """
+    centering = Centering.of(expected)
+    information = Information(design, model.curvature(np.zeros(design.shape[0]), model.start))
+    probe = centering @ np.random.default_rng(0).standard_normal(design.shape[1])
+    scale = np.sqrt(np.maximum(information.diagonal, 1e-300))
+    side = centering @ (scale * probe)
+    solved, _ = conjugate_gradients(information, side, CONFIRMED)
+    missing = side - information.times(solved)
+    return bool(np.linalg.norm(missing) < 10 * CONFIRMED * np.linalg.norm(side))
+
+
+@dataclass(frozen=True)
+class Centering:
+    """Taking the mean of its group from every lean whose level is not known.
+
+    Attributes
+    ----------
+    member : sparse array of shape (n_leans, n_groups)
+        Which lean is in which group; a lean whose level is known is in none.
+    size : array of shape (n_groups,)
+    """
+
+    member: sparse.csr_array
+    size: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, known: Identified) -> Centering:
+        """The centering of the unknown leans."""
+        active = known.group >= 0
+        p, n_groups = int(active.sum()), int(known.group.max(initial=-1)) + 1
+        attribute = np.broadcast_to(np.arange(active.shape[1]), active.shape)[active]
+        relative = np.flatnonzero(~known.absolute[active])
+        _, label = np.unique((attribute * n_groups + known.group[active])[relative], return_inverse=True)
+        member = sparse.csr_array(
+            (np.ones(len(relative)), (relative, label)), shape=(p, label.max(initial=-1) + 1)
+        )
+        return cls(member, np.maximum(np.asarray(member.sum(axis=0)).ravel(), 1))
+
+    def __matmul__(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The values, along the first axis, less the mean of their group."""
+        sums = self.member.T @ values
+        return np.asarray(values - self.member @ (sums.T / self.size).T)
+
+    def variance(self, variance: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Variances of uncorrelated values after their groups' means are taken from them."""
+        shared = (self.member.T @ variance) / self.size**2
+        weight = 1 - 2 * (self.member @ (1 / self.size))
+        return np.asarray(weight * variance + self.member @ shared)
+
+
+def _varying(votes: LeanVotes, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
+    """Attributes that vary between the votes on one comparison."""
+    comparison, delta = votes.comparison[rows], votes.delta[rows]
+    same = comparison[1:] == comparison[:-1]
+    return np.array([bool(((x[1:] != x[:-1]) & same).any()) for x in delta.T], dtype=bool)
 
 
 def _flat(basis: sparse.csr_array, kept: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Orthonormal flat directions among the leans that are estimated; none where too many to hold densely."""
+    """Orthonormal flat directions among the unknown leans; none where too many to hold densely."""
     p = int(kept.sum())
     if p > LARGEST_DENSE or not p:
         return np.zeros((p, 0))
-    directions = basis[np.flatnonzero(kept.ravel())].toarray()
+    among = basis[np.flatnonzero(kept.ravel())]
+    directions = among[:, np.unique(among.indices)].toarray()
     left, size, _ = np.linalg.svd(directions, full_matrices=False)
     return np.asarray(left[:, size > 1e-9 * max(size.max(initial=0.0), 1e-300)])

@@ -18,8 +18,12 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve
 from scipy.sparse.linalg import LinearOperator, cg
 
 LARGEST_DENSE = 3000
+LARGEST_FACTORED = 600
 STEPS = 100
 TOLERANCE = 1e-8
+LOOSEST = 0.01
+STILL_MOVING = 0.01
+PATIENCE = 5
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,10 @@ class QualityModel(Protocol):
         ...
 
     def settle(self, logits: NDArray[np.float64], extra: NDArray[np.float64]) -> None:
-        """Place whatever the likelihood is computed with (quadrature nodes) for the neighborhood of a point."""
+        """Place whatever the likelihood is computed with (quadrature nodes) for the neighborhood of a point.
+
+        Asked for at the start, and after every step where there are extra numbers.
+        """
         ...
 
     def values(self, logits: NDArray[np.float64], extra: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -81,6 +88,9 @@ class Maximum:
         Newton steps, and steps of conjugate gradients in all of them (0 where solved directly).
     information : Information
         Minus the second derivative at the top, of shape (n_parameters + n_extra, n_parameters + n_extra).
+    receding : array of shape (n_parameters,) or None
+        Where the likelihood rises without end: Newton's last step, which stays as long as those before it though the
+        gradient has vanished.
     """
 
     leans: NDArray[np.float64]
@@ -90,6 +100,7 @@ class Maximum:
     n_newton: int
     n_cg: int
     information: Information
+    receding: NDArray[np.float64] | None
 
 
 @dataclass(frozen=True)
@@ -140,27 +151,41 @@ def maximize(model: QualityModel, design: sparse.csr_array, free: NDArray[np.flo
         The largest gradient entry is below 1e-8 unless floating point or 100 steps came first; look at it.
     """
     leans, extra = np.zeros(design.shape[1]), model.start
-    model.settle(design @ leans, extra)
-    value, n_cg = float(model.values(design @ leans, extra).sum()), 0
+    logits = design @ leans
+    model.settle(logits, extra)
+    value, n_cg, patience, receding = float(model.values(logits, extra).sum()), 0, PATIENCE, None
+    first = None
     for n_newton in range(STEPS + 1):
-        at = model.curvature(design @ leans, extra)
+        at = model.curvature(logits, extra)
         gradient = np.concatenate([design.T @ at.score, at.extra_score])
         information = Information(design, at)
-        if np.abs(gradient).max(initial=0.0) < TOLERANCE or n_newton == STEPS:
-            break
-        step, used = _newton_step(information, gradient, free)
+        size = float(np.abs(gradient).max(initial=0.0))
+        first = max(size, 1e-300) if first is None else first
+        precision = min(LOOSEST, max(size / first, 0.1 * TOLERANCE / max(size, TOLERANCE)))
+        step, used = _newton_step(information, gradient, free, precision)
         n_cg += used
-        leans, extra, moved = _climb(model, design, (leans, extra, value), step)
-        model.settle(design @ leans, extra)
-        value = float(model.values(design @ leans, extra).sum())
-        if not moved:
+        if size < TOLERANCE:
+            moving = float(np.abs(design @ step[: len(leans)]).max(initial=0.0))
+            patience -= 1
+            if moving < STILL_MOVING:
+                break
+            if not patience:
+                receding = step[: len(leans)]
+                break
+        if n_newton == STEPS:
             break
-    size = float(np.abs(gradient).max(initial=0.0))
-    return Maximum(leans - free @ (free.T @ leans), extra, value, size, n_newton, n_cg, information)
+        climbed = _climb(model, design, (leans, extra, value), step)
+        if climbed is None:
+            break
+        leans, extra, logits, value = climbed
+        if len(extra):
+            model.settle(logits, extra)
+            value = float(model.values(logits, extra).sum())
+    return Maximum(leans - free @ (free.T @ leans), extra, value, size, n_newton, n_cg, information, receding)
 
 
 def _newton_step(
-    information: Information, gradient: NDArray[np.float64], free: NDArray[np.float64]
+    information: Information, gradient: NDArray[np.float64], free: NDArray[np.float64], precision: float
 ) -> tuple[NDArray[np.float64], int]:
     """The step, and the conjugate-gradient steps it took.
 
@@ -169,7 +194,7 @@ def _newton_step(
     """
     p = len(free)
     across = information.across
-    solved, n_cg = _solve(information, np.column_stack([gradient[:p], across]), free)
+    solved, n_cg = _solve(information, np.column_stack([gradient[:p], across]), free, precision)
     bend = information.at.extra_information - across.T @ solved[:, 1:]
     rest = gradient[p:] - across.T @ solved[:, 0]
     extra = np.clip(rest / np.maximum(np.abs(np.diag(bend)), 1e-300), -1.0, 1.0)
@@ -177,12 +202,28 @@ def _newton_step(
 
 
 def _solve(
-    information: Information, sides: NDArray[np.float64], free: NDArray[np.float64]
+    information: Information, sides: NDArray[np.float64], free: NDArray[np.float64], precision: float
 ) -> tuple[NDArray[np.float64], int]:
-    if len(free) <= LARGEST_DENSE:
+    if len(free) <= LARGEST_FACTORED:
         return np.asarray(cho_solve(_factor(_filled(information.among, free)), sides)), 0
-    shape = (len(free), len(free))
-    scale = 1 / np.maximum(information.diagonal, 1e-10)
+    found = [conjugate_gradients(information, side, precision) for side in sides.T]
+    return np.column_stack([solved for solved, _ in found]), sum(used for _, used in found)
+
+
+def conjugate_gradients(
+    information: Information, side: NDArray[np.float64], precision: float
+) -> tuple[NDArray[np.float64], int]:
+    """The leans that the information takes to some vector in its range, and the steps that took.
+
+    Parameters
+    ----------
+    information : Information
+    side : array of shape (n_leans,)
+    precision : float
+        Of what is left, relative to the vector.
+    """
+    shape = (len(side), len(side))
+    scale = 1 / np.maximum(information.diagonal, 1e-300)
     among = LinearOperator(shape, matvec=lambda v: information.times(v.ravel()))
     precondition = LinearOperator(shape, matvec=lambda v: scale * v.ravel())
     count = 0
@@ -191,8 +232,8 @@ def _solve(
         nonlocal count
         count += 1
 
-    steps = [cg(among, b, rtol=1e-6, maxiter=500, M=precondition, callback=counted)[0] for b in sides.T]
-    return np.column_stack(steps), count
+    solved = cg(among, side, rtol=precision, maxiter=10 * len(side), M=precondition, callback=counted)[0]
+    return solved, count
 
 
 def _filled(information: NDArray[np.float64], free: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -219,17 +260,19 @@ def _climb(
     design: sparse.csr_array,
     point: tuple[NDArray[np.float64], NDArray[np.float64], float],
     step: NDArray[np.float64],
-) -> tuple[NDArray[np.float64], NDArray[np.float64], bool]:
-    """Halve the step until the likelihood does not fall."""
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], float] | None:
+    """Halve the step until the likelihood does not fall: leans, extra numbers, logits, value; None if it does not end."""
     leans, extra, value = point
     p = len(leans)
     slack = 1e-12 * max(abs(value), 1.0)
     for halvings in range(40):
         share = 0.5**halvings
         new_leans, new_extra = leans + share * step[:p], extra + share * step[p:]
-        if model.values(design @ new_leans, new_extra).sum() >= value - slack:
-            return new_leans, new_extra, True
-    return leans, extra, False
+        logits = design @ new_leans
+        new_value = float(model.values(logits, new_extra).sum())
+        if new_value >= value - slack:
+            return new_leans, new_extra, logits, new_value
+    return None
 
 
 def covariance_of_leans(maximum: Maximum, free: NDArray[np.float64]) -> NDArray[np.float64]:

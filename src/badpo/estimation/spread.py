@@ -145,10 +145,11 @@ def spread_interval(value: NDArray[np.float64], se: NDArray[np.float64]) -> tupl
 def spread_posterior(
     value: NDArray[np.float64], se: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    r"""Taus and their posterior masses under a prior density proportional to :math:`1 / (s_0 + \tau)`.
+    r"""Taus and their posterior masses under a flat prior of :math:`\tau^2`.
 
-    :math:`s_0` is the typical error, so that the density has no unit of its own: nearly flat among the taus that the
-    estimates could hide, and falling slowly above.
+    It has no unit of its own, and of the flat priors it is the one whose posterior intervals of the leans hold the
+    truth as often as they say (Morris and Tang, 2011). Up to three annotators do not outvote it: tau may then be
+    large, and next to nothing is shrunk.
 
     Parameters
     ----------
@@ -158,6 +159,10 @@ def spread_posterior(
     Returns
     -------
     (taus, masses) : tuple of arrays
+
+    References
+    ----------
+    Morris and Tang (2011), "Estimating random effects via adjustment for density maximization".
 
     Examples
     --------
@@ -173,6 +178,6 @@ def spread_posterior(
     shares = low + (high - low) * (np.arange(NODES) + 0.5) / NODES
     taus = scale * shares / (1 - shares)
     log_mass = np.array([log_likelihood(tau) for tau in taus])
-    # the shares tau / (s_0 + tau) are evenly spaced, and the density is 1 / (1 - share) in them
-    mass = np.exp(log_mass - log_mass.max()) / (1 - shares)
+    # evenly spaced in share = tau / (scale + tau), in which a flat density of tau^2 is share / (1 - share)^3
+    mass = np.exp(log_mass - log_mass.max()) * shares / (1 - shares) ** 3
     return taus, mass / mass.sum()

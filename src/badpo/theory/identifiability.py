@@ -190,8 +190,8 @@ def separated_annotators(
     _, annotator, delta, n_annotators = _judgments(np.zeros_like(annotator), annotator, delta, n_annotators)
     toward = np.asarray(sign)[:, None] * delta
     chose, refused = np.zeros((2, n_annotators, delta.shape[1]), dtype=bool)
-    np.logical_or.at(chose, annotator, toward > 0)
-    np.logical_or.at(refused, annotator, toward < 0)
+    for j, votes in enumerate(toward.T):
+        chose[annotator[votes > 0], j] = refused[annotator[votes < 0], j] = True
     return (chose & ~refused).astype(np.int8) - (refused & ~chose).astype(np.int8)
 
 

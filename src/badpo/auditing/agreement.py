@@ -1,0 +1,74 @@
+"""How far annotators agree with others and with themselves; kept apart from which way they lean."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+from numpy.typing import NDArray
+
+from badpo.auditing.design import Design
+from badpo.estimation.agreement import annotator_agreement, pool_agreement
+from badpo.estimation.repeats import self_contradictions
+
+
+@dataclass(frozen=True, eq=False)
+class Agreement:
+    """Agreement of an audit.
+
+    Attributes
+    ----------
+    summary : dict
+        ``agreement`` and ``self_contradictions``, which stand in the part ``data`` of audit.json.
+    annotators : DataFrame
+        Row k is annotator k: ``agreement``, ``agreement_low``, ``agreement_high``.
+    """
+
+    summary: dict[str, Any]
+    annotators: pd.DataFrame
+
+
+def agreement_of(design: Design, prompts: NDArray) -> Agreement:
+    """Agreement of the pool and of each annotator.
+
+    Parameters
+    ----------
+    design : Design
+    prompts : array of shape (n_votes,)
+        The prompt of each vote, which the pool's interval is clustered by.
+
+    Examples
+    --------
+    >>> from badpo.auditing.design import design_of
+    >>> from badpo.data.judgments import Judgments
+    >>> row = {"prompt": "Why?", "response_a": "So.", "response_b": "No."}
+    >>> judgments = Judgments.read([row | {"annotator": k, "winner": "a"} for k in ("1", "2", "2")])
+    >>> found = agreement_of(design_of(judgments), [0, 0, 0])
+    >>> found.summary["agreement"]["percent"], found.summary["self_contradictions"]["n_repeated"]
+    (1.0, 1)
+    """
+    votes = design.votes[:3]
+    pool = pool_agreement(*votes, prompts)
+    each = annotator_agreement(*votes, design.n_annotators)
+    repeats = self_contradictions(*votes, design.n_annotators)
+    return Agreement(
+        {
+            "agreement": {
+                "n_comparisons": pool.n_comparisons,
+                "n_votes": pool.n_votes,
+                "percent": pool.percent,
+                "ci_low": pool.low,
+                "ci_high": pool.high,
+                "kappa": pool.kappa,
+                "alpha": pool.alpha,
+            },
+            "self_contradictions": {
+                "n_repeated": int(repeats.n_repeated.sum()),
+                "n_contradicted": int(repeats.n_contradicted.sum()),
+                "n_annotators": int((repeats.n_contradicted > 0).sum()),
+                "share": repeats.share,
+            },
+        },
+        pd.DataFrame({"agreement": each.agreement, "agreement_low": each.low, "agreement_high": each.high}),
+    )

@@ -1,0 +1,57 @@
+"""Annotators known to lean nowhere: they fix the level that votes alone leave open."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from badpo.auditing.design import Design
+from badpo.auditing.options import Options
+from badpo.data.privacy import pseudonyms
+from badpo.data.problems import ConfigError, did_you_mean
+
+
+def anchored_annotators(design: Design, options: Options) -> NDArray[np.bool_]:
+    """Who is anchored, of shape (n_annotators,): the annotators named one by one, or everyone of a class.
+
+    Raises
+    ------
+    ConfigError
+        For an annotator or a class that is not in the table. The message shows pseudonyms only.
+    """
+    if options.anchor_class is not None:
+        return _of_class(design, options.anchor_class)
+    named = pseudonyms(list(dict.fromkeys(str(anchor) for anchor in options.anchors)))
+    missing = [name for name in named if name not in set(design.annotators)]
+    if missing:
+        raise ConfigError(
+            f"anchors: {', '.join(missing)} cast no vote in this table (ids are shown as pseudonyms); write the id "
+            "as the table has it, or the pseudonym that the report shows"
+        )
+    return np.isin(design.annotators, named)
+
+
+def _of_class(design: Design, label: str) -> NDArray[np.bool_]:
+    chosen = np.array([known == label for known in design.classes], dtype=bool)
+    if not chosen.any():
+        known_labels = sorted({known for known in design.classes if known is not None})
+        raise ConfigError(
+            f'anchor class: no annotator has the class "{label}".{did_you_mean(label, known_labels)} Classes: '
+            f"{', '.join(known_labels) or 'none; give an annotator_class column'}"
+        )
+    return chosen
+
+
+def anchor_check(design: Design, anchored: NDArray[np.bool_], options: Options) -> dict[str, Any] | None:
+    """The part ``checks.anchors`` of audit.json; None without anchors."""
+    if not anchored.any():
+        return None
+    n_cross = design.per_annotator(design.cross)[anchored].sum(axis=0)
+    return {
+        "n": int(anchored.sum()),
+        "class": options.anchor_class,
+        "annotators": sorted(design.annotators[anchored].tolist()),
+        "n_cross": dict(zip(design.attributes, n_cross.tolist(), strict=True)),
+    }

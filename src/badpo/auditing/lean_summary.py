@@ -1,0 +1,91 @@
+"""What is known of the annotators' leans together: their spread, their classes, their level."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy.special import ndtri
+
+from badpo.auditing.class_leans import ClassLeans
+from badpo.auditing.design import Design
+from badpo.auditing.shrinking import Posterior
+from badpo.estimation.heterogeneity import recommend
+from badpo.estimation.leans import Leans
+
+_Z = float(ndtri(0.975))
+
+NOT_IDENTIFIED = (
+    "not known: if everyone leaned more toward it, and the responses without it were better by as much, the votes "
+    "would be the same; naming annotators who are known to lean nowhere (anchors) would tell"
+)
+ANCHORED = "known because {n} are declared to lean nowhere (anchors); it stands and falls with that"
+VARIES = (
+    "known because votes on one comparison differ in this attribute, so that no quality of the responses can stand in "
+    "for a lean that everyone shares"
+)
+NO_INFORMATION = "not known: no vote tells annotators apart"
+
+
+def lean_summary(
+    j: int,
+    design: Design,
+    leans: Leans,
+    posterior: Posterior,
+    classes: ClassLeans,
+    equal_leans_p: float | None,
+    n_anchors: int,
+) -> dict[str, Any]:
+    """The entry of one attribute in the part ``pool`` of audit.json.
+
+    Parameters
+    ----------
+    j : int
+        Number of the attribute.
+    design : Design
+    leans : Leans
+    posterior : Posterior
+    classes : ClassLeans
+    equal_leans_p : float or None
+        p-value that one lean shared by all annotators suffices; None where it cannot be tested.
+    n_anchors : int
+    """
+    spread = posterior.spread
+    voted = design.per_annotator(np.ones(len(design.annotator), dtype=bool)) > 0
+    status = leans.status[voted, j].astype(str)
+    n_cross = int(design.cross[:, j].sum())
+    level = float(leans.level[j]) if leans.absolute[j] else None
+    reach = _Z * float(leans.level_se[j])
+    advice = recommend(spread, np.nan if equal_leans_p is None else equal_leans_p, classes.p_value)
+    return {
+        "tau": spread.tau,
+        "tau_ci": [spread.tau_low, spread.tau_high],
+        "reliability": spread.reliability,
+        "components": len(np.unique(leans.component[leans.component[:, j] >= 0, j])),
+        "informative_share": int(design.informative[:, j].sum()) / n_cross if n_cross else None,
+        "n_estimated": int((status == "ok").sum()),
+        "n_insufficient": int((status == "insufficient").sum()),
+        "n_no_information": int(np.isin(status, ("no_cross", "no_information")).sum()),
+        "n_separated": int(np.char.startswith(status, "separated").sum()),
+        "n_flagged": int(posterior.flag.sum()),
+        "equal_leans_p": equal_leans_p,
+        "classes": classes.rows,
+        "class_test_p": classes.p_value,
+        "recommendation": advice.variant,
+        "recommendation_reason": advice.reason,
+        "level": level,
+        "level_ci": None if level is None else [level - reach, level + reach],
+        "absolute": bool(leans.absolute[j]),
+        "absolute_why": _why(j, leans, n_anchors),
+    }
+
+
+def _why(j: int, leans: Leans, n_anchors: int) -> str:
+    if not leans.absolute[j]:
+        return NOT_IDENTIFIED if (leans.component[:, j] >= 0).any() else NO_INFORMATION
+    anchored = (leans.status[:, j] == "anchored").any()
+    return (
+        ANCHORED.format(n=f"{n_anchors:,} annotators" if n_anchors != 1 else "1 annotator")
+        if anchored
+        else VARIES
+    )

@@ -1,0 +1,191 @@
+"""What an audit found, as tables, files and a page."""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+SCHEMA = "badpo.audit/1"
+ANNOTATORS_FILE = "annotators.parquet"
+ANNOTATORS_CSV = "annotators.csv"
+REQUESTS_FILE = "requests.parquet"
+SUMMARY_FILE = "audit.json"
+REPORT_FILE = "report.html"
+_NOTEBOOK_HEIGHT = 700
+
+
+@dataclass(frozen=True, eq=False)
+class AuditResult:
+    """The finished audit.
+
+    Attributes
+    ----------
+    summary : dict
+        Everything except the per-annotator tables, as ``audit.json`` holds it; plain values only.
+    annotators : DataFrame
+        One row for each annotator and attribute, in the order of the annotators' ids; `docs/audit.md` explains the
+        columns. Estimates about people: treat it as personal data.
+    requests : DataFrame
+        Comparisons worth another vote, and by whom.
+
+    Examples
+    --------
+    >>> result = AuditResult({"schema": SCHEMA, "attributes": [{"name": "length", "odds": 2.5}]}, pd.DataFrame(),
+    ...     pd.DataFrame())
+    >>> result.attributes["odds"].tolist()
+    [2.5]
+    """
+
+    summary: dict[str, Any]
+    annotators: pd.DataFrame
+    requests: pd.DataFrame
+
+    @property
+    def attributes(self) -> pd.DataFrame:
+        """One row for each attribute: the pool's log-odds with intervals; parts with parts of their own left out."""
+        rows = self.summary["attributes"]
+        return pd.DataFrame(
+            [{key: value for key, value in row.items() if not isinstance(value, dict | list)} for row in rows]
+        )
+
+    @property
+    def pool(self) -> dict[str, Any]:
+        """What is known of the spread of the annotators' leans, by attribute."""
+        return self.summary["pool"]
+
+    @property
+    def checks(self) -> dict[str, Any]:
+        """The estimator used and why, the assignment of comparisons to annotators, components, anchors."""
+        return self.summary["checks"]
+
+    @property
+    def warnings(self) -> list[dict[str, Any]]:
+        """Problems and notices, each with code, what, where, remedy, severity and count."""
+        return self.summary["warnings"]
+
+    def to_json(self, path: str | os.PathLike[str]) -> None:
+        """Write the summary; the file appears whole or not at all."""
+        with _appearing(Path(path)) as temporary:
+            temporary.write_text(as_json(self.summary), encoding="utf-8")
+
+    def to_html(self, path: str | os.PathLike[str]) -> None:
+        """Write the page: one file that needs no network and no script."""
+        with _appearing(Path(path)) as temporary:
+            temporary.write_text(self._html(), encoding="utf-8")
+
+    def write(self, folder: str | os.PathLike[str]) -> Path:
+        """Write all files of the audit into a folder, which is made when it is not there.
+
+        Files of an earlier audit are replaced. ``audit.json`` is removed first and appears last, so that a folder
+        that holds it holds one audit.
+
+        Returns
+        -------
+        Path
+            The page.
+        """
+        from badpo.data.csv_cells import write_csv
+        from badpo.results.audit_page import write_audit_page
+
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=".writing-", dir=folder))
+        try:
+            self.annotators.to_parquet(made / ANNOTATORS_FILE, index=False)
+            write_csv(self.annotators, made / ANNOTATORS_CSV)
+            self.requests.to_parquet(made / REQUESTS_FILE, index=False)
+            (made / SUMMARY_FILE).write_text(as_json(self.summary), encoding="utf-8")
+            write_audit_page(made)
+            (folder / SUMMARY_FILE).unlink(missing_ok=True)
+            for name in (ANNOTATORS_FILE, ANNOTATORS_CSV, REQUESTS_FILE, REPORT_FILE, SUMMARY_FILE):
+                os.replace(made / name, folder / name)
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+        return folder / REPORT_FILE
+
+    def _html(self) -> str:
+        from badpo.results.audit_page import audit_html
+
+        return audit_html(self.summary, self.annotators)
+
+    def _repr_html_(self) -> str:
+        """The page in a frame of its own, so that its style does not touch the notebook's."""
+        page = html.escape(self._html(), quote=True)
+        return (
+            f'<iframe sandbox srcdoc="{page}" title="annotator audit" '
+            f'style="width:100%;height:{_NOTEBOOK_HEIGHT}px;border:0"></iframe>'
+        )
+
+    def __str__(self) -> str:
+        from badpo.results.audit_text import audit_table
+
+        return audit_table(self.summary)
+
+    def __repr__(self) -> str:
+        data = self.summary["data"]
+        names = ", ".join(attribute["name"] for attribute in self.summary["attributes"])
+        return (
+            f"AuditResult({data['n_judgments']:,} judgments by {data['n_annotators']:,} annotators; "
+            f"attributes: {names})"
+        )
+
+
+def as_json(summary: Mapping[str, Any]) -> str:
+    """The text of ``audit.json``: the same summary gives the same bytes.
+
+    Examples
+    --------
+    >>> print(as_json({"tau": 0.5}))
+    {
+      "tau": 0.5
+    }
+    <BLANKLINE>
+    """
+    return json.dumps(summary, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def plain(value: Any) -> Any:
+    """The value as JSON has it: numpy's numbers and arrays as Python's, what is not finite or missing as None.
+
+    Examples
+    --------
+    >>> plain({"n": np.int64(3), "ci": (np.nan, 1.5), "known": np.bool_(True)})
+    {'n': 3, 'ci': [None, 1.5], 'known': True}
+    """
+    if isinstance(value, Mapping):
+        return {str(name): plain(entry) for name, entry in value.items()}
+    if isinstance(value, np.ndarray | list | tuple):
+        return [plain(entry) for entry in value]
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    if isinstance(value, int | np.integer):
+        return int(value)
+    if isinstance(value, float | np.floating):
+        return float(value) if math.isfinite(value) else None
+    if value is None or isinstance(value, str):
+        return value
+    raise TypeError(f"{type(value).__name__} has no place in audit.json")
+
+
+@contextmanager
+def _appearing(path: Path) -> Iterator[Path]:
+    """A temporary file beside ``path`` that takes its place when the block ends without an error."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".writing-{os.getpid()}-{path.name}")
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,127 @@
+"""Deviations pulled toward the pool, and the flags that rest on them; one attribute after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from badpo.auditing.design import Design
+from badpo.auditing.options import Flag, Options
+from badpo.estimation.flags import bayesian_fdr, benjamini_hochberg, probability_exceeds
+from badpo.estimation.integrated import shrink_votes
+from badpo.estimation.leans import Leans
+from badpo.estimation.shrinkage import Shrunk, shrink_normal, shrink_npmle
+
+
+@dataclass(frozen=True, eq=False)
+class Posterior:
+    """What is believed of one attribute's deviations after seeing the whole pool; arrays of shape (n_annotators,).
+
+    Attributes
+    ----------
+    spread : Shrunk
+        With tau, its interval and the reliability.
+    shrunk, post_sd, post_low, post_high : float arrays
+        NaN for who has no informative vote: all that is known of them is the pool.
+    prob_exceeds : float array
+        Posterior probability that the deviation is larger than the flag's rho, either way.
+    q_value : float array
+        Benjamini-Hochberg, of no deviation at all.
+    flag : bool array
+        Only annotators with enough informative votes can be flagged.
+    """
+
+    spread: Shrunk
+    shrunk: NDArray[np.float64]
+    post_sd: NDArray[np.float64]
+    post_low: NDArray[np.float64]
+    post_high: NDArray[np.float64]
+    prob_exceeds: NDArray[np.float64]
+    q_value: NDArray[np.float64]
+    flag: NDArray[np.bool_]
+
+
+class _Estimates(NamedTuple):
+    """Deviations, standard errors, and the finite end of an infinite deviation's interval."""
+
+    deviation: NDArray[np.float64]
+    se: NDArray[np.float64]
+    bound: NDArray[np.float64]
+
+
+def posteriors_of(design: Design, leans: Leans, options: Options) -> tuple[Posterior, ...]:
+    """Shrink each attribute's deviations and flag those that are probably large.
+
+    With the conditional likelihood the leans are integrated out of the votes themselves, which holds with few votes
+    per annotator too. Otherwise, and where anchors or the design fix the level, the estimates are taken as normal
+    with their standard errors, and an infinite one by its bound.
+
+    Parameters
+    ----------
+    design : Design
+    leans : Leans
+    options : Options
+    """
+    integrated: Sequence[Shrunk | None] = [None] * len(design.attributes)
+    anchored = (leans.status == "anchored").any()
+    if leans.quality == "conditional" and not anchored and not leans.absolute.all():
+        integrated = shrink_votes(*design.votes)
+    return tuple(
+        _posterior(
+            leans, j, _spread(leans, j, None if leans.absolute[j] else from_votes, options.shrink), options
+        )
+        for j, from_votes in enumerate(integrated)
+    )
+
+
+def _spread(leans: Leans, attribute: int, from_votes: Shrunk | None, shrink: str) -> Shrunk:
+    """The prior that was asked for; intervals always from the normal one, since the free one's are too short."""
+    estimates = _estimates(leans, attribute)
+    given = estimates.deviation, estimates.se
+    normal = shrink_normal(*given, bound=estimates.bound) if from_votes is None else from_votes
+    if shrink != "npmle":
+        return normal
+    free = shrink_npmle(*given, bound=estimates.bound)
+    return replace(free, post_sd=normal.post_sd, post_low=normal.post_low, post_high=normal.post_high)
+
+
+def _estimates(leans: Leans, attribute: int) -> _Estimates:
+    """One attribute's estimates.
+
+    Anchored annotators take no part, since their lean is given; nor does one who is compared with nobody, whose
+    deviation from themselves is 0 by definition.
+    """
+    given = (leans.status[:, attribute] == "anchored") | (leans.se[:, attribute] == 0)
+    deviation = np.where(given, np.nan, leans.deviation[:, attribute])
+    low, high = leans.ci_low[:, attribute], leans.ci_high[:, attribute]
+    return _Estimates(
+        deviation,
+        np.where(given, np.nan, leans.se[:, attribute]),
+        np.where(deviation == np.inf, low, np.where(deviation == -np.inf, high, np.nan)),
+    )
+
+
+def _posterior(leans: Leans, attribute: int, spread: Shrunk, options: Options) -> Posterior:
+    told = leans.n_informative[:, attribute] > 0
+    believed = told & (spread.basis != "prior") & (leans.status[:, attribute] != "anchored")
+    believed &= options.shrink != "none"
+    shown = {
+        name: np.where(believed, getattr(spread, name), np.nan)
+        for name in ("shrunk", "post_sd", "post_low", "post_high")
+    }
+    prob_exceeds = np.where(believed, probability_exceeds(spread, options.flag.rho), np.nan)
+    estimates = _estimates(leans, attribute)
+    q_value = benjamini_hochberg(estimates.deviation, estimates.se)
+    enough = leans.n_informative[:, attribute] >= options.min_informative
+    flag = enough & _flagged(prob_exceeds, q_value, enough, options.flag)
+    return Posterior(spread, prob_exceeds=prob_exceeds, q_value=q_value, flag=flag, **shown)
+
+
+def _flagged(prob_exceeds: NDArray, q_value: NDArray, enough: NDArray, flag: Flag) -> NDArray[np.bool_]:
+    if flag.rule == "bh":
+        return q_value <= flag.fdr
+    return bayesian_fdr(np.where(enough, prob_exceeds, np.nan), flag.fdr)

@@ -1,0 +1,260 @@
+"""What to collect next: how many votes an interval takes, and who should judge which comparison.
+
+Requests are *rounds*: a few annotators judge a comparison that is there already, and their votes enter as a comparison
+of their own, under a new id. Comparisons are asked again because their votes were split, and votes added to those
+would break the likelihood: given that a comparison was split before, the newcomer decides how many votes each side
+gets, which shrinks the newcomers' leans by a third and inflates the others' (``tests/estimation/test_next_votes.py``
+shows it). Within a round of its own nothing depends on how the comparison was chosen.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtri
+
+from badpo.estimation.comparison_blocks import sorted_blocks
+from badpo.theory.identifiability import annotator_components, informative_judgments
+
+REQUEST_COLUMNS = ("round", "comparison", "annotator", "attribute", "reason")
+_TRIES = 1_000
+Panel = list[tuple[int, str]]
+
+
+@dataclass(frozen=True)
+class VotesNeeded:
+    """Informative votes that an interval of a given half-width takes.
+
+    Attributes
+    ----------
+    half_width : float
+        Log-odds.
+    of_median : float array of shape (n_attributes,)
+        In all, for the median annotator with an estimate; NaN where nobody has one.
+    more : float array of shape (n_annotators, n_attributes)
+        Beyond those there are, for each annotator; 0 where the interval is that narrow already. Whoever has no
+        finite estimate is taken for the median annotator.
+    """
+
+    half_width: float
+    of_median: NDArray[np.float64]
+    more: NDArray[np.float64]
+
+
+def votes_needed(
+    se: ArrayLike, n_informative: ArrayLike, half_width: float, level: float = 0.95
+) -> VotesNeeded:
+    r"""Informative votes until the interval of a lean is as narrow as asked for.
+
+    The information of votes adds up, so with v = n se^2 the variance of one informative vote
+
+    .. math:: n^* = v\, (z / h)^2
+
+    Parameters
+    ----------
+    se, n_informative : array of shape (n_annotators, n_attributes)
+        From `badpo.estimation.leans.Leans`; NaN where there is no finite estimate.
+    half_width : float
+        h, log-odds, above 0.
+    level : float
+        Coverage of the interval, which gives z.
+
+    Returns
+    -------
+    VotesNeeded
+        Votes on comparisons that turn out unanimous, or whose sides do not differ, come on top: divide by the share
+        of informative votes for judgments.
+
+    Examples
+    --------
+    >>> found = votes_needed([[0.5], [0.4], [np.nan]], [[20], [25], [0]], half_width=0.25)
+    >>> found.of_median, found.more.ravel()
+    (array([277.]), array([288., 221., 277.]))
+    """
+    if not (np.isfinite(half_width) and half_width > 0):
+        raise ValueError(f"the half-width of an interval is above 0; got {half_width}")
+    se, n = np.asarray(se, dtype=np.float64), np.asarray(n_informative, dtype=np.float64)
+    of_one_vote = np.where(np.isfinite(se) & (n > 0), n * se**2, np.nan)
+    median = np.array([np.median(v[~np.isnan(v)]) if np.isfinite(v).any() else np.nan for v in of_one_vote.T])
+    scale = (float(ndtri(0.5 + level / 2)) / half_width) ** 2
+    total = np.ceil(np.where(np.isnan(of_one_vote), median, of_one_vote) * scale)
+    return VotesNeeded(half_width, np.ceil(median * scale), np.maximum(total - n, 0.0))
+
+
+def joining_comparisons(
+    comparison: ArrayLike,
+    sign: ArrayLike,
+    annotator: ArrayLike,
+    delta: ArrayLike,
+    n_annotators: int,
+    *,
+    min_informative: int = 10,
+    votes_per_round: int = 4,
+    rounds_per_join: int = 3,
+    max_requests: int = 1_000,
+) -> pd.DataFrame:
+    """Rounds of votes that would join groups of annotators, then rounds for those with few informative votes.
+
+    Comparisons are taken in the order of :math:`d^2 p (1 - p)`, with d the attribute difference and p the share of
+    votes for a, one vote added to either side: the more split, the likelier the next votes differ. None is asked
+    twice, and nobody is asked what they judged before.
+
+    Parameters
+    ----------
+    comparison, annotator : int array of shape (n_votes,)
+    sign : array of shape (n_votes,)
+    delta : array of shape (n_votes, n_attributes)
+        Of attributes of the responses; of one that differs between votes the comparison's first vote counts.
+    n_annotators : int
+    min_informative : int
+        Informative votes that everyone should have.
+    votes_per_round : int
+        At least 2.
+    rounds_per_join : int
+        For each group outside the largest one: a round that turns out unanimous joins nothing.
+    max_requests : int
+        Most rows returned; groups go first, the larger ones before the smaller, and the attributes share the rows.
+
+    Returns
+    -------
+    DataFrame
+        `REQUEST_COLUMNS`: rows with the same ``round`` are votes on one comparison; ``comparison``, ``annotator`` and
+        ``attribute`` are indices; ``reason`` says why this annotator is asked. The same for the same votes.
+
+    Examples
+    --------
+    Annotators 0 and 1 disagreed, and so did 2 and 3, who never met them. Comparison 2 was judged by 1 and 3:
+
+    >>> comparison, annotator = [0, 0, 1, 1, 2, 2], [0, 1, 2, 3, 1, 3]
+    >>> requests = joining_comparisons(
+    ...     comparison, [1, -1, 1, -1, 1, 1], annotator, np.ones((6, 1)), 4, min_informative=1
+    ... )
+    >>> requests[["comparison", "annotator", "reason"]].values.tolist()
+    [[2, 2, 'joins a group of 2 to the largest'], [2, 0, 'is of the largest group']]
+    """
+    if votes_per_round < 2:
+        raise ValueError(f"a round takes 2 votes or more to be informative; got {votes_per_round}")
+    comparison, sign, annotator = (np.asarray(each) for each in (comparison, sign, annotator))
+    delta = np.asarray(delta, dtype=np.float64)
+    informative = informative_judgments(comparison, annotator, sign, delta)
+    component = annotator_components(comparison, annotator, delta * informative, n_annotators)
+    order, blocks = sorted_blocks(comparison)
+    judges = dict(
+        zip(
+            comparison[order[blocks.starts]].tolist(),
+            np.split(annotator[order], blocks.starts[1:]),
+            strict=True,
+        )
+    )
+    n_votes = np.bincount(annotator, minlength=n_annotators)
+    rows: list[tuple] = []
+    asked: set[int] = set()
+    n_attributes = delta.shape[1]
+    for j in range(n_attributes):
+        limit = len(rows) + (max_requests - len(rows)) // (n_attributes - j)
+        free = [c for c in _most_split(comparison, sign, delta[:, j]) if c not in asked]
+        desk = _Desk(judges, free, votes_per_round)
+        n_informative = np.bincount(annotator[informative[:, j]], minlength=n_annotators)
+        rounds = itertools.chain(
+            _joining(desk, component[:, j], n_votes, rounds_per_join),
+            _tightening(desk, component[:, j], n_votes, n_informative, min_informative),
+        )
+        for c, panel in rounds:
+            if len(rows) + len(panel) > limit:
+                break
+            asked.add(c)
+            rows += [(len(asked) - 1, c, k, j, reason) for k, reason in panel]
+    return pd.DataFrame(rows, columns=list(REQUEST_COLUMNS))
+
+
+@dataclass
+class _Desk:
+    """Comparisons still to be given out, the best first."""
+
+    judges: Mapping[int, NDArray[np.intp]]
+    free: list[int]
+    votes_per_round: int
+
+    def round_of(self, leader: int, others: Iterable[int]) -> tuple[int, list[int]] | None:
+        """The best comparison that the leader and one of the others have not judged, and who is to judge it."""
+        for place, c in enumerate(self.free[:_TRIES]):
+            known = set(self.judges[c].tolist())
+            if leader in known:
+                continue
+            fresh = (k for k in others if k not in known and k != leader)
+            panel = [leader, *itertools.islice(fresh, self.votes_per_round - 1)]
+            if len(panel) > 1:
+                del self.free[place]
+                return c, panel
+        return None
+
+
+def _most_split(
+    comparison: NDArray[np.intp], sign: NDArray[np.int64], delta: NDArray[np.float64]
+) -> list[int]:
+    distinct, first, code = np.unique(comparison, return_index=True, return_inverse=True)
+    share = (np.bincount(code, weights=sign > 0) + 1) / (np.bincount(code) + 2)
+    worth = delta[first] ** 2 * share * (1 - share)
+    return distinct[np.lexsort((distinct, -worth.round(12)))][: np.count_nonzero(worth)].tolist()
+
+
+def _joining(
+    desk: _Desk, component: NDArray[np.intp], n_votes: NDArray[np.int64], rounds_per_join: int
+) -> Iterator[tuple[int, Panel]]:
+    """Rounds that bring one of each group, and each person without a group, together with the largest group."""
+    core = _by_votes(np.flatnonzero(component == 0), n_votes)
+    groups = [
+        _by_votes(np.flatnonzero(component == g), n_votes) for g in range(1, component.max(initial=0) + 1)
+    ]
+    alone = _by_votes(np.flatnonzero((component < 0) & (n_votes > 0)), n_votes)
+    for members in [*groups, *([k] for k in alone)] if core else []:
+        n = len(members)
+        reason = f"joins a group of {n} to the largest" if n > 1 else "is compared with nobody yet"
+        made = 0
+        for leader in itertools.islice(itertools.cycle(members), n + rounds_per_join):
+            found = desk.round_of(leader, core) if made < rounds_per_join else None
+            if found is None:
+                continue
+            made += 1
+            c, (_, *others) = found
+            core = [k for k in core if k not in others] + others
+            yield c, [(leader, reason), *((k, "is of the largest group") for k in others)]
+
+
+def _tightening(
+    desk: _Desk,
+    component: NDArray[np.intp],
+    n_votes: NDArray[np.int64],
+    n_informative: NDArray[np.int64],
+    min_informative: int,
+) -> Iterator[tuple[int, Panel]]:
+    """Rounds among those with the fewest informative votes, filled up with those who have the most votes."""
+    has_core = (component == 0).any()
+    lacks = np.where(n_votes > 0, np.maximum(min_informative - n_informative, 0), 0)
+    lacks[(component != 0) & has_core] = 0
+    others = _by_votes(np.flatnonzero((n_votes > 0) & (lacks == 0)), n_votes)
+    while lacks.any():
+        needy = np.lexsort((np.arange(len(lacks)), -lacks))[: np.count_nonzero(lacks)].tolist()
+        found = desk.round_of(needy[0], [*needy[1:], *others])
+        if found is None:
+            lacks[needy[0]] = 0
+            continue
+        c, panel = found
+        yield c, [(k, _why(n_informative[k], min_informative)) for k in panel]
+        lacks[panel] = np.maximum(lacks[panel] - 1, 0)
+        others = [k for k in others if k not in panel] + [k for k in panel if lacks[k] == 0]
+
+
+def _why(n_informative: int, min_informative: int) -> str:
+    if n_informative >= min_informative:
+        return "completes the round"
+    return f"has {n_informative} of {min_informative} informative votes"
+
+
+def _by_votes(people: NDArray[np.intp], n_votes: NDArray[np.int64]) -> list[int]:
+    return people[np.lexsort((people, -n_votes[people]))].tolist()

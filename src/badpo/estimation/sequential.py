@@ -1,0 +1,186 @@
+r"""Evidence that someone votes unlike their co-voters, valid whenever one looks.
+
+Take a closed comparison on which s of n votes went to side a. If annotator k votes as the others on it do, each of
+the n voters is equally likely to be among the s, so k is with chance s / n exactly, however good the two responses
+are. Leaning by :math:`\epsilon` log-odds per unit of the attribute more than the co-voters turns the odds
+:math:`s / (n - s)` into :math:`e^{\epsilon d} s / (n - s)`. The likelihood ratio of the two,
+
+.. math:: \frac{e^{\epsilon d x}}{1 - s/n + (s/n)\, e^{\epsilon d}}, \qquad x = 1 \text{ if } k \text{ chose a, else 0},
+
+has mean one under the null. So has its product over the comparisons that close one after the other, and the mean of
+these products over a grid of :math:`\epsilon`: an e-process. It ever reaches :math:`1 / \alpha` with probability at
+most :math:`\alpha` (Ville), so looking after every comparison costs nothing.
+
+What the guarantee needs: a comparison enters once, with all the votes it will get, and nobody decides by its votes
+how many that are. The null is "votes as their co-voters do wherever the sides differ in the attribute"; where two
+attributes go together, leaning toward one moves the evidence for both.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+GRID = (-2.0, -1.0, -0.5, -0.25, 0.25, 0.5, 1.0, 2.0)
+
+
+def winner_shares(sign: ArrayLike, delta: ArrayLike) -> NDArray[np.float64]:
+    """The chance s / n that each voter of one comparison chose a, given how many did.
+
+    Only voters who saw the same differences are alike, so s and n are counted among them. For attributes of the
+    responses these are all voters of the comparison.
+
+    Parameters
+    ----------
+    sign : array of shape (n_votes,)
+        +1 chose a, -1 chose b; one vote for each annotator.
+    delta : array of shape (n_votes, n_attributes)
+        g(a) - g(b).
+
+    Returns
+    -------
+    array of shape (n_votes,)
+        0 or 1 where the votes are unanimous: they say nothing about anyone.
+
+    Examples
+    --------
+    >>> winner_shares([1, 1, -1, -1], [[1.0]] * 4)
+    array([0.5, 0.5, 0.5, 0.5])
+
+    The third and fourth saw the other side first:
+
+    >>> winner_shares([1, -1, -1, -1], [[1.0], [1.0], [-1.0], [-1.0]])
+    array([0.5, 0.5, 0. , 0. ])
+    """
+    chose_a, differences = np.asarray(sign) > 0, np.asarray(delta, dtype=np.float64)
+    if (differences == differences[:1]).all():
+        return np.full(len(chose_a), chose_a.mean())
+    alike = np.unique(differences, axis=0, return_inverse=True)[1].reshape(-1)
+    return (np.bincount(alike, weights=chose_a) / np.bincount(alike))[alike]
+
+
+def log_tilt_ratios(
+    chose_a: ArrayLike, share: ArrayLike, delta: ArrayLike, grid: ArrayLike = GRID
+) -> NDArray[np.float64]:
+    r"""Log-likelihood ratio of leaning by each value of the grid against leaning as the co-voters do.
+
+    .. math:: \epsilon d x - \log(1 - p + p\, e^{\epsilon d})
+
+    Parameters
+    ----------
+    chose_a : bool array, x
+    share : array, p
+        From `winner_shares`.
+    delta : array, d
+        g(a) - g(b). These three are broadcast against each other.
+    grid : array of shape (n_grid,)
+        Log-odds per unit of d.
+
+    Returns
+    -------
+    array of the broadcast shape and (n_grid,)
+        Exactly 0 where p is 0 or 1, or d is 0.
+
+    Examples
+    --------
+    The ratios of the two outcomes, weighted by their chances under the null, have mean one:
+
+    >>> ratio = np.exp(log_tilt_ratios([True, False], 0.25, 1.0, [0.5, -1.0]))
+    >>> 0.25 * ratio[0] + 0.75 * ratio[1]
+    array([1., 1.])
+    """
+    share = np.asarray(share, dtype=np.float64)
+    step = np.asarray(delta, dtype=np.float64)[..., None] * np.asarray(grid, dtype=np.float64)
+    chose_a, p = np.asarray(chose_a, dtype=bool)[..., None], share[..., None]
+    contested = (p > 0) & (p < 1)
+    # either way of writing it is exact; this one cannot overflow
+    up = np.logaddexp(np.log1p(-np.where(contested, p, 0.5)) - step, np.log(np.where(contested, p, 0.5)))
+    return np.where(contested & (step != 0), np.where(chose_a, 0.0, -step) - up, 0.0)
+
+
+def log_e_values(log_ratios: ArrayLike) -> NDArray[np.float64]:
+    """Log of the mean over the grid of the accumulated likelihood ratios.
+
+    Parameters
+    ----------
+    log_ratios : array of shape (..., n_grid)
+        Sums of `log_tilt_ratios` over the comparisons of one annotator.
+
+    Returns
+    -------
+    array of shape (...,)
+
+    Examples
+    --------
+    >>> log_e_values(np.log([[1.0, 3.0], [1.0, 1.0]])).round(3)
+    array([0.693, 0.   ])
+    """
+    log_ratios = np.asarray(log_ratios, dtype=np.float64)
+    return np.logaddexp.reduce(log_ratios, axis=-1) - np.log(log_ratios.shape[-1])
+
+
+def mean_tilt(log_ratios: ArrayLike, grid: ArrayLike = GRID) -> NDArray[np.float64]:
+    """Mean of the grid, weighted by the accumulated likelihood ratios: which way the evidence points.
+
+    Parameters
+    ----------
+    log_ratios : array of shape (..., n_grid)
+    grid : array of shape (n_grid,)
+
+    Returns
+    -------
+    array of shape (...,)
+        Log-odds per unit of the attribute relative to the co-voters. For the direction only: the audit estimates.
+
+    Examples
+    --------
+    >>> mean_tilt(np.log([1.0, 3.0]), [-1.0, 1.0]).round(3)
+    np.float64(0.5)
+    """
+    log_ratios = np.asarray(log_ratios, dtype=np.float64)
+    weights = np.exp(log_ratios - np.logaddexp.reduce(log_ratios, axis=-1, keepdims=True))
+    return weights @ np.asarray(grid, dtype=np.float64)
+
+
+def e_bh(log_e: ArrayLike, alpha: float) -> NDArray[np.bool_]:
+    r"""The e-values that stand out when many are looked at together: e-BH.
+
+    The i largest are flagged, with the largest i for which the i-th is at least :math:`m / (\alpha i)`. At most a
+    share :math:`\alpha` of the flags is false on average, however the e-values depend on each other and whenever one
+    stops, since every e-process here is valid for the stream of all votes.
+
+    Parameters
+    ----------
+    log_e : array of any shape
+        Logs of current e-values, one for each hypothesis of the family (annotators by attributes); not their running
+        maxima, which are no e-values.
+    alpha : float
+        Between 0 and 1.
+
+    Returns
+    -------
+    bool array of the same shape
+
+    References
+    ----------
+    Wang and Ramdas (2022), False discovery rate control with e-values.
+
+    Examples
+    --------
+    >>> e_bh(np.log([[100.0], [45.0], [3.0]]), 0.05).ravel()
+    array([ True,  True, False])
+
+    Alone, 45 would not do among three: it takes 60.
+
+    >>> e_bh(np.log([45.0, 3.0, 1.0]), 0.05)
+    array([False, False, False])
+    """
+    if not 0 < alpha < 1:
+        raise ValueError(f"alpha is a share above 0 and below 1; got {alpha}")
+    values = np.asarray(log_e, dtype=np.float64)
+    if not values.size:
+        return np.zeros(values.shape, dtype=bool)
+    descending = np.sort(values, axis=None)[::-1]
+    needed = np.log(values.size) - np.log(alpha) - np.log(np.arange(1, values.size + 1))
+    passed = np.flatnonzero(descending >= needed - 1e-12)
+    return values >= descending[passed[-1]] if len(passed) else np.zeros(values.shape, dtype=bool)

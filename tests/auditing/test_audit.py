@@ -1,0 +1,327 @@
+"""The audit as a whole: what is found, what is refused, what is said not to be known."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from badpo.attributes import Column, Length, Markdown, Position
+from badpo.auditing.annotators import COLUMNS
+from badpo.auditing.audit import audit
+from badpo.auditing.options import Flag
+from badpo.data.judgments import Judgments
+from badpo.data.privacy import pseudonyms
+from badpo.data.problems import ConfigError, DataError
+from tests.auditing.planted import votes
+
+KEYS = {
+    "schema",
+    "version",
+    "data",
+    "settings",
+    "attributes",
+    "pool",
+    "checks",
+    "scan",
+    "next",
+    "warnings",
+    "annotators_file",
+}
+POOL_KEYS = {
+    "tau",
+    "tau_ci",
+    "reliability",
+    "components",
+    "informative_share",
+    "n_no_information",
+    "n_separated",
+    "equal_leans_p",
+    "classes",
+    "class_test_p",
+    "recommendation",
+    "recommendation_reason",
+    "level",
+    "level_ci",
+    "absolute",
+    "absolute_why",
+}
+
+
+@pytest.fixture(scope="module")
+def table() -> tuple[pd.DataFrame, np.ndarray]:
+    return votes(1200, 12, spread=0.7)
+
+
+@pytest.fixture(scope="module")
+def result(table, tmp_path_factory):
+    return audit(table[0], [Length()], source="votes.csv")
+
+
+def codes(result) -> set[str]:
+    return {row["code"] for row in result.warnings}
+
+
+def truth_of(result, lean: np.ndarray) -> np.ndarray:
+    """The planted leans in the order of the table's rows, relative to their mean."""
+    of = dict(zip(pseudonyms([f"w{k}" for k in range(len(lean))]), lean - lean.mean(), strict=True))
+    return np.array([of[name] for name in result.annotators["annotator"]])
+
+
+# -- what is found -------------------------------------------------------------------------------------------
+
+
+def test_planted_leans_are_found(result, table):
+    rows, truth = result.annotators, truth_of(result, table[1])
+    assert (rows["status"] == "ok").all()
+    assert ((rows["ci_low"] < truth) & (truth < rows["ci_high"])).mean() >= 0.75
+    assert np.corrcoef(rows["deviation"], truth)[0, 1] > 0.9
+    low, high = result.pool["length"]["tau_ci"]
+    assert low < 0.7 < high
+
+
+def test_the_common_level_is_not_printed(result):
+    entry = result.pool["length"]
+    assert entry["level"] is None
+    assert entry["level_ci"] is None
+    assert not entry["absolute"]
+    assert "not known" in entry["absolute_why"]
+    assert abs(result.annotators["deviation"].mean()) < 1e-6
+
+
+def test_keys_and_columns(result):
+    assert set(result.summary) == KEYS
+    assert set(result.pool["length"]) >= POOL_KEYS
+    assert tuple(result.annotators.columns) == COLUMNS
+    assert {"assignment", "estimator", "components", "swap_pairs", "anchors"} <= set(result.checks)
+    assert result.summary["schema"] == "badpo.audit/1"
+    json.dumps(result.summary, allow_nan=False)
+
+
+def test_annotators_stand_in_the_order_of_their_ids(result):
+    assert result.annotators["annotator"].is_monotonic_increasing
+
+
+def test_the_same_votes_give_the_same_bytes(table, result):
+    again = audit(table[0], [Length()], source="votes.csv")
+    assert json.dumps(again.summary) == json.dumps(result.summary)
+    pd.testing.assert_frame_equal(again.annotators, result.annotators)
+    pd.testing.assert_frame_equal(again.requests, result.requests)
+
+
+def test_people_who_lean_apart_are_flagged():
+    table, _ = votes(1500, 12, spread=0.0)
+    random = np.random.default_rng(5)
+    longer_a = table["response_a"].str.len() > table["response_b"].str.len() + 10
+    longer_b = table["response_b"].str.len() > table["response_a"].str.len() + 10
+    odd = (table["annotator"] == "w3") & (random.random(len(table)) < 0.8)
+    table.loc[odd & longer_a, "winner"] = "b"
+    table.loc[odd & longer_b, "winner"] = "a"
+    found = audit(table, [Length()]).annotators
+    assert found.loc[found["flag"], "annotator"].tolist() == pseudonyms(["w3"])
+    by_test = audit(table, [Length()], shrink="none", flag=Flag(rule="bh")).annotators
+    assert pseudonyms(["w3"])[0] in by_test.loc[by_test["flag"], "annotator"].tolist()
+    assert by_test["shrunk"].isna().all()
+
+
+def test_classes_that_differ_are_found():
+    table, _ = votes(900, 12, spread=0.2, class_gap=1.5)
+    entry = audit(table, [Length()]).pool["length"]
+    offset = {row["class"]: row["offset"] for row in entry["classes"]}
+    assert 1.0 < offset["staff"] - offset["crowd"] < 2.0
+    assert entry["class_test_p"] < 0.01
+    assert entry["recommendation"] == "class"
+
+
+def test_both_graphs_are_reported(result):
+    components = result.checks["components"]
+    for graph in ("theorem", "informative"):
+        assert components[graph]["length"] == {"n": 1, "sizes": [12], "outside": 0}
+
+
+def test_two_attributes_have_rows_of_their_own(table):
+    result = audit(table[0].assign(hedge_a=1.0, hedge_b=[0.0, 1.0] * 2400), [Length()])
+    assert result.annotators["attribute"].unique().tolist() == ["length"]
+    table = votes(400, 8)[0]
+    of_comparison = table["comparison_id"].str[1:].astype(int) % 3
+    table = table.assign(
+        hedge_a=(of_comparison == 1).astype(float), hedge_b=(of_comparison == 2).astype(float)
+    )
+    result = audit(table, [Length(), Column("hedging", "hedge_a", "hedge_b")])
+    assert result.annotators["attribute"].tolist() == ["length", "hedging"] * 8
+    assert list(result.pool) == ["length", "hedging"]
+    assert result.attributes["name"].tolist() == ["length", "hedging"]
+
+
+# -- anchors and levels --------------------------------------------------------------------------------------
+
+
+def test_anchors_make_leans_absolute():
+    table, lean = votes(1500, 10, spread=0.4, mean=0.9)
+    neutral = votes(1500, 10, spread=0.4, mean=0.9)[0]
+    assert neutral.equals(table)
+    random = np.random.default_rng(7)
+    # what w0 says of a pair does not depend on the lengths
+    table.loc[table["annotator"] == "w0", "winner"] = random.choice(
+        ["a", "b"], (table["annotator"] == "w0").sum()
+    )
+    result = audit(table, [Length()], anchors=["w0"])
+    entry = result.pool["length"]
+    assert entry["absolute"]
+    assert "1 annotator" in entry["absolute_why"]
+    assert entry["level_ci"][0] < lean[1:].mean() < entry["level_ci"][1]
+    anchored = result.annotators.set_index("annotator").loc[pseudonyms(["w0"])[0]]
+    assert (anchored["status"], anchored["deviation"], anchored["flag"]) == ("anchored", 0.0, False)
+    assert result.checks["anchors"]["n"] == 1
+
+
+def test_a_level_that_the_design_identifies_is_printed():
+    rows = []
+    random = np.random.default_rng(3)
+    for c in range(300):
+        quality = random.standard_normal()
+        for k in range(4):
+            first = random.choice(["a", "b"])
+            chance = 1 / (1 + np.exp(-(quality + (1.0 if first == "a" else -1.0) * 0.8)))
+            winner = "a" if random.random() < chance else "b"
+            rows.append(
+                {
+                    "comparison_id": f"c{c}",
+                    "prompt": f"q{c}",
+                    "response_a": f"one {c}",
+                    "response_b": f"two {c}",
+                }
+                | {"winner": winner, "annotator": f"w{k}", "shown_first": first}
+            )
+    entry = audit(rows, [Position()]).pool["position"]
+    assert entry["absolute"]
+    assert entry["level_ci"][0] < 0.8 < entry["level_ci"][1]
+    assert "votes on one comparison differ" in entry["absolute_why"]
+
+
+# -- estimators ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("quality", ["conditional", "random", "joint", "fixed:score"])
+def test_every_estimator_can_be_asked_for(quality):
+    table, _ = votes(300, 6)
+    scored = table.assign(score_a=1.0, score_b=0.5)
+    result = audit(scored, [Length()], quality=quality)
+    kind = quality.partition(":")[0]
+    assert result.checks["estimator"]["quality"] == kind
+    assert result.checks["estimator"]["why"].startswith("asked for")
+    assert ("W402" in codes(result)) == (kind == "joint")
+
+
+def test_the_fixed_quality_needs_its_columns():
+    table, _ = votes(60, 4)
+    with pytest.raises(ConfigError) as caught:
+        audit(table.assign(score_a=1.0, score_b=0.5), [Length()], quality="fixed:scor")
+    assert 'Did you mean "score"?' in str(caught.value)
+
+
+def test_with_too_little_to_condition_on_qualities_are_taken_as_random():
+    table, _ = votes(500, 40, votes_each=1)
+    result = audit(table, [Length()])
+    estimator = result.checks["estimator"]
+    assert estimator["quality"] == "random"
+    assert "have no informative vote" in estimator["why"]
+    assert "at random" in estimator["why"]
+
+
+# -- little or odd data --------------------------------------------------------------------------------------
+
+
+def test_without_annotators_the_pool_part_still_works():
+    table, _ = votes(300, 6)
+    result = audit(table.drop(columns=["annotator", "annotator_class"]), [Length()])
+    assert result.attributes["log_odds"][0] > 0
+    assert result.annotators.empty
+    assert tuple(result.annotators.columns) == COLUMNS
+    assert not result.summary["data"]["has_annotators"]
+    assert "W110" not in codes(result)
+    assert "N110" in codes(result)
+    assert result.pool["length"]["tau"] is None
+
+
+def test_a_single_annotator():
+    table, _ = votes(200, 6)
+    result = audit(
+        table.assign(annotator="w0", annotator_class="crowd").drop_duplicates("comparison_id"), [Length()]
+    )
+    assert "W111" in codes(result)
+    assert result.annotators["status"].tolist() == ["no_information"]
+    assert result.pool["length"]["level"] is None
+
+
+def test_unanimous_votes():
+    table, _ = votes(80, 6)
+    table["winner"] = table.groupby("comparison_id")["winner"].transform("first")
+    result = audit(table, [Length()], quality="conditional")
+    assert set(result.annotators["status"]) == {"no_information"}
+    assert result.summary["data"]["unanimous_share"] == 1.0
+    assert result.annotators["shrunk"].isna().all()
+
+
+def test_one_comparison():
+    table, _ = votes(40, 6)
+    long = table["response_a"].str.len() > table["response_b"].str.len() + 10
+    first = table[table["comparison_id"] == table.loc[long, "comparison_id"].iloc[0]]
+    result = audit(first, [Length()])
+    assert result.summary["data"]["n_comparisons"] == 1
+    assert not result.annotators["flag"].any()
+
+
+def test_one_vote():
+    table, _ = votes(40, 6)
+    long = table["response_a"].str.len() > table["response_b"].str.len() + 10
+    result = audit(table[long].head(1), [Length()])
+    assert result.summary["data"]["n_judgments"] == 1
+
+
+@pytest.mark.parametrize(
+    ("attribute", "code"), [(Markdown(), "E120"), (Column("same", "one_a", "one_b"), "E121")]
+)
+def test_an_attribute_without_variation(attribute, code):
+    table, _ = votes(40, 4)
+    with pytest.raises(DataError) as caught:
+        audit(table.assign(one_a=1.0, one_b=1.0), [Length(), attribute])
+    assert [problem.code for problem in caught.value.problems] == [code]
+
+
+def test_contradictory_repeats_are_counted():
+    table, _ = votes(200, 6)
+    again = table.head(30).assign(winner=table["winner"].head(30).map({"a": "b", "b": "a"}))
+    result = audit(pd.concat([table, again]), [Length()])
+    contradictions = result.summary["data"]["self_contradictions"]
+    assert contradictions["n_repeated"] == 30
+    assert contradictions["n_contradicted"] == 30
+
+
+def test_votes_that_carry_a_weight_are_not_weighted_silently():
+    table, _ = votes(100, 4)
+    assert "W401" in codes(audit(table.assign(weight=2.0), [Length()]))
+
+
+def test_no_attribute():
+    with pytest.raises(ConfigError, match="name an attribute"):
+        audit(votes(20, 4)[0])
+
+
+def test_judgments_that_are_read_already():
+    judgments = Judgments.read(votes(100, 5)[0], attributes=[Length()])
+    assert audit(judgments).summary["data"]["n_judgments"] == 400
+    assert [row["name"] for row in audit(judgments, [Length(2.0, name="long")]).summary["attributes"]] == [
+        "long"
+    ]
+    with pytest.raises(ConfigError, match="read already"):
+        audit(judgments, winners={"left": "a"})
+
+
+def test_no_folder_of_this_computer_is_in_the_summary(tmp_path):
+    path = tmp_path / "someone" / "votes.csv"
+    path.parent.mkdir()
+    votes(60, 4)[0].to_csv(path, index=False)
+    assert str(tmp_path) not in json.dumps(audit(path, [Length()]).summary)

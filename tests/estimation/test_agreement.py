@@ -1,0 +1,115 @@
+"""Agreement of annotators."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import numpy as np
+import pytest
+
+from badpo.estimation.agreement import annotator_agreement, krippendorff_alpha, pool_agreement
+from badpo.theory.summaries import wilson_interval
+
+
+def some_votes(n=60, seed=0):
+    random = np.random.default_rng(seed)
+    comparison = np.repeat(np.arange(n), random.integers(1, 6, n))
+    first = np.searchsorted(comparison, comparison)
+    annotator = (np.arange(len(comparison)) - first + random.integers(0, 7, n)[comparison]) % 7
+    chance = random.uniform(0.1, 0.9, n)[comparison]
+    return comparison, np.where(random.random(len(comparison)) < chance, 1, -1), annotator
+
+
+def test_percent_agreement_by_counting_pairs():
+    comparison, sign, annotator = some_votes()
+    shares = []
+    of_annotator: dict[int, list[float]] = {k: [] for k in range(7)}
+    for c in np.unique(comparison):
+        votes = np.flatnonzero(comparison == c)
+        for i in votes:
+            if len(votes) > 1:
+                shares.append(np.mean([sign[i] == sign[j] for j in votes if j != i]))
+                of_annotator[annotator[i]].append(shares[-1])
+    found = pool_agreement(comparison, sign, annotator)
+    assert found.percent == pytest.approx(np.mean(shares))
+    assert (found.n_votes, found.n_comparisons) == (len(shares), (np.bincount(comparison) > 1).sum())
+    assert found.low < found.percent < found.high
+    each = annotator_agreement(comparison, sign, annotator, 8)
+    np.testing.assert_allclose(each.agreement[:7], [np.mean(of_annotator[k]) for k in range(7)])
+    assert each.n_shared[7] == 0
+    assert np.isnan([each.agreement[7], each.low[7], each.high[7]]).all()
+
+
+def test_pool_figures_are_those_of_both_orientations():
+    sklearn = pytest.importorskip("sklearn.metrics")
+    comparison, sign, annotator = some_votes()
+    found = pool_agreement(comparison, sign, annotator)
+    both = krippendorff_alpha(np.r_[comparison, comparison + 1000], np.r_[sign, -sign])
+    assert found.alpha == pytest.approx(both)
+    assert pool_agreement(comparison, -sign, annotator) == found
+    comparison, annotator = np.repeat(np.arange(40), 2), np.tile([0, 1], 40)
+    sign = np.where(np.random.default_rng(1).random(80) < 0.8, 1, -1)
+    one, other = sign[::2], sign[1::2]
+    kappa = sklearn.cohen_kappa_score(np.r_[one, -one], np.r_[other, -other])
+    assert pool_agreement(comparison, sign, annotator).kappa == pytest.approx(kappa)
+
+
+def test_a_table_of_chosen_and_rejected_agrees_fully_when_it_does():
+    """Side a is whatever was chosen first there: labels that never vary, and yet full agreement."""
+    found = pool_agreement([0, 0, 1, 1], [1, 1, 1, 1], [0, 1, 0, 1])
+    assert (found.percent, found.kappa, found.alpha) == (1.0, 1.0, 1.0)
+    assert found.high <= 1.0
+
+
+def test_votes_of_oneself_are_no_agreement():
+    alone = pool_agreement([0, 0, 0], [1, 1, 1], [4, 4, 4])
+    assert alone.n_votes == 0
+    assert np.isnan(alone.percent)
+    with_another = annotator_agreement([0, 0, 0], [1, 1, -1], [0, 0, 1], 2)
+    assert with_another.agreement.tolist() == [0.0, 0.0]
+
+
+def test_clusters_widen_the_interval():
+    random = np.random.default_rng(2)
+    agrees = np.repeat(random.random(10) < 0.5, 20)
+    comparison, annotator = np.repeat(np.arange(200), 2), np.tile([0, 1], 200)
+    sign = np.stack([np.ones(200), np.where(agrees, 1, -1)], axis=1).ravel()
+    apart = pool_agreement(comparison, sign, annotator)
+    together = pool_agreement(comparison, sign, annotator, comparison // 20)
+    assert together.high - together.low > 2 * (apart.high - apart.low)
+
+
+def test_intervals_are_wilson_of_comparisons():
+    comparison, annotator = np.repeat(np.arange(30), 2), np.tile([0, 1], 30)
+    sign = np.stack([np.ones(30), np.where(np.arange(30) < 21, 1, -1)], axis=1).ravel()
+    found = annotator_agreement(comparison, sign, annotator, 2)
+    expected = wilson_interval(21, 30)
+    assert (found.low[0], found.high[0]) == pytest.approx((expected.low, expected.high))
+    always = annotator_agreement([0, 0], [1, 1], [0, 1], 2)
+    assert always.high.tolist() == [1.0, 1.0]
+    assert (always.low < 1).all()
+
+
+def test_krippendorffs_published_example():
+    one, other = "aabbdcccedda", "babbbccceddd"
+    alpha = krippendorff_alpha(np.tile(np.arange(12), 2), list(one + other))
+    assert round(alpha, 3) == 0.692
+
+
+def test_alpha_with_gaps_is_that_of_its_pairs():
+    random = np.random.default_rng(5)
+    unit, value = random.integers(0, 15, 60), random.integers(0, 3, 60)
+    usable = np.bincount(unit)[unit] > 1
+    n = usable.sum()
+    observed = (
+        sum(
+            (value[i] != value[j]) / (np.sum(unit == u) - 1)
+            for u in range(15)
+            for i, j in permutations(np.flatnonzero(unit == u), 2)
+        )
+        / n
+    )
+    expected = np.mean([value[i] != value[j] for i, j in permutations(np.flatnonzero(usable), 2)])
+    assert krippendorff_alpha(unit, value) == pytest.approx(1 - observed / expected)
+    assert np.isnan(krippendorff_alpha([0, 0], ["x", "x"]))
+    assert np.isnan(krippendorff_alpha([0, 1], ["x", "y"]))

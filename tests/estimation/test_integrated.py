@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.special import expit, logsumexp
+
+from badpo.estimation.integrated import shrink_votes
+from badpo.estimation.spread import DROP
+from bench.simulated_pools import Pool, draw_votes
+
+
+def drawn(pool, seed):
+    return draw_votes(pool, np.random.default_rng(seed))
+
+
+def test_against_brute_force_integration():
+    """Five annotators: the marginal likelihood of tau and the posterior means from 15,000 draws of the prior."""
+    n, m = 150, 5
+    votes = drawn(Pool(n, n_annotators=m, votes_each=3, spread=0.7), 3)
+    (found,) = shrink_votes(*votes.arrays)
+    rng = np.random.default_rng(1)
+    standard = rng.standard_normal((15_000, m))
+    standard -= standard.mean(axis=1, keepdims=True)
+    wins, side = (votes.sign > 0).reshape(n, 3), votes.delta[::3, 0]
+    who = votes.annotator.reshape(n, 3)
+
+    def log_likelihood(theta):
+        total = np.zeros(len(theta))
+        for c in np.flatnonzero((wins.sum(axis=1) % 3 != 0) & (side != 0)):
+            alone = 1 if wins[c].sum() == 1 else 0
+            logits = (2 * alone - 1) * side[c] * theta[:, who[c]]
+            total += logits[:, wins[c] == alone][:, 0] - logsumexp(logits, axis=1)
+        return total
+
+    def marginal(tau):
+        value = log_likelihood(tau * standard)
+        weight = np.exp(value - value.max())
+        return np.log(weight.mean()) + value.max(), weight @ (tau * standard) / weight.sum()
+
+    top, _ = marginal(found.tau)
+    for end in (found.tau_low, found.tau_high):
+        assert top - marginal(end)[0] == pytest.approx(DROP, abs=0.15)
+    taus = np.linspace(0.05, 4 * found.tau_high, 16)
+    log_marginal, means = zip(*(marginal(tau) for tau in taus), strict=True)
+    weight = taus * np.exp(np.array(log_marginal) - max(log_marginal))
+    np.testing.assert_allclose(found.shrunk, weight @ np.array(means) / weight.sum(), atol=0.05)
+
+
+def test_posteriors_keep_their_promise_with_few_votes():
+    """A dozen informative votes each, where normal errors of estimates do not do."""
+    covered, tau = [], []
+    for seed in range(12):
+        votes = drawn(Pool(480, n_annotators=60), [7, seed])
+        (found,) = shrink_votes(*votes.arrays)
+        covered.append((found.post_low <= votes.deviation) & (votes.deviation <= found.post_high))
+        tau.append(found.tau)
+    assert 0.90 < np.mean(covered) < 0.99
+    assert 0.3 < np.mean(tau) < 0.65
+
+
+def test_unit_and_side_do_not_matter():
+    votes = drawn(Pool(600, n_annotators=20), 1)
+    (found,) = shrink_votes(*votes.arrays)
+    (scaled,) = shrink_votes(votes.comparison, votes.sign, votes.annotator, 10 * votes.delta, 20)
+    np.testing.assert_allclose(10 * scaled.shrunk, found.shrunk, atol=1e-3)
+    assert 10 * scaled.tau == pytest.approx(found.tau, rel=1e-3)
+    (turned,) = shrink_votes(votes.comparison, votes.sign, votes.annotator, -votes.delta, 20)
+    np.testing.assert_allclose(turned.shrunk, -found.shrunk, atol=1e-4)
+
+
+def test_large_pools_are_close_to_the_exact_inverse(monkeypatch):
+    votes = drawn(Pool(2000, n_annotators=150), 2)
+    (exact,) = shrink_votes(*votes.arrays)
+    monkeypatch.setattr("badpo.estimation.integrated.LARGEST_DENSE", 10)
+    (close,) = shrink_votes(*votes.arrays)
+    np.testing.assert_allclose(close.shrunk, exact.shrunk, atol=0.02)
+    np.testing.assert_allclose(close.post_sd, exact.post_sd, rtol=0.03)
+    assert close.tau == pytest.approx(exact.tau, rel=0.03)
+
+
+def test_two_attributes_have_two_spreads():
+    rng = np.random.default_rng(5)
+    m, n = 30, 2500
+    lean = rng.normal(size=(m, 2)) * [0.9, 0.2]
+    who = np.array([rng.permutation(m)[:4] for _ in range(n)]).ravel()
+    comparison = np.repeat(np.arange(n), 4)
+    delta = rng.choice([-1.0, 0.0, 1.0], (n, 2))[comparison]
+    sign = np.where(rng.random(4 * n) < expit((lean[who] * delta).sum(axis=1)), 1, -1)
+    wide, narrow = shrink_votes(comparison, sign, who, delta, m)
+    assert wide.tau_low < lean[:, 0].std() < wide.tau_high
+    assert narrow.tau_low < lean[:, 1].std() < narrow.tau_high
+    assert np.corrcoef(wide.shrunk, lean[:, 0])[0, 1] > 0.95
+
+
+def test_equal_annotators():
+    votes = drawn(Pool(1500, n_annotators=30, spread=0.0), 4)
+    (found,) = shrink_votes(*votes.arrays)
+    assert found.tau_low == 0.0 and found.tau < 0.25
+    assert np.abs(found.shrunk).max() < 0.2
+
+
+def test_infinite_estimates_are_drawn_in_and_strangers_rest_on_the_prior():
+    votes = drawn(Pool(600, n_annotators=20), 6)
+    sign = np.where((votes.annotator == 0) & (votes.delta[:, 0] != 0), np.sign(votes.delta[:, 0]), votes.sign)
+    (found,) = shrink_votes(votes.comparison, sign, votes.annotator, votes.delta, 21)
+    assert found.basis.tolist() == ["votes"] * 20 + ["prior"]
+    assert 0.3 < found.shrunk[0] < 6 and found.shrunk[0] == found.shrunk.max()
+    assert found.shrunk[20] == 0.0 and found.post_sd[20] > found.tau * 0.9
+
+
+def test_nothing_to_go_by():
+    (found,) = shrink_votes(np.arange(5), np.ones(5), np.arange(5), np.ones((5, 1)), 5)
+    assert np.isnan(found.tau) and np.isnan(found.shrunk).all()
+    assert (found.tau_low, found.tau_high) == (0.0, np.inf)
+    assert pytest.approx(1.9207, abs=1e-4) == DROP

@@ -1,0 +1,198 @@
+"""What to collect next."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from badpo.estimation.conditional import fit_conditional
+from badpo.estimation.next_votes import joining_comparisons, votes_needed
+from badpo.theory.identifiability import annotator_components, informative_judgments
+
+
+def vote(random, logit):
+    return np.where(random.random(np.shape(logit)) < 1 / (1 + np.exp(-logit)), 1, -1)
+
+
+def islands(seed=0):
+    """Three groups of 12, 5 and 3 people who share no comparison, and one person who judged alone."""
+    random = np.random.default_rng(seed)
+    comparison, annotator, start = [], [], 0
+    for people, n in (
+        (np.arange(12), 80),
+        (np.arange(12, 17), 30),
+        (np.arange(17, 20), 20),
+        (np.array([20]), 5),
+    ):
+        for c in range(start, start + n):
+            chosen = random.choice(people, min(3, len(people)), replace=False)
+            comparison += [c] * len(chosen)
+            annotator += chosen.tolist()
+        start += n
+    comparison, annotator = np.array(comparison), np.array(annotator)
+    delta = random.choice([-1.0, 1.0], start)[comparison, None]
+    quality = random.normal(0, 1, start)
+    return comparison, vote(random, quality[comparison]), annotator, delta, quality
+
+
+def components(comparison, sign, annotator, delta, m):
+    informative = informative_judgments(comparison, annotator, sign, delta)
+    return annotator_components(comparison, annotator, delta * informative, m)[:, 0]
+
+
+def test_following_the_requests_joins_the_groups():
+    comparison, sign, annotator, delta, quality = islands()
+    before = components(comparison, sign, annotator, delta, 21)
+    assert sorted(np.bincount(before[before >= 0])) == [3, 5, 12]
+    requests = joining_comparisons(comparison, sign, annotator, delta, 21)
+    random = np.random.default_rng(1)
+    asked = requests["comparison"].to_numpy()
+    of_first = np.array([np.flatnonzero(comparison == c)[0] for c in asked])
+    after = components(
+        np.r_[comparison, requests["round"] + 10_000],
+        np.r_[sign, vote(random, quality[asked])],
+        np.r_[annotator, requests["annotator"]],
+        np.r_[delta, delta[of_first]],
+        21,
+    )
+    assert (after == 0).all()
+    informative = informative_judgments(
+        requests["round"].to_numpy(),
+        requests["annotator"].to_numpy(),
+        vote(random, quality[asked]),
+        delta[of_first],
+    )
+    assert informative.mean() > 0.5
+
+
+def test_nobody_is_asked_what_they_judged_and_no_comparison_twice():
+    comparison, sign, annotator, delta, _ = islands()
+    requests = joining_comparisons(comparison, sign, annotator, delta, 21, min_informative=30)
+    judged = set(zip(comparison.tolist(), annotator.tolist(), strict=True))
+    assert not judged & set(zip(requests["comparison"], requests["annotator"], strict=True))
+    rounds = requests.groupby("round")
+    assert (rounds["comparison"].nunique() == 1).all()
+    assert (rounds["annotator"].nunique() == rounds.size()).all()
+    assert rounds.size().between(2, 4).all()
+    assert requests.drop_duplicates("round")["comparison"].is_unique
+
+
+def test_requests_are_bounded_and_shared_between_attributes():
+    comparison, sign, annotator, delta, _ = islands()
+    two = np.hstack([delta, np.roll(delta, 7)])
+    requests = joining_comparisons(comparison, sign, annotator, two, 21, min_informative=50, max_requests=40)
+    assert len(requests) <= 40
+    assert set(requests["attribute"]) == {0, 1}
+    again = joining_comparisons(comparison, sign, annotator, two, 21, min_informative=50, max_requests=40)
+    assert requests.equals(again)
+
+
+def test_groups_come_before_those_with_few_votes_and_the_larger_before_the_smaller():
+    requests = joining_comparisons(*islands()[:4], 21, min_informative=40)
+    reasons = requests["reason"].drop_duplicates().tolist()
+    assert reasons[0] == "joins a group of 5 to the largest"
+    order = [
+        "joins a group of 5 to the largest",
+        "joins a group of 3 to the largest",
+        "is compared with nobody yet",
+    ]
+    assert [reason for reason in reasons if reason in order] == order
+    assert "informative votes" in reasons[-1] or reasons[-1] == "completes the round"
+
+
+def test_split_comparisons_are_asked_first():
+    """Of three with four votes the one that was split evenly; 4 and 5 disagreed with 0, and 6 has met nobody."""
+    comparison = [0] * 4 + [1] * 4 + [2] * 4 + [3, 3, 4, 4, 5]
+    annotator = [0, 1, 2, 3] * 3 + [0, 4, 0, 5, 6]
+    sign = [1, 1, 1, 1, 1, 1, -1, -1, 1, 1, 1, -1, 1, -1, 1, -1, 1]
+    requests = joining_comparisons(comparison, sign, annotator, np.ones((17, 1)), 7, min_informative=1)
+    assert requests["comparison"].drop_duplicates().tolist()[0] == 1
+    rounds = requests[requests["round"] == 0]
+    assert rounds["annotator"].tolist() == [6, 4, 5]
+
+
+@pytest.mark.parametrize("delta", [0.0, 1.0])
+def test_nothing_to_ask(delta):
+    """No difference anywhere; or everyone judged everything."""
+    comparison, annotator = np.repeat(np.arange(6), 3), np.tile(np.arange(3), 6)
+    sign = vote(np.random.default_rng(0), np.zeros(18))
+    requests = joining_comparisons(comparison, sign, annotator, np.full((18, 1), delta), 3)
+    assert requests.empty
+    assert requests.columns.tolist() == ["round", "comparison", "annotator", "attribute", "reason"]
+
+
+def test_without_any_informative_vote_people_are_brought_together():
+    requests = joining_comparisons(
+        [0, 1, 2, 3], [1, 1, 1, 1], [0, 1, 2, 3], np.ones((4, 1)), 4, min_informative=1
+    )
+    assert len(requests) >= 4
+
+
+def test_a_round_of_one_is_an_error():
+    with pytest.raises(ValueError, match="2 votes or more"):
+        joining_comparisons([0], [1], [0], [[1.0]], 1, votes_per_round=1)
+
+
+def test_votes_on_split_comparisons_belong_in_a_round_of_their_own():
+    """Newcomers are asked what two others disagreed on; added to those votes theirs shrink, apart they do not."""
+    random = np.random.default_rng(0)
+    n, m, newcomers = 20_000, 30, np.arange(20, 30)
+    lean, quality, delta = random.normal(0, 0.8, m), random.normal(0, 1, n), random.choice([-1.0, 1.0], n)
+    lean[newcomers] = np.tile([1.0, -1.0], 5)
+
+    def votes_on(c, k):
+        return vote(random, quality[c] + lean[k] * delta[c])
+
+    comparison = np.repeat(np.arange(n), 2)
+    annotator = np.argsort(random.random((n, 20)), axis=1)[:, :2].ravel()
+    sign = votes_on(comparison, annotator)
+    split = np.flatnonzero(sign.reshape(-1, 2).sum(axis=1) == 0)
+    asked, people = (
+        np.repeat(split, 2),
+        np.argsort(random.random((len(split), 10)), axis=1)[:, :2].ravel() + 20,
+    )
+    answers = votes_on(asked, people)
+
+    def slope(comparison, sign, annotator, c):
+        found = fit_conditional(comparison, sign, annotator, delta[c][:, None], m).deviation[newcomers, 0]
+        return (found - found.mean()) @ lean[newcomers] / (lean[newcomers] @ lean[newcomers])
+
+    one = asked[::2], answers[::2], people[::2]
+    merged = slope(
+        *(np.r_[a, b] for a, b in zip((comparison, sign, annotator), one, strict=True)),
+        np.r_[comparison, one[0]],
+    )
+    apart = slope(
+        np.r_[comparison, asked + n], np.r_[sign, answers], np.r_[annotator, people], np.r_[comparison, asked]
+    )
+    assert merged < 0.8
+    assert 0.9 < apart < 1.1
+
+
+def test_votes_needed_is_right_about_a_larger_sample():
+    random = np.random.default_rng(1)
+
+    def fit(n):
+        comparison, annotator = (
+            np.repeat(np.arange(n), 4),
+            np.argsort(random.random((n, 20)), axis=1)[:, :4].ravel(),
+        )
+        delta = random.choice([-1.0, 1.0], n)[comparison, None]
+        return fit_conditional(
+            comparison, vote(random, random.normal(0, 1, n)[comparison]), annotator, delta, 20
+        )
+
+    small = fit(600)
+    needed = votes_needed(small.se, small.n_informative, half_width=0.25)
+    total = np.median(needed.more + small.n_informative)
+    large = fit(int(600 * total / np.median(small.n_informative)))
+    assert 1.96 * np.median(large.se) == pytest.approx(0.25, rel=0.1)
+
+
+def test_votes_needed_where_there_is_no_estimate():
+    found = votes_needed([[0.5, np.nan], [np.nan, np.inf]], [[16, 0], [3, 5]], 0.98)
+    assert found.of_median[0] == 16
+    assert np.isnan(found.of_median[1])
+    np.testing.assert_array_equal(found.more, [[0, np.nan], [13, np.nan]])
+    with pytest.raises(ValueError, match="above 0"):
+        votes_needed([[0.5]], [[4]], 0.0)

@@ -1,0 +1,263 @@
+"""The estimators that make something of the comparisons' quality: given, drawn from a normal, free."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.integrate import quad
+from scipy.optimize import minimize
+from scipy.special import expit
+
+from badpo.estimation.comparison_blocks import sorted_blocks
+from badpo.estimation.fixed import fit_fixed
+from badpo.estimation.joint import fit_joint, joint_inflation, joint_warning
+from badpo.estimation.random_effects import RandomQuality, fit_random
+from bench.simulated_pools import Pool, draw_votes
+
+ALL = {
+    "random": fit_random,
+    "joint": fit_joint,
+    "fixed": lambda *votes, **options: fit_fixed(*votes, np.zeros(int(votes[0].max()) + 1), **options),
+}
+EVERY = pytest.mark.parametrize("kind", ALL)
+
+
+def drawn(pool, seed=0):
+    votes = draw_votes(pool, np.random.default_rng(seed))
+    return votes, votes.arrays
+
+
+def slope(leans, votes):
+    estimate, truth = leans.deviation[:, 0], votes.deviation
+    return float(estimate @ truth / (truth @ truth))
+
+
+# -- each against an independent maximum ---------------------------------------------------------------------
+
+
+def test_fixed_is_a_logistic_regression_with_a_scale():
+    votes, arrays = drawn(Pool(300, n_annotators=6))
+    leans = fit_fixed(*arrays, 2.0 * votes.quality)
+    columns = np.zeros((len(votes.sign), 7))
+    columns[np.arange(len(votes.sign)), votes.annotator] = votes.delta[:, 0]
+    columns[:, 6] = 2.0 * votes.quality[votes.comparison]
+
+    def loss(beta):
+        return np.logaddexp(0, -votes.sign * (columns @ beta)).sum()
+
+    def gradient(beta):
+        return -columns.T @ (votes.sign * expit(-votes.sign * (columns @ beta)))
+
+    best = minimize(loss, np.zeros(7), jac=gradient, tol=1e-12)
+    np.testing.assert_allclose(leans.deviation[:, 0], best.x[:6] - best.x[:6].mean(), atol=1e-5)
+    assert leans.u_scale == pytest.approx(best.x[6], abs=1e-5)
+    assert leans.log_likelihood == pytest.approx(-best.fun, abs=1e-6)
+    weight = expit(columns @ best.x) * expit(-columns @ best.x)
+    inverse = np.linalg.inv(columns.T @ (columns * weight[:, None]))[:6, :6]
+    centering = np.eye(6) - 1 / 6
+    np.testing.assert_allclose(leans.covariance, centering @ inverse @ centering, rtol=1e-4, atol=1e-8)
+
+
+@pytest.mark.parametrize("log_sd", [-2.0, 0.0, 1.5])
+def test_quadrature_is_the_integral(log_sd):
+    rng = np.random.default_rng(1)
+    sign, logits = rng.choice([-1.0, 1.0], 40), rng.normal(size=40)
+    _, blocks = sorted_blocks(np.repeat([0, 1, 2], [1, 4, 35]))
+    model = RandomQuality(blocks, sign, 15)
+    extra = np.array([log_sd])
+    model.settle(logits, extra)
+    sd = np.exp(log_sd)
+    for c, found in enumerate(model.values(logits, extra)):
+        mine = blocks.comparison == c
+
+        def integrand(z, mine=mine):
+            return (
+                np.exp(-(z**2) / 2)
+                / np.sqrt(2 * np.pi)
+                * np.prod(expit(sign[mine] * (sd * z + logits[mine])))
+            )
+
+        exact = quad(integrand, -9, 9, epsabs=0, epsrel=1e-10, limit=400)[0]
+        assert found == pytest.approx(np.log(exact), abs=1e-4)
+
+
+def test_random_is_at_the_top_of_its_likelihood():
+    _, arrays = drawn(Pool(400, n_annotators=8, quality_sd=1.4))
+    leans = fit_random(*arrays)
+    assert leans.gradient_norm < 1e-8
+    more_nodes = fit_random(*arrays, n_nodes=31)
+    np.testing.assert_allclose(leans.deviation, more_nodes.deviation, atol=1e-5)
+    assert leans.quality_sd == pytest.approx(more_nodes.quality_sd, abs=1e-5)
+    assert 1.0 < leans.quality_sd < 1.9
+
+
+def test_random_derivatives_are_those_of_its_values():
+    rng = np.random.default_rng(2)
+    _, blocks = sorted_blocks(np.repeat(np.arange(5), [1, 2, 3, 4, 4]))
+    model = RandomQuality(blocks, rng.choice([-1.0, 1.0], 14), 15)
+    point = np.append(rng.normal(size=14), 0.3)
+    model.settle(point[:14], point[14:])
+    at = model.curvature(point[:14], point[14:])
+
+    def shifted(i, step):
+        moved = point.copy()
+        moved[i] += step
+        return model.curvature(moved[:14], moved[14:])
+
+    for i in (0, 4, 13, 14):
+        up, down = shifted(i, 1e-5), shifted(i, -1e-5)
+        slopes = (np.append(up.score, up.extra_score) - np.append(down.score, down.extra_score)) / 2e-5
+        row = (
+            np.append(at.information[[i]].toarray(), at.extra_cross[i])
+            if i < 14
+            else np.append(at.extra_cross[:, 0], at.extra_information)
+        )
+        np.testing.assert_allclose(-slopes, row, atol=1e-6)
+
+
+def test_joint_is_the_one_hot_regression():
+    votes, arrays = drawn(Pool(120, n_annotators=6))
+    leans = fit_joint(*arrays)
+    n, m = 120, 6
+    columns = np.zeros((len(votes.sign), m + n))
+    columns[np.arange(len(votes.sign)), votes.annotator] = votes.delta[:, 0]
+    columns[np.arange(len(votes.sign)), m + votes.comparison] = 1.0
+
+    def loss(beta):
+        return np.logaddexp(0, -votes.sign * (columns @ beta)).sum()
+
+    def gradient(beta):
+        return -columns.T @ (votes.sign * expit(-votes.sign * (columns @ beta)))
+
+    best = minimize(loss, np.zeros(m + n), jac=gradient, tol=1e-12, options={"maxiter": 5000})
+    np.testing.assert_allclose(leans.deviation[:, 0], best.x[:m] - best.x[:m].mean(), atol=1e-3)
+    assert leans.gradient_norm < 1e-8
+
+
+# -- what they are good for ----------------------------------------------------------------------------------
+
+
+def test_joint_inflates_and_says_so():
+    votes, arrays = drawn(Pool(6000, n_annotators=20, votes_each=2))
+    assert slope(fit_joint(*arrays), votes) == pytest.approx(2.0, abs=0.35)
+    assert slope(fit_random(*arrays), votes) == pytest.approx(1.0, abs=0.2)
+    assert joint_inflation(votes.comparison) == 2.0
+    assert "2.00 times" in joint_warning(votes.comparison)
+    assert np.isnan(joint_inflation([0, 1, 2]))
+
+
+def test_a_missing_quality_attenuates_and_a_given_one_does_not():
+    votes, arrays = drawn(Pool(4000, n_annotators=20, quality_sd=2.0))
+    known = fit_fixed(*arrays, 0.1 * votes.quality)
+    assert known.u_scale == pytest.approx(10.0, rel=0.1)
+    assert slope(known, votes) == pytest.approx(1.0, abs=0.15)
+    assert slope(fit_fixed(*arrays, np.zeros(4000)), votes) < 0.8
+    assert fit_random(*arrays).quality_sd == pytest.approx(2.0, abs=0.2)
+
+
+def test_specialists_mislead_the_random_quality():
+    """The reason why it is not the default."""
+    votes, arrays = drawn(Pool(4000, n_annotators=20, better=1.0, specialists=True))
+    leans = fit_random(*arrays)
+    inside = (leans.ci_low[:, 0] <= votes.deviation) & (votes.deviation <= leans.ci_high[:, 0])
+    assert inside.mean() < 0.7
+
+
+def test_no_spread_of_quality_is_found_as_none():
+    _, arrays = drawn(Pool(800, n_annotators=10, quality_sd=0.0))
+    assert fit_random(*arrays).quality_sd < 0.4
+
+
+# -- what is not known ---------------------------------------------------------------------------------------
+
+
+@EVERY
+def test_turning_a_comparison_changes_nothing(kind):
+    votes, (comparison, sign, annotator, delta, m) = drawn(Pool(300, n_annotators=10, votes_each=3))
+    turned = np.where(comparison % 2, -1, 1)
+    before = ALL[kind](comparison, sign, annotator, delta, m)
+    after = ALL[kind](comparison, sign * turned, annotator, delta * turned[:, None], m)
+    np.testing.assert_allclose(after.deviation, before.deviation, atol=1e-7)
+    np.testing.assert_allclose(after.se, before.se, atol=1e-7)
+
+
+@EVERY
+def test_statuses_and_infinite_leans(kind):
+    _, (comparison, sign, annotator, delta, m) = drawn(Pool(600, n_annotators=8))
+    delta = delta.copy()
+    delta[np.isin(comparison, comparison[annotator == 0])] = 0.0
+    sign = np.where((annotator == 1) & (delta[:, 0] != 0), np.sign(delta[:, 0]), sign).astype(int)
+    leans = ALL[kind](comparison, sign, annotator, delta, m + 1)
+    assert leans.status[0, 0] == leans.status[m, 0] == "no_cross"
+    assert np.isnan(leans.deviation[[0, m], 0]).all() and (leans.component[[0, m], 0] == -1).all()
+    assert leans.status[1, 0] == "separated_high"
+    assert leans.deviation[1, 0] == leans.ci_high[1, 0] == np.inf and np.isnan(leans.se[1, 0])
+    assert 0.0 < leans.ci_low[1, 0] < 10.0
+    assert (leans.status[2:m, 0] == "ok").all()
+    assert leans.deviation[2:m, 0].mean() == pytest.approx(0.0, abs=1e-9)
+    assert np.isnan(leans.level).all() and not leans.absolute.any()
+    few = ALL[kind](comparison, sign, annotator, delta, m + 1, min_informative=10_000)
+    assert (few.status[2:m, 0] == "insufficient").all()
+    np.testing.assert_array_equal(few.deviation, leans.deviation)
+
+
+def test_the_bound_is_where_the_likelihood_has_fallen():
+    """One separated annotator with a given quality: their votes alone, by hand."""
+    comparison, annotator = np.arange(40), np.repeat([0, 1], 20)
+    sign = np.append(np.where(np.arange(20) % 2, 1, -1), np.ones(20)).astype(int)
+    leans = fit_fixed(comparison, sign, annotator, np.ones((40, 1)), 2, np.zeros(40))
+    bound = -np.log(np.exp(1.9207 / 20) - 1)
+    assert leans.ci_low[1, 0] == pytest.approx(bound, abs=1e-3)
+
+
+@EVERY
+def test_anchors_make_leans_absolute(kind):
+    votes, (comparison, sign, annotator, delta, m) = drawn(Pool(3000, n_annotators=10))
+    rng = np.random.default_rng(3)
+    gold = np.arange(m) < 3
+    fair = np.where(rng.random(len(sign)) < expit(votes.quality[comparison]), 1, -1)
+    sign = np.where(gold[annotator], fair, sign)
+    leans = ALL[kind](comparison, sign, annotator, delta, m, anchored=gold)
+    assert (leans.status[gold, 0] == "anchored").all() and (leans.deviation[gold, 0] == 0).all()
+    assert leans.absolute.all()
+    assert leans.level[0] == pytest.approx(leans.deviation[~gold, 0].mean())
+    assert 0.5 < leans.level[0] < 1.5 and 0 < leans.level_se[0] < 0.3
+
+
+def test_two_attributes_that_only_move_together_are_not_told_apart():
+    _, (comparison, sign, annotator, delta, m) = drawn(Pool(400, n_annotators=6))
+    both = np.column_stack([delta, delta])
+    both[annotator != 0, 1] = np.roll(delta[:, 0], 7)[annotator != 0]
+    leans = fit_random(comparison, sign, annotator, both, m)
+    assert (leans.status[0] == "no_information").all()
+    assert (leans.status[1:] == "ok").all()
+
+
+@EVERY
+def test_wrong_input_is_named(kind):
+    fit = ALL[kind]
+    good = dict(comparison=np.arange(2), sign=[1, -1], annotator=np.array([0, 1]), delta=[[1.0], [1.0]])
+    with pytest.raises(ValueError, match="sign of vote 1 is 0"):
+        fit(*(good | {"sign": [1, 0]}).values(), 2)
+    with pytest.raises(ValueError, match="annotator indices"):
+        fit(*good.values(), 1)
+    with pytest.raises(ValueError, match="delta is not finite at vote 0"):
+        fit(*(good | {"delta": [[np.nan], [1.0]]}).values(), 2)
+
+
+def test_a_quality_is_needed_for_every_comparison():
+    votes = (np.array([0, 5]), [1, -1], np.array([0, 1]), [[1.0], [1.0]], 2)
+    with pytest.raises(ValueError, match="quality has 3 entries"):
+        fit_fixed(*votes, [0.0, 1.0, 2.0])
+    with pytest.raises(ValueError, match="quality of comparison 1 is not finite"):
+        fit_fixed(*votes, [0.0, np.nan, 0.0, 0.0, 0.0, 0.0])
+
+
+@EVERY
+def test_no_votes_at_all(kind):
+    empty = np.zeros(0, dtype=int)
+    if kind == "fixed":
+        leans = fit_fixed(empty, empty, empty, np.zeros((0, 1)), 2, [])
+    else:
+        leans = ALL[kind](empty, empty, empty, np.zeros((0, 1)), 2)
+    assert (leans.status == "no_cross").all() and np.isnan(leans.deviation).all()
