@@ -1,11 +1,12 @@
 """How judgments make up a step, and what it does to the result: `python -m bench.batching`.
 
 The demo's corpus, model and settings under every way to batch, at equal judgments and at equal forward cost, over
-three seeds. Writes ``docs/batching.md``; runs that stand in ``runs/batching`` are not run again.
+three seeds. Writes ``docs/batching.md``; what is finished in ``runs/batching`` is not run again.
 """
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -53,6 +54,9 @@ def main() -> None:
 def run_case(name: str, fields: Mapping) -> list[dict]:
     """Reference and arms under one way to batch; the reference is that of the first case."""
     folder, first = (OUT / case.replace(", ", "-").replace(" ", "-") for case in (name, next(iter(CASES))))
+    finished = [folder / f"summary-s{seed}.json" for seed in SEEDS]
+    if all(summary.exists() for summary in finished):
+        return [json.loads(summary.read_text()) for summary in finished]
     if folder != first and not folder.exists():
         shutil.copytree(first / "reference", folder / "reference")
     settings = replace(SuiteSettings(), command="make batching", **fields)
