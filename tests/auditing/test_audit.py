@@ -222,6 +222,32 @@ def test_the_fixed_quality_needs_its_columns():
     assert 'Did you mean "score"?' in str(caught.value)
 
 
+def test_a_policy_s_margins_are_a_column_of_their_own(tmp_path):
+    table, _ = votes(300, 6)
+    margins = table.assign(margin=table["comparison_id"].str[1:].astype(int) / 300)
+    result = audit(margins, [Length()], quality="fixed:margin")
+    assert result.checks["estimator"]["u_scale"] is not None
+    turned = margins.copy()
+    turned.loc[1, ["response_a", "response_b"]] = margins.loc[1, ["response_b", "response_a"]].to_numpy()
+    with pytest.raises(ConfigError, match="the other way round"):
+        audit(turned, [Length()], quality="fixed:margin")
+    with pytest.raises(ConfigError, match="different values"):
+        audit(table.assign(margin=range(len(table))), [Length()], quality="fixed:margin")
+    with pytest.raises(ConfigError, match="have no number"):
+        audit(table.assign(margin="good"), [Length()], quality="fixed:margin")
+    with pytest.raises(ConfigError, match="one side's column"):
+        audit(table.assign(score_a=1.0, score_b=0.5), [Length()], quality="fixed:score_a")
+
+
+def test_anchors_who_differ_are_not_believed_in_silence():
+    table, lean = votes(900, 8, spread=1.5)
+    ends = [f"w{lean.argmin()}", f"w{lean.argmax()}"]
+    result = audit(table, [Length()], anchors=ends)
+    assert result.checks["anchors"]["equal_leans_p"]["length"] < 0.01
+    assert "W407" in codes(result)
+    assert "W407" not in codes(audit(votes(900, 8, spread=0.0)[0], [Length()], anchors=["w0", "w1"]))
+
+
 def test_with_too_little_to_condition_on_qualities_are_taken_as_random():
     table, _ = votes(500, 40, votes_each=1)
     result = audit(table, [Length()])

@@ -69,7 +69,7 @@ def test_single_files(result, tmp_path):
     result.to_json(tmp_path / "deep" / "summary.json")
     result.to_html(tmp_path / "page.html")
     assert json.loads((tmp_path / "deep" / "summary.json").read_text()) == result.summary
-    assert (tmp_path / "page.html").read_text().startswith("<!DOCTYPE html>")
+    assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
     assert {path.name for path in tmp_path.iterdir()} == {"deep", "page.html"}
 
 
@@ -77,7 +77,7 @@ def test_a_notebook_shows_the_page_in_a_frame_of_its_own(result):
     shown = result._repr_html_()
     assert shown.startswith("<iframe sandbox")
     inside = html.unescape(re.search(r'srcdoc="([^"]*)"', shown).group(1))
-    assert inside.lstrip().startswith("<!DOCTYPE html>")
+    assert inside.lstrip().startswith("<!doctype html>")
     assert shown.count("<") == 2  # the frame's own tags
 
 

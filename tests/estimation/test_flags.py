@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -37,6 +39,18 @@ def test_both_sides_count():
     found = shrink_npmle(np.repeat([-2.0, 0.0, 2.0], 20), np.full(60, 0.1))
     chance = probability_exceeds(found, 1.0)
     np.testing.assert_allclose(chance, np.repeat([1.0, 0.0, 1.0], 20), atol=1e-3)
+
+
+def test_a_flag_holds_under_both_priors():
+    """A tight crowd and a few far from it: the normal prior alone takes the crowd's edge for large deviations."""
+    rng = np.random.default_rng(3)
+    truth = np.append(0.3 * rng.normal(size=180), np.full(20, 1.2))
+    found = shrink_normal(truth + 0.2 * rng.normal(size=200), np.full(200, 0.2))
+    alone = probability_exceeds(replace(found, other=None), 0.5)
+    both = probability_exceeds(found, 0.5)
+    assert (both <= alone).all()
+    edge = (np.abs(truth) > 0.3) & (np.abs(truth) < 0.5)
+    assert both[edge].mean() < alone[edge].mean() - 0.03
 
 
 def test_nobody_known_is_nobody_flagged():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 from scipy.integrate import quad
@@ -9,8 +11,9 @@ from scipy.optimize import minimize
 from scipy.special import expit
 
 from badpo.estimation.comparison_blocks import sorted_blocks
-from badpo.estimation.fixed import fit_fixed
-from badpo.estimation.joint import fit_joint, joint_inflation, joint_warning
+from badpo.estimation.conditional import fit_conditional
+from badpo.estimation.fixed import GivenQuality, fit_fixed
+from badpo.estimation.joint import FreeQuality, fit_joint, joint_inflation, joint_warning
 from badpo.estimation.random_effects import RandomQuality, fit_random
 from bench.simulated_pools import Pool, draw_votes
 
@@ -91,28 +94,37 @@ def test_random_is_at_the_top_of_its_likelihood():
     assert 1.0 < leans.quality_sd < 1.9
 
 
-def test_random_derivatives_are_those_of_its_values():
+MODELS = {
+    "random": lambda blocks, sign: RandomQuality(blocks, sign, 15),
+    "fixed": lambda blocks, sign: GivenQuality(blocks, sign, np.linspace(-1, 2, 14)),
+    "joint": FreeQuality,
+}
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_derivatives_are_those_of_the_values(kind):
     rng = np.random.default_rng(2)
     _, blocks = sorted_blocks(np.repeat(np.arange(5), [1, 2, 3, 4, 4]))
-    model = RandomQuality(blocks, rng.choice([-1.0, 1.0], 14), 15)
-    point = np.append(rng.normal(size=14), 0.3)
+    sign = np.array([1, 1, -1, -1, 1, 1, -1, -1, 1, -1, -1, 1, -1, 1.0])
+    model = MODELS[kind](blocks, sign)
+    n_extra = len(model.start)
+    point = np.append(rng.normal(size=14), np.full(n_extra, 0.3))
     model.settle(point[:14], point[14:])
     at = model.curvature(point[:14], point[14:])
+    information = np.block(
+        [[at.information.toarray(), at.extra_cross], [at.extra_cross.T, at.extra_information]]
+    )
 
-    def shifted(i, step):
+    def value_and_gradient(i, step):
         moved = point.copy()
         moved[i] += step
-        return model.curvature(moved[:14], moved[14:])
+        there = model.curvature(moved[:14], moved[14:])
+        return model.values(moved[:14], moved[14:]).sum(), np.append(there.score, there.extra_score)
 
-    for i in (0, 4, 13, 14):
-        up, down = shifted(i, 1e-5), shifted(i, -1e-5)
-        slopes = (np.append(up.score, up.extra_score) - np.append(down.score, down.extra_score)) / 2e-5
-        row = (
-            np.append(at.information[[i]].toarray(), at.extra_cross[i])
-            if i < 14
-            else np.append(at.extra_cross[:, 0], at.extra_information)
-        )
-        np.testing.assert_allclose(-slopes, row, atol=1e-6)
+    for i in range(14 + n_extra):
+        up, down = value_and_gradient(i, 1e-5), value_and_gradient(i, -1e-5)
+        assert (up[0] - down[0]) / 2e-5 == pytest.approx(np.append(at.score, at.extra_score)[i], abs=1e-6)
+        np.testing.assert_allclose(-(up[1] - down[1]) / 2e-5, information[i], atol=1e-6)
 
 
 def test_joint_is_the_one_hot_regression():
@@ -208,6 +220,31 @@ def test_the_bound_is_where_the_likelihood_has_fallen():
     leans = fit_fixed(comparison, sign, annotator, np.ones((40, 1)), 2, np.zeros(40))
     bound = -np.log(np.exp(1.9207 / 20) - 1)
     assert leans.ci_low[1, 0] == pytest.approx(bound, abs=1e-3)
+
+
+def test_bounds_with_comparisons_of_several_sizes():
+    """By the conditional likelihood, summed over all sets of winners; the co-voters held at their estimates."""
+    _, (comparison, sign, annotator, delta, m) = drawn(Pool(500, n_annotators=8, votes_each=4))
+    kept = np.random.default_rng(0).random(len(sign)) < 0.8
+    comparison, sign, annotator, delta = (x[kept] for x in (comparison, sign, annotator, delta))
+    sides = np.array([1, -1, 0, 0, 0, 0, 0, 0])[annotator] * delta[:, 0]
+    sign = np.where(sides != 0, sides, sign).astype(int)
+    leans = fit_conditional(comparison, sign, annotator, delta, m)
+    assert leans.status[:3, 0].tolist() == ["separated_high", "separated_low", "ok"]
+
+    def log_likelihood(k, lean):
+        counted = (annotator > 1) | (annotator == k) | (delta[:, 0] == 0)
+        total = 0.0
+        for c in np.unique(comparison[(annotator == k) & (delta[:, 0] != 0)]):
+            rows = (comparison == c) & counted
+            logit = delta[rows, 0] * np.where(annotator[rows] == k, lean, leans.deviation[annotator[rows], 0])
+            won = np.flatnonzero(sign[rows] > 0)
+            sets = combinations(range(rows.sum()), len(won))
+            total += logit[won].sum() - np.log(sum(np.exp(logit[list(one)].sum()) for one in sets))
+        return total
+
+    for k, bound, limit in ((0, leans.ci_low[0, 0], 30.0), (1, leans.ci_high[1, 0], -30.0)):
+        assert log_likelihood(k, bound) - log_likelihood(k, limit) == pytest.approx(-1.9207, abs=1e-3)
 
 
 @EVERY

@@ -11,6 +11,8 @@ from badpo.auditing.design import Design
 from badpo.auditing.options import Options
 from badpo.data.privacy import pseudonyms
 from badpo.data.problems import ConfigError, did_you_mean
+from badpo.estimation.conditional import fit_conditional
+from badpo.estimation.group_tests import equal_leans_test
 
 
 def anchored_annotators(design: Design, options: Options) -> NDArray[np.bool_]:
@@ -45,13 +47,25 @@ def _of_class(design: Design, label: str) -> NDArray[np.bool_]:
 
 
 def anchor_check(design: Design, anchored: NDArray[np.bool_], options: Options) -> dict[str, Any] | None:
-    """The part ``checks.anchors`` of audit.json; None without anchors."""
+    """The part ``checks.anchors`` of audit.json; None without anchors.
+
+    ``n_cross`` counts the anchors' cross-group judgments, by attribute, and ``equal_leans_p`` is of the test that the
+    anchors do not differ among themselves: people who all lean nowhere lean alike. None where it cannot be tested.
+    """
     if not anchored.any():
         return None
     n_cross = design.per_annotator(design.cross)[anchored].sum(axis=0)
+    theirs = anchored[design.annotator]
+    comparison, sign, annotator, delta = (each[theirs] for each in design.votes[:4])
+    leans = fit_conditional(comparison, sign, annotator, delta, design.n_annotators)
+    tests = equal_leans_test(comparison, sign, annotator, delta, leans)
     return {
         "n": int(anchored.sum()),
         "class": options.anchor_class,
         "annotators": sorted(design.annotators[anchored].tolist()),
         "n_cross": dict(zip(design.attributes, n_cross.tolist(), strict=True)),
+        "equal_leans_p": {
+            name: None if np.isnan(test.p_value) else test.p_value
+            for name, test in zip(design.attributes, tests, strict=True)
+        },
     }

@@ -20,8 +20,10 @@ from badpo.auditing.result import ANNOTATORS_FILE, SCHEMA, AuditResult, plain
 from badpo.auditing.scan import scan_features
 from badpo.data.attribute import Attribute
 from badpo.data.checks import check
+from badpo.data.importers.tables import read_table
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError, Problem
+from badpo.results.audit_verdicts import audit_verdicts
 
 Progress = Callable[[str, float], None]
 DEFAULT_FLAG = Flag()
@@ -97,7 +99,7 @@ def audit(
     options = Options(quality, shrink, anchors, anchor_class, flag, min_informative)
     options.check()
     progress("reading", 0.0)
-    judgments = _judgments(data, attributes, reading)
+    judgments = _judgments(data, attributes, options, reading)
     problems = _stopping_at_errors(check(judgments))
     design = design_of(judgments)
     progress("annotators", 0.2)
@@ -118,16 +120,22 @@ def audit(
         "checks": checks,
         "scan": scan_features(judgments),
         "next": steps,
-        "warnings": _as_rows(
-            [*problems, *audit_findings(judgments, design, people.leans, checks, options)], data
-        ),
+        "warnings": _as_rows([*problems, *audit_findings(judgments, people, checks)], data),
         "annotators_file": ANNOTATORS_FILE,
     }
-    return AuditResult(plain(summary), people.table(agreed.annotators), requests)
+    summary = plain(summary)
+    for row, verdict in zip(summary["attributes"], audit_verdicts(summary), strict=True):
+        row["verdict"] = verdict.finding
+    return AuditResult(summary, people.table(agreed.annotators), requests)
 
 
-def _judgments(data: Any, attributes: Sequence[Attribute], reading: dict[str, Any]) -> Judgments:
+def _judgments(
+    data: Any, attributes: Sequence[Attribute], options: Options, reading: dict[str, Any]
+) -> Judgments:
     if not isinstance(data, Judgments):
+        column = options.quality_column
+        if column is not None and column in read_table(data).frame.columns:
+            reading = reading | {"keep": [*reading.get("keep", ()), column]}
         data = Judgments.read(data, attributes=attributes, **reading)
     elif reading:
         raise ConfigError(f"these judgments are read already; give {', '.join(reading)} to Judgments.read")

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from badpo.auditing.design import Design
 from badpo.auditing.options import Options
+from badpo.data.carried import VOTE_COLUMNS
 from badpo.data.importers.columns import side_pairs
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, did_you_mean
@@ -83,31 +85,53 @@ def choose_quality(design: Design, options: Options, assignment_p: float | None)
 def quality_of(judgments: Judgments, column: str) -> NDArray[np.float64]:
     """Quality of response a minus that of b, of shape (n_comparisons,), from columns of the table.
 
-    ``column`` is the name that two columns share (``score`` for ``score_a`` and ``score_b``), or the name of one of
-    them.
+    ``column`` is the name that two columns share (``score`` for ``score_a`` and ``score_b``), the name of one of
+    them, or a single column of a over b that was kept, such as a trained policy's margins.
 
     Raises
     ------
     ConfigError
         When there are no such columns, or they do not hold one number for every comparison.
     """
-    pairs = side_pairs(list(judgments.comparisons.columns))
-    shared = {_stem(first, second): (first, second) for first, second in pairs.items()}
-    found = shared.get(column) or next((pair for pair in pairs.items() if column in pair), None)
-    if found is None:
-        raise ConfigError(
-            f"quality=fixed:{column}: there are no two number columns {column}_a and {column}_b (or _chosen and "
-            f"_rejected) with one value for each comparison.{did_you_mean(column, list(shared))} "
-            f"Found: {', '.join(shared) or 'none'}"
-        )
-    a, b = (judgments.comparisons[name].to_numpy(dtype=np.float64) for name in found)
-    missing = int((~np.isfinite(a - b)).sum())
+    if column in judgments.votes.columns.difference(VOTE_COLUMNS):
+        quality = _kept(judgments, column)
+    else:
+        a, b = (judgments.comparisons[name].to_numpy(dtype=np.float64) for name in _pair(judgments, column))
+        quality = a - b
+    missing = int((~np.isfinite(quality)).sum())
     if missing:
         raise ConfigError(
             f"quality=fixed:{column}: {missing:,} of {judgments.n_comparisons:,} comparisons have no number; fill "
             "them in or leave these comparisons out"
         )
-    return a - b
+    return quality
+
+
+def _pair(judgments: Judgments, column: str) -> tuple[str, str]:
+    pairs = side_pairs(list(judgments.comparisons.columns))
+    shared = {_stem(first, second): (first, second) for first, second in pairs.items()}
+    found = shared.get(column)
+    if found is None:
+        raise ConfigError(
+            f"quality=fixed:{column}: there is no number column {column}, and there are no two {column}_a and "
+            f"{column}_b (or _chosen and _rejected) with one value for each comparison."
+            f"{did_you_mean(column, list(shared))} Found: {', '.join(shared) or 'none'}"
+        )
+    return found
+
+
+def _kept(judgments: Judgments, column: str) -> NDArray[np.float64]:
+    """A column of a over b, as the rows of the source have it."""
+    if column in side_pairs(list(judgments.comparisons.columns)):
+        raise ConfigError(f"quality=fixed:{column}: that is one side's column; write what both names share")
+    if any(problem.code == "N118" for problem in judgments.findings):
+        raise ConfigError(
+            f"quality=fixed:{column}: some rows have the two responses the other way round, so a single column does "
+            f"not say whose quality it is; give two columns, {column}_a and {column}_b"
+        )
+    if column not in judgments.comparisons:
+        raise ConfigError(f"quality=fixed:{column}: votes on one comparison have different values of it")
+    return pd.to_numeric(judgments.comparisons[column], errors="coerce").to_numpy(dtype=np.float64)
 
 
 def _stem(first: str, second: str) -> str:

@@ -7,32 +7,29 @@ from typing import Any
 
 import numpy as np
 
-from badpo.auditing.design import Design
-from badpo.auditing.options import Options
+from badpo.auditing.people import People
 from badpo.data.judgments import Judgments
 from badpo.data.problems import Problem, counted
-from badpo.estimation.leans import Leans
 
 NOT_RANDOM = 0.05
+UNLIKE = 0.01
+SIZES_SHOWN = 5
 
 
-def audit_findings(
-    judgments: Judgments, design: Design, leans: Leans, checks: dict[str, Any], options: Options
-) -> list[Problem]:
+def audit_findings(judgments: Judgments, people: People, checks: dict[str, Any]) -> list[Problem]:
     """Warnings and notices of the estimates, the most general first.
 
     Parameters
     ----------
     judgments : Judgments
-    design : Design
-    leans : Leans
+    people : People
     checks : dict
-        The part ``checks`` of audit.json, with ``estimator`` and ``assignment``.
-    options : Options
+        The part ``checks`` of audit.json, with ``estimator``, ``assignment`` and ``anchors``.
     """
-    found = [*_of_votes(judgments), *_of_estimator(design, checks)]
-    for j, name in enumerate(design.attributes):
-        found.extend(_of_attribute(j, name, design, leans, options))
+    found = [*_of_votes(judgments), *_of_estimator(people, checks), *_of_anchors(people, checks)]
+    if people.design.has_identities:
+        for j, name in enumerate(people.design.attributes):
+            found.extend(_of_attribute(j, f'attribute "{name}"', people))
     return found
 
 
@@ -43,12 +40,12 @@ def _of_votes(judgments: Judgments) -> Iterable[Problem]:
         yield Problem("W401", what, "column weight", "every vote counts once here", "warning", weighted)
 
 
-def _of_estimator(design: Design, checks: dict[str, Any]) -> Iterable[Problem]:
+def _of_estimator(people: People, checks: dict[str, Any]) -> Iterable[Problem]:
     quality = checks["estimator"]["quality"]
     p_value = (checks["assignment"] or {}).get("p_value")
     not_random = p_value is not None and p_value < NOT_RANDOM
     if quality == "joint":
-        sizes = np.bincount(design.comparison)
+        sizes = np.bincount(people.design.comparison)
         mean = float(sizes[sizes > 1].mean()) if (sizes > 1).any() else 2.0
         what = (
             f"deviations are inflated by about {mean / (mean - 1):.2f}: a free quality for every comparison, with "
@@ -67,34 +64,55 @@ def _of_estimator(design: Design, checks: dict[str, Any]) -> Iterable[Problem]:
         yield Problem("N403", what, "checks.assignment", "compare estimates, not raw rates", "notice")
 
 
-def _of_attribute(j: int, name: str, design: Design, leans: Leans, options: Options) -> Iterable[Problem]:
-    where = f'attribute "{name}"'
+def _of_anchors(people: People, checks: dict[str, Any]) -> Iterable[Problem]:
+    if checks["anchors"] is None:
+        return
+    for j, name in enumerate(people.design.attributes):
+        where = f'attribute "{name}"'
+        p_value = checks["anchors"]["equal_leans_p"][name]
+        if p_value is not None and p_value < UNLIKE:
+            what = f"the anchors differ among themselves (p = {p_value:.2g}): they cannot all lean nowhere"
+            remedy = "look at their rows in an audit without anchors, and drop those who stand apart"
+            yield Problem("W407", what, where, remedy, "warning")
+        if not people.leans.absolute[j]:
+            what = "the anchors do not reach everyone, so the level stays open"
+            remedy = "let an anchor judge comparisons with the others; requests.parquet names some"
+            yield Problem("W408", what, where, remedy, "warning")
+
+
+def _of_attribute(j: int, where: str, people: People) -> Iterable[Problem]:
+    design, leans, least = people.design, people.leans, people.options.min_informative
     voted = design.per_annotator(np.ones(len(design.annotator), dtype=bool)) > 0
-    n_informative = leans.n_informative[:, j]
-    few = voted & (n_informative < options.min_informative)
+    few = voted & (leans.n_informative[:, j] < least)
     if few.any():
-        what = (
-            f"{int(few.sum()):,} of {counted(int(voted.sum()), 'annotator')} ({few.sum() / voted.sum():.0%}) have "
-            f"fewer than {options.min_informative} informative votes"
-        )
+        n, everyone = int(few.sum()), counted(int(voted.sum()), "annotator")
+        what = f"{n:,} of {everyone} ({n / voted.sum():.0%}) have fewer than {least} informative votes"
         remedy = (
             "read the spread over annotators and the classes; single estimates of these people are not sure"
         )
-        yield Problem("W404", what, where, remedy, "warning", int(few.sum()))
-    separated = np.char.startswith(leans.status[:, j].astype(str), "separated")
-    if separated.any():
-        what = f"every informative vote of {counted(int(separated.sum()), 'annotator')} went one way"
+        yield Problem("W404", what, where, remedy, "warning", n)
+    separated = int(np.char.startswith(leans.status[:, j].astype(str), "separated").sum())
+    if separated:
+        what = f"every informative vote of {counted(separated, 'annotator')} went one way"
         remedy = "their estimate is infinite and shown with a one-sided bound; read the shrunken value"
-        yield Problem("W405", what, where, remedy, "warning", int(separated.sum()))
-    yield from _components(j, where, leans)
+        yield Problem("W405", what, where, remedy, "warning", separated)
+    yield from _components(j, where, people)
+    told = int(design.informative[:, j].sum())
+    if told and not np.isfinite(people.posteriors[j].spread.tau):
+        what = (
+            f"{counted(told, 'informative vote')} do not say how far annotators differ; no estimate is shrunk"
+        )
+        remedy = "have more people judge the same comparisons; requests.parquet names some"
+        yield Problem("W409", what, where, remedy, "warning", told)
 
 
-def _components(j: int, where: str, leans: Leans) -> Iterable[Problem]:
-    component = leans.component[:, j]
+def _components(j: int, where: str, people: People) -> Iterable[Problem]:
+    component = people.leans.component[:, j]
     sizes = np.sort(np.unique(component[component >= 0], return_counts=True)[1])[::-1]
-    if leans.quality == "conditional" and len(sizes) > 1:
-        shown = " + ".join(f"{size:,}" for size in sizes[:5])
-        more = f" + {int(sizes[5:].sum()):,} in smaller ones" if len(sizes) > 5 else ""
+    if people.leans.quality == "conditional" and len(sizes) > 1:
+        shown = " + ".join(f"{size:,}" for size in sizes[:SIZES_SHOWN])
+        smaller = int(sizes[SIZES_SHOWN:].sum())
+        more = f" + {smaller:,} in smaller ones" if smaller else ""
         what = (
             f"annotators form {len(sizes):,} groups that the informative votes do not compare ({shown}{more})"
         )

@@ -59,7 +59,7 @@ def lean_summary(
     advice = recommend(spread, np.nan if equal_leans_p is None else equal_leans_p, classes.p_value)
     return {
         "tau": spread.tau,
-        "tau_ci": [spread.tau_low, spread.tau_high],
+        "tau_ci": [None, None] if np.isnan(spread.tau) else [spread.tau_low, spread.tau_high],
         "reliability": spread.reliability,
         "components": len(np.unique(leans.component[leans.component[:, j] >= 0, j])),
         "informative_share": int(design.informative[:, j].sum()) / n_cross if n_cross else None,

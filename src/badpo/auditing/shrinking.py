@@ -16,6 +16,9 @@ from badpo.estimation.integrated import shrink_votes
 from badpo.estimation.leans import Leans
 from badpo.estimation.shrinkage import Shrunk, shrink_normal, shrink_npmle
 
+# exp(5) is odds of 148 to 1: no distance between people
+WIDEST_SPREAD = 5.0
+
 
 @dataclass(frozen=True, eq=False)
 class Posterior:
@@ -79,10 +82,16 @@ def posteriors_of(design: Design, leans: Leans, options: Options) -> tuple[Poste
 
 
 def _spread(leans: Leans, attribute: int, from_votes: Shrunk | None, shrink: str) -> Shrunk:
-    """The prior that was asked for; intervals always from the normal one, since the free one's are too short."""
+    """The prior that was asked for; intervals always from the normal one, since the free one's are too short.
+
+    Where hardly anybody has more than a vote or two on contested comparisons, the likelihood of the spread rises
+    without end: the spread is then not known, and nothing can be shrunk to it.
+    """
     estimates = _estimates(leans, attribute)
     given = estimates.deviation, estimates.se
     normal = shrink_normal(*given, bound=estimates.bound) if from_votes is None else from_votes
+    if normal.tau > WIDEST_SPREAD or normal.tau_high == np.inf:
+        return replace(normal, tau=np.nan, tau_low=0.0, tau_high=np.inf, reliability=np.nan)
     if shrink != "npmle":
         return normal
     free = shrink_npmle(*given, bound=estimates.bound)
@@ -108,7 +117,7 @@ def _estimates(leans: Leans, attribute: int) -> _Estimates:
 def _posterior(leans: Leans, attribute: int, spread: Shrunk, options: Options) -> Posterior:
     told = leans.n_informative[:, attribute] > 0
     believed = told & (spread.basis != "prior") & (leans.status[:, attribute] != "anchored")
-    believed &= options.shrink != "none"
+    believed &= (options.shrink != "none") & np.isfinite(spread.tau)
     shown = {
         name: np.where(believed, getattr(spread, name), np.nan)
         for name in ("shrunk", "post_sd", "post_low", "post_high")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import permutations
@@ -10,6 +10,9 @@ from itertools import permutations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
+
+Votes = NDArray[np.intp] | slice
+AlikePairs = tuple[Votes, Votes, NDArray[np.float64] | float]
 
 
 @dataclass(frozen=True)
@@ -55,50 +58,62 @@ class ComparisonBlocks:
 
     def any(self, values: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Whether a value is true for any vote of each comparison."""
-        return np.logical_or.reduceat(values, self.starts) if len(self.starts) else np.zeros(0, dtype=bool)
+        return np.asarray(np.logical_or.reduceat(values, self.starts) if len(self.starts) else values[:0])
 
-    def of(self, chosen: NDArray[np.bool_]) -> ComparisonBlocks:
-        """The blocks of the votes that remain when only some comparisons do."""
+    def take(self, chosen: NDArray[np.intp]) -> tuple[NDArray[np.intp], ComparisonBlocks]:
+        """The votes of some comparisons, and their blocks, in an order with the small comparisons first."""
         sizes = self.sizes[chosen]
-        return ComparisonBlocks(np.cumsum(sizes) - sizes, int(sizes.sum()))
+        starts = np.cumsum(sizes) - sizes
+        n_votes = int(sizes.sum())
+        return np.repeat(self.starts[chosen] - starts, sizes) + np.arange(n_votes), ComparisonBlocks(
+            starts, n_votes
+        )
 
-    def matrix(self, blocks: Sequence[NDArray[np.float64]]) -> sparse.csr_array:
+    def squares(self, entries: NDArray) -> list[NDArray]:
+        """An entry per pair of votes as views of shape (n_comparisons of that size, size, size), as in ``stacks``."""
+        shapes = [(*votes.shape, votes.shape[1]) for votes in self.stacks]
+        ends = np.cumsum([0, *(np.prod(shape) for shape in shapes)])
+        return [
+            entries[start:end].reshape(shape)
+            for start, end, shape in zip(ends[:-1], ends[1:], shapes, strict=True)
+        ]
+
+    @property
+    def n_pairs(self) -> int:
+        """Pairs of votes on one comparison, in either order, each with itself included."""
+        return int((self.sizes**2).sum())
+
+    def matrix(self, entries: NDArray[np.float64]) -> sparse.csr_array:
         """The block-diagonal matrix of shape (n_votes, n_votes) with one block per comparison.
 
         Parameters
         ----------
-        blocks : sequence of arrays
-            One of shape (n, size, size) for each array in ``stacks``, in that order.
+        entries : array of shape (n_pairs,)
+            As `squares` divides them.
         """
-        data = np.concatenate([np.zeros(0), *(block.ravel() for block in blocks)])
-        return sparse.csr_array((data, *self._layout), shape=(self.n_votes, self.n_votes))
+        return sparse.csr_array((entries, *self._layout), shape=(self.n_votes, self.n_votes))
 
-    def pairs_alike(
-        self, matrix: sparse.csr_array, labels: NDArray[np.intp]
-    ) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float64]]]:
+    def pairs_alike(self, matrix: sparse.csr_array, labels: NDArray[np.intp]) -> Iterator[AlikePairs]:
         """Entries of a `matrix` whose row and column carry the same label, as (rows, columns, entries).
 
         The diagonal first; most often that is all there is.
         """
-        every = np.arange(self.n_votes)
-        yield every, every, matrix.diagonal()
-        start = 0
-        for votes in self.stacks:
-            n, size = votes.shape
-            block = matrix.data[start : start + n * size**2].reshape(n, size, size)
-            start += n * size**2
-            for i, j in permutations(range(size), 2):
+        yield slice(None), slice(None), matrix.diagonal()
+        for votes, block in zip(self.stacks, self.squares(matrix.data), strict=True):
+            for i, j in permutations(range(votes.shape[1]), 2):
                 alike = np.flatnonzero(labels[votes[:, i]] == labels[votes[:, j]])
                 if len(alike):
                     yield votes[alike, i], votes[alike, j], block[alike, i, j]
 
     @cached_property
-    def _layout(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        width = self.sizes[self.comparison]
-        ends = np.concatenate([[0], np.cumsum(width)])
-        kind = np.int32 if ends[-1] < 2**31 else np.int64
-        columns = [np.repeat(votes, votes.shape[1], axis=0).ravel() for votes in self.stacks]
-        return np.concatenate([np.zeros(0, dtype=kind), *columns], dtype=kind), ends.astype(kind)
+    def _layout(self) -> tuple[NDArray, NDArray]:
+        kind = np.int32 if self.n_pairs < 2**31 else np.int64
+        columns = np.empty(self.n_pairs, dtype=kind)
+        for square, votes in zip(self.squares(columns), self.stacks, strict=True):
+            square[:] = votes[:, None, :]
+        ends = np.zeros(self.n_votes + 1, dtype=kind)
+        np.cumsum(np.repeat(self.sizes, self.sizes), out=ends[1:])
+        return columns, ends
 
 
 def sorted_blocks(comparison: ArrayLike) -> tuple[NDArray[np.intp], ComparisonBlocks]:

@@ -48,6 +48,10 @@ def fit_conditional(
     Returns
     -------
     Leans
+        A lean that all of an annotator's informative votes point to is infinite; they explain themselves, and the
+        others are estimated as if they had not been cast. So are the votes of annotators whose leans are infinite only
+        in a mix of several attributes, or who saw attributes move only together. Where a group of annotators won
+        every vote against the rest, the two are separate components.
 
     Raises
     ------
@@ -70,7 +74,7 @@ def fit_conditional(
     """
 
     def model(blocks: ComparisonBlocks, votes: NDArray[np.intp]) -> KnownWins:
-        return KnownWins(blocks, np.asarray(sign, dtype=np.float64)[votes])
+        return KnownWins(blocks, np.asarray(sign)[votes])
 
     return fit_leans(
         "conditional",

@@ -74,14 +74,27 @@ def find_estimable(votes: LeanVotes, beyond_doubt: NDArray[np.bool_]) -> Estimab
         told = _told_by_the_rest(votes, aside)
     while True:
         live = told & (status == "ok")[votes.annotator]
-        status[(status == "ok") & (_counted(votes.annotator, live, m) == 0)] = "no_information"
-        used = np.flatnonzero(live.any(axis=1))
+        n_live = _counted(votes.annotator, live, m)
+        status[(status == "ok") & (n_live == 0)] = "no_information"
+        used = np.flatnonzero((_doubtful(votes, live, n_live > 0)[votes.annotator]) & live.any(axis=1))
         rows = votes.annotator[used], votes.sign[used], votes.delta[used] * live[used]
         if not (
-            _one_attribute(status, aside, used, *rows) or _several_attributes(status, aside, used, *rows)
+            _one_attribute(status, aside, used, *rows)
+            or _separated_by_a_mix(status, aside, used, *rows)
+            or _collinear(status, aside, used, *rows)
         ):
             return Estimable(status, _counted(votes.annotator, votes.told, m), aside, told)
         told = _told_by_the_rest(votes, aside)
+
+
+def _doubtful(votes: LeanVotes, live: NDArray[np.bool_], differed: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Annotators who could have infinite leans or leans that cannot be told apart, first by an eighth of the votes."""
+    doubtful = np.ones(len(differed), dtype=bool)
+    for last in (len(live) // 8, len(live)):
+        used = np.flatnonzero(doubtful[votes.annotator[:last]])
+        toward = votes.sign[used, None] * votes.delta[used] * live[used]
+        doubtful &= ~overlapping_annotators(votes.annotator[used], toward, differed)
+    return doubtful
 
 
 def _told_by_the_rest(votes: LeanVotes, aside: NDArray[np.intp]) -> NDArray[np.bool_]:
@@ -110,24 +123,12 @@ def _one_attribute(
     return True
 
 
-def _several_attributes(
-    status: NDArray, aside: NDArray, used: NDArray, annotator: NDArray, sign: NDArray, delta: NDArray
-) -> bool:
-    """Leans that several attributes make infinite together, or that cannot be told apart."""
-    if status.shape[1] < 2:
-        return False
-    clear = overlapping_annotators(annotator, sign[:, None] * delta, len(status))
-    doubtful = np.flatnonzero(~clear[annotator])
-    rows = annotator[doubtful], sign[doubtful], delta[doubtful]
-    return _separated_by_a_mix(status, aside, used[doubtful], *rows) or _collinear(
-        status, aside, used[doubtful], *rows
-    )
-
-
 def _separated_by_a_mix(
     status: NDArray, aside: NDArray, used: NDArray, annotator: NDArray, sign: NDArray, delta: NDArray
 ) -> bool:
     """Votes on attributes of the mix go aside, also those on which it is neutral: the rest of the mix is unknown."""
+    if status.shape[1] < 2:
+        return False
     found = np.flatnonzero(jointly_separated(annotator, sign, delta, len(status)))
     for k in found:
         mine = np.flatnonzero(annotator == k)
@@ -178,8 +179,10 @@ def _collinear(
     status: NDArray, aside: NDArray, used: NDArray, annotator: NDArray, sign: NDArray, delta: NDArray
 ) -> bool:
     """Annotators who saw attributes move only together: their leans cannot be told apart."""
-    people, number = np.unique(annotator, return_inverse=True)
     q = status.shape[1]
+    if q < 2:
+        return False
+    people, number = np.unique(annotator, return_inverse=True)
     scale = np.abs(delta).max(axis=0, initial=0.0)
     scaled = delta / np.where(scale > 0, scale, 1.0)
     gram = np.empty((len(people), q, q))

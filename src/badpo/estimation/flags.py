@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtr
 
-from badpo.estimation.mixtures import mixture_cdf
+from badpo.estimation.mixtures import Mixture, mixture_cdf
 from badpo.estimation.shrinkage import Shrunk
 
 
@@ -19,6 +19,10 @@ def probability_exceeds(shrunk: Shrunk, rho: float) -> NDArray[np.float64]:
     r"""Posterior probability that an annotator's deviation is larger than rho, either way.
 
     .. math:: p_k = P(|d_k| > \rho \mid \text{all votes})
+
+    under a normal prior or under a free one, whichever is smaller. Just beyond rho the two differ most: where a few
+    annotators stand far from a tight crowd a normal prior takes the crowd for wider than it is, and one flag in eight
+    was wrong at a target of one in ten (`docs/audit_statistics.md`).
 
     Parameters
     ----------
@@ -45,8 +49,13 @@ def probability_exceeds(shrunk: Shrunk, rho: float) -> NDArray[np.float64]:
     """
     if not (np.isfinite(rho) and rho >= 0):
         raise ValueError(f"rho is the smallest deviation that matters, in log-odds, 0 or more; got {rho}")
-    below = mixture_cdf(shrunk.posterior, np.nextafter(-rho, -np.inf))
-    return np.clip(below + 1 - mixture_cdf(shrunk.posterior, rho), 0.0, 1.0)
+    chance = _beyond(shrunk.posterior, rho)
+    return chance if shrunk.other is None else np.minimum(chance, _beyond(shrunk.other, rho))
+
+
+def _beyond(posterior: Mixture, rho: float) -> NDArray[np.float64]:
+    below = mixture_cdf(posterior, np.nextafter(-rho, -np.inf))
+    return np.clip(below + 1 - mixture_cdf(posterior, rho), 0.0, 1.0)
 
 
 def bayesian_fdr(prob_exceeds: ArrayLike, fdr: float) -> NDArray[np.bool_]:

@@ -86,6 +86,8 @@ def _evidence(shrunk: Shrunk, equal_leans_p: float) -> str:
 
 
 def _spread(shrunk: Shrunk) -> str:
+    if np.isnan(shrunk.tau):
+        return "spread not known"
     return f"spread tau {shrunk.tau:.2g}, 95 % interval {shrunk.tau_low:.2g} to {shrunk.tau_high:.2g}"
 
 

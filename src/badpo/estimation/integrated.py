@@ -21,7 +21,7 @@ from badpo.estimation.comparison_blocks import sorted_blocks
 from badpo.estimation.known_wins import KnownWins
 from badpo.estimation.maximizing import Curvature
 from badpo.estimation.mixtures import Mixture
-from badpo.estimation.shrinkage import Shrunk, summarize_posterior
+from badpo.estimation.shrinkage import Shrunk, free_posterior, summarize_posterior
 from badpo.estimation.spread import DROP
 from badpo.theory.identifiability import annotator_components, informative_judgments
 
@@ -35,10 +35,15 @@ _NONE = np.zeros(0)
 
 @dataclass(frozen=True)
 class _Pool:
-    """The informative votes, and the leans they inform: annotator, attribute and size of component of each."""
+    """The informative votes, and the leans they inform: annotator, attribute and size of component of each.
+
+    ``turned`` is the transposed design, ``squares`` has its entries squared.
+    """
 
     model: KnownWins
     design: sparse.csr_array
+    turned: sparse.csr_array
+    squares: sparse.csr_array
     annotator: NDArray[np.intp]
     attribute: NDArray[np.intp]
     companions: NDArray[np.intp]
@@ -108,7 +113,7 @@ def shrink_votes(
     scale = _scales(pool, q)
     spread = scale.copy()
     mode = np.zeros(pool.design.shape[1])
-    known = np.flatnonzero(np.bincount(pool.attribute, minlength=q) > 1)
+    known = np.flatnonzero(np.bincount(pool.attribute, minlength=q) > 1).tolist()
     for _ in range(1 if len(known) < 2 else 2):
         for j in known:
             spread[j], mode = _most_likely(pool, spread, mode, j, scale[j])
@@ -138,9 +143,12 @@ def _informative_pool(
     _, group, size = np.unique(
         np.stack([of, component.ravel()[informed]]), axis=1, return_inverse=True, return_counts=True
     )
+    design = sparse.csr_array(sparse.coo_array(entries, shape=(len(rows), len(informed))))
     return _Pool(
         KnownWins(blocks, sign[rows]),
-        sparse.csr_array(sparse.coo_array(entries, shape=(len(rows), len(informed)))),
+        design,
+        sparse.csr_array(design.T),
+        design.power(2),
         informed // q,
         of,
         size[group.ravel()],
@@ -151,7 +159,7 @@ def _informative_pool(
 def _scales(pool: _Pool, q: int) -> NDArray[np.float64]:
     """For each attribute the typical error of a lean when all lean alike."""
     at = pool.model.curvature(np.zeros(pool.design.shape[0]), _NONE)
-    diagonal = (pool.design.T @ (at.information @ pool.design)).diagonal()
+    diagonal = (pool.turned @ (at.information @ pool.design)).diagonal()
     total, count = np.bincount(pool.attribute, diagonal, q), np.bincount(pool.attribute, minlength=q)
     return np.sqrt(np.maximum(count, 1) / np.where(total > 0, total, 1.0))
 
@@ -165,14 +173,14 @@ def _given_spreads(pool: _Pool, spread: NDArray[np.float64], start: NDArray[np.f
     value = _penalized(pool, mode, precision)
     for _ in range(NEWTON_STEPS):
         at = pool.model.curvature(pool.design @ mode, _NONE)
-        curvature = pool.design.T @ (at.information @ pool.design) + sparse.diags_array(precision)
-        step = _solved(curvature, pool.design.T @ at.score - precision * mode)
+        curvature = pool.turned @ (at.information @ pool.design) + sparse.diags_array(precision)
+        step = _solved(curvature, pool.turned @ at.score - precision * mode)
         moved = _penalized(pool, mode + step, precision)
         while moved < value - 1e-9 * abs(value) and np.abs(step).max() > 1e-9:
             step = step / 2
             moved = _penalized(pool, mode + step, precision)
         mode, value = mode + step, moved
-        if np.abs(step).max(initial=0.0) < 1e-5 * spread.max():
+        if np.abs(step).max(initial=0.0) < 1e-4 * spread.max():
             break
     variance, log_determinant = _inverse(curvature)
     # the votes do not fix a component's level; deviations leave it out
@@ -252,12 +260,11 @@ def _higher_derivatives(
     :math:`\kappa_{iikk} = (1 - 2 p_i)(1 - 2 p_k) c_{ik} - 2 c_{ik}^2`.
     """
     skew = 1 - 2 * (pool.won - at.score)
-    squared = pool.design.multiply(pool.design).tocsr()
-    spread = squared @ variance
+    spread = pool.squares @ variance
     together = at.information
-    third = -(pool.design.T @ (together @ (skew * spread)))
+    third = -(pool.turned @ (together @ (skew * spread)))
     pairs = skew * (together @ (skew * spread)) - 2 * (together.multiply(together) @ spread)
-    return third / variance, -(squared.T @ pairs) / variance
+    return third / variance, -(pool.squares.T @ pairs) / variance
 
 
 # -- over the spreads ----------------------------------------------------------------------------------------
@@ -288,7 +295,7 @@ def _most_likely(
         lambda share: -at(share).log_marginal,
         bounds=(NARROWEST, WIDEST),
         method="bounded",
-        options={"xatol": 2e-3},
+        options={"xatol": 1e-2},
     )
     share = float(best.x)
     return scale * share / (1 - share), at(share).mode
@@ -318,23 +325,36 @@ def _shrunk_attribute(
     basis = np.full(n_annotators, "prior", dtype=object)
     basis[pool.annotator[mine]] = "votes"
     tau, low, high = _tau_with_interval(shares, log_mass, scale)
-    error = 1 / np.sqrt(np.maximum(1 / found[int(log_mass.argmax())].sd[mine] ** 2 - 1 / tau**2, 1e-9))
+    value, error = np.zeros(n_annotators), np.ones(n_annotators)
+    told = basis == "votes"
+    value[pool.annotator[mine]], error[pool.annotator[mine]] = _as_estimates(
+        found[int(log_mass.argmax())], taus[int(log_mass.argmax())], mine
+    )
     posterior = Mixture(means, sds, np.broadcast_to(masses, means.shape))
-    return summarize_posterior(posterior, basis, (tau, low, high), error, level, None)
+    other = free_posterior(value, error, told)
+    return summarize_posterior(posterior, other, basis, (tau, low, high), error[told], level)
+
+
+def _as_estimates(
+    found: _Posterior, tau: float, mine: NDArray[np.bool_]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The normal observations that would have moved N(0, tau^2) to these posteriors."""
+    precision = np.maximum(1 / found.sd[mine] ** 2 - 1 / tau**2, 1e-6 / tau**2)
+    return found.mean[mine] / found.sd[mine] ** 2 / precision, 1 / np.sqrt(precision)
 
 
 def _nodes(at: Callable[[float], _Posterior], top: float) -> tuple[NDArray[np.float64], list[_Posterior]]:
     """Shares around the most likely one, out to where little of the posterior is left or the range ends."""
     highest = at(top).log_marginal
-    ends = []
+    ends: list[float] = []
     for limit in (NARROWEST, WIDEST):
         reach = 0.05 * abs(limit - top)
         while (
             reach < abs(limit - top) and at(top + np.sign(limit - top) * reach).log_marginal > highest - 4.5
         ):
             reach *= 1.7
-        ends.append(top + np.sign(limit - top) * min(reach, abs(limit - top)))
-    shares = np.unique(np.append(np.linspace(*ends, NODES), top))
+        ends.append(float(top + np.sign(limit - top) * min(reach, abs(limit - top))))
+    shares = np.unique(np.append(np.linspace(ends[0], ends[1], NODES), top))
     return shares, [at(share) for share in shares]
 
 
@@ -361,4 +381,4 @@ def _unknown(n_annotators: int) -> Shrunk:
     nothing = np.full((n_annotators, 1), np.nan)
     basis = np.full(n_annotators, "prior", dtype=object)
     posterior = Mixture(nothing, nothing, np.ones((n_annotators, 1)))
-    return summarize_posterior(posterior, basis, (np.nan, 0.0, np.inf), np.zeros(0), 0.95, None)
+    return summarize_posterior(posterior, None, basis, (np.nan, 0.0, np.inf), np.zeros(0), 0.95)

@@ -69,16 +69,17 @@ class FreeQuality:
         chance = expit(self._quality(logits)[self._blocks.comparison] + logits)
         weight = np.where(contested, chance * (1 - chance), 0.0)
         total = np.maximum(self._blocks.sums(weight), 1e-300)
-        blocks = []
-        for votes in self._blocks.stacks:
+        entries = np.empty(self._blocks.n_pairs)
+        for votes, block in zip(self._blocks.stacks, self._blocks.squares(entries), strict=True):
             w = weight[votes]
-            block = -w[:, :, None] * w[:, None, :] / total[self._blocks.comparison[votes[:, 0]], None, None]
+            block[:] = (
+                -w[:, :, None] * w[:, None, :] / total[self._blocks.comparison[votes[:, 0]], None, None]
+            )
             diagonal = np.arange(votes.shape[1])
             block[:, diagonal, diagonal] += w
-            blocks.append(block)
         return Curvature(
             np.where(contested, self._won - chance, 0.0),
-            self._blocks.matrix(blocks),
+            self._blocks.matrix(entries),
             np.zeros(0),
             np.zeros((len(logits), 0)),
             np.zeros((0, 0)),

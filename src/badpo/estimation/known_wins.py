@@ -25,7 +25,7 @@ from badpo.estimation.maximizing import Curvature
 # Up to so many sets of winners are listed; beyond that the sums over them come from a recursion.
 MOST_LISTED = 1000
 # Entries of one intermediate array: what is worked on at once should fit into the processor's cache.
-AT_ONCE = 2**17
+AT_ONCE = 2**18
 
 
 class Winners(NamedTuple):
@@ -175,7 +175,7 @@ class KnownWins:
     sign : array of shape (n_votes,)
     """
 
-    def __init__(self, blocks: ComparisonBlocks, sign: NDArray[np.float64]) -> None:
+    def __init__(self, blocks: ComparisonBlocks, sign: NDArray) -> None:
         self._blocks, self._won = blocks, (sign > 0).astype(np.float64)
         wins = blocks.sums(self._won).astype(np.intp)
         self._alike: list[_Alike] = []
@@ -215,13 +215,14 @@ class KnownWins:
         score = np.zeros(len(logits))
         stacked, scores = self._blocks.stacked(logits), self._blocks.stacked(score)
         won = self._blocks.stacked(self._won)
-        covariances = [np.zeros((*stack.shape, stack.shape[1])) for stack in stacked]
+        entries = np.zeros(self._blocks.n_pairs)
+        covariances = self._blocks.squares(entries)
         for number, rows, n_wins in self._alike:
             found = winners(stacked[number][rows], n_wins)
             scores[number][rows] = won[number][rows] - found.chance
             covariances[number][rows] = found.together - found.chance[:, :, None] * found.chance[:, None, :]
         return Curvature(
-            score, self._blocks.matrix(covariances), np.zeros(0), np.zeros((len(logits), 0)), np.zeros((0, 0))
+            score, self._blocks.matrix(entries), np.zeros(0), np.zeros((len(logits), 0)), np.zeros((0, 0))
         )
 
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from badpo.estimation.comparison_blocks import ComparisonBlocks, sorted_blocks
 from badpo.estimation.estimable import Estimable
-from badpo.estimation.lean_design import Identified, lean_design
+from badpo.estimation.lean_design import Identified, LeanDesign
 from badpo.estimation.lean_votes import LeanVotes
 from badpo.estimation.maximizing import Maximum, QualityModel
 from badpo.estimation.spread import DROP
@@ -42,9 +42,9 @@ def lean_bounds(
     pair = found.set_aside[back]
     rows, beside, own = _put_back(given, found, back)
     order, blocks = sorted_blocks(beside)
-    rows, own = rows[order], own[order]
+    rows, own, beside = rows[order], own[order], beside[order]
     model = make_model(blocks, rows)
-    fitted = lean_design(given, rows, active) @ maximum.leans
+    fitted = LeanDesign(given.only(rows, blocks, given.told), active).matrix @ maximum.leans
     pairs, number = np.unique(pair, return_inverse=True)
     step = given.delta[back, pair % q]
     side = np.where(found.status.ravel()[pairs] == "separated_high", 1.0, -1.0)
@@ -52,9 +52,10 @@ def lean_bounds(
 
     def support(lean: NDArray[np.float64]) -> NDArray[np.float64]:
         logits = fitted.copy()
-        logits[own] += (lean[number] * step)[beside[order][own]]
+        logits[own] += (lean[number] * step)[beside[own]]
         model.settle(logits, maximum.extra)
-        return np.bincount(number, model.values(logits, maximum.extra)).astype(np.float64)
+        values = model.values(logits, maximum.extra)
+        return np.bincount(number[beside[blocks.starts]], values).astype(np.float64)
 
     wanted = support(side * unit * 2 * FARTHEST) - DROP
     far, near = -side * unit * FARTHEST, side * unit * FARTHEST
@@ -63,7 +64,7 @@ def lean_bounds(
         middle = (far + near) / 2
         low = support(middle) < wanted
         far, near = np.where(low, middle, far), np.where(low, near, middle)
-    center = _centers(given, known, active, maximum, (pairs, number[beside[order]], rows[~own], ~own))
+    center = _centers(given, known, active, maximum, (pairs, number[beside], rows[~own], ~own))
     bounded &= np.isfinite(center)
     bounds.flat[pairs[bounded]] = (far - center)[bounded]
     return bounds

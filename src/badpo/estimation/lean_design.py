@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -9,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from badpo.estimation.estimable import Estimable
+from badpo.estimation.comparison_blocks import AlikePairs
 from badpo.estimation.lean_votes import LeanVotes
-from badpo.estimation.maximizing import LARGEST_DENSE, Information, QualityModel, conjugate_gradients
-from badpo.theory.identifiability import annotator_components, free_directions
+from badpo.estimation.maximizing import LARGEST_DENSE, Information, conjugate_gradients
+from badpo.theory.identifiability import FreeDirections, annotator_components, free_directions
 
 CONFIRMED = 1e-5
 
@@ -47,97 +48,130 @@ class Identified:
         return found
 
 
-def lean_design(votes: LeanVotes, rows: NDArray[np.intp], active: NDArray[np.bool_]) -> sparse.csr_array:
-    """The matrix from the leans that are estimated to the logits of some votes.
+@dataclass(frozen=True)
+class LeanDesign:
+    """How the leans that are estimated move the logits of votes.
 
-    Parameters
+    Attributes
     ----------
     votes : LeanVotes
-    rows : int array of shape (n_rows,)
-        Votes, in the order of the result.
     active : bool array of shape (n_annotators, n_attributes)
-        Leans that are estimated; they are numbered row by row.
-
-    Returns
-    -------
-    sparse array of shape (n_rows, n_active)
+        The leans; they are numbered row by row.
     """
-    annotator, delta = votes.annotator[rows], votes.delta[rows]
-    moves = delta != 0
-    if not active.all():
-        moves &= active[annotator]
-    number = (np.cumsum(active.ravel()) - 1).astype(np.int32).reshape(active.shape)
-    ends = np.concatenate([[0], np.cumsum(np.count_nonzero(moves, axis=1))])
-    return sparse.csr_array(
-        (delta[moves], number[annotator][moves], ends.astype(np.int32)), shape=(len(rows), int(active.sum()))
-    )
+
+    votes: LeanVotes
+    active: NDArray[np.bool_]
+
+    @property
+    def by_rank(self) -> bool:
+        """Whether what it identifies is found from its rank, before the fit."""
+        return not self.votes.free_quality or int(self.active.sum()) <= LARGEST_DENSE
+
+    @cached_property
+    def matrix(self) -> sparse.csr_array:
+        """From leans to logits, of shape (n_votes, n_leans)."""
+        annotator, delta = self.votes.annotator, self.votes.delta
+        moves = delta != 0
+        if not self.active.all():
+            moves &= self.active[annotator]
+        ends = np.zeros(len(moves) + 1, dtype=np.int32)
+        np.cumsum(np.count_nonzero(moves, axis=1), out=ends[1:])
+        return sparse.csr_array(
+            (delta[moves], self._number[annotator][moves], ends), shape=(len(moves), int(self.active.sum()))
+        )
+
+    @cached_property
+    def squares(self) -> sparse.csr_array:
+        """The entries of the matrix squared."""
+        return self.matrix.power(2)
+
+    @cached_property
+    def _number(self) -> NDArray[np.int32]:
+        return (np.cumsum(self.active.ravel()) - 1).astype(np.int32).reshape(self.active.shape)
+
+    def own_blocks(self, weights: sparse.csr_array | None) -> NDArray[np.float64]:
+        """For each annotator the sum of weight * d d' over their votes, and pairs of votes on one comparison.
+
+        Parameters
+        ----------
+        weights : sparse array of shape (n_votes, n_votes), or None
+            None: the identity.
+
+        Returns
+        -------
+        array of shape (n_annotators, n_attributes, n_attributes)
+            With ones on the diagonal for leans that are not estimated.
+        """
+        m, q = self.active.shape
+        annotator, delta = self.votes.annotator, self.votes.delta
+        pairs: Iterable[AlikePairs] = [(slice(None), slice(None), 1.0)]
+        if weights is not None:
+            pairs = self.votes.blocks.pairs_alike(weights, annotator)
+        found = np.zeros((m, q, q))
+        for first, second, weight in pairs:
+            for a in range(q):
+                scaled = weight * delta[first, a]
+                for b in range(a + 1):
+                    found[:, a, b] += np.bincount(annotator[first], scaled * delta[second, b], minlength=m)
+        found += np.tril(found, -1).transpose(0, 2, 1)
+        found *= self.active[:, :, None] & self.active[:, None, :]
+        return found + np.eye(q) * ~self.active[:, :, None]
+
+    @cached_property
+    def near_inverse(self) -> sparse.csr_array:
+        """Inverses of the correlations of attributes in each annotator's votes, of shape (n_leans, n_leans).
+
+        Scaled by the diagonal of an information it is near to its inverse: annotators share few comparisons.
+        """
+        blocks = self.own_blocks(None)
+        size = np.sqrt(np.diagonal(blocks, axis1=1, axis2=2))
+        blocks /= np.where(size > 0, size, 1.0)[:, :, None] * np.where(size > 0, size, 1.0)[:, None, :]
+        inverse = np.linalg.pinv(blocks, rcond=1e-6, hermitian=True)
+        k, a, b = np.nonzero(self.active[:, :, None] & self.active[:, None, :])
+        p = int(self.active.sum())
+        entries = inverse[k, a, b], (self._number[k, a], self._number[k, b])
+        return sparse.csr_array(sparse.coo_array(entries, shape=(p, p)))
 
 
-def identified_leans(
-    votes: LeanVotes, found: Estimable, rows: NDArray[np.intp], model: QualityModel
-) -> Identified:
+def identified_leans(design: LeanDesign) -> Identified:
     """Under a free quality the rank of the informative design decides; otherwise every pair of leans is comparable.
 
     The level of a lean is known only where no quality of the comparisons could stand in for it: where annotators are
     anchored, or an attribute varies between the votes on one comparison.
-
-    Parameters
-    ----------
-    votes : LeanVotes
-    found : Estimable
-    rows : int array of shape (n_rows,)
-        The votes that are used, in the order of the model's.
-    model : QualityModel
-
-    Returns
-    -------
-    Identified
     """
-    active = found.status == "ok"
+    votes, active = design.votes, design.active
     if votes.free_quality:
-        if active.sum() > LARGEST_DENSE:
-            expected = _expected(votes, found, rows, active)
-            if _confirmed(expected, lean_design(votes, rows, active), model):
-                return expected
-        return _by_rank(votes, found, rows, active)
-    everyone = np.where(active, 0, -1)
+        directions = _directions(votes, active)
+        group = np.where(active, directions.difference_groups(), -1)
+        return Identified(
+            False, group, directions.level_identified() & active, _flat(directions.basis, active)
+        )
     absolute = np.zeros(active.shape, dtype=bool)
-    if votes.anchored.any() or _varying(votes, rows).any():
-        directions = _directions(votes, rows, active)
-        absolute = directions.level_identified() & active
-    return Identified(True, everyone, absolute, np.zeros((int(active.sum()), 0)))
+    if votes.anchored.any() or _varying(votes).any():
+        absolute = _directions(votes, active).level_identified() & active
+    return Identified(True, np.where(active, 0, -1), absolute, np.zeros((int(active.sum()), 0)))
 
 
-def _directions(votes: LeanVotes, rows: NDArray[np.intp], active: NDArray[np.bool_]):
-    delta = votes.delta[rows] * active[votes.annotator[rows]]
-    return free_directions(votes.comparison[rows], votes.annotator[rows], delta, len(active))
+def _directions(votes: LeanVotes, active: NDArray[np.bool_]) -> FreeDirections:
+    delta = votes.delta * active[votes.annotator]
+    return free_directions(votes.comparison, votes.annotator, delta, len(active))
 
 
-def _by_rank(
-    votes: LeanVotes, found: Estimable, rows: NDArray[np.intp], active: NDArray[np.bool_]
-) -> Identified:
-    directions = _directions(votes, rows[found.told[rows].any(axis=1)], active)
-    absolute = directions.level_identified() & active
-    group = np.where(active, directions.difference_groups(), -1)
-    return Identified(False, group, absolute, _flat(directions.basis, active))
-
-
-def _expected(
-    votes: LeanVotes, found: Estimable, rows: NDArray[np.intp], active: NDArray[np.bool_]
-) -> Identified:
+def expected_leans(design: LeanDesign) -> Identified:
     """What the graph of each attribute alone says, which holds unless attributes stand in for each other.
 
     Whoever judged beside someone whose lean is held at zero has a known level, and so have all if the attribute varies
-    between the votes on one comparison.
+    between the votes on one comparison. The rank of a large design takes long; this does not, and `confirmed` tells
+    whether it will do.
     """
-    comparison, annotator, told = votes.comparison[rows], votes.annotator[rows], found.told[rows]
-    varies = _varying(votes, rows)
+    votes, active = design.votes, design.active
+    varies = _varying(votes)
     group, absolute = np.full(active.shape, -1), np.zeros(active.shape, dtype=bool)
     for j in range(active.shape[1]):
-        mine = np.flatnonzero(told[:, j])
-        known = len(active)  # one node for all whose lean is held
-        people = np.where(active[annotator[mine], j], annotator[mine], known)
-        component = _joined(comparison[mine], people, known + 1)
+        mine = np.flatnonzero(votes.told[:, j])
+        annotator, known = votes.annotator[mine], len(active)  # one node for all whose lean is held
+        people = annotator if active[:, j].all() else np.where(active[annotator, j], annotator, known)
+        component = _joined(votes.comparison[mine], people, known + 1)
         group[:, j] = np.where(active[:, j], component[:-1], -1)
         absolute[:, j] = (group[:, j] >= 0) & (varies[j] | (component[:-1] == component[-1]))
     return Identified(False, group, absolute, np.zeros((int(active.sum()), 0)))
@@ -153,17 +187,15 @@ def _joined(comparison: NDArray[np.intp], people: NDArray[np.intp], n: int) -> N
     return np.asarray(found)
 
 
-def _confirmed(expected: Identified, design: sparse.csr_array, model: QualityModel) -> bool:
+def confirmed(expected: Identified, information: Information) -> bool:
     """Whether the information has no other flat directions than the means of the groups that are expected.
 
     A random vector without these components is in the range of the information only if there are none, and
     conjugate gradients converge for it.
     """
     centering = Centering.of(expected)
-    information = Information(design, model.curvature(np.zeros(design.shape[0]), model.start))
-    probe = centering @ np.random.default_rng(0).standard_normal(design.shape[1])
-    scale = np.sqrt(np.maximum(information.diagonal, 1e-300))
-    side = centering @ (scale * probe)
+    size = np.sqrt(np.maximum(information.diagonal, 1e-300))
+    side = centering @ (size * (centering @ np.random.default_rng(0).standard_normal(len(size))))
     solved, _ = conjugate_gradients(information, side, CONFIRMED)
     missing = side - information.times(solved)
     return bool(np.linalg.norm(missing) < 10 * CONFIRMED * np.linalg.norm(side))
@@ -208,11 +240,10 @@ class Centering:
         return np.asarray(weight * variance + self.member @ shared)
 
 
-def _varying(votes: LeanVotes, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
+def _varying(votes: LeanVotes) -> NDArray[np.bool_]:
     """Attributes that vary between the votes on one comparison."""
-    comparison, delta = votes.comparison[rows], votes.delta[rows]
-    same = comparison[1:] == comparison[:-1]
-    return np.array([bool(((x[1:] != x[:-1]) & same).any()) for x in delta.T], dtype=bool)
+    same = votes.comparison[1:] == votes.comparison[:-1]
+    return np.array([bool(((x[1:] != x[:-1]) & same).any()) for x in votes.delta.T], dtype=bool)
 
 
 def _flat(basis: sparse.csr_array, kept: NDArray[np.bool_]) -> NDArray[np.float64]:

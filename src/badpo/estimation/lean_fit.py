@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import product
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,7 +11,14 @@ from scipy.special import ndtri
 from badpo.estimation.comparison_blocks import ComparisonBlocks, sorted_blocks
 from badpo.estimation.estimable import Estimable, find_estimable
 from badpo.estimation.lean_bounds import MakeModel, lean_bounds
-from badpo.estimation.lean_design import Centering, Identified, identified_leans, lean_design
+from badpo.estimation.lean_design import (
+    Centering,
+    Identified,
+    LeanDesign,
+    confirmed,
+    expected_leans,
+    identified_leans,
+)
 from badpo.estimation.lean_votes import Informative, LeanVotes, lean_votes
 from badpo.estimation.leans import Leans
 from badpo.estimation.maximizing import LARGEST_DENSE, Maximum, QualityModel, covariance_of_leans, maximize
@@ -24,17 +30,14 @@ Z = float(ndtri(0.975))
 
 @dataclass(frozen=True)
 class _Fit:
-    """Leans at the top of the likelihood, and what they rest on: the votes used, in the order of their blocks.
+    """Leans at the top of the likelihood, and what they rest on: the votes used, which are ``rows`` of the votes given.
 
-    ``active`` are the unknowns; of these some may not be comparable with any other.
+    Of the leans that are estimated some may not be comparable with any other.
     """
 
-    votes: LeanVotes
-    found: Estimable
     rows: NDArray[np.intp]
-    blocks: ComparisonBlocks
+    design: LeanDesign
     known: Identified
-    active: NDArray[np.bool_]
     maximum: Maximum
 
 
@@ -78,30 +81,33 @@ def fit_leans(
 
     beyond_doubt = np.zeros(len(given.row), dtype=bool)
     while True:
-        fit = _fit_finite(given, find_estimable(given, beyond_doubt), model_of)
+        found = find_estimable(given, beyond_doubt)
+        fit = _fit_finite(given, found, model_of)
         certain = _receded(fit)
         if not certain.any():
             break
         beyond_doubt[fit.rows[certain]] = True
-    bounds = lean_bounds(model_of, given, fit.found, fit.known, fit.active, fit.maximum)
-    return _leans(kind, fit, bounds, min_informative)
+    bounds = lean_bounds(model_of, given, found, fit.known, fit.design.active, fit.maximum)
+    return _leans(kind, given, found, fit, bounds, min_informative)
 
 
 def _fit_finite(votes: LeanVotes, found: Estimable, model_of: MakeModel) -> _Fit:
     """The fit to the votes that were not set aside; where the quality is free, to comparisons that still tell."""
-    rows, blocks = np.arange(len(votes.row)), votes.blocks
+    rows, used = np.arange(len(votes.row)), votes
     if (found.set_aside != -1).any():
         rows = np.flatnonzero(found.set_aside == -1)
         order, blocks = sorted_blocks(votes.comparison[rows])
         rows = rows[order]
         if votes.free_quality:
-            tells = blocks.any(found.told[rows].any(axis=1))
-            rows, blocks = rows[np.repeat(tells, blocks.sizes)], blocks.of(tells)
-    model = model_of(blocks, rows)
-    known = identified_leans(votes, found, rows, model)
-    active = found.status == "ok"
-    maximum = maximize(model, lean_design(votes, rows, active), known.flat)
-    return _Fit(votes, found, rows, blocks, known, active, maximum)
+            telling, blocks = blocks.take(np.flatnonzero(blocks.any(np.any(found.told[rows], axis=1))))
+            rows = rows[telling]
+        used = votes.only(rows, blocks, found.told)
+    design = LeanDesign(used, found.status == "ok")
+    known = identified_leans(design) if design.by_rank else expected_leans(design)
+    maximum = maximize(model_of(used.blocks, rows), design, known.flat)
+    if not (design.by_rank or maximum.receding is not None or confirmed(known, maximum.information)):
+        known = identified_leans(design)
+    return _Fit(rows, design, known, maximum)
 
 
 def _receded(fit: _Fit) -> NDArray[np.bool_]:
@@ -110,11 +116,10 @@ def _receded(fit: _Fit) -> NDArray[np.bool_]:
     Where some annotators won every vote that they cast against the rest, the likelihood rises without end as the two
     groups part, though every one of them has votes of both kinds. Only a free quality per comparison allows it.
     """
-    direction = fit.maximum.receding
-    if direction is None or not fit.votes.free_quality:
+    direction, votes = fit.maximum.receding, fit.design.votes
+    if direction is None or not votes.free_quality:
         return np.zeros(len(fit.rows), dtype=bool)
-    change = fit.maximum.information.design @ direction
-    return explained_by_receding(change, fit.votes.sign[fit.rows] > 0, fit.blocks)
+    return explained_by_receding(fit.design.matrix @ direction, votes.sign > 0, votes.blocks)
 
 
 def _covariance(fit: _Fit, centering: Centering) -> tuple[NDArray, NDArray | None]:
@@ -125,28 +130,21 @@ def _covariance(fit: _Fit, centering: Centering) -> tuple[NDArray, NDArray | Non
     if len(fit.maximum.leans) <= LARGEST_DENSE:
         covariance = centering @ (centering @ covariance_of_leans(fit.maximum, fit.known.flat)).T
         return np.diag(covariance).copy(), covariance
-    return centering.variance(_own_variance(fit)), None
+    own = fit.design.own_blocks(fit.maximum.information.at.information)
+    inverse = np.linalg.pinv(own, rcond=1e-10, hermitian=True)
+    variance = np.diagonal(inverse, axis1=1, axis2=2)[fit.design.active]
+    return centering.variance(np.asarray(variance)), None
 
 
-def _own_variance(fit: _Fit) -> NDArray[np.float64]:
-    """Variances of the leans given those of all other annotators: inverses of the blocks of the information."""
-    m, q = fit.active.shape
-    votes, at = fit.votes, fit.maximum.information.at
-    annotator = votes.annotator[fit.rows]
-    delta = votes.delta[fit.rows] * fit.active[annotator]
-    information = np.zeros((m, q, q))
-    for first, second, weight in fit.blocks.pairs_alike(at.information, annotator):
-        for a, b in product(range(q), repeat=2):
-            information[:, a, b] += np.bincount(
-                annotator[first], weight * delta[first, a] * delta[second, b], minlength=m
-            )
-    information += np.eye(q) * ~fit.active[:, :, None]
-    inverse = np.linalg.pinv(information, rcond=1e-10, hermitian=True)
-    return np.asarray(np.diagonal(inverse, axis1=1, axis2=2)[fit.active])
-
-
-def _leans(kind: str, fit: _Fit, bounds: NDArray[np.float64], min_informative: int) -> Leans:
-    found, known, active, maximum = fit.found, fit.known, fit.active, fit.maximum
+def _leans(
+    kind: str,
+    given: LeanVotes,
+    found: Estimable,
+    fit: _Fit,
+    bounds: NDArray[np.float64],
+    min_informative: int,
+) -> Leans:
+    known, active, maximum = fit.known, fit.design.active, fit.maximum
     m, q = active.shape
     reported = active & known.compared
     status = _final_status(found, reported, min_informative)
@@ -161,11 +159,11 @@ def _leans(kind: str, fit: _Fit, bounds: NDArray[np.float64], min_informative: i
         there = status == name
         deviation[there] = side * np.inf
         low[there], high[there] = (bounds[there], np.inf) if side > 0 else (-np.inf, bounds[there])
-    component = _components(fit)
+    component = _components(given, found, fit)
     absolute = np.array(
         [reported[:, j].any() and known.absolute[reported[:, j], j].all() for j in range(q)], dtype=bool
     )
-    deviation[fit.votes.anchored & (status == "anchored").any(axis=1)] = 0.0
+    deviation[given.anchored & (status == "anchored").any(axis=1)] = 0.0
     level, level_se = _levels(fit, deviation, variance, absolute, covariance)
     return Leans(
         quality=kind,
@@ -196,17 +194,17 @@ def _final_status(found: Estimable, reported: NDArray[np.bool_], min_informative
     return status
 
 
-def _components(fit: _Fit) -> NDArray[np.intp]:
+def _components(votes: LeanVotes, found: Estimable, fit: _Fit) -> NDArray[np.intp]:
     """Groups of annotators that the votes compare; an infinite lean belongs where its votes join it."""
-    votes, found = fit.votes, fit.found
-    group = np.where(fit.active & fit.known.compared, fit.known.group, -1)
+    active = fit.design.active
+    group = np.where(active & fit.known.compared, fit.known.group, -1)
     informed = found.n_informative > 0
     if fit.known.everywhere:
         informed &= (
-            fit.active | np.char.startswith(found.status.astype(str), "separated") | votes.anchored[:, None]
+            active | np.char.startswith(found.status.astype(str), "separated") | votes.anchored[:, None]
         )
         return np.where(informed, 0, -1)
-    others = informed & ~fit.active & (found.status != "no_information")
+    others = informed & ~active & (found.status != "no_information")
     if not others.any():
         return group
     joined = annotator_components(votes.comparison, votes.annotator, votes.delta * votes.told, len(informed))
@@ -223,7 +221,7 @@ def _levels(
     """Mean lean of the annotators, with its standard error, for the attributes whose level is known."""
     q = len(absolute)
     level, level_se = np.full(q, np.nan), np.full(q, np.nan)
-    annotator, attribute = np.nonzero(fit.active)
+    annotator, attribute = np.nonzero(fit.design.active)
     for j in np.flatnonzero(absolute):
         mine = np.flatnonzero((attribute == j) & fit.known.compared[annotator, attribute])
         level[j] = deviation[annotator[mine], j].mean()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -67,6 +67,19 @@ class LeanVotes:
         """Whether nothing is assumed of the comparisons' quality, so that votes inform only beside each other."""
         return self.informative is not cross_group
 
+    def only(self, rows: NDArray[np.intp], blocks: ComparisonBlocks, told: NDArray[np.bool_]) -> LeanVotes:
+        """Some of the votes, in the order of their blocks, and which of these inform."""
+        return replace(
+            self,
+            row=self.row[rows],
+            comparison=blocks.comparison,
+            sign=self.sign[rows],
+            annotator=self.annotator[rows],
+            delta=self.delta[rows],
+            told=told[rows],
+            blocks=blocks,
+        )
+
     def told_among(self, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
         """Which of some votes inform, and on what, when these are all there are."""
         return self.informative(
@@ -102,8 +115,11 @@ def lean_votes(
     order, blocks = sorted_blocks(c)
     told = informative(c, k, s, d)
     if informative is not cross_group:
-        tells = blocks.any(told.any(axis=1)[order])
-        order, blocks = order[np.repeat(tells, blocks.sizes)], blocks.of(tells)
+        chosen = np.flatnonzero(blocks.any(np.any(told, axis=1)[order]))
+        # comparisons with as many wins stand together, as their likelihood is computed
+        wins = blocks.sums((s > 0)[order].astype(np.int32))[chosen]
+        rows, blocks = blocks.take(chosen[np.lexsort((wins, blocks.sizes[chosen]))])
+        order = order[rows]
     return LeanVotes(
         row=order,
         comparison=blocks.comparison,

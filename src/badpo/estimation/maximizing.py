@@ -21,7 +21,7 @@ LARGEST_DENSE = 3000
 LARGEST_FACTORED = 600
 STEPS = 100
 TOLERANCE = 1e-8
-LOOSEST = 0.01
+LOOSEST = 0.1
 STILL_MOVING = 0.01
 PATIENCE = 5
 
@@ -73,6 +73,25 @@ class QualityModel(Protocol):
         ...
 
 
+class Linear(Protocol):
+    """How the logits depend on the leans."""
+
+    @property
+    def matrix(self) -> sparse.csr_array:
+        """From leans to logits, of shape (n_votes, n_leans)."""
+        ...
+
+    @property
+    def squares(self) -> sparse.csr_array:
+        """Its entries squared."""
+        ...
+
+    @property
+    def near_inverse(self) -> sparse.csr_array:
+        """About the inverse of an information in the leans after that is scaled to a unit diagonal."""
+        ...
+
+
 @dataclass(frozen=True)
 class Maximum:
     """The top of a log-likelihood.
@@ -107,41 +126,41 @@ class Maximum:
 class Information:
     """Minus the second derivative in leans and extra numbers, multiplied out only where it is small."""
 
-    design: sparse.csr_array
+    linear: Linear
     at: Curvature
 
     def times(self, leans: NDArray[np.float64]) -> NDArray[np.float64]:
         """The part in the leans, applied to some."""
-        return np.asarray(self.design.T @ (self.at.information @ (self.design @ leans)))
+        return np.asarray(self.linear.matrix.T @ (self.at.information @ (self.linear.matrix @ leans)))
 
     @cached_property
     def diagonal(self) -> NDArray[np.float64]:
         """Diagonal of the part in the leans, as if no annotator voted twice on a comparison."""
-        return np.asarray(self.design.power(2).T @ self.at.information.diagonal())
+        return np.asarray(self.linear.squares.T @ self.at.information.diagonal())
 
     @cached_property
     def among(self) -> NDArray[np.float64]:
         """The part in the leans as a matrix."""
-        return np.asarray((self.design.T @ (self.at.information @ self.design)).toarray())
+        return np.asarray((self.linear.matrix.T @ (self.at.information @ self.linear.matrix)).toarray())
 
     @cached_property
     def across(self) -> NDArray[np.float64]:
         """The part between leans and extra numbers."""
-        return np.asarray(self.design.T @ self.at.extra_cross)
+        return np.asarray(self.linear.matrix.T @ self.at.extra_cross)
 
     def toarray(self) -> NDArray[np.float64]:
         """All of it."""
         return np.block([[self.among, self.across], [self.across.T, self.at.extra_information]])
 
 
-def maximize(model: QualityModel, design: sparse.csr_array, free: NDArray[np.float64]) -> Maximum:
+def maximize(model: QualityModel, linear: Linear, free: NDArray[np.float64]) -> Maximum:
     r"""Maximise a log-likelihood over leans and extra numbers.
 
     Parameters
     ----------
     model : QualityModel
-    design : sparse array of shape (n_votes, n_parameters)
-        Logits are ``design @ leans``.
+    linear : Linear
+        Logits are ``linear.matrix @ leans``.
     free : array of shape (n_parameters, n_free)
         Orthonormal directions in which the likelihood is flat; the leans are returned without them.
 
@@ -150,19 +169,23 @@ def maximize(model: QualityModel, design: sparse.csr_array, free: NDArray[np.flo
     Maximum
         The largest gradient entry is below 1e-8 unless floating point or 100 steps came first; look at it.
     """
+    design = linear.matrix
     leans, extra = np.zeros(design.shape[1]), model.start
     logits = design @ leans
     model.settle(logits, extra)
     value, n_cg, patience, receding = float(model.values(logits, extra).sum()), 0, PATIENCE, None
-    first = None
+    before = np.nan
     for n_newton in range(STEPS + 1):
         at = model.curvature(logits, extra)
         gradient = np.concatenate([design.T @ at.score, at.extra_score])
-        information = Information(design, at)
+        information = Information(linear, at)
         size = float(np.abs(gradient).max(initial=0.0))
-        first = max(size, 1e-300) if first is None else first
-        precision = min(LOOSEST, max(size / first, 0.1 * TOLERANCE / max(size, TOLERANCE)))
-        step, used = _newton_step(information, gradient, free, precision)
+        # about as precise as Newton's model is, by what the last step left (Eisenstat and Walker)
+        precision = np.clip(
+            np.nan_to_num(size / before, nan=1.0) ** 2, 0.1 * TOLERANCE / max(size, TOLERANCE), LOOSEST
+        )
+        step, used = _newton_step(information, gradient, free, float(precision))
+        before = size
         n_cg += used
         if size < TOLERANCE:
             moving = float(np.abs(design @ step[: len(leans)]).max(initial=0.0))
@@ -223,9 +246,13 @@ def conjugate_gradients(
         Of what is left, relative to the vector.
     """
     shape = (len(side), len(side))
-    scale = 1 / np.maximum(information.diagonal, 1e-300)
-    among = LinearOperator(shape, matvec=lambda v: information.times(v.ravel()))
-    precondition = LinearOperator(shape, matvec=lambda v: scale * v.ravel())
+    scale = 1 / np.sqrt(np.maximum(information.diagonal, 1e-300))
+    among = LinearOperator(shape, matvec=lambda v: information.times(v.ravel()), dtype=np.float64)
+
+    def nearly_inverse(v: NDArray[np.float64]) -> NDArray[np.float64]:
+        return scale * (information.linear.near_inverse @ (scale * v.ravel()))
+
+    precondition = LinearOperator(shape, matvec=nearly_inverse, dtype=np.float64)
     count = 0
 
     def counted(_: NDArray) -> None:
@@ -261,7 +288,10 @@ def _climb(
     point: tuple[NDArray[np.float64], NDArray[np.float64], float],
     step: NDArray[np.float64],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], float] | None:
-    """Halve the step until the likelihood does not fall: leans, extra numbers, logits, value; None if it does not end."""
+    """Halve the step until the likelihood does not fall; None if it always does.
+
+    Otherwise the new leans, extra numbers, logits and value.
+    """
     leans, extra, value = point
     p = len(leans)
     slack = 1e-12 * max(abs(value), 1.0)

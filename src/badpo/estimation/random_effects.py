@@ -98,7 +98,8 @@ class RandomQuality:
             diagonal = np.arange(votes.shape[1])
             block[:, diagonal, diagonal] += np.einsum("nth,nh->nt", chance * (1 - chance), mass)
             blocks[number].append(block)
-        information = self._blocks.matrix([np.concatenate(parts) for parts in blocks])
+        entries = [block.ravel() for parts in blocks for block in parts]
+        information = self._blocks.matrix(np.concatenate([np.zeros(0), *entries]))
         return Curvature(score, information, np.array([extra_score]), cross, np.array([[extra_information]]))
 
 

@@ -14,7 +14,7 @@ SAME = 1e-4
 
 
 def overlapping_annotators(
-    annotator: NDArray[np.intp], toward: NDArray[np.float64], n_annotators: int
+    annotator: NDArray[np.intp], toward: NDArray[np.float64], differed: NDArray[np.bool_]
 ) -> NDArray[np.bool_]:
     r"""Annotators whose votes no mix of attributes explains without exception, and tell attributes apart.
 
@@ -22,14 +22,15 @@ def overlapping_annotators(
     > 0 for one; positive weights with :math:`\sum_j w_j a_j = 0` exclude it. The gradient of the annotator's logistic
     likelihood (quality zero) has weights :math:`w_j = \sigma(-a_j \cdot \theta)`, and the Newton step h from there
     changes them to weights that do sum to zero, :math:`w_j (1 - (1 - w_j) a_j \cdot h)`. They are positive near the
-    likelihood's top, mostly after the first step.
+    likelihood's top, mostly after the first step. Where that holds for some of the votes it holds for all of them.
 
     Parameters
     ----------
     annotator : int array of shape (n_votes,)
     toward : array of shape (n_votes, n_attributes)
         sign * delta; zero where a vote does not count.
-    n_annotators : int
+    differed : bool array of shape (n_annotators, n_attributes)
+        Which attributes the annotator's votes should tell apart.
 
     Returns
     -------
@@ -41,19 +42,17 @@ def overlapping_annotators(
     Annotator 0 is separated on the difference of the two attributes, annotator 1 is not:
 
     >>> toward = np.array([[1.0, 0], [0, -1], [2, 1], [-1, -2], [1, 0], [0, -1], [2, 1], [-2, -1], [0, 1]])
-    >>> overlapping_annotators(np.array([0] * 4 + [1] * 5), toward, 2)
+    >>> overlapping_annotators(np.array([0] * 4 + [1] * 5), toward, np.ones((2, 2), dtype=bool))
     array([False,  True])
     """
-    q = toward.shape[1]
     scale = np.abs(toward).max(axis=0, initial=0.0)
-    unit = np.where(scale > 0, scale, 1.0)
-    votes = toward / unit
-    number, people = annotator, np.arange(n_annotators)
-    cleared = np.zeros(n_annotators, dtype=bool)
-    lean = np.zeros((n_annotators, q))
+    votes = toward / np.where(scale > 0, scale, 1.0)
+    number, people = annotator, np.arange(len(differed))
+    cleared = np.zeros(len(differed), dtype=bool)
+    lean = np.zeros(differed.shape)
     for _ in range(ROUNDS):
         weight = 1 / (1 + np.exp(np.einsum("ij,ij->i", votes, lean[number])))
-        step, determined = _newton_steps(number, votes, weight, len(people))
+        step, determined = _newton_steps(number, votes, weight, differed[people])
         excess = (1 - weight) * np.einsum("ij,ij->i", votes, step[number]) >= 1 - MARGIN
         done = determined
         done[number[excess]] = False
@@ -69,10 +68,13 @@ def overlapping_annotators(
 
 
 def _newton_steps(
-    number: NDArray[np.intp], votes: NDArray[np.float64], weight: NDArray[np.float64], m: int
+    number: NDArray[np.intp],
+    votes: NDArray[np.float64],
+    weight: NDArray[np.float64],
+    differed: NDArray[np.bool_],
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """The step of every annotator, and whether their votes tell the attributes that differ apart."""
-    q = votes.shape[1]
+    m, q = differed.shape
     gradient, information = np.empty((m, q)), np.empty((m, q, q))
     curved = weight * (1 - weight)
     for a in range(q):
@@ -81,9 +83,7 @@ def _newton_steps(
             information[:, a, b] = np.bincount(number, curved * votes[:, a] * votes[:, b], m)
             information[:, b, a] = information[:, a, b]
     each = np.arange(q)
-    information[:, each, each] += (
-        information[:, each, each] == 0
-    )  # an attribute that never differs takes no step
+    information[:, each, each] += ~differed
     size, axes = np.linalg.eigh(information)
     determined = size[:, 0] > WELL_DETERMINED * size[:, -1]
     usable = size > WELL_DETERMINED * size[:, -1:]

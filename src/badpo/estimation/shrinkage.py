@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import expit
 
 from badpo.estimation.mixtures import Mixture, mixture_mean, mixture_quantile, mixture_sd
 from badpo.estimation.spread import DROP, fit_spread, spread_interval, spread_posterior, typical_se
@@ -19,26 +20,9 @@ from badpo.estimation.spread import DROP, fit_spread, spread_interval, spread_po
 GRID_POINTS = 200
 NPMLE_STEPS = 3000
 NPMLE_GAP = 1e-3
-SITE_ROUNDS = 20
-
-
-@dataclass(frozen=True)
-class Prior:
-    """A prior of deviations: masses on a grid, each spread by a normal kernel.
-
-    Attributes
-    ----------
-    grid : array of shape (n_points,)
-        Deviations, log-odds, increasing.
-    weights : array of shape (n_points,)
-        Their masses, summing to 1.
-    kernel : float
-        Standard deviation of the kernel, log-odds.
-    """
-
-    grid: NDArray[np.float64]
-    weights: NDArray[np.float64]
-    kernel: float
+LARGEST_SAMPLE = 2000
+BISECTIONS = 60
+ROUNDS = 3
 
 
 @dataclass(frozen=True)
@@ -62,8 +46,9 @@ class Shrunk:
         spread that is real, 0 to 1; NaN where tau is.
     posterior : Mixture
         The posterior itself.
-    prior : Prior or None
-        The fitted masses, where the prior was left free; None for the normal.
+    other : Mixture or None
+        The posterior under the other kind of prior, normal or free, so that a flag can be asked to hold under both;
+        None where there is none.
     """
 
     shrunk: NDArray[np.float64]
@@ -76,7 +61,7 @@ class Shrunk:
     tau_high: float
     reliability: float
     posterior: Mixture
-    prior: Prior | None = None
+    other: Mixture | None
 
 
 @dataclass(frozen=True)
@@ -113,10 +98,9 @@ def shrink_normal(
     level : float
         Posterior probability of the interval.
     bound : array of shape (m,) or None
-        The finite end of the one-sided 95 % interval of an infinite estimate. It stands for a likelihood that rises
-        toward the estimate's side and has lost 1.92 at the bound, :math:`-1.92\, e^{-|d - \text{bound}|}` on the
-        rising side: the form of logistic votes with attribute differences of about one. Without a bound an infinite
-        estimate counts as none.
+        The finite end of the one-sided 95 % interval of an infinite estimate. It stands for the votes as that of
+        unanimous logistic votes with attribute differences of about one would. Without a bound an infinite estimate
+        counts as none.
 
     Returns
     -------
@@ -138,17 +122,41 @@ def shrink_normal(
     value, error = estimates.known
     tau, low, high = spread_interval(value, error)
     posterior = _normal_posterior(estimates)
-    return summarize_posterior(posterior, basis, (tau, low, high), error, level, None)
+    other = _free_posterior(estimates)[0] if len(value) > 1 else None
+    return summarize_posterior(posterior, other, basis, (tau, low, high), error, level)
 
 
 def summarize_posterior(
     posterior: Mixture,
+    other: Mixture | None,
     basis: NDArray[np.object_],
     tau: tuple[float, float, float],
     se: NDArray[np.float64],
     level: float,
-    prior: Prior | None,
 ) -> Shrunk:
+    """The figures of a posterior.
+
+    Parameters
+    ----------
+    posterior, other : Mixture
+        Rows are annotators; ``other`` under the other kind of prior, or None.
+    basis : object array of shape (m,)
+    tau : (tau, low, high)
+    se : array of shape (n_estimates,)
+        Errors of the estimates behind it, for the reliability.
+    level : float
+
+    Returns
+    -------
+    Shrunk
+
+    Examples
+    --------
+    >>> posterior = Mixture(np.array([[0.5]]), np.array([[0.1]]), np.ones((1, 1)))
+    >>> found = summarize_posterior(posterior, None, np.array(["estimate"]), (0.3, 0.1, 0.9), np.array([0.4]), 0.95)
+    >>> found.post_low.round(3), round(found.reliability, 2)
+    (array([0.304]), 0.36)
+    """
     reliability = float(np.mean(tau[0] ** 2 / (tau[0] ** 2 + se**2))) if len(se) else np.nan
     return Shrunk(
         shrunk=mixture_mean(posterior),
@@ -161,7 +169,7 @@ def summarize_posterior(
         tau_high=tau[2],
         reliability=reliability,
         posterior=posterior,
-        prior=prior,
+        other=other,
     )
 
 
@@ -193,42 +201,41 @@ def _observed(
     finite = np.isfinite(value)
     rising = np.isinf(value) & np.isfinite(ends)
     basis = np.where(finite, "estimate", np.where(rising, "bound", "prior")).astype(object)
-    if not rising.any() or finite.sum() < 2:
-        return _Estimates(value, error, finite), basis
-    side = np.sign(value[rising])
+    side, known = np.sign(value[rising]), finite
     value, error = value.copy(), error.copy()
-    known = finite.copy()
-    tau = mu = np.nan
-    for _ in range(SITE_ROUNDS):
-        before = tau, mu
+    for _ in range(ROUNDS if rising.any() and finite.sum() > 1 else 0):
         tau, mu = fit_spread(value[known], error[known])
-        if np.allclose(before, (tau, mu), rtol=1e-4, atol=1e-6):
-            break
-        value[rising], error[rising] = _sites(
-            side, ends[rising], mu, max(tau, 0.05 * typical_se(error[finite]))
-        )
-        known = finite | rising
-    return _Estimates(value, error, known), basis
+        tau = max(tau, 0.1 * typical_se(error[finite]))
+        at_bound, error[rising] = _as_observation(side * ends[rising], side * mu, tau)
+        value[rising], known = side * at_bound, finite | rising
+    return _Estimates(value, error, known), np.where(known | ~rising, basis, "prior")
 
 
-def _sites(
-    side: NDArray[np.float64], bound: NDArray[np.float64], mu: float, tau: float
+def _as_observation(
+    bound: NDArray[np.float64], center: NDArray[np.float64], tau: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Value and se of the normal observation that moves N(mu, tau^2) as a bound's likelihood does.
+    """Value and error of the normal observation that moves N(center, tau^2) as a likelihood without a top does.
 
-    One step of expectation propagation: the posterior under the rising likelihood is matched in mean and variance,
-    and the prior divided out. The likelihood is log-concave, so the variance shrinks and the quotient exists.
+    That likelihood is taken as one of unanimous logistic votes against even odds in the middle of the pool, of as
+    many as have lost 1.92 at the bound. The posteriors agree in mean and variance (expectation propagation).
     """
-    nodes, weights = np.polynomial.hermite_e.hermegauss(40)
-    lean = mu + tau * nodes
-    log_like = -DROP * np.exp(np.minimum(-side[:, None] * (lean - bound[:, None]), 50.0))
-    log_like -= log_like.max(axis=1, keepdims=True)
-    mass = weights * np.exp(log_like)
+    n_votes = DROP / np.logaddexp(0.0, -bound)
+    low, high = center, center + n_votes * tau**2
+    for _ in range(BISECTIONS):
+        mode = (low + high) / 2
+        rising = n_votes * expit(-mode) > (mode - center) / tau**2
+        low, high = np.where(rising, mode, low), np.where(rising, high, mode)
+    width = 1 / np.sqrt(n_votes * expit(mode) * expit(-mode) + 1 / tau**2)
+    nodes, weights = np.polynomial.hermite_e.hermegauss(21)
+    lean = mode[:, None] + width[:, None] * nodes
+    log_mass = nodes**2 / 2 - (lean - center[:, None]) ** 2 / (2 * tau**2)
+    log_mass -= n_votes[:, None] * np.logaddexp(0.0, -lean)
+    mass = weights * np.exp(log_mass - log_mass.max(axis=1, keepdims=True))
     mass /= mass.sum(axis=1, keepdims=True)
-    mean = mass @ lean
+    mean = (mass * lean).sum(axis=1)
     variance = (mass * (lean - mean[:, None]) ** 2).sum(axis=1)
     precision = np.maximum(1 / variance - 1 / tau**2, 1e-6 / tau**2)
-    return (mean / variance - mu / tau**2) / precision, 1 / np.sqrt(precision)
+    return (mean / variance - center / tau**2) / precision, 1 / np.sqrt(precision)
 
 
 def _normal_posterior(estimates: _Estimates) -> Mixture:
@@ -292,13 +299,45 @@ def shrink_npmle(
     value, error = estimates.known
     if len(value) < 2:
         return shrink_normal(deviation, se, level, bound=bound)
-    normal_tau, low, high = spread_interval(value, error)
-    kernel = normal_tau * len(value) ** -0.2
+    posterior, tau = _free_posterior(estimates)
+    spread = tau, *spread_interval(value, error)[1:]
+    return summarize_posterior(posterior, _normal_posterior(estimates), basis, spread, error, level)
+
+
+def free_posterior(value: NDArray[np.float64], se: NDArray[np.float64], known: NDArray[np.bool_]) -> Mixture:
+    """Posterior of every annotator under a free prior, for estimates that were made elsewhere.
+
+    Parameters
+    ----------
+    value, se : array of shape (m,)
+        Estimates and their errors; read where ``known``.
+    known : bool array of shape (m,)
+        At least two.
+
+    Returns
+    -------
+    Mixture
+        As in `shrink_npmle`.
+
+    Examples
+    --------
+    >>> found = free_posterior(np.array([-1.0, 1.0, 0.0]), np.full(3, 0.1), np.array([True, True, False]))
+    >>> mixture_mean(found).round(1) + 0.0
+    array([-1.,  1.,  0.])
+    """
+    return _free_posterior(_Estimates(value, se, known))[0]
+
+
+def _free_posterior(estimates: _Estimates) -> tuple[Mixture, float]:
+    """The posterior and the standard deviation of the prior."""
+    value, error = estimates.known
+    kernel = fit_spread(value, error)[0] * len(value) ** -0.2
     grid = _support(value, error)
     spread = error[:, None] ** 2 + kernel**2
     log_likelihood = -((value[:, None] - grid) ** 2) / (2 * spread)
     likelihood = np.exp(log_likelihood - log_likelihood.max(axis=1, keepdims=True))
-    weights = _masses(likelihood)
+    # more annotators than this would not change the masses, only take longer
+    weights = _masses(likelihood[:: -(-len(value) // LARGEST_SAMPLE)])
     tau = float(np.sqrt(weights @ (grid - weights @ grid) ** 2 + kernel**2))
     m = len(estimates.value)
     means, sds, masses = np.tile(grid, (m, 1)), np.full((m, len(grid)), kernel), np.tile(weights, (m, 1))
@@ -307,8 +346,7 @@ def shrink_npmle(
     sds[estimates.usable] = np.sqrt(kept) * error[:, None]
     joint = likelihood * weights
     masses[estimates.usable] = joint / joint.sum(axis=1, keepdims=True)
-    posterior = Mixture(means, sds, masses)
-    return summarize_posterior(posterior, basis, (tau, low, high), error, level, Prior(grid, weights, kernel))
+    return Mixture(means, sds, masses), tau
 
 
 def _support(value: NDArray[np.float64], se: NDArray[np.float64]) -> NDArray[np.float64]:

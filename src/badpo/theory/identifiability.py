@@ -136,7 +136,8 @@ def informative_judgments(
     comparison, annotator, delta, _ = _judgments(comparison, annotator, delta, None)
     comparison = _numbered(comparison)
     contested, several = _varies_within(comparison, np.asarray(sign)), _varies_within(comparison, annotator)
-    columns = [contested & (x != 0) & (several | _varies_within(comparison, x)) for x in delta.T]
+    compared = [several if several.all() else several | _varies_within(comparison, x) for x in delta.T]
+    columns = [contested & (x != 0) & beside for x, beside in zip(delta.T, compared, strict=True)]
     return np.stack(columns, axis=1) if columns else np.zeros((len(comparison), 0), dtype=bool)
 
 

@@ -1,0 +1,91 @@
+"""A few pools of every table of `bench.audit_statistics`, with margins wide enough for their number."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from badpo.auditing.monitor import AuditMonitor, ClosedComparison
+from bench import audit_statistics
+from bench.audit_statistics import (
+    SCENES,
+    Pool,
+    evidence_over_time,
+    measure_conditional,
+    measure_stream,
+    replicated,
+)
+from bench.simulated_pools import draw_votes, sized
+from bench.statistics_page import statistics_page
+
+
+def mean_of(measure, replicates, **pool):
+    row = replicated({}, 9, replicates, lambda random: measure(Pool(**pool), random))
+    return {name: value["mean"] for name, value in row.items() if name != "replicates"}
+
+
+@pytest.mark.parametrize("votes_each", [2, 4, 8])
+def test_slope_and_coverage(votes_each):
+    found = mean_of(measure_conditional, 5, n_comparisons=sized(75, votes_each, 1.0), votes_each=votes_each)
+    assert 0.9 < found["slope"] < 1.15
+    assert 0.91 < found["coverage"] < 0.985
+    assert 0.90 < found["posterior_coverage"] < 0.99
+    assert 70 < found["informative"] < 85
+
+
+def test_specialists_do_not_mislead_the_conditional_likelihood():
+    row = replicated({}, 9, 4, lambda random: measure_conditional(SCENES["specialists"], random))
+    assert 0.9 < row["slope"]["mean"] < 1.15
+    assert 0.90 < row["coverage"]["mean"] < 0.99
+
+
+def test_flags_are_mostly_right(monkeypatch):
+    monkeypatch.setattr(audit_statistics, "FLAG_POOLS", {"one": Pool(4000, n_annotators=40)})
+    default, _, point_null = audit_statistics.flag_table(8)
+    assert default["false"]["mean"] < 0.25 and default["found"]["mean"] > 0.3
+    assert point_null["false"]["mean"] > 0.2
+
+
+def test_false_alarms_on_the_way():
+    found = mean_of(measure_stream, 4, n_comparisons=1500, spread=0.0, n_planted=1)
+    assert found["e_process"] <= 0.06 and found["e_bh"] <= 0.5
+    assert found["peeking"] > 0.12
+
+
+def test_the_stream_is_the_monitor_s():
+    votes = draw_votes(Pool(120, n_annotators=8), np.random.default_rng(0))
+    log_e, _, informative = evidence_over_time(votes)
+    monitor = AuditMonitor(["length"])
+    for c in range(120):
+        rows = np.flatnonzero(votes.comparison == c)
+        names = [str(k) for k in votes.annotator[rows]]
+        monitor.update(ClosedComparison(f"c{c}", names, votes.sign[rows], votes.delta[rows]))
+    table = monitor.table().set_index("annotator")
+    of = table.index.astype(int)
+    np.testing.assert_allclose(table["e_value"], np.exp(log_e[-1, of]))
+    np.testing.assert_array_equal(table["n_informative"], informative[-1, of])
+
+
+def test_the_command_prints_its_figures(monkeypatch, capsys):
+    monkeypatch.setattr(audit_statistics, "STREAMS", {"all alike": Pool(200, n_annotators=10, spread=0.0)})
+    arguments = ["audit_statistics", "--replicates", "2", "--table", "sequential"]
+    monkeypatch.setattr(sys, "argv", arguments)
+    audit_statistics.main()
+    page = capsys.readouterr().out
+    assert "--replicates 2" in page and "| all alike |" in page
+    monkeypatch.setattr(sys, "argv", [*arguments, "--json"])
+    audit_statistics.main()
+    found = json.loads(capsys.readouterr().out)
+    assert found["tables"]["sequential"][0]["e_process"]["mean"] <= 1
+
+
+def test_cells_of_the_page():
+    figure = {"mean": 0.5, "low": 0.4, "high": 0.6}
+    page = statistics_page(
+        {"slope": [{"slope": figure, "coverage": figure, "least": {"mean": 51.2}}]}, 100, 61
+    )
+    assert "| 0.500 ± 0.100 | 50.0 ± 10.0 | 51 |" in page
+    assert "audit_statistics\n" in page and "in 61 seconds" in page
