@@ -8,8 +8,8 @@ from importlib import resources
 
 import pytest
 
+from badpo.results.chart_parts import STYLES
 from badpo.results.charts import (
-    STYLES,
     DotRow,
     Level,
     Mark,

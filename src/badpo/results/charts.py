@@ -13,9 +13,20 @@ from dataclasses import dataclass, replace
 
 from markupsafe import Markup
 
+from badpo.results.chart_parts import (
+    WIDTH,
+    Scale,
+    anchor_of,
+    chart_svg,
+    dashed_line,
+    horizontal_grid,
+    marker,
+    scale_of,
+    text_at,
+    vertical_grid,
+)
 from badpo.results.labels import decimal
 
-WIDTH = 360
 _RIGHT = 52
 _LETTER = 7.2
 _LANE, _ROW_GAP = 20, 10
@@ -88,25 +99,6 @@ class Level:
     name: str
 
 
-@dataclass(frozen=True)
-class _Scale:
-    low: float
-    high: float
-    start: float
-    end: float
-    ticks: tuple[float, ...]
-
-    def at(self, value: float) -> float:
-        """Where a value stands; one beyond the axis, such as the end of an interval past 1, stands at its end."""
-        share = (min(max(value, self.low), self.high) - self.low) / (self.high - self.low)
-        return round(self.start + share * (self.end - self.start), 1)
-
-    def tick_label(self, tick: float) -> str:
-        step = self.ticks[1] - self.ticks[0]
-        places = next(places for places in range(9) if abs(step - round(step, places)) < 1e-3 * step)
-        return decimal(tick, places)
-
-
 def dot_plot(
     rows: Sequence[DotRow],
     label: str,
@@ -144,22 +136,25 @@ def dot_plot(
     """
     values = [value for row in rows for mark in row.marks for value in mark.extent()]
     left = max(56.0, round(_LETTER * max(len(row.label) for row in rows)) + 14.0)
-    across = _scale([*values, *([level.value] if level else [])], limits, left, WIDTH - _RIGHT)
+    across = scale_of([*values, *([level.value] if level else [])], limits, left, WIDTH - _RIGHT)
     top = 22 if level else 8
     parts, y = [], top
     for row in rows:
         height = _LANE * len(row.marks) + _ROW_GAP
-        parts.append(_text(left - 10, y + height / 2 + 4, row.label, "end", "label"))
+        parts.append(text_at(left - 10, y + height / 2 + 4, row.label, "end", "label"))
         for lane, mark in enumerate(row.marks):
             parts.append(_lane(mark, y + _ROW_GAP / 2 + _LANE * (lane + 0.5), across, number))
         y += height
-    frame = [*_columns(across, top, y), _text((left + WIDTH - _RIGHT) / 2, y + 34, axis, "middle", "axis")]
+    frame = [
+        *vertical_grid(across, top, y),
+        text_at((left + WIDTH - _RIGHT) / 2, y + 34, axis, "middle", "axis"),
+    ]
     if level:
-        frame.append(_rule(across.at(level.value), top - 4, across.at(level.value), y))
+        frame.append(dashed_line(across.at(level.value), top - 4, across.at(level.value), y))
         frame.append(
-            _text(across.at(level.value), top - 9, level.name, _anchor(across, level.value), "level")
+            text_at(across.at(level.value), top - 9, level.name, anchor_of(across, level.value), "level")
         )
-    return _svg(y + 42, label, [*frame, *parts])
+    return chart_svg(y + 42, label, [*frame, *parts])
 
 
 def line_chart(
@@ -190,22 +185,22 @@ def line_chart(
     """
     points = [point for line in series for point in line.points]
     left, right, top, bottom = 44, WIDTH - _RIGHT, 28, _LINE_HEIGHT - 44
-    across = _scale([x for x, _ in points], None, left, right)
-    up = _scale([0.0, *(y for _, y in points), *([level.value] if level else [])], None, bottom, top)
-    parts = [*_columns(across, top, bottom), *_grid_rows(up, left, right)]
-    parts.append(_text(0, 14, axis_y, "start", "axis"))
-    parts.append(_text((left + right) / 2, bottom + 34, axis_x, "middle", "axis"))
+    across = scale_of([x for x, _ in points], None, left, right)
+    up = scale_of([0.0, *(y for _, y in points), *([level.value] if level else [])], None, bottom, top)
+    parts = [*vertical_grid(across, top, bottom), *horizontal_grid(up, left, right)]
+    parts.append(text_at(0, 14, axis_y, "start", "axis"))
+    parts.append(text_at((left + right) / 2, bottom + 34, axis_x, "middle", "axis"))
     if level:
-        parts.append(_rule(left, up.at(level.value), right, up.at(level.value)))
+        parts.append(dashed_line(left, up.at(level.value), right, up.at(level.value)))
         below = up.at(level.value) < top + 16
         parts.append(
-            _text(left + 6, up.at(level.value) + (14 if below else -5), level.name, "start", "level")
+            text_at(left + 6, up.at(level.value) + (14 if below else -5), level.name, "start", "level")
         )
     ends = _spread([up.at(line.points[-1][1]) for line in series], 14)
     for line, end in zip(series, ends, strict=True):
         parts.append(_line(line, across, up))
-        parts.append(_text(right + 10, end + 4, decimal(line.points[-1][1]), "start", f"end s{line.style}"))
-    return _svg(_LINE_HEIGHT, label, parts)
+        parts.append(text_at(right + 10, end + 4, decimal(line.points[-1][1]), "start", f"end s{line.style}"))
+    return chart_svg(_LINE_HEIGHT, label, parts)
 
 
 def scatter(groups: Sequence[PointGroup], label: str, axis_x: str, axis_y: str, note: str = "") -> Markup:
@@ -234,19 +229,19 @@ def scatter(groups: Sequence[PointGroup], label: str, axis_x: str, axis_y: str, 
     values = [value for group in groups for point in group.points for value in point]
     left, right, top = 40, WIDTH - 12, 28
     bottom = top + right - left
-    across = _scale(values, None, left, right)
+    across = scale_of(values, None, left, right)
     up = replace(across, start=bottom, end=top)
-    parts = [*_columns(across, top, bottom), *_grid_rows(up, left, right)]
-    parts.append(_rule(left, bottom, right, top))
-    parts.append(_text(0, 14, axis_y, "start", "axis"))
-    parts.append(_text((left + right) / 2, bottom + 34, axis_x, "middle", "axis"))
+    parts = [*vertical_grid(across, top, bottom), *horizontal_grid(up, left, right)]
+    parts.append(dashed_line(left, bottom, right, top))
+    parts.append(text_at(0, 14, axis_y, "start", "axis"))
+    parts.append(text_at((left + right) / 2, bottom + 34, axis_x, "middle", "axis"))
     for group in groups:
         for x, y in group.points:
             title = f"{group.name}: {decimal(x)}, {decimal(y)}"
-            parts.append(_marker(across.at(x), up.at(y), group.style, title, size=3.6, css="point"))
+            parts.append(marker(across.at(x), up.at(y), group.style, title, size=3.6, css="point"))
     if note:
-        parts.append(_text(left + 10, top + 18, note, "start", "note"))
-    return _svg(bottom + 44, label, parts)
+        parts.append(text_at(left + 10, top + 18, note, "start", "note"))
+    return chart_svg(bottom + 44, label, parts)
 
 
 def legend(entries: Sequence[tuple[str, int]], lines: bool = False) -> Markup:
@@ -260,30 +255,16 @@ def legend(entries: Sequence[tuple[str, int]], lines: bool = False) -> Markup:
     items = []
     for name, style in entries:
         stroke = Markup('<line class="series s{0} d{0}" x1="0" y1="7" x2="26" y2="7"/>').format(style)
-        mark = _marker(13, 7, style, "", size=4.4)
+        shape = marker(13, 7, style, "", size=4.4)
         items.append(
             Markup('<li><svg width="26" height="14" aria-hidden="true">{}{}</svg>{}</li>').format(
-                stroke if lines else "", mark, name
+                stroke if lines else "", shape, name
             )
         )
     return Markup('<ul class="legend">{}</ul>').format(Markup("").join(items))
 
 
 # -- pieces ------------------------------------------------------------------------------------------------------
-
-
-def _scale(values: Sequence[float], limits, start: float, end: float) -> _Scale:
-    """An axis from a round number to a round number, with three to seven ticks."""
-    low, high = limits if limits else (min(values), max(values))
-    if high - low < 1e-9:
-        low, high = low - 0.5, high + 0.5
-    rough = (high - low) / 5
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= rough * 0.999)
-    first = math.floor(low / step + 1e-9)
-    last = math.ceil(high / step - 1e-9)
-    ticks = tuple(round(i * step, 10) for i in range(first, last + 1))
-    return _Scale(ticks[0], ticks[-1], start, end, ticks)
 
 
 def _spread(positions: Sequence[float], gap: float) -> list[float]:
@@ -296,43 +277,7 @@ def _spread(positions: Sequence[float], gap: float) -> list[float]:
     return [round(position - shift, 1) for position in moved]
 
 
-def _svg(height: float, label: str, parts: Sequence[str]) -> Markup:
-    return Markup(
-        '<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}" xmlns="http://www.w3.org/2000/svg">{}</svg>'
-    ).format(WIDTH, round(height), label, Markup("").join(parts))
-
-
-def _text(x: float, y: float, text: str, anchor: str, css: str) -> Markup:
-    return Markup('<text class="{}" x="{}" y="{}" text-anchor="{}">{}</text>').format(
-        css, round(x, 1), round(y, 1), anchor, text
-    )
-
-
-def _rule(x1: float, y1: float, x2: float, y2: float) -> Markup:
-    return Markup('<line class="level" x1="{}" y1="{}" x2="{}" y2="{}"/>').format(x1, y1, x2, y2)
-
-
-def _anchor(scale: _Scale, value: float) -> str:
-    """Where a text over ``value`` is anchored so that it stays inside the chart."""
-    share = (value - scale.low) / (scale.high - scale.low)
-    return "start" if share < 0.12 else "end" if share > 0.88 else "middle"
-
-
-def _columns(across: _Scale, top: float, bottom: float) -> list[Markup]:
-    line = Markup('<line class="grid" x1="{0}" y1="{1}" x2="{0}" y2="{2}"/>')
-    drawn = [line.format(across.at(tick), top, bottom) for tick in across.ticks]
-    labels = [_text(across.at(t), bottom + 16, across.tick_label(t), "middle", "tick") for t in across.ticks]
-    return drawn + labels
-
-
-def _grid_rows(up: _Scale, left: float, right: float) -> list[Markup]:
-    line = Markup('<line class="grid" x1="{1}" y1="{0}" x2="{2}" y2="{0}"/>')
-    drawn = [line.format(up.at(tick), left, right) for tick in up.ticks]
-    labels = [_text(left - 8, up.at(t) + 4, up.tick_label(t), "end", "tick") for t in up.ticks]
-    return drawn + labels
-
-
-def _lane(mark: Mark, y: float, across: _Scale, number: Number) -> Markup:
+def _lane(mark: Mark, y: float, across: Scale, number: Number) -> Markup:
     interval, tip = Markup(""), f"{mark.name}: {number(mark.value)}"
     if mark.low is not None and mark.high is not None and math.isfinite(mark.low + mark.high):
         interval = Markup('<line class="interval s{}" x1="{}" y1="{}" x2="{}" y2="{}"/>').format(
@@ -345,46 +290,14 @@ def _lane(mark: Mark, y: float, across: _Scale, number: Number) -> Markup:
         )
         for value in mark.repeats
     ]
-    dot = _marker(across.at(mark.value), y, mark.style, tip)
-    written = _text(WIDTH - 2, y + 4, number(mark.value), "end", "value")
+    dot = marker(across.at(mark.value), y, mark.style, tip)
+    written = text_at(WIDTH - 2, y + 4, number(mark.value), "end", "value")
     return Markup("").join([interval, *ticks, dot, written])
 
 
-def _line(line: Series, across: _Scale, up: _Scale) -> Markup:
+def _line(line: Series, across: Scale, up: Scale) -> Markup:
     path = " ".join(f"{across.at(x)},{up.at(y)}" for x, y in line.points)
     drawn = Markup('<polyline class="series s{0} d{0}" points="{1}"/>').format(line.style, path)
     x, y = line.points[-1]
     tip = f"{line.name}: {decimal(y)} at {decimal(x, 0)}"
-    return drawn + _marker(across.at(x), up.at(y), line.style, tip)
-
-
-def _marker(x: float, y: float, style: int, tip: str, size: float = 5.0, css: str = "mark") -> Markup:
-    shape = _OUTLINES[style % len(_OUTLINES)](size)
-    title = Markup("<title>{}</title>").format(tip) if tip else ""
-    return Markup('<path class="{} s{}" transform="translate({} {})" d="{}">{}</path>').format(
-        css, style % STYLES, x, y, shape, title
-    )
-
-
-def _circle(r: float) -> str:
-    return f"M{-r} 0A{r} {r} 0 1 1 {r} 0A{r} {r} 0 1 1 {-r} 0Z"
-
-
-def _polygon(*corners: tuple[float, float]) -> Callable[[float], str]:
-    return lambda r: "M" + "L".join(f"{round(x * r, 2)} {round(y * r, 2)}" for x, y in corners) + "Z"
-
-
-_SQUARE = _polygon((-0.9, -0.9), (0.9, -0.9), (0.9, 0.9), (-0.9, 0.9))
-_DIAMOND = _polygon((0, -1.3), (1.3, 0), (0, 1.3), (-1.3, 0))
-_UP = _polygon((0, -1.2), (1.15, 0.9), (-1.15, 0.9))
-_DOWN = _polygon((0, 1.2), (1.15, -0.9), (-1.15, -0.9))
-_PLUS = _polygon(
-    (-0.4, -1.2), (0.4, -1.2), (0.4, -0.4), (1.2, -0.4), (1.2, 0.4), (0.4, 0.4),
-    (0.4, 1.2), (-0.4, 1.2), (-0.4, 0.4), (-1.2, 0.4), (-1.2, -0.4), (-0.4, -0.4),
-)  # fmt: skip
-_CROSS = _polygon(
-    (-1.1, -0.6), (-0.6, -1.1), (0, -0.5), (0.6, -1.1), (1.1, -0.6), (0.5, 0),
-    (1.1, 0.6), (0.6, 1.1), (0, 0.5), (-0.6, 1.1), (-1.1, 0.6), (-0.5, 0),
-)  # fmt: skip
-_OUTLINES = (_DIAMOND, _SQUARE, _circle, _UP, _circle, _SQUARE, _UP, _DOWN, _PLUS, _CROSS)
-STYLES = len(_OUTLINES)
+    return drawn + marker(across.at(x), up.at(y), line.style, tip)

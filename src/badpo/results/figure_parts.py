@@ -9,7 +9,8 @@ from typing import TypeVar
 import numpy as np
 from markupsafe import Markup
 
-from badpo.results.charts import STYLES, DotRow, Mark
+from badpo.results.chart_parts import STYLES
+from badpo.results.charts import DotRow, Mark
 from badpo.results.labels import DPO, REFERENCE, arm_label, decimal
 from badpo.results.readings import Estimate, Read, estimate
 from badpo.results.run_files import Suite

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-import os
-import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
-import jinja2
-
 from badpo import __version__
 from badpo.results.figures import figures
 from badpo.results.labels import DPO, REFERENCE, arm_label, decimal, percent, shown, signed
+from badpo.results.pages import page_templates, write_whole
 from badpo.results.readings import Estimate, estimate, gap, kl, removal, votes_minus_ceiling
 from badpo.results.run_files import Suite, read_suite
 from badpo.results.verdicts import Quantity, attribute_labels, limits, quantities, verdicts
@@ -65,24 +62,13 @@ def write_report(sources: Path | Sequence[Path], page: Path) -> Path:
     ConfigError
         No measured run was found, or a file in a run folder cannot be read.
     """
-    html = report_html(read_suite(sources))
-    page.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=page.parent, prefix=f".{page.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(html)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, page)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-    return page
+    return write_whole(report_html(read_suite(sources)), page)
 
 
 def report_html(suite: Suite) -> str:
     """The page about a suite as HTML text."""
     return (
-        _environment()
+        page_templates()
         .get_template("page.html.jinja")
         .render(
             name=shown(suite.name),
@@ -142,18 +128,6 @@ def settings(suite: Suite) -> list[tuple[str, str]]:
     """The settings of the first trained run; of a path only its last part is shown."""
     config = next((run.config for run in suite.runs if run.config and run.arm != REFERENCE), {})
     return [(shown(str(key)), shown(_without_folders(value), 200)) for key, value in config.items()]
-
-
-def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("badpo.results", "templates"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["kept_together"] = lambda text: text.replace(" %", "\u00a0%")
-    return environment
 
 
 def _facts(suite: Suite) -> str:

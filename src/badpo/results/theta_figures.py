@@ -8,7 +8,8 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from badpo.results.charts import STYLES, Level, PointGroup, Series, legend, line_chart, scatter
+from badpo.results.chart_parts import STYLES
+from badpo.results.charts import Level, PointGroup, Series, legend, line_chart, scatter
 from badpo.results.figure_parts import FIRST_CLASS_STYLE, Figure, Table, per_seed, style_of, thinned
 from badpo.results.labels import DPO, REFERENCE, arm_label, decimal, shown
 from badpo.results.readings import correlation, estimate, offline

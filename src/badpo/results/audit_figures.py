@@ -1,0 +1,329 @@
+"""The figures of an audit's page: single annotators, the funnel, classes, lean against agreement."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from markupsafe import Markup
+
+from badpo.results.audit_verdicts import FEWEST_IN_CLASS, audit_labels, has_usable_spread, interval_text
+from badpo.results.charts import DotRow, Level, Mark, dot_plot, legend
+from badpo.results.figure_parts import FIRST_CLASS_STYLE, Figure, Table
+from badpo.results.labels import decimal, shown
+from badpo.results.lean_charts import Cloud, Curve, LeanRow, caterpillar, histogram, point_cloud
+
+MOST_ROWS = 120
+_KINDS = (("fewer informative votes than asked for", 0), ("flagged", 1), ("estimated", 2))
+_FUNNEL_LIMITS = (("95 %", 1.959964, 2), ("99.8 %", 3.090232, 3))
+_SMALLEST_REACH, _LARGEST_REACH, _LARGEST_SE = 1.0, 4.0, 2.0
+
+
+def spread_figure(summary: Mapping[str, Any], annotators: pd.DataFrame) -> Figure | None:
+    """The distribution of the shrunken estimates, and the classes' offsets from the pool; None without annotators."""
+    labels, panels, rows, hidden = audit_labels(summary), [], [], 0
+    for name, people in _by_attribute(summary, annotators):
+        shrunken = people["shrunk"].to_numpy(dtype=float)
+        shrunken, label = shrunken[np.isfinite(shrunken)], labels[name]
+        if shrunken.size:
+            panels.append((f"{label}: {shrunken.size:,} annotators", _histogram(label, shrunken)))
+            quantiles = np.quantile(shrunken, [0.05, 0.25, 0.5, 0.75, 0.95])
+            rows.append(
+                (f"{label}, shrunken: 5, 25, 50, 75, 95 % of annotators lie below", *_texts(quantiles))
+            )
+        classes = shown_classes(summary["pool"][name])
+        hidden += len(summary["pool"][name]["classes"]) - len(classes)
+        if classes:
+            panels.append((f"{label}: classes", _class_chart(label, classes)))
+            rows += [
+                (f"{label}, class {shown(c['class'], 24)} (n = {c['n']:,})", *_class_texts(c))
+                for c in classes
+            ]
+    if not panels:
+        return None
+    caption = (
+        "Bars: how many annotators have a shrunken estimate there, in log-odds from the pool mean; it looks narrower "
+        "than the pool is, by as much as votes are few. Classes: difference of each class from the pool mean with its "
+        "95 % interval, from the conditional likelihood."
+    )
+    if hidden:
+        caption += f" Classes with fewer than {FEWEST_IN_CLASS} people are not shown ({hidden:,} left out)."
+    header = ("Attribute", "", "", "", "", "")
+    return Figure("Spread and classes", tuple(panels), Markup(""), caption, Table(header, _padded(rows, 6)))
+
+
+def caterpillar_figure(summary: Mapping[str, Any], annotators: pd.DataFrame) -> Figure | None:
+    """Each annotator's own and shrunken estimate, most informative votes first; None where nobody has any."""
+    labels, panels, rows, left_out = audit_labels(summary), [], [], []
+    for name, people in _by_attribute(summary, annotators):
+        told = people[people["n_informative"] > 0]
+        told = told.sort_values(["n_informative", "annotator"], ascending=[False, True], kind="stable")
+        drawn, label = told.head(MOST_ROWS), labels[name]
+        left_out.append(
+            f"{label}: {len(told) - len(drawn):,} more, {len(people) - len(told):,} without information"
+        )
+        if drawn.empty:
+            continue
+        leans = [_lean_row(person, _kind(person, summary)) for person in drawn.to_dict("records")]
+        chart = caterpillar(
+            leans,
+            f"leans of {len(leans):,} annotators on {label} with intervals",
+            "deviation, log-odds",
+            _reach(people),
+            _middle(summary["pool"][name]),
+        )
+        panels.append((label, chart))
+        rows += [_person_cells(label, lean) for lean in leans]
+    if not panels:
+        return None
+    caption = (
+        "Thin line with a stroke: the annotator\u2019s own estimate and its 95 % interval. Thick line with a mark: the "
+        "shrunken one. An arrow: the interval goes on beyond the axis. The order is the number of informative votes, "
+        "which says nothing about the lean; names of annotators are pseudonyms. Not drawn: "
+        f"{'; '.join(left_out)}. Everyone is in {shown(summary['annotators_file'])}."
+    )
+    header = ("Attribute, annotator", "Informative votes", "Own estimate", "95 %", "Shrunken", "95 %")
+    return Figure("Single annotators", tuple(panels), legend(_KINDS), caption, Table(header, tuple(rows)))
+
+
+def funnel_figure(summary: Mapping[str, Any], annotators: pd.DataFrame) -> Figure | None:
+    """Own estimates against their standard errors, with the limits that the spread of the pool leads one to expect."""
+    labels, panels, rows, notes = audit_labels(summary), [], [], []
+    for name, people in _by_attribute(summary, annotators):
+        finite = people[np.isfinite(people["deviation"].to_numpy(dtype=float)) & (people["se"] > 0)]
+        if finite.empty:
+            continue
+        pool, label = summary["pool"][name], labels[name]
+        most = min(_LARGEST_SE, float(finite["se"].max()))
+        beyond = int((finite["se"] > most).sum())
+        drawn = finite[finite["se"] <= most]
+        reach = _reach(finite)
+        curves = _funnel_curves(pool, most) if has_usable_spread(pool) else []
+        chart = point_cloud(
+            _clouds(drawn, summary, "deviation", "se"),
+            f"deviation against standard error on {label}",
+            "deviation, log-odds",
+            "standard error",
+            reach,
+            (most, 0.0),
+            curves,
+            _middle(pool),
+        )
+        panels.append((label, chart))
+        rows += _outside(label, finite, pool)
+        notes.append(f"{label}: {_funnel_note(pool, beyond, most)}")
+    if not panels:
+        return None
+    caption = (
+        "Each point is one annotator, the surer the higher; points beyond an end of the axis stand at it. Within the "
+        "inner (solid) lines 95 % of annotators are expected, within the outer (dashed) ones 99.8 %, given their "
+        f"standard errors and tau. {' '.join(notes)}"
+    )
+    header = ("Attribute", "Annotators", "Outside", "Expected outside")
+    return Figure(
+        "Funnel: deviation against uncertainty",
+        tuple(panels),
+        legend(_KINDS),
+        caption,
+        Table(header, tuple(rows)),
+    )
+
+
+def agreement_figure(summary: Mapping[str, Any], annotators: pd.DataFrame) -> Figure | None:
+    """Shrunken estimates against agreement with co-voters; None where either is missing for everyone."""
+    labels, panels, rows = audit_labels(summary), [], []
+    for name, people in _by_attribute(summary, annotators):
+        both = people[people["shrunk"].notna() & people["agreement"].notna()]
+        if len(both) < 3:
+            continue
+        label = labels[name]
+        chart = point_cloud(
+            _clouds(both, summary, "shrunk", "agreement"),
+            f"shrunken lean on {label} against agreement with others",
+            "shrunken deviation, log-odds",
+            "agreement with co-voters",
+            _reach(both),
+            (0.0, 1.0),
+            level=_middle(summary["pool"][name]),
+        )
+        panels.append((label, chart))
+        agreement = both["agreement"].to_numpy(dtype=float)
+        rows.append((label, f"{len(both):,}", *_texts(np.quantile(agreement, [0.25, 0.5, 0.75]))))
+    if not panels:
+        return None
+    caption = (
+        "How often an annotator chose the side that a co-voter on the same comparison chose, against the lean. "
+        "Someone far out at usual agreement sees things differently; someone with low agreement in the middle may be "
+        "less careful, or judge harder comparisons. Neither is a finding of dishonesty."
+    )
+    header = ("Attribute", "Annotators", "Agreement, lower quartile", "Median", "Upper quartile")
+    return Figure(
+        "Lean against agreement", tuple(panels), legend(_KINDS), caption, Table(header, tuple(rows))
+    )
+
+
+def shown_classes(pool: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The classes of an attribute that are large enough to be shown.
+
+    Examples
+    --------
+    >>> [c["class"] for c in shown_classes({"classes": [{"class": "staff", "n": 2}, {"class": "crowd", "n": 40}]})]
+    ['crowd']
+    """
+    return [row for row in pool["classes"] if row["n"] >= FEWEST_IN_CLASS]
+
+
+def _by_attribute(summary: Mapping[str, Any], annotators: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    names = [row["name"] for row in summary["attributes"]]
+    parts = [(name, annotators[annotators["attribute"] == name]) for name in names if len(annotators)]
+    return [(name, people) for name, people in parts if len(people)]
+
+
+def _kind(person: Mapping[str, Any], summary: Mapping[str, Any]) -> int:
+    if person["flag"]:
+        return 1
+    return 0 if person["n_informative"] < least_informative(summary) else 2
+
+
+def least_informative(summary: Mapping[str, Any]) -> int:
+    """Informative votes below which an annotator's estimate counts as insufficient."""
+    return summary.get("settings", {}).get("min_informative", 10)
+
+
+def _reach(people: pd.DataFrame) -> tuple[float, float]:
+    """An axis around zero that holds most estimates and not the absurd ends of a few intervals."""
+    values = people[["shrunk", "post_low", "post_high", "deviation"]].to_numpy(dtype=float)
+    values = np.abs(values[np.isfinite(values)])
+    reach = float(np.quantile(values, 0.9)) if values.size else _SMALLEST_REACH
+    reach = float(np.ceil(2 * min(max(reach, _SMALLEST_REACH), _LARGEST_REACH)) / 2)
+    return -reach, reach
+
+
+def _middle(pool: Mapping[str, Any]) -> Level:
+    if pool["absolute"]:
+        return Level(0.0, "no lean")
+    return Level(0.0, "pool mean")
+
+
+def _histogram(label: str, shrunken: np.ndarray) -> Markup:
+    reach = float(np.ceil(2 * min(max(np.quantile(np.abs(shrunken), 0.99), 0.5), _LARGEST_REACH)) / 2)
+    return histogram(
+        shrunken,
+        f"distribution of the shrunken leans on {label}",
+        "shrunken deviation, log-odds",
+        (-reach, reach),
+        Level(0.0, ""),
+    )
+
+
+def _class_chart(label: str, classes: Sequence[Mapping[str, Any]]) -> Markup:
+    rows = []
+    for i, row in enumerate(classes):
+        if row["offset"] is None:
+            continue
+        name = shown(row["class"], 16)
+        style = FIRST_CLASS_STYLE + i % 6
+        rows.append(DotRow(name, (Mark(row["offset"], name, style, row["ci_low"], row["ci_high"]),)))
+    ends = [abs(value) for row in rows for value in row.marks[0].extent()]
+    reach = min(max([0.2, *ends]), _LARGEST_REACH)
+    return dot_plot(
+        rows,
+        f"classes of annotators on {label}",
+        "difference from the pool, log-odds",
+        Level(0.0, "pool mean"),
+        (-reach, reach),
+    )
+
+
+def _class_texts(row: Mapping[str, Any]) -> tuple[str, str]:
+    return decimal(row["offset"]), interval_text(row["ci_low"], row["ci_high"])
+
+
+def _texts(values: np.ndarray) -> tuple[str, ...]:
+    return tuple(decimal(float(value)) for value in values)
+
+
+def _padded(rows: Sequence[tuple[str, ...]], width: int) -> tuple[tuple[str, ...], ...]:
+    return tuple((*row, *[""] * (width - len(row))) for row in rows)
+
+
+def _lean_row(person: Mapping[str, Any], kind: int) -> LeanRow:
+    return LeanRow(
+        name=shown(str(person["annotator"]), 16),
+        votes=int(person["n_informative"]),
+        raw=person["deviation"],
+        raw_low=person["ci_low"],
+        raw_high=person["ci_high"],
+        value=person["shrunk"],
+        low=person["post_low"],
+        high=person["post_high"],
+        style=kind,
+    )
+
+
+def _person_cells(label: str, lean: LeanRow) -> tuple[str, ...]:
+    own = f"{decimal(lean.raw_low)} to {decimal(lean.raw_high)}"
+    pulled = f"{decimal(lean.low)} to {decimal(lean.high)}"
+    return (f"{label}, {lean.name}", f"{lean.votes:,}", decimal(lean.raw), own, decimal(lean.value), pulled)
+
+
+def _clouds(people: pd.DataFrame, summary: Mapping[str, Any], x: str, y: str) -> list[Cloud]:
+    few = people["n_informative"].to_numpy() < least_informative(summary)
+    flagged = people["flag"].to_numpy(dtype=bool)
+    kind = np.where(flagged, 1, np.where(few, 0, 2))
+    # flagged points last, so that they are not covered
+    order = sorted(_KINDS, key=lambda entry: entry[1] == 1)
+    return [
+        Cloud(
+            name,
+            style,
+            people[x].to_numpy(dtype=float)[kind == style],
+            people[y].to_numpy(dtype=float)[kind == style],
+        )
+        for name, style in order
+    ]
+
+
+def _funnel_curves(pool: Mapping[str, Any], most: float) -> list[Curve]:
+    se = np.linspace(0.0, most, 41)
+    half = np.sqrt(se**2 + pool["tau"] ** 2)
+    middle = _center(pool)
+    return [
+        Curve(
+            f"{name} limit", tuple(zip((middle + side * z * half).tolist(), se.tolist(), strict=True)), dash
+        )
+        for name, z, dash in _FUNNEL_LIMITS
+        for side in (-1, 1)
+    ]
+
+
+def _center(pool: Mapping[str, Any]) -> float:
+    return pool["level"] if pool["absolute"] and pool["level"] is not None else 0.0
+
+
+def _outside(label: str, people: pd.DataFrame, pool: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    if not has_usable_spread(pool):
+        return []
+    distance = np.abs(people["deviation"].to_numpy(dtype=float) - _center(pool))
+    half = np.sqrt(people["se"].to_numpy(dtype=float) ** 2 + pool["tau"] ** 2)
+    return [
+        (
+            f"{label}, {name} limits",
+            f"{len(people):,}",
+            f"{int((distance > z * half).sum()):,}",
+            decimal(len(people) * (0.05 if name == "95 %" else 0.002), 1),
+        )
+        for name, z, _ in _FUNNEL_LIMITS
+    ]
+
+
+def _funnel_note(pool: Mapping[str, Any], beyond: int, most: float) -> str:
+    drawn = (
+        f"limits include tau {decimal(pool['tau'])}"
+        if has_usable_spread(pool)
+        else "no limits are drawn, since the votes do not bound tau"
+    )
+    out = f", {beyond:,} with a standard error beyond {decimal(most, 1)} not drawn" if beyond else ""
+    return f"{drawn}{out}."

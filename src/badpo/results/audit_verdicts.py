@@ -1,0 +1,233 @@
+"""What an audit found, in sentences: which way the pool leans, how sure that is, what is not known, what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from badpo.results.labels import attribute_label, decimal, percent, shown
+
+# Spreads beyond this are no spreads of people: exp(5) is odds of 148 to 1.
+LARGEST_TAU = 5.0
+# A lean below this moves a policy little: 0.3 log-odds is 57 to 43.
+WORTH_WATCHING = 0.3
+FEWEST_IN_CLASS = 5
+_REASONS = 400
+
+
+@dataclass(frozen=True)
+class AuditVerdict:
+    """The sentences on one attribute: what was found, and under a term each what else there is to know."""
+
+    title: str
+    finding: str
+    sentences: tuple[tuple[str, str], ...]
+
+
+def audit_verdicts(summary: Mapping[str, Any]) -> list[AuditVerdict]:
+    """One verdict for each attribute of an audit.
+
+    Parameters
+    ----------
+    summary : mapping
+        The content of ``audit.json``.
+
+    Examples
+    --------
+    >>> row = {"name": "length", "n_cross": 0}
+    >>> verdict, = audit_verdicts({"data": {"has_annotators": False}, "attributes": [row], "pool": {}})
+    >>> verdict.finding
+    'The two responses never differ in length, so the votes say nothing about it.'
+    """
+    labels = audit_labels(summary)
+    return [_verdict(summary, row, labels[row["name"]]) for row in summary["attributes"]]
+
+
+def audit_labels(summary: Mapping[str, Any]) -> dict[str, str]:
+    """Every attribute of an audit with its name for people.
+
+    Examples
+    --------
+    >>> config = {"name": "woman", "type": "signature_name"}
+    >>> audit_labels({"attributes": [{"name": "woman"}], "settings": {"attributes": [config]}})
+    {'woman': 'woman-coded'}
+    """
+    configs = {config.get("name"): config for config in summary.get("settings", {}).get("attributes", ())}
+    names = [row["name"] for row in summary["attributes"]]
+    return {name: attribute_label(name, configs.get(name, {})) for name in names}
+
+
+def interval_text(low: float | None, high: float | None, places: int = 2) -> str:
+    """An interval in words; with one end where the other has no bound.
+
+    Examples
+    --------
+    >>> interval_text(0.5, 1.0), interval_text(None, 1.0), interval_text(0.5, None), interval_text(None, None)
+    ('0.50 to 1.00', 'below 1.00', 'above 0.50', '\u2013')
+    """
+    if low is None and high is None:
+        return decimal(None)
+    if low is None:
+        return f"below {decimal(high, places)}"
+    if high is None:
+        return f"above {decimal(low, places)}"
+    return f"{decimal(low, places)} to {decimal(high, places)}"
+
+
+def has_usable_spread(pool: Mapping[str, Any]) -> bool:
+    """Whether the votes say how far annotators differ: a size that people can have, with an upper end.
+
+    Examples
+    --------
+    >>> has_usable_spread({"tau": 0.6, "tau_ci": [0.5, 0.7]}), has_usable_spread({"tau": 137.0, "tau_ci": [45.0, None]})
+    (True, False)
+    """
+    if pool.get("tau") is None:
+        return False
+    return pool["tau"] <= LARGEST_TAU and pool["tau_ci"][1] is not None
+
+
+def is_sure(row: Mapping[str, Any]) -> bool:
+    """Whether an interval keeps zero outside.
+
+    Examples
+    --------
+    >>> is_sure({"ci_low": 0.1, "ci_high": 0.4}), is_sure({"ci_low": -0.1, "ci_high": 0.4}), is_sure({})
+    (True, False, False)
+    """
+    low, high = row.get("ci_low"), row.get("ci_high")
+    return (low is not None and low > 0) or (high is not None and high < 0)
+
+
+def action(row: Mapping[str, Any], pool: Mapping[str, Any]) -> str:
+    """What to do about an attribute: "declare", "watch" or "nothing".
+
+    Declare it when the pool surely leans or annotators differ; watch it when the lean is large and not sure.
+
+    Examples
+    --------
+    >>> action({"log_odds": 0.4, "ci_low": -0.1, "ci_high": 0.9, "n_cross": 50}, {"recommendation": "pooled"})
+    'watch'
+    """
+    if not row["n_cross"]:
+        return "nothing"
+    if is_sure(row) or pool.get("recommendation") in ("shared_mean", "class"):
+        return "declare"
+    return "watch" if row["log_odds"] is None or abs(row["log_odds"]) >= WORTH_WATCHING else "nothing"
+
+
+def limits(summary: Mapping[str, Any]) -> list[str]:
+    """What the numbers of an audit cannot say."""
+    found = [
+        "How often a side wins mixes two things: that people lean toward the attribute, and that the responses with "
+        "it are better. Votes on the pool level do not separate them; votes of several people on one comparison "
+        "show how people differ from each other.",
+        "A shrunken estimate is the annotator\u2019s own one pulled toward the pool by as much as its votes leave "
+        "open. It is the better guess about one person, and too narrow a picture of the pool: the spread is tau.",
+        "Annotators who agree little with others are not the same as annotators who lean. Neither is a sign of "
+        "dishonesty, and no figure here is a ground for a decision about a person.",
+    ]
+    if any(row.get("sweep") for row in summary["attributes"]):
+        found.append(
+            "Where a threshold defines an attribute, its lean depends on the threshold; the sweep shows how much."
+        )
+    return found
+
+
+def spread_sentence(pool: Mapping[str, Any], rho: float, fdr: float) -> str:
+    """How far annotators differ on an attribute, and for how many a deviation stands out."""
+    if pool.get("tau") is None:
+        return "The votes cannot tell annotators apart."
+    tau, (low, high) = pool["tau"], pool["tau_ci"]
+    if not has_usable_spread(pool):
+        text = (
+            f"How far annotators differ cannot be read from these votes: tau {decimal(tau)} (95 % interval "
+            f"{interval_text(low, high)}) is no size that people have. Take nothing from single estimates."
+        )
+    else:
+        text = (
+            f"Leans of single annotators spread around the pool mean with standard deviation tau {decimal(tau)} "
+            f"(95 % interval {interval_text(low, high)})."
+        )
+        if not low:
+            text += " A spread of zero is not ruled out."
+    n = pool.get("n_flagged", 0)
+    who = f"{n:,} annotators are" if n != 1 else "1 annotator is"
+    beyond = f"beyond \u00b1{decimal(rho)} at a false discovery rate of {percent(fdr)}"
+    return f"{text} {who} flagged for a deviation {beyond}."
+
+
+def _verdict(summary: Mapping[str, Any], row: Mapping[str, Any], label: str) -> AuditVerdict:
+    if not row["n_cross"]:
+        finding = f"The two responses never differ in {label}, so the votes say nothing about it."
+        advice = f"Collect comparisons whose sides differ in {label}, or leave it out."
+        return AuditVerdict(label, finding, (("What to do", advice),))
+    pool = summary["pool"].get(row["name"], {})
+    sentences = [("How sure", _certainty(row, label))]
+    if not summary["data"].get("has_annotators", True):
+        sentences.append(
+            ("Annotators", "The table does not say who voted, so how people differ is not known.")
+        )
+    elif pool:
+        settings = summary.get("settings", {})
+        told = spread_sentence(pool, settings.get("rho", 0.5), settings.get("fdr", 0.1))
+        sentences += [("Annotators", told), _level(pool)]
+    sentences.append(("What to do", _advice(row, pool, label)))
+    return AuditVerdict(label, _finding(row, label), tuple(sentences))
+
+
+def _finding(row: Mapping[str, Any], label: str) -> str:
+    among = f"of the {row['n_cross']:,} judgments whose sides differ ({percent(row['cross_share'])} of all)"
+    if row["log_odds"] is None:
+        side = "carries it" if row["carrier_wins"] else "does not"
+        return f"On {label} every vote went one way: the side that {side} won all {among}."
+    wins = f"the side that has more of it won {percent(row['carrier_wins'])} {among}, {_odds(row['odds'])}"
+    if not is_sure(row):
+        return f"No lean of the pool on {label} is sure: {wins}."
+    return f"The pool leans {'toward' if row['log_odds'] > 0 else 'away from'} {label}: {wins}."
+
+
+def _odds(odds: float) -> str:
+    return f"{decimal(odds, 1)} to 1" if odds >= 1 else f"1 to {decimal(1 / odds, 1)}" if odds else "0 to 1"
+
+
+def _certainty(row: Mapping[str, Any], label: str) -> str:
+    naive = interval_text(row["naive_ci_low"], row["naive_ci_high"])
+    if row["interval"] == "naive only":
+        return f"All judgments stand on one prompt: {naive} covers other votes on it, not other prompts."
+    few = ", in the form for few prompts" if row["interval"] == "small-cluster" else ""
+    text = (
+        f"Log-odds {decimal(row['log_odds'])}, 95 % interval {interval_text(row['ci_low'], row['ci_high'])}, "
+        f"clustered by {row['n_prompts']:,} prompts{few}; counted as if every vote were independent it would be "
+        f"{naive}."
+    )
+    joint = row.get("joint") or {}
+    if joint.get("log_odds") is not None and is_sure(row) and not is_sure(joint):
+        text += (
+            f" Beside the other declared attributes it is no longer sure ({decimal(joint['log_odds'])}, "
+            f"{interval_text(joint['ci_low'], joint['ci_high'])})."
+        )
+    if row.get("collinear_with"):
+        names = ", ".join(shown(name, 24) for name in row["collinear_with"])
+        text += f" It cannot be told apart from {names}."
+    return text
+
+
+def _level(pool: Mapping[str, Any]) -> tuple[str, str]:
+    why = shown(pool["absolute_why"], _REASONS)
+    if pool["level"] is None:
+        return "Not known", f"The level that all annotators share is {why}."
+    ends = interval_text(*pool["level_ci"])
+    return "Level", f"The level that all annotators share is {decimal(pool['level'])} ({ends}), {why}."
+
+
+def _advice(row: Mapping[str, Any], pool: Mapping[str, Any], label: str) -> str:
+    reason = shown(pool.get("recommendation_reason", ""), _REASONS)
+    chosen = action(row, pool)
+    if chosen == "declare":
+        variant = shown(pool.get("recommendation", "pooled"), 20)
+        return f"Declare {label} and train with bias: {variant}. {reason}".strip()
+    if chosen == "watch":
+        return f"Watch {label}: the lean is large but not sure. More prompts would tell. {reason}".strip()
+    return f"Nothing calls for declaring {label}. {reason}".strip()
