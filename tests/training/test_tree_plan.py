@@ -78,11 +78,55 @@ def test_values_may_be_wider_than_keys():
     torch.testing.assert_close(output[..., 8:], 2 * output[..., :8])
 
 
-def test_segments_of_similar_size_share_a_call():
+def test_blocks_of_similar_size_share_a_call():
     segments = random_pack(0, n_comparisons=60).segments
-    groups = list(tree_plan._similar_segments(segments))
-    assert sorted(np.concatenate(groups)) == list(range(len(segments)))
-    assert len(groups) < len(segments) / 4
+    blocks = tree_plan._blocks(segments)
+    groups = list(tree_plan._similar_blocks(blocks))
+    assert sorted(np.concatenate(groups)) == list(range(len(blocks)))
+    assert len(groups) < len(blocks) / 4
+
+
+def long_pack():
+    """Segments that are cut into two to four blocks, and one that is not cut."""
+    draw = np.random.default_rng(0).integers
+    lengths = [(10, 40, 60), (5, 100, 110), (30, 200, 10)]
+    return plan_pack([tuple(draw(0, 50, n) for n in of_one) for of_one in lengths])
+
+
+def test_a_long_segment_is_attended_to_in_blocks():
+    pack = long_pack()
+    blocks = tree_plan._blocks(pack.segments)
+    per_segment = np.bincount(np.searchsorted(pack.segments[:, 1], blocks[:, 1]))
+    assert sorted(set(per_segment)) == [1, 2, 4]
+    # laid one after the other the blocks are the row again
+    assert np.array_equal(blocks[1:, 0], blocks[:-1, 1])
+    assert (blocks[0, 0], blocks[-1, 1]) == (0, len(pack.input_ids))
+
+
+def test_blocks_compute_little_more_than_the_scores_needed():
+    pack = long_pack()
+    q_start, q_end, prefix_start, prefix_end = pack.segments.T
+    n_query = q_end - q_start
+    needed = (n_query * (n_query + 1) // 2 + n_query * (prefix_end - prefix_start)).sum()
+    groups = plan_of(pack)._rows[3]
+    assert sum(g.n_rows * g.n_query * g.n_key for g in groups) < 1.5 * needed
+
+
+@pytest.mark.parametrize("most", [1, 4])
+def test_blocks_attend_as_whole_segments_do(monkeypatch, most):
+    pack = long_pack()
+    rows = random_rows(len(pack.input_ids))
+    expected = token_by_token(pack.segments, *rows, 0.3)
+    monkeypatch.setattr(tree_plan._blocks, "__defaults__", (most,))
+    actual = plan_of(pack).attend(*rows, 0.3)
+    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-6)
+    weights = torch.linspace(-1, 1, actual.numel()).view_as(actual)
+    torch.testing.assert_close(
+        torch.autograd.grad(actual, rows, weights),
+        torch.autograd.grad(expected, rows, weights),
+        rtol=1e-4,
+        atol=1e-5,
+    )
 
 
 def test_longest_is_the_longest_sequence():
