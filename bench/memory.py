@@ -1,0 +1,117 @@
+"""Peak memory of the activations of one micro-batch, each side in a process of its own: `python -m bench.memory`.
+
+Resident memory of the process above what model, gradients and data take, read from Linux's counters. Large blocks are
+mapped apart (``MALLOC_MMAP_THRESHOLD_``), so that what is freed is given back.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from bench import timing
+from bench.training import MOVED, judgments_of_steps
+from bench.workloads import CASES, SIZES, build_model, tokenizer_of
+
+SIZE = SIZES["0.5B-like"]
+MICRO_BATCH = 8
+DIVIDED_BY = 2
+SIDES = ("ours", "trl", "compact")
+CASES_MEASURED = ("signed", "multipref")
+STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+NOTES = (
+    "Peak resident memory of forward and backward of one micro-batch of 8 judgments above model, gradients and data; "
+    "lengths are half of the full-size ones. `peak_memory_ratio` is ours over TRL with its GPU head path.",
+)
+
+
+def main() -> None:
+    parser_child = argparse.ArgumentParser(add_help=False)
+    parser_child.add_argument("--child", nargs=3, metavar=("SIDE", "CASE", "BATCHING"))
+    child, rest = parser_child.parse_known_args()
+    timing.quiet()
+    timing.pin_threads()
+    if child.child is not None:
+        print(peak_megabytes(*child.child))
+        return
+    sys.argv[1:] = rest
+    options = timing.arguments(__doc__.splitlines()[0], CASES_MEASURED)
+    if not CLEAR.exists():
+        raise SystemExit("bench.memory reads Linux's /proc; it cannot run on this system")
+    cases = [case for case in CASES_MEASURED if options.case is None or case in options.case]
+    rows = [measured(case, batching) for case in cases for batching in ("random", "grouped")]
+    timing.report("Peak activation memory", rows, options, NOTES)
+
+
+def measured(case: str, batching: str) -> dict[str, Any]:
+    megabytes = {side: in_child(side, case, batching) for side in SIDES}
+    return {
+        "case": case,
+        "batching": batching,
+        "micro_batch": MICRO_BATCH,
+        "ratio_vs_trl": None,
+        "ratio_vs_trl_compact": None,
+        "rel_grad_diff": None,
+        "peak_memory_ratio": megabytes["ours"] / megabytes["compact"],
+        "peak_memory_ratio_vs_stock": megabytes["ours"] / megabytes["trl"],
+        **{f"{side}_megabytes": round(megabytes[side]) for side in SIDES},
+    }
+
+
+def in_child(side: str, case: str, batching: str) -> float:
+    command = [sys.executable, "-m", "bench.memory", "--child", side, case, batching]
+    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "OMP_NUM_THREADS": str(timing.THREADS)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr}")
+    return float(done.stdout.split()[-1])
+
+
+def peak_megabytes(side: str, case: str, batching: str) -> float:
+    """What a forward and backward of one micro-batch needs above what is there before."""
+    from bench.peers import TRL, Ours, gpu_head
+
+    workload = CASES[case](SIZE.vocabulary, divided_by=DIVIDED_BY)
+    part = judgments_of_steps(workload, batching, MICRO_BATCH, 1)
+    models = build_model(SIZE, moved=MOVED), build_model(SIZE)
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer = tokenizer_of(workload, SIZE.vocabulary)
+        ours = Ours(part, tokenizer, models, batching, MICRO_BATCH, 1, Path(folder))
+        measured_side = ours if side == "ours" else TRL(ours, models, Path(folder))
+        if side != "compact":
+            return _peak_of_backward(measured_side)
+        with gpu_head():
+            return _peak_of_backward(measured_side)
+
+
+def _peak_of_backward(side) -> float:
+    # gradients are there and every library is loaded
+    _backward(side)
+    before = _counter("VmRSS")
+    CLEAR.write_text("5")
+    _backward(side)
+    return _counter("VmHWM") - before
+
+
+def _backward(side) -> None:
+    side.trainer.model.train().zero_grad(set_to_none=False)
+    with side.around():
+        for loss in next(side.losses()):
+            loss.backward()
+        side.after_backward()
+
+
+def _counter(name: str) -> float:
+    """A counter of this process in megabytes."""
+    line = next(line for line in STATUS.read_text().splitlines() if line.startswith(f"{name}:"))
+    return int(line.split()[1]) / 1024
+
+
+if __name__ == "__main__":
+    main()

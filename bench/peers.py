@@ -1,0 +1,296 @@
+"""badpo's trainer and TRL's `DPOTrainer` on the same judgments, step by step.
+
+On a processor TRL is measured twice: as it runs there, where its head scores every position, and with the path that
+it takes on a GPU, where its head scores the positions of the responses only.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+
+from badpo.attributes import Length
+from badpo.data.judgments import Judgments
+from badpo.training.batches import BATCHING
+from badpo.training.config import BADPOConfig
+from badpo.training.logprobs import scoring_attention
+from badpo.training.trainer import BADPOTrainer
+from bench.workloads import Workload
+
+BETA, LEARNING_RATE, CLIP, SEED = 0.1, 1e-6, 1.0, 0
+# For both trainers: nothing written or reported.
+SETTINGS: dict[str, Any] = dict(
+    learning_rate=LEARNING_RATE,
+    beta=BETA,
+    max_grad_norm=CLIP,
+    num_train_epochs=1,
+    seed=SEED,
+    gradient_checkpointing=False,
+    report_to="none",
+    save_strategy="no",
+    disable_tqdm=True,
+)
+ON_PROCESSOR: dict[str, Any] = dict(use_cpu=True, bf16=False)
+
+
+def gpu_head() -> AbstractContextManager:
+    """Inside, TRL's head scores the positions of the responses only, as it does on a GPU."""
+    return mock.patch("trl.trainer.utils._use_triton", lambda device: True)
+
+
+class Steps:
+    """Whole optimizer steps of a trainer on all of its judgments; what both sides have in common.
+
+    Attributes
+    ----------
+    trainer : transformers.Trainer
+    """
+
+    trainer: Any
+
+    def losses(self) -> Iterator[Iterator[torch.Tensor]]:
+        """The losses of every step's micro-batches, whose gradients add up to the step's."""
+        raise NotImplementedError
+
+    def around(self) -> AbstractContextManager:
+        """What is open around forwards and backwards."""
+        return nullcontext()
+
+    def after_backward(self) -> None:
+        """What a step does besides the policy's gradients."""
+
+    def run(self) -> None:
+        """All steps: collating, forward, backward, clipping, the optimizer."""
+        model, optimizer = self.trainer.model.train(), self._optimizer
+        with self.around():
+            for losses in self.losses():
+                for loss in losses:
+                    loss.backward()
+                self.after_backward()
+                torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+                optimizer.step()
+                optimizer.zero_grad()
+
+    def train(self) -> None:
+        """One epoch with the trainer's own loop."""
+        self.trainer.train()
+
+    def first_gradients(self) -> list[torch.Tensor]:
+        """Gradients of the first step, in the order of the model's parameters."""
+        model = self.trainer.model.train()
+        with self.around():
+            for loss in next(self.losses()):
+                loss.backward()
+            self.after_backward()
+        gradients = [p.grad.clone() for p in model.parameters() if p.requires_grad]
+        model.zero_grad()
+        return gradients
+
+    @property
+    def _optimizer(self) -> torch.optim.Optimizer:
+        if not hasattr(self, "_made"):
+            trained = [p for p in self.trainer.model.parameters() if p.requires_grad]
+            self._made = torch.optim.AdamW(trained, lr=LEARNING_RATE)
+        return self._made
+
+
+class Ours(Steps):
+    """badpo's trainer.
+
+    Parameters
+    ----------
+    workload : Workload
+        The judgments of all steps.
+    tokenizer : PreTrainedTokenizerBase
+    models : (policy, reference)
+        They are copied. Where they differ, margins are not 0. Without a reference the policy is its own.
+    batching : str
+        A key of `BATCHING`.
+    micro_batch, n_micro : int
+        Judgments of a micro-batch, and micro-batches of a step.
+    folder : Path
+        For what the trainer writes, the reference log-probabilities among it.
+    settings : dict, optional
+        Further arguments of the configuration, or others than `ON_PROCESSOR`.
+    peft_config : peft.PeftConfig, optional
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        tokenizer,
+        models: Sequence,
+        batching: str,
+        micro_batch: int,
+        n_micro: int,
+        folder: Path,
+        settings: dict[str, Any] = ON_PROCESSOR,
+        peft_config=None,
+    ):
+        policy, reference = models
+        self.trainer = BADPOTrainer(
+            copy.deepcopy(policy),
+            ref_model=copy.deepcopy(reference),
+            # theta stays at 0, so that the policy's gradients are DPO's; theta's are computed besides
+            args=BADPOConfig(
+                str(folder / "ours"),
+                **SETTINGS,
+                bias="shared_mean",
+                bias_learning_rate=0.0,
+                reference_cache=str(folder / "cache"),
+                batching=batching,
+                max_length=workload.max_length,
+                per_device_train_batch_size=micro_batch,
+                gradient_accumulation_steps=n_micro,
+                **settings,
+            ),
+            train_dataset=Judgments.read(workload.votes, attributes=[Length(ratio=1.5)]),
+            processing_class=tokenizer,
+            peft_config=peft_config,
+        )
+        # now, because the arguments of a second trainer reset what accelerate keeps about the first
+        _ = self.trainer.references
+        self._n_micro = n_micro
+        comparison = self.trainer.judgments.votes["comparison"].to_numpy()
+        batch_size = micro_batch * n_micro
+        self.steps = BATCHING[batching](comparison, batch_size, np.random.default_rng([SEED, 0]))
+
+    def losses(self) -> Iterator[Iterator[torch.Tensor]]:
+        """The losses of every step's micro-batches."""
+        trainer = self.trainer
+        batches = iter(trainer.get_train_dataloader())
+        for _ in self.steps:
+            step, normaliser = trainer.get_batch_samples(batches, self._n_micro, trainer.args.device)
+            yield (self._loss(inputs, normaliser) for inputs in step)
+
+    def _loss(self, inputs, normaliser) -> torch.Tensor:
+        trainer = self.trainer
+        with trainer.accelerator.autocast():
+            inputs = trainer._prepare_inputs(inputs)
+            return trainer.compute_loss(trainer.model, inputs, num_items_in_batch=normaliser)
+
+    def around(self) -> AbstractContextManager:
+        """The tree attention, as ``train()`` has it."""
+        return scoring_attention(self.trainer.model, self.trainer._layout)
+
+    def after_backward(self) -> None:
+        """Theta's step and the step's sums."""
+        self.trainer.finish_step()
+
+
+class TRL(Steps):
+    """TRL's `DPOTrainer` on the judgments of an `Ours`, in the order of its steps; reference computed before.
+
+    Raises
+    ------
+    AssertionError
+        A judgment has other token ids than in our trainer.
+    """
+
+    def __init__(self, ours: Ours, models: Sequence, folder: Path, peft_config=None, **settings: Any):
+        from datasets import Dataset
+        from trl import DPOConfig, DPOTrainer
+
+        policy, reference = models
+        args = ours.trainer.args
+        order = np.concatenate(ours.steps)
+        self._micro_batch = args.per_device_train_batch_size
+        self._n_micro = args.gradient_accumulation_steps
+        self.trainer = DPOTrainer(
+            copy.deepcopy(policy),
+            ref_model=copy.deepcopy(reference),
+            args=DPOConfig(
+                str(folder / "trl"),
+                **SETTINGS,
+                **(ON_PROCESSOR | dict(precompute_ref_log_probs=True) | settings),
+                train_sampling_strategy="sequential",
+                max_length=args.max_length,
+                per_device_train_batch_size=self._micro_batch,
+                gradient_accumulation_steps=self._n_micro,
+            ),
+            train_dataset=Dataset.from_list(preference_rows(ours.trainer.judgments, order)),
+            processing_class=ours.trainer.processing_class,
+            peft_config=peft_config,
+        )
+        self._rows = list(self.trainer.train_dataset)
+        require_same_tokens(self._rows, ours.trainer, order)
+
+    def losses(self) -> Iterator[Iterator[torch.Tensor]]:
+        """The losses of every step's micro-batches, each weighted with its share of the step's judgments."""
+        rows = iter(self._rows)
+        while step := list(itertools.islice(rows, self._micro_batch * self._n_micro)):
+            parts = [step[i : i + self._micro_batch] for i in range(0, len(step), self._micro_batch)]
+            yield (self._loss(part) * len(part) / len(step) for part in parts)
+
+    def _loss(self, part: list) -> torch.Tensor:
+        trainer = self.trainer
+        with trainer.accelerator.autocast():
+            batch = trainer._prepare_inputs(trainer.data_collator(part))
+            return trainer.compute_loss(trainer.model, batch)
+
+
+def exact_gradients(ours: Ours, models: Sequence) -> list[torch.Tensor]:
+    """Gradients of the first step in float64, from plain forwards of each prompt and response with every logit."""
+    policy, reference = (copy.deepcopy(model).double().eval() for model in models)
+    votes, encoded = ours.trainer.judgments.votes.iloc[ours.steps[0]], ours.trainer.encoded
+    for c, of_one in votes.groupby("comparison"):
+        sides = [(encoded.prompt_ids[c], ids) for ids in (encoded.a_ids[c], encoded.b_ids[c])]
+        a, b = (_logp(policy, *side) for side in sides)
+        with torch.no_grad():
+            reference_a, reference_b = (_logp(reference, *side) for side in sides)
+        sign = torch.tensor(of_one["sign"].to_numpy(dtype=np.float64))
+        margin = BETA * (a - b - reference_a + reference_b)
+        (torch.nn.functional.softplus(-sign * margin).sum() / len(votes)).backward()
+    return [parameter.grad for parameter in policy.parameters()]
+
+
+def _logp(model, prompt: np.ndarray, response: np.ndarray) -> torch.Tensor:
+    ids = torch.from_numpy(np.concatenate([prompt, response]))
+    logits = model(input_ids=ids[None], use_cache=False).logits[0, len(prompt) - 1 : -1]
+    # transformers computes some layers in fp32 whatever the weights are
+    return logits.double().log_softmax(-1).gather(1, ids[len(prompt) :, None]).sum()
+
+
+def preference_rows(judgments: Judgments, order: np.ndarray) -> list[dict[str, str]]:
+    """Prompt, chosen and rejected response of judgments, as TRL takes them."""
+    votes = judgments.votes.iloc[order]
+    texts = judgments.comparisons.iloc[votes["comparison"]]
+    chose_a = votes["sign"].to_numpy() > 0
+    a, b = texts["response_a"].to_numpy(), texts["response_b"].to_numpy()
+    return [
+        {"prompt": prompt, "chosen": chosen, "rejected": rejected}
+        for prompt, chosen, rejected in zip(
+            texts["prompt"], np.where(chose_a, a, b), np.where(chose_a, b, a), strict=True
+        )
+    ]
+
+
+def require_same_tokens(rows: Sequence[dict], ours: BADPOTrainer, order: np.ndarray) -> None:
+    """Raise AssertionError unless TRL's rows hold the token ids of our comparisons, cut as its collator cuts them."""
+    votes, encoded = ours.judgments.votes, ours.encoded
+    for row, j in zip(rows, order, strict=True):
+        c, sign = votes["comparison"].iat[j], votes["sign"].iat[j]
+        prompt = encoded.prompt_ids[c]
+        room = (ours.args.max_length or 10**9) - len(prompt)
+        expected = [prompt, *(encoded.a_ids[c], encoded.b_ids[c])[:: int(sign)]]
+        found = [row["prompt_ids"], row["chosen_ids"][:room], row["rejected_ids"][:room]]
+        if any(list(ids) != list(other) for ids, other in zip(found, expected, strict=True)):
+            raise AssertionError(f"judgment {j} has other tokens in TRL's trainer")
+
+
+def relative_difference(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> float:
+    """Largest absolute difference over all tensors, relative to the largest entry that is expected.
+
+    >>> relative_difference([torch.tensor([1.0, 2.0])], [torch.tensor([1.0, 4.0])])
+    0.5
+    """
+    largest = max(float(g.abs().max()) for g in expected)
+    return max(float((f - e).abs().max()) for f, e in zip(found, expected, strict=True)) / largest

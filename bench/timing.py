@@ -1,0 +1,123 @@
+"""CPU time on pinned threads, and how the speed benches print what they found."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+REPEATS = 5
+THREADS = 1
+
+
+def pin_threads() -> None:
+    """One thread for torch and for the libraries below it; call it before anything is timed."""
+    import torch
+
+    torch.set_num_threads(THREADS)
+
+
+def cpu_seconds(run: Callable[[], Any]) -> float:
+    """CPU time of this process, which other programs on the machine hardly change."""
+    start = time.process_time()
+    run()
+    return time.process_time() - start
+
+
+def median_seconds(runs: Mapping[str, Callable[[], Any]], repeats: int = REPEATS) -> dict[str, float]:
+    """Median CPU time of each of several runs, which take turns so that a busy machine slows all of them."""
+    found: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(repeats):
+        for name, run in runs.items():
+            found[name].append(cpu_seconds(run))
+    return {name: statistics.median(values) for name, values in found.items()}
+
+
+def machine() -> dict[str, str]:
+    """Processor, threads and versions, for the foot of a table."""
+    import torch
+    import transformers
+    import trl
+
+    return {
+        "processor": _processor(),
+        "threads": str(THREADS),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "trl": trl.__version__,
+    }
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.is_file() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def arguments(description: str, cases: Sequence[str]) -> argparse.Namespace:
+    """The options that all speed benches have."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--case", choices=cases, action="append", help="only this case; may be repeated")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write the table to FILE")
+    return parser.parse_args()
+
+
+def report(
+    title: str, rows: Sequence[Mapping[str, Any]], options: argparse.Namespace, notes: Sequence[str] = ()
+) -> None:
+    """Print the rows with the machine, and write the table where one is asked for."""
+    where = machine()
+    text = as_markdown(title, rows, where, notes)
+    if options.markdown is not None:
+        options.markdown.parent.mkdir(parents=True, exist_ok=True)
+        options.markdown.write_text(text)
+    print(json.dumps({"machine": where, "rows": list(rows)}, indent=2) if options.json else text)
+
+
+def as_markdown(
+    title: str, rows: Sequence[Mapping[str, Any]], where: Mapping[str, str], notes: Sequence[str] = ()
+) -> str:
+    """A section with a table of the rows, whose columns are the keys of all rows in the order of appearance."""
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    lines = [f"### {title}", "", _line(columns), _line(["---"] * len(columns))]
+    lines += [_line([_cell(row.get(name)) for name in columns]) for row in rows]
+    foot = "; ".join(f"{name} {value}" for name, value in where.items())
+    return "\n".join([*lines, "", *(f"{note}\n" for note in notes), f"{foot}.", ""])
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:.2f}" if 0.01 <= abs(value) < 1e4 or value == 0 else f"{value:.1e}"
+
+
+def quiet() -> None:
+    """No progress bars and no advice from the libraries, so that the output is the table."""
+    import logging
+    import warnings
+
+    import datasets
+    import transformers
+
+    os.environ["TQDM_DISABLE"] = "1"
+    warnings.filterwarnings("ignore")
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    datasets.utils.logging.disable_progress_bar()
+    for name in ("badpo", "trl", "accelerate"):
+        logging.getLogger(name).setLevel(logging.ERROR)

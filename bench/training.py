@@ -1,0 +1,146 @@
+"""Training steps of badpo and of TRL's `DPOTrainer` on the same judgments: `python -m bench.training`.
+
+Every row first compares the gradients of the first step, then times whole optimizer steps in CPU time: collating,
+forward, backward, clipping, AdamW. TRL's reference log-probabilities are computed before, as ours are.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from badpo.training.batches import BATCHING
+from bench import timing
+from bench.workloads import CASES, SIZES, Workload, build_model, tokenizer_of
+
+LARGEST_DIFFERENCE = 2e-5
+MOVED = 0.05
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table; ``whole`` times ``train()`` with all that a Trainer does, instead of bare steps."""
+
+    case: str
+    batching: str
+    micro_batch: int
+    size: str = "0.5B-like"
+    batch_size: int = 16
+    n_steps: int = 3
+    whole: bool = False
+
+
+ROWS = (
+    Row("signed", "random", 8),
+    Row("signed", "random", 2),
+    Row("multipref", "random", 8),
+    Row("mtbench", "random", 8),
+    Row("signed", "grouped", 8, batch_size=32),
+    Row("multipref", "grouped", 8, batch_size=32),
+    Row("signed", "random", 8, whole=True),
+    Row("signed", "grouped", 8, batch_size=32, whole=True),
+    Row("signed", "random", 8, "8B-like"),
+    Row("signed", "grouped", 8, "8B-like", batch_size=32),
+    Row("signed", "random", 2, "head-dominated", batch_size=2),
+    Row("signed", "grouped", 4, "head-dominated", batch_size=4),
+)
+
+NOTES = (
+    "Ratios are TRL's CPU time over ours, medians of 5 rounds of 3 optimizer steps. `ratio_vs_trl_compact`: TRL with "
+    "its GPU head path; `ratio_vs_trl`: stock TRL on a processor. `equal_variance` is `ratio_vs_trl_compact` over the "
+    "measured design effect: a grouped step has as many judgments as a random one, but they say less.",
+    "`rel_grad_diff`: largest difference of a gradient entry from TRL's, relative to the largest entry; "
+    "`rel_error_ours` and `rel_error_trl`: either side's from the same step in float64.",
+    "`mtbench` has real texts and votes; the other cases have the lengths of `bench/workloads.py`.",
+)
+
+
+def main() -> None:
+    options = timing.arguments(__doc__.splitlines()[0], list(CASES))
+    timing.quiet()
+    timing.pin_threads()
+    rows = [measured(row) for row in ROWS if options.case is None or row.case in options.case]
+    timing.report("Training steps", rows, options, NOTES)
+    if any(row["rel_grad_diff"] > LARGEST_DIFFERENCE for row in rows):
+        raise SystemExit(
+            f"a gradient differs by more than {LARGEST_DIFFERENCE:.0e}: these ratios do not count"
+        )
+
+
+def measured(row: Row) -> dict[str, Any]:
+    """The row's ratios, in a folder of its own."""
+    from bench.peers import TRL, Ours, exact_gradients, gpu_head, relative_difference
+
+    size = SIZES[row.size]
+    workload = CASES[row.case](size.vocabulary)
+    tokenizer = tokenizer_of(workload, size.vocabulary)
+    part = judgments_of_steps(workload, row.batching, row.batch_size, row.n_steps)
+    models = build_model(size, moved=MOVED), build_model(size)
+    with tempfile.TemporaryDirectory() as folder:
+        n_micro = row.batch_size // row.micro_batch
+        ours = Ours(part, tokenizer, models, row.batching, row.micro_batch, n_micro, Path(folder))
+        peer = TRL(ours, models, Path(folder))
+        gradients, theirs = ours.first_gradients(), [peer.first_gradients()]
+        with gpu_head():
+            theirs.append(peer.first_gradients())
+        exact = exact_gradients(ours, models)
+        seconds = timing.median_seconds(runs_of(ours, peer, row.whole))
+    found = {
+        "case": row.case,
+        "what": "train()" if row.whole else "steps",
+        "model": row.size,
+        "batching": row.batching,
+        "micro_batch": row.micro_batch,
+        "ratio_vs_trl_compact": seconds["compact"] / seconds["ours"],
+        "ratio_vs_trl": seconds["trl"] / seconds["ours"],
+        "rel_grad_diff": max(relative_difference(gradients, found) for found in theirs),
+        "peak_memory_ratio": None,
+        "rel_error_ours": relative_difference(gradients, exact),
+        "rel_error_trl": max(relative_difference(found, exact) for found in theirs),
+        "seconds_per_step": seconds["ours"] / row.n_steps,
+    }
+    if row.batching == "grouped":
+        effect = effect_of(workload, tokenizer, models[1])
+        found |= {"design_effect": effect, "equal_variance": found["ratio_vs_trl_compact"] / effect}
+    return found
+
+
+def runs_of(ours, peer, whole: bool) -> dict[str, Callable[[], None]]:
+    """What is timed; the comparison of gradients before has warmed all three up."""
+    from bench.peers import gpu_head
+
+    def run(side) -> None:
+        (side.train if whole else side.run)()
+
+    def compact() -> None:
+        with gpu_head():
+            run(peer)
+
+    return {"ours": lambda: run(ours), "trl": lambda: run(peer), "compact": compact}
+
+
+def judgments_of_steps(workload: Workload, batching: str, batch_size: int, n_steps: int) -> Workload:
+    """The judgments that the first steps of a run on the whole workload would take."""
+    plan = BATCHING[batching](workload.comparison, batch_size, np.random.default_rng(0))
+    return workload.take(np.concatenate(plan[:n_steps]))
+
+
+def effect_of(workload: Workload, tokenizer, model) -> float:
+    """The design effect of the workload's own votes, on some of its comparisons."""
+    from badpo.data.judgments import Judgments
+    from badpo.training.encoding import encode_comparisons
+    from bench.design_effect import N_COMPARISONS, design_effect
+
+    part = workload.take(np.flatnonzero(workload.comparison < N_COMPARISONS))
+    judgments = Judgments.read(part.votes)
+    encoded = encode_comparisons(judgments, tokenizer, max_length=workload.max_length)
+    return design_effect(part, model, encoded)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,286 @@
+"""`badpo audit` and `badpo watch` from the command line: what is printed, what is written, what wrong input gets."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from badpo.cli import app
+from tests.auditing.planted import votes
+
+ROOT = Path(__file__).parents[1]
+EXAMPLE = ROOT / "examples" / "votes.csv"
+REAL = ROOT.parent / "shared" / "data" / "ukpconvarg1_human.parquet"
+OK, USAGE, DATA = 0, 2, 3
+FILES = {"audit.json", "annotators.parquet", "annotators.csv", "requests.parquet", "report.html"}
+HOSTILE = {
+    "script": "<script>alert(1)</script>",
+    "attribute": '"><img src=x onerror=alert(1)>',
+    "formula": "=cmd|' /C calc'!A0",
+    "turned": "abc\u202edef",
+    "long": "x" * 1_000_000,
+}
+
+
+def badpo(*arguments: object):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def audited(table: pd.DataFrame, folder: Path, *arguments: object):
+    """``badpo audit`` on a table; the result, and the folder it wrote to."""
+    path = folder / "votes.parquet"
+    table.to_parquet(path)
+    return badpo(
+        "audit", path, "--attribute", "length", "--out", folder / "audit", *arguments
+    ), folder / "audit"
+
+
+def summary_of(folder: Path) -> dict:
+    return json.loads((folder / "audit.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def table() -> pd.DataFrame:
+    return votes(200, 6)[0]
+
+
+# -- what it does --------------------------------------------------------------------------------------------
+
+
+def test_the_example(tmp_path):
+    result = badpo("audit", EXAMPLE, "--attribute", "length:ratio=1.5", "--out", tmp_path / "audit")
+    assert result.exit_code == OK, result.output
+    assert result.stdout.startswith(f"reading {EXAMPLE}\n")
+    assert f"report: {tmp_path / 'audit' / 'report.html'}" in result.stdout
+    assert {path.name for path in (tmp_path / "audit").iterdir()} == FILES
+
+
+def test_as_json_prints_what_the_file_holds(table, tmp_path):
+    result, folder = audited(table, tmp_path, "--json")
+    assert result.exit_code == OK
+    assert json.loads(result.stdout) == summary_of(folder)
+
+
+def test_options_reach_the_audit(table, tmp_path):
+    options = ("--rho", 0.3, "--fdr", 0.05, "--shrink", "npmle", "--min-informative", 5, "--quality", "joint")
+    result, folder = audited(table, tmp_path, *options)
+    assert result.exit_code == OK, result.output
+    settings = summary_of(folder)["settings"]
+    assert (settings["rho"], settings["fdr"], settings["shrink"]) == (0.3, 0.05, "npmle")
+    assert (settings["min_informative"], settings["quality"]) == (5, "joint")
+
+
+def test_columns_winners_and_anchors(table, tmp_path):
+    theirs = table.rename(columns={"annotator": "worker"}).replace({"winner": {"a": "left", "b": "right"}})
+    mapping = ("--column", "annotator=worker", "--winner", "left=a", "--winner", "right=b")
+    result, folder = audited(theirs, tmp_path, *mapping, "--anchor", "w0", "--anchor", "w1")
+    assert result.exit_code == OK, result.output
+    found = summary_of(folder)
+    assert found["pool"]["length"]["absolute"]
+    assert found["checks"]["anchors"]["n"] == 2
+    assert "w0" not in (folder / "audit.json").read_text()
+    result, folder = audited(table, tmp_path, "--anchor-class", "staff")
+    assert summary_of(folder)["checks"]["anchors"]["class"] == "staff"
+
+
+def test_no_torch_is_loaded(table, tmp_path):
+    table.to_parquet(tmp_path / "votes.parquet")
+    program = (
+        "import sys; from typer.testing import CliRunner; from badpo.cli import app\n"
+        "result = CliRunner().invoke(app, ['audit', sys.argv[1], '--attribute', 'length', '--out', sys.argv[2]])\n"
+        "print(result.exit_code, *[name for name in ('torch', 'transformers', 'datasets') if name in sys.modules])"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "votes.parquet"), str(tmp_path / "audit")]
+    finished = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert finished.stdout.split() == ["0"], finished.stdout + finished.stderr
+
+
+# -- privacy and hostile text --------------------------------------------------------------------------------
+
+
+def test_e_mail_addresses_never_leave_the_table(table, tmp_path):
+    mails = table.assign(annotator=table["annotator"] + "@example.org")
+    result, folder = audited(mails, tmp_path)
+    assert result.exit_code == OK
+    assert "W301" in {row["code"] for row in summary_of(folder)["warnings"]}
+    for path in folder.iterdir():
+        assert b"@example.org" not in path.read_bytes(), path.name
+    assert "@example.org" not in result.output
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_hostile_text_does_nothing_in_the_page_and_in_the_spreadsheet(table, tmp_path, text):
+    hostile = table.copy()
+    of_one = hostile.index[hostile["annotator"] == "w1"][:8]
+    hostile.loc[of_one, ["annotator", "annotator_class"]] = text
+    hostile["prompt"] += text[:100]
+    hostile["response_a"] += f" {text[:100]}"
+    result, folder = audited(hostile, tmp_path)
+    assert result.exit_code == OK, result.output[-500:]
+    page = (folder / "report.html").read_text()
+    assert "<script" not in page.lower()
+    assert "<img" not in page.lower()
+    assert "\u202e" not in page
+    assert len(page) < 1_000_000
+    with open(folder / "annotators.csv", newline="", encoding="utf-8") as file:
+        rows = list(csv.reader(file))
+    assert {len(row) for row in rows} == {len(rows[0])}
+    assert not any(cell.startswith(("=", "+", "@")) for row in rows for cell in row)
+    assert "\u202e" not in (folder / "annotators.csv").read_text(encoding="utf-8")
+
+
+def test_a_nul_in_an_id_and_in_a_class(table, tmp_path):
+    odd = table.assign(annotator=table["annotator"] + "\0", annotator_class=table["annotator_class"] + "\0")
+    result, folder = audited(odd, tmp_path)
+    assert result.exit_code == OK, result.output
+    assert b"\0" not in (folder / "report.html").read_bytes()
+    assert b"\0" not in (folder / "annotators.csv").read_bytes()
+
+
+# -- little, odd and wrong data ------------------------------------------------------------------------------
+
+
+def test_two_spellings_of_one_id(table, tmp_path):
+    odd = table.copy()
+    odd.loc[odd.index[::2], "annotator"] = odd["annotator"].str.upper()
+    result, folder = audited(odd, tmp_path)
+    assert "W113" in {row["code"] for row in summary_of(folder)["warnings"]}
+
+
+def test_contradictory_repeats(table, tmp_path):
+    again = table.head(20).assign(winner=table["winner"].head(20).map({"a": "b", "b": "a"}))
+    result, folder = audited(pd.concat([table, again]), tmp_path)
+    assert result.exit_code == OK
+    assert summary_of(folder)["data"]["self_contradictions"]["n_contradicted"] == 20
+
+
+def test_without_an_annotator_column(table, tmp_path):
+    result, folder = audited(table.drop(columns=["annotator", "annotator_class"]), tmp_path)
+    assert result.exit_code == OK, result.output
+    assert "annotator" in result.stdout
+    assert summary_of(folder)["attributes"][0]["log_odds"] is not None
+    assert pd.read_parquet(folder / "annotators.parquet").empty
+
+
+@pytest.mark.parametrize("kind", ["one annotator", "unanimous", "one comparison", "one vote"])
+def test_too_little_to_say_much(table, tmp_path, kind):
+    long = (table["response_a"].str.len() - table["response_b"].str.len()).abs() > 10
+    little = {
+        "one annotator": table[table["annotator"] == "w0"],
+        "unanimous": table.assign(winner=table.groupby("comparison_id")["winner"].transform("first")),
+        "one comparison": table[table["comparison_id"] == table.loc[long, "comparison_id"].iloc[0]],
+        "one vote": table[long].head(1),
+    }[kind]
+    result, folder = audited(little, tmp_path)
+    assert result.exit_code == OK, result.output
+    entry = summary_of(folder)["pool"]["length"]
+    assert entry["level"] is None
+    assert not pd.read_parquet(folder / "annotators.parquet")["flag"].any()
+    assert "nan" not in result.stdout.lower().split()
+
+
+def test_all_ties(table, tmp_path):
+    result, folder = audited(table.assign(winner="tie"), tmp_path)
+    assert result.exit_code == DATA
+    assert "tie" in result.stderr
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("--attribute", "emoji"), DATA, "E120"),
+        (("--attribute", "lenght"), USAGE, 'Did you mean "length"?'),
+        (("--quality", "conditonal"), USAGE, 'Did you mean "conditional"?'),
+        (("--quality", "fixed:score"), USAGE, "score_a and score_b"),
+        (("--anchor", "nobody"), USAGE, "cast no vote"),
+        (("--anchor-class", "gold"), USAGE, 'no annotator has the class "gold"'),
+        (("--anchor", "w0", "--anchor-class", "staff"), USAGE, "not both"),
+        (("--shrink", "none"), USAGE, "flag rule bh"),
+        (("--rho", -1), USAGE, "rho"),
+        (("--fdr", 2), USAGE, "fdr"),
+        (("--column", "annotator=worker"), DATA, 'column "worker" (for annotator)'),
+    ],
+)
+def test_what_is_refused(table, tmp_path, arguments, code, message):
+    result, folder = audited(table, tmp_path, *arguments)
+    assert result.exit_code == code, result.output
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+    assert not folder.exists()
+
+
+def test_no_attribute_and_no_file(table, tmp_path):
+    table.to_parquet(tmp_path / "votes.parquet")
+    result = badpo("audit", tmp_path / "votes.parquet")
+    assert result.exit_code == USAGE
+    assert "--attribute length" in result.stderr
+    assert badpo("audit", tmp_path / "vote.parquet", "--attribute", "length").exit_code == DATA
+
+
+def test_a_folder_that_cannot_be_written(table, tmp_path):
+    (tmp_path / "audit").write_text("a file stands here")
+    result, _ = audited(table, tmp_path)
+    assert result.exit_code == 1
+    assert "Traceback" not in result.stderr
+
+
+# -- watch ---------------------------------------------------------------------------------------------------
+
+
+def test_watch_counts_what_is_new(table, tmp_path):
+    path, state = tmp_path / "votes.parquet", tmp_path / "state.json"
+    for n, new in ((400, 100), (800, 100)):
+        table.head(n).to_parquet(path)
+        result = badpo("watch", path, "--state", state, "--attribute", "length", "--json")
+        assert result.exit_code == OK, result.output
+        assert json.loads(result.stdout)["n_new"] == new
+    text = badpo("watch", path, "--state", state, "--attribute", "length")
+    assert "breaks the guarantee" in re.sub(r"\s+", " ", text.stdout)
+
+
+def test_watch_needs_annotators(table, tmp_path):
+    table.drop(columns="annotator").to_parquet(tmp_path / "votes.parquet")
+    result = badpo(
+        "watch", tmp_path / "votes.parquet", "--state", tmp_path / "s.json", "--attribute", "length"
+    )
+    assert result.exit_code == DATA
+    assert "annotator" in result.stderr
+
+
+# -- speed ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_84_000_real_judgments_from_a_cold_start(tmp_path):
+    if not REAL.is_file():
+        pytest.skip("needs ukpconvarg1_human.parquet in ../shared/data beside the project")
+    command = [
+        sys.executable,
+        "-m",
+        "badpo",
+        "audit",
+        str(REAL),
+        "--attribute",
+        "length",
+        "-o",
+        str(tmp_path),
+    ]
+    start = time.perf_counter()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as running:
+        assert running.stdout.readline().startswith("reading")
+        first_line = time.perf_counter() - start
+        running.stdout.read()
+    whole = time.perf_counter() - start
+    assert running.returncode == OK
+    assert first_line < 2
+    assert whole < 10
