@@ -78,6 +78,29 @@ def test_large_pools_are_close_to_the_exact_inverse(monkeypatch):
     assert close.tau == pytest.approx(exact.tau, rel=0.03)
 
 
+def test_a_group_of_few_in_a_large_pool_is_taken_whole(monkeypatch):
+    """Two annotators alone fix their difference and nothing else: their level may not leak into a deviation."""
+    votes = drawn(Pool(2000, n_annotators=150), 2)
+    rng = np.random.default_rng(3)
+    of_two = np.unique(votes.comparison[votes.annotator < 2])
+    second = np.where(
+        np.isin(votes.comparison, of_two) & (votes.annotator < 2), rng.choice([-1.0, 1.0], 2000)[votes.comparison], 0
+    )
+    extra = 4000 + np.repeat(np.arange(60), 2)
+    comparison = np.append(votes.comparison, extra)
+    annotator = np.append(votes.annotator, np.tile([0, 1], 60))
+    sign = np.append(votes.sign, rng.choice([-1.0, 1.0], 120))
+    delta = np.column_stack(
+        [np.append(votes.delta[:, 0], np.zeros(120)), np.append(second, np.repeat(rng.choice([-1.0, 1.0], 60), 2))]
+    )
+    exact = shrink_votes(comparison, sign, annotator, delta, 150)
+    monkeypatch.setattr("badpo.estimation.integrated.LARGEST_DENSE", 10)
+    close = shrink_votes(comparison, sign, annotator, delta, 150)
+    for one, other in zip(close, exact, strict=True):
+        np.testing.assert_allclose(one.shrunk, other.shrunk, atol=0.03)
+        np.testing.assert_allclose(one.post_sd, other.post_sd, rtol=0.05)
+
+
 def test_two_attributes_have_two_spreads():
     rng = np.random.default_rng(5)
     m, n = 30, 2500

@@ -26,6 +26,8 @@ from badpo.estimation.spread import DROP
 from badpo.theory.identifiability import annotator_components, informative_judgments
 
 LARGEST_DENSE = 600
+FEW = 40
+MOST_EXPLAINED = 0.9
 NEWTON_STEPS = 50
 NODES = 11
 NARROWEST, WIDEST = 0.01, 0.99
@@ -35,9 +37,9 @@ _NONE = np.zeros(0)
 
 @dataclass(frozen=True)
 class _Pool:
-    """The informative votes, and the leans they inform: annotator, attribute and size of component of each.
+    """The informative votes, and the leans they inform: annotator, attribute and group of each.
 
-    ``turned`` is the transposed design, ``squares`` has its entries squared.
+    A group is what one attribute compares with one another; ``companions`` is its size. ``turned`` is the transposed design, ``squares`` has its entries squared.
     """
 
     model: KnownWins
@@ -46,6 +48,7 @@ class _Pool:
     squares: sparse.csr_array
     annotator: NDArray[np.intp]
     attribute: NDArray[np.intp]
+    group: NDArray[np.intp]
     companions: NDArray[np.intp]
     won: NDArray[np.float64]
 
@@ -151,6 +154,7 @@ def _informative_pool(
         design.power(2),
         informed // q,
         of,
+        group.ravel(),
         size[group.ravel()],
         (sign[rows] > 0).astype(np.float64),
     )
@@ -182,9 +186,7 @@ def _given_spreads(pool: _Pool, spread: NDArray[np.float64], start: NDArray[np.f
         mode, value = mode + step, moved
         if np.abs(step).max(initial=0.0) < 1e-4 * spread.max():
             break
-    variance, log_determinant = _inverse(curvature)
-    # the votes do not fix a component's level; deviations leave it out
-    variance = variance - 1 / (precision * pool.companions)
+    variance, log_determinant = _deviation_variances(pool, curvature, precision)
     mean, sd, gained = _one_by_one(pool, mode, np.maximum(variance, 1e-12), precision, at)
     log_marginal = value + np.log(precision).sum() / 2 - log_determinant / 2 + gained
     return _Posterior(mode, mean, sd, float(log_marginal))
@@ -200,19 +202,37 @@ def _solved(curvature: sparse.csr_array, gradient: NDArray[np.float64]) -> NDArr
     return np.asarray(cg(curvature, gradient, rtol=1e-8, M=sparse.diags_array(1 / curvature.diagonal()))[0])
 
 
-def _inverse(curvature: sparse.csr_array) -> tuple[NDArray[np.float64], float]:
-    """Diagonal of the inverse and log-determinant; in large pools to second order in the off-diagonal.
+def _deviation_variances(
+    pool: _Pool, curvature: sparse.csr_array, precision: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], float]:
+    """Variance of every lean beside the level of its group, which the votes do not fix, and the log-determinant.
 
-    There two annotators share few comparisons, so that the off-diagonal is small against the diagonal.
+    In a large pool two annotators share few comparisons. There a lean is taken with its neighbours, and they as if
+    they had no others; groups of few are taken whole.
     """
+    level = 1 / (precision * pool.companions)
+    if curvature.shape[0] <= LARGEST_DENSE:
+        variance, log_determinant = _inverse(curvature.toarray())
+        return variance - level, log_determinant
     diagonal = curvature.diagonal()
-    if len(diagonal) <= LARGEST_DENSE:
-        lower, _ = cho_factor(curvature.toarray(), lower=True)
-        inverse = cho_solve((lower, True), np.eye(len(diagonal)))
-        return np.diag(inverse).copy(), 2 * float(np.log(np.diag(lower)).sum())
-    scaled = sparse.diags_array(1 / np.sqrt(diagonal)) @ curvature @ sparse.diags_array(1 / np.sqrt(diagonal))
-    squares = np.asarray((scaled**2).sum(axis=1)).ravel() - 1
-    return (1 + squares) / diagonal, float(np.log(diagonal).sum() - squares.sum() / 2)
+    scaling = sparse.diags_array(1 / np.sqrt(diagonal))
+    neighbours = np.asarray((scaling @ curvature @ scaling).power(2).sum(axis=1)).ravel() - 1
+    left = 1 - np.minimum(neighbours, MOST_EXPLAINED)
+    variance = 1 / (diagonal * left)
+    log_determinants = np.log(diagonal) + np.log(left) / 2
+    for group in np.unique(pool.group[pool.companions <= FEW]):
+        members = np.flatnonzero(pool.group == group)
+        block, log_determinant = _inverse(curvature[members][:, members].toarray())
+        variance[members] = block - level[members]
+        log_determinants[members] = log_determinant / len(members)
+    return variance, float(log_determinants.sum())
+
+
+def _inverse(positive: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
+    """Diagonal of the inverse of a positive definite matrix, and the matrix's log-determinant."""
+    lower, _ = cho_factor(positive, lower=True)
+    inverse = cho_solve((lower, True), np.eye(len(positive)))
+    return np.diag(inverse).copy(), 2 * float(np.log(np.diag(lower)).sum())
 
 
 def _one_by_one(
