@@ -8,14 +8,15 @@ import math
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+
+from badpo.data.whole_files import appearing
 
 SCHEMA = "badpo.audit/1"
 ANNOTATORS_FILE = "annotators.parquet"
@@ -77,12 +78,12 @@ class AuditResult:
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
         """Write the summary; the file appears whole or not at all."""
-        with _appearing(Path(path)) as temporary:
+        with appearing(path) as temporary:
             temporary.write_text(as_json(self.summary), encoding="utf-8")
 
     def to_html(self, path: str | os.PathLike[str]) -> None:
         """Write the page: one file that needs no network and no script."""
-        with _appearing(Path(path)) as temporary:
+        with appearing(path) as temporary:
             temporary.write_text(self._html(), encoding="utf-8")
 
     def write(self, folder: str | os.PathLike[str]) -> Path:
@@ -177,15 +178,3 @@ def plain(value: Any) -> Any:
     if value is None or isinstance(value, str):
         return value
     raise TypeError(f"{type(value).__name__} has no place in audit.json")
-
-
-@contextmanager
-def _appearing(path: Path) -> Iterator[Path]:
-    """A temporary file beside ``path`` that takes its place when the block ends without an error."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".writing-{os.getpid()}-{path.name}")
-    try:
-        yield temporary
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)

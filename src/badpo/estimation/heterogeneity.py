@@ -70,7 +70,8 @@ def recommend(
         return Recommendation("shared_mean", f"Annotators differ ({_evidence(shrunk, equal_leans_p)}).")
     if np.isnan(shrunk.tau):
         return Recommendation(
-            "pooled", "The votes cannot tell annotators apart: too few of them judged contested comparisons together."
+            "pooled",
+            "The votes cannot tell annotators apart: too few of them judged contested comparisons together.",
         )
     return Recommendation(
         "pooled",

@@ -39,7 +39,8 @@ _NONE = np.zeros(0)
 class _Pool:
     """The informative votes, and the leans they inform: annotator, attribute and group of each.
 
-    A group is what one attribute compares with one another; ``companions`` is its size. ``turned`` is the transposed design, ``squares`` has its entries squared.
+    A group is what one attribute compares with one another; ``companions`` is its size. ``turned`` is the transposed
+    design, ``squares`` has its entries squared.
     """
 
     model: KnownWins

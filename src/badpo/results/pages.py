@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
 
 import jinja2
+
+from badpo.data.whole_files import appearing
 
 
 def page_templates() -> jinja2.Environment:
@@ -33,18 +33,11 @@ def write_whole(html: str, page: Path) -> Path:
 
     Examples
     --------
+    >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     write_whole("<p>so</p>", Path(folder) / "page.html").read_text()
     '<p>so</p>'
     """
-    page.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=page.parent, prefix=f".{page.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(html)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, page)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    with appearing(page) as unfinished:
+        unfinished.write_text(html, encoding="utf-8")
     return page
