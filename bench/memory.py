@@ -23,38 +23,43 @@ MICRO_BATCH = 8
 DIVIDED_BY = 2
 SIDES = ("ours", "trl", "compact")
 CASES_MEASURED = ("signed", "multipref")
+# Batching, and the judgments of our micro-batch; TRL's has 8.
+SETTINGS = (("random", 8), ("grouped", 8), ("grouped", 16))
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 NOTES = (
-    "Peak resident memory of forward and backward of one micro-batch of 8 judgments above model, gradients and data; "
-    "lengths are half of the full-size ones. `peak_memory_ratio` is ours over TRL with its GPU head path.",
+    "Peak resident memory of forward and backward of one micro-batch (8 judgments of TRL's, `ours_takes` of ours) "
+    "above model, gradients and data; lengths are half of the full-size ones. `peak_memory_ratio` is ours over TRL with its "
+    "GPU head path.",
 )
 
 
 def main() -> None:
     parser_child = argparse.ArgumentParser(add_help=False)
-    parser_child.add_argument("--child", nargs=3, metavar=("SIDE", "CASE", "BATCHING"))
+    parser_child.add_argument("--child", nargs=4, metavar=("SIDE", "CASE", "BATCHING", "JUDGMENTS"))
     child, rest = parser_child.parse_known_args()
     timing.quiet()
     timing.pin_threads()
     if child.child is not None:
-        print(peak_megabytes(*child.child))
+        print(peak_megabytes(*child.child[:3], int(child.child[3])))
         return
     sys.argv[1:] = rest
     options = timing.arguments(__doc__.splitlines()[0], CASES_MEASURED)
     if not CLEAR.exists():
         raise SystemExit("bench.memory reads Linux's /proc; it cannot run on this system")
     cases = [case for case in CASES_MEASURED if options.case is None or case in options.case]
-    rows = [measured(case, batching) for case in cases for batching in ("random", "grouped")]
+    rows = [measured(case, *setting) for case in cases for setting in SETTINGS]
     timing.report("Peak activation memory", rows, options, NOTES)
 
 
-def measured(case: str, batching: str) -> dict[str, Any]:
-    megabytes = {side: in_child(side, case, batching) for side in SIDES}
+def measured(case: str, batching: str, ours_takes: int) -> dict[str, Any]:
+    judgments = {"ours": ours_takes, "trl": MICRO_BATCH, "compact": MICRO_BATCH}
+    megabytes = {side: in_child(side, case, batching, judgments[side]) for side in SIDES}
     return {
         "case": case,
         "batching": batching,
         "micro_batch": MICRO_BATCH,
+        "ours_takes": ours_takes,
         "ratio_vs_trl": None,
         "ratio_vs_trl_compact": None,
         "rel_grad_diff": None,
@@ -64,8 +69,8 @@ def measured(case: str, batching: str) -> dict[str, Any]:
     }
 
 
-def in_child(side: str, case: str, batching: str) -> float:
-    command = [sys.executable, "-m", "bench.memory", "--child", side, case, batching]
+def in_child(side: str, case: str, batching: str, n_judgments: int) -> float:
+    command = [sys.executable, "-m", "bench.memory", "--child", side, case, batching, str(n_judgments)]
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "OMP_NUM_THREADS": str(timing.THREADS)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode:
@@ -73,16 +78,16 @@ def in_child(side: str, case: str, batching: str) -> float:
     return float(done.stdout.split()[-1])
 
 
-def peak_megabytes(side: str, case: str, batching: str) -> float:
+def peak_megabytes(side: str, case: str, batching: str, n_judgments: int) -> float:
     """What a forward and backward of one micro-batch needs above what is there before."""
     from bench.peers import TRL, Ours, gpu_head
 
     workload = CASES[case](SIZE.vocabulary, divided_by=DIVIDED_BY)
-    part = judgments_of_steps(workload, batching, MICRO_BATCH, 1)
+    part = judgments_of_steps(workload, batching, n_judgments, 1)
     models = build_model(SIZE, moved=MOVED), build_model(SIZE)
     with tempfile.TemporaryDirectory() as folder:
         tokenizer = tokenizer_of(workload, SIZE.vocabulary)
-        ours = Ours(part, tokenizer, models, batching, MICRO_BATCH, 1, Path(folder))
+        ours = Ours(part, tokenizer, models, batching, n_judgments, 1, Path(folder))
         measured_side = ours if side == "ours" else TRL(ours, models, Path(folder))
         if side != "compact":
             return _peak_of_backward(measured_side)

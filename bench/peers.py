@@ -189,21 +189,32 @@ class Ours(Steps):
 class TRL(Steps):
     """TRL's `DPOTrainer` on the judgments of an `Ours`, in the order of its steps; reference computed before.
 
+    Its micro-batches have as many judgments as ours unless ``micro_batch`` says how many.
+
     Raises
     ------
     AssertionError
         A judgment has other token ids than in our trainer.
     """
 
-    def __init__(self, ours: Ours, models: Sequence, folder: Path, peft_config=None, **settings: Any):
+    def __init__(
+        self,
+        ours: Ours,
+        models: Sequence,
+        folder: Path,
+        peft_config=None,
+        micro_batch: int | None = None,
+        **settings: Any,
+    ):
         from datasets import Dataset
         from trl import DPOConfig, DPOTrainer
 
         policy, reference = models
         args = ours.trainer.args
         order = np.concatenate(ours.steps)
-        self._micro_batch = args.per_device_train_batch_size
-        self._n_micro = args.gradient_accumulation_steps
+        batch_size = args.per_device_train_batch_size * args.gradient_accumulation_steps
+        self._micro_batch = micro_batch or args.per_device_train_batch_size
+        self._n_micro = batch_size // self._micro_batch
         self.trainer = DPOTrainer(
             copy.deepcopy(policy),
             ref_model=copy.deepcopy(reference),
