@@ -89,7 +89,12 @@ def test_a_response_that_is_not_there_and_one_that_says_nothing(tmp_path, votes,
     refused(train(tmp_path, votes), DATA, tmp_path, "E134", 'column "response_b", row 3')
     votes = tiny.votes(40, 6)
     votes.loc[votes["comparison_id"] == "c1", "response_b"] = " "
-    told(train(tmp_path, votes), "W134", "empty response: 3 of 120 rows", 'column "response_b", rows 4')
+    told(
+        train(tmp_path, votes),
+        "W134",
+        "empty response (response_b): 3 of 120 rows",
+        'column "response_b", rows 4',
+    )
 
 
 @pytest.mark.parametrize(

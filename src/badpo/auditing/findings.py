@@ -93,8 +93,13 @@ def _of_attribute(j: int, where: str, people: People) -> Iterable[Problem]:
         yield Problem("W404", what, where, remedy, "warning", n)
     separated = int(np.char.startswith(leans.status[:, j].astype(str), "separated").sum())
     if separated:
-        what = f"every informative vote of {counted(separated, 'annotator')} went one way"
-        remedy = "their estimate is infinite and shown with a one-sided bound; read the shrunken value"
+        what = (
+            f"the votes give {counted(separated, 'annotator')} no bounded estimate: all that compare them with some "
+            "others went one way"
+        )
+        remedy = (
+            "their estimate is infinite, with a one-sided bound where there is one; read the shrunken value"
+        )
         yield Problem("W405", what, where, remedy, "warning", separated)
     yield from _components(j, where, people)
     told = int(design.informative[:, j].sum())

@@ -144,7 +144,9 @@ def _annotators_of(
     one_way = separated_annotators(annotator, judgments.votes["sign"], delta, len(names)).ravel() != 0
     if one_way.any():
         once = int((one_way & (n_cross == 1)).sum())
-        what = f"{counted(int(one_way.sum()), 'annotator')} always sided one way ({once:,} of them have one such vote)"
+        what = f"{counted(int(one_way.sum()), 'annotator')} always sided one way"
+        if once:
+            what += f" ({once:,} of them have one such vote)"
         remedy = "a free estimate is unbounded; use shared_mean, and read the shrunken value"
         yield Problem(
             "W124", what, f"{where}: {_listed(names[one_way])}", remedy, "warning", int(one_way.sum())

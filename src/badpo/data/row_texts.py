@@ -182,7 +182,7 @@ def _report_blank(texts, usable, rows, first, second, implicit) -> None:
     for name, side in ((first, texts.first), (second, texts.second)):
         empty = (side >= 0) & blank[side]
         remedy = "check the export; kept, since saying nothing can be an answer"
-        rows.add("W134", "warning", "empty response", name, empty, remedy)
+        rows.add("W134", "warning", f"empty response ({name})", name, empty, remedy)
     # a row that is reported already does not also stand for other texts than its comparison
     texts.prompt[no_prompt] = -1
 

@@ -15,7 +15,7 @@ from badpo.results.figure_parts import FIRST_CLASS_STYLE, Figure, Table
 from badpo.results.labels import decimal, shown
 from badpo.results.lean_charts import Cloud, Curve, LeanRow, caterpillar, histogram, point_cloud
 
-MOST_ROWS = 120
+MOST_ROWS, FEWEST_DRAWN = 60, 2
 _KINDS = (("fewer informative votes than asked for", 0), ("flagged", 1), ("estimated", 2))
 _FUNNEL_LIMITS = (("95 %", 1.959964, 2), ("99.8 %", 3.090232, 3))
 _SMALLEST_REACH, _LARGEST_REACH, _LARGEST_SE = 1.0, 4.0, 2.0
@@ -23,7 +23,8 @@ _SMALLEST_REACH, _LARGEST_REACH, _LARGEST_SE = 1.0, 4.0, 2.0
 
 def spread_figure(summary: Mapping[str, Any], annotators: pd.DataFrame) -> Figure | None:
     """The distribution of the shrunken estimates, and the classes' offsets from the pool; None without annotators."""
-    labels, panels, rows, hidden = audit_labels(summary), [], [], 0
+    labels, panels, rows = audit_labels(summary), [], []
+    hidden: set[str] = set()
     for name, people in _by_attribute(summary, annotators):
         shrunken = people["shrunk"].to_numpy(dtype=float)
         shrunken, label = shrunken[np.isfinite(shrunken)], labels[name]
@@ -34,13 +35,16 @@ def spread_figure(summary: Mapping[str, Any], annotators: pd.DataFrame) -> Figur
                 (f"{label}, shrunken: 5, 25, 50, 75, 95 % of annotators lie below", *_texts(quantiles))
             )
         classes = shown_classes(summary["pool"][name])
-        hidden += len(summary["pool"][name]["classes"]) - len(classes)
         if classes:
             panels.append((f"{label}: classes", _class_chart(label, classes)))
-            rows += [
-                (f"{label}, class {shown(c['class'], 24)} (n = {c['n']:,})", *_class_texts(c))
-                for c in classes
-            ]
+        rows += [
+            (f"{label}, class {shown(c['class'], 24)} (n = {c['n']:,})", *_class_texts(c)) for c in classes
+        ]
+        small = [c["class"] for c in summary["pool"][name]["classes"] if c not in classes]
+        rows += [
+            (f"{label}, class {shown(entry, 24)}", f"fewer than {FEWEST_IN_CLASS} people") for entry in small
+        ]
+        hidden.update(small)
     if not panels:
         return None
     caption = (
@@ -49,43 +53,46 @@ def spread_figure(summary: Mapping[str, Any], annotators: pd.DataFrame) -> Figur
         "95 % interval, from the conditional likelihood."
     )
     if hidden:
-        caption += f" Classes with fewer than {FEWEST_IN_CLASS} people are not shown ({hidden:,} left out)."
+        caption += (
+            f" Classes with fewer than {FEWEST_IN_CLASS} people are not shown ({len(hidden):,} left out)."
+        )
     header = ("Attribute", "", "", "", "", "")
     return Figure("Spread and classes", tuple(panels), Markup(""), caption, Table(header, _padded(rows, 6)))
 
 
 def caterpillar_figure(summary: Mapping[str, Any], annotators: pd.DataFrame) -> Figure | None:
     """Each annotator's own and shrunken estimate, most informative votes first; None where nobody has any."""
+    if not (annotators["n_informative"] > 0).any():
+        return None
     labels, panels, rows, left_out = audit_labels(summary), [], [], []
     for name, people in _by_attribute(summary, annotators):
-        told = people[people["n_informative"] > 0]
-        told = told.sort_values(["n_informative", "annotator"], ascending=[False, True], kind="stable")
+        told = _told(people, summary["pool"][name])
         drawn, label = told.head(MOST_ROWS), labels[name]
-        left_out.append(
-            f"{label}: {len(told) - len(drawn):,} more, {len(people) - len(told):,} without information"
-        )
         if drawn.empty:
+            panels.append((label, Markup("<p>{}</p>").format(_nobody(label, summary["pool"][name]))))
             continue
+        left_out.append(f"{label}: {_not_drawn(len(told) - len(drawn), len(people) - len(told))}")
         leans = [_lean_row(person, _kind(person, summary)) for person in drawn.to_dict("records")]
         chart = caterpillar(
             leans,
             f"leans of {len(leans):,} annotators on {label} with intervals",
             "deviation, log-odds",
-            _reach(people),
+            _reach(drawn),
             _middle(summary["pool"][name]),
         )
         panels.append((label, chart))
         rows += [_person_cells(label, lean) for lean in leans]
-    if not panels:
-        return None
     caption = (
         "Thin line with a stroke: the annotator\u2019s own estimate and its 95 % interval. Thick line with a mark: the "
         "shrunken one. An arrow: the interval goes on beyond the axis. The order is the number of informative votes, "
         "which says nothing about the lean; names of annotators are pseudonyms. Not drawn: "
         f"{'; '.join(left_out)}. Everyone is in {shown(summary['annotators_file'])}."
     )
+    if not left_out:
+        caption = f"What is known of everyone is in {shown(summary['annotators_file'])}."
     header = ("Attribute, annotator", "Informative votes", "Own estimate", "95 %", "Shrunken", "95 %")
-    return Figure("Single annotators", tuple(panels), legend(_KINDS), caption, Table(header, tuple(rows)))
+    marks = legend(_KINDS) if left_out else Markup("")
+    return Figure("Single annotators", tuple(panels), marks, caption, Table(header, tuple(rows)))
 
 
 def funnel_figure(summary: Mapping[str, Any], annotators: pd.DataFrame) -> Figure | None:
@@ -190,6 +197,31 @@ def _kind(person: Mapping[str, Any], summary: Mapping[str, Any]) -> int:
 def least_informative(summary: Mapping[str, Any]) -> int:
     """Informative votes below which an annotator's estimate counts as insufficient."""
     return summary.get("settings", {}).get("min_informative", 10)
+
+
+def _told(people: pd.DataFrame, pool: Mapping[str, Any]) -> pd.DataFrame:
+    """Whom a row says something about, most informative votes first.
+
+    Without a usable spread nobody's estimate is shrunk, and only those with enough votes of their own have one.
+    """
+    told = people["n_informative"] >= FEWEST_DRAWN
+    if not has_usable_spread(pool):
+        told &= people["status"] == "ok"
+    return people[told].sort_values(["n_informative", "annotator"], ascending=[False, True], kind="stable")
+
+
+def _nobody(label: str, pool: Mapping[str, Any]) -> str:
+    reasons = (
+        ("too few informative votes", pool["n_insufficient"]),
+        ("an estimate without bound", pool["n_separated"]),
+        ("no informative vote", pool["n_no_information"]),
+    )
+    counts = "; ".join(f"{reason}: {n:,}" for reason, n in reasons if n)
+    return f"The votes estimate no single annotator on {label} ({counts}); read the pool and the classes instead."
+
+
+def _not_drawn(n_more: int, n_rest: int) -> str:
+    return f"{n_more:,} with fewer votes than those, {n_rest:,} with hardly any"
 
 
 def _reach(people: pd.DataFrame) -> tuple[float, float]:

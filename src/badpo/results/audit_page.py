@@ -16,8 +16,16 @@ from badpo.results.audit_figures import (
     shown_classes,
     spread_figure,
 )
+from badpo.results.audit_tables import (
+    attribute_table,
+    known_table,
+    p_value,
+    scan_table,
+    spread_table,
+    sweep_table,
+    votes_needed_table,
+)
 from badpo.results.audit_verdicts import audit_labels, audit_verdicts, interval_text, limits
-from badpo.results.figure_parts import Table
 from badpo.results.labels import attribute_definition, decimal, percent, shown
 from badpo.results.pages import page_templates, write_whole
 
@@ -122,114 +130,6 @@ def few_votes(summary: Mapping[str, Any], annotators: pd.DataFrame) -> Caution |
     return Caution("Read the pool, not the people", text)
 
 
-def attribute_table(summary: Mapping[str, Any]) -> Table:
-    """The pool's lean on every attribute, by every way of reading it."""
-    header = (
-        "Attribute", "Sides differ", "Carrier wins", "Log-odds", "95 %, clustered", "95 %, naive", "Odds",
-        "Beside the others", "Quality-adjusted", "Arena-style",
-    )  # fmt: skip
-    labels = audit_labels(summary)
-    return Table(header, tuple(_attribute_row(row, labels[row["name"]]) for row in summary["attributes"]))
-
-
-def sweep_table(summary: Mapping[str, Any]) -> Table | None:
-    """The lean at other thresholds, where an attribute has one."""
-    labels = audit_labels(summary)
-    rows = [
-        (
-            f"{labels[row['name']]}, {shown(step['parameter'], 20)} {decimal(step['value'])}",
-            percent(step["cross_share"]),
-            decimal(step["log_odds"]),
-            interval_text(step["ci_low"], step["ci_high"]),
-        )
-        for row in summary["attributes"]
-        for step in row["sweep"]
-    ]
-    return Table(("Threshold", "Sides differ", "Log-odds", "95 %"), tuple(rows)) if rows else None
-
-
-def spread_table(summary: Mapping[str, Any]) -> Table | None:
-    """How far annotators differ on every attribute, and what that says for training; None without annotators."""
-    if not summary["data"]["has_annotators"]:
-        return None
-    labels = audit_labels(summary)
-    rows = [
-        (
-            labels[name],
-            decimal(pool["tau"]),
-            interval_text(*(pool["tau_ci"] or (None, None))),
-            decimal(pool["reliability"]),
-            _p_value(pool["equal_leans_p"]),
-            _p_value(pool["class_test_p"]),
-            shown(pool["recommendation"], 20),
-        )
-        for name, pool in summary["pool"].items()
-    ]
-    header = ("Attribute", "Tau", "95 %", "Reliability", "One lean for all", "Classes alike", "Bias term")
-    return Table(header, tuple(rows))
-
-
-def known_table(summary: Mapping[str, Any]) -> Table | None:
-    """Who can be compared with whom: components of the theorem's graph and of the informative one."""
-    if not summary["data"]["has_annotators"]:
-        return None
-    graphs, labels = summary["checks"]["components"], audit_labels(summary)
-    rows = [
-        (
-            labels[name],
-            _component_text(graphs["theorem"][name]),
-            _component_text(graphs["informative"][name]),
-            percent(pool["informative_share"]),
-            f"{pool['n_estimated']:,}",
-            f"{pool['n_insufficient']:,}",
-            f"{pool['n_separated']:,}",
-            f"{pool['n_no_information']:,}",
-        )
-        for name, pool in summary["pool"].items()
-    ]
-    header = (
-        "Attribute", "Groups, theorem", "Groups, informative votes", "Informative share", "Estimated", "Too few votes",
-        "All votes one way", "No information",
-    )  # fmt: skip
-    return Table(header, tuple(rows))
-
-
-def scan_table(summary: Mapping[str, Any]) -> Table:
-    """What else the pool prefers, among features that nobody declared."""
-    rows = [
-        (
-            shown(row["feature"].replace("_", " "), 24),
-            percent(row["cross_share"]),
-            percent(row["carrier_wins"]),
-            decimal(row["log_odds"]),
-            interval_text(row["ci_low"], row["ci_high"]),
-            decimal((row["beyond_declared"] or {}).get("log_odds")),
-            decimal(row["q_value"], 3),
-            shown(row["advice"], 20),
-        )
-        for row in summary["scan"]
-    ]
-    header = (
-        "Feature", "Sides differ", "Carrier wins", "Log-odds", "95 %, simultaneous", "Beside the declared", "q",
-        "Advice",
-    )  # fmt: skip
-    return Table(header, tuple(rows))
-
-
-def votes_needed_table(summary: Mapping[str, Any]) -> Table:
-    """Informative votes that the median annotator needs for an interval of a given width."""
-    labels = audit_labels(summary)
-    rows = [
-        (
-            f"{labels.get(row['attribute'], shown(row['attribute'], 24))}, \u00b1{decimal(row['half_width'])}",
-            decimal(row["informative_votes"], 0),
-            decimal(row["judgments"], 0),
-        )
-        for row in summary["next"]["votes_needed"]
-    ]
-    return Table(("Attribute, interval", "Informative votes", "Judgments"), tuple(rows))
-
-
 def health(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What the data are made of, as names and values."""
     data = summary["data"]
@@ -248,7 +148,7 @@ def health(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
     assignment = summary["checks"]["assignment"]
     if assignment:
-        facts.append(("Given out at random", f"{_p_value(assignment['p_value'])} of the test that it was"))
+        facts.append(("Given out at random", f"{p_value(assignment['p_value'])} of the test that it was"))
     return facts
 
 
@@ -299,32 +199,8 @@ def _facts(summary: Mapping[str, Any]) -> str:
     return " \u00b7 ".join([*parts, f"attributes: {', '.join(audit_labels(summary).values())}"])
 
 
-def _attribute_row(row: Mapping[str, Any], label: str) -> tuple[str, ...]:
-    adjusted = row["quality_adjusted"]
-    how = f"; {shown(adjusted['how'], 40)}" if adjusted else ""
-    return (
-        label,
-        f"{row['n_cross']:,} ({percent(row['cross_share'])})",
-        percent(row["carrier_wins"]),
-        decimal(row["log_odds"]),
-        interval_text(row["ci_low"], row["ci_high"])
-        + (" (few prompts)" if row["interval"] == "small-cluster" else ""),
-        interval_text(row["naive_ci_low"], row["naive_ci_high"]),
-        decimal(row["odds"]),
-        _estimate_text(row["joint"], "log_odds"),
-        _estimate_text(adjusted, "log_odds") + how,
-        _estimate_text(row["arena"], "coefficient"),
-    )
-
-
-def _estimate_text(found: Mapping[str, Any] | None, key: str) -> str:
-    if not found or found[key] is None:
-        return decimal(None)
-    return f"{decimal(found[key])} ({interval_text(found['ci_low'], found['ci_high'])})"
-
-
 def _together(summary: Mapping[str, Any]) -> list[str]:
-    """How attributes go together, and what a quality-adjusted estimate takes for granted."""
+    """How attributes go together, and what a quality-adjusted estimate takes for granted or lacks."""
     labels, found = audit_labels(summary), []
     for row in summary["attributes"]:
         shares = [f"{labels.get(o, shown(o, 24))} {percent(s)}" for o, s in row["co_occurrence"].items()]
@@ -336,15 +212,12 @@ def _together(summary: Mapping[str, Any]) -> list[str]:
             found.append(
                 f"Quality-adjusted {labels[row['name']]}: {shown(row['quality_adjusted']['assumes'], 200)}."
             )
+    if not any(row["quality_adjusted"] for row in summary["attributes"]):
+        found.append(
+            "There is no quality-adjusted estimate: the table has neither scores of the responses nor pairs in which "
+            "they were swapped."
+        )
     return found
-
-
-def _component_text(graph: Mapping[str, Any]) -> str:
-    if not graph["n"]:
-        return "none"
-    sizes = " + ".join(f"{size:,}" for size in graph["sizes"])
-    more = " + \u2026" if graph["n"] > len(graph["sizes"]) else ""
-    return f"{graph['n']:,} ({sizes}{more}); outside: {graph['outside']:,}"
 
 
 def _not_known(summary: Mapping[str, Any]) -> list[str]:
@@ -428,9 +301,3 @@ def _position_text(position: Mapping[str, Any] | None) -> str:
         return "not known: the table does not say which response was shown first"
     ends = interval_text(position["ci_low"], position["ci_high"])
     return f"{percent(position['first_wins'])} of {position['n_known']:,} judgments (95 % interval {ends})"
-
-
-def _p_value(value: float | None) -> str:
-    if value is None:
-        return decimal(None)
-    return "p < 0.001" if value < 0.001 else f"p = {decimal(value, 3)}"

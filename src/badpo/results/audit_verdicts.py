@@ -180,8 +180,8 @@ def _verdict(summary: Mapping[str, Any], row: Mapping[str, Any], label: str) -> 
 def _finding(row: Mapping[str, Any], label: str) -> str:
     among = f"of the {row['n_cross']:,} judgments whose sides differ ({percent(row['cross_share'])} of all)"
     if row["log_odds"] is None:
-        side = "carries it" if row["carrier_wins"] else "does not"
-        return f"On {label} every vote went one way: the side that {side} won all {among}."
+        won = "all" if row["carrier_wins"] else "none"
+        return f"On {label} every vote went one way: the side that has more of it won {won} {among}."
     wins = f"the side that has more of it won {percent(row['carrier_wins'])} {among}, {_odds(row['odds'])}"
     if not is_sure(row):
         return f"No lean of the pool on {label} is sure: {wins}."

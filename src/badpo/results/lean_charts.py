@@ -31,7 +31,7 @@ from badpo.results.labels import decimal
 
 _LANE = 14
 _VOTES = 40
-_LETTER = 6.0
+_LETTER = 6.5
 _CLOUD_HEIGHT, _HISTOGRAM_HEIGHT = 300, 190
 # Drawn from the place of a point, relative to it, and short: there may be thousands. One shape per style.
 _POINT_SHAPES = ("m-2.6 0l2.6-2.6 2.6 2.6-2.6 2.6z", "m-2.5-2.5h5v5h-5z", "h0")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import jinja2
@@ -24,8 +25,13 @@ def page_templates() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["kept_together"] = lambda text: text.replace(" %", "\u00a0%")
+    environment.filters["kept_together"] = _kept_together
     return environment
+
+
+def _kept_together(text: str) -> str:
+    """A number and its sign, and a p value, are not torn apart at the end of a line."""
+    return re.sub(r"\bp ([<=]) (?=\d)", "p\u00a0\\1\u00a0", text.replace(" %", "\u00a0%"))
 
 
 def write_whole(html: str, page: Path) -> Path:
