@@ -351,3 +351,14 @@ def test_no_folder_of_this_computer_is_in_the_summary(tmp_path):
     path.parent.mkdir()
     votes(60, 4)[0].to_csv(path, index=False)
     assert str(tmp_path) not in json.dumps(audit(path, [Length()]).summary)
+
+
+def test_anchors_out_of_reach_of_a_part_of_the_pool():
+    first, second = votes(120, 6)[0], votes(120, 6, seed=1)[0]
+    for name in ("annotator", "comparison_id", "prompt_id"):
+        second[name] = "other " + second[name]
+    result = audit(pd.concat([first, second]), [Length()], anchors=["w0"])
+    entry = result.pool["length"]
+    assert entry["level"] is None
+    assert "do not compare everyone with the annotators declared to lean nowhere" in entry["absolute_why"]
+    assert "W408" in codes(result)

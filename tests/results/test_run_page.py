@@ -15,7 +15,7 @@ from badpo.results.run_files import read_suite
 from badpo.results.run_page import report_html, settings, summary_table, write_report
 from tests.results.suites import write_suite
 
-VOID = {"meta", "br", "path", "line", "polyline"}
+VOID = {"meta", "br"}
 HOSTILE = '"><script>alert(1)</script><img src=x onerror=y>'
 
 
@@ -33,7 +33,7 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag, attrs):
         self.tags.append((tag, dict(attrs)))
-        if tag not in VOID or tag == "path":
+        if tag not in VOID:
             self._open.append(tag)
 
     def handle_startendtag(self, tag, attrs):

@@ -19,6 +19,10 @@ NOT_IDENTIFIED = (
     "not known: if everyone leaned more toward it, and the responses without it were better by as much, the votes "
     "would be the same; naming annotators who are known to lean nowhere (anchors) would tell"
 )
+OUT_OF_REACH = (
+    "not known: the votes do not compare everyone with the annotators declared to lean nowhere (anchors); "
+    "requests.parquet lists comparisons that would"
+)
 ANCHORED = "known because {n} are declared to lean nowhere (anchors); it stands and falls with that"
 VARIES = (
     "known because votes on one comparison differ in this attribute, so that no quality of the responses can stand in "
@@ -82,7 +86,9 @@ def lean_summary(
 
 def _why(j: int, leans: Leans, n_anchors: int) -> str:
     if not leans.absolute[j]:
-        return NOT_IDENTIFIED if (leans.component[:, j] >= 0).any() else NO_INFORMATION
+        if not (leans.component[:, j] >= 0).any():
+            return NO_INFORMATION
+        return OUT_OF_REACH if n_anchors else NOT_IDENTIFIED
     anchored = (leans.status[:, j] == "anchored").any()
     return (
         ANCHORED.format(n=f"{n_anchors:,} annotators" if n_anchors != 1 else "1 annotator")

@@ -1,0 +1,141 @@
+"""A headless Chromium driven over a pipe, for tests of pages: what it loads, complains of and lays out."""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+_SECONDS = 60
+_FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-background-networking",
+    "--hide-scrollbars",
+    "--remote-debugging-pipe",
+)
+
+
+def browser_program() -> str:
+    """The browser of this machine; skips the test where there is none."""
+    found = [path for name in NAMES if (path := shutil.which(name))]
+    if not found:
+        pytest.skip("needs a Chromium browser")
+    return found[0]
+
+
+class Browser:
+    """One window of a headless browser. Everything it reports is kept in ``events``.
+
+    Commands are those of the DevTools protocol; they travel as JSON with a NUL behind each, over two pipes that the
+    browser has as its descriptors 3 and 4.
+    """
+
+    def __init__(self, program: str):
+        self._profile = tempfile.TemporaryDirectory(prefix="browser-", ignore_cleanup_errors=True)
+        browser_in, self._write = os.pipe()
+        self._read, browser_out = os.pipe()
+        command = [program, *_FLAGS, f"--user-data-dir={self._profile.name}", "about:blank"]
+
+        def move_pipes() -> None:
+            # first out of the way: one of the two may stand where the other has to go
+            for descriptor, target in [
+                (fcntl.fcntl(d, fcntl.F_DUPFD, 10), t) for d, t in ((browser_in, 3), (browser_out, 4))
+            ]:
+                os.dup2(descriptor, target)
+
+        self._running = subprocess.Popen(
+            command,
+            close_fds=False,
+            preexec_fn=move_pipes,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        os.close(browser_in)
+        os.close(browser_out)
+        # a browser that hangs ends, and with it the wait for its answer
+        self._limit = threading.Timer(_SECONDS, self._running.kill)
+        self._limit.start()
+        self._unread, self._sent, self._session = b"", 0, None
+        self.events: list[dict[str, Any]] = []
+        targets = self.call("Target.getTargets")["targetInfos"]
+        page = next(target["targetId"] for target in targets if target["type"] == "page")
+        self._session = self.call("Target.attachToTarget", targetId=page, flatten=True)["sessionId"]
+        for domain in ("Page", "Network", "Log", "Runtime"):
+            self.call(f"{domain}.enable")
+
+    def __enter__(self) -> Browser:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._limit.cancel()
+        self._running.terminate()
+        self._running.wait(timeout=_SECONDS)
+        os.close(self._write)
+        os.close(self._read)
+        self._profile.cleanup()
+
+    def call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """Send a command and return its result; what the browser reports meanwhile is kept."""
+        self._sent += 1
+        message: dict[str, Any] = {"id": self._sent, "method": method, "params": parameters}
+        if self._session is not None:
+            message["sessionId"] = self._session
+        os.write(self._write, json.dumps(message).encode() + b"\0")
+        while True:
+            answer = self._next()
+            if answer.get("id") == self._sent:
+                assert "error" not in answer, f"{method}: {answer['error']['message']}"
+                return answer["result"]
+
+    def open(self, page: Path, width: int, scheme: str = "light") -> None:
+        """Show a file in a window of this width, in a system that is light or dark, and wait until it is loaded."""
+        self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=900,
+            deviceScaleFactor=1,
+            mobile=width < 600,
+        )
+        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self.events.clear()
+        self.call("Page.navigate", url=page.resolve().as_uri())
+        while not self.reported("Page.loadEventFired"):
+            self._next()
+
+    def value(self, expression: str) -> Any:
+        """What a JavaScript expression is on the page."""
+        return self.call("Runtime.evaluate", expression=expression, returnByValue=True)["result"]["value"]
+
+    def reported(self, method: str) -> list[dict[str, Any]]:
+        """What the browser reported under this name since the page was opened."""
+        return [event["params"] for event in self.events if event["method"] == method]
+
+    def picture(self, x: float, y: float, width: float, height: float) -> bytes:
+        """A part of the page as PNG."""
+        clip = {"x": x, "y": y, "width": width, "height": height, "scale": 1}
+        shot = self.call("Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True)
+        return base64.b64decode(shot["data"])
+
+    def _next(self) -> dict[str, Any]:
+        while b"\0" not in self._unread:
+            read = os.read(self._read, 1 << 16)
+            assert read, "the browser ended"
+            self._unread += read
+        line, self._unread = self._unread.split(b"\0", 1)
+        message = json.loads(line)
+        if "method" in message:
+            self.events.append(message)
+        return message

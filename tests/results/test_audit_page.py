@@ -1,0 +1,276 @@
+"""The audit's page stands alone and shows hostile texts inert, small classes not at all, and stays small."""
+
+from __future__ import annotations
+
+import copy
+import csv
+import re
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from badpo.attributes import Column, Length, Markdown
+from badpo.auditing.audit import audit
+from badpo.auditing.result import AuditResult
+from badpo.data.judgments import Judgments
+from badpo.results.audit_figures import FEWEST_DRAWN, MOST_ROWS, caterpillar_figure, spread_figure
+from badpo.results.audit_page import audit_html
+from badpo.results.audit_tables import attribute_table, scan_table
+from tests.auditing.planted import votes
+from tests.results.test_run_page import Page
+
+HOSTILE = {
+    "script": '"><script>alert(1)</script><img src=x onerror=alert(1)>',
+    "formula": "=cmd|' /C calc'!A0",
+    "turned": "abc\u202edef\u2066",
+    "nul": "a\0b\x1b[31m",
+    "megabyte": "x" * 1_000_000,
+}
+DRAWN = {"main", "section", "table", "svg", "figure"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_key():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BADPO_PSEUDONYM_KEY", "the key of the tests of the audit's page")
+        yield
+
+
+@pytest.fixture(scope="module")
+def result() -> AuditResult:
+    return audit(votes(300, 12)[0], [Length()], source="votes.csv")
+
+
+@pytest.fixture(scope="module")
+def html(result) -> str:
+    return audit_html(result.summary, result.annotators)
+
+
+def pool_of(n_annotators: int, n_comparisons: int, seed: int = 0) -> AuditResult:
+    """An audit of many people, four on each comparison, read from arrays to be quick."""
+    random = np.random.default_rng(seed)
+    people = np.concatenate([random.choice(n_annotators, 4, replace=False) for _ in range(n_comparisons)])
+    lean = 0.5 * random.standard_normal(n_annotators)
+    comparison = np.repeat(np.arange(n_comparisons), 4)
+    value = random.choice([0, 1], (n_comparisons, 2))
+    logit = (
+        random.standard_normal(n_comparisons)[comparison]
+        + lean[people] * np.diff(value, axis=1)[comparison, 0]
+    )
+    table = pd.DataFrame(
+        {
+            "comparison_id": [f"c{c}" for c in comparison],
+            "prompt": [f"question {c // 4}" for c in comparison],
+            "response_a": [f"first {c}" for c in comparison],
+            "response_b": [f"second {c}" for c in comparison],
+            "trait_a": value[comparison, 0],
+            "trait_b": value[comparison, 1],
+            "winner": np.where(random.random(len(logit)) < 1 / (1 + np.exp(-logit)), "b", "a"),
+            "annotator": [f"w{k}" for k in people],
+            "annotator_class": np.where(people % 2, "staff", "crowd"),
+        }
+    )
+    return audit(Judgments.read(table, attributes=[Column("trait", "trait_a", "trait_b")]))
+
+
+# -- standing alone ------------------------------------------------------------------------------------------
+
+
+def test_it_needs_no_network_and_no_script(html):
+    page = Page(html)
+    policies = [
+        a["content"] for t, a in page.tags if t == "meta" and a.get("http-equiv") == "Content-Security-Policy"
+    ]
+    assert policies == ["default-src 'none'; style-src 'unsafe-inline'; img-src data:"]
+    assert not any(page.count(tag) for tag in ("script", "link", "img", "iframe", "a", "form"))
+    assert not [name for _, attributes in page.tags for name in attributes if name.startswith("on")]
+    assert set(re.findall(r"https?://[^\s\"'<)]+", html)) == {"http://www.w3.org/2000/svg"}
+    assert "url(" not in html and "@import" not in html
+
+
+def test_it_follows_light_and_dark_narrow_windows_and_paper(html):
+    assert "@media (prefers-color-scheme: dark)" in html
+    assert "@media print" in html
+    assert 'name="viewport" content="width=device-width, initial-scale=1"' in html
+    # what is wider than the window scrolls in a box of its own
+    assert html.count("<table") == html.count('<div class="scroll"')
+
+
+def test_it_says_what_it_is_and_what_it_cannot_say(html):
+    text = Page(html).text
+    assert "This page holds estimates about people: treat it as personal data." in text
+    assert "What these numbers cannot say" in text
+    assert "not known: if everyone leaned more toward it" in text
+    for word in ("bad annotator", "biased annotator", "unbiased model"):
+        assert word not in text.lower()
+    assert "nan" not in re.sub(r"<style>.*?</style>", "", html, flags=re.S).lower().split()
+
+
+# -- hostile texts -------------------------------------------------------------------------------------------
+
+
+def hostile_table(text: str) -> pd.DataFrame:
+    """The text as an id, a class, a comparison's id and a part of the texts."""
+    table = votes(120, 12)[0]
+    rows = table.index[table["annotator"] == "w1"]
+    table.loc[rows, ["annotator", "annotator_class"]] = text
+    table["comparison_id"] = table["comparison_id"].where(
+        table["comparison_id"] != "c1", f"{text} of a comparison"
+    )
+    table["response_a"] += f" {text[:100]}"
+    return table
+
+
+def is_inert(html: str) -> bool:
+    page = Page(html)
+    return (
+        not any(page.count(tag) for tag in ("script", "img"))
+        and not [name for _, attributes in page.tags for name in attributes if name.startswith("on")]
+        and not re.search(r"[\x00-\x08\x0b-\x1f\u202a-\u202e\u2066-\u2069]", html)
+        and {tag for tag, _ in page.tags} >= DRAWN
+    )
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_hostile_ids_classes_comparisons_and_file_names_do_nothing(text, tmp_path):
+    result = audit(hostile_table(text), [Length()], source=f"{text}.csv")
+    page = result.write(tmp_path).read_text(encoding="utf-8")
+    assert is_inert(page)
+    assert len(page) < 500_000
+    with open(tmp_path / "annotators.csv", newline="", encoding="utf-8") as file:
+        rows = list(csv.reader(file))
+    assert len(rows) == 1 + len(result.annotators)
+    assert {len(row) for row in rows} == {len(rows[0])}
+    cells = [cell for row in rows for cell in row]
+    assert not any(cell.startswith(("=", "+", "@")) for cell in cells)
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\u202a-\u202e\u2066-\u2069]", "".join(cells))
+    assert max(map(len, cells)) < 40_000
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_hostile_text_anywhere_in_the_summary_does_nothing(result, text):
+    """A folder may come from elsewhere: every text of its files is taken for hostile, names of attributes too."""
+    summary, annotators = copy.deepcopy(result.summary), result.annotators.copy()
+    name = "length"
+    annotators["attribute"] = text
+    annotators["annotator"] = [f"{text}{i}" for i in range(len(annotators))]
+    for part in (
+        summary["pool"],
+        summary["checks"]["components"]["theorem"],
+        summary["checks"]["components"]["informative"],
+    ):
+        part[text] = part.pop(name)
+    hostile = audit_html(_replaced(summary, text), annotators)
+    assert is_inert(hostile)
+    assert len(hostile) < 500_000
+
+
+KEPT = {"advice", "recommendation", "interval", "severity", "type", "schema", "scope"}
+
+
+def _replaced(value: Any, text: str, key: str = "") -> Any:
+    """The summary with every text in it replaced, save those that say which of a few cases it is."""
+    if isinstance(value, dict):
+        return {name: _replaced(entry, text, name) for name, entry in value.items()}
+    if isinstance(value, list):
+        return [_replaced(entry, text, key) for entry in value]
+    return text if isinstance(value, str) and key not in KEPT else value
+
+
+# -- what is shown of whom -----------------------------------------------------------------------------------
+
+
+def test_a_class_of_few_people_has_no_figures():
+    table = votes(500, 14)[0]
+    table.loc[table["annotator"].isin(["w1", "w3"]), "annotator_class"] = "reviewer"
+    found = audit(table, [Length()])
+    offset = {row["class"]: row for row in found.pool["length"]["classes"]}
+    assert offset["reviewer"]["n"] == 2
+    figure = spread_figure(found.summary, found.annotators)
+    rows = {row[0]: row[1:] for row in figure.table.rows}
+    assert rows["length, class reviewer"] == ("fewer than 5 people", "", "", "", "")
+    assert rows["length, class crowd (n = 7)"][0] != ""
+    assert "Classes with fewer than 5 people are not shown (1 left out)." in figure.caption
+    assert Page(audit_html(found.summary, found.annotators)).text.count("reviewer") == 1
+
+
+def test_annotators_are_drawn_by_votes_and_at_most_sixty():
+    found = pool_of(90, 700)
+    figure = caterpillar_figure(found.summary, found.annotators)
+    drawn = [int(row[1].replace(",", "")) for row in figure.table.rows]
+    assert len(drawn) == MOST_ROWS == 60
+    assert drawn == sorted(drawn, reverse=True)
+    told = int((found.annotators["n_informative"] >= FEWEST_DRAWN).sum())
+    assert (
+        f"trait: {told - 60:,} with fewer votes than those, {90 - told:,} with hardly any" in figure.caption
+    )
+
+
+def test_nobody_with_one_informative_vote_is_drawn(result):
+    annotators = result.annotators.copy()
+    annotators.loc[annotators.index[:3], "n_informative"] = 1
+    figure = caterpillar_figure(result.summary, annotators)
+    assert len(figure.table.rows) == len(annotators) - 3
+    assert "length: 0 with fewer votes than those, 3 with hardly any" in figure.caption
+
+
+def test_where_nobody_is_estimated_a_sentence_stands_for_the_chart(result):
+    summary, annotators = copy.deepcopy(result.summary), result.annotators.copy()
+    summary["pool"]["length"] |= {
+        "tau": None, "tau_ci": [None, None], "n_estimated": 0, "n_separated": 12, "n_insufficient": 0,
+    }  # fmt: skip
+    annotators["status"] = "separated_high"
+    annotators[["deviation", "ci_high"]] = np.inf
+    annotators[["se", "shrunk", "post_low", "post_high"]] = np.nan
+    figure = caterpillar_figure(summary, annotators)
+    ((_, said),) = figure.panels
+    assert said == (
+        "<p>The votes estimate no single annotator on length (an estimate without bound: 12); read the pool and the "
+        "classes instead.</p>"
+    )
+    assert not figure.table.rows and not figure.legend
+    assert "Single annotators" in Page(audit_html(summary, annotators)).text
+
+
+def test_without_annotators_there_is_no_section_about_them():
+    table = votes(120, 6)[0].drop(columns=["annotator", "annotator_class"])
+    found = audit(table, [Length()])
+    assert found.annotators.empty
+    text = Page(audit_html(found.summary, found.annotators)).text
+    assert "The table does not say who voted" in text
+    assert "Single annotators" not in text and "How far annotators differ" not in text
+
+
+# -- tables --------------------------------------------------------------------------------------------------
+
+
+def test_a_way_of_reading_that_no_attribute_has_is_left_out_and_said(result):
+    assert "Quality-adjusted" not in attribute_table(result.summary).header
+    assert "Beside the others" not in attribute_table(result.summary).header
+    assert "There is no quality-adjusted estimate" in Page(audit_html(result.summary, result.annotators)).text
+    both = audit(votes(120, 6)[0].assign(response_a=lambda t: "- " + t["response_a"]), [Length(), Markdown()])
+    table = attribute_table(both.summary)
+    assert "Beside the others" in table.header
+    assert {len(row) for row in table.rows} == {len(table.header)}
+
+
+def test_absurd_intervals_of_the_scan_are_not_printed(result):
+    summary = copy.deepcopy(result.summary)
+    summary["scan"] = summary["scan"][:2]
+    summary["scan"][0] |= {"ci_low": -43.98, "ci_high": 48.22, "q_value": 1e-6, "log_odds": 2.12}
+    summary["scan"][1] |= {"ci_low": -0.5, "ci_high": 0.5, "q_value": 0.25, "log_odds": 0.0}
+    absurd, usual = scan_table(summary).rows
+    assert (absurd[4], absurd[6]) == ("wider than \u00b110", "< 0.001")
+    assert (usual[4], usual[6]) == ("\u22120.50 to 0.50", "0.250")
+
+
+# -- size ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("n_annotators", "most"), [(227, 500_000), (5_000, 3_000_000)])
+def test_the_page_stays_small(n_annotators, most):
+    found = pool_of(n_annotators, 15 * n_annotators if n_annotators < 1_000 else 5 * n_annotators)
+    assert len(found.annotators) == n_annotators
+    assert len(audit_html(found.summary, found.annotators).encode()) <= most

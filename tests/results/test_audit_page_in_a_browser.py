@@ -1,0 +1,60 @@
+"""The audit's page in a real browser: no request, no complaint, nothing that runs over the side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from badpo.attributes import Length, Markdown
+from badpo.auditing.audit import audit
+from tests.auditing.planted import votes
+from tests.browser import Browser, browser_program
+
+pytestmark = pytest.mark.slow
+LIGHT, DARK = "rgb(255, 255, 255)", "rgb(20, 23, 27)"
+# what sticks out of the window although it does not scroll in a box of its own
+STICKING_OUT = """[...document.querySelectorAll("main *:not(svg *)")].filter(
+    e => !e.closest(".scroll") && e.getBoundingClientRect().right > innerWidth + 1).map(e => e.tagName + e.className)"""
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory) -> Path:
+    table = votes(400, 12)[0]
+    marked = table["comparison_id"].str.endswith(("1", "5"))
+    table["response_a"] = table["response_a"].mask(marked, "- " + table["response_a"])
+    found = audit(
+        table, [Length(), Markdown()], source=f"{'a_very_long_name_' * 20}<script>alert(1)</script>.csv"
+    )
+    return found.write(tmp_path_factory.mktemp("audit"))
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with Browser(browser_program()) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize(("scheme", "color"), [("light", LIGHT), ("dark", DARK)])
+@pytest.mark.parametrize("width", [375, 1280])
+def test_the_page_in_a_window(browser, page, width, scheme, color):
+    browser.open(page, width, scheme)
+    assert [r["request"]["url"] for r in browser.reported("Network.requestWillBeSent")] == [page.as_uri()]
+    for complaint in ("Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown"):
+        assert not browser.reported(complaint)
+    assert browser.value("innerWidth") == width
+    assert browser.value("document.documentElement.scrollWidth") == width
+    assert browser.value(STICKING_OUT) == []
+    assert browser.value("getComputedStyle(document.body).backgroundColor") == color
+    assert browser.value("document.querySelectorAll('svg').length") > 5
+
+
+def test_a_complaint_and_a_request_would_be_seen(browser, page, tmp_path):
+    bad = tmp_path / "bad.html"
+    loud = "<script>console.error('so')</script><img src='http://127.0.0.1:9/x.png'><div style='width:900px'>wide</div>"
+    bad.write_text(f"<!doctype html><meta name='viewport' content='width=device-width'>{loud}")
+    browser.open(bad, 375)
+    assert browser.reported("Runtime.consoleAPICalled")
+    assert len(browser.reported("Network.requestWillBeSent")) == 2
+    assert browser.value("document.documentElement.scrollWidth") > 375
