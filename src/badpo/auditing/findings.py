@@ -48,7 +48,7 @@ def _of_estimator(people: People, checks: dict[str, Any]) -> Iterable[Problem]:
         sizes = np.bincount(people.design.comparison)
         mean = float(sizes[sizes > 1].mean()) if (sizes > 1).any() else 2.0
         what = (
-            f"deviations are inflated by about {mean / (mean - 1):.2f}: a free quality for every comparison, with "
+            f"deviations are inflated by {mean / (mean - 1):.2f} or more: a free quality for every comparison, with "
             f"{mean:.1f} votes on each"
         )
         yield Problem("W402", what, "quality: joint", "leave --quality out", "warning")
