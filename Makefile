@@ -8,19 +8,24 @@ VENV ?= .venv
 PYTHON ?=
 TORCH_INDEX ?=
 TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
+# make bench BENCHES=memory   measures one part again
+BENCHES ?= training reference readout memory sharing audit
 STAMP := $(VENV)/.installed
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-seeds misspecified batching real-data bench audit-statistics test test-slow check format clean
+.PHONY: help demo demo-seeds misspecified batching gold-annotators real-data bench audit-statistics test test-slow check format clean
 
 help:
 	@echo "make demo        train reference, DPO, pooled and shared-mean on the bundled corpus; report in runs/demo"
 	@echo "make demo-seeds  the same at three seeds; writes docs/results_demo.md"
 	@echo "make misspecified  the demo with votes that the model does not describe; writes docs/results_misspecified.md"
 	@echo "make batching    the demo under every way to batch, at three seeds; writes docs/batching.md"
+	@echo "make gold-annotators  a few annotators known to lean nowhere fix the level; writes docs/gold_annotators.md (hours)"
 	@echo "make real-data   the same questions on real votes, where the data are there; writes docs/real_data.md"
+	@echo "make bench       speed and memory beside TRL and beside other audits; writes docs/performance_tables.md (an hour)"
+	@echo "make audit-statistics  what the audit's figures are worth, by simulation; writes docs/audit_statistics.md"
 	@echo "make test        tests and documented examples; make test-slow adds processes, kills and browsers"
 	@echo "make check       formatting, lint and types; make format repairs what can be repaired"
 	@echo "make clean       remove caches and builds (runs/ and the environment stay)"
@@ -37,8 +42,24 @@ misspecified: $(STAMP)
 batching: $(STAMP)
 	$(BIN)/python -m bench.batching
 
+gold-annotators: $(STAMP)
+	$(BIN)/python -m bench.gold_annotators
+
 real-data: $(STAMP)
 	$(BIN)/python -m bench.real_data
+
+bench: export OMP_NUM_THREADS = 1
+bench: $(STAMP)
+	@mkdir -p runs/bench; failed=""; \
+	for name in $(BENCHES); do \
+	  echo "bench.$$name"; \
+	  $(BIN)/python -m bench.$$name --markdown runs/bench/$$name.md || failed="$$failed bench.$$name"; \
+	done; \
+	$(BIN)/python -m bench.tables || failed="$$failed bench.tables"; \
+	if [ -n "$$failed" ]; then echo "failed:$$failed"; exit 1; fi
+
+audit-statistics: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m bench.audit_statistics
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -m "not slow"

@@ -29,8 +29,8 @@ STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 NOTES = (
     "Peak resident memory of forward and backward of one micro-batch (8 judgments of TRL's, `ours_takes` of ours) "
-    "above model, gradients and data; lengths are half of the full-size ones. `peak_memory_ratio` is ours over TRL with "
-    "its GPU head path.",
+    "above model, gradients and data; lengths are half of the full-size ones. `peak_memory_ratio` is ours over TRL "
+    "with its GPU head path, `peak_memory_ratio_vs_stock` ours over stock TRL.",
 )
 
 

@@ -16,6 +16,7 @@ from unittest import mock
 
 import numpy as np
 import torch
+from transformers import PrinterCallback
 
 from badpo.attributes import Length
 from badpo.data.judgments import Judgments
@@ -81,6 +82,8 @@ class Steps:
 
     def train(self) -> None:
         """One epoch with the trainer's own loop."""
+        # it prints its logs among what the bench prints
+        self.trainer.remove_callback(PrinterCallback)
         self.trainer.train()
 
     def first_gradients(self) -> list[torch.Tensor]:
@@ -142,7 +145,7 @@ class Ours(Steps):
             # theta stays at 0, so that the policy's gradients are DPO's; theta's are computed besides
             args=BADPOConfig(
                 str(folder / "ours"),
-                **SETTINGS,
+                **(SETTINGS | settings),
                 bias="shared_mean",
                 bias_learning_rate=0.0,
                 reference_cache=str(folder / "cache"),
@@ -150,7 +153,6 @@ class Ours(Steps):
                 max_length=workload.max_length,
                 per_device_train_batch_size=micro_batch,
                 gradient_accumulation_steps=n_micro,
-                **settings,
             ),
             train_dataset=Judgments.read(workload.votes, attributes=[Length(ratio=1.5)]),
             processing_class=tokenizer,
@@ -220,8 +222,7 @@ class TRL(Steps):
             ref_model=copy.deepcopy(reference),
             args=DPOConfig(
                 str(folder / "trl"),
-                **SETTINGS,
-                **(ON_PROCESSOR | dict(precompute_ref_log_probs=True) | settings),
+                **(SETTINGS | ON_PROCESSOR | dict(precompute_ref_log_probs=True) | settings),
                 train_sampling_strategy="sequential",
                 max_length=args.max_length,
                 per_device_train_batch_size=self._micro_batch,

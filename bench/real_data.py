@@ -23,7 +23,6 @@ from badpo.data.corpora.names import NAMES, SURNAMES
 from badpo.data.corpora.signatures import ask_to_sign, signature
 from badpo.data.judgments import Judgments
 from badpo.experiments.arms import ARMS
-from badpo.experiments.run import majority_responses
 from badpo.experiments.signed_suite import (
     SUPERVISED_FIELDS,
     SuiteSettings,
@@ -36,6 +35,7 @@ from badpo.experiments.signed_suite import (
     train_policy,
 )
 from badpo.experiments.small_model import build_model, build_tokenizer
+from badpo.experiments.start_policy import majority_responses
 from badpo.readouts.generation import sample
 from badpo.readouts.heldout import heldout_accuracy
 from badpo.readouts.policies import divergence, implicit_margins

@@ -15,7 +15,7 @@ import numpy as np
 
 from bench import timing
 from bench.training import MOVED
-from bench.workloads import CASES, SIZES, Workload, build_model, tokenizer_of
+from bench.workloads import CASES, SIZES, Workload, build_model, cases_to_run, tokenizer_of
 
 SIZE = SIZES["0.5B-like"]
 N_COMPARISONS = {"signed": 48, "multipref": 48, "mtbench": 32}
@@ -32,7 +32,7 @@ def main() -> None:
     options = timing.arguments(__doc__.splitlines()[0], list(CASES))
     timing.quiet()
     timing.pin_threads()
-    rows = [first_time(case) for case in CASES if options.case is None or case in options.case]
+    rows = [first_time(case) for case in cases_to_run(options.case)]
     timing.report("Reference log-probabilities", rows + later_runs(), options, NOTES)
 
 

@@ -1,4 +1,4 @@
-"""Tokens saved by reading comparisons of one prompt together: `python -m bench.sharing [--json]`.
+"""Tokens saved by reading comparisons of one prompt together: `python -m bench.sharing`.
 
 Counts tokens only, on real votes, with words and punctuation as tokens. A comparison by itself shares its prompt and
 what its two responses begin with. Beyond that, comparisons in the same pack could share their prompt or a response.
@@ -6,8 +6,6 @@ what its two responses begin with. Beyond that, comparisons in the same pack cou
 
 from __future__ import annotations
 
-import argparse
-import json
 import re
 from pathlib import Path
 
@@ -17,6 +15,7 @@ import pandas as pd
 from badpo.training.batches import BATCHING
 from badpo.training.packing import build_tree
 from badpo.training.prompt_trees import Pair, response_stars
+from bench import timing
 
 DATA = Path("../shared/data")
 FILES = ("ukpconvarg1_human", "mtbench_human_gpt4")
@@ -24,20 +23,20 @@ STEP, N_STEPS = 32, 60
 UNBOUNDED = 2**62
 
 
+NOTES = (
+    "Tokens fed, with words and punctuation as tokens: `tokens_alone` with every comparison (in the reference every "
+    "response) by itself, `tokens_together` with those of one prompt together, `saved` the share that falls away. A "
+    "step has 32 judgments, or with `comparisons` 32 comparisons; means of 60 steps.",
+)
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="print one JSON list")
-    as_json = parser.parse_args().json
-    rows = [row for name in FILES for row in savings(name)]
-    if as_json:
-        print(json.dumps(rows))
+    options = timing.arguments(__doc__.splitlines()[0], FILES)
+    if not DATA.is_dir():
+        print(f"{DATA} is not there: no real votes to count the tokens of")
         return
-    print(f"{'data':<20}{'where':<34}{'tokens alone':>14}{'together':>10}{'saved':>8}")
-    for row in rows:
-        print(
-            f"{row['data']:<20}{row['where']:<34}{row['tokens_alone']:>14,}{row['tokens_together']:>10,}"
-            f"{row['saved']:>8.1%}"
-        )
+    rows = [row for name in options.case or FILES for row in savings(name)]
+    timing.report("Tokens that comparisons of one prompt could share", rows, options, NOTES)
 
 
 def savings(name: str) -> list[dict]:

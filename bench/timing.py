@@ -62,20 +62,29 @@ def _processor() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def arguments(description: str, cases: Sequence[str]) -> argparse.Namespace:
+def options_parser(description: str, cases: Sequence[str]) -> argparse.ArgumentParser:
     """The options that all speed benches have."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--case", choices=cases, action="append", help="only this case; may be repeated")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write the table to FILE")
-    return parser.parse_args()
+    return parser
+
+
+def arguments(description: str, cases: Sequence[str]) -> argparse.Namespace:
+    """The options of a bench that has no others."""
+    return options_parser(description, cases).parse_args()
 
 
 def report(
-    title: str, rows: Sequence[Mapping[str, Any]], options: argparse.Namespace, notes: Sequence[str] = ()
+    title: str,
+    rows: Sequence[Mapping[str, Any]],
+    options: argparse.Namespace,
+    notes: Sequence[str] = (),
+    card: Mapping[str, str] | None = None,
 ) -> None:
-    """Print the rows with the machine, and write the table where one is asked for."""
-    where = machine()
+    """Print the rows with the machine, its graphics card where one was used, and write the table if asked for."""
+    where = machine() | dict(card or {})
     text = as_markdown(title, rows, where, notes)
     if options.markdown is not None:
         options.markdown.parent.mkdir(parents=True, exist_ok=True)
@@ -86,8 +95,8 @@ def report(
 def as_markdown(
     title: str, rows: Sequence[Mapping[str, Any]], where: Mapping[str, str], notes: Sequence[str] = ()
 ) -> str:
-    """A section with a table of the rows, whose columns are the keys of all rows in the order of appearance."""
-    columns = list(dict.fromkeys(name for row in rows for name in row))
+    """A section with a table of the rows: their keys in the order of appearance, without those that nothing fills."""
+    columns = list(dict.fromkeys(name for row in rows for name, value in row.items() if value is not None))
     lines = [f"### {title}", "", _line(columns), _line(["---"] * len(columns))]
     lines += [_line([_cell(row.get(name)) for name in columns]) for row in rows]
     foot = "; ".join(f"{name} {value}" for name, value in where.items())

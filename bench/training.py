@@ -16,7 +16,7 @@ import numpy as np
 
 from badpo.training.batches import BATCHING
 from bench import timing
-from bench.workloads import CASES, SIZES, Workload, build_model, tokenizer_of
+from bench.workloads import CASES, SIZES, Workload, build_model, cases_to_run, tokenizer_of
 
 LARGEST_DIFFERENCE = 2e-5
 MOVED = 0.05
@@ -73,7 +73,8 @@ def main() -> None:
     options = timing.arguments(__doc__.splitlines()[0], list(CASES))
     timing.quiet()
     timing.pin_threads()
-    rows = [measured(row) for row in ROWS if options.case is None or row.case in options.case]
+    cases = cases_to_run(options.case)
+    rows = [measured(row) for row in ROWS if row.case in cases]
     timing.report("Training steps", rows, options, NOTES)
     if any(row["rel_grad_diff"] > LARGEST_DIFFERENCE for row in rows):
         raise SystemExit(

@@ -106,3 +106,11 @@ def test_a_second_time_adds_up():
     once = without_annotators(*files(("deviation",)), {"ann_a"})
     twice = without_annotators(*once, {"ann_d"})
     assert twice[0]["extra"] == {"annotators_forgotten": 2}
+
+
+def test_those_held_at_zero_are_forgotten_by_name_too():
+    description, tensors = files(("mean",))
+    description["gold_annotators"] = ["ann_c", "ann_d"]
+    left, _ = without_annotators(description, tensors, {"ann_c"})
+    assert left["gold_annotators"] == ["ann_d"]
+    assert "gold_annotators" not in without_annotators(*files(("mean",)), {"ann_c"})[0]

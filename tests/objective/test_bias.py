@@ -376,3 +376,55 @@ def test_missing_damaged_and_newer_files_are_named(tmp_path):
 def test_a_wrong_term_is_refused_with_a_remedy(arguments, options, message):
     with pytest.raises(ConfigError, match=message):
         BiasTerm(*arguments, **options)
+
+
+# -- annotators held at zero -------------------------------------------------------------------------------------
+
+
+def test_parts_are_compared_over_those_who_are_free():
+    """With one free annotator the mean and the deviation are the same number, taken twice."""
+    one_free = torch.tensor([0, 0, 1, 0])
+    assert bias_term("shared_mean", mask=one_free).parts == ("mean",)
+    assert bias_term("class", mask=one_free).parts == ("mean",)
+    assert bias_term("class", mask=torch.tensor([0, 1, 1, 0])).parts == ("mean", "deviation")
+    assert bias_term("class", mask=torch.tensor([1, 1, 1, 0])).parts == ("mean", "class_offset", "deviation")
+
+
+def test_a_start_is_divided_over_the_parts_and_kept_from_those_held_at_zero():
+    theta = torch.tensor([[1.0, 2.0], [3.0, -1.0], [5.0, 0.0], [9.0, 9.0]])
+    bias = bias_term("class", mask=torch.tensor([1, 1, 1, 0]))
+    bias.start_at(theta)
+    torch.testing.assert_close(bias.theta(), torch.cat([theta[:3], torch.zeros(1, 2)]).double())
+    torch.testing.assert_close(bias.mean, torch.tensor([3.0, 1 / 3]))
+    torch.testing.assert_close(bias.class_offset[0], theta[0] - bias.mean)  # of the experts one is free
+    torch.testing.assert_close(bias.deviation.sum(dim=0), torch.zeros(2))
+    assert bias.gold_annotators == ("ann_d",)
+
+
+def test_a_mean_alone_starts_at_the_mean_of_those_who_are_free():
+    bias = bias_term("pooled", mask=torch.tensor([1, 1, 0, 0]))
+    bias.start_at(torch.tensor([[1.0, 2.0], [3.0, -1.0], [float("nan"), 0.0], [9.0, 9.0]]))
+    assert bias.mean.tolist() == [2.0, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("theta", "told"),
+    [
+        (torch.zeros(3, 2), "shape"),
+        (torch.full((4, 2), float("inf")), "not finite"),
+        (torch.zeros(4, 2), "nothing"),
+    ],
+)
+def test_a_start_that_cannot_be_is_refused(theta, told):
+    bias = bias_term("none" if told == "nothing" else "pooled")
+    with pytest.raises(ConfigError, match=told):
+        bias.start_at(theta)
+
+
+def test_who_is_held_at_zero_is_written_by_name(tmp_path):
+    bias = fill(bias_term("shared_mean", mask=torch.tensor([1, 0, 1, 1])))
+    bias.save(tmp_path)
+    assert json.loads((tmp_path / DESCRIPTION_FILE).read_text())["gold_annotators"] == ["ann_b"]
+    again = BiasTerm.load(tmp_path)
+    assert again.gold_annotators == ("ann_b",)
+    assert torch.equal(again.theta(), bias.theta())

@@ -18,6 +18,7 @@ from badpo.training.logprobs import (
     choose_layout,
     forward_difference,
     looking_at,
+    on_device,
     packed_responses,
     padded_layout,
     padded_rows,
@@ -98,6 +99,14 @@ def test_target_logps_and_their_gradients_are_those_of_log_softmax(monkeypatch, 
     assert largest == (rows_at_once or n)
     torch.testing.assert_close(values, expected)
     torch.testing.assert_close(gradients, expected_gradients)
+
+
+def test_segments_stay_where_the_plan_is_made_of_them():
+    prompt, response = pairs()[0]
+    inputs, _ = packed_layout([prompt], [response], [response[::-1]])
+    moved = on_device(inputs, torch.device("meta"))
+    assert moved.pop("segments") is inputs["segments"]
+    assert {tensor.device.type for tensor in moved.values()} == {"meta"}
 
 
 def test_without_the_keyword_the_forward_is_the_models_own():
@@ -194,6 +203,22 @@ def test_a_head_that_scales_its_logits_is_refused(attention):
     model = attach(HalvedLogits(tiny.model().config).eval())
     with pytest.raises(ConfigError, match=f"the {attention} forward differs from the model's own forward"):
         choose_layout(model, attention, encoded())
+
+
+def test_mixed_precision_is_tested_by_itself():
+    class HalvedUnderAutocast(HalvedLogits):
+        def forward(self, *args, **kwargs):
+            halved = torch.is_autocast_enabled("cpu")
+            return (super() if halved else super(HalvedLogits, self)).forward(*args, **kwargs)
+
+    def autocast():
+        return torch.autocast("cpu", torch.bfloat16)
+
+    assert choose_layout(attach(tiny.model()), "packed", encoded(), autocast)[1] is None
+    model = attach(HalvedUnderAutocast(tiny.model().config).eval())
+    assert choose_layout(model, "packed", encoded()) == (packed_layout, None)
+    with pytest.raises(ConfigError, match="differs from the model's own forward"):
+        choose_layout(model, "packed", encoded(), autocast)
 
 
 def test_the_self_test_looks_at_responses_that_differ():

@@ -70,6 +70,7 @@ def test_a_recipe_is_read(tmp_path):
         "bias": "pooled",
         "bias_learning_rate": 1e-2,
         "warm_start": "zero",
+        "gold_annotators": [],
     }
     assert recipe.reference.sft is False
     assert recipe.notices == ()

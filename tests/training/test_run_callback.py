@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load, save
 
 from badpo.training.run_callback import (
+    FirstMargin,
     adam_tensors,
     first_margin_problem,
     first_margin_tolerance,
@@ -18,7 +19,7 @@ from badpo.training.run_callback import (
 
 @pytest.mark.parametrize("margin", [0.42, -0.42, 0.0011])
 def test_a_first_margin_that_is_not_zero_is_named(margin):
-    problem = first_margin_problem({"rewards/margins": margin}, 1e-3)
+    problem = first_margin_problem(FirstMargin(margin, 1e-3))
     assert problem is not None
     assert (problem.code, problem.severity) == ("W152", "warning")
     assert f"{margin:.2g}, expected 0" in problem.what
@@ -26,8 +27,8 @@ def test_a_first_margin_that_is_not_zero_is_named(margin):
 
 
 def test_rounding_is_not_a_margin():
-    assert first_margin_problem({"rewards/margins": -0.0009}, 1e-3) is None
-    assert first_margin_problem({}, 1e-3) is None
+    assert first_margin_problem(FirstMargin(-0.0009, 1e-3)) is None
+    assert first_margin_problem(FirstMargin(0.0, 1e-3)) is None
 
 
 @pytest.mark.parametrize(

@@ -176,6 +176,19 @@ def test_the_kernel_is_called_as_this_torch_declares_it():
     assert {"scale", "window_size"} <= set(declared)
 
 
+def test_under_autocast_the_kernel_is_asked_in_its_precision(monkeypatch):
+    seen = []
+    monkeypatch.setattr(tree_plan, "_varlen_serves", lambda *tensors: seen.extend(t.dtype for t in tensors))
+    pack = random_pack(0)
+    query, key, value = random_rows(len(pack.input_ids))
+    with torch.autocast("cpu", torch.bfloat16):
+        # as rotary embeddings leave them
+        output = plan_of(pack).attend(query, key, value.bfloat16(), None)
+    assert {output.dtype, *seen} == {torch.bfloat16}
+    expected = plan_of(pack).attend(query, key, value, None)
+    torch.testing.assert_close(output.float(), expected, rtol=0.02, atol=0.02)
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="the variable-length kernel runs on CUDA only")
 def test_the_kernel_agrees_with_padded_rows_on_cuda():
     pack = random_pack(0)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from badpo.auditing.design import Design
 from badpo.auditing.options import Options
@@ -25,14 +26,40 @@ def anchored_annotators(design: Design, options: Options) -> NDArray[np.bool_]:
     """
     if options.anchor_class is not None:
         return _of_class(design, options.anchor_class)
-    named = pseudonyms(list(dict.fromkeys(str(anchor) for anchor in options.anchors)))
-    missing = [name for name in named if name not in set(design.annotators)]
+    return named_annotators(design.annotators, options.anchors, "anchors")
+
+
+def named_annotators(annotators: ArrayLike, named: Sequence[object], key: str) -> NDArray[np.bool_]:
+    """Who of the annotators is named, of shape (n_annotators,).
+
+    Parameters
+    ----------
+    annotators : array of str
+        Pseudonyms of the table's annotators.
+    named : sequence
+        Ids as the table has them, or pseudonyms.
+    key : str
+        What the list is called where it was given; messages start with it.
+
+    Raises
+    ------
+    ConfigError
+        For a name that is not in the table. The message shows pseudonyms only.
+
+    Examples
+    --------
+    >>> named_annotators(["ann_aaaaaaaaaa", "ann_bbbbbbbbbb"], ["ann_bbbbbbbbbb"], "anchors")
+    array([False,  True])
+    """
+    wanted = pseudonyms(list(dict.fromkeys(str(name) for name in named)))
+    known = np.asarray(annotators, dtype=object)
+    missing = [name for name in wanted if name not in set(known)]
     if missing:
         raise ConfigError(
-            f"anchors: {', '.join(missing)} cast no vote in this table (ids are shown as pseudonyms); write the id "
+            f"{key}: {', '.join(missing)} cast no vote in this table (ids are shown as pseudonyms); write the id "
             "as the table has it, or the pseudonym that the report shows"
         )
-    return np.isin(design.annotators, named)
+    return np.isin(known, wanted)
 
 
 def _of_class(design: Design, label: str) -> NDArray[np.bool_]:

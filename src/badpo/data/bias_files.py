@@ -66,6 +66,8 @@ def without_annotators(
         "parts": parts,
         "extra": extra,
     }
+    if "gold_annotators" in description:
+        changed["gold_annotators"] = [name for name in description["gold_annotators"] if name not in forgotten]
     return {**description, **changed}, values
 
 

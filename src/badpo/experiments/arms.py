@@ -21,12 +21,15 @@ class Arm:
         ``shuffled`` gives every vote to an annotator drawn at random, which destroys what identities tell.
     declared : {"all", "first"}
         Which attributes the bias term knows of; the votes lean on all of them in either case.
+    gold : tuple of str
+        Annotators whose theta is held at zero, by id or pseudonym.
     """
 
     bias: str | None
     warm_start: Literal["zero", "offline"] = "zero"
     identities: Literal["given", "shuffled"] = "given"
     declared: Literal["all", "first"] = "all"
+    gold: tuple[str, ...] = ()
 
 
 ARMS: dict[str, Arm] = {

@@ -8,6 +8,7 @@ import logging
 import math
 import shutil
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,10 +16,10 @@ import numpy as np
 import yaml
 from safetensors import SafetensorError
 
-from badpo.data.attributes import attribute_from_config, plain_text
+from badpo.data.attributes import attribute_from_config
 from badpo.data.checks import check
 from badpo.data.judgments import Judgments
-from badpo.data.problems import ConfigError, DataError, Problem
+from badpo.data.problems import ConfigError, DataError, Problem, counted
 from badpo.experiments.start_policy import kept_reference, load_model, load_policy
 from badpo.results.model_card import model_card
 from badpo.training.inputs import build_bias
@@ -65,6 +66,8 @@ class Plan:
         own forward with theta at zero. About 1e-6 in fp32.
     findings : tuple of Problem
         What is legal in the table and still worth knowing, and what the length limit costs.
+    anchor : str
+        What fixes the level that the votes leave open, in words.
     """
 
     run_folder: str
@@ -80,7 +83,7 @@ class Plan:
     memory_gib: float
     self_test: float
     findings: tuple[Problem, ...]
-    start: str
+    anchor: str
 
     def lines(self) -> list[str]:
         """The plan for people, one fact per line."""
@@ -92,22 +95,23 @@ class Plan:
             f"steps       {self.n_steps:,}",
             f"policy      {self.n_trained:,} of {self.n_parameters:,} weights trained",
             f"bias        {self.n_bias_parameters:,} numbers with their own Adam",
-            f"anchor      the reference: theta starts at {self.start}, and the policy keeps the reference's rate",
+            f"anchor      {self.anchor}",
             f"memory      about {self.memory_gib:.1f} GiB at the peak",
             f"self-test   theta = 0 against the plain forward: relative difference {self.self_test:.1e}",
             *(str(finding) for finding in self.findings),
         ]
 
 
-def arm_name(bias: str, warm_start: str) -> str:
-    """The arm's name in folder names and tables: ``dpo`` without a bias term, else the variant.
+def arm_name(bias: str, warm_start: str, gold_annotators: Sequence[str] = ()) -> str:
+    """The arm's name in folder names and tables: ``dpo`` without a bias term, else the variant, and its anchor.
 
     Examples
     --------
-    >>> arm_name("none", "zero"), arm_name("pooled", "offline")
-    ('dpo', 'pooled_warm')
+    >>> arm_name("none", "zero"), arm_name("pooled", "offline"), arm_name("pooled", "zero", ["ann_wdfyjw2xn4"])
+    ('dpo', 'pooled_warm', 'pooled_gold')
     """
-    return {"none": "dpo"}.get(bias, bias) + ("_warm" if warm_start == "offline" else "")
+    name = {"none": "dpo"}.get(bias, bias) + ("_gold" if gold_annotators else "")
+    return name + ("_warm" if warm_start == "offline" else "")
 
 
 def plan_run(recipe: Recipe) -> Plan:
@@ -128,6 +132,8 @@ def plan_run(recipe: Recipe) -> Plan:
         kept = kept_reference(recipe, train, recipe.arguments())
         name = str(kept or name)
         reference = f"{kept}, trained before" if kept else "trained first, on the majority-chosen responses"
+        if recipe.reference.balance:
+            reference += f", with {' and '.join(recipe.reference.balance)} equally frequent as not"
     model, tokenizer = load_model(name, recipe.model)
     with tempfile.TemporaryDirectory() as nowhere:
         args = recipe.arguments(output_dir=nowhere)
@@ -146,8 +152,22 @@ def plan_run(recipe: Recipe) -> Plan:
         memory_estimate(trainer) / 2**30,
         trainer.self_test(),
         (*findings, *trainer.findings),
-        "0" if trainer.args.warm_start == "zero" else "the votes' own log-odds",
+        anchor_text(trainer),
     )
+
+
+def anchor_text(trainer: BADPOTrainer) -> str:
+    """What fixes the level that the votes of a run leave open, in words."""
+    if not trainer.bias.parts:
+        return "none: there is no bias to learn, and what the annotators lean toward enters the policy"
+    if gold := trainer.bias.gold_annotators:
+        votes = ", ".join(f"{n:,} on {name}" for name, n in trainer.gold_votes().items())
+        return (
+            f"{counted(len(gold), 'gold annotator')}, whose theta is held at 0: the level of the others' theta "
+            f"rests on their cross-group judgments ({votes}), and the policy moves where those put it"
+        )
+    start = "0" if trainer.args.warm_start == "zero" else "the votes' own log-odds"
+    return f"the reference: theta starts at {start}, and the policy keeps the reference's rate"
 
 
 def train_run(recipe: Recipe, resume: bool = False) -> Path:
@@ -182,7 +202,8 @@ def train_run(recipe: Recipe, resume: bool = False) -> Path:
     train, held_out = read_judgments(recipe)
     for finding in examined(train, recipe):
         logger.log(logging.INFO if finding.severity == "notice" else logging.WARNING, "%s", finding)
-    build_bias(train, recipe.training["bias"], "zero")  # what it lacks is told before a reference is trained
+    # what it lacks is told before a reference is trained
+    build_bias(train, recipe.training["bias"], "zero", recipe.training["gold_annotators"])
     args = recipe.arguments(output_dir=str(folder))
     model, tokenizer = load_policy(recipe, train, args)
     trainer = make_trainer(recipe, args, train, held_out, model, tokenizer)
@@ -229,7 +250,7 @@ def train_and_save(trainer: BADPOTrainer, resume: bool) -> None:
 def run_folder(recipe: Recipe) -> Path:
     """Where a recipe's run is written: its arm and its seed, in ``output_dir``."""
     training = recipe.training
-    name = arm_name(training["bias"], training["warm_start"])
+    name = arm_name(training["bias"], training["warm_start"], training["gold_annotators"])
     return Path(recipe.output_dir) / f"{name}-s{training.get('seed', 42)}"
 
 
@@ -275,13 +296,6 @@ def read_judgments(recipe: Recipe) -> tuple[Judgments, Judgments]:
     data = recipe.data
     judgments = data.read([attribute_from_config(dict(config)) for config in recipe.attributes])
     return judgments.split(data.held_out, data.split_seed)
-
-
-def majority_responses(judgments: Judgments) -> list[str]:
-    """Text of the response that most annotators chose, per comparison; a tie goes to the earliest vote."""
-    side = np.where(judgments.majority() > 0, "response_a", "response_b")
-    frame = judgments.comparisons
-    return [plain_text(frame[name].iloc[i]) for i, name in enumerate(side)]
 
 
 def memory_estimate(trainer: BADPOTrainer) -> float:

@@ -21,8 +21,9 @@ from badpo.data.corpora import signed
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
 from badpo.experiments.arms import ARMS, Arm
-from badpo.experiments.run import majority_responses, train_and_save
+from badpo.experiments.run import train_and_save
 from badpo.experiments.signed_readouts import ReferenceStage, measure, reference_contexts, summarize
+from badpo.experiments.start_policy import majority_responses
 from badpo.objective.bias import BiasTerm
 from badpo.training.config import BADPOConfig
 from badpo.training.encoding import encode_prompts, encode_responses
@@ -246,7 +247,12 @@ def train_policy(
     An interrupted run is continued from its newest whole checkpoint.
     """
     judgments = arm_judgments(arm, train, seed)
-    facts = {"data": judgments.fingerprint(), "reference": weights_of(reference), "seed": seed, **asdict(arm)}
+    facts = {
+        "data": judgments.fingerprint(),
+        "reference": weights_of(reference),
+        "seed": seed,
+        **arm_facts(arm),
+    }
     key = run_key(facts, settings, PREFERENCE_FIELDS)
     if not is_done(folder, key):
         begin(folder, key)
@@ -263,6 +269,11 @@ def train_policy(
     return BiasTerm.load(folder)
 
 
+def arm_facts(arm: Arm) -> dict:
+    """What an arm is, for the key of its run; without gold annotators as keys have been before there were any."""
+    return {name: value for name, value in asdict(arm).items() if name != "gold" or value}
+
+
 def weights_of(model_folder: Path) -> str:
     """Checksum of the weights file of a saved model."""
     with (model_folder / "model.safetensors").open("rb") as file:
@@ -275,6 +286,7 @@ def arm_arguments(arm: Arm, settings: SuiteSettings, seed: int, folder: Path, ca
         output_dir=str(folder),
         bias=arm.bias or "none",
         warm_start=arm.warm_start,
+        gold_annotators=list(arm.gold),
         beta=settings.beta,
         encoding="paper",
         max_length=settings.max_length,

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import json
+import logging
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from badpo.data.attributes import Attribute, plain_text
 from badpo.data.judgments import Judgments
-from badpo.data.problems import ConfigError
+from badpo.data.markers import signature_first_name
+from badpo.data.measuring import measure_sides
+from badpo.data.problems import ConfigError, did_you_mean
 from badpo.training.encoding import require_matching_tokenizer
 from badpo.training.inputs import encode_judgments
 from badpo.training.recipe import Recipe
 from badpo.training.recipe_blocks import ModelChoice
 from badpo.training.reference import Pair
 from badpo.training.run_folder import changed_facts, whole_folder, write_json
-from badpo.training.supervised import SupervisedTrainer, supervised_arguments
+from badpo.training.supervised import SupervisedTrainer, balanced_rows, supervised_arguments
+
+logger = logging.getLogger(__name__)
 
 
 def load_model(name: str, choice: ModelChoice):
@@ -79,11 +88,18 @@ def kept_reference(recipe: Recipe, train: Judgments, args) -> Path | None:
 
 def reference_facts(recipe: Recipe, train: Judgments, args) -> dict:
     """What a supervised reference is made of: runs that share it must agree in it, arms and attributes aside."""
+    balanced = balanced_attributes(train, recipe.reference.balance)
     model = {name: value for name, value in asdict(recipe.model).items() if name != "trust_remote_code"}
     facts = {
         "votes": train.with_attributes(()).fingerprint(),
         **model,
-        **{f"reference.{name}": value for name, value in recipe.reference.model_dump().items()},
+        **{
+            f"reference.{name}": value
+            for name, value in recipe.reference.model_dump().items()
+            if name != "balance"
+        },
+        # left out where nothing is balanced, as references of older versions have it
+        **({"reference.balance": [dict(a.config) for a in balanced]} if balanced else {}),
         **{name: getattr(args, name) for name in ("encoding", "max_length", "max_prompt_length")},
         "responses per step": args.per_device_train_batch_size
         * args.gradient_accumulation_steps
@@ -98,7 +114,8 @@ def fit_reference(model, tokenizer, recipe: Recipe, train: Judgments, args):
     from peft import get_peft_model
 
     folder = Path(recipe.output_dir) / "reference"
-    pairs = majority_pairs(train, tokenizer, args, model.get_input_embeddings().weight.shape[0])
+    balanced = balanced_attributes(train, recipe.reference.balance)
+    pairs = majority_pairs(train, tokenizer, args, model.get_input_embeddings().weight.shape[0], balanced)
     peft_config = recipe.model.peft_config()
     policy = model if peft_config is None else get_peft_model(model, peft_config)
     # the preference stage's batches and precision, the reference's own rate and length
@@ -128,15 +145,84 @@ def fit_reference(model, tokenizer, recipe: Recipe, train: Judgments, args):
     return AutoModelForCausalLM.from_pretrained(folder / "model", dtype=model.dtype)
 
 
-def majority_pairs(train: Judgments, tokenizer, args, n_embeddings: int) -> list[Pair]:
+def majority_pairs(
+    train: Judgments, tokenizer, args, n_embeddings: int, balanced: Sequence[Attribute] = ()
+) -> list[Pair]:
     """(prompt ids, response ids) of the majority-chosen response of every comparison that fits the length limit.
+
+    Where attributes are to be balanced, every combination of their values is made equally frequent
+    (`badpo.training.supervised.balanced_rows`).
 
     Raises
     ------
+    ConfigError
+        A combination of values that none of the responses has.
     DataError
         No comparison fits, or the tokenizer has ids that the model does not know.
     """
     kept, encoded, _ = encode_judgments(train, tokenizer, args)
     require_matching_tokenizer(encoded, tokenizer, n_embeddings)
     sides = zip(kept.majority(), encoded.prompt_ids, encoded.a_ids, encoded.b_ids, strict=True)
-    return [(prompt, a if side > 0 else b) for side, prompt, a, b in sides]
+    pairs = [(prompt, a if side > 0 else b) for side, prompt, a, b in sides]
+    return [pairs[row] for row in majority_rows(kept, balanced)] if balanced else pairs
+
+
+def balanced_attributes(train: Judgments, names: Sequence[str]) -> list[Attribute]:
+    """The declared attributes that a reference is to be balanced on.
+
+    Raises
+    ------
+    ConfigError
+        One that is not declared, or has no 0 or 1 for a single response.
+    """
+    declared = {attribute.name: attribute for attribute in train.attributes}
+    for name in dict.fromkeys(names):
+        if name not in declared:
+            raise ConfigError(
+                f'reference.balance: "{name}" is not declared.{did_you_mean(name, list(declared))} Attributes: '
+                f"{', '.join(declared) or 'none'}"
+            )
+        if declared[name].scope != "response" or declared[name].continuous:
+            raise ConfigError(
+                f'reference.balance: "{name}" is no 0 or 1 of a single response, so there are no two values to make '
+                "equally frequent; name attributes such as markdown or a name in the signature"
+            )
+    return [declared[name] for name in dict.fromkeys(names)]
+
+
+def majority_rows(judgments: Judgments, balanced: Sequence[Attribute]) -> NDArray[np.intp]:
+    """The comparisons whose majority-chosen response is trained on, each as often as balance asks for.
+
+    An attribute of the name in a signature does not apply to a response without a signature.
+    """
+    chosen_b = (judgments.majority() < 0).astype(int)
+    rows = np.arange(judgments.n_comparisons)
+    values = np.stack([measure_sides(a, judgments.comparisons)[rows, chosen_b] for a in balanced], axis=1)
+    of_names = [attribute.config.get("type") == "signature_name" for attribute in balanced]
+    if any(of_names):
+        unsigned = [not signature_first_name(text) for text in majority_responses(judgments)]
+        values[np.ix_(unsigned, of_names)] = np.nan
+    names = [attribute.name for attribute in balanced]
+    try:
+        taken = balanced_rows(values, seed=0)
+    except ValueError as error:
+        raise ConfigError(
+            f"reference.balance: {error} of {', '.join(names)} among the majority-chosen responses, so nothing can "
+            "stand for it; balance fewer attributes, or give data that have it"
+        ) from error
+    before = ", ".join(f"{n} {mean:.1%}" for n, mean in zip(names, np.nanmean(values, axis=0), strict=True))
+    most = np.bincount(taken).max()
+    logger.info(
+        "reference: %s responses balanced (%s before, one half each now); a response stands up to %d times",
+        f"{len(taken):,}",
+        before,
+        most,
+    )
+    return taken
+
+
+def majority_responses(judgments: Judgments) -> list[str]:
+    """Text of the response that most annotators chose, per comparison; a tie goes to the earliest vote."""
+    side = np.where(judgments.majority() > 0, "response_a", "response_b")
+    frame = judgments.comparisons
+    return [plain_text(frame[name].iloc[i]) for i, name in enumerate(side)]

@@ -67,7 +67,8 @@ class BiasTerm(torch.nn.Module):
     ----------
     parts : tuple of str
         The parts that are there. A part that divides the annotators exactly as a coarser one does is left out, since
-        the two would take every step twice: with one annotator {mean, deviation} is {mean}.
+        the two would take every step twice: with one annotator {mean, deviation} is {mean}. Annotators whom the mask
+        holds at zero do not count.
     mean, class_offset, deviation : Parameter or None
         Of shapes (n_attributes,), (n_classes, n_attributes), (n_annotators, n_attributes); float32, zero at the
         start. In training they move freely: deviations do not have to add up to zero.
@@ -125,7 +126,9 @@ class BiasTerm(torch.nn.Module):
             _require_classes(self.annotators, self.annotator_class)
         self.classes = tuple(dict.fromkeys(self.annotator_class or ()))
         m, q = len(self.annotators), len(self.attributes)
-        n_groups = {"mean": 1, "class_offset": len(self.classes), "deviation": m}
+        mask = _checked_mask(mask, m)
+        free_classes = {name for name, free in zip(self.annotator_class or (), mask, strict=False) if free}
+        n_groups = {"mean": 1, "class_offset": len(free_classes), "deviation": int(mask.sum())}
         self.parts = _without_repeats(parts, n_groups)
         shapes = {"mean": (q,), "class_offset": (len(self.classes), q), "deviation": (m, q)}
         for part in PARTS:
@@ -134,8 +137,19 @@ class BiasTerm(torch.nn.Module):
         class_index = [self.classes.index(name) for name in self.annotator_class or ()]
         self.register_buffer("_class_index", torch.tensor(class_index, dtype=torch.long), persistent=False)
         self.register_buffer("fixed", _expanded(fixed, (m, q)))
-        self.register_buffer("mask", _checked_mask(mask, m))
+        self.register_buffer("mask", mask)
         self.extra: dict = {}
+
+    @property
+    def gold_annotators(self) -> tuple[str, ...]:
+        """Pseudonyms of those whom the mask holds at zero, in the order of the annotator indices.
+
+        Examples
+        --------
+        >>> BiasTerm(["length"], ["ann_a", "ann_b"], ["mean"], mask=torch.tensor([1, 0])).gold_annotators
+        ('ann_b',)
+        """
+        return tuple(name for name, free in zip(self.annotators, self.mask.tolist(), strict=True) if not free)
 
     def theta(self) -> Tensor:
         """Composed bias of every annotator, shape (n_annotators, n_attributes), float64, in log-odds per unit."""
@@ -198,6 +212,52 @@ class BiasTerm(torch.nn.Module):
         if not self.parts:
             raise ConfigError("a bias term without learned parts has nothing to warm-start")
         getattr(self, self.parts[0]).copy_(level)
+
+    @torch.no_grad()
+    def start_at(self, theta: Tensor) -> None:
+        """Start at a theta of each annotator, divided over the parts from the coarsest to the finest.
+
+        Each part takes the mean, over those of its annotators who are free, of what the coarser ones leave; what the
+        finest leaves, as the mean alone does, is not started at.
+
+        Parameters
+        ----------
+        theta : Tensor of shape (n_annotators, n_attributes)
+            In log-odds per unit. Rows of those whom the mask holds at zero are not read.
+
+        Raises
+        ------
+        ConfigError
+            A theta that is not finite, of another shape, or nothing to start.
+
+        Examples
+        --------
+        >>> bias = BiasTerm(["length"], ["ann_a", "ann_b", "ann_c"], VARIANTS["shared_mean"],
+        ...     mask=torch.tensor([1, 1, 0]))
+        >>> bias.start_at(torch.tensor([[1.0], [2.0], [9.0]]))
+        >>> bias.mean.tolist(), bias.theta().flatten().tolist()
+        ([1.5], [1.0, 2.0, 0.0])
+        """
+        left = torch.as_tensor(theta, dtype=torch.float32).to(self.fixed.device).clone()
+        if left.shape != self.fixed.shape:
+            raise ConfigError(f"theta needs the shape {tuple(self.fixed.shape)}; got {tuple(left.shape)}")
+        free = self.mask.bool()
+        if not torch.isfinite(left[free]).all():
+            raise ConfigError("a theta is not finite; start at zero, or shrink the estimates")
+        if not self.parts:
+            raise ConfigError("a bias term without learned parts has nothing to warm-start")
+        everyone = torch.arange(len(left), device=left.device)
+        for part in self.parts:
+            groups = {
+                "mean": torch.zeros_like(everyone),
+                "class_offset": self._class_index,
+                "deviation": everyone,
+            }[part]
+            parameter = torch.atleast_2d(getattr(self, part))
+            for group in range(len(parameter)):
+                inside = free & (groups == group)
+                parameter[group] = left[inside].mean(dim=0) if inside.any() else 0.0
+            left = left - parameter[groups]
 
     @torch.no_grad()
     def centred_deviations(self) -> Tensor:
@@ -267,6 +327,7 @@ class BiasTerm(torch.nn.Module):
             "parts": self.parts,
             "annotators": self.annotators,
             "annotator_class": self.annotator_class,
+            "gold_annotators": self.gold_annotators,
             "sha256": hashlib.sha256(content).hexdigest(),
             "extra": dict(extra or {}),
         }

@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+import numpy as np
 import yaml
+from numpy.typing import NDArray
 
 from badpo import __version__
 from badpo.data.problems import ConfigError
+from badpo.results.anchor_text import anchor_of_run, gold_sentence
 from badpo.results.labels import (
     DPO,
     REFERENCE,
@@ -82,7 +85,7 @@ def model_card(run_folder: Path) -> str:
     if not any((run_folder / name).exists() for name in ("bias.json", "readouts.json", "config.yaml")):
         raise ConfigError(f'"{run_folder}" holds no run; name the folder of a finished run')
     run, reference = read_run(run_folder), _reference_beside(run_folder)
-    n_annotators = len(run.bias.get("annotators", ()))
+    n_annotators = int(_learned_rows(run).sum())
     environment = jinja2.Environment(  # Markdown: the texts are escaped as Markdown below
         loader=jinja2.PackageLoader("badpo.results", "templates"),
         autoescape=False,
@@ -95,7 +98,8 @@ def model_card(run_folder: Path) -> str:
         title=markdown_text(run_folder.resolve().name),
         method=arm_title(run.arm),
         is_dpo=run.arm == DPO or not run.bias.get("parts"),
-        is_warm=run.arm.endswith("_warm"),
+        anchor=anchor_of_run(run),
+        gold=gold_sentence(run) if anchor_of_run(run) == "gold" else "",
         rows=[
             _attribute_row(run, reference, name, config) for name, config in attribute_configs(run).items()
         ],
@@ -143,13 +147,20 @@ def _attribute_row(run: Run, reference: Run | None, name: str, config: Mapping[s
 
 
 def _lean(run: Run, name: str) -> str:
-    """The pool mean of the learned theta, unless the pool is so small that it would be about single people."""
+    """The mean learned theta of those who are not gold, unless they are so few that it is about single people."""
     theta = learned_theta(run)
     if theta is None or not run.bias.get("parts"):
         return "not learned"
+    theta = theta[_learned_rows(run)]
     if len(theta) < FEWEST_ANNOTATORS:
         return f"not shown (fewer than {FEWEST_ANNOTATORS} annotators)"
     return signed(theta[:, list(run.bias["attributes"]).index(name)].mean().item())
+
+
+def _learned_rows(run: Run) -> NDArray[np.bool_]:
+    """Whose theta was learned: everyone but the gold annotators, whose theta is zero by declaration."""
+    gold = run.bias.get("gold_annotators", ())
+    return np.array([name not in gold for name in run.bias.get("annotators", ())], dtype=bool)
 
 
 def _settings(run: Run) -> dict[str, Any]:

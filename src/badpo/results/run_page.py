@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 from badpo import __version__
+from badpo.results.anchor_text import anchor_sentences
 from badpo.results.figures import figures
 from badpo.results.labels import DPO, REFERENCE, arm_label, decimal, percent, shown, signed
 from badpo.results.pages import page_templates, write_whole
@@ -74,6 +75,7 @@ def report_html(suite: Suite) -> str:
             name=shown(suite.name),
             facts=_facts(suite),
             verdicts=verdicts(suite),
+            anchors=anchor_sentences(suite),
             summary=summary_table(suite),
             figures=figures(suite),
             limits=limits(suite),
@@ -125,9 +127,12 @@ def provenance(suite: Suite) -> list[tuple[str, str]]:
 
 
 def settings(suite: Suite) -> list[tuple[str, str]]:
-    """The settings of the first trained run; of a path only its last part is shown."""
+    """The settings of the first trained run; of a path only its last part is shown, of annotators their number."""
     config = next((run.config for run in suite.runs if run.config and run.arm != REFERENCE), {})
-    return [(shown(str(key)), shown(_without_folders(value), 200)) for key, value in config.items()]
+    return [
+        (shown(str(key)), shown(_without_folders(_without_names(value)), 200))
+        for key, value in config.items()
+    ]
 
 
 def _facts(suite: Suite) -> str:
@@ -207,6 +212,13 @@ def _cell(found: Estimate | None, number: Callable[[float], str]) -> Cell:
 def _without_places(command: str) -> str:
     """A command whose paths are shortened as those of the settings."""
     return " ".join(_without_folders(word) for word in command.split())
+
+
+def _without_names(value: Any) -> Any:
+    """A setting without the pseudonyms in it: gold annotators are counted."""
+    if not isinstance(value, dict) or not value.get("gold_annotators"):
+        return value
+    return {**value, "gold_annotators": len(value["gold_annotators"])}
 
 
 def _without_folders(value: Any) -> str:

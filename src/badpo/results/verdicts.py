@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from badpo.results.anchor_text import anchor_of_run
 from badpo.results.labels import DPO, REFERENCE, arm_title, attribute_label, decimal, percent, signed
 from badpo.results.readings import Estimate, Read, Removal, estimate, gap, moved, rate, removal, tokens
 from badpo.results.run_files import Suite, attribute_configs, is_continuous, read_planted
@@ -157,6 +158,13 @@ def _interval_text(quantity: Quantity, interval) -> str:
     return f" ({_difference(quantity, interval.low)} to {_difference(quantity, interval.high)})"
 
 
+def _anchor(suite: Suite) -> str:
+    golden = [arm_title(arm) for arm in suite.arms if anchor_of_run(suite.of(arm)[0]) == "gold"]
+    if not golden:
+        return "The anchor is the reference."
+    return f"The anchor is the reference, except for {', '.join(golden)}, whose level gold annotators fix."
+
+
 def limits(suite: Suite) -> list[str]:
     """What the numbers cannot say, given what the runs are."""
     found = [
@@ -164,7 +172,7 @@ def limits(suite: Suite) -> list[str]:
         "raising every theta by c and taking c times the attribute difference out of the policy\u2019s reward explains "
         "every vote equally well. Votes tell how annotators differ from each other; where theta as a whole ends is "
         "set by where training starts.",
-        "The anchor is the reference. \u201cRemoved\u201d means kept close to the reference\u2019s own rate; whether "
+        f"{_anchor(suite)} \u201cRemoved\u201d means kept close to the reference\u2019s own rate; whether "
         "that rate is the right one is a decision for people, and no figure on this page makes it.",
         "Only declared attributes are held back. A lean toward something that was not declared enters the policy as "
         "under DPO.",

@@ -38,7 +38,8 @@ def tree_hidden_states(decoder, pack: Mapping[str, torch.Tensor]) -> torch.Tenso
     decoder : transformers model without its language-model head
         What `get_decoder` returns.
     pack : mapping with ``input_ids``, ``position_ids`` of shape (T,) and ``segments`` of shape (S, 4)
-        Tensors of a `badpo.training.packing.Pack`.
+        Of a `badpo.training.packing.Pack`, the first two as tensors on the decoder's device. ``segments`` is read
+        on the processor and best kept there: asking a GPU for it waits until the GPU has caught up.
 
     Returns
     -------
@@ -50,7 +51,7 @@ def tree_hidden_states(decoder, pack: Mapping[str, torch.Tensor]) -> torch.Tenso
         If the model has an attention that the tree cannot serve, or one that takes no dense mask.
     """
     input_ids = pack["input_ids"]
-    segments = pack["segments"].cpu().numpy()
+    segments = torch.as_tensor(pack["segments"]).cpu().numpy()
     plan = TreePlan(segments, len(input_ids), input_ids.device)
     reason = unsupported_reason(decoder.config, plan.longest)
     if reason:

@@ -14,6 +14,7 @@ import torch
 
 from badpo.data.judgments import Judgments
 from badpo.training.encoding import EncodedComparisons
+from badpo.training.logprobs import on_device
 from badpo.training.packing import bin_pack, shared_length
 
 
@@ -243,7 +244,7 @@ class ComparisonCollator:
         ]
         inputs, first_scored = self._layout(*map(list, zip(*part, strict=True)))
         return {
-            "scoring": {name: torch.as_tensor(value) for name, value in inputs.items()},
+            "scoring": on_device(inputs, torch.device("cpu")),
             "reference_difference": torch.from_numpy(self._reference_difference(comparisons, first_scored)),
             "comparison": torch.from_numpy(position.reshape(-1)),
             "sign": torch.from_numpy(self._sign[votes]),

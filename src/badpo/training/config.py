@@ -10,6 +10,7 @@ import torch
 from transformers import TrainingArguments
 from transformers.utils import is_torch_bf16_gpu_available
 
+from badpo.data.privacy import pseudonyms
 from badpo.data.problems import ConfigError
 from badpo.objective.bias import VARIANTS
 from badpo.training.batches import BATCHING
@@ -74,6 +75,9 @@ class BADPOConfig(TrainingArguments):
     warm_start : {"zero", "offline"}
         Where theta starts: at 0, which anchors the policy at the reference's attribute rate, or at the
         log-odds of the training votes.
+    gold_annotators : list of str
+        Annotators known to lean nowhere: their theta is held at zero, and their votes fix the level that the others'
+        votes leave open. Ids as the table has them, or pseudonyms; kept as pseudonyms.
     batching : {"random", "grouped", "comparisons"}
         ``random`` shuffles judgments one by one, as in the paper. ``grouped`` shuffles comparisons and keeps the
         judgments of each together: a step has as many judgments on fewer comparisons, and costs that much less.
@@ -145,6 +149,10 @@ class BADPOConfig(TrainingArguments):
     bias: str = field(default="shared_mean", metadata={"help": "Which parts of theta are learned."})
     bias_learning_rate: float = field(default=1e-2, metadata={"help": "Rate of the bias's own Adam."})
     warm_start: str = field(default="zero", metadata={"help": "Where theta starts: zero or offline."})
+    gold_annotators: list[str] = field(
+        default_factory=list,
+        metadata={"help": "Annotators known to lean nowhere, whose theta is held at zero."},
+    )
     batching: str = field(default="random", metadata={"help": "How judgments are grouped into steps."})
     disable_dropout: bool = field(default=True, metadata={"help": "Train without dropout."})
     reference_cache: str | None = field(
@@ -164,6 +172,7 @@ class BADPOConfig(TrainingArguments):
         complaints = [*self._out_of_range(), *self._refused()]
         if complaints:
             raise ConfigError("\n".join(complaints))
+        self.gold_annotators = pseudonyms(list(dict.fromkeys(str(name) for name in self.gold_annotators)))
         if self.encoding == "paper" and self.max_prompt_length is None:
             self.max_prompt_length = PAPER_MAX_PROMPT_LENGTH
         self._fix_values()
@@ -207,6 +216,13 @@ class BADPOConfig(TrainingArguments):
             )
         if self.warm_start == "offline" and self.bias == "none":
             complaints.append("warm_start: offline needs a bias to start; with bias: none there is none")
+        if isinstance(self.gold_annotators, str):
+            complaints.append("gold_annotators is a list of annotators; write [id] for a single one")
+        elif self.gold_annotators and self.bias == "none":
+            complaints.append(
+                "gold_annotators hold their own theta at zero; with bias: none everyone's is, and there is nothing to "
+                "learn. Choose a bias, such as shared_mean, or leave gold_annotators out"
+            )
         return complaints
 
     def _refused(self) -> list[str]:

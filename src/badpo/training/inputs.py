@@ -15,6 +15,7 @@ from badpo.data.problems import ConfigError, DataError, Problem, counted
 from badpo.objective.bias import VARIANTS, BiasTerm
 from badpo.training.config import BADPOConfig
 from badpo.training.encoding import EncodedComparisons, encode_comparisons, length_report
+from badpo.training.gold_annotators import gold_annotators, leans_above_gold
 
 
 def load_model(model, args: BADPOConfig):
@@ -60,7 +61,9 @@ def disable_dropout(model) -> None:
             module.attention_dropout = 0.0
 
 
-def build_bias(judgments: Judgments, variant: str, warm_start: str) -> BiasTerm:
+def build_bias(
+    judgments: Judgments, variant: str, warm_start: str, gold_named: Sequence[str] = ()
+) -> BiasTerm:
     """The bias term of a named variant for a pool, at zero or at the offline estimate of its own judgments.
 
     Parameters
@@ -68,12 +71,16 @@ def build_bias(judgments: Judgments, variant: str, warm_start: str) -> BiasTerm:
     variant : str
         A key of `badpo.objective.bias.VARIANTS`.
     warm_start : "zero" or "offline"
-        ``offline`` starts the common level at the log-odds that the carrying side wins a cross-group judgment.
+        ``offline`` starts the common level at the log-odds that the carrying side wins a cross-group judgment; with
+        gold annotators, every lean starts at what the votes say of it when theirs are zero (`leans_above_gold`).
+    gold_named : sequence of str
+        Annotators whose theta is held at zero, as `gold_annotators` takes them.
 
     Raises
     ------
     ConfigError
-        Per-annotator parameters without annotator identities, or class offsets without classes.
+        Per-annotator parameters without annotator identities, class offsets without classes, or gold annotators who
+        cannot fix a level.
     """
     parts = VARIANTS[variant]
     if "deviation" in parts and not judgments.has_identities:
@@ -82,10 +89,17 @@ def build_bias(judgments: Judgments, variant: str, warm_start: str) -> BiasTerm:
             "or use bias: pooled, which needs no identities"
         )
     classes = judgments.annotators["annotator_class"].tolist() if "class_offset" in parts else None
+    gold = gold_annotators(judgments, gold_named)
     bias = BiasTerm(
-        judgments.attribute_names, judgments.annotators["pseudonym"].tolist(), parts, annotator_class=classes
+        judgments.attribute_names,
+        judgments.annotators["pseudonym"].tolist(),
+        parts,
+        annotator_class=classes,
+        mask=torch.from_numpy(~gold),
     )
-    if warm_start == "offline" and parts:
+    if warm_start == "offline" and parts and gold.any():
+        bias.start_at(torch.from_numpy(leans_above_gold(judgments, gold)))
+    elif warm_start == "offline" and parts:
         estimates = judgments.offline_log_odds()
         bias.warm_start(torch.tensor([e.log_odds if e.log_odds is not None else 0.0 for e in estimates]))
     return bias
@@ -121,8 +135,11 @@ def encode_judgments(
     return kept, encoded.take(np.flatnonzero(encoded.fits)), findings
 
 
-def require_matching_bias(bias: BiasTerm, judgments: Judgments) -> None:
-    """Raise `ConfigError` unless the rows and columns of theta are the annotators and attributes of ``judgments``."""
+def require_matching_bias(bias: BiasTerm, judgments: Judgments, gold_named: Sequence[str] = ()) -> None:
+    """Raise `ConfigError` unless the rows and columns of theta are the annotators and attributes of ``judgments``.
+
+    So too where ``gold_named`` names other annotators than those whom the mask of the bias term holds at zero.
+    """
     people = tuple(judgments.annotators["pseudonym"])
     if bias.annotators != people or bias.attributes != judgments.attribute_names:
         raise ConfigError(
@@ -130,6 +147,12 @@ def require_matching_bias(bias: BiasTerm, judgments: Judgments) -> None:
             f"{list(bias.attributes)}, the judgments are of {counted(len(people), 'annotator')} and "
             f"{list(judgments.attribute_names)}; both must be the same and in the same order. Leave bias out to "
             "have it built from the judgments"
+        )
+    if gold_named and set(gold_named) != set(bias.gold_annotators):
+        raise ConfigError(
+            f"gold_annotators names {counted(len(gold_named), 'annotator')}, and the bias term given holds "
+            f"{len(bias.gold_annotators)} at zero by its mask; they must be the same. Leave gold_annotators out, or "
+            "leave bias out to have it built from the judgments"
         )
 
 

@@ -37,11 +37,12 @@ class StepSums:
 
     def add(self, margins, bias_logits, sign, delta, weight, losses) -> None:
         """Add judgments: margins u and bias logits b in the a-minus-b orientation, sign +1 where a was chosen."""
+        # everything stays on the device: asking for a value would hold the backward pass up
         correct = (sign * margins > 0).double()
         values = [
             (weight * losses).sum(),
             weight.sum(),
-            torch.tensor(float(len(sign))),
+            torch.ones_like(correct).sum(),
             (sign * margins).sum(),
             correct.sum(),
             (sign * (margins + bias_logits) > 0).sum(),
@@ -49,8 +50,8 @@ class StepSums:
         # in the precision of delta: a difference of exactly the threshold must not become more by rounding
         cross = delta.abs() > self._thresholds.to(delta)
         for column in cross.unbind(dim=1):
-            values += [(~column).sum(), correct[~column].sum(), column.sum(), correct[column].sum()]
-        self.vector += torch.stack([v.detach().double().cpu() for v in values])
+            values += [(~column).sum(), (correct * ~column).sum(), column.sum(), (correct * column).sum()]
+        self.vector = self.vector.to(correct.device) + torch.stack([v.detach().double() for v in values])
 
     def metrics(self) -> dict[str, float]:
         """Ratios of the sums under TRL's metric names; a ratio over no judgment is left out.

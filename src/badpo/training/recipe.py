@@ -149,6 +149,7 @@ class _Reading:
         blocks = {name: self._block(name, model) for name, model in BLOCKS.items()}
         attributes = self._attributes()
         self._require(values, blocks["bias"], attributes)
+        self._require_stage(blocks["reference"])
         if self.complaints:
             return None
         bias, columns, reference = (blocks[name] for name in ("bias", "columns", "reference"))
@@ -159,6 +160,7 @@ class _Reading:
             "bias": bias.variant,
             "bias_learning_rate": bias.learning_rate,
             "warm_start": bias.warm_start,
+            "gold_annotators": bias.gold_annotators,
         }
         model = ModelChoice(
             **{k: values[k] for k in HONOURED_MODEL if k in values}, trust_remote_code=trust_remote_code
@@ -291,6 +293,11 @@ class _Reading:
             elif values.get(key, {}).get("trust_remote_code"):
                 place = (key, "trust_remote_code")
                 self._complain("E205", place, str(refusal("trust_remote_code", True)))
+
+    def _require_stage(self, reference: ReferenceBlock) -> None:
+        if reference.balance and not reference.sft:
+            what = "balance is about the supervised stage, and there is none; add sft: true, or leave it out"
+            self._complain("E202", ("reference", "balance"), what)
 
     def _complain(self, code: str, place: tuple[str, ...], what: str) -> None:
         self.complaints.append(f"{code} {self._where(place)}: {what}")

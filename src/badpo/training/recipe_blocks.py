@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from badpo.data.attributes import Attribute
 from badpo.data.judgments import Judgments
+from badpo.data.privacy import pseudonyms
 from badpo.data.problems import ConfigError
 
 OWN_TRAINING: dict[str, Any] = {
@@ -56,19 +57,30 @@ class Columns(Block):
 
 
 class BiasBlock(Block):
-    """The bias term: which parts are learned, how fast, and from where."""
+    """The bias term: which parts are learned, how fast, and from where; and whose theta is held at zero."""
 
     variant: Literal["none", "pooled", "per_annotator", "shared_mean", "class"] = "shared_mean"
     learning_rate: float = Field(default=1e-2, ge=0)
     warm_start: Literal["zero", "offline"] = "zero"
+    gold_annotators: list[str] = Field(default_factory=list)
+
+    @field_validator("gold_annotators", mode="before")
+    @classmethod
+    def _as_pseudonyms(cls, named: Any) -> Any:
+        # of ids that YAML reads as numbers too; a recipe is kept with its run, so it holds no id as the table has it
+        return pseudonyms([str(name) for name in named]) if isinstance(named, list | tuple) else named
 
 
 class ReferenceBlock(Block):
-    """The reference: the model as it is, or after a supervised stage on the majority-chosen responses."""
+    """The reference: the model as it is, or after a supervised stage on the majority-chosen responses.
+
+    ``balance`` names declared attributes whose values are made equally frequent among those responses.
+    """
 
     sft: bool = False
     learning_rate: float = Field(default=2e-5, gt=0)
     num_train_epochs: float = Field(default=1.0, gt=0)
+    balance: list[str] = Field(default_factory=list)
 
 
 class PrivacyBlock(Block):

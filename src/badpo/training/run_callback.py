@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
@@ -58,7 +59,11 @@ class RunCallback(TrainerCallback):
         """Step theta, write the step's line, and say so when the first margin is not 0."""
         sums = self._trainer.finish_step()
         if state.global_step == 0 and state.is_world_process_zero:
-            problem = first_margin_problem(sums.metrics(), first_margin_tolerance(args, model))
+            first = FirstMargin(
+                sums.metrics().get("rewards/margins", 0.0), first_margin_tolerance(args, model)
+            )
+            self._trainer.first_margin = first
+            problem = first_margin_problem(first)
             if problem is not None:
                 self._trainer.findings.append(problem)
                 logger.warning("%s", problem)
@@ -94,27 +99,35 @@ def first_margin_tolerance(args, model) -> float:
     return FIRST_MARGIN_TOLERANCE if in_float32 else FIRST_MARGIN_TOLERANCE_16_BIT
 
 
-def first_margin_problem(metrics: dict[str, float], tolerance: float) -> Problem | None:
-    """A warning (W152) when the policy does not start at its reference.
+@dataclass(frozen=True)
+class FirstMargin:
+    """The mean reward margin of a run's first step, before anything has moved.
 
-    Parameters
+    Attributes
     ----------
-    metrics : dict
-        The first step's, of `StepSums.metrics`.
+    mean : float
+        Of the step's judgments; 0 where the policy starts at its reference.
     tolerance : float
-        The largest absolute mean margin that is taken for 0.
+        The largest absolute mean that is taken for 0.
+    """
+
+    mean: float
+    tolerance: float
+
+
+def first_margin_problem(first: FirstMargin) -> Problem | None:
+    """A warning (W152) when the policy does not start at its reference.
 
     Examples
     --------
-    >>> first_margin_problem({"rewards/margins": 0.42}, tolerance=1e-3).what
+    >>> first_margin_problem(FirstMargin(0.42, tolerance=1e-3)).what
     'the mean reward margin of the first step is 0.42, expected 0: the policy does not start at the reference'
     """
-    margin = metrics.get("rewards/margins", 0.0)
-    if abs(margin) <= tolerance:
+    if abs(first.mean) <= first.tolerance:
         return None
     return Problem(
         "W152",
-        f"the mean reward margin of the first step is {margin:.2g}, expected 0: the policy does not start at the "
+        f"the mean reward margin of the first step is {first.mean:.2g}, expected 0: the policy does not start at the "
         "reference",
         "model and ref_model",
         "leave ref_model out, or start from its weights, and keep disable_dropout on: only where both are equal at "

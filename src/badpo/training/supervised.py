@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import transformers
+from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from badpo.training.config import without_double_precision
@@ -29,6 +32,53 @@ def supervised_arguments(folder: Path, **options: Any) -> transformers.TrainingA
         "seed": 0,
     }
     return transformers.TrainingArguments(output_dir=str(folder / "checkpoints"), **(settings | options))
+
+
+def balanced_rows(values: NDArray[np.float64], seed: int) -> NDArray[np.intp]:
+    """Rows of a training set in which every combination of attribute values is equally frequent.
+
+    There are as many rows as before: of a frequent combination some are left out, of a rare one some stand more than
+    once. Rows that an attribute does not apply to stay as they are.
+
+    Parameters
+    ----------
+    values : array of shape (n_rows, n_attributes)
+        0 or 1; NaN where an attribute does not apply to a row.
+    seed : int
+        Decides which rows are left out and which stand more than once.
+
+    Returns
+    -------
+    array of int
+        Row numbers, ascending. The counts of two combinations differ by one at most.
+
+    Raises
+    ------
+    ValueError
+        A combination has no row to take.
+
+    References
+    ----------
+    BA-DPO, appendix `app:anchor_target`, the third procedure: with a reference that is balanced on the attribute,
+    reference anchoring and target anchoring at one half are the same.
+
+    Examples
+    --------
+    >>> balanced_rows(np.array([[1.0], [0.0], [0.0], [0.0], [np.nan]]), seed=0).tolist()
+    [0, 0, 2, 3, 4]
+    """
+    applies = ~np.isnan(values).any(axis=1)
+    rng = np.random.default_rng(seed)
+    cells = list(itertools.product((0.0, 1.0), repeat=values.shape[1]))
+    share, rest = divmod(int(applies.sum()), len(cells))
+    taken = [np.flatnonzero(~applies)]
+    for number, cell in enumerate(cells):
+        rows = np.flatnonzero((values == cell).all(axis=1))
+        if not len(rows):
+            raise ValueError(f"no row has the values {tuple(int(value) for value in cell)}")
+        times, more = divmod(share + (number < rest), len(rows))
+        taken += [np.repeat(rows, times), rng.choice(rows, size=more, replace=False)]
+    return np.sort(np.concatenate(taken))
 
 
 class _Pairs(Dataset):

@@ -11,6 +11,7 @@ import json
 import logging
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from badpo.theory.likelihood import judgment_loss, margin
 from badpo.training.batches import ComparisonCollator, JudgmentIds, StepSampler
 from badpo.training.config import BADPOConfig
 from badpo.training.encoding import EncodedComparisons, require_matching_tokenizer
+from badpo.training.gold_annotators import gold_cross_votes, gold_findings
 from badpo.training.inputs import (
     as_judgments,
     build_bias,
@@ -42,7 +44,7 @@ from badpo.training.inputs import (
 from badpo.training.logprobs import attach, choose_layout, forward_difference, scoring_attention
 from badpo.training.metrics import StepSums
 from badpo.training.reference import ReferenceCache, comparison_logps, default_cache, weights_key
-from badpo.training.run_callback import RunCallback, adam_tensors, load_adam_tensors
+from badpo.training.run_callback import FirstMargin, RunCallback, adam_tensors, load_adam_tensors
 from badpo.training.run_folder import MARKER, changed_facts, newest_complete
 
 logger = logging.getLogger(__name__)
@@ -94,6 +96,8 @@ class BADPOTrainer(transformers.Trainer):
     findings : list of Problem
         What the length limit cost.
     reference_cache : ReferenceCache
+    first_margin : FirstMargin or None
+        The mean margin of the first step, which is 0 where the policy starts at its reference; None before it.
 
     References
     ----------
@@ -132,8 +136,17 @@ class BADPOTrainer(transformers.Trainer):
         self._read_data(train_dataset, eval_dataset, tokenizer, args, attributes)
         require_matching_tokenizer(self.encoded, tokenizer, model.get_input_embeddings().weight.shape[0])
 
-        self.bias = bias if bias is not None else build_bias(self.judgments, args.bias, args.warm_start)
-        require_matching_bias(self.bias, self.judgments)
+        self.bias = (
+            bias
+            if bias is not None
+            else build_bias(self.judgments, args.bias, args.warm_start, args.gold_annotators)
+        )
+        require_matching_bias(self.bias, self.judgments, args.gold_annotators)
+        gold_problems = gold_findings(self.judgments, self._gold)
+        for finding in gold_problems:
+            logger.warning("%s", finding)
+        self.findings += gold_problems
+        self.first_margin: FirstMargin | None = None
         self.objective = objective if objective is not None else VoteWeights()
         self._sums, self._logged = self._new_sums(), self._new_sums()
         self._resumed_from: Path | None = None
@@ -153,7 +166,9 @@ class BADPOTrainer(transformers.Trainer):
         parameters = list(self.bias.parameters())
         self.bias_optimizer = torch.optim.Adam(parameters, lr=args.bias_learning_rate) if parameters else None
         self.add_callback(RunCallback(self, self.run_folder / "log.jsonl", keep))
-        self._layout, reason = choose_layout(model, args.attention, self.encoded)
+        mixed = self.accelerator.mixed_precision != "no"
+        autocast = self.accelerator.autocast if mixed else None
+        self._layout, reason = choose_layout(model, args.attention, self.encoded, autocast)
         if reason:
             logger.warning("every response is padded instead of packed: %s", reason)
         cache_folder = Path(args.reference_cache) if args.reference_cache else default_cache()
@@ -246,7 +261,8 @@ class BADPOTrainer(transformers.Trainer):
         for batch, part in zip(batches, weights.split(sizes), strict=True):
             batch["weight"] = part
         totals = torch.tensor([float(normaliser), *sizes], dtype=torch.float64, device=device)
-        normaliser, *sizes = self.accelerator.reduce(totals, reduction="sum")
+        totals = self.accelerator.reduce(totals, reduction="sum")
+        normaliser, sizes = totals[0], totals[1:].tolist()
         skipped = [{**batch, "scoring": None} for batch, n in zip(batches, sizes, strict=True) if n == 0]
         return skipped + [batch for batch, n in zip(batches, sizes, strict=True) if n], normaliser
 
@@ -386,6 +402,8 @@ class BADPOTrainer(transformers.Trainer):
             "num_train_epochs": args.num_train_epochs,
             "seed": args.seed,
             "data_seed": args.data_seed,
+            # where there are none the fact is left out, as checkpoints of older versions have it
+            **({"gold_annotators": ", ".join(gold)} if (gold := self.bias.gold_annotators) else {}),
         }
 
     def train(self, resume_from_checkpoint=None, **kwargs):
@@ -432,11 +450,22 @@ class BADPOTrainer(transformers.Trainer):
         if state := self.objective.state_dict():
             save_file(dict(state), folder / OBJECTIVE_FILE)
 
+    @property
+    def _gold(self) -> np.ndarray:
+        return self.bias.mask.cpu().numpy() == 0
+
+    def gold_votes(self) -> dict[str, int]:
+        """Cross-group judgments of the gold annotators by attribute; empty when no one is gold."""
+        return gold_cross_votes(self.judgments, self._gold) if self._gold.any() else {}
+
     def load_bias_state(self) -> None:
         """Read back what `save_bias_state` wrote, when training resumes."""
         if self._resumed_from is None:
             return
-        self.bias.load_state_dict(BiasTerm.load(self._resumed_from).state_dict())
+        saved = BiasTerm.load(self._resumed_from)
+        self.bias.load_state_dict(saved.state_dict())
+        if saved.extra.get("first_margin"):
+            self.first_margin = FirstMargin(**saved.extra["first_margin"])
         if self.bias_optimizer is not None:
             load_adam_tensors(self.bias_optimizer, load_file(self._resumed_from / BIAS_OPTIMIZER_FILE))
         state = self._resumed_from / OBJECTIVE_FILE
@@ -451,6 +480,8 @@ class BADPOTrainer(transformers.Trainer):
                 "attributes": [dict(a.config) for a in self.judgments.attributes],
                 "data": self.judgments.fingerprint(),
                 "beta": self.args.beta,
+                "first_margin": None if self.first_margin is None else asdict(self.first_margin),
+                "gold_votes": self.gold_votes(),
             },
         )
 

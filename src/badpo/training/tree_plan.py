@@ -25,6 +25,8 @@ _MOST_BLOCKS = 4
 # plus what a call of its own would cost.
 _PADDING_FACTOR = 1.05
 _SCORES_PER_CALL = 1024
+# Compute capability of the first cards (Ampere) that the variable-length kernel runs on.
+_FIRST_WITH_VARLEN = (8, 0)
 
 
 class RowGroup(NamedTuple):
@@ -63,7 +65,15 @@ class TreePlan:
     def attend(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float | None
     ) -> torch.Tensor:
-        """Attention output of shape (T, heads, value_dim) for query, key, value of shape (T, heads, head_dim)."""
+        """Attention output of shape (T, heads, value_dim) for query, key, value of shape (T, heads, head_dim).
+
+        Under autocast it is computed in autocast's precision, as by torch's own attention.
+        """
+        device_type = query.device.type
+        if torch.is_autocast_enabled(device_type):
+            # rotary embeddings leave queries and keys in float32, which the variable-length kernel does not take
+            dtype = torch.get_autocast_dtype(device_type)
+            query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
         if _varlen_serves(query, value):
             return self._attend_varlen(query, key, value, scaling)
         return self._attend_rows(query, key, value, scaling)
@@ -175,12 +185,16 @@ class TreePlan:
 def _varlen_serves(query: torch.Tensor, value: torch.Tensor) -> bool:
     if not query.is_cuda or query.dtype not in (torch.float16, torch.bfloat16):
         return False
+    if torch.cuda.get_device_capability(query.device) < _FIRST_WITH_VARLEN:
+        return False
     try:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:
         return False
-    same_dtype_and_width = query.dtype == value.dtype and query.shape[-1] == value.shape[-1] <= 256
-    return same_dtype_and_width and "window_size" in inspect.signature(varlen_attn).parameters
+    width = query.shape[-1]
+    if query.dtype != value.dtype or width != value.shape[-1] or width > 256 or width % 8:
+        return False
+    return "window_size" in inspect.signature(varlen_attn).parameters
 
 
 def _blocks(segments: np.ndarray, most: int = _MOST_BLOCKS) -> np.ndarray:

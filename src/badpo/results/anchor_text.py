@@ -1,0 +1,132 @@
+"""Whose rate the trained policies keep, in sentences: where they start, what fixes the level, the reference's rate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from scipy.special import logit
+
+from badpo.results.labels import REFERENCE, arm_title, attribute_label, decimal, signed
+from badpo.results.readings import estimate, rate
+from badpo.results.run_files import Run, Suite, attribute_configs, is_continuous
+
+Anchor = Literal["none", "reference", "warm", "gold"]
+
+# Of a first margin that is known from the step log alone, which does not say in which precision the run was.
+LOGGED_TOLERANCE = 2e-2
+
+
+def anchor_of_run(run: Run) -> Anchor:
+    """What fixes the level that the votes leave open: nothing, the reference, the votes' level, or gold annotators."""
+    if not run.bias.get("parts"):
+        return "none"
+    if run.bias.get("gold_annotators"):
+        return "gold"
+    return "warm" if run.arm.endswith("_warm") else "reference"
+
+
+def anchor_sentences(suite: Suite) -> list[str]:
+    """What anchors the arms of a suite; nothing for the reference alone."""
+    trained = [run for run in suite.runs if run.arm != REFERENCE]
+    if not trained:
+        return []
+    return [_start(trained), *_anchors(suite, trained), *_reference_rates(suite)]
+
+
+def gold_sentence(run: Run) -> str:
+    """What the level of a run with gold annotators rests on; they are counted and not named."""
+    n = len(run.bias["gold_annotators"])
+    configs = attribute_configs(run)
+    votes = ", ".join(
+        f"{attribute_label(name, configs.get(name, {}))} {count:,}"
+        for name, count in run.bias.get("extra", {}).get("gold_votes", {}).items()
+    )
+    return (
+        f"theta of {n:,} gold annotator{'s' if n > 1 else ''}, declared to lean nowhere, is held at zero. The level of "
+        "the other annotators\u2019 theta, and with it the policy\u2019s rate, rests on their judgments of responses "
+        f"that differ ({votes or 'number not recorded'}), not on the reference\u2019s rate; it stands and falls with "
+        "that declaration"
+    )
+
+
+def _start(runs: Sequence[Run]) -> str:
+    found = {run.folder.name: first for run in runs if (first := _first_margin(run)) is not None}
+    if not found:
+        return "Whether the runs start at their reference was not recorded."
+    off = [name for name, (mean, tolerance) in found.items() if abs(mean) > tolerance]
+    largest = max((mean for mean, _ in found.values()), key=abs)
+    if off:
+        return (
+            f"{len(off)} of {len(found)} runs do not start at the reference: the mean margin of the first step, which "
+            f"is 0 there, is up to {signed(largest)}. For them theta = 0 does not mean the reference\u2019s rate."
+        )
+    missing = f" It was not recorded for {len(runs) - len(found)} others." if len(found) < len(runs) else ""
+    which = "The run starts" if len(found) == 1 else f"All {len(found)} runs start"
+    return (
+        f"{which} at the reference: the mean margin of the first step is 0 "
+        f"(largest {abs(largest):.0e} in size, which is rounding).{missing}"
+    )
+
+
+def _first_margin(run: Run) -> tuple[float, float] | None:
+    """The mean margin of the first step and what is taken for 0."""
+    recorded: dict[str, Any] = run.bias.get("extra", {}).get("first_margin") or {}
+    if recorded:
+        return recorded["mean"], recorded["tolerance"]
+    first = run.steps[0] if run.steps else {}
+    if first.get("step") != 1 or "rewards/margins" not in first:
+        return None
+    return first["rewards/margins"], LOGGED_TOLERANCE
+
+
+def _anchors(suite: Suite, trained: Sequence[Run]) -> list[str]:
+    kinds = {arm: anchor_of_run(suite.of(arm)[0]) for arm in dict.fromkeys(run.arm for run in trained)}
+
+    def named(kind: Anchor) -> str:
+        titles = [arm_title(arm) for arm, found in kinds.items() if found == kind]
+        return " and ".join([", ".join(titles[:-1]), titles[-1]]) if len(titles) > 1 else "".join(titles)
+
+    found = []
+    if names := named("reference"):
+        found.append(
+            f"Anchored at the reference: {names}. Theta starts at zero, so the policy is meant to keep the "
+            "reference\u2019s own rate."
+        )
+    if names := named("warm"):
+        found.append(
+            f"Anchored at the reference with a warm start: {names}. Theta starts at the log-odds of the votes, so all "
+            "that they say about an attribute counts as lean, also what quality explains."
+        )
+    found += [
+        f"Anchored by gold annotators: {arm_title(arm)}. There {gold_sentence(suite.of(arm)[0])}."
+        for arm, kind in kinds.items()
+        if kind == "gold"
+    ]
+    if names := named("none"):
+        found.append(f"Without an anchor: {names}. What the annotators lean toward enters the policy.")
+    return found
+
+
+def _reference_rates(suite: Suite) -> list[str]:
+    configs = {name: config for run in suite.runs for name, config in attribute_configs(run).items()}
+    found, unmeasured = [], []
+    for name in suite.attributes:
+        label = attribute_label(name, configs.get(name, {}))
+        own = estimate(suite, REFERENCE, rate(name))
+        if own is None:
+            unmeasured.append(label)
+            continue
+        low, high = own.interval.low, own.interval.high
+        ends = f" (95\u00a0% interval {decimal(low)} to {decimal(high)})" if math.isfinite(low) else ""
+        if is_continuous(configs.get(name, {})):
+            found.append(f"The reference\u2019s own mean {label} is {decimal(own.value)}{ends}.")
+        else:
+            found.append(
+                f"The reference\u2019s own p({label}) is {decimal(own.value)}{ends}: its tilt from one half is "
+                f"{signed(float(logit(own.value)))} in log-odds."
+            )
+    if unmeasured:
+        found.append(f"The reference\u2019s own rate was not measured: {', '.join(unmeasured)}.")
+    return found

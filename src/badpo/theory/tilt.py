@@ -1,0 +1,384 @@
+r"""How far a policy has to be tilted for its rate of an attribute to come out at a target.
+
+The votes leave one number per attribute open: adding c to the margin of every response that carries it and taking c
+from every annotator's bias changes no probability of a vote. The tilted policy is
+
+.. math:: \pi_c(y \mid x) \propto \pi(y \mid x) \exp(c^\top g(y) / \beta)
+
+Here the `tilt` c is in units of the margin (beta included), the `shift` s = c / beta is in log-odds, and a `rate` is
+the mean over prompts of the probability on the choices that carry the attribute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import logit, logsumexp, softmax
+
+# A rate closer to 0 or 1 than this is one that no finite sample would show; tilting it would amplify rounding.
+NEVER = 1e-9
+# Accuracy of the achieved rates, and the largest shift that is looked at; exp(60) is beyond any probability of text.
+RATE_TOLERANCE = 1e-10
+LARGEST_SHIFT = 60.0
+MOST_STEPS = 200
+
+
+@dataclass(frozen=True)
+class Tilt:
+    """The shift that brings a policy's rates to their targets.
+
+    Attributes
+    ----------
+    shift : array of shape (n_attributes,)
+        s in log-odds; negative where the attribute is made rarer.
+    before, achieved : array of shape (n_attributes,)
+        The rates at shift 0 and at ``shift``, on the prompts that it was found on.
+    """
+
+    shift: NDArray[np.float64]
+    before: NDArray[np.float64]
+    achieved: NDArray[np.float64]
+
+    def in_margin(self, beta: float) -> NDArray[np.float64]:
+        """The tilt c = beta s, shape (n_attributes,). The offset of a training stage that teaches it is -c."""
+        return beta * self.shift
+
+
+@dataclass(frozen=True)
+class CalibrationLine:
+    """What a training stage achieves of a shift that it is asked for, both in log-odds.
+
+    Attributes
+    ----------
+    slope, intercept : float
+        achieved = slope * intended + intercept. The intercept is a deficit: it has the sign opposite to that of the
+        shifts, so a line is for shifts of one direction.
+    """
+
+    slope: float
+    intercept: float
+
+    def intended_for(self, achieved: float) -> float:
+        """The shift to ask for in order to achieve this one.
+
+        Examples
+        --------
+        >>> round(CalibrationLine(slope=0.888, intercept=0.777).intended_for(-3.39), 3)
+        -4.693
+        """
+        return (achieved - self.intercept) / self.slope
+
+
+def tilt_to_target(target: ArrayLike, rate: ArrayLike, beta: float) -> NDArray[np.float64]:
+    r"""Tilt that brings a policy with the same log-odds at every prompt from a rate to a target.
+
+    .. math:: c(t) = \beta\, [\operatorname{logit} t - \operatorname{logit} p]
+
+    Parameters
+    ----------
+    target, rate : float or array
+        Strictly between 0 and 1.
+    beta : float
+        Of the objective that the policy was trained with.
+
+    Returns
+    -------
+    array
+        In units of the margin. Where log-odds vary over prompts the target is reached at another value, which
+        `shift_to_targets` finds.
+
+    Raises
+    ------
+    ValueError
+        A target or a rate that is 0 or 1 or lies outside.
+
+    References
+    ----------
+    BA-DPO, Eq. `anchor_tilt` and the worked example of Appendix `app:anchor`.
+
+    Examples
+    --------
+    >>> float(tilt_to_target(0.5, 0.465, beta=0.1).round(3)), float(tilt_to_target(0.5, 0.967, beta=0.1).round(2))
+    (0.014, -0.34)
+    """
+    asked, found = np.asarray(target, dtype=np.float64), np.asarray(rate, dtype=np.float64)
+    for name, values in (("target", asked), ("rate", found)):
+        # written so that NaN is refused too
+        if not np.all((values > 0) & (values < 1)):
+            raise ValueError(
+                f"a {name} must lie strictly between 0 and 1, got {values}; no finite tilt reaches or leaves 0 or 1"
+            )
+    return beta * (logit(asked) - logit(found))
+
+
+def tilted_probabilities(log_probs: ArrayLike, carries: ArrayLike, shift: ArrayLike) -> NDArray[np.float64]:
+    r"""Probability of every choice under the tilted policy.
+
+    .. math:: \pi_s(y \mid x) = \frac{\pi(y \mid x) \exp(s^\top g_y)}{\sum_{y'} \pi(y' \mid x) \exp(s^\top g_{y'})}
+
+    Parameters
+    ----------
+    log_probs : array of shape (n_prompts, n_choices)
+        In nats, up to a constant of each prompt; -inf for a choice that a prompt does not offer.
+    carries : array of shape (n_choices, n_attributes)
+        1 where the choice carries the attribute, else 0; ``(n_choices,)`` for one attribute.
+    shift : array of shape (n_attributes,)
+        In log-odds.
+
+    Returns
+    -------
+    array of shape (n_prompts, n_choices)
+        Rows add up to 1.
+
+    Raises
+    ------
+    ValueError
+        Shapes that do not belong together, a value of ``carries`` besides 0 and 1, a prompt with a NaN or without
+        any choice.
+
+    References
+    ----------
+    BA-DPO, Corollary `cor:anchor`.
+
+    Examples
+    --------
+    The log-odds of the two choices move by exactly the shift:
+
+    >>> tilted_probabilities(np.log([[0.9, 0.1]]), [1, 0], -np.log(9)).round(3)
+    array([[0.5, 0.5]])
+    """
+    logs, indicator = _choices(log_probs, carries)
+    return softmax(logs + indicator @ _one_per_attribute(shift, indicator, "shift"), axis=1)
+
+
+def tilted_rates(log_probs: ArrayLike, carries: ArrayLike, shift: ArrayLike) -> NDArray[np.float64]:
+    """Rate of each attribute under the tilted policy: its probability, mean over prompts.
+
+    Parameters
+    ----------
+    log_probs, carries, shift
+        As in `tilted_probabilities`.
+
+    Returns
+    -------
+    array of shape (n_attributes,)
+        Continuous and strictly increasing in the attribute's own shift as long as a prompt offers both kinds.
+
+    References
+    ----------
+    BA-DPO, Appendix `app:anchor_target`.
+
+    Examples
+    --------
+    >>> tilted_rates(np.log([[0.9, 0.1], [0.5, 0.5]]), [1, 0], 0.0)
+    array([0.7])
+    """
+    _, indicator = _choices(log_probs, carries)
+    return (tilted_probabilities(log_probs, carries, shift) @ indicator).mean(axis=0)
+
+
+def shift_to_targets(
+    log_probs: ArrayLike, carries: ArrayLike, targets: ArrayLike, attributes: Sequence[str] | None = None
+) -> Tilt:
+    r"""The one shift per attribute that brings all rates to their targets together.
+
+    One attribute: bisection on the rate. Several: Newton's method with a line search on
+
+    .. math:: \frac{1}{n} \sum_x \log \sum_y \pi(y \mid x) \exp(s^\top g_y) - s^\top t
+
+    which is convex, and whose gradient is the rates minus the targets.
+
+    Parameters
+    ----------
+    log_probs, carries
+        As in `tilted_probabilities`. A choice that carries several attributes is moved by the sum of their shifts.
+    targets : array of shape (n_attributes,)
+        Strictly between 0 and 1.
+    attributes : sequence of str or None
+        Names for the error messages; None numbers them.
+
+    Returns
+    -------
+    Tilt
+
+    Raises
+    ------
+    ValueError
+        A target of 0 or 1, an attribute that no choice carries or every choice carries, one that the policy never or
+        always produces, a target beyond the share of prompts that offer both kinds, or targets that cannot hold
+        together.
+
+    References
+    ----------
+    BA-DPO, Appendix `app:anchor_target`: "the target is reached at exactly one value".
+
+    Examples
+    --------
+    Four names of two attributes; both rates come to their targets although each shift moves both:
+
+    >>> found = shift_to_targets(np.log([[0.6, 0.3, 0.05, 0.05]]), [[1, 1], [1, 0], [0, 1], [0, 0]], [0.5, 0.4])
+    >>> found.before.round(2), found.achieved.round(6)
+    (array([0.9 , 0.65]), array([0.5, 0.4]))
+    """
+    logs, indicator = _choices(log_probs, carries)
+    wanted = _one_per_attribute(targets, indicator, "targets")
+    names = [f"attribute {i}" for i in range(len(wanted))] if attributes is None else list(attributes)
+    if len(names) != len(wanted):
+        raise ValueError(f"{len(wanted)} attributes and {len(names)} names for them")
+    before = tilted_rates(logs, indicator, np.zeros(len(wanted)))
+    for i, name in enumerate(names):
+        _check_reachable(name, wanted[i], before[i], logs, indicator[:, i])
+    if len(wanted) == 1:
+        shift = np.array([_bisect(logs, indicator, float(wanted[0]))])
+    else:
+        shift = _newton(logs, indicator, wanted, before, names)
+    return Tilt(shift, before, tilted_rates(logs, indicator, shift))
+
+
+def fit_calibration(intended: ArrayLike, achieved: ArrayLike) -> CalibrationLine:
+    """Least-squares line from the shifts that were asked for to those that were achieved, for one attribute.
+
+    Parameters
+    ----------
+    intended, achieved : array of shape (n_rounds,)
+        In log-odds, with their signs.
+
+    Returns
+    -------
+    CalibrationLine
+        With one round, or several that asked for the same, slope 1 and the mean deficit as the intercept.
+
+    Raises
+    ------
+    ValueError
+        No round, a value that is not finite, or achieved shifts that do not rise with the intended ones, so that
+        no line can be inverted.
+
+    References
+    ----------
+    BA-DPO, Appendix `app:anchor_experiment`, paragraph "Calibration".
+
+    Examples
+    --------
+    The paper's three offsets on the gender coordinate, which make the attribute rarer:
+
+    >>> line = fit_calibration([-3.39, -4.42, -5.13], [-2.24, -3.13, -3.79])
+    >>> round(line.slope, 2), round(line.intercept, 2)
+    (0.89, 0.78)
+    >>> fit_calibration([-3.39], [-2.24])
+    CalibrationLine(slope=1.0, intercept=1.15)
+    """
+    asked, got = np.asarray(intended, dtype=np.float64), np.asarray(achieved, dtype=np.float64)
+    if asked.ndim != 1 or asked.shape != got.shape or len(asked) == 0:
+        raise ValueError(
+            f"one intended and one achieved shift per round are needed; got {asked.shape} and {got.shape}"
+        )
+    if not (np.isfinite(asked).all() and np.isfinite(got).all()):
+        raise ValueError("a shift is not finite: a rate of 0 or 1 has no log-odds; ask for a smaller shift")
+    centered = asked - asked.mean()
+    spread = float(centered @ centered)
+    slope = 1.0 if np.ptp(asked) == 0 else float(centered @ got) / spread
+    if slope <= 0:
+        raise ValueError(
+            f"achieved shifts do not rise with the intended ones (slope {slope:.3g} over {len(asked)} rounds); "
+            "measure rounds that ask for more different shifts, or train longer"
+        )
+    return CalibrationLine(slope, float(got.mean() - slope * asked.mean()))
+
+
+def _choices(log_probs: ArrayLike, carries: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    logs, indicator = np.asarray(log_probs, dtype=np.float64), np.asarray(carries, dtype=np.float64)
+    indicator = indicator[:, None] if indicator.ndim == 1 else indicator
+    if logs.ndim != 2 or indicator.ndim != 2 or logs.shape[1] != len(indicator) or not logs.size:
+        raise ValueError(
+            "log_probs need one row per prompt and carries one row per choice; "
+            f"got shapes {logs.shape} and {indicator.shape}"
+        )
+    if not np.isin(indicator, (0.0, 1.0)).all():
+        raise ValueError("carries must be 1 where a choice carries the attribute and 0 where it does not")
+    bad = np.isnan(logs).any(axis=1) | (logs == np.inf).any(axis=1) | np.isneginf(logs).all(axis=1)
+    if bad.any():
+        raise ValueError(
+            f"prompt {int(np.argmax(bad))} has a log-probability that is NaN or +inf, or offers no choice at all"
+        )
+    return logs, indicator
+
+
+def _one_per_attribute(values: ArrayLike, indicator: NDArray, what: str) -> NDArray[np.float64]:
+    given = np.atleast_1d(np.asarray(values, dtype=np.float64))
+    if given.shape != indicator.shape[1:] or not np.isfinite(given).all():
+        raise ValueError(
+            f"{what}: one finite number for each of {indicator.shape[1]} attributes is needed, got {given}"
+        )
+    return given
+
+
+def _check_reachable(name: str, target: float, rate: float, logs: NDArray, carrying: NDArray) -> None:
+    if not 0 < target < 1:
+        raise ValueError(f"{name}: the target {target:g} must lie strictly between 0 and 1")
+    if carrying.min() == carrying.max():
+        who = "every choice carries it" if carrying.min() == 1 else "no choice carries it"
+        raise ValueError(f"{name}: {who}, so no reweighting of the choices changes its rate")
+    if rate < NEVER or rate > 1 - NEVER:
+        how = "never" if rate < NEVER else "always"
+        raise ValueError(
+            f"{name}: the policy {how} produces it (rate {rate:.3g}), so there is nothing to reweight"
+        )
+    offered = np.isfinite(logs)
+    most = offered[:, carrying == 1].any(axis=1).mean()
+    least = 1 - offered[:, carrying == 0].any(axis=1).mean()
+    if not least < target < most:
+        raise ValueError(
+            f"{name}: the target {target:g} is out of reach; with the choices that the prompts offer, the rate "
+            f"stays between {least:.3g} and {most:.3g}"
+        )
+
+
+def _bisect(logs: NDArray, indicator: NDArray, target: float) -> float:
+    low, high = -1.0, 1.0
+    while tilted_rates(logs, indicator, low)[0] > target:
+        low *= 2
+    while tilted_rates(logs, indicator, high)[0] < target:
+        high *= 2
+    # down to neighboring numbers: the rate is strictly increasing
+    while low < (middle := (low + high) / 2) < high:
+        if tilted_rates(logs, indicator, middle)[0] < target:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _newton(
+    logs: NDArray, indicator: NDArray, targets: NDArray, before: NDArray, names: Sequence[str]
+) -> NDArray[np.float64]:
+    normalised = logs - logsumexp(logs, axis=1, keepdims=True)
+
+    def objective(shift: NDArray) -> float:
+        return float(logsumexp(normalised + indicator @ shift, axis=1).mean() - shift @ targets)
+
+    # exact where log-odds are the same at every prompt and the attributes are independent
+    shift = logit(targets) - logit(before)
+    for _ in range(MOST_STEPS):
+        probabilities = tilted_probabilities(logs, indicator, shift)
+        rates = probabilities @ indicator
+        gradient = rates.mean(axis=0) - targets
+        if np.abs(gradient).max() < RATE_TOLERANCE:
+            return shift
+        pairs = indicator.T @ (probabilities.mean(axis=0)[:, None] * indicator)
+        step = -np.linalg.lstsq(pairs - rates.T @ rates / len(rates), gradient, rcond=None)[0]
+        length = 1.0
+        # close to the minimum the objective cannot tell two points apart; the slack lets Newton's step pass there
+        here, decrease = objective(shift) + 1e-13, 1e-4 * float(gradient @ step)
+        while objective(shift + length * step) > here + length * decrease and length > 1e-12:
+            length /= 2
+        shift = shift + length * step
+        if np.abs(shift).max() > LARGEST_SHIFT:
+            break
+    raise ValueError(
+        f"the targets of {', '.join(names)} cannot hold together: no reweighting of these choices reaches "
+        f"{targets.tolist()}; ask for targets that one policy over these choices can have"
+    )

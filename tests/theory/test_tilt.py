@@ -1,0 +1,263 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+from scipy.special import expit, logsumexp, softmax
+
+from badpo.estimation.fixed import fit_fixed
+from badpo.theory.tilt import (
+    CalibrationLine,
+    fit_calibration,
+    shift_to_targets,
+    tilt_to_target,
+    tilted_probabilities,
+    tilted_rates,
+)
+
+# woman, black: the four cells, as in the pool of names
+CELLS = np.array([[1, 1], [1, 0], [0, 1], [0, 0]])
+BETA = 0.1
+
+
+def prompts(n: int, lean=(2.5, 3.0), spread: float = 1.0, seed: int = 0):
+    """Log-probabilities of twelve names in four cells whose lean varies over prompts, and what the names carry."""
+    rng = np.random.default_rng(seed)
+    carries = np.repeat(CELLS, 3, axis=0)
+    leans = np.asarray(lean) + rng.normal(0, spread, (n, 2))
+    logs = leans @ carries.T + rng.normal(0, 0.5, (n, len(carries)))
+    return logs - logsumexp(logs, axis=1, keepdims=True), carries
+
+
+def test_the_papers_worked_example():
+    nearly_balanced, leaning = tilt_to_target(0.5, [0.465, 0.967], BETA)
+    assert round(nearly_balanced, 3) == 0.014
+    assert round(leaning, 2) == -0.34
+    # from one set of two-choice prompts: the same numbers, found by the search
+    logs = np.log([[0.967, 0.033]])
+    found = shift_to_targets(logs, [1, 0], 0.5)
+    assert round(float(found.shift[0]), 2) == -3.38
+    assert round(float(-found.in_margin(BETA)[0]), 2) == 0.34
+    assert found.achieved[0] == pytest.approx(0.5, abs=1e-12)
+
+
+def test_log_odds_of_every_pair_move_by_exactly_c_over_beta():
+    logs, carries = prompts(5)
+    c = np.array([-0.34, 0.21])
+    moved = np.log(tilted_probabilities(logs, carries, c / BETA))
+    for y, other in [(0, 3), (1, 6), (2, 9), (4, 11)]:
+        expected = (carries[y] - carries[other]) @ c / BETA
+        change = (moved[:, y] - moved[:, other]) - (logs[:, y] - logs[:, other])
+        np.testing.assert_allclose(change, expected, atol=1e-12)
+
+
+def test_choices_of_one_cell_keep_their_proportions_and_rows_add_up():
+    logs, carries = prompts(4)
+    moved = tilted_probabilities(logs, carries, [-2.0, 1.0])
+    np.testing.assert_allclose(moved.sum(axis=1), 1, atol=1e-12)
+    np.testing.assert_allclose(moved[:, 0] / moved[:, 2], np.exp(logs[:, 0] - logs[:, 2]), rtol=1e-12)
+
+
+def test_constants_of_a_prompt_do_not_matter():
+    logs, carries = prompts(4)
+    shifted = logs + np.array([[3.0], [-700.0], [0.0], [40.0]])
+    np.testing.assert_allclose(
+        tilted_rates(shifted, carries, [-1, 1]), tilted_rates(logs, carries, [-1, 1]), atol=1e-12
+    )
+
+
+def test_the_rate_is_strictly_increasing_in_its_own_shift():
+    logs, carries = prompts(20)
+    for attribute in (0, 1):
+        shifts = np.zeros((41, 2))
+        shifts[:, attribute] = np.linspace(-8, 8, 41)
+        rates = np.array([tilted_rates(logs, carries, s)[attribute] for s in shifts])
+        assert (np.diff(rates) > 0).all()
+        assert rates[0] < 0.1 and rates[-1] > 0.9
+
+
+@pytest.mark.parametrize("target", [0.3, 0.5, 0.7])
+def test_one_attribute_reaches_its_target_where_log_odds_vary(target):
+    logs, carries = prompts(200, spread=2.0)
+    found = shift_to_targets(logs, carries[:, 0], target)
+    assert tilted_rates(logs, carries[:, 0], found.shift)[0] == pytest.approx(target, abs=1e-12)
+    # the closed form is for constant log-odds, and is not the answer here
+    closed = float(tilt_to_target(target, found.before[0], 1.0))
+    assert abs(tilted_rates(logs, carries[:, 0], closed)[0] - target) > 0.02
+
+
+def test_constant_log_odds_give_the_closed_form():
+    logs = np.tile(np.log([0.5, 0.4, 0.1]), (7, 1))
+    found = shift_to_targets(logs, [1, 1, 0], 0.3)
+    assert found.shift[0] == pytest.approx(float(tilt_to_target(0.3, 0.9, 1.0)), abs=1e-9)
+
+
+@pytest.mark.parametrize("targets", [(0.5, 0.5), (0.3, 0.7), (0.7, 0.3), (0.02, 0.98)])
+@pytest.mark.parametrize("lean", [(2.5, 3.0), (5.0, -6.0)])
+def test_two_attributes_reach_their_targets_together(targets, lean):
+    logs, carries = prompts(150, lean, spread=1.5)
+    found = shift_to_targets(logs, carries, targets)
+    np.testing.assert_allclose(tilted_rates(logs, carries, found.shift), targets, atol=1e-9)
+    np.testing.assert_allclose(found.achieved, targets, atol=1e-9)
+    np.testing.assert_allclose(found.before, softmax(logs, axis=1).mean(axis=0) @ carries, atol=1e-12)
+
+
+def test_the_joint_shift_is_not_two_separate_ones_where_attributes_go_together():
+    logs = np.log([[0.70, 0.05, 0.05, 0.20]])
+    joint = shift_to_targets(logs, CELLS, [0.5, 0.5])
+    alone = [shift_to_targets(logs, CELLS[:, i], 0.5).shift[0] for i in (0, 1)]
+    assert np.abs(joint.shift - alone).min() > 0.2
+    assert np.abs(tilted_rates(logs, CELLS, alone) - 0.5).max() > 0.1
+
+
+def test_the_joint_search_agrees_with_a_general_minimizer_and_with_bisection():
+    logs, carries = prompts(60, spread=1.5)
+    found = shift_to_targets(logs, carries, [0.4, 0.6])
+
+    def distance(shift):
+        return 1e6 * np.sum((tilted_rates(logs, carries, shift) - [0.4, 0.6]) ** 2)
+
+    other = minimize(distance, [0, 0], method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-12})
+    np.testing.assert_allclose(found.shift, other.x, atol=1e-6)
+    # an attribute that is given twice takes half of the shift each time
+    twice = shift_to_targets(logs, carries[:, [0, 0]], [0.4, 0.4])
+    assert twice.shift.sum() == pytest.approx(shift_to_targets(logs, carries[:, 0], 0.4).shift[0], abs=1e-7)
+
+
+def test_a_tilt_found_on_some_prompts_holds_on_others():
+    """Off by sampling error alone: that of the prompts it was found on and that of those it is reported on."""
+    targets, misses, scores = np.array([0.5, 0.3]), [], []
+    for seed in range(40):
+        logs, carries = prompts(600, spread=0.3, seed=seed)
+        found = shift_to_targets(logs[:300], carries, targets)
+        rates = tilted_probabilities(logs, carries, found.shift) @ carries
+        miss = rates[300:].mean(axis=0) - targets
+        misses.append(miss)
+        scores.append(miss / np.sqrt(rates[:300].var(axis=0) / 300 + rates[300:].var(axis=0) / 300))
+    assert np.abs(misses).max() < 0.02
+    assert 0.8 < np.sqrt(np.mean(np.square(scores))) < 1.2
+
+
+def test_prompts_may_offer_different_choices():
+    logs = np.log([[0.9, 0.1, 1.0], [0.8, 0.2, 1.0], [0.6, 0.4, 1.0]])
+    logs[:, 2] = -np.inf
+    found = shift_to_targets(logs, [1, 0, 0], 0.5)
+    assert tilted_probabilities(logs, [1, 0, 0], found.shift)[:, 2].tolist() == [0, 0, 0]
+    assert found.achieved[0] == pytest.approx(0.5, abs=1e-12)
+    logs[0, 0] = -np.inf
+    logs[0, 2] = 0.0
+    with pytest.raises(ValueError, match=r"target 0\.7 is out of reach.*between 0 and 0\.667"):
+        shift_to_targets(logs, [1, 0, 0], 0.7)
+
+
+@pytest.mark.parametrize("target", [0.0, 1.0, -0.1, 1.5])
+def test_a_target_of_zero_or_one_is_refused(target):
+    logs, carries = prompts(3)
+    with pytest.raises(ValueError, match="woman: the target .* strictly between 0 and 1"):
+        shift_to_targets(logs, carries, [target, 0.5], ["woman", "black"])
+    with pytest.raises(ValueError, match="a target must lie strictly between"):
+        tilt_to_target(target, 0.9, BETA)
+    with pytest.raises(ValueError, match="a rate must lie strictly between"):
+        tilt_to_target(0.5, target, BETA)
+
+
+def test_attributes_that_cannot_be_moved_are_refused():
+    logs, carries = prompts(3)
+    for constant, words in ((np.zeros(12), "no choice carries it"), (np.ones(12), "every choice carries it")):
+        with pytest.raises(ValueError, match=f"black: {words}"):
+            shift_to_targets(logs, np.stack([carries[:, 0], constant], 1), [0.5, 0.5], ["woman", "black"])
+    never = np.where(carries[:, 0] == 1, -np.inf, logs)
+    with pytest.raises(ValueError, match="attribute 0: the policy never produces it"):
+        shift_to_targets(never, carries[:, 0], 0.5)
+    always = np.where(carries[:, 0] == 0, -800.0, logs)
+    with pytest.raises(ValueError, match="attribute 0: the policy always produces it"):
+        shift_to_targets(always, carries[:, 0], 0.5)
+
+
+def test_targets_that_contradict_each_other_are_refused():
+    logs, carries = prompts(10)
+    both = np.stack([carries[:, 0], 1 - carries[:, 0]], axis=1)
+    with pytest.raises(ValueError, match="woman, man cannot hold together"):
+        shift_to_targets(logs, both, [0.5, 0.6], ["woman", "man"])
+    # nobody is both, so the two rates cannot add up to more than one
+    exclusive = np.array([[1, 0], [0, 1], [0, 0]])
+    with pytest.raises(ValueError, match="cannot hold together"):
+        shift_to_targets(np.log([[0.6, 0.3, 0.1]]), exclusive, [0.7, 0.7])
+
+
+def test_bad_arrays_are_named():
+    logs, carries = prompts(3)
+    broken = logs.copy()
+    broken[1, 2] = np.nan
+    with pytest.raises(ValueError, match="prompt 1 has a log-probability that is NaN"):
+        tilted_rates(broken, carries, [0, 0])
+    with pytest.raises(ValueError, match="carries must be 1"):
+        tilted_rates(logs, carries * 2, [0, 0])
+    with pytest.raises(ValueError, match=r"shapes \(3, 12\) and \(11, 2\)"):
+        tilted_rates(logs, carries[1:], [0, 0])
+    with pytest.raises(ValueError, match="shift: one finite number for each of 2"):
+        tilted_rates(logs, carries, [0, np.nan])
+
+
+def test_the_papers_calibration_line():
+    gender = fit_calibration([3.39, 4.42, 5.13], [2.24, 3.13, 3.79])
+    race = fit_calibration([5.06, 6.18, 6.92], [3.68, 4.76, 5.51])
+    assert (gender.slope, gender.intercept) == pytest.approx((0.888, -0.777), abs=0.01)
+    assert (race.slope, race.intercept) == pytest.approx((0.980, -1.285), abs=0.02)
+    assert gender.slope * gender.intended_for(3.39) + gender.intercept == pytest.approx(3.39)
+
+
+def test_one_round_gives_the_fixed_deficit():
+    assert fit_calibration([-3.4], [-2.2]) == CalibrationLine(1.0, pytest.approx(1.2))
+    assert fit_calibration([-3.4, -3.4], [-2.2, -2.4]) == CalibrationLine(1.0, pytest.approx(1.1))
+    assert fit_calibration([-3.4], [-2.2]).intended_for(-3.4) == pytest.approx(-4.6)
+
+
+def test_rounds_that_cannot_be_inverted_are_refused():
+    with pytest.raises(ValueError, match="do not rise"):
+        fit_calibration([-3.0, -4.0], [-3.0, -2.5])
+    with pytest.raises(ValueError, match="not finite"):
+        fit_calibration([-3.0], [-np.inf])
+    with pytest.raises(ValueError, match="per round"):
+        fit_calibration([], [])
+
+
+def test_a_tilted_policy_leaves_the_audit_as_it_was():
+    """Same votes, quality from the source's margins and from the tilted policy's: only the level moves, by -c."""
+    rng = np.random.default_rng(5)
+    n_people, n = 12, 1500
+    theta = 0.6 + rng.normal(0, 0.5, (n_people, 2))
+    source = rng.normal(0, 1, n)
+    delta = rng.integers(-1, 2, (n, 2)).astype(float)
+    comparison, annotator = np.repeat(np.arange(n), 2), rng.integers(n_people, size=2 * n)
+    d = delta[comparison]
+    logits = source[comparison] + (theta[annotator] * d).sum(axis=1)
+    sign = np.where(rng.random(2 * n) < 1 / (1 + np.exp(-logits)), 1, -1)
+    c = shift_to_targets(*prompts(50), [0.5, 0.5]).in_margin(BETA)
+
+    votes = dict(comparison=comparison, sign=sign, annotator=annotator, delta=d, n_annotators=n_people)
+    before, after = fit_fixed(**votes, quality=source), fit_fixed(**votes, quality=source + delta @ c)
+    np.testing.assert_allclose(after.deviation, before.deviation, atol=1e-6)
+
+    # at scale 1, without the scale being fitted: maximum likelihood annotator by annotator
+    def level_and_deviation(quality):
+        rows = [annotator == k for k in range(n_people)]
+        people = np.array([leans_at_scale_one(quality[comparison[i]], d[i], sign[i]) for i in rows])
+        return people.mean(axis=0), people - people.mean(axis=0)
+
+    level, deviation = level_and_deviation(source)
+    tilted_level, tilted_deviation = level_and_deviation(source + delta @ c)
+    np.testing.assert_allclose(tilted_deviation, deviation, atol=1e-6)
+    np.testing.assert_allclose(tilted_level, level - c, atol=1e-6)
+    assert np.abs(c).min() > 0.1
+
+
+def leans_at_scale_one(quality, toward, sign):
+    """Newton's method on the log-likelihood of one annotator's votes."""
+    theta = np.zeros(toward.shape[1])
+    for _ in range(50):
+        chance = expit(quality + toward @ theta)
+        slope = toward.T @ ((sign > 0) - chance)
+        theta += np.linalg.solve((toward * (chance * (1 - chance))[:, None]).T @ toward, slope)
+    assert np.abs(slope).max() < 1e-9
+    return theta
