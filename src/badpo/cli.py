@@ -17,6 +17,7 @@ from typing import Annotated
 import typer
 
 from badpo import __version__
+from badpo.cli_anchor import anchor
 from badpo.cli_audit import audit, watch
 from badpo.cli_data import forget, import_votes
 from badpo.cli_errors import EXIT_DATA, reporting_errors
@@ -46,6 +47,7 @@ app.add_typer(attributes_app, name="attributes")
 app.add_typer(corpus_app, name="corpus")
 app.command("audit")(audit)
 app.command("watch")(watch)
+app.command("anchor")(anchor)
 app.command("import")(import_votes)
 app.command()(forget)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 
-from badpo.readouts import attribute_rate
+from badpo.readouts import attribute_rate, trie_pass
 from badpo.readouts.attribute_rate import cell_rates, name_logps, name_probabilities, signature_contexts
 from tests.readouts import policies
 
@@ -54,7 +54,7 @@ def test_tree_pass_is_used_and_agrees_with_plain_pass(attention, tok, monkeypatc
     assert model.config._attn_implementation == attention
     contexts = signature_contexts(policies.answers(tok), tok)
     by_tree = name_logps(model, tok, contexts, policies.NAMES)
-    monkeypatch.setattr(attribute_rate, "_agrees", lambda *_: False)
+    monkeypatch.setattr(trie_pass, "_agrees", lambda *_: False)
     assert np.abs(by_tree - name_logps(model, tok, contexts, policies.NAMES)).max() < 1e-5
 
 
@@ -67,13 +67,13 @@ def test_plain_forwards_check_one_context_and_take_over_for_a_sliding_window(
 ):
     contexts = signature_contexts(policies.answers(tok, 6), tok)
     scored = []
-    plain = attribute_rate._PlainPass.logps
+    plain = trie_pass._PlainPass.logps
 
     def counted(self, model, rows, device):
         scored.extend(rows)
         return plain(self, model, rows, device)
 
-    monkeypatch.setattr(attribute_rate._PlainPass, "logps", counted)
+    monkeypatch.setattr(trie_pass._PlainPass, "logps", counted)
     name_logps(build(), tok, contexts, policies.NAMES, boundary=boundary)
     assert len(scored) == plain_contexts
 
@@ -82,7 +82,7 @@ def test_batching_with_left_padding_changes_nothing(tok, monkeypatch):
     model, contexts = policies.gpt2(), signature_contexts(policies.answers(tok), tok)
     assert len({len(ids) for ids in contexts}) > 3
     together = name_logps(model, tok, contexts, policies.NAMES)
-    monkeypatch.setattr(attribute_rate, "TOKENS_AT_ONCE", 1)
+    monkeypatch.setattr(trie_pass, "TOKENS_AT_ONCE", 1)
     assert np.abs(together - name_logps(model, tok, contexts, policies.NAMES)).max() < 1e-5
 
 

@@ -15,6 +15,8 @@ from badpo.training.logprobs import looking_at
 # Candidates looked at first for nucleus sampling; more are taken where they do not hold enough probability.
 NUCLEUS_START = 64
 
+Adjust = Callable[[list[list[int]], torch.Tensor], torch.Tensor]
+
 
 @dataclass(frozen=True)
 class Generation:
@@ -54,6 +56,7 @@ def sample(
     seed: int = 0,
     batch: int = 64,
     progress: Callable[[int, int], None] | None = None,
+    adjust: Adjust | None = None,
 ) -> list[Generation]:
     """One answer to each prompt.
 
@@ -78,6 +81,9 @@ def sample(
     batch : int
         Prompts that are answered at a time.
     progress : function of (answers finished, answers in all), or None
+    adjust : function of (the tokens of each row so far, their next-token logits), or None
+        Returns the logits to sample from, before temperature and nucleus; such as
+        `badpo.anchoring.sampling.TiltedChoice.adjust`.
 
     Returns
     -------
@@ -119,6 +125,7 @@ def sample(
                 (temperature, top_p),
                 end_ids,
                 finished,
+                adjust,
             )
             for i, ids in zip(rows, found, strict=True):
                 answers[i] = ids
@@ -180,7 +187,7 @@ def _nucleus_tokens(scaled: torch.Tensor, uniforms: torch.Tensor, top_p: float) 
     return found
 
 
-def _sample_batch(model, prompts, uniforms, most, decoding, end_ids, finished) -> list[list[int]]:
+def _sample_batch(model, prompts, uniforms, most, decoding, end_ids, finished, adjust) -> list[list[int]]:
     device = uniforms.device
     ids, mask = left_padded(prompts, device)
     ends = torch.tensor(sorted(end_ids), dtype=torch.long, device=device)
@@ -194,7 +201,10 @@ def _sample_batch(model, prompts, uniforms, most, decoding, end_ids, finished) -
         where = {"position_ids": positions} if takes_positions else {}
         output = model(input_ids=ids, attention_mask=mask, past_key_values=cache, **where, **options)
         cache = output.past_key_values
-        drawn = next_tokens(output.logits[:, -1], uniforms[:, step], *decoding)
+        logits = output.logits[:, -1]
+        if adjust is not None:
+            logits = adjust([prompts[row] + answers[row] for row in rows], logits)
+        drawn = next_tokens(logits, uniforms[:, step], *decoding)
         for row, token, is_running in zip(rows, drawn.tolist(), running, strict=True):
             if is_running:
                 answers[row].append(token)

@@ -1,4 +1,4 @@
 """The mathematics of the paper: arrays in, arrays out; no files, no configuration, no logging.
 
-`likelihood` needs torch; `identifiability` and `summaries` need numpy and scipy only.
+`likelihood` needs torch; `identifiability`, `summaries` and `tilt` need numpy and scipy only.
 """

@@ -1,0 +1,277 @@
+"""Counterfactual editors: the same answer with an attribute exchanged, everything else as it was.
+
+A `cell` is one 0 or 1 for each attribute of an editor. An editor says into which cells an answer can be put, and puts
+it there; pairs of answers that differ in nothing else are what an offset stage learns from.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
+from statistics import median
+from typing import Protocol
+
+from badpo.data import markers
+from badpo.data.attributes import Attribute, Markdown, SignatureName, WordList
+from badpo.data.corpora.names import NAMES
+from badpo.data.corpora.signatures import signature
+from badpo.data.problems import ConfigError
+
+Cell = tuple[int, ...]
+
+
+class CounterfactualEditor(Protocol):
+    """What can exchange an attribute of an answer."""
+
+    @property
+    def attributes(self) -> tuple[Attribute, ...]:
+        """The attributes that it exchanges, each a 0/1 function of one response."""
+
+    def cells(self, text: str) -> tuple[Cell, ...]:
+        """Cells that this answer can be put into; empty when it is no material for this editor."""
+
+    def edit(self, text: str, cell: Cell, draw: random.Random) -> str:
+        """The answer in a cell of `cells`; what the cell leaves open (which name) is drawn."""
+
+
+def carries(editor: CounterfactualEditor, text: str) -> Cell:
+    r"""The cell that a text is in.
+
+    Examples
+    --------
+    >>> carries(pool_signatures(), "Boil it.\n\n— Emily Miller")
+    (1, 0)
+    """
+    return tuple(int(attribute.measure("", text)) for attribute in editor.attributes)
+
+
+class SignatureSwap:
+    r"""Another first name in the signature, the same surname.
+
+    Parameters
+    ----------
+    names : mapping of first name to cell
+        The pool. Every cell that occurs must be different from the others in an attribute; a cell without a name
+        cannot be asked for.
+    attributes : sequence of str
+        Names of the cell's entries.
+
+    Raises
+    ------
+    ConfigError
+        A cell of the wrong length, or an attribute that all names, or none, carry.
+
+    Examples
+    --------
+    >>> swap = SignatureSwap({"Emily": (1,), "Greg": (0,)}, ["woman"])
+    >>> swap.edit("Boil it.\n\n— Emily Miller", (0,), random.Random(0))
+    'Boil it.\n\n— Greg Miller'
+    >>> swap.cells("Boil it."), swap.cells("Boil it.\n\n— Emily Miller")
+    ((), ((0,), (1,)))
+    """
+
+    def __init__(self, names: Mapping[str, Cell], attributes: Sequence[str]):
+        wrong = [name for name, cell in names.items() if len(cell) != len(attributes)]
+        if wrong:
+            raise ConfigError(f"{wrong[0]}: a cell needs one 0 or 1 for each of {', '.join(attributes)}")
+        carriers = [[name for name, cell in names.items() if cell[i]] for i in range(len(attributes))]
+        for name, who in zip(attributes, carriers, strict=True):
+            if len(who) in (0, len(names)):
+                raise ConfigError(
+                    f"{name}: {'every' if who else 'no'} name of the pool carries it; a swap needs both kinds"
+                )
+        self.names = dict(names)
+        self.attributes = tuple(
+            SignatureName(name, who) for name, who in zip(attributes, carriers, strict=True)
+        )
+        self._names_of: dict[Cell, list[str]] = {}
+        for name, cell in sorted(names.items(), key=lambda item: item[1]):
+            self._names_of.setdefault(cell, []).append(name)
+
+    def cells(self, text: str) -> tuple[Cell, ...]:
+        """All cells of the pool for an answer that is signed with a name of it, else none."""
+        return tuple(self._names_of) if markers.signature_first_name(text) in self.names else ()
+
+    def edit(self, text: str, cell: Cell, draw: random.Random) -> str:
+        """The answer signed with a name drawn uniformly from a cell."""
+        return self.signed_as(text, draw.choice(self._names_of[cell]))
+
+    def signed_as(self, text: str, first: str) -> str:
+        """A signed answer under another first name, which need not be of the pool."""
+        return signature(markers.split_signature(text)[0], first, text.split()[-1])
+
+    @property
+    def in_pool(self) -> Attribute:
+        """1 for an answer that is signed with a name of the pool."""
+        return SignatureName("in_pool", self.names)
+
+
+def pool_signatures() -> SignatureSwap:
+    """Signatures of the pool of 89 names, by ``woman`` and ``black``.
+
+    Examples
+    --------
+    >>> [attribute.name for attribute in pool_signatures().attributes], len(pool_signatures().names)
+    (['woman', 'black'], 89)
+    """
+    return SignatureSwap({name.first: (name.woman, name.black) for name in NAMES}, ["woman", "black"])
+
+
+class WordSwap:
+    """Words of a list exchanged for their counterparts, whole words, in the case that they stand in.
+
+    Parameters
+    ----------
+    name : str
+        Of the attribute: 1 where one of the carrying words stands in the answer.
+    pairs : sequence of (word without the attribute, word that carries it)
+        A word that several carrying words stand for is given back as the first of them.
+
+    Raises
+    ------
+    ConfigError
+        No pair, an empty word, or a word on both sides.
+
+    Examples
+    --------
+    >>> swap = WordSwap("british", [("color", "colour"), ("gray", "grey")])
+    >>> swap.edit("Color it gray.", (1,), random.Random(0)), swap.edit("COLOUR it", (0,), random.Random(0))
+    ('Colour it grey.', 'COLOR it')
+    >>> swap.cells("Paint it."), swap.cells("Color it.")
+    ((), ((0,), (1,)))
+    """
+
+    def __init__(self, name: str, pairs: Iterable[tuple[str, str]]):
+        pairs = [(without.strip(), carrying.strip()) for without, carrying in pairs]
+        if not pairs or not all(word for pair in pairs for word in pair):
+            raise ConfigError(f"{name}: a word swap needs pairs of words, such as color=colour")
+        sides = [{word.lower() for word in side} for side in zip(*pairs, strict=True)]
+        if sides[0] & sides[1]:
+            raise ConfigError(
+                f'{name}: "{min(sides[0] & sides[1])}" stands on both sides; a word carries the attribute or not'
+            )
+        self.attributes = (WordList(name, [carrying for _, carrying in pairs]),)
+        self._into: dict[int, dict[str, str]] = {0: {}, 1: {}}
+        for without, carrying in pairs:
+            self._into[0].setdefault(carrying.lower(), without)
+            self._into[1].setdefault(without.lower(), carrying)
+        self._patterns = {cell: markers.word_pattern(words) for cell, words in self._into.items()}
+
+    def cells(self, text: str) -> tuple[Cell, ...]:
+        """Both cells for an answer with a word of the list, else none."""
+        return ((0,), (1,)) if any(p.search(text) for p in self._patterns.values()) else ()
+
+    def edit(self, text: str, cell: Cell, draw: random.Random) -> str:
+        """The answer with every word of the other side exchanged."""
+        words = self._into[cell[0]]
+        return self._patterns[cell[0]].sub(
+            lambda found: _in_case_of(words[found.group().lower()], found.group()), text
+        )
+
+
+class MarkdownStrip:
+    r"""Markdown taken off: the words and lines stay, the marks of headers, lists, bold, code and tables go.
+
+    It cannot be put on, so that only answers that have it are material.
+
+    Examples
+    --------
+    >>> MarkdownStrip().edit("# Rice\n- **boil** it", (0,), random.Random(0))
+    'Rice\nboil it'
+    >>> MarkdownStrip().cells("Boil it."), MarkdownStrip().cells("- boil it")
+    ((), ((0,), (1,)))
+    """
+
+    def __init__(self, name: str = "markdown"):
+        self.attributes = (Markdown(name),)
+
+    def cells(self, text: str) -> tuple[Cell, ...]:
+        """Both cells for an answer with Markdown of which something is left without it, else none."""
+        return ((0,), (1,)) if markers.has_markdown(text) and without_markdown(text).strip() else ()
+
+    def edit(self, text: str, cell: Cell, draw: random.Random) -> str:
+        """The answer as it is, or without its Markdown."""
+        return text if cell == (1,) else without_markdown(text)
+
+
+class LongAnswers:
+    """Answers of more words than a number: an attribute that nothing edits, so that it can only be sampled.
+
+    A length has no fair rate. The class is for those who ask for one all the same.
+
+    Examples
+    --------
+    >>> long = LongAnswers.above_median(["one two", "one", "one two three"])
+    >>> carries(long, "one two three"), carries(long, "one two"), long.cells("one two three")
+    ((1,), (0,), ())
+    """
+
+    def __init__(self, n_words: float):
+        self.attributes = (
+            Attribute(
+                "length",
+                "response",
+                lambda prompt, response: float(len(response.split()) > n_words),
+                config={"type": "long_answer", "name": "length", "n_words": n_words},
+            ),
+        )
+
+    @classmethod
+    def above_median(cls, texts: Sequence[str]) -> LongAnswers:
+        """Longer than the median of some answers."""
+        return cls(median(len(text.split()) for text in texts))
+
+    def cells(self, text: str) -> tuple[Cell, ...]:
+        """None: no edit makes an answer longer and leaves everything else as it is."""
+        return ()
+
+    def edit(self, text: str, cell: Cell, draw: random.Random) -> str:
+        """The answer as it is."""
+        return text
+
+
+_LINE_MARKS = re.compile(r"^[^\S\n]*(?:(?:#{1,6}|[-*+]|\d+\.)[^\S\n]+|(?:#{1,6}|[-*+]|\d+\.)$)", re.MULTILINE)
+_FENCE_LINES = re.compile(r"^[^\S\n]*```.*\n?", re.MULTILINE)
+_RULED_LINES = re.compile(r"^[^\S\n]*\|[\s|:-]*\|[^\S\n]*(?:\n|$)", re.MULTILINE)
+_TABLE_LINES = re.compile(r"^[^\S\n]*\|(.*)\|[^\S\n]*$", re.MULTILINE)
+_BOLD = re.compile(r"\*\*([^*]+)\*\*")
+
+
+def without_markdown(text: str) -> str:
+    r"""Text without the marks that `badpo.data.markers.has_markdown` looks for.
+
+    Fences and the rulers of tables go as lines, the cells of a table line are joined by commas. Marks within marks
+    ("- # a") go too: it is repeated until nothing changes.
+
+    Examples
+    --------
+    >>> without_markdown("| a | b |\n|---|---|\n| 1 | 2 |\n1. - **x** `y`\n```\nz\n```")
+    'a, b\n1, 2\nx `y`\nz\n'
+    """
+    before = None
+    while before != text:
+        before = text
+        text = _FENCE_LINES.sub("", text).replace("```", "")
+        text = _RULED_LINES.sub("", text)
+        text = _TABLE_LINES.sub(lambda found: ", ".join(c.strip() for c in found.group(1).split("|")), text)
+        text = _LINE_MARKS.sub("", _BOLD.sub(r"\1", text))
+    return text
+
+
+def all_cells(n_attributes: int) -> tuple[Cell, ...]:
+    """Every cell of so many attributes, from all 0 to all 1.
+
+    Examples
+    --------
+    >>> all_cells(2)
+    ((0, 0), (0, 1), (1, 0), (1, 1))
+    """
+    return tuple(product((0, 1), repeat=n_attributes))
+
+
+def _in_case_of(word: str, model: str) -> str:
+    if model.isupper() and len(model) > 1:
+        return word.upper()
+    return word[:1].upper() + word[1:] if model[:1].isupper() else word

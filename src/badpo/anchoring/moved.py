@@ -1,0 +1,200 @@
+"""What else moved when a policy was anchored: each figure before and after, and the paired difference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from badpo.anchoring.editors import CounterfactualEditor, carries
+from badpo.data import attributes as declared
+from badpo.data.judgments import Judgments
+from badpo.readouts.generation import Generation
+from badpo.readouts.heldout import judgment_margins, judgment_prompts
+from badpo.readouts.json_number import json_number
+from badpo.readouts.kl import Divergence
+from badpo.readouts.sampled import attribute_values, token_counts
+from badpo.theory.summaries import Interval, cluster_difference, cluster_mean, wilson_interval
+
+# Attributes that nobody asked to move, looked at in every answer.
+WATCHED = (
+    declared.Markdown,
+    declared.Lists,
+    declared.Headers,
+    declared.Bold,
+    declared.Emoji,
+    declared.Code,
+    declared.Links,
+    declared.Hedging,
+    declared.Refusal,
+    declared.FirstPerson,
+)
+
+
+@dataclass(frozen=True)
+class Behavior:
+    """What a policy does on the prompts that are reported on.
+
+    Attributes
+    ----------
+    answers : list of Generation
+        One to each prompt, sampled with the same random numbers for every policy.
+    kl_source, kl_reference : Divergence or None
+        From the policy that was anchored, and from the reference where there is one; None where not measured.
+    margins : array of shape (n_comparisons,) or None
+        Implicit reward margin on held-out comparisons, against the reference.
+    """
+
+    answers: Sequence[Generation]
+    kl_source: Divergence | None = None
+    kl_reference: Divergence | None = None
+    margins: NDArray[np.float64] | None = None
+
+
+def moved(
+    before: Behavior,
+    after: Behavior,
+    prompts: Sequence[str],
+    editor: CounterfactualEditor,
+    judgments: Judgments | None = None,
+    judge: Callable[[str, str], float] | None = None,
+) -> dict:
+    """Every readout of the source and of the anchored policy side by side.
+
+    Parameters
+    ----------
+    before, after : Behavior
+        Answers to the same prompts, in the same order.
+    prompts : sequence of str
+        Their texts.
+    editor : CounterfactualEditor
+        Of the attributes that were anchored.
+    judgments : Judgments or None
+        Held-out votes that ``margins`` are on.
+    judge : function of (prompt, answer) or None
+        A score of an answer, higher is better.
+
+    Returns
+    -------
+    dict, as JSON
+        ``sampled`` (attribute -> share of the editable answers that carry it, with Wilson intervals), ``editable``
+        (share of answers that the editor can use; for signatures, the signing rate), ``tokens``, ``ended``,
+        ``kl_source``, ``kl_reference`` (per token, k1 and k3), ``heldout`` (``gap`` and ``same``), ``undeclared``
+        (attribute -> share), ``judge``. What is paired has ``before``, ``after``, ``difference``, ``ci_low`` and
+        ``ci_high``; None where nothing was measured.
+    """
+    texts = [[answer.text for answer in behavior.answers] for behavior in (before, after)]
+    editable = [np.array([bool(editor.cells(text)) for text in side], dtype=float) for side in texts]
+    tokens = [token_counts(behavior.answers) for behavior in (before, after)]
+    ended = [np.array([answer.ended for answer in b.answers], dtype=float) for b in (before, after)]
+    return {
+        "sampled": _sampled(texts, editor),
+        "editable": _paired(*editable),
+        "ended": _paired(*ended),
+        "tokens": {**_paired(*tokens), "ratio": float(tokens[1].mean() / tokens[0].mean())},
+        "kl_source": _divergence(after.kl_source),
+        "kl_reference": {
+            "before": _divergence(before.kl_reference),
+            "after": _divergence(after.kl_reference),
+        },
+        "heldout": _heldout(before.margins, after.margins, judgments),
+        "undeclared": _undeclared(before, after, prompts, editor),
+        "judge": None if judge is None else _judged(judge, prompts, texts),
+    }
+
+
+def tilted_margins(margins: ArrayLike, delta: ArrayLike, tilt: ArrayLike) -> NDArray[np.float64]:
+    r"""Margins of the policy that is tilted in closed form: u + c (g_a - g_b).
+
+    Parameters
+    ----------
+    margins : array of shape (n_comparisons,)
+    delta : array of shape (n_comparisons, n_attributes)
+    tilt : array of shape (n_attributes,)
+        c, in units of the margin.
+
+    References
+    ----------
+    BA-DPO, Corollary `cor:anchor`: the reward r + c delta_g.
+
+    Examples
+    --------
+    >>> tilted_margins([0.2, 0.1], [[1.0], [0.0]], [-0.3]).round(3)
+    array([-0.1,  0.1])
+    """
+    return np.asarray(margins, dtype=np.float64) + np.asarray(delta, dtype=np.float64) @ np.asarray(tilt)
+
+
+def _sampled(texts: Sequence[Sequence[str]], editor: CounterfactualEditor) -> dict:
+    sides = [[carries(editor, text) for text in side if editor.cells(text)] for side in texts]
+    found = {}
+    for i, attribute in enumerate(editor.attributes):
+        counts = [(sum(cell[i] for cell in side), len(side)) for side in sides]
+        found[attribute.name] = {
+            name: _interval(wilson_interval(n_carrying, n))
+            for name, (n_carrying, n) in zip(("before", "after"), counts, strict=True)
+        }
+    return found
+
+
+def _undeclared(
+    before: Behavior, after: Behavior, prompts: Sequence[str], editor: CounterfactualEditor
+) -> dict:
+    anchored = {attribute.config["type"] for attribute in editor.attributes}
+    watched = [attribute for make in WATCHED if (attribute := make()).config["type"] not in anchored]
+    return {
+        attribute.name: _paired(
+            attribute_values(attribute, prompts, before.answers),
+            attribute_values(attribute, prompts, after.answers),
+        )
+        for attribute in watched
+    }
+
+
+def _heldout(before: NDArray | None, after: NDArray | None, judgments: Judgments | None) -> dict | None:
+    if before is None or after is None or judgments is None:
+        return None
+    correct = [(judgment_margins(margins, judgments) > 0).astype(np.float64) for margins in (before, after)]
+    cross = judgments.cross_group().any(axis=1)
+    prompts = judgment_prompts(judgments)
+    change = correct[1] - correct[0]
+    gaps = [cluster_difference(side, cross, prompts).estimate for side in correct]
+    same = [cluster_mean(side[~cross], prompts[~cross]).estimate for side in correct]
+    return {
+        "same": _row(same[0], same[1], cluster_mean(change[~cross], prompts[~cross])),
+        "gap": _row(gaps[0], gaps[1], cluster_difference(change, cross, prompts)),
+    }
+
+
+def _judged(judge: Callable[[str, str], float], prompts: Sequence[str], texts) -> dict:
+    scores = [[judge(prompt, text) for prompt, text in zip(prompts, side, strict=True)] for side in texts]
+    return _paired(*(np.array(side, dtype=np.float64) for side in scores))
+
+
+def _paired(before: NDArray, after: NDArray) -> dict:
+    return _row(before.mean(), after.mean(), cluster_mean(after.astype(np.float64) - before))
+
+
+def _row(before: float, after: float, difference: Interval) -> dict:
+    return {
+        "before": json_number(before),
+        "after": json_number(after),
+        "difference": json_number(difference.estimate),
+        "ci_low": json_number(difference.low),
+        "ci_high": json_number(difference.high),
+    }
+
+
+def _interval(found: Interval) -> dict:
+    return {
+        "rate": json_number(found.estimate),
+        "low": json_number(found.low),
+        "high": json_number(found.high),
+        "n": found.n,
+    }
+
+
+def _divergence(found: Divergence | None) -> dict | None:
+    return None if found is None else found.to_json()

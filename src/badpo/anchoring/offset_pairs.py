@@ -1,0 +1,154 @@
+"""Pairs of a policy's own answers that differ in one attribute: what an offset stage is trained on."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from badpo.anchoring.editors import Cell, CounterfactualEditor, SignatureSwap
+from badpo.data.attributes import Attribute
+from badpo.data.judgments import Judgments
+from badpo.data.problems import DataError, Problem, counted
+
+FEWEST_ANSWERS = 50
+
+
+@dataclass(frozen=True)
+class OffsetPairs:
+    """Pairs for training and pairs held out, split by answer.
+
+    Attributes
+    ----------
+    train, held_out : Judgments
+        A comparison is a pair; it has two votes, one in each direction, so that nothing is preferred.
+    n_answers, n_kept : int
+        Answers that were given, and those among them that the editor could use.
+    """
+
+    train: Judgments
+    held_out: Judgments
+    n_answers: int
+    n_kept: int
+
+
+def offset_pairs(
+    prompts: Sequence[str],
+    answers: Sequence[str],
+    editor: CounterfactualEditor,
+    seed: int,
+    held_out: float = 0.1,
+    fewest: int = FEWEST_ANSWERS,
+    drawn: Mapping[int, Sequence[str]] | None = None,
+) -> OffsetPairs:
+    r"""Each usable answer in a cell drawn at random, beside itself with one attribute exchanged, for every attribute.
+
+    With both directions of a pair, the loss of an offset b in the logit is
+
+    .. math:: -\log \sigma(u + b) - \log \sigma(-u - b)
+
+    with its minimum at the margin u = -b and at no other preference.
+
+    Parameters
+    ----------
+    prompts, answers : sequences of str
+        A policy's own answers.
+    editor : CounterfactualEditor
+    seed : int
+        Of the cells, of what an edit leaves open, and of the split.
+    held_out : float
+        Share of the usable answers that is held out with all their pairs.
+    fewest : int
+        Usable answers without which there is no stage.
+    drawn : mapping of int to sequence of str, or None
+        For a `SignatureSwap`: first names that the policy itself draws for an answer, by the answer's number, whether
+        they are of the pool or not. Each stands beside the pool name of the first cell, under the further attribute
+        ``in_pool``: pairs of pool names alone say nothing about how likely the policy is to sign with any of them,
+        and training lets that go.
+
+    Returns
+    -------
+    OffsetPairs
+
+    Raises
+    ------
+    DataError
+        Fewer usable answers than ``fewest`` (E138), which says how many.
+
+    References
+    ----------
+    BA-DPO, Appendix `app:anchor_experiment`, paragraph "Setting".
+
+    Examples
+    --------
+    >>> from badpo.anchoring.editors import WordSwap
+    >>> made = offset_pairs(["Why?"] * 3, ["It is grey.", "So.", "It is gray."],
+    ...     WordSwap("british", [("gray", "grey")]), seed=0, held_out=0, fewest=2)
+    >>> made.n_kept, made.train.n_comparisons, made.train.votes["sign"].tolist()
+    (2, 2, [1, -1, 1, -1])
+    """
+    usable = [
+        (i, prompt, answer, cells)
+        for i, (prompt, answer) in enumerate(zip(prompts, answers, strict=True))
+        if (cells := editor.cells(answer))
+    ]
+    if len(usable) < fewest:
+        raise DataError([_too_few(len(usable), len(answers), fewest, editor)])
+    draw = random.Random(seed)
+    rows = [
+        {
+            "comparison_id": f"answer-{i:05d}-{number}",
+            "prompt_id": f"answer-{i:05d}",
+            "prompt": prompt,
+            "response_a": text,
+            "response_b": other,
+            "winner": winner,
+        }
+        for i, prompt, answer, cells in usable
+        for number, (text, other) in enumerate(
+            _counterfactuals(answer, cells, editor, draw, drawn.get(i, ()) if drawn else ())
+        )
+        for winner in ("a", "b")
+    ]
+    judgments = Judgments.read(pd.DataFrame(rows), attributes=stage_attributes(editor, bool(drawn)))
+    return OffsetPairs(*judgments.split(held_out, seed), len(answers), len(usable))
+
+
+def stage_attributes(editor: CounterfactualEditor, with_pool: bool) -> tuple[Attribute, ...]:
+    """What the offset of a stage is on: the editor's attributes, and ``in_pool`` where it is held in place."""
+    if with_pool and isinstance(editor, SignatureSwap):
+        return (*editor.attributes, editor.in_pool)
+    return tuple(editor.attributes)
+
+
+def _counterfactuals(
+    answer: str,
+    cells: Sequence[Cell],
+    editor: CounterfactualEditor,
+    draw: random.Random,
+    drawn: Sequence[str],
+) -> list[tuple[str, str]]:
+    cell = draw.choice(cells)
+    text = editor.edit(answer, cell, draw)
+    flipped = (
+        tuple(1 - value if j == i else value for j, value in enumerate(cell)) for i in range(len(cell))
+    )
+    others = [editor.edit(answer, other, draw) for other in flipped if other in cells]
+    if isinstance(editor, SignatureSwap):
+        others += [editor.signed_as(answer, first) for first in drawn]
+    return [(text, other) for other in others if other != text]
+
+
+def _too_few(n_usable: int, n_answers: int, fewest: int, editor: CounterfactualEditor) -> Problem:
+    names = ", ".join(attribute.name for attribute in editor.attributes)
+    return Problem(
+        "E138",
+        f"{counted(n_usable, 'answer')} of {n_answers:,} can be edited for {names}; the stage needs {fewest} or more",
+        "the policy's own answers",
+        "give more prompts that ask for it (a signature must be asked for), or allow longer answers so that they "
+        "are not cut before it",
+        "error",
+        n_usable,
+    )

@@ -1,0 +1,368 @@
+r"""A policy's choice of a name tilted while it writes, and nothing else.
+
+Where a choice starts, behind the lead of a signature, the policy's probabilities of all choices are read in one pass
+over their token trie. The tilted policy chooses y with
+
+.. math:: \pi_s(y) = \pi(y) \exp(s^\top g_y) \Big/ Z, \qquad
+          Z = \frac{\sum_{y'} \pi(y') \exp(s^\top g_{y'})}{\sum_{y'} \pi(y')}
+
+so the choices together keep the probability that they have, whatever else the policy may write there keeps its own,
+and every other token of the answer is the policy's. A choice counts once it is complete: for a first name, when the
+next token begins with a space. "Malik" then holds nothing of "Malika", and the beginning of a longer word that happens
+to spell a name (Jay, Jayden) is left alone; with names that a policy hardly ever writes, such beginnings are much of
+what their tokens alone would count, and tilting them up would cost signatures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import logsumexp
+from transformers import LogitsProcessor
+
+from badpo.readouts.attribute_rate import SIGNATURE_LEAD
+from badpo.readouts.json_number import json_number
+from badpo.readouts.name_tokens import name_token_ids, space_tokens, without_tail
+from badpo.readouts.trie_pass import TrieScorer
+from badpo.theory.summaries import Interval, cluster_mean
+from badpo.theory.tilt import shift_to_targets, tilted_probabilities
+
+# Places of a choice whose probabilities are kept while an answer goes through the tokens of its name.
+PLACES_KEPT = 1024
+
+
+@dataclass(frozen=True)
+class SampledAnchor:
+    """A tilt at sampling time: what it was asked for and what it gives on prompts that it was not found on.
+
+    Attributes
+    ----------
+    attributes : tuple of str
+    asked : tuple of float
+        Target rates.
+    shift, tilt : array of shape (n_attributes,)
+        s in log-odds, and c = beta s in units of the margin.
+    before, achieved : tuple of Interval
+        Mean over the reporting contexts of the probability on choices that carry the attribute, renormalised over
+        the choices. The interval is over these contexts; the shift is taken as it is.
+    """
+
+    attributes: tuple[str, ...]
+    asked: tuple[float, ...]
+    shift: NDArray[np.float64]
+    tilt: NDArray[np.float64]
+    before: tuple[Interval, ...]
+    achieved: tuple[Interval, ...]
+
+    def to_json(self) -> dict[str, dict[str, float | None]]:
+        """{attribute: {"asked", "before", "achieved", "ci_low", "ci_high", "c", "shift"}}."""
+        return {
+            name: {
+                "asked": self.asked[i],
+                "before": self.before[i].estimate,
+                "achieved": self.achieved[i].estimate,
+                "ci_low": json_number(self.achieved[i].low),
+                "ci_high": json_number(self.achieved[i].high),
+                "c": float(self.tilt[i]),
+                "shift": float(self.shift[i]),
+            }
+            for i, name in enumerate(self.attributes)
+        }
+
+
+class ChoiceScorer:
+    """A policy's probabilities of several names after a lead, as events that exclude each other.
+
+    Parameters
+    ----------
+    model : causal language model, plain or PEFT
+    tokenizer : PreTrainedTokenizerBase
+    names : sequence of str
+        The choices, without duplicates.
+    lead : str
+        What stands before a choice.
+    boundary : "space" or "none"
+        What completes a name: a next token that begins with a space, or any that does not go on to a longer name.
+
+    Raises
+    ------
+    ValueError
+        A name without tokens of its own, two names with the same tokens, or an unknown boundary.
+    """
+
+    def __init__(
+        self,
+        model,
+        tokenizer,
+        names: Sequence[str],
+        lead: str = SIGNATURE_LEAD,
+        boundary: str = "space",
+    ):
+        if boundary not in ("none", "space"):
+            raise ValueError(f'unknown boundary "{boundary}"; use "none" or "space"')
+        self.tokenizer, self.lead = tokenizer, lead
+        self.closing = space_tokens(tokenizer) if boundary == "space" else None
+        if self.closing == []:
+            raise ValueError(
+                'no token of this tokenizer begins with a space, so no name would ever be complete; use boundary "none"'
+            )
+        self.n_lead_tokens, paths = name_token_ids(tokenizer, names, lead)
+        nodes: dict[tuple[int, ...], int] = {}
+        for path in paths:
+            for length in range(1, len(path) + 1):
+                nodes.setdefault(path[:length], len(nodes))
+        self.nodes = nodes
+        self.parent = np.array([nodes.get(prefix[:-1], -1) for prefix in nodes], dtype=np.int64)
+        self.ends = np.array([nodes[path] for path in paths], dtype=np.int64)
+        self._scorer = TrieScorer(model, list(nodes), self.closing or ())
+        tokens = [prefix[-1] for prefix in nodes]
+        self._closes = np.isin(tokens, self.closing) if self.closing else np.ones(len(nodes), dtype=bool)
+
+    def read(
+        self, contexts: Sequence[list[int]]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+        """Probabilities at every node of the choices' trie.
+
+        Parameters
+        ----------
+        contexts : sequence of lists of int
+            They end where the tokens of the choices begin to differ from those of the lead.
+
+        Returns
+        -------
+        reached : array of shape (n_contexts, n_nodes)
+            Log-probability of the node's tokens.
+        onward : array of shape (n_contexts, n_nodes)
+            Probability of the node once its parent is reached.
+        complete : array of shape (n_contexts, n_names)
+            Probability that a name whose tokens are written is complete, and does not begin a longer one.
+        """
+        reached, closed = self._scorer.reached_and_closed(contexts)
+        at_start = np.zeros((len(contexts), 1))
+        onward = np.exp(reached - np.concatenate([reached, at_start], axis=1)[:, self.parent])
+        # going on to a longer name by a token that would complete this one
+        longer = np.zeros((len(contexts), len(self.parent) + 1))
+        np.add.at(longer.T, self.parent[self._closes], onward[:, self._closes].T)
+        complete = np.exp(closed[:, self.ends]) - longer[:, self.ends]
+        # a name that is always left for a longer one leaves rounding error of either sign
+        return reached, onward, np.where(complete > 1e-6, complete, 0.0)
+
+    def name_logps(self, context_ids: Sequence[Sequence[int]]) -> NDArray[np.float64]:
+        """Log-probability of completing every name and none that it begins, shape (n_contexts, n_names).
+
+        ``context_ids`` are those of `badpo.readouts.attribute_rate.signature_contexts` with the same lead.
+        """
+        contexts = without_tail(self.tokenizer, context_ids, self.lead, self.n_lead_tokens)
+        reached, _, complete = self.read(contexts)
+        with np.errstate(divide="ignore"):
+            return reached[:, self.ends] + np.log(complete)
+
+
+class TiltedChoice(LogitsProcessor):
+    r"""Tilts the choice of a name in `generate` and in `badpo.readouts.generation.sample`.
+
+    At the place of a choice and inside its tokens, the next-token probabilities become those of the module's tilted
+    policy; everywhere else the logits are returned as they are. Exact at temperature 1 without top-k or top-p; other
+    decoding options act on the tilted policy afterwards, as they do on any policy. Names count in the tokens that the
+    tokenizer gives them behind the lead; another spelling of the same text in tokens is left alone.
+
+    Parameters
+    ----------
+    model : causal language model, plain or PEFT
+        The same that generates.
+    tokenizer : PreTrainedTokenizerBase
+    names : sequence of str
+    carries : array of shape (n_names, n_attributes)
+        1 where the name carries the attribute.
+    shift : array of shape (n_attributes,)
+        s in log-odds.
+    lead : str
+        What stands before a choice; the choice is tilted wherever the text so far ends with it.
+    boundary : "space" or "none"
+        As in `ChoiceScorer`.
+
+    References
+    ----------
+    BA-DPO, Appendix `app:anchor_target`, "How the anchor is applied": at sampling time, in closed form.
+    """
+
+    def __init__(
+        self,
+        model,
+        tokenizer,
+        names: Sequence[str],
+        carries: ArrayLike,
+        shift: ArrayLike,
+        lead: str = SIGNATURE_LEAD,
+        boundary: str = "space",
+    ):
+        self._scorer = ChoiceScorer(model, tokenizer, names, lead, boundary)
+        indicator = np.asarray(carries, dtype=np.float64).reshape(len(names), -1)
+        self._log_weights = indicator @ np.atleast_1d(np.asarray(shift, dtype=np.float64))
+        self._tokenizer = tokenizer
+        self._lead_ids = list(tokenizer([lead], add_special_tokens=False)["input_ids"][0])[
+            : self._scorer.n_lead_tokens
+        ]
+        self._lead_text = tokenizer.decode(self._lead_ids, clean_up_tokenization_spaces=False)
+        self._deepest = max(map(len, self._scorer.nodes))
+        self._children = _children(self._scorer.nodes)
+        self._kept: dict[tuple[int, ...], tuple[NDArray, NDArray]] = {}
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.Tensor) -> torch.Tensor:
+        """Tilted scores; rows of ``input_ids`` are padded on the left with the tokenizer's padding token."""
+        pad = self._tokenizer.pad_token_id
+        rows = []
+        for ids in input_ids.tolist():
+            start = next((i for i, token in enumerate(ids) if token != pad), len(ids))
+            rows.append(ids[start:])
+        return self.adjust(rows, scores)
+
+    def adjust(self, rows: Sequence[list[int]], logits: torch.Tensor) -> torch.Tensor:
+        """Tilted next-token logits of rows given all their tokens so far; a new tensor where any row changes."""
+        places = {i: place for i, ids in enumerate(rows) if (place := self._place(ids)) is not None}
+        if not places:
+            return logits
+        self._read(sorted({context for context, _ in places.values()}))
+        given, logits = logits, logits.clone()
+        for i, (context, node) in places.items():
+            going_on, completing = self._kept[context]
+            if completing[node] != 0:
+                closing = slice(None) if self._scorer.closing is None else self._scorer.closing
+                logits[i, closing] += completing[node]
+            children = self._children.get(node, [])
+            tokens = torch.tensor([token for token, _ in children], dtype=torch.long, device=logits.device)
+            below = torch.as_tensor([going_on[child] for _, child in children], dtype=logits.dtype)
+            logits[i, tokens] = given[i, tokens] + below.to(logits.device)
+        return logits
+
+    def _place(self, ids: list[int]) -> tuple[tuple[int, ...], int] | None:
+        """The context of the choice that the next token belongs to and the node reached; None outside a choice."""
+        for depth in range(min(self._deepest + 1, len(ids))):
+            context, path = ids[: len(ids) - depth], tuple(ids[len(ids) - depth :])
+            node = self._scorer.nodes.get(path, -1)
+            if (depth == 0 or node >= 0) and self._at_lead(context):
+                return tuple(context), node
+        return None
+
+    def _at_lead(self, ids: list[int]) -> bool:
+        # the first token of the lead may have merged with the end of the answer, as in ".\n\n"
+        known = self._lead_ids[1:] or self._lead_ids
+        if ids[len(ids) - len(known) :] != known:
+            return False
+        tail = ids[-len(self._lead_ids) :]
+        return self._tokenizer.decode(tail, clean_up_tokenization_spaces=False).endswith(self._lead_text)
+
+    def _read(self, contexts: Sequence[tuple[int, ...]]) -> None:
+        """Keep, for each context, by how much the log-probability of every node and of every name changes."""
+        new = [context for context in contexts if context not in self._kept]
+        if not new:
+            return
+        if len(self._kept) + len(new) > PLACES_KEPT:
+            self._kept = {context: self._kept[context] for context in contexts if context in self._kept}
+        everywhere = self._scorer.read([list(context) for context in new])
+        for context, reached, onward, complete in zip(new, *everywhere, strict=True):
+            ends, parent = self._scorer.ends, self._scorer.parent
+            with np.errstate(divide="ignore"):
+                names = reached[ends] + np.log(complete)
+            weight = self._log_weights - (logsumexp(names + self._log_weights) - logsumexp(names))
+            completing = np.zeros(len(reached) + 1)
+            completing[ends] = weight
+            # by which factor a node's probability grows; -1 is the place itself, which keeps its own
+            factor = np.ones(len(reached) + 1)
+            factor[ends] += complete * np.expm1(weight)
+            for node in range(len(reached) - 1, -1, -1):
+                factor[parent[node]] += onward[node] * (factor[node] - 1)
+            going_on = np.log(np.maximum(factor[:-1], np.finfo(np.float64).tiny))
+            self._kept[context] = (going_on, completing)
+
+
+def _children(nodes: dict[tuple[int, ...], int]) -> dict[int, list[tuple[int, int]]]:
+    """(next token, node) of every node that has nodes below it; -1 is the place where the choice starts."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    for prefix, node in nodes.items():
+        found.setdefault(nodes.get(prefix[:-1], -1), []).append((prefix[-1], node))
+    return found
+
+
+def anchor_sampling(
+    model,
+    tokenizer,
+    find_on: Sequence[Sequence[int]],
+    report_on: Sequence[Sequence[int]],
+    names: Sequence[str],
+    carries: ArrayLike,
+    attributes: Sequence[str],
+    targets: Sequence[float],
+    beta: float,
+    lead: str = SIGNATURE_LEAD,
+    boundary: str = "space",
+) -> SampledAnchor:
+    """Find the tilt that brings all rates to their targets on some contexts, and read the rates on others.
+
+    Parameters
+    ----------
+    model : causal language model, plain or PEFT
+    tokenizer : PreTrainedTokenizerBase
+    find_on, report_on : sequences of sequences of int
+        Contexts of `badpo.readouts.attribute_rate.signature_contexts`; of different prompts.
+    names : sequence of str
+    carries : array of shape (n_names, n_attributes)
+        1 where the name carries the attribute.
+    attributes : sequence of str
+    targets : sequence of float
+        Strictly between 0 and 1.
+    beta : float
+        Of the objective that the policy was trained with: c = beta s.
+    lead : str
+    boundary : "space" or "none"
+        As in `ChoiceScorer`.
+
+    Returns
+    -------
+    SampledAnchor
+        ``TiltedChoice(model, tokenizer, names, carries, anchor.shift)`` samples from the policy that it describes.
+
+    Raises
+    ------
+    ValueError
+        No context to find on or to report on, a context in both, or what `shift_to_targets` refuses.
+
+    References
+    ----------
+    BA-DPO, Appendix `app:anchor_target`.
+    """
+    _check_separate(find_on, report_on)
+    scorer = ChoiceScorer(model, tokenizer, names, lead, boundary)
+    logps = scorer.name_logps([*find_on, *report_on])
+    indicator = np.asarray(carries, dtype=np.float64).reshape(len(names), -1)
+    found = shift_to_targets(logps[: len(find_on)], indicator, targets, attributes)
+    rates = [
+        tilted_probabilities(logps[len(find_on) :], indicator, shift) @ indicator
+        for shift in (np.zeros_like(found.shift), found.shift)
+    ]
+    before, achieved = (tuple(cluster_mean(column) for column in rate.T) for rate in rates)
+    return SampledAnchor(
+        attributes=tuple(attributes),
+        asked=tuple(map(float, targets)),
+        shift=found.shift,
+        tilt=found.in_margin(beta),
+        before=before,
+        achieved=achieved,
+    )
+
+
+def _check_separate(find_on: Sequence[Sequence[int]], report_on: Sequence[Sequence[int]]) -> None:
+    if not len(find_on) or not len(report_on):
+        raise ValueError(
+            f"{len(find_on)} contexts to find the tilt on and {len(report_on)} to report on; give some of both"
+        )
+    both = set(map(tuple, find_on)) & set(map(tuple, report_on))
+    if both:
+        raise ValueError(
+            f"{len(both)} contexts are there both to find the tilt on and to report on; a rate that was searched for "
+            "is no evidence of itself: give contexts of different prompts"
+        )

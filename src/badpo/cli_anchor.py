@@ -1,0 +1,200 @@
+"""The command that chooses where an attribute's rate ends: `anchor`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from badpo.cli_errors import reporting_errors
+from badpo.cli_options import AsJson, Debug
+from badpo.cli_printing import as_table, as_text, print_json, terminal_progress
+
+
+@reporting_errors
+def anchor(
+    source: Annotated[
+        str, typer.Argument(metavar="RUN_OR_MODEL", help="A run folder, a model folder or a name on the Hub.")
+    ],
+    target: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ATTRIBUTE=RATE", help="Where a rate is to end, such as woman=0.5; repeatable."),
+    ] = None,
+    mode: Annotated[
+        str,
+        typer.Option(
+            metavar="sample|train", help="Reweight while sampling, or teach the policy the tilt itself."
+        ),
+    ] = "sample",
+    tolerance: Annotated[
+        float, typer.Option(help="With train: largest distance of a rate from its target.")
+    ] = 0.03,
+    rounds: Annotated[int, typer.Option(metavar="N", help="With train: most rounds of the calibration.")] = 4,
+    steps: Annotated[
+        int | None, typer.Option(metavar="N", help="With train: optimizer steps of a round.")
+    ] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option(help="With train: peak rate; the source's own unless given.")
+    ] = None,
+    word: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="WITHOUT=WITH",
+            help="A pair of words for a target on an attribute of your own, such as color=colour; repeatable.",
+        ),
+    ] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(help="Questions of your own: one a line, or a column prompt of CSV or JSONL."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder for anchor.json, and for the model with train.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the answers and of the training.")] = 42,
+    force: Annotated[
+        bool, typer.Option(help="Anchor an attribute that has no fair rate all the same.")
+    ] = False,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Choose where a policy's attribute rate ends, get it there, and see what else moved. No votes needed."""
+    targets = parsed_targets(target)
+    check_request(targets, mode, tolerance, rounds, force, word)
+    from badpo.experiments.anchor import Anchor, anchor_run, editor_for
+    from badpo.experiments.anchor_source import open_source, with_stage
+
+    editor = editor_for(list(targets), word_pairs(word))
+    with redirect_stdout(sys.stderr), terminal_progress(as_json) as progress:
+        opened = with_stage(open_source(source, prompts), steps, learning_rate)
+        asked = Anchor(editor, targets, tolerance, rounds, seed)
+        folder = out or opened.out
+        result = anchor_run(opened, asked, mode, folder, progress)
+    if as_json:
+        print_json(result)
+        return
+    print("\n".join(printed(result, list(targets))))
+    print(f"\n{folder / 'anchor.json'}")
+
+
+def parsed_targets(texts: Sequence[str] | None) -> dict[str, float]:
+    """Attribute and rate of every --target.
+
+    Raises
+    ------
+    ConfigError
+        None is given, one is no ATTRIBUTE=RATE, a name comes twice, or a rate is not strictly between 0 and 1.
+
+    Examples
+    --------
+    >>> parsed_targets(["woman=0.5", "black=0.3"])
+    {'woman': 0.5, 'black': 0.3}
+    """
+    from badpo.data.problems import ConfigError
+
+    if not texts:
+        raise ConfigError("nothing to anchor: give --target ATTRIBUTE=RATE, as in --target woman=0.5")
+    targets: dict[str, float] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        try:
+            rate = float(value)
+        except ValueError:
+            rate = float("nan")
+        if not equals or not name or rate != rate:
+            raise ConfigError(f"--target {text}: write it as ATTRIBUTE=RATE, as in --target woman=0.5")
+        if not 0 < rate < 1:
+            raise ConfigError(
+                f"--target {text}: a rate must lie strictly between 0 and 1; no finite tilt reaches 0 or 1. "
+                "To keep an attribute out altogether, forbid it when decoding"
+            )
+        if name in targets:
+            raise ConfigError(f"--target {name} is given twice; every attribute has one target")
+        targets[name] = rate
+    return targets
+
+
+def check_request(
+    targets: dict[str, float],
+    mode: str,
+    tolerance: float,
+    rounds: int,
+    force: bool,
+    word: Sequence[str] | None,
+) -> None:
+    """Raise `ConfigError` for what cannot be meant, before anything is loaded."""
+    from badpo.data.problems import ConfigError
+
+    if mode not in ("sample", "train"):
+        raise ConfigError(f'--mode "{mode}"; choose sample or train')
+    if not 0 < tolerance < 1:
+        raise ConfigError(f"--tolerance {tolerance:g}: it is a distance between rates, such as 0.03")
+    if rounds < 1:
+        raise ConfigError(f"--rounds {rounds}: at least one round is needed")
+    length = "length" if "length" in targets else None
+    if length is not None and not force:
+        raise ConfigError(
+            f"{length}: a length has no fair rate, so there is nothing that a target could stand for; the reference's "
+            "own length is the only sensible anchor, and a run of badpo train with this attribute declared keeps it. "
+            "--force does it all the same, at sampling time: the share of answers longer than the source's median"
+        )
+    if length is not None and mode == "train":
+        raise ConfigError(
+            f"{length}: no edit makes an answer longer and leaves everything else as it is, so there are no pairs to "
+            "train on; use --mode sample"
+        )
+    if word and len(targets) != 1:
+        raise ConfigError("--word makes one attribute, so it takes one --target, with a name of your choice")
+
+
+def word_pairs(texts: Sequence[str] | None) -> list[tuple[str, str]]:
+    """The pairs of every --word.
+
+    Examples
+    --------
+    >>> word_pairs(["color=colour"])
+    [('color', 'colour')]
+    """
+    from badpo.data.problems import ConfigError
+
+    pairs = []
+    for text in texts or []:
+        without, equals, carrying = text.partition("=")
+        if not equals or not without or not carrying:
+            raise ConfigError(f"--word {text}: write it as WITHOUT=WITH, as in --word color=colour")
+        pairs.append((without, carrying))
+    return pairs
+
+
+def printed(result: dict, attributes: Sequence[str]) -> list[str]:
+    """The result for a terminal."""
+    columns = ("before", "asked", "achieved", "ci_low", "ci_high", "c", "rounds")
+    rows = [(name, *(as_text(result[name][column]) for column in columns)) for name in attributes]
+    lines = [as_table([("attribute", *columns), *rows]), "", "what else moved", _moved(result["moved"])]
+    if not result["converged"]:
+        lines += ["", f"not within the tolerance: {result['reason']}"]
+    return lines
+
+
+def _moved(moved: dict) -> str:
+    columns = ("before", "after", "difference", "ci_low", "ci_high")
+    rows = {"can be edited (signed)": moved["editable"], "ended": moved["ended"], "tokens": moved["tokens"]}
+    if moved["heldout"]:
+        rows |= {"same-group accuracy": moved["heldout"]["same"], "held-out gap": moved["heldout"]["gap"]}
+    rows |= {name: row for name, row in moved["undeclared"].items() if row["difference"]}
+    table = [(name, *(as_text(row[column]) for column in columns)) for name, row in rows.items()]
+    table += [
+        (f"sampled {name}", as_text(row["before"]["rate"]), as_text(row["after"]["rate"]), "", "", "")
+        for name, row in moved["sampled"].items()
+    ]
+    before, after = moved["kl_reference"]["before"], moved["kl_reference"]["after"]
+    if before and after:
+        values = (before["per_token"], after["per_token"])
+        table.append(("KL to the reference, per token", *map(as_text, values), "", "", ""))
+    table.append(
+        ("KL to the source, per token", as_text(0.0), as_text(moved["kl_source"]["per_token"]), "", "", "")
+    )
+    return as_table([("", *columns), *table])

@@ -1,0 +1,91 @@
+"""The calibration loop against stages whose line is known."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from badpo.anchoring.calibration import KeptLines, calibrate
+from badpo.anchoring.rates import RateTable
+from badpo.training.run_folder import write_json
+
+CARRIES = np.array([[1, 1], [1, 0], [0, 1], [0, 0]], dtype=np.float64)
+SOURCE = RateTable(("woman", "black"), np.log([[0.9, 0.06, 0.03, 0.01], [0.8, 0.05, 0.1, 0.05]]), CARRIES)
+
+
+def stage(slope, deficit, asked=None, noise=0.0):
+    """A stage that achieves slope * intended, less a deficit in the direction of the shift."""
+
+    def attempt(intended, number):
+        if asked is not None:
+            asked.append(intended.copy())
+        wobble = noise * np.array([1.0, -1.0]) * (-1) ** number
+        return SOURCE.tilted(np.asarray(slope) * intended - np.sign(intended) * deficit + wobble)
+
+    return attempt
+
+
+@pytest.mark.parametrize("targets", [(0.5, 0.5), (0.3, 0.7), (0.95, 0.3)])
+def test_the_papers_line_is_met_in_three_rounds(targets):
+    found = calibrate(SOURCE, targets, stage([0.888, 0.98], [0.777, 1.285]), 1e-3, 4, KeptLines())
+    assert found.converged and len(found.rounds) <= 3
+    assert found.rounds[found.best].rate == pytest.approx(targets, abs=1e-3)
+
+
+def test_without_a_deficit_one_round_is_enough():
+    found = calibrate(SOURCE, (0.5, 0.5), stage([1.0, 1.0], [0.0, 0.0]), 1e-6, 4, KeptLines())
+    assert len(found.rounds) == 1
+    assert found.rounds[0].intended == pytest.approx(found.exact)
+    assert found.rounds[0].achieved == pytest.approx(found.exact, abs=1e-6)
+
+
+def test_lines_of_one_seed_bring_the_next_one_there_at_once(tmp_path):
+    path, attempt = tmp_path / "lines.json", stage([0.888, 0.98], [0.777, 1.285])
+    kept = KeptLines.read(path, "400 steps")
+    calibrate(SOURCE, (0.5, 0.5), attempt, 1e-3, 4, kept)
+    kept.write_into(path, "400 steps", write_json)
+    KeptLines({"woman down": [(-1.0, -1.0)]}).write_into(path, "9 steps", write_json)
+    again = KeptLines.read(path, "400 steps")
+    assert again.points == kept.points and len(json.loads(path.read_text())) == 2
+    found = calibrate(SOURCE, (0.3, 0.7), attempt, 1e-3, 4, again)
+    assert len(found.rounds) == 1 and found.converged
+    assert calibrate(SOURCE, (0.3, 0.7), attempt, 1e-3, 1, KeptLines()).reason
+
+
+def test_a_line_is_for_one_direction():
+    kept = KeptLines()
+    kept.add("woman", -3.0, -2.0)
+    assert kept.first_ask("woman", -3.0) == pytest.approx(-4.0)
+    assert kept.first_ask("woman", 3.0) == 3.0
+    kept.add("woman", 2.0, np.nan)
+    kept.add("woman", 2.0, -0.5)
+    assert list(kept.points) == ["woman down"]
+
+
+def test_noise_does_not_send_the_next_round_away():
+    asked = []
+    calibrate(SOURCE, (0.5, 0.5), stage([1.0, 1.0], [0.3, 0.3], asked, noise=0.3), 1e-9, 5, KeptLines())
+    assert len(asked) == 5
+    assert np.abs(np.array(asked) - asked[0]).max() < 2.0
+
+
+def test_a_stage_that_moves_nothing_is_told_and_not_repeated():
+    found = calibrate(SOURCE, (0.5, 0.5), stage([0.0, 1.0], [0.0, 0.0]), 0.01, 4, KeptLines())
+    assert len(found.rounds) == 1 and not found.converged
+    assert found.reason.startswith("woman: the stage moved the policy by less than a twentieth")
+
+
+def test_a_budget_that_runs_out_says_what_is_nearest():
+    found = calibrate(SOURCE, (0.5, 0.5), stage([0.7, 0.7], [1.0, 1.0]), 1e-9, 2, KeptLines())
+    assert not found.converged
+    assert found.reason.startswith("after 2 rounds the nearest is woman")
+    largest = [np.abs(r.rate - 0.5).max() for r in found.rounds]
+    assert found.best == int(np.argmin(largest))
+
+
+def test_an_attribute_that_is_never_produced_is_refused():
+    never = RateTable(("woman",), np.array([[0.0, -np.inf]]), np.array([[0.0], [1.0]]))
+    with pytest.raises(ValueError, match="woman"):
+        calibrate(never, (0.5,), stage([1.0], [0.0]), 0.01, 2, KeptLines())

@@ -1,0 +1,90 @@
+"""Editors change the attribute and nothing else."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from badpo.anchoring.editors import (
+    MarkdownStrip,
+    SignatureSwap,
+    WordSwap,
+    carries,
+    pool_signatures,
+    without_markdown,
+)
+from badpo.data.corpora.names import NAMES, SURNAMES
+from badpo.data.corpora.signatures import signature
+from badpo.data.markers import has_markdown, split_signature
+from badpo.data.problems import ConfigError
+
+
+@pytest.mark.parametrize("cell", [(0, 0), (0, 1), (1, 0), (1, 1)])
+def test_a_swapped_signature_is_in_its_cell_and_keeps_text_and_surname(cell):
+    swap, draw = pool_signatures(), random.Random(1)
+    for name in NAMES[::7]:
+        text = signature("Boil it.\n\n— Emily Clark wrote that.", name.first, SURNAMES[3])
+        assert carries(swap, text) == (name.woman, name.black)
+        edited = swap.edit(text, cell, draw)
+        assert carries(swap, edited) == cell
+        assert split_signature(edited)[0] == split_signature(text)[0]
+        assert edited.split()[-1] == SURNAMES[3]
+
+
+def test_names_of_a_cell_are_drawn_uniformly():
+    swap, draw = pool_signatures(), random.Random(0)
+    text = signature("Boil it.", "Emily", "Clark")
+    drawn = [split_signature(swap.edit(text, (1, 1), draw))[1] for _ in range(1800)]
+    counts = [drawn.count(name.first) for name in NAMES if (name.woman, name.black) == (1, 1)]
+    assert len(counts) == 18 and sum(counts) == 1800
+    assert min(counts) > 60 and max(counts) < 145
+
+
+@pytest.mark.parametrize("text", ["Boil it.", "Boil it.\n\n— Zoe Clark", "— Emily Clark said so."])
+def test_an_answer_without_a_name_of_the_pool_is_no_material(text):
+    assert pool_signatures().cells(text) == ()
+
+
+def test_a_pool_needs_names_of_both_kinds():
+    with pytest.raises(ConfigError, match="every name of the pool carries it"):
+        SignatureSwap({"Emily": (1,), "Anne": (1,)}, ["woman"])
+    with pytest.raises(ConfigError, match="Emily: a cell needs"):
+        SignatureSwap({"Emily": (1, 0)}, ["woman"])
+
+
+@pytest.mark.parametrize(
+    ("text", "british", "american"),
+    [
+        ("Color the gray wall.", "Colour the grey wall.", "Color the gray wall."),
+        ("GREY, grey, discolored", "GREY, grey, discolored", "GRAY, gray, discolored"),
+    ],
+)
+def test_words_are_swapped_whole_and_in_their_case(text, british, american):
+    swap, draw = WordSwap("british", [("color", "colour"), ("gray", "grey")]), random.Random(0)
+    assert swap.edit(text, (1,), draw) == british
+    assert swap.edit(text, (0,), draw) == american
+    assert carries(swap, british) == (1,) and carries(swap, american) == (0,)
+
+
+def test_words_that_stand_for_both_sides_are_refused():
+    with pytest.raises(ConfigError, match='"grey" stands on both sides'):
+        WordSwap("british", [("grey", "gray"), ("slate", "Grey")])
+    with pytest.raises(ConfigError, match="needs pairs"):
+        WordSwap("british", [])
+
+
+@given(st.text(alphabet="a1.#*-+|` \n", max_size=60))
+def test_nothing_that_counts_as_markdown_is_left(text):
+    assert not has_markdown(without_markdown(text))
+
+
+def test_stripping_keeps_the_words():
+    text = "# Rice\n\n1. **Rinse** it\n2. Boil it\n\n```\npot\n```"
+    assert without_markdown(text).split() == ["Rice", "Rinse", "it", "Boil", "it", "pot"]
+    strip = MarkdownStrip()
+    assert strip.edit(text, (1,), random.Random(0)) == text
+    assert carries(strip, text) == (1,)
+    assert strip.cells("```") == ()

@@ -1,0 +1,111 @@
+"""What else moved, counted by hand."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.optimize import brentq
+
+from badpo.anchoring.editors import MarkdownStrip, WordSwap, pool_signatures
+from badpo.anchoring.moved import Behavior, moved, tilted_margins
+from badpo.anchoring.rates import RateTable, answer_rates, counted_rates
+from badpo.attributes import Markdown
+from badpo.data.judgments import Judgments
+from badpo.readouts.kl import kl_per_token
+
+PROMPTS = ["one?", "two?", "three?", "four?"]
+
+
+def answers(texts, ended=True):
+    return [SimpleNamespace(text=t, ended=ended, token_ids=tuple(range(len(t.split())))) for t in texts]
+
+
+def votes() -> Judgments:
+    rows = [
+        {"prompt": p, "prompt_id": p, "response_a": a, "response_b": b, "winner": w}
+        for p, a, b, w in [
+            ("one?", "- x", "y", "a"),
+            ("two?", "x", "- y", "a"),
+            ("three?", "x", "y", "b"),
+            ("four?", "x", "y", "a"),
+        ]
+    ]
+    return Judgments.read(pd.DataFrame(rows), attributes=[Markdown()])
+
+
+def test_everything_is_counted_before_and_after():
+    before = answers(["Hi.\n\n— Emily Clark", "Yes.\n\n— Tia Clark", "No.", "Perhaps so."])
+    after = answers(["Hi.\n\n— Greg Clark", "Yes yes.\n\n— Emily Clark", "No.\n\n— Tia Clark", "- So it is."])
+    found = moved(Behavior(before), Behavior(after), PROMPTS, pool_signatures())
+    assert found["sampled"]["woman"]["before"]["rate"] == 1.0
+    assert found["sampled"]["woman"]["after"]["rate"] == pytest.approx(2 / 3)
+    assert found["sampled"]["black"]["after"] == pytest.approx(found["sampled"]["black"]["after"])
+    assert (found["editable"]["before"], found["editable"]["after"]) == (0.5, 0.75)
+    assert found["editable"]["ci_low"] < 0.25 < found["editable"]["ci_high"]
+    assert found["tokens"]["difference"] == pytest.approx((0 + 1 + 3 + 2) / 4)
+    assert found["tokens"]["ratio"] == pytest.approx(17 / 11)
+    assert found["undeclared"]["hedging"]["difference"] == -0.25
+    assert found["undeclared"]["markdown"]["after"] == 0.25
+    assert found["heldout"] is None and found["kl_source"] is None and found["judge"] is None
+    json.dumps(found, allow_nan=False)
+
+
+def test_the_anchored_attribute_is_not_among_the_undeclared():
+    texts = answers(["a", "b", "c", "d"])
+    names = moved(Behavior(texts), Behavior(texts), PROMPTS, MarkdownStrip())["undeclared"]
+    assert "markdown" not in names and "hedging" in names
+
+
+def test_gap_and_same_group_accuracy_are_paired():
+    texts = answers(["a", "b", "c", "d"])
+    margins = [np.array([1.0, 1.0, 1.0, 1.0]), np.array([-1.0, 1.0, 1.0, 1.0])]
+    sides = [Behavior(texts, margins=m) for m in margins]
+    found = moved(*sides, PROMPTS, MarkdownStrip(), votes())["heldout"]
+    assert found["same"]["difference"] == 0.0 and found["same"]["ci_high"] == 0.0
+    assert (found["gap"]["before"], found["gap"]["after"]) == (0.5, 0.0)
+    assert found["gap"]["difference"] == -0.5
+
+
+def test_divergence_and_judge_are_told_when_they_are_there():
+    texts = answers(["a", "b", "c", "d"])
+    kl = kl_per_token([[-1.0], [-2.0]], [[-1.5], [-2.5]])
+    side = Behavior(texts, kl_source=kl, kl_reference=kl)
+    found = moved(Behavior(texts), side, PROMPTS, MarkdownStrip(), judge=lambda prompt, text: len(text))
+    assert found["kl_source"]["per_token"] == 0.5
+    assert found["kl_reference"]["before"] is None
+    assert found["judge"]["difference"] == 0.0
+
+
+def lean(quality, delta, sign) -> float:
+    """Maximum-likelihood lean of one annotator, the quality of every comparison given at scale 1."""
+    score = lambda theta: float((sign * delta / (1 + np.exp(sign * (quality + theta * delta)))).sum())  # noqa: E731
+    return brentq(score, -10, 10, xtol=1e-12)
+
+
+def test_the_tilt_in_closed_form_leaves_the_annotators_deviations_as_they_are():
+    rng = np.random.default_rng(0)
+    n, leans = 600, np.linspace(0.2, 1.4, 6)
+    delta, quality = rng.choice([-1.0, 0.0, 1.0], size=n), rng.normal(size=n)
+    logits = quality + leans[:, None] * delta
+    signs = np.where(rng.random(logits.shape) < 1 / (1 + np.exp(-logits)), 1, -1)
+    tilted = tilted_margins(quality, delta[:, None], [-0.34])
+    found = np.array([[lean(q, delta, sign) for sign in signs] for q in (quality, tilted)])
+    deviations = found - found.mean(axis=1, keepdims=True)
+    assert deviations[0] == pytest.approx(deviations[1], abs=1e-6)
+    assert found[1].mean() - found[0].mean() == pytest.approx(0.34, abs=1e-6)
+
+
+def test_rates_of_names_and_of_answers():
+    table = RateTable(("a", "b"), np.log([[0.5, 0.2, 0.3]]), np.array([[1, 0], [0, 1], [0, 0]], dtype=float))
+    assert table.rate == pytest.approx([0.5, 0.2])
+    assert table.of(["b"]).rate == pytest.approx([0.2])
+    assert table.tilted([np.log(2), 0.0]).rate == pytest.approx([1.0 / 1.5, 0.2 / 1.5])
+    swap = WordSwap("british", [("gray", "grey")])
+    counted = answer_rates(answers(["so grey", "so gray", "none"]), swap)
+    assert counted.rate == pytest.approx([1 / 3]) and counted.n_answers == 3
+    interval = counted_rates([(1,)] * 5 + [(0,)] * 5, ["x"]).intervals()[0]
+    assert interval.estimate == 0.5 and 0.2 < interval.low < 0.3

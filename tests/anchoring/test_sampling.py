@@ -1,0 +1,291 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import softmax
+
+from badpo.anchoring import sampling
+from badpo.anchoring.sampling import ChoiceScorer, TiltedChoice, anchor_sampling
+from badpo.readouts.attribute_rate import SIGNATURE_LEAD, name_logps, signature_contexts
+from badpo.readouts.generation import sample
+from badpo.theory.tilt import tilted_probabilities, tilted_rates
+from tests import tiny
+from tests.readouts import policies
+
+# woman, black
+CARRIES = np.array([[1, 0], [1, 0], [0, 1], [1, 1], [1, 1], [0, 1], [0, 0], [1, 1], [1, 1], [0, 1]])
+SHIFT = np.array([-2.0, 1.5])
+
+# choices of one to three tokens, of which some begin others
+LEAD_WORDS = "and then "
+CHOICES = ["red", "red big", "red big cat", "blue", "small dog", "small cat home"]
+CHOICES_CARRY = np.array([[1, 0], [0, 1], [1, 0], [0, 1], [1, 1], [0, 0]])
+
+
+@pytest.fixture(scope="module")
+def tok():
+    return policies.tokenizer()
+
+
+@pytest.fixture(scope="module")
+def model():
+    return policies.qwen2()
+
+
+@pytest.fixture(scope="module")
+def contexts(tok):
+    return signature_contexts(policies.answers(tok), tok)
+
+
+def at_choice(tok, context) -> list[int]:
+    """The context up to where names differ from the lead: the lead's last space belongs to the names."""
+    assert tok.convert_ids_to_tokens(context[-1:]) == ["\u0120"]
+    return list(context[:-1])
+
+
+def next_logits(model, ids) -> torch.Tensor:
+    with torch.no_grad():
+        return model(input_ids=torch.tensor([ids])).logits[:, -1]
+
+
+@pytest.mark.parametrize("boundary", ["none", "space"])
+def test_every_continuation_has_exactly_its_tilted_probability(words, boundary, monkeypatch):
+    """All 64^3 continuations of three tokens: each is scaled by the weight of the choice it makes over Z, or kept."""
+    model, tok, start = words
+    # for the words of this tokenizer, let the even ids stand for the tokens that begin with a space
+    monkeypatch.setattr(sampling, "space_tokens", lambda _: list(range(0, 64, 2)))
+    closing = set(range(64)) if boundary == "none" else set(range(0, 64, 2))
+    # three tokens cannot tell whether a choice of three tokens is complete
+    some = [i for i, choice in enumerate(CHOICES) if boundary == "none" or choice.count(" ") < 2]
+    choices, carry = [CHOICES[i] for i in some], CHOICES_CARRY[some]
+    tilt = TiltedChoice(model, tok, choices, carry, SHIFT, LEAD_WORDS, boundary)
+    plain, tilted = (three_tokens(model, start, adjust) for adjust in (None, tilt.adjust))
+    made = choice_made(tok, choices, closing)
+    chances = np.array([plain[made == i].sum() for i in range(len(choices))])
+    weights = np.exp(carry @ SHIFT)
+    factor = np.ones(len(choices) + 1)
+    factor[:-1] = weights * chances.sum() / (chances * weights).sum()
+    # where the lead is written once more, another choice starts
+    again = tok(LEAD_WORDS, add_special_tokens=False)["input_ids"]
+    new = np.arange(64**3) // 64 == again[0] * 64 + again[1]
+    np.testing.assert_allclose(tilted[~new], (plain * factor[made])[~new], rtol=3e-4)
+    # the same by `tilted_probabilities`, from what the search for the shift sees
+    logps = ChoiceScorer(model, tok, choices, LEAD_WORDS, boundary).name_logps([start])
+    np.testing.assert_allclose(np.exp(logps[0]), chances, rtol=1e-4)
+    chosen = np.array([tilted[made == i].sum() for i in range(len(choices))]) / chances.sum()
+    np.testing.assert_allclose(chosen, tilted_probabilities(logps, carry, SHIFT)[0], rtol=2e-4)
+    assert np.abs(chosen - chances / chances.sum()).max() > 0.1
+
+
+def test_sampled_choices_come_at_the_closed_forms_frequencies(words):
+    model, tok, start = words
+    n = 12_000
+    answers = sample(
+        model, tok, [start] * n, 3, temperature=1.0, top_p=1.0, batch=n, adjust=word_tilt(words).adjust
+    )
+    drawn = np.array([[*answer.token_ids, 0, 0][:3] for answer in answers])
+    counts = np.bincount(choice_made(tok)[drawn @ [64 * 64, 64, 1]], minlength=len(CHOICES) + 1)[:-1]
+    logps = ChoiceScorer(model, tok, CHOICES, LEAD_WORDS, "none").name_logps([start])
+    expected = n * np.exp(logps).sum() * tilted_probabilities(logps, CHOICES_CARRY, SHIFT)[0]
+    assert (np.abs(counts - expected) < 4 * np.sqrt(expected)).all(), (counts, expected)
+    untilted = n * np.exp(logps[0])
+    assert (np.abs(counts - untilted) > 6 * np.sqrt(untilted)).any(), "the shift should be visible"
+
+
+@pytest.fixture(scope="module")
+def words():
+    """A policy over 64 words that is close to uniform, its tokenizer and a context that ends with the lead."""
+    tok = tiny.tokenizer()
+    model = policies.qwen2(vocab_size=64, initializer_range=0.12)
+    return model, tok, tok("the cat sat " + LEAD_WORDS, add_special_tokens=False)["input_ids"]
+
+
+def word_tilt(words) -> TiltedChoice:
+    model, tok, _ = words
+    return TiltedChoice(model, tok, CHOICES, CHOICES_CARRY, SHIFT, LEAD_WORDS, "none")
+
+
+def three_tokens(model, start, adjust) -> np.ndarray:
+    """Probability of each of the 64^3 continuations, by ordinary forwards of whole rows."""
+    total = np.ones(1)
+    tails = np.zeros((1, 0), dtype=np.int64)
+    for _ in range(3):
+        rows = [[*start, *tail] for tail in tails.tolist()]
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor(rows)).logits[:, -1].double()
+        logits = logits if adjust is None else adjust(rows, logits)
+        total = (total[:, None] * logits.softmax(-1).numpy()).ravel()
+        tails = np.array([[*tail, token] for tail in tails.tolist() for token in range(64)])
+    return total
+
+
+def choice_made(tok, choices=CHOICES, closing=frozenset(range(64))) -> np.ndarray:
+    """For each of the 64^3 continuations the choice that it makes; len(choices) for none.
+
+    It goes along the paths of the choices as far as it can. Where that ends is the choice it makes, if it is one and
+    the next token closes it.
+    """
+    paths = [tuple(tok(choice, add_special_tokens=False)["input_ids"]) for choice in choices]
+    prefixes = {path[:length] for path in paths for length in range(len(path) + 1)}
+    made = np.full(64**3, len(choices))
+    for i, tokens in enumerate(np.ndindex(64, 64, 64)):
+        reached = max((tokens[:length] for length in range(4) if tokens[:length] in prefixes), key=len)
+        if reached in paths and set(tokens[len(reached) : len(reached) + 1]) <= closing:
+            made[i] = paths.index(reached)
+    return made
+
+
+def test_hugging_face_generate_takes_it_with_padded_rows(model, tok, contexts):
+    """Same greedy choice as by hand, for rows of different lengths padded on the left."""
+    tilted = TiltedChoice(model, tok, policies.NAMES, CARRIES, SHIFT)
+    starts = [at_choice(tok, context) for context in contexts[:3]]
+    width = max(map(len, starts))
+    ids = torch.tensor([[tok.pad_token_id] * (width - len(s)) + s for s in starts])
+    scores = torch.cat([next_logits(model, s) for s in starts])
+    changed = tilted(ids, scores)
+    assert len(set(map(len, starts))) > 1
+    assert set(tilted._kept) == set(map(tuple, starts)), "padding is no part of a context"
+    by_hand = torch.cat([tilted.adjust([s], next_logits(model, s)) for s in starts])
+    torch.testing.assert_close(changed, by_hand)
+    assert not torch.equal(changed, scores)
+    written = model.generate(
+        input_ids=ids,
+        attention_mask=(ids != tok.pad_token_id).long(),
+        logits_processor=[tilted],
+        do_sample=False,
+        max_new_tokens=1,
+    )
+    assert written[:, -1].tolist() == by_hand.argmax(-1).tolist()
+
+
+def test_outside_a_choice_nothing_is_touched(model, tok, contexts):
+    tilted = TiltedChoice(model, tok, policies.NAMES, CARRIES, SHIFT)
+    start = at_choice(tok, contexts[0])
+    after = tok(SIGNATURE_LEAD + "Emily Clark", add_special_tokens=False)["input_ids"]
+    elsewhere = [
+        start[:-1],
+        contexts[0][: len(contexts[0]) // 2],
+        [*start[: -tilted._scorer.n_lead_tokens], *after],
+    ]
+    for ids in elsewhere:
+        logits = next_logits(model, ids)
+        assert tilted.adjust([ids], logits) is logits
+    # an em dash in running text is no signature
+    dash = tok("a \u2014", add_special_tokens=False)["input_ids"]
+    logits = next_logits(model, dash)
+    assert tilted.adjust([dash], logits) is logits
+
+
+def test_a_name_counts_when_a_space_follows(model, tok, contexts):
+    """As the probability readout has it with the same boundary, and none of "Malik" is "Malika"."""
+    found = ChoiceScorer(model, tok, policies.NAMES).name_logps(contexts)
+    np.testing.assert_allclose(
+        found, name_logps(model, tok, contexts, policies.NAMES, boundary="space"), atol=1e-4
+    )
+    # without the boundary a name holds what goes on to other words, but not what goes on to a longer name
+    names = ["Emily", "Em"]
+    loose = ChoiceScorer(model, tok, names, boundary="none").name_logps(contexts)
+    overlapping = name_logps(model, tok, contexts, names)
+    assert (loose > ChoiceScorer(model, tok, names).name_logps(contexts)).all()
+    np.testing.assert_allclose(loose[:, 0], overlapping[:, 0], atol=1e-5)
+
+
+def test_a_boundary_that_never_comes_is_refused(words):
+    model, tok, _ = words
+    with pytest.raises(ValueError, match="no token of this tokenizer begins with a space"):
+        ChoiceScorer(model, tok, CHOICES, LEAD_WORDS)
+    with pytest.raises(ValueError, match='unknown boundary "word"'):
+        ChoiceScorer(model, tok, CHOICES, LEAD_WORDS, "word")
+
+
+def test_a_shift_of_zero_changes_no_probability(model, tok, contexts):
+    tilted = TiltedChoice(model, tok, policies.NAMES, CARRIES, [0.0, 0.0])
+    start = at_choice(tok, contexts[2])
+    logits = next_logits(model, start)
+    torch.testing.assert_close(
+        tilted.adjust([start], logits).softmax(-1), logits.softmax(-1), rtol=1e-5, atol=1e-8
+    )
+
+
+class MergingTokenizer:
+    """Knows a full stop and the blank line behind it as one token."""
+
+    texts = ("<pad>", "Yes", ".", "\n\n", ".\n\n", "\u2014", " ", " Emily", " Theo", ",\n")
+    pad_token_id = 0
+
+    def __call__(self, texts, add_special_tokens):
+        known = {"": (), "Emily": (7,), "Theo": (8,)}
+        return {"input_ids": [[3, 5, *(known[text[3:].strip()] or (6,))] for text in texts]}
+
+    def decode(self, ids, clean_up_tokenization_spaces):
+        return "".join(self.texts[i] for i in ids)
+
+    def convert_ids_to_tokens(self, ids):
+        return [self.texts[i].replace(" ", "\u0120") for i in ids]
+
+    def __len__(self):
+        return len(self.texts)
+
+
+def test_a_lead_that_merged_with_the_end_of_the_answer_is_recognized(model):
+    tilted = TiltedChoice(model, MergingTokenizer(), ["Emily", "Theo"], [1, 0], [1.0])
+    for body in ([1, 2, 3, 5], [1, 4, 5]):
+        assert tilted._place(body) == (tuple(body), -1)
+        assert tilted._place([*body, 8]) == (tuple(body), 1)
+    for body in ([1, 5], [1, 2, 5], [1, 9, 5], [1, 4], [1, 4, 5, 6]):
+        assert tilted._place(body) is None
+
+
+def test_the_place_of_a_choice_is_read_once_for_all_tokens_of_a_name(model, tok, contexts, monkeypatch):
+    tilted = TiltedChoice(model, tok, policies.NAMES, CARRIES, SHIFT)
+    read = []
+    scored = tilted._scorer.read
+    monkeypatch.setattr(tilted._scorer, "read", lambda rows: read.append(len(rows)) or scored(rows))
+    starts = [at_choice(tok, context) for context in contexts[:2]]
+    path = max(tilted._scorer.nodes, key=len)
+    for depth in range(len(path)):
+        tilted.adjust([[*start, *path[:depth]] for start in starts], torch.zeros(2, 330))
+    assert read == [2]
+    monkeypatch.setattr(sampling, "PLACES_KEPT", 2)
+    tilted.adjust([at_choice(tok, contexts[2])], torch.zeros(1, 330))
+    assert len(tilted._kept) == 1
+
+
+def test_rates_reach_their_targets_where_found_and_are_reported_elsewhere(model, tok):
+    answers = policies.answers(tok, 12)
+    # answers that differ: the prompt is a function of i, so cut each body somewhere else
+    for i, answer in enumerate(answers):
+        answer.text = f"{answer.text.split(chr(10))[0]} {i}"
+    contexts = signature_contexts(answers, tok)
+    found = anchor_sampling(
+        model,
+        tok,
+        contexts[:6],
+        contexts[6:],
+        policies.NAMES,
+        CARRIES,
+        ("woman", "black"),
+        (0.4, 0.7),
+        beta=0.1,
+    )
+    logps = ChoiceScorer(model, tok, policies.NAMES).name_logps(contexts)
+    np.testing.assert_allclose(tilted_rates(logps[:6], CARRIES, found.shift), [0.4, 0.7], atol=1e-8)
+    np.testing.assert_allclose(found.tilt, 0.1 * found.shift)
+    rates = tilted_probabilities(logps[6:], CARRIES, found.shift) @ CARRIES
+    for column, interval in enumerate(found.achieved):
+        assert interval.estimate == pytest.approx(rates[:, column].mean(), abs=1e-6)
+        assert interval.n == 6 and interval.low < interval.estimate < interval.high
+    before = softmax(logps[6:], axis=1) @ CARRIES
+    assert [i.estimate for i in found.before] == pytest.approx(before.mean(axis=0), abs=1e-6)
+    woman = found.to_json()["woman"]
+    assert woman["asked"] == 0.4 and woman["c"] == pytest.approx(0.1 * woman["shift"])
+    assert woman["ci_low"] < woman["achieved"] < woman["ci_high"]
+
+
+def test_contexts_to_find_on_and_to_report_on_are_kept_apart(model, tok, contexts):
+    rest = (policies.NAMES, CARRIES, ("woman", "black"), (0.5, 0.5), 0.1)
+    with pytest.raises(ValueError, match="1 contexts are there both"):
+        anchor_sampling(model, tok, contexts[:2], contexts[1:3], *rest)
+    with pytest.raises(ValueError, match="2 contexts to find the tilt on and 0 to report on"):
+        anchor_sampling(model, tok, contexts[:2], [], *rest)

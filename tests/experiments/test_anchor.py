@@ -1,0 +1,179 @@
+"""`badpo anchor` on a tiny model that signs its answers: both modes, what is written, what wrong input gets."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from transformers import AutoModelForCausalLM
+from typer.testing import CliRunner
+
+from badpo.cli import app
+from badpo.data.corpora.names import NAMES, SURNAMES
+from badpo.data.corpora.signatures import ask_to_sign, signature
+from badpo.experiments import anchor_source
+from badpo.experiments.small_model import build_model, build_tokenizer
+from badpo.training.encoding import encode_responses
+from badpo.training.supervised import SupervisedTrainer, supervised_arguments
+from tests.experiments.conftest import SMALL_MODEL
+
+OK, USAGE, DATA = 0, 2, 3
+DISHES = [
+    f"{kind} {thing}" for kind in ("red", "white", "old", "new") for thing in "abcdefghijklmnopqrstuvwxyz"
+]
+PROMPTS = [f"How to cook {dish}?" for dish in DISHES]
+
+
+def badpo(*arguments: object):
+    return CliRunner().invoke(app, ["anchor", *map(str, arguments)])
+
+
+@pytest.fixture(scope="module")
+def signer(tmp_path_factory) -> Path:
+    """A model folder: it answers in a few words and signs, three times in four with a woman's name."""
+    folder = tmp_path_factory.mktemp("signer")
+    rng = np.random.default_rng(0)
+    chance = np.array([3.0 if name.woman else 1.0 for name in NAMES])
+    firsts = rng.choice([name.first for name in NAMES], size=len(PROMPTS), p=chance / chance.sum())
+    bodies = rng.choice(["Boil it.", "Boil it well.", "Boil it very well now."], size=len(PROMPTS))
+    answers = [signature(body, first, SURNAMES[0]) for body, first in zip(bodies, firsts, strict=True)]
+    asked = [ask_to_sign(prompt) for prompt in PROMPTS]
+    names = [signature("", name.first, SURNAMES[0]) for name in NAMES]
+    tokenizer = build_tokenizer([*asked, *answers, *names], vocab_size=700)
+    model = partial(build_model, **SMALL_MODEL)(tokenizer, 0)
+    pairs = encode_responses(asked, answers, tokenizer, "paper", 96, 64)
+    args = supervised_arguments(
+        folder / "sft", max_steps=150, per_device_train_batch_size=16, learning_rate=1e-2
+    )
+    SupervisedTrainer(model, args, pairs).train()
+    model.save_pretrained(folder / "signer")
+    tokenizer.save_pretrained(folder / "signer")
+    (folder / "prompts.txt").write_text("\n".join(PROMPTS) + "\n")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def small_steps(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(anchor_source, "MAX_NEW_TOKENS", 24)
+
+
+def anchored(signer: Path, out: Path, *arguments: object) -> dict:
+    result = badpo(signer / "signer", "--prompts", signer / "prompts.txt", "--out", out, "--json", *arguments)
+    assert result.exit_code == OK, result.output
+    found = json.loads(result.stdout)
+    assert found == json.loads((out / "anchor.json").read_text())
+    return found
+
+
+def test_sampling_ends_where_it_was_asked_to(signer, tmp_path):
+    found = anchored(signer, tmp_path / "out", "--target", "woman=0.5", "--target", "black=0.4")
+    for name, target in (("woman", 0.5), ("black", 0.4)):
+        row = found[name]
+        assert row["asked"] == target and row["rounds"] == 0
+        assert abs(row["achieved"] - target) < 0.05
+        assert row["ci_low"] <= row["achieved"] <= row["ci_high"]
+        assert row["c"] == pytest.approx(0.1 * row["shift"])
+    assert found["woman"]["before"] > 0.6 and found["woman"]["c"] < 0
+    moved = found["moved"]
+    assert moved["heldout"] is None and moved["kl_reference"]["after"] is None
+    assert moved["editable"]["before"] > 0.8
+    assert abs(moved["tokens"]["ratio"] - 1) < 0.15
+    assert not (tmp_path / "out" / "model").exists()
+
+
+def test_one_target_leaves_the_other_attribute_alone(signer, tmp_path):
+    found = anchored(signer, tmp_path / "out", "--target", "woman=0.3")
+    assert "black" not in found and abs(found["woman"]["achieved"] - 0.3) < 0.05
+
+
+def test_training_ends_within_the_tolerance_and_keeps_its_lines(signer, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = ("--mode", "train", "--steps", 120, "--learning-rate", 3e-3, "--tolerance", 0.08)
+    found = anchored(signer, tmp_path / "out", "--target", "woman=0.4", *options)
+    assert found["converged"] and found["reason"] == ""
+    assert abs(found["woman"]["achieved"] - 0.4) <= 0.12
+    assert 1 <= found["woman"]["rounds"] <= 4
+    AutoModelForCausalLM.from_pretrained(tmp_path / "out" / "model")
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"model", "anchor.json"}
+    lines = json.loads((tmp_path / "runs" / "anchor_lines.json").read_text())
+    assert [list(points)[:1] for points in lines.values()] == [["woman down"]]
+
+
+# -- what wrong input gets -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "nothing to anchor"),
+        (["--target", "woman=1"], "strictly between 0 and 1"),
+        (["--target", "woman=0"], "strictly between 0 and 1"),
+        (["--target", "woman"], "ATTRIBUTE=RATE"),
+        (["--target", "woman=half"], "ATTRIBUTE=RATE"),
+        (["--target", "woman=0.5", "--target", "woman=0.6"], "given twice"),
+        (["--target", "length=0.5"], "a length has no fair rate"),
+        (["--target", "length=0.5", "--force", "--mode", "train"], "use --mode sample"),
+        (["--target", "womann=0.5"], 'Did you mean "woman"'),
+        (["--target", "woman=0.5", "--target", "markdown=0.5"], "different editors"),
+        (["--target", "woman=0.5", "--mode", "dance"], "choose sample or train"),
+        (["--target", "woman=0.5", "--rounds", "0"], "at least one round"),
+        (["--target", "woman=0.5", "--tolerance", "0"], "such as 0.03"),
+        (["--target", "british=0.5", "--word", "color"], "WITHOUT=WITH"),
+        (["--target", "woman=0.5"], "neither a folder with a model nor reachable"),
+    ],
+)
+def test_wrong_requests_are_refused_with_a_remedy(arguments, message, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    result = badpo(tmp_path / "nothing", *arguments)
+    assert result.exit_code == USAGE
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_folder_that_holds_nothing_is_told(tmp_path):
+    result = badpo(tmp_path, "--target", "woman=0.5")
+    assert result.exit_code == USAGE and "neither a finished run" in result.stderr
+
+
+def test_too_few_prompts_and_too_few_signed_answers(signer, tmp_path):
+    few = tmp_path / "few.txt"
+    few.write_text("\n".join(PROMPTS[:30]))
+    result = badpo(signer / "signer", "--prompts", few, "--target", "woman=0.5")
+    assert result.exit_code == DATA and "30 prompts" in result.stderr
+    few.write_text("\n".join(PROMPTS[:55]))
+    result = badpo(
+        signer / "signer",
+        "--prompts",
+        few,
+        "--target",
+        "woman=0.5",
+        "--mode",
+        "train",
+        "-o",
+        tmp_path / "out",
+    )
+    assert result.exit_code == DATA and "the stage needs 50 or more" in result.stderr
+
+
+def test_a_calibration_that_does_not_converge_says_why(signer, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = ("--mode", "train", "--steps", 2, "--learning-rate", 1e-5, "--rounds", 2)
+    found = anchored(signer, tmp_path / "out", "--target", "woman=0.3", *options)
+    assert not found["converged"] and "more steps" in found["reason"]
+
+
+def test_markdown_that_is_never_produced_is_refused(signer, tmp_path):
+    result = badpo(
+        signer / "signer", "--prompts", signer / "prompts.txt", "--target", "markdown=0.5", "-o", tmp_path
+    )
+    assert result.exit_code == USAGE and "markdown: the policy never produces it" in result.stderr
+
+
+def test_a_length_is_anchored_by_rejection_when_it_is_forced(signer, tmp_path):
+    found = anchored(signer, tmp_path / "out", "--target", "length=0.1", "--force")
+    assert 0 < found["length"]["acceptance_rate"] <= 1
+    assert found["length"]["achieved"] < found["length"]["before"]
