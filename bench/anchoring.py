@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from badpo.anchoring.editors import pool_signatures
-from badpo.experiments.anchor import RESULT, Anchor, Bench, sample_mode, train_mode
+from badpo.experiments.anchor import RESULT, sample_mode, train_mode
+from badpo.experiments.anchor_bench import Anchor, Bench
 from badpo.experiments.anchor_source import open_source
 from badpo.theory.summaries import t_interval
 from badpo.training.run_folder import write_json
@@ -121,6 +122,7 @@ def what_moved(results: dict[tuple[str, float], list[dict]]) -> str:
         "sampled black": of(lambda m: m["sampled"]["black"]["after"]["rate"]),
         "tokens": of(lambda m: m["tokens"]["ratio"]),
         "same-group accuracy": of(lambda m: m["heldout"]["same"]["difference"]),
+        "largest change of a deviation": deviations,
         "gap before": of(lambda m: m["heldout"]["gap"]["before"]),
         "gap": of(lambda m: m["heldout"]["gap"]["after"]),
         "KL source": of(lambda m: m["kl_source"]["per_token"]),
@@ -133,9 +135,15 @@ def what_moved(results: dict[tuple[str, float], list[dict]]) -> str:
     ]
     text = (
         "## What else moved\n\n`tokens` is the ratio of mean lengths, `same-group accuracy` the change of the held-out "
-        "accuracy where the responses do not differ; KL in nats per token, on sampled answers.\n\n"
+        "accuracy where the responses do not differ, a `deviation` an annotator's lean less the pool mean when the "
+        "margins are taken as the quality; KL in nats per token, on sampled answers.\n\n"
     )
     return text + markdown(["mode", "target", *readouts], rows)
+
+
+def deviations(found: list[dict]) -> str:
+    """Largest over annotators, attributes and seeds; in log-odds."""
+    return f"{max(value for r in found for value in r['moved']['deviations'].values()):.1e}"
 
 
 def verdicts(results: dict[tuple[str, float], list[dict]]) -> str:

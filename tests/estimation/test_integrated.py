@@ -84,14 +84,19 @@ def test_a_group_of_few_in_a_large_pool_is_taken_whole(monkeypatch):
     rng = np.random.default_rng(3)
     of_two = np.unique(votes.comparison[votes.annotator < 2])
     second = np.where(
-        np.isin(votes.comparison, of_two) & (votes.annotator < 2), rng.choice([-1.0, 1.0], 2000)[votes.comparison], 0
+        np.isin(votes.comparison, of_two) & (votes.annotator < 2),
+        rng.choice([-1.0, 1.0], 2000)[votes.comparison],
+        0,
     )
     extra = 4000 + np.repeat(np.arange(60), 2)
     comparison = np.append(votes.comparison, extra)
     annotator = np.append(votes.annotator, np.tile([0, 1], 60))
     sign = np.append(votes.sign, rng.choice([-1.0, 1.0], 120))
     delta = np.column_stack(
-        [np.append(votes.delta[:, 0], np.zeros(120)), np.append(second, np.repeat(rng.choice([-1.0, 1.0], 60), 2))]
+        [
+            np.append(votes.delta[:, 0], np.zeros(120)),
+            np.append(second, np.repeat(rng.choice([-1.0, 1.0], 60), 2)),
+        ]
     )
     exact = shrink_votes(comparison, sign, annotator, delta, 150)
     monkeypatch.setattr("badpo.estimation.integrated.LARGEST_DENSE", 10)

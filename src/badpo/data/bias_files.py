@@ -67,7 +67,9 @@ def without_annotators(
         "extra": extra,
     }
     if "gold_annotators" in description:
-        changed["gold_annotators"] = [name for name in description["gold_annotators"] if name not in forgotten]
+        changed["gold_annotators"] = [
+            name for name in description["gold_annotators"] if name not in forgotten
+        ]
     return {**description, **changed}, values
 
 
