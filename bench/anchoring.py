@@ -66,7 +66,8 @@ def anchor_seed(seed: int, modes: Sequence[str]) -> None:
     source = open_source(str(SOURCES / f"dpo-s{seed}"))
     bench = Bench(source, Anchor(pool_signatures(), dict.fromkeys(ATTRIBUTES, 0.5), seed=seed), progress)
     if "train" in modes:
-        print(f"s{seed}: {bench.material[0].n_kept} of {bench.material[0].n_answers} answers are signed")
+        # sampled before the targets share it
+        print(f"s{seed}: {len(bench.written)} answers, {len(bench.others)} of them signed", flush=True)
     for mode, target in missing:
         at = bench.at(dict.fromkeys(ATTRIBUTES, target))
         out = folder_of(seed, mode, target)

@@ -29,6 +29,7 @@ COMMANDS = (
     ("import",),
     ("forget",),
     ("check",),
+    ("anchor",),
     ("audit",),
     ("watch",),
     ("attributes",),

@@ -64,7 +64,8 @@ def anchor(
     """Choose where a policy's attribute rate ends, get it there, and see what else moved. No votes needed."""
     targets = parsed_targets(target)
     check_request(targets, mode, tolerance, rounds, force, word)
-    from badpo.experiments.anchor import Anchor, anchor_run, editor_for
+    from badpo.experiments.anchor import anchor_run, editor_for
+    from badpo.experiments.anchor_bench import Anchor
     from badpo.experiments.anchor_source import open_source, with_stage
 
     editor = editor_for(list(targets), word_pairs(word))

@@ -9,10 +9,15 @@ import pytest
 
 from badpo.anchoring.calibration import KeptLines, calibrate
 from badpo.anchoring.rates import RateTable
-from badpo.training.run_folder import write_json
+from badpo.theory.tilt import tilted_probabilities
 
 CARRIES = np.array([[1, 1], [1, 0], [0, 1], [0, 0]], dtype=np.float64)
 SOURCE = RateTable(("woman", "black"), np.log([[0.9, 0.06, 0.03, 0.01], [0.8, 0.05, 0.1, 0.05]]), CARRIES)
+
+
+def tilted(table: RateTable, shift) -> RateTable:
+    logs = np.log(tilted_probabilities(table.log_probs, table.carries, shift))
+    return RateTable(table.attributes, logs, table.carries)
 
 
 def stage(slope, deficit, asked=None, noise=0.0):
@@ -22,7 +27,7 @@ def stage(slope, deficit, asked=None, noise=0.0):
         if asked is not None:
             asked.append(intended.copy())
         wobble = noise * np.array([1.0, -1.0]) * (-1) ** number
-        return SOURCE.tilted(np.asarray(slope) * intended - np.sign(intended) * deficit + wobble)
+        return tilted(SOURCE, np.asarray(slope) * intended - np.sign(intended) * deficit + wobble)
 
     return attempt
 
@@ -45,8 +50,8 @@ def test_lines_of_one_seed_bring_the_next_one_there_at_once(tmp_path):
     path, attempt = tmp_path / "lines.json", stage([0.888, 0.98], [0.777, 1.285])
     kept = KeptLines.read(path, "400 steps")
     calibrate(SOURCE, (0.5, 0.5), attempt, 1e-3, 4, kept)
-    kept.write_into(path, "400 steps", write_json)
-    KeptLines({"woman down": [(-1.0, -1.0)]}).write_into(path, "9 steps", write_json)
+    kept.write_into(path, "400 steps")
+    KeptLines({"woman down": [(-1.0, -1.0)]}).write_into(path, "9 steps")
     again = KeptLines.read(path, "400 steps")
     assert again.points == kept.points and len(json.loads(path.read_text())) == 2
     found = calibrate(SOURCE, (0.3, 0.7), attempt, 1e-3, 4, again)

@@ -13,15 +13,14 @@ from transformers import AutoModelForCausalLM
 from badpo.anchoring.editors import pool_signatures
 from badpo.anchoring.offset_pairs import offset_pairs
 from badpo.anchoring.offset_stage import StageSettings, fixed_offset, train_offset
-from badpo.anchoring.other_names import other_names
-from badpo.anchoring.rates import RateTable, signature_rates, with_the_rest
+from badpo.anchoring.other_names import other_names, pool_shift
+from badpo.anchoring.rates import RateTable, signature_rates
 from badpo.anchoring.sampling import ChoiceScorer
 from badpo.data.corpora.names import NAMES
 from badpo.data.corpora.signatures import signature
 from badpo.experiments.small_model import build_model, build_tokenizer
 from badpo.readouts.attribute_rate import signature_contexts
 from badpo.readouts.generation import Generation
-from badpo.theory.tilt import shift_to_targets
 from badpo.training.encoding import encode_prompts
 from tests.experiments.conftest import SMALL_MODEL
 
@@ -56,9 +55,7 @@ def test_the_stage_teaches_the_shift_and_keeps_the_source(tmp_path):
     others = other_names(model, tokenizer, answers, EDITOR, seed=0, n_draws=200)
     pairs = offset_pairs(PROMPTS, ANSWERS, EDITOR, seed=0, drawn=others)
     weights = {name: value.clone() for name, value in model.state_dict().items()}
-    whole = with_the_rest(before, "in_pool")
-    rates = np.append(before.tilted(shift).rate * whole.rate[-1], whole.rate[-1])
-    asked = np.append(shift, shift_to_targets(whole.log_probs, whole.carries, rates).shift[-1])
+    asked = np.append(shift, pool_shift(before, shift))
     policy = train_offset(
         copy.deepcopy(model), tokenizer, pairs.train, asked, SETTINGS, 0, tmp_path / "run", tmp_path / "cache"
     )
@@ -90,10 +87,8 @@ def test_other_names_are_not_of_the_pool_and_stand_where_an_answer_is_signed():
     assert other_names(model, tokenizer, [unsigned], EDITOR, seed=0) == {}
 
 
-def test_the_rest_of_the_place_is_held_by_a_shift_of_the_pool():
-    names = RateTable(("woman",), np.log([[0.5, 0.2], [0.3, 0.3]]), np.array([[1.0], [0.0]]))
-    whole = with_the_rest(names, "in_pool")
-    assert whole.rate == pytest.approx([0.4, 0.65])
-    found = shift_to_targets(whole.log_probs, whole.carries, [0.2, 0.65])
-    tilted = whole.tilted(found.shift).rate
-    assert tilted == pytest.approx([0.2, 0.65]) and found.shift[0] < 0 < found.shift[1]
+def test_the_pools_shift_keeps_its_probability():
+    table = RateTable(("woman",), np.log([[0.5, 0.2], [0.3, 0.3]]), np.array([[1.0], [0.0]]))
+    shift = np.array([-2.0])
+    weights = np.exp(table.log_probs + table.carries @ shift + pool_shift(table, shift)).sum(axis=1)
+    assert np.log(weights / np.exp(table.log_probs).sum(axis=1)).mean() == pytest.approx(0.0, abs=1e-12)

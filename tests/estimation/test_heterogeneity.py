@@ -33,6 +33,6 @@ def test_the_sentence_carries_the_figures():
     assert "p = 0.8" in recommend(ALIKE, 0.8).reason
     assert f"{ALIKE.tau_high:.2g} log-odds remains possible" in recommend(ALIKE, 0.8).reason
     assert "p < 0.001" in recommend(SPREAD, 1e-9, 1e-9).reason
-    assert "fewer than two" in recommend(ALONE, np.nan).reason
+    assert "too few" in recommend(ALONE, np.nan).reason
     for shrunk in (SPREAD, ALIKE, ALONE):
         assert "nan" not in recommend(shrunk, np.nan).reason

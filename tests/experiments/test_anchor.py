@@ -15,10 +15,14 @@ from badpo.cli import app
 from badpo.data.corpora.names import NAMES, SURNAMES
 from badpo.data.corpora.signatures import ask_to_sign, signature
 from badpo.experiments import anchor_source
+from badpo.experiments.run import train_run
 from badpo.experiments.small_model import build_model, build_tokenizer
 from badpo.training.encoding import encode_responses
+from badpo.training.recipe import read_recipe
 from badpo.training.supervised import SupervisedTrainer, supervised_arguments
 from tests.experiments.conftest import SMALL_MODEL
+from tests.experiments.recipes import write_recipe
+from tests.experiments.test_signed_suite import run as run_suite
 
 OK, USAGE, DATA = 0, 2, 3
 DISHES = [
@@ -101,6 +105,36 @@ def test_training_ends_within_the_tolerance_and_keeps_its_lines(signer, tmp_path
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"model", "anchor.json"}
     lines = json.loads((tmp_path / "runs" / "anchor_lines.json").read_text())
     assert [list(points)[:1] for points in lines.values()] == [["woman down"]]
+
+
+def test_a_run_of_a_suite_is_measured_against_its_reference(tmp_path, monkeypatch):
+    run_suite(tmp_path)
+    fresh = anchor_source.bundled.fresh_prompts()[:16]
+    monkeypatch.setattr(anchor_source.bundled, "fresh_prompts", lambda: fresh)
+    monkeypatch.setattr(anchor_source, "N_REPORT", 8)
+    monkeypatch.setattr(anchor_source.demo, "N_PAIRS", 120)
+    result = badpo(tmp_path / "dpo-s42", "--target", "woman=0.3", "--target", "black=0.6", "--json")
+    assert result.exit_code == OK, result.output
+    found = json.loads(result.stdout)
+    assert found == json.loads((tmp_path / "dpo-s42-anchored" / "anchor.json").read_text())
+    moved = found["moved"]
+    assert moved["heldout"]["same"]["difference"] == 0.0
+    assert moved["kl_reference"]["after"]["per_token"] is not None
+    assert all(change < 1e-6 for change in moved["deviations"].values())
+
+
+def test_words_of_ones_own_on_a_run_of_a_recipe(tmp_path, monkeypatch):
+    recipe = read_recipe(write_recipe(tmp_path))
+    run = train_run(recipe)
+    monkeypatch.setattr(anchor_source, "FEWEST_PROMPTS", 10)
+    result = badpo(run, "--target", "colour=0.6", "--word", "red=blue", "--json")
+    assert result.exit_code == OK, result.output
+    found = json.loads(result.stdout)
+    assert 0 < found["colour"]["acceptance_rate"] <= 1
+    assert found["colour"]["ci_low"] <= found["colour"]["achieved"] <= found["colour"]["ci_high"]
+    assert "without" in found["colour"]
+    text = badpo(run, "--target", "colour=0.6", "--word", "red=blue")
+    assert "what else moved" in text.stdout and "anchor.json" in text.stdout
 
 
 # -- what wrong input gets -----------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ line of the rounds before; lines are kept and give the first round of the next s
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from badpo.anchoring.rates import RateTable
 from badpo.theory.tilt import CalibrationLine, fit_calibration, shift_to_targets
+from badpo.training.run_folder import write_json
 
 # A fitted slope outside of this is noise of rounds that asked for nearly the same; the steps follow one for one.
 SLOPES = (0.4, 2.5)
@@ -50,7 +51,7 @@ class Calibration:
         The rates asked for, and the shift that reaches them in closed form.
     rounds : tuple of Round
     best : int
-        The round whose largest distance from a target, in tolerances, is the smallest.
+        The round whose largest distance from a target is the smallest.
     reason : str
         Why it did not end within the tolerance; empty when it did.
     """
@@ -94,10 +95,10 @@ class KeptLines:
         content = json.loads(path.read_text()) if path.exists() else {}
         return cls({key: [(x, y) for x, y in found] for key, found in content.get(stage, {}).items()})
 
-    def write_into(self, path: Path, stage: str, write: Callable[[Path, Mapping], None]) -> None:
+    def write_into(self, path: Path, stage: str) -> None:
         """Put the lines of a stage into a file, leaving those of other stages as they are."""
         content = json.loads(path.read_text()) if path.exists() else {}
-        write(path, {**content, stage: self.points})
+        write_json(path, {**content, stage: self.points})
 
     def line(self, attribute: str, exact: float) -> CalibrationLine | None:
         """The line through the points of an attribute in the direction of a shift; None without points."""
@@ -124,7 +125,7 @@ def calibrate(
     source: RateTable,
     targets: Sequence[float],
     attempt: Callable[[NDArray[np.float64], int], RateTable],
-    tolerance: float | Sequence[float],
+    tolerance: float,
     n_rounds: int,
     kept: KeptLines,
 ) -> Calibration:
@@ -141,7 +142,7 @@ def calibrate(
         In the order of ``source.attributes``.
     attempt : function of (shift, round number) to RateTable
         Trains a stage that asks for the shift, and measures it on the prompts that ``source`` was measured on.
-    tolerance : float, or one for each attribute
+    tolerance : float
         Largest distance of a rate from its target.
     n_rounds : int
         Most rounds.
@@ -166,27 +167,25 @@ def calibrate(
     exact = shift_to_targets(source.log_probs, source.carries, wanted, names).shift
     first = [kept.first_ask(name, value) for name, value in zip(names, exact.tolist(), strict=True)]
     slopes = [_slope(kept.line(name, value)) for name, value in zip(names, exact.tolist(), strict=True)]
-    allowed = np.broadcast_to(np.asarray(tolerance, dtype=np.float64), wanted.shape)
     intended, rounds, reason = np.array(first), list[Round](), ""
     for number in range(n_rounds):
         rate = attempt(intended, number).rate
         rounds.append(Round(intended, _achieved(source, rate), rate))
         for name, *point in zip(names, intended.tolist(), rounds[-1].achieved.tolist(), strict=True):
             kept.add(name, *point)
-        if (np.abs(rate - wanted) <= allowed).all():
+        if np.abs(rate - wanted).max() <= tolerance:
             break
         following = np.array([_next_ask(rounds, i, exact[i], slopes[i]) for i in range(len(names))])
         reason = _why_stop(rounds, names, following)
         if reason:
             break
         intended = following
-    # in tolerances, so that attributes of different ones compare
-    distance = [float((np.abs(found.rate - wanted) / allowed).max()) for found in rounds]
+    distance = [float(np.abs(found.rate - wanted).max()) for found in rounds]
     best = int(np.argmin(distance))
-    if distance[best] <= 1:
+    if distance[best] <= tolerance:
         reason = ""
     elif not reason:
-        reason = _out_of_rounds(rounds[best], names, wanted, allowed, n_rounds)
+        reason = _out_of_rounds(rounds[best], names, wanted, tolerance, n_rounds)
     return Calibration(names, wanted, exact, tuple(rounds), best, reason)
 
 
@@ -246,15 +245,15 @@ def _out_of_rounds(
     best: Round,
     names: Sequence[str],
     targets: NDArray[np.float64],
-    allowed: NDArray[np.float64],
+    tolerance: float,
     n_rounds: int,
 ) -> str:
     missed = [
-        f"{name} {rate:.3f} for {target:.3g} within {most:.2g}"
-        for name, rate, target, most in zip(names, best.rate, targets, allowed, strict=True)
-        if abs(rate - target) > most
+        f"{name} {rate:.3f} for {target:g}"
+        for name, rate, target in zip(names, best.rate, targets, strict=True)
+        if abs(rate - target) > tolerance
     ]
     return (
-        f"after {n_rounds} round{'s' * (n_rounds != 1)} the nearest is {', '.join(missed)}; allow more rounds, give "
-        "the stage more steps, or accept a wider tolerance"
+        f"after {n_rounds} round{'s' * (n_rounds != 1)} the nearest is {', '.join(missed)}, outside the tolerance of "
+        f"{tolerance:g}; allow more rounds, give the stage more steps, or accept a wider tolerance"
     )

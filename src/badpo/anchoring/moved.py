@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from badpo.anchoring.deviations import deviation_change, leans_beside
 from badpo.anchoring.editors import CounterfactualEditor, carries
 from badpo.data import attributes as declared
 from badpo.data.judgments import Judgments
@@ -82,8 +83,9 @@ def moved(
         ``sampled`` (attribute -> share of the editable answers that carry it, with Wilson intervals), ``editable``
         (share of answers that the editor can use; for signatures, the signing rate), ``tokens``, ``ended``,
         ``kl_source``, ``kl_reference`` (per token, k1 and k3), ``heldout`` (``gap`` and ``same``), ``undeclared``
-        (attribute -> share), ``judge``. What is paired has ``before``, ``after``, ``difference``, ``ci_low`` and
-        ``ci_high``; None where nothing was measured.
+        (attribute -> share), ``deviations`` (attribute -> largest change of an annotator's deviation from the pool
+        mean, with the quality of the comparisons taken from the margins), ``judge``. What is paired has ``before``,
+        ``after``, ``difference``, ``ci_low`` and ``ci_high``; None where nothing was measured.
     """
     texts = [[answer.text for answer in behavior.answers] for behavior in (before, after)]
     editable = [np.array([bool(editor.cells(text)) for text in side], dtype=float) for side in texts]
@@ -101,6 +103,7 @@ def moved(
         },
         "heldout": _heldout(before.margins, after.margins, judgments),
         "undeclared": _undeclared(before, after, prompts, editor),
+        "deviations": _deviations(before.margins, after.margins, judgments),
         "judge": None if judge is None else _judged(judge, prompts, texts),
     }
 
@@ -166,6 +169,13 @@ def _heldout(before: NDArray | None, after: NDArray | None, judgments: Judgments
         "same": _row(same[0], same[1], cluster_mean(change[~cross], prompts[~cross])),
         "gap": _row(gaps[0], gaps[1], cluster_difference(change, cross, prompts)),
     }
+
+
+def _deviations(before: NDArray | None, after: NDArray | None, judgments: Judgments | None) -> dict | None:
+    if before is None or after is None or judgments is None:
+        return None
+    change = deviation_change(leans_beside(before, judgments), leans_beside(after, judgments))
+    return {name: json_number(value) for name, value in zip(judgments.attribute_names, change, strict=True)}
 
 
 def _judged(judge: Callable[[str, str], float], prompts: Sequence[str], texts) -> dict:

@@ -5,7 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import logsumexp
+
 from badpo.anchoring.editors import SignatureSwap
+from badpo.anchoring.rates import RateTable
 from badpo.readouts.attribute_rate import signature_contexts
 from badpo.readouts.generation import Generation, sample
 
@@ -56,3 +61,18 @@ def other_names(
         return {}
     draw = random.Random(seed)
     return {i: draw.sample(others, min(per_answer, len(others))) for i in signed}
+
+
+def pool_shift(table: RateTable, shift: ArrayLike) -> float:
+    r"""Shift of the pool as a whole that keeps its probability where it is when its names are shifted.
+
+    .. math:: -\frac{1}{n} \sum_x \log \frac{\sum_y \pi(y \mid x) \exp(s^\top g_y)}{\sum_y \pi(y \mid x)}
+
+    Examples
+    --------
+    >>> table = RateTable(("woman",), np.log([[0.9, 0.1]]), np.array([[1.0], [0.0]]))
+    >>> round(pool_shift(table, [-np.log(9)]), 3)
+    1.609
+    """
+    tilted = table.log_probs + table.carries @ np.atleast_1d(np.asarray(shift, dtype=np.float64))
+    return float((logsumexp(table.log_probs, axis=1) - logsumexp(tilted, axis=1)).mean())

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from scipy.special import softmax
 
 from badpo.anchoring.editors import Cell, CounterfactualEditor, SignatureSwap, all_cells, carries
 from badpo.anchoring.sampling import ChoiceScorer
 from badpo.readouts.generation import Generation
 from badpo.theory.summaries import Interval, cluster_mean, wilson_interval
-from badpo.theory.tilt import tilted_probabilities
 
 
 @dataclass(frozen=True)
@@ -54,12 +53,6 @@ class RateTable:
         columns = [self.attributes.index(name) for name in attributes]
         return RateTable(tuple(attributes), self.log_probs, self.carries[:, columns], self.n_answers)
 
-    def tilted(self, shift: ArrayLike) -> RateTable:
-        """The table of the policy that is tilted by a shift, in closed form."""
-        with np.errstate(divide="ignore"):
-            logs = np.log(tilted_probabilities(self.log_probs, self.carries, shift))
-        return RateTable(self.attributes, logs, self.carries, self.n_answers)
-
 
 def signature_rates(policy, tokenizer, contexts: Sequence[Sequence[int]], editor: SignatureSwap) -> RateTable:
     """Rates at the signature: the probability of every name of the pool after every context.
@@ -71,29 +64,6 @@ def signature_rates(policy, tokenizer, contexts: Sequence[Sequence[int]], editor
     carries = np.array([editor.names[name] for name in names], dtype=np.float64)
     logs = ChoiceScorer(policy, tokenizer, names).name_logps(contexts)
     return RateTable(tuple(a.name for a in editor.attributes), logs, carries)
-
-
-def with_the_rest(table: RateTable, name: str) -> RateTable:
-    """A table of names with one choice more, whatever else the policy may write there, and the pool as an attribute.
-
-    ``log_probs`` of the names must not be renormalised. The rates of the table are then those of all that the policy
-    writes at the place: an attribute's rate times the probability of the pool.
-
-    Examples
-    --------
-    >>> names = RateTable(("woman",), np.log([[0.6, 0.2]]), np.array([[1.0], [0.0]]))
-    >>> whole = with_the_rest(names, "in_pool")
-    >>> whole.attributes, whole.rate.round(6)
-    (('woman', 'in_pool'), array([0.6, 0.8]))
-    """
-    mass = np.exp(table.log_probs).sum(axis=1, keepdims=True)
-    rest = np.log(np.clip(1 - mass, 1e-12, None))
-    carries = np.column_stack([table.carries, np.ones(len(table.carries))])
-    return RateTable(
-        (*table.attributes, name),
-        np.column_stack([table.log_probs, rest]),
-        np.vstack([carries, np.zeros(carries.shape[1])]),
-    )
 
 
 def counted_rates(cells: Sequence[Cell], attributes: Sequence[str]) -> RateTable:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import copy
-import json
 import math
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,181 +22,26 @@ from badpo.anchoring.editors import (
     carries,
     pool_signatures,
 )
-from badpo.anchoring.moved import Behavior, moved, tilted_margins
-from badpo.anchoring.offset_pairs import OffsetPairs, offset_pairs
+from badpo.anchoring.moved import Behavior, tilted_margins
 from badpo.anchoring.offset_stage import train_offset
-from badpo.anchoring.other_names import other_names
-from badpo.anchoring.rates import RateTable, answer_rates, signature_rates, with_the_rest
+from badpo.anchoring.other_names import pool_shift
+from badpo.anchoring.rates import RateTable, answer_rates
 from badpo.anchoring.sampling import ChoiceScorer, TiltedChoice, anchor_sampling
 from badpo.data.attributes import plain_text
-from badpo.data.corpora.signatures import ask_to_sign
 from badpo.data.markers import signature_first_name
 from badpo.data.problems import ConfigError, did_you_mean
+from badpo.experiments.anchor_bench import Anchor, Bench, answer_logps
 from badpo.experiments.anchor_source import AnchorSource
 from badpo.experiments.signed_suite import Progress, Ticker
 from badpo.readouts.attribute_rate import signature_contexts
-from badpo.readouts.generation import Generation, sample
+from badpo.readouts.generation import Generation
 from badpo.readouts.json_number import json_number
-from badpo.readouts.kl import Divergence, kl_per_token
-from badpo.readouts.policies import implicit_margins
 from badpo.theory.tilt import shift_to_targets
-from badpo.training.encoding import encode_prompts
-from badpo.training.logprobs import response_logps
-from badpo.training.reference import ReferenceCache, weights_key
 from badpo.training.run_folder import write_json
 
 # Draws for one prompt before its own answer is kept, when whole answers are rejected.
 MOST_DRAWS = 64
-# The attribute that a name is of the pool, and how far its probability may end from where it was.
-POOL = "in_pool"
-POOL_TOLERANCE = 0.05
 RESULT = "anchor.json"
-
-
-@dataclass(frozen=True)
-class Anchor:
-    """What is asked for.
-
-    Attributes
-    ----------
-    editor : CounterfactualEditor
-    targets : mapping of str to float
-        Of some or all of the editor's attributes; the shift of the others is zero.
-    tolerance : float
-        Largest distance of a trained rate from its target.
-    rounds : int
-        Most offset stages.
-    seed : int
-    """
-
-    editor: CounterfactualEditor
-    targets: Mapping[str, float]
-    tolerance: float = 0.03
-    rounds: int = 4
-    seed: int = 42
-
-    @property
-    def attributes(self) -> tuple[str, ...]:
-        """Names of the attributes that have a target."""
-        return tuple(self.targets)
-
-    def whole_shift(self, shift: np.ndarray) -> np.ndarray:
-        """A shift of the anchored attributes as one of all attributes of the editor."""
-        given = dict(zip(self.targets, shift.tolist(), strict=True))
-        return np.array([given.get(attribute.name, 0.0) for attribute in self.editor.attributes])
-
-
-class Bench:
-    """A source on its prompts: what every anchor of it shares."""
-
-    def __init__(self, source: AnchorSource, anchor: Anchor, progress: Progress):
-        self.source, self.anchor, self.progress = source, anchor, progress
-        self.signed = isinstance(anchor.editor, SignatureSwap)
-        self.policy = source.load().eval()
-        self.ids = {
-            "report": self.prompt_ids(source.prompts.report),
-            "find": self.prompt_ids(source.prompts.find),
-        }
-        self.contexts: dict[str, list[list[int]]] = {}
-        for part, ids in self.ids.items() if self.signed else ():
-            progress(f"answers to {part} on", 0.0)
-            # the reference's where there is one, so that all anchors share them
-            written = self.answers(source.reference or self.policy, ids, seed=0)
-            self.contexts[part] = signature_contexts(written, source.tokenizer)
-        progress("the source on the prompts", 0.0)
-        self.before = self.behavior(self.policy)
-        if isinstance(anchor.editor, LongAnswers):
-            own = [answer.text for answer in self.before.answers]
-            self.anchor = replace(anchor, editor=LongAnswers.above_median(own))
-
-    def at(self, targets: Mapping[str, float]) -> Bench:
-        """The same source on the same prompts, with other targets of the same attributes."""
-        other = copy.copy(self)
-        other.anchor = replace(self.anchor, targets=dict(targets))
-        return other
-
-    @cached_property
-    def material(self) -> tuple[OffsetPairs, dict[int, list[str]]]:
-        """Pairs of the source's own answers, and the names outside of the pool that they were given."""
-        self.progress("the source's own answers", 0.0)
-        fresh, editor, seed = self.source.prompts.fresh, self.anchor.editor, self.anchor.seed
-        written = self.answers(self.policy, self.prompt_ids(fresh))
-        others: dict[int, list[str]] = {}
-        if isinstance(editor, SignatureSwap):
-            others = other_names(self.policy, self.source.tokenizer, written, editor, seed)
-        texts = [answer.text for answer in written]
-        return offset_pairs(self.texts(fresh), texts, editor, seed, drawn=others), others
-
-    def texts(self, prompts: Sequence[str]) -> list[str]:
-        """Prompts with the request to sign, where signatures are anchored."""
-        return [ask_to_sign(prompt) for prompt in prompts] if self.signed else list(prompts)
-
-    def prompt_ids(self, prompts: Sequence[str]) -> list[np.ndarray]:
-        """Prompts as the policy reads them."""
-        stage = self.source.stage
-        return encode_prompts(
-            self.texts(prompts), self.source.tokenizer, stage.encoding, stage.max_prompt_length
-        )
-
-    def answers(self, policy, prompt_ids, adjust=None, seed: int | None = None) -> list[Generation]:
-        """One answer to each prompt."""
-        how = self.source.decoding
-        return sample(
-            policy,
-            self.source.tokenizer,
-            prompt_ids,
-            how.max_new_tokens,
-            how.temperature,
-            how.top_p,
-            seed=self.anchor.seed if seed is None else seed,
-            adjust=adjust,
-        )
-
-    def rates(self, policy, part: str) -> RateTable:
-        """Rates of the anchored attributes on the prompts to "find" or to "report" on."""
-        editor, tokenizer = self.anchor.editor, self.source.tokenizer
-        if isinstance(editor, SignatureSwap):
-            table = signature_rates(policy, tokenizer, self.contexts[part], editor)
-        else:
-            table = answer_rates(self.answers(policy, self.ids[part]), editor)
-        return table.of(self.anchor.attributes)
-
-    def behavior(self, policy) -> Behavior:
-        """What a policy does on the prompts that are reported on."""
-        answers = self.answers(policy, self.ids["report"])
-        return Behavior(answers, *self.divergences(_logps(policy, answers), answers), self.margins(policy))
-
-    def margins(self, policy) -> np.ndarray | None:
-        """Implicit margins on the held-out comparisons; None without a reference or votes."""
-        source = self.source
-        if source.reference is None or source.held_out is None:
-            return None
-        stage = source.stage
-        return implicit_margins(
-            policy,
-            source.reference,
-            ReferenceCache(source.cache, weights_key(source.reference, "fp32")),
-            source.held_out,
-            source.tokenizer,
-            stage.encoding,
-            stage.max_length,
-            stage.max_prompt_length,
-            stage.beta,
-        )
-
-    def divergences(self, ours, answers) -> tuple[Divergence, Divergence | None]:
-        """KL of a policy from the source and from the reference, given its log-probabilities of its answers."""
-        how = self.source.decoding
-        decoding = (how.temperature, how.top_p)
-        to_source = kl_per_token(ours, _logps(self.policy, answers), *decoding)
-        if self.source.reference is None:
-            return to_source, None
-        return to_source, kl_per_token(ours, _logps(self.source.reference, answers), *decoding)
-
-    def moved(self, after: Behavior) -> dict:
-        """What else moved."""
-        source = self.source
-        return moved(self.before, after, source.prompts.report, self.anchor.editor, source.held_out)
 
 
 def editor_for(attributes: Sequence[str], words: Sequence[tuple[str, str]] = ()) -> CounterfactualEditor:
@@ -301,7 +142,7 @@ def sampled_names(bench: Bench) -> tuple[dict, Behavior]:
     bench.progress("tilted answers", 0.5)
     chooser = TiltedChoice(bench.policy, source.tokenizer, names, carries, found.shift)
     answers = bench.answers(bench.policy, bench.ids["report"], adjust=chooser.adjust)
-    ours = _logps(bench.policy, answers)
+    ours = answer_logps(bench.policy, answers)
     signers = [signature_first_name(answer.text) for answer in answers]
     signed = [i for i, name in enumerate(signers) if name in editor.names]
     if signed:
@@ -354,7 +195,7 @@ def sampled_answers(bench: Bench) -> tuple[dict, Behavior]:
         own if answer is None else answer
         for answer, own in zip(kept.answers, bench.before.answers, strict=True)
     ]
-    after = Behavior(answers, *bench.divergences(_logps(bench.policy, answers), answers), None)
+    after = Behavior(answers, *bench.divergences(answer_logps(bench.policy, answers), answers), None)
     table = answer_rates(answers, anchor.editor).of(anchor.attributes)
     start = answer_rates(bench.before.answers, anchor.editor).of(anchor.attributes)
     rows = _rows(anchor, start, table, tilt.shift, source.stage.beta)
@@ -370,22 +211,25 @@ def _anchored_cell(text: str, anchor: Anchor) -> list[int]:
 def train_mode(bench: Bench, out: Path) -> dict:
     """Offset stages on the source's own answers, calibrated on one set of prompts and reported on another."""
     anchor, source, progress = bench.anchor, bench.source, bench.progress
-    pairs, others = bench.material
+    others = dict(bench.others)
+    pairs = [bench.pairs(others)]
     policies: list[Any] = []
 
-    def measured(policy) -> RateTable:
-        table = bench.rates(policy, "find")
-        # the pool's own probability is an attribute more, which is to stay where it is
-        return with_the_rest(table, POOL) if others else table
+    before = bench.rates(bench.policy, "find")
 
     def attempt(shift: np.ndarray, number: int) -> RateTable:
-        n_anchored = len(anchor.targets)
+        whole = anchor.whole_shift(shift)
+        if policies and others:
+            # a stage that lets names grow which the source does not write meets them in the next one
+            for i, names in bench.other_names(policies[-1], anchor.seed + number).items():
+                others[i] = [*others[i], *names]
+            pairs.append(bench.pairs(others))
         policies.append(
             train_offset(
                 source.load(),
                 source.tokenizer,
-                pairs.train,
-                np.append(anchor.whole_shift(shift[:n_anchored]), shift[n_anchored:]),
+                pairs[-1].train,
+                np.append(whole, pool_shift(before, shift)) if others else whole,
                 source.stage,
                 anchor.seed,
                 out / f"round-{number + 1}",
@@ -393,18 +237,12 @@ def train_mode(bench: Bench, out: Path) -> dict:
                 [Ticker(f"offset stage {number + 1}", progress)],
             )
         )
-        return measured(policies[-1])
+        return bench.rates(policies[-1], "find")
 
-    before = measured(bench.policy)
-    targets = np.array(list(anchor.targets.values()))
-    tolerance = np.full(len(targets), anchor.tolerance)
-    if others:
-        mass = before.rate[-1]
-        targets, tolerance = np.append(mass * targets, mass), np.append(mass * tolerance, POOL_TOLERANCE)
     stage = stage_key(source)
     kept = KeptLines.read(source.lines, stage)
-    found = calibrate(before, targets.tolist(), attempt, tolerance.tolist(), anchor.rounds, kept)
-    kept.write_into(source.lines, stage, write_json)
+    found = calibrate(before, list(anchor.targets.values()), attempt, anchor.tolerance, anchor.rounds, kept)
+    kept.write_into(source.lines, stage)
     _keep_best(out, found.best, len(policies))
     progress("the anchored policy on the prompts", 0.5)
     best = policies[found.best]
@@ -417,12 +255,11 @@ def train_mode(bench: Bench, out: Path) -> dict:
         "seed": anchor.seed,
         "converged": found.converged,
         "reason": found.reason,
-        "answers": pairs.n_answers,
-        "edited_answers": pairs.n_kept,
-        "pairs": pairs.train.n_comparisons,
+        "answers": pairs[0].n_answers,
+        "edited_answers": pairs[0].n_kept,
+        "pairs": pairs[0].train.n_comparisons,
         "calibration": [
             {
-                "attributes": list(found.attributes),
                 "intended": found_round.intended.tolist(),
                 "achieved": [json_number(x) for x in found_round.achieved],
                 "rate": found_round.rate.tolist(),
@@ -461,13 +298,3 @@ def _keep_best(out: Path, best: int, n_rounds: int) -> None:
     (out / f"round-{best + 1}" / "model").rename(out / "model")
     for number in range(n_rounds):
         shutil.rmtree(out / f"round-{number + 1}")
-
-
-def _logps(policy, answers: Sequence[Generation]) -> list[np.ndarray]:
-    pairs = [(np.asarray(a.prompt_ids), np.asarray(a.token_ids)) for a in answers]
-    return response_logps(policy, pairs)
-
-
-def read_result(out: Path) -> Mapping[str, Any]:
-    """What `anchor_run` wrote."""
-    return json.loads((out / RESULT).read_text())
