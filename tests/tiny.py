@@ -92,3 +92,13 @@ def votes(
                 }
             )
     return pd.DataFrame(rows)
+
+
+def for_the_longer(table: pd.DataFrame) -> pd.DataFrame:
+    """The same judgments, all for the longer response.
+
+    Where an annotator's votes cancel, the gradient of their theta is rounding, and Adam turns the sign of rounding into
+    a whole step: two ways to compute the same run then part. Here no annotator's votes cancel.
+    """
+    longer_is_a = table["response_a"].str.len() > table["response_b"].str.len()
+    return table.assign(winner=np.where(longer_is_a, "a", "b"))

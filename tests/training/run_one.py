@@ -61,7 +61,7 @@ def main() -> None:
         reference_cache=str(asked.folder / "cache"),
         seed=7,
     )
-    votes = tiny.votes(n_comparisons=4 if asked.uneven else 24)
+    votes = tiny.for_the_longer(tiny.votes(n_comparisons=4 if asked.uneven else 24))
     trainer = BADPOTrainer(
         tiny.model(),
         args=args,

@@ -76,13 +76,8 @@ def test_first_loss_is_log_two_and_first_margin_is_zero(tmp_path):
 def test_micro_batches_without_comparisons_cost_no_forward_and_change_nothing(
     tmp_path, batching, monkeypatch
 ):
-    # Votes for the longer response only: where an annotator's votes cancel, the first gradient of theta is rounding,
-    # and Adam turns the sign of rounding into a whole step.
-    frame = tiny.votes(n_comparisons=6, per_comparison=4)
-    longer_is_a = frame["response_a"].str.len() > frame["response_b"].str.len()
-    data = Judgments.read(
-        frame.assign(winner=np.where(longer_is_a, "a", "b")), attributes=[Length(ratio=1.5)]
-    )
+    votes = tiny.for_the_longer(tiny.votes(n_comparisons=6, per_comparison=4))
+    data = Judgments.read(votes, attributes=[Length(ratio=1.5)])
     size = dict(batching=batching, max_steps=2)
     forwards = []
     counted = BADPOTrainer._margins
