@@ -15,13 +15,14 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-seeds misspecified batching gold-annotators real-data bench audit-statistics test test-slow check format clean
+.PHONY: help demo demo-seeds misspecified batching anchoring gold-annotators real-data bench audit-statistics test test-slow check format clean
 
 help:
 	@echo "make demo        train reference, DPO, pooled and shared-mean on the bundled corpus; report in runs/demo"
 	@echo "make demo-seeds  the same at three seeds; writes docs/results_demo.md"
 	@echo "make misspecified  the demo with votes that the model does not describe; writes docs/results_misspecified.md"
 	@echo "make batching    the demo under every way to batch, at three seeds; writes docs/batching.md"
+	@echo "make anchoring   a DPO policy brought to target rates, both ways; writes docs/anchoring_results.md (hours)"
 	@echo "make gold-annotators  a few annotators known to lean nowhere fix the level; writes docs/gold_annotators.md (hours)"
 	@echo "make real-data   the same questions on real votes, where the data are there; writes docs/real_data.md"
 	@echo "make bench       speed and memory beside TRL and beside other audits; writes docs/performance_tables.md (an hour)"
@@ -41,6 +42,9 @@ misspecified: $(STAMP)
 
 batching: $(STAMP)
 	$(BIN)/python -m bench.batching
+
+anchoring: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m bench.anchoring
 
 gold-annotators: $(STAMP)
 	$(BIN)/python -m bench.gold_annotators

@@ -28,7 +28,7 @@ OUT = Path("runs/anchoring")
 PAGE, PICTURE = Path("docs/anchoring_results.md"), Path("docs/images/anchoring.svg")
 SEEDS, TARGETS, MODES = (42, 123, 456), (0.3, 0.5, 0.7), ("sample", "train")
 ATTRIBUTES = ("woman", "black")
-# What issue and paper ask for: the largest distance from a target, by mode.
+# The largest distance from a target that counts as reached, by mode.
 MARGINS = {"sample": 0.02, "train": 0.05}
 INTRODUCTION = """\
 # Anchoring on the demo

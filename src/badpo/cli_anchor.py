@@ -38,7 +38,7 @@ def anchor(
         int | None, typer.Option(metavar="N", help="With train: optimizer steps of a round.")
     ] = None,
     learning_rate: Annotated[
-        float | None, typer.Option(help="With train: peak rate; the source's own unless given.")
+        float | None, typer.Option(help="With train: peak rate; half the source's own unless given.")
     ] = None,
     word: Annotated[
         list[str] | None,
