@@ -1,4 +1,4 @@
-"""The offset stage on a tiny model: it teaches the shift that it is asked for, and holds the pool in place."""
+"""The offset stage on a tiny model: it teaches the shift that it is asked for, and nothing else moves."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from badpo.anchoring.editors import pool_signatures
+from badpo.anchoring.editors import WordSwap, pool_signatures
+from badpo.anchoring.kept_answers import divergence_from_source, edited_answer, own_answer, tilted_answer
 from badpo.anchoring.offset_pairs import offset_pairs
 from badpo.anchoring.offset_stage import StageSettings, fixed_offset, train_offset
-from badpo.anchoring.other_names import other_names, pool_shift
-from badpo.anchoring.rates import RateTable, signature_rates
-from badpo.anchoring.sampling import ChoiceScorer
+from badpo.anchoring.rates import signature_rates
+from badpo.anchoring.sampling import ChoiceScorer, TiltedChoice
 from badpo.data.corpora.names import NAMES
 from badpo.data.corpora.signatures import signature
 from badpo.experiments.small_model import build_model, build_tokenizer
 from badpo.readouts.attribute_rate import signature_contexts
 from badpo.readouts.generation import Generation
-from badpo.training.encoding import encode_prompts
+from badpo.training.encoding import encode_comparisons, encode_prompts
 from tests.experiments.conftest import SMALL_MODEL
 
 EDITOR = pool_signatures()
+CELLS = np.array(list(EDITOR.names.values()), dtype=float)
 PROMPTS = [f"How long does dish {i} take?" for i in range(60)]
 ANSWERS = [signature(f"Boil it for {i} minutes.", NAMES[i].first, "Clark") for i in range(60)]
 SETTINGS = StageSettings(
-    steps=200, batch_size=16, learning_rate=3e-3, encoding="paper", max_length=128, max_prompt_length=64
+    steps=200, batch_size=8, learning_rate=6e-3, encoding="paper", max_length=128, max_prompt_length=64
 )
 
 
@@ -43,21 +44,41 @@ def material():
 
 
 def pool_mass(model, tokenizer, contexts) -> float:
-    return float(
-        np.exp(ChoiceScorer(model, tokenizer, list(EDITOR.names)).name_logps(contexts)).sum(1).mean()
-    )
+    logs = ChoiceScorer(model, tokenizer, list(EDITOR.names)).name_logps(contexts)
+    return float(np.exp(logs).sum(1).mean())
+
+
+def encoded_pairs(editor, answers):
+    pairs = offset_pairs(PROMPTS, answers, editor, seed=0)
+    tokenizer = material()[0]
+    return pairs, encode_comparisons(pairs.train, tokenizer, "paper", 128, 64)
+
+
+def signed_answers(shift):
+    tokenizer, model, *_ = material()
+    pairs, encoded = encoded_pairs(EDITOR, ANSWERS)
+    tilted = TiltedChoice(model, tokenizer, list(EDITOR.names), CELLS, shift)
+    first = range(0, len(encoded), 2)
+    return pairs, [tilted_answer(encoded.prompt_ids[i], encoded.a_ids[i], tilted) for i in first]
 
 
 def test_the_stage_teaches_the_shift_and_keeps_the_source(tmp_path):
-    tokenizer, model, answers, contexts = material()
+    tokenizer, model, _, contexts = material()
     before = signature_rates(model, tokenizer, contexts, EDITOR)
     shift = np.array([-2.0, 2.0])
-    others = other_names(model, tokenizer, answers, EDITOR, seed=0, n_draws=200)
-    pairs = offset_pairs(PROMPTS, ANSWERS, EDITOR, seed=0, drawn=others)
+    pairs, kept = signed_answers(shift)
     weights = {name: value.clone() for name, value in model.state_dict().items()}
-    asked = np.append(shift, pool_shift(before, shift))
     policy = train_offset(
-        copy.deepcopy(model), tokenizer, pairs.train, asked, SETTINGS, 0, tmp_path / "run", tmp_path / "cache"
+        copy.deepcopy(model),
+        model,
+        tokenizer,
+        pairs.train,
+        kept,
+        shift,
+        SETTINGS,
+        0,
+        tmp_path / "run",
+        tmp_path / "cache",
     )
     after = signature_rates(policy, tokenizer, contexts, EDITOR)
     change = (after.log_probs - before.log_probs).mean(axis=0)
@@ -68,27 +89,59 @@ def test_the_stage_teaches_the_shift_and_keeps_the_source(tmp_path):
     saved = AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "model")
     assert signature_rates(saved, tokenizer, contexts, EDITOR).rate == pytest.approx(after.rate, abs=1e-5)
     mass = [pool_mass(found, tokenizer, contexts) for found in (model, policy)]
-    assert mass[1] == pytest.approx(mass[0], rel=0.4)
+    assert mass[1] == pytest.approx(mass[0], rel=0.3)
+    with torch.no_grad():
+        start, end = (float(divergence_from_source(found, model, kept)) for found in (model, policy))
+    assert end < 0.4 * start
 
 
 def test_the_offset_is_minus_beta_times_the_shift_and_nothing_is_learned():
-    pairs = offset_pairs(PROMPTS, ANSWERS, EDITOR, seed=0)
+    pairs, _ = encoded_pairs(EDITOR, ANSWERS)
     bias = fixed_offset(pairs.train, [3.4, -1.0], beta=0.1)
     assert bias.theta().numpy() == pytest.approx(np.array([[-0.34, 0.1]]))
     assert not list(bias.parameters())
 
 
-def test_other_names_are_not_of_the_pool_and_stand_where_an_answer_is_signed():
+def test_an_answer_is_at_no_distance_from_its_own_source_until_a_shift_is_asked_for():
+    model = material()[1]
+    _, kept = signed_answers([0.0, 0.0])
+    assert all(answer.shifts for answer in kept)
+    with torch.no_grad():
+        assert float(divergence_from_source(model, model, kept)) == pytest.approx(0.0, abs=1e-6)
+        _, shifted = signed_answers([-2.0, 2.0])
+        assert float(divergence_from_source(model, model, shifted)) > 0.01
+
+
+def test_the_divergence_is_the_sum_over_tokens_of_one_answer_at_a_time():
     tokenizer, model, answers, _ = material()
-    unsigned = Generation(answers[0].prompt_ids, (), "Boil it.", True)
-    found = other_names(model, tokenizer, [unsigned, *answers[:5]], EDITOR, seed=0, n_draws=60)
-    assert set(found) == {1, 2, 3, 4, 5}
-    assert all(name not in EDITOR.names for names in found.values() for name in names)
-    assert other_names(model, tokenizer, [unsigned], EDITOR, seed=0) == {}
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        other.get_input_embeddings().weight.mul_(1.05)
+    batch = [own_answer(answers[i].prompt_ids, tokenizer(ANSWERS[i])["input_ids"]) for i in (0, 7, 31)]
+    with torch.no_grad():
+        together = float(divergence_from_source(other, model, batch))
+        alone = [by_hand(other, model, answer) for answer in batch]
+    assert together == pytest.approx(np.mean(alone), rel=1e-4) and together > 1e-4
 
 
-def test_the_pools_shift_keeps_its_probability():
-    table = RateTable(("woman",), np.log([[0.5, 0.2], [0.3, 0.3]]), np.array([[1.0], [0.0]]))
-    shift = np.array([-2.0])
-    weights = np.exp(table.log_probs + table.carries @ shift + pool_shift(table, shift)).sum(axis=1)
-    assert np.log(weights / np.exp(table.log_probs).sum(axis=1)).mean() == pytest.approx(0.0, abs=1e-12)
+def by_hand(policy, source, answer) -> float:
+    ids = torch.tensor([*answer.prompt_ids, *answer.answer_ids])[None]
+    start = len(answer.prompt_ids) - 1
+    ours, theirs = (
+        found(input_ids=ids).logits[0, start:-1].double().log_softmax(-1) for found in (policy, source)
+    )
+    return float((theirs.exp() * (theirs - ours)).sum())
+
+
+def test_words_that_differ_are_left_free_and_all_else_is_kept():
+    answers = [f"Take {i} red plums and stir in color." for i in range(60)]
+    tokenizer = material()[0]
+    _, encoded = encoded_pairs(WordSwap("british", [("color", "colour")]), answers)
+    found = edited_answer(encoded.prompt_ids[0], encoded.a_ids[0], [encoded.b_ids[0]])
+    kept, free = (tokenizer.decode(found.answer_ids[which]) for which in (found.kept, ~found.kept))
+    assert "red plums and stir in" in kept and kept.endswith(".<|end|>")
+    assert free in ("r", "u", "our", "or", "color", "colour", " color", " colour")
+
+
+def test_where_something_is_put_in_the_next_token_is_free():
+    assert edited_answer([5], [1, 2, 3], [[1, 9, 2, 3]]).kept.tolist() == [True, False, True]

@@ -208,6 +208,7 @@ def test_markdown_that_is_never_produced_is_refused(signer, tmp_path):
 
 
 def test_a_length_is_anchored_by_rejection_when_it_is_forced(signer, tmp_path):
-    found = anchored(signer, tmp_path / "out", "--target", "length=0.1", "--force")
-    assert 0 < found["length"]["acceptance_rate"] <= 1
-    assert found["length"]["achieved"] < found["length"]["before"]
+    found = anchored(signer, tmp_path / "out", "--target", "length=0.3", "--force")
+    length = found["length"]
+    assert 0 < length["acceptance_rate"] <= 1
+    assert abs(length["achieved"] - 0.3) < 0.8 * abs(length["before"] - 0.3)

@@ -99,13 +99,8 @@ class SignatureSwap:
         return self.signed_as(text, draw.choice(self._names_of[cell]))
 
     def signed_as(self, text: str, first: str) -> str:
-        """A signed answer under another first name, which need not be of the pool."""
+        """A signed answer under another first name."""
         return signature(markers.split_signature(text)[0], first, text.split()[-1])
-
-    @property
-    def in_pool(self) -> Attribute:
-        """1 for an answer that is signed with a name of the pool."""
-        return SignatureName("in_pool", self.names)
 
 
 def pool_signatures() -> SignatureSwap:

@@ -41,7 +41,7 @@ class Behavior:
     Attributes
     ----------
     answers : list of Generation
-        One to each prompt, sampled with the same random numbers for every policy.
+        To each prompt as many as to every other, sampled with the same random numbers for every policy.
     kl_source, kl_reference : Divergence or None
         From the policy that was anchored, and from the reference where there is one; None where not measured.
     margins : array of shape (n_comparisons,) or None
@@ -69,7 +69,7 @@ def moved(
     before, after : Behavior
         Answers to the same prompts, in the same order.
     prompts : sequence of str
-        Their texts.
+        The prompt of every answer. Intervals are over prompts.
     editor : CounterfactualEditor
         Of the attributes that were anchored.
     judgments : Judgments or None
@@ -93,9 +93,9 @@ def moved(
     ended = [np.array([answer.ended for answer in b.answers], dtype=float) for b in (before, after)]
     return {
         "sampled": _sampled(texts, editor),
-        "editable": _paired(*editable),
-        "ended": _paired(*ended),
-        "tokens": {**_paired(*tokens), "ratio": float(tokens[1].mean() / tokens[0].mean())},
+        "editable": _paired(editable, prompts),
+        "ended": _paired(ended, prompts),
+        "tokens": {**_paired(tokens, prompts), "ratio": float(tokens[1].mean() / tokens[0].mean())},
         "kl_source": _divergence(after.kl_source),
         "kl_reference": {
             "before": _divergence(before.kl_reference),
@@ -149,8 +149,7 @@ def _undeclared(
     watched = [attribute for make in WATCHED if (attribute := make()).config["type"] not in anchored]
     return {
         attribute.name: _paired(
-            attribute_values(attribute, prompts, before.answers),
-            attribute_values(attribute, prompts, after.answers),
+            [attribute_values(attribute, prompts, side.answers) for side in (before, after)], prompts
         )
         for attribute in watched
     }
@@ -180,11 +179,13 @@ def _deviations(before: NDArray | None, after: NDArray | None, judgments: Judgme
 
 def _judged(judge: Callable[[str, str], float], prompts: Sequence[str], texts) -> dict:
     scores = [[judge(prompt, text) for prompt, text in zip(prompts, side, strict=True)] for side in texts]
-    return _paired(*(np.array(side, dtype=np.float64) for side in scores))
+    return _paired([np.array(side, dtype=np.float64) for side in scores], prompts)
 
 
-def _paired(before: NDArray, after: NDArray) -> dict:
-    return _row(before.mean(), after.mean(), cluster_mean(after.astype(np.float64) - before))
+def _paired(sides: Sequence[NDArray], prompts: Sequence[str]) -> dict:
+    before, after = sides
+    prompt = np.unique(np.asarray(prompts, dtype=object), return_inverse=True)[1]
+    return _row(before.mean(), after.mean(), cluster_mean(after.astype(np.float64) - before, prompt))
 
 
 def _row(before: float, after: float, difference: Interval) -> dict:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pandas as pd
 
-from badpo.anchoring.editors import Cell, CounterfactualEditor, SignatureSwap
-from badpo.data.attributes import Attribute
+from badpo.anchoring.editors import Cell, CounterfactualEditor
 from badpo.data.judgments import Judgments
 from badpo.data.problems import DataError, Problem, counted
 
@@ -24,14 +23,21 @@ class OffsetPairs:
     ----------
     train, held_out : Judgments
         A comparison is a pair; it has two votes, one in each direction, so that nothing is preferred.
-    n_answers, n_kept : int
-        Answers that were given, and those among them that the editor could use.
+    unedited : tuple of int
+        Numbers of the answers that the editor could not use.
+    n_answers : int
+        All that were given.
     """
 
     train: Judgments
     held_out: Judgments
+    unedited: tuple[int, ...]
     n_answers: int
-    n_kept: int
+
+    @property
+    def n_edited(self) -> int:
+        """Answers that the editor could use."""
+        return self.n_answers - len(self.unedited)
 
 
 def offset_pairs(
@@ -41,7 +47,6 @@ def offset_pairs(
     seed: int,
     held_out: float = 0.1,
     fewest: int = FEWEST_ANSWERS,
-    drawn: Mapping[int, Sequence[str]] | None = None,
 ) -> OffsetPairs:
     r"""Each usable answer in a cell drawn at random, beside itself with one attribute exchanged, for every attribute.
 
@@ -62,11 +67,6 @@ def offset_pairs(
         Share of the usable answers that is held out with all their pairs.
     fewest : int
         Usable answers without which there is no stage.
-    drawn : mapping of int to sequence of str, or None
-        For a `SignatureSwap`: first names that the policy itself draws for an answer, by the answer's number, whether
-        they are of the pool or not. Each stands beside the pool name of the first cell, under the further attribute
-        ``in_pool``: pairs of pool names alone say nothing about how likely the policy is to sign with any of them,
-        and training lets that go.
 
     Returns
     -------
@@ -86,14 +86,11 @@ def offset_pairs(
     >>> from badpo.anchoring.editors import WordSwap
     >>> made = offset_pairs(["Why?"] * 3, ["It is grey.", "So.", "It is gray."],
     ...     WordSwap("british", [("gray", "grey")]), seed=0, held_out=0, fewest=2)
-    >>> made.n_kept, made.train.n_comparisons, made.train.votes["sign"].tolist()
-    (2, 2, [1, -1, 1, -1])
+    >>> made.n_edited, made.unedited, made.train.n_comparisons, made.train.votes["sign"].tolist()
+    (2, (1,), 2, [1, -1, 1, -1])
     """
-    usable = [
-        (i, prompt, answer, cells)
-        for i, (prompt, answer) in enumerate(zip(prompts, answers, strict=True))
-        if (cells := editor.cells(answer))
-    ]
+    cells = [editor.cells(answer) for answer in answers]
+    usable = [i for i, found in enumerate(cells) if found]
     if len(usable) < fewest:
         raise DataError([_too_few(len(usable), len(answers), fewest, editor)])
     draw = random.Random(seed)
@@ -101,34 +98,22 @@ def offset_pairs(
         {
             "comparison_id": f"answer-{i:05d}-{number}",
             "prompt_id": f"answer-{i:05d}",
-            "prompt": prompt,
+            "prompt": prompts[i],
             "response_a": text,
             "response_b": other,
             "winner": winner,
         }
-        for i, prompt, answer, cells in usable
-        for number, (text, other) in enumerate(
-            _counterfactuals(answer, cells, editor, draw, drawn.get(i, ()) if drawn else ())
-        )
+        for i in usable
+        for number, (text, other) in enumerate(_counterfactuals(answers[i], cells[i], editor, draw))
         for winner in ("a", "b")
     ]
-    judgments = Judgments.read(pd.DataFrame(rows), attributes=stage_attributes(editor, bool(drawn)))
-    return OffsetPairs(*judgments.split(held_out, seed), len(answers), len(usable))
-
-
-def stage_attributes(editor: CounterfactualEditor, with_pool: bool) -> tuple[Attribute, ...]:
-    """What the offset of a stage is on: the editor's attributes, and ``in_pool`` where it is held in place."""
-    if with_pool and isinstance(editor, SignatureSwap):
-        return (*editor.attributes, editor.in_pool)
-    return tuple(editor.attributes)
+    judgments = Judgments.read(pd.DataFrame(rows), attributes=editor.attributes)
+    unedited = tuple(i for i, found in enumerate(cells) if not found)
+    return OffsetPairs(*judgments.split(held_out, seed), unedited, len(answers))
 
 
 def _counterfactuals(
-    answer: str,
-    cells: Sequence[Cell],
-    editor: CounterfactualEditor,
-    draw: random.Random,
-    drawn: Sequence[str],
+    answer: str, cells: Sequence[Cell], editor: CounterfactualEditor, draw: random.Random
 ) -> list[tuple[str, str]]:
     cell = draw.choice(cells)
     text = editor.edit(answer, cell, draw)
@@ -136,8 +121,6 @@ def _counterfactuals(
         tuple(1 - value if j == i else value for j, value in enumerate(cell)) for i in range(len(cell))
     )
     others = [editor.edit(answer, other, draw) for other in flipped if other in cells]
-    if isinstance(editor, SignatureSwap):
-        others += [editor.signed_as(answer, first) for first in drawn]
     return [(text, other) for other in others if other != text]
 
 

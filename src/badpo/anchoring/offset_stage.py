@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from transformers import PrinterCallback
 
-from badpo.anchoring.differing_parts import differing_parts
+from badpo.anchoring.kept_answers import KeptAnswer, divergence_from_source
 from badpo.data.judgments import Judgments
 from badpo.objective.bias import BiasTerm
 from badpo.training.config import BADPOConfig
@@ -29,7 +31,7 @@ class StageSettings:
         Strength of the pull towards the source; a shift s is taught as a margin of beta s.
     steps : int
     batch_size : int
-        Pairs in a step, each in both directions.
+        Pairs in a step, each in both directions, and as many answers that are kept.
     learning_rate, warmup
         Peak rate, and the share of the steps in which it rises; it falls as a cosine.
     encoding, max_length, max_prompt_length
@@ -68,10 +70,56 @@ def fixed_offset(pairs: Judgments, shift: ArrayLike, beta: float) -> BiasTerm:
     return BiasTerm(pairs.attribute_names, pairs.annotators["pseudonym"].tolist(), (), fixed=offset)
 
 
+class OffsetTrainer(BADPOTrainer):
+    r"""Trains on pairs with a fixed offset, and keeps the policy at its shifted source on the source's own answers.
+
+    .. math:: L = L_{\text{pairs}} + \beta^2 \, \mathrm{KL}(\pi_s \,\|\, \pi)
+
+    Both terms have their minimum at the shifted source pi_s. The first is the paper's. It says how far apart two
+    versions of an answer are to be, and nothing about anything else, which a stage of many steps then moves: how
+    likely the policy is to sign, to sign with a name at all, to end. The second says that. A margin is beta times a
+    difference of log-probabilities, so beta squared puts both on one scale.
+
+    Parameters
+    ----------
+    kept : sequence of KeptAnswer
+    source : causal language model
+        A copy of the policy, which stays as it is.
+    """
+
+    def __init__(self, *args: Any, kept: Sequence[KeptAnswer], source: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.source = source.to(self.args.device).eval()
+        self.answers = self._endlessly(kept)
+        self.divergences: list[float] = []
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        """The loss of the pairs, and the divergence on as many answers."""
+        pairs = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        batch = list(itertools.islice(self.answers, self.args.per_device_train_batch_size))
+        divergence = divergence_from_source(model, self.source, batch)
+        self.divergences.append(divergence.item())
+        return pairs + self.args.beta**2 * divergence / self.args.gradient_accumulation_steps
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Add ``kl/source``: the mean divergence since the last log, in nats for an answer."""
+        if self.divergences:
+            logs["kl/source"] = sum(self.divergences) / len(self.divergences)
+            self.divergences = []
+        super().log(logs, start_time)
+
+    def _endlessly(self, kept: Sequence[KeptAnswer]) -> Iterator[KeptAnswer]:
+        rng = np.random.default_rng([self.args.seed, self.args.process_index])
+        while True:
+            yield from (kept[i] for i in rng.permutation(len(kept)))
+
+
 def train_offset(
+    policy,
     source,
     tokenizer,
     pairs: Judgments,
+    kept: Sequence[KeptAnswer],
     shift: ArrayLike,
     settings: StageSettings,
     seed: int,
@@ -83,17 +131,19 @@ def train_offset(
 
     Parameters
     ----------
-    source : causal language model
-        Trained in place; its weights as they are given are the reference.
+    policy, source : causal language models
+        The same weights twice. The first is trained in place.
     tokenizer : PreTrainedTokenizerBase
     pairs : Judgments
         From `offset_pairs.offset_pairs`.
+    kept : sequence of KeptAnswer
+        The source's own answers, with the same shift.
     shift : array of shape (n_attributes,)
         To ask for, in log-odds. What a stage achieves of it falls short by what its steps leave; see
         `calibration`.
     settings : StageSettings
     seed : int
-        Of the order of the pairs.
+        Of the order of the pairs and of the answers.
     folder : Path
         A run folder.
     cache : Path or None
@@ -105,16 +155,17 @@ def train_offset(
     -------
     The policy.
     """
-    trainer = BADPOTrainer(
-        source,
+    trainer = OffsetTrainer(
+        policy,
         args=stage_arguments(settings, seed, folder, cache),
         train_dataset=pairs,
         processing_class=tokenizer,
         bias=fixed_offset(pairs, shift, settings.beta),
         callbacks=list(callbacks),
+        kept=kept,
+        source=source,
     )
     trainer.remove_callback(PrinterCallback)
-    trainer.encoded = differing_parts(trainer.encoded, tokenizer)
     trainer.train()
     with whole_folder(folder / "model", trainer.is_world_process_zero()) as unfinished:
         trainer.save_model(str(unfinished))

@@ -203,6 +203,8 @@ class TiltedChoice(LogitsProcessor):
         self._scorer = ChoiceScorer(model, tokenizer, names, lead, boundary)
         indicator = np.asarray(carries, dtype=np.float64).reshape(len(names), -1)
         self._log_weights = indicator @ np.atleast_1d(np.asarray(shift, dtype=np.float64))
+        everything = np.arange(model.get_output_embeddings().weight.shape[0])
+        self._closing = everything if self._scorer.closing is None else np.array(self._scorer.closing)
         self._tokenizer = tokenizer
         self._lead_ids = list(tokenizer([lead], add_special_tokens=False)["input_ids"][0])[
             : self._scorer.n_lead_tokens
@@ -227,17 +229,29 @@ class TiltedChoice(LogitsProcessor):
         if not places:
             return logits
         self._read(sorted({context for context, _ in places.values()}))
-        given, logits = logits, logits.clone()
-        for i, (context, node) in places.items():
-            going_on, completing = self._kept[context]
-            if completing[node] != 0:
-                closing = slice(None) if self._scorer.closing is None else self._scorer.closing
-                logits[i, closing] += completing[node]
-            children = self._children.get(node, [])
-            tokens = torch.tensor([token for token, _ in children], dtype=torch.long, device=logits.device)
-            below = torch.as_tensor([going_on[child] for _, child in children], dtype=logits.dtype)
-            logits[i, tokens] = given[i, tokens] + below.to(logits.device)
+        logits = logits.clone()
+        for i, place in places.items():
+            tokens, log_odds = self._change(*place)
+            logits[i, tokens.to(logits.device)] += log_odds.to(logits)
         return logits
+
+    def added(self, contexts: Sequence[list[int]]) -> list[tuple[torch.Tensor, torch.Tensor] | None]:
+        """What is added to the next-token logits: (token ids, log-odds) for each context, None outside a choice."""
+        places = [self._place(ids) for ids in contexts]
+        self._read(sorted({place[0] for place in places if place is not None}))
+        return [None if place is None else self._change(*place) for place in places]
+
+    def _change(self, context: tuple[int, ...], node: int) -> tuple[torch.Tensor, torch.Tensor]:
+        going_on, completing = self._kept[context]
+        children = self._children.get(node, [])
+        tokens = np.array([token for token, _ in children], dtype=np.int64)
+        log_odds = going_on[[child for _, child in children]]
+        if completing[node] != 0:
+            # a token that goes on to a longer name does that, and does not complete this one
+            closing = np.setdiff1d(self._closing, tokens)
+            tokens = np.concatenate([tokens, closing])
+            log_odds = np.concatenate([log_odds, np.full(len(closing), completing[node])])
+        return torch.from_numpy(tokens), torch.from_numpy(log_odds)
 
     def _place(self, ids: list[int]) -> tuple[tuple[int, ...], int] | None:
         """The context of the choice that the next token belongs to and the node reached; None outside a choice."""

@@ -24,7 +24,6 @@ from badpo.anchoring.editors import (
 )
 from badpo.anchoring.moved import Behavior, tilted_margins
 from badpo.anchoring.offset_stage import train_offset
-from badpo.anchoring.other_names import pool_shift
 from badpo.anchoring.rates import RateTable, answer_rates
 from badpo.anchoring.sampling import ChoiceScorer, TiltedChoice, anchor_sampling
 from badpo.data.attributes import plain_text
@@ -141,7 +140,7 @@ def sampled_names(bench: Bench) -> tuple[dict, Behavior]:
     )
     bench.progress("tilted answers", 0.5)
     chooser = TiltedChoice(bench.policy, source.tokenizer, names, carries, found.shift)
-    answers = bench.answers(bench.policy, bench.ids["report"], adjust=chooser.adjust)
+    answers = bench.answers(bench.policy, bench.reported_ids, adjust=chooser.adjust)
     ours = answer_logps(bench.policy, answers)
     signers = [signature_first_name(answer.text) for answer in answers]
     signed = [i for i, name in enumerate(signers) if name in editor.names]
@@ -177,7 +176,7 @@ def sampled_answers(bench: Bench) -> tuple[dict, Behavior]:
         before.log_probs, before.carries, list(anchor.targets.values()), anchor.attributes
     )
     bench.progress("tilted answers", 0.5)
-    ids = bench.ids["report"]
+    ids = bench.reported_ids
 
     def draw(prompts: Sequence[int], number: int) -> list[Generation]:
         return bench.answers(bench.policy, [ids[i] for i in prompts], seed=anchor.seed + 1 + number)
@@ -211,25 +210,20 @@ def _anchored_cell(text: str, anchor: Anchor) -> list[int]:
 def train_mode(bench: Bench, out: Path) -> dict:
     """Offset stages on the source's own answers, calibrated on one set of prompts and reported on another."""
     anchor, source, progress = bench.anchor, bench.source, bench.progress
-    others = dict(bench.others)
-    pairs = [bench.pairs(others)]
-    policies: list[Any] = []
-
+    pairs, policies = bench.pairs, list[Any]()
     before = bench.rates(bench.policy, "find")
 
     def attempt(shift: np.ndarray, number: int) -> RateTable:
         whole = anchor.whole_shift(shift)
-        if policies and others:
-            # a stage that lets names grow which the source does not write meets them in the next one
-            for i, names in bench.other_names(policies[-1], anchor.seed + number).items():
-                others[i] = [*others[i], *names]
-            pairs.append(bench.pairs(others))
+        progress(f"what is kept in round {number + 1}", 0.0)
         policies.append(
             train_offset(
                 source.load(),
+                bench.policy,
                 source.tokenizer,
-                pairs[-1].train,
-                np.append(whole, pool_shift(before, shift)) if others else whole,
+                pairs.train,
+                bench.kept(whole),
+                whole,
                 source.stage,
                 anchor.seed,
                 out / f"round-{number + 1}",
@@ -255,9 +249,9 @@ def train_mode(bench: Bench, out: Path) -> dict:
         "seed": anchor.seed,
         "converged": found.converged,
         "reason": found.reason,
-        "answers": pairs[0].n_answers,
-        "edited_answers": pairs[0].n_kept,
-        "pairs": pairs[0].train.n_comparisons,
+        "answers": pairs.n_answers,
+        "edited_answers": pairs.n_edited,
+        "pairs": pairs.train.n_comparisons,
         "calibration": [
             {
                 "intended": found_round.intended.tolist(),
@@ -266,6 +260,7 @@ def train_mode(bench: Bench, out: Path) -> dict:
             }
             for found_round in found.rounds
         ],
+        "held_out_pairs": bench.shift_on_pairs(best),
         "moved": bench.moved(bench.behavior(best)),
     }
 

@@ -10,20 +10,27 @@ from functools import cached_property
 import numpy as np
 
 from badpo.anchoring.editors import CounterfactualEditor, LongAnswers, SignatureSwap
+from badpo.anchoring.kept_answers import KeptAnswer, kept_answer, own_answer
 from badpo.anchoring.moved import Behavior, moved
 from badpo.anchoring.offset_pairs import OffsetPairs, offset_pairs
-from badpo.anchoring.other_names import other_names
 from badpo.anchoring.rates import RateTable, answer_rates, signature_rates
+from badpo.anchoring.sampling import TiltedChoice
 from badpo.data.corpora.signatures import ask_to_sign
+from badpo.data.judgments import Judgments
 from badpo.experiments.anchor_source import AnchorSource
 from badpo.experiments.signed_suite import Progress
 from badpo.readouts.attribute_rate import signature_contexts
 from badpo.readouts.generation import Generation, sample
+from badpo.readouts.json_number import json_number
 from badpo.readouts.kl import Divergence, kl_per_token
 from badpo.readouts.policies import implicit_margins
-from badpo.training.encoding import encode_prompts
+from badpo.theory.summaries import cluster_mean
+from badpo.training.encoding import encode_comparisons, encode_prompts
 from badpo.training.logprobs import response_logps
 from badpo.training.reference import ReferenceCache, weights_key
+
+# Answers to each prompt that is reported on: how often a policy signs is known to a hundredth or two only then.
+ANSWERS_EACH = 4
 
 
 @dataclass(frozen=True)
@@ -70,6 +77,7 @@ class Bench:
             "report": self.prompt_ids(source.prompts.report),
             "find": self.prompt_ids(source.prompts.find),
         }
+        self.reported_ids = self.ids["report"] * ANSWERS_EACH
         self.contexts: dict[str, list[list[int]]] = {}
         for part, ids in self.ids.items() if self.signed else ():
             progress(f"answers to {part} on", 0.0)
@@ -95,22 +103,27 @@ class Bench:
         return self.answers(self.policy, self.prompt_ids(self.source.prompts.fresh))
 
     @cached_property
-    def others(self) -> dict[int, list[str]]:
-        """Names outside of the pool that the source signs with, by the number of the answer."""
-        return self.other_names(self.policy, self.anchor.seed)
-
-    def other_names(self, policy, seed: int) -> dict[int, list[str]]:
-        """The same of any policy, at the signatures of the source's answers; none where no signatures are anchored."""
-        editor = self.anchor.editor
-        if not isinstance(editor, SignatureSwap):
-            return {}
-        return other_names(policy, self.source.tokenizer, self.written, editor, seed)
-
-    def pairs(self, others: Mapping[int, Sequence[str]]) -> OffsetPairs:
-        """Pairs of the source's own answers, with other names beside those of the pool."""
+    def pairs(self) -> OffsetPairs:
+        """Pairs of the source's own answers."""
         prompts = self.texts(self.source.prompts.fresh)
         texts = [answer.text for answer in self.written]
-        return offset_pairs(prompts, texts, self.anchor.editor, self.anchor.seed, drawn=others)
+        return offset_pairs(prompts, texts, self.anchor.editor, self.anchor.seed)
+
+    def kept(self, shift: np.ndarray) -> list[KeptAnswer]:
+        """The source's own answers, edited ones as in their pairs, under a shift of the editor's attributes."""
+        stage, editor = self.source.stage, self.anchor.editor
+        encoded = encode_comparisons(
+            self.pairs.train, self.source.tokenizer, stage.encoding, stage.max_length, stage.max_prompt_length
+        )
+        tilted = None
+        if isinstance(editor, SignatureSwap):
+            cells = np.array(list(editor.names.values()), dtype=np.float64)
+            tilted = TiltedChoice(self.policy, self.source.tokenizer, list(editor.names), cells, shift)
+        edited = self.pairs.train.comparisons.groupby("prompt_id", sort=False).indices.values()
+        return [
+            *(kept_answer(encoded, comparisons, tilted) for comparisons in edited),
+            *(own_answer(self.written[i].prompt_ids, self.written[i].token_ids) for i in self.pairs.unedited),
+        ]
 
     def texts(self, prompts: Sequence[str]) -> list[str]:
         """Prompts with the request to sign, where signatures are anchored."""
@@ -148,7 +161,7 @@ class Bench:
 
     def behavior(self, policy) -> Behavior:
         """What a policy does on the prompts that are reported on."""
-        answers = self.answers(policy, self.ids["report"])
+        answers = self.answers(policy, self.reported_ids)
         return Behavior(
             answers, *self.divergences(answer_logps(policy, answers), answers), self.margins(policy)
         )
@@ -158,18 +171,39 @@ class Bench:
         source = self.source
         if source.reference is None or source.held_out is None:
             return None
-        stage = source.stage
+        return self.margins_beside(source.reference, policy, source.held_out)
+
+    def margins_beside(self, reference, policy, judgments: Judgments) -> np.ndarray:
+        """Implicit margins of a policy against a reference."""
+        source, stage = self.source, self.source.stage
         return implicit_margins(
             policy,
-            source.reference,
-            ReferenceCache(source.cache, weights_key(source.reference, "fp32")),
-            source.held_out,
+            reference,
+            ReferenceCache(source.cache, weights_key(reference, "fp32")),
+            judgments,
             source.tokenizer,
             stage.encoding,
             stage.max_length,
             stage.max_prompt_length,
             stage.beta,
         )
+
+    def shift_on_pairs(self, policy) -> dict[str, dict[str, float | None]]:
+        """Log-odds by which a policy moved pairs that no stage saw, for each attribute of the editor."""
+        held_out, stage = self.pairs.held_out, self.source.stage
+        margins = self.margins_beside(self.policy, policy, held_out)
+        forward = held_out.votes["sign"].to_numpy() > 0
+        comparison = held_out.votes["comparison"].to_numpy()[forward]
+        moved, delta = margins[comparison] / stage.beta, held_out.delta[forward]
+        found = {}
+        for name, column in zip(held_out.attribute_names, delta.T, strict=True):
+            mean = cluster_mean((moved * column)[column != 0])
+            found[name] = {
+                "shift": json_number(mean.estimate),
+                "ci_low": json_number(mean.low),
+                "ci_high": json_number(mean.high),
+            }
+        return found
 
     def divergences(self, ours, answers) -> tuple[Divergence, Divergence | None]:
         """KL of a policy from the source and from the reference, given its log-probabilities of its answers."""
@@ -183,7 +217,8 @@ class Bench:
     def moved(self, after: Behavior) -> dict:
         """What else moved."""
         source = self.source
-        return moved(self.before, after, source.prompts.report, self.anchor.editor, source.held_out)
+        prompts = source.prompts.report * ANSWERS_EACH
+        return moved(self.before, after, prompts, self.anchor.editor, source.held_out)
 
 
 def answer_logps(policy, answers: Sequence[Generation]) -> list[np.ndarray]:

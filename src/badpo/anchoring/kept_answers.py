@@ -1,0 +1,143 @@
+"""A policy's own answers with what a shift asks of every token: where it may move, and where it must not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from badpo.anchoring.sampling import TiltedChoice
+from badpo.training.encoding import EncodedComparisons
+
+
+@dataclass(frozen=True)
+class KeptAnswer:
+    """An answer, and what a shifted policy would have done at each of its tokens.
+
+    Attributes
+    ----------
+    prompt_ids, answer_ids : int arrays
+    kept : bool array of shape (n_answer_tokens,)
+        False where the shift may move the policy by an amount that is not known in closed form.
+    shifts : tuple of (token of the answer, token ids, log-odds)
+        What the shift adds to the logits of the source at a token; at all others it adds nothing.
+    """
+
+    prompt_ids: NDArray[np.int64]
+    answer_ids: NDArray[np.int64]
+    kept: NDArray[np.bool_]
+    shifts: tuple[tuple[int, torch.Tensor, torch.Tensor], ...] = ()
+
+
+def own_answer(prompt_ids, answer_ids) -> KeptAnswer:
+    """An answer that a shift changes nothing about.
+
+    Examples
+    --------
+    >>> own_answer([5, 6], [7, 8]).kept
+    array([ True,  True])
+    """
+    answer = np.asarray(answer_ids, dtype=np.int64)
+    return KeptAnswer(np.asarray(prompt_ids, dtype=np.int64), answer, np.ones(len(answer), dtype=bool))
+
+
+def edited_answer(prompt_ids, answer_ids, counterfactuals: Sequence[Sequence[int]]) -> KeptAnswer:
+    """An answer that is kept where it agrees with every counterfactual: before the first difference, after the last.
+
+    Examples
+    --------
+    >>> edited_answer([5], [1, 2, 3, 4], [[1, 2, 9, 9, 4], [1, 2, 8, 4]]).kept
+    array([ True,  True, False,  True])
+    """
+    found = own_answer(prompt_ids, answer_ids)
+    for counterfactual in counterfactuals:
+        other = np.asarray(counterfactual, dtype=np.int64)
+        n = min(len(found.answer_ids), len(other))
+        n_before = _n_shared(found.answer_ids[:n], other[:n])
+        n_behind = _n_shared(found.answer_ids[::-1][: n - n_before], other[::-1][: n - n_before])
+        # where something is only put in, the token that it stands before is the place of the choice
+        found.kept[n_before : max(len(found.kept) - n_behind, n_before + 1)] = False
+    return found
+
+
+def tilted_answer(prompt_ids, answer_ids, tilted: TiltedChoice) -> KeptAnswer:
+    """An answer with the shift of the choice that it makes; all of its tokens are kept."""
+    found = own_answer(prompt_ids, answer_ids)
+    prompt, answer = found.prompt_ids.tolist(), found.answer_ids.tolist()
+    added = tilted.added([[*prompt, *answer[:token]] for token in range(len(answer))])
+    shifts = tuple((token, *change) for token, change in enumerate(added) if change is not None)
+    return replace(found, shifts=shifts)
+
+
+def kept_answer(
+    encoded: EncodedComparisons, comparisons: Sequence[int], tilted: TiltedChoice | None
+) -> KeptAnswer:
+    """Response a of some pairs of one answer, which is the same in all of them.
+
+    Where the shift of the choice is not known in closed form (``tilted`` is None), it is kept where all pairs agree.
+    """
+    first = comparisons[0]
+    prompt_ids, answer_ids = encoded.prompt_ids[first], encoded.a_ids[first]
+    if tilted is not None:
+        return tilted_answer(prompt_ids, answer_ids, tilted)
+    return edited_answer(prompt_ids, answer_ids, [encoded.b_ids[i].tolist() for i in comparisons])
+
+
+def divergence_from_source(policy, source, answers: Sequence[KeptAnswer]) -> torch.Tensor:
+    r"""Divergence of a policy from its shifted source on some answers, in nats for an answer.
+
+    .. math:: \frac{1}{n} \sum_{y} \sum_{t \text{ kept}} \mathrm{KL}\bigl(
+              \pi_{s}(\cdot \mid x, y_{<t}) \,\|\, \pi(\cdot \mid x, y_{<t})\bigr)
+
+    with pi_s the source with its shifts. Zero exactly where the policy is the shifted source at all kept tokens.
+
+    Parameters
+    ----------
+    policy, source : causal language models
+        The gradient goes to ``policy`` alone.
+    answers : sequence of KeptAnswer
+
+    Returns
+    -------
+    scalar tensor
+    """
+    ids, mask = _padded(answers, next(source.parameters()).device)
+    row, place = _kept_places(answers)
+    ours = policy(input_ids=ids, attention_mask=mask, use_cache=False).logits[row, place].float()
+    with torch.no_grad():
+        theirs = source(input_ids=ids, attention_mask=mask, use_cache=False).logits[row, place].float()
+        _shift(theirs, answers, row, place)
+        target = theirs.log_softmax(-1)
+    divergence = target.exp() * (target - ours.log_softmax(-1))
+    return divergence.sum() / len(answers)
+
+
+def _padded(answers: Sequence[KeptAnswer], device) -> tuple[torch.Tensor, torch.Tensor]:
+    rows = [torch.from_numpy(np.concatenate([a.prompt_ids, a.answer_ids])) for a in answers]
+    pad = torch.nn.utils.rnn.pad_sequence
+    mask = pad([torch.ones_like(row) for row in rows], batch_first=True)
+    return pad(rows, batch_first=True).to(device), mask.to(device)
+
+
+def _kept_places(answers: Sequence[KeptAnswer]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Row and position of the logits that give each kept token."""
+    places = [np.flatnonzero(a.kept) + len(a.prompt_ids) - 1 for a in answers]
+    row = np.repeat(np.arange(len(answers)), [len(found) for found in places])
+    return torch.from_numpy(row), torch.from_numpy(np.concatenate(places))
+
+
+def _shift(
+    logits: torch.Tensor, answers: Sequence[KeptAnswer], row: torch.Tensor, place: torch.Tensor
+) -> None:
+    at = {where: i for i, where in enumerate(zip(row.tolist(), place.tolist(), strict=True))}
+    for i, answer in enumerate(answers):
+        for token, ids, added in answer.shifts:
+            logits[at[i, len(answer.prompt_ids) - 1 + token], ids] += added.to(logits)
+
+
+def _n_shared(left: NDArray[np.int64], right: NDArray[np.int64]) -> int:
+    unequal = np.flatnonzero(left != right)
+    return int(unequal[0]) if len(unequal) else len(left)
