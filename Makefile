@@ -8,6 +8,8 @@ VENV ?= .venv
 PYTHON ?=
 TORCH_INDEX ?=
 TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
+# make faults FAULTS=kills     injects one kind again
+FAULTS ?= kills,torn_files,full_disk,ranks,numerics,fuzz,privacy,load
 # make bench BENCHES=memory   measures one part again
 BENCHES ?= training reference readout memory sharing audit
 STAMP := $(VENV)/.installed
@@ -15,7 +17,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-seeds misspecified batching anchoring gold-annotators real-data bench audit-statistics test test-slow check format clean
+.PHONY: help demo demo-seeds misspecified batching anchoring gold-annotators real-data bench audit-statistics faults fuzz dependencies test test-slow check format clean
 
 help:
 	@echo "make demo        train reference, DPO, pooled and shared-mean on the bundled corpus; report in runs/demo"
@@ -27,6 +29,9 @@ help:
 	@echo "make real-data   the same questions on real votes, where the data are there; writes docs/real_data.md"
 	@echo "make bench       speed and memory beside TRL and beside other audits; writes docs/performance_tables.md (an hour)"
 	@echo "make audit-statistics  what the audit's figures are worth, by simulation; writes docs/audit_statistics.md"
+	@echo "make faults      kills runs, tears files, fills disks and more; writes docs/reliability_tables.md (an hour)"
+	@echo "make fuzz        a hundred thousand generated inputs; writes docs/fuzz_tables.md (half an hour)"
+	@echo "make dependencies  licences of everything an installation brings; writes docs/dependencies.md"
 	@echo "make test        tests and documented examples; make test-slow adds processes, kills and browsers"
 	@echo "make check       formatting, lint and types; make format repairs what can be repaired"
 	@echo "make clean       remove caches and builds (runs/ and the environment stay)"
@@ -64,6 +69,16 @@ bench: $(STAMP)
 
 audit-statistics: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.audit_statistics
+
+faults: export OMP_NUM_THREADS = 1
+faults: $(STAMP)
+	$(BIN)/python -m bench.faults --only $(FAULTS)
+
+fuzz: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m bench.faults.fuzz
+
+dependencies: $(STAMP)
+	$(BIN)/python -m bench.dependencies
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -m "not slow"

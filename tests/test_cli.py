@@ -37,6 +37,9 @@ COMMANDS = (
     ("attributes", "test"),
     ("corpus",),
     ("corpus", "signed"),
+    ("corpus", "multipref"),
+    ("corpus", "ultrafeedback"),
+    ("corpus", "style"),
     ("train",),
     ("evaluate",),
     ("report",),
@@ -248,8 +251,8 @@ def test_corpus_signed_writes_a_table_that_check_reads(tmp_path):
 def test_train_gives_the_recipe_to_one_function(monkeypatch, tmp_path):
     seen = {}
 
-    def train_run(recipe, resume):
-        seen.update(recipe=recipe, resume=resume)
+    def train_run(recipe, resume, allow_changed):
+        seen.update(recipe=recipe, resume=resume, allow_changed=allow_changed)
         return tmp_path / "length" / "pooled-s7"
 
     monkeypatch.setattr("badpo.experiments.run.train_run", train_run)
@@ -268,7 +271,7 @@ def test_train_gives_the_recipe_to_one_function(monkeypatch, tmp_path):
     )
     assert result.exit_code == 0, result.stderr
     recipe = seen["recipe"]
-    assert seen["resume"] is True
+    assert seen["resume"] is True and not seen["allow_changed"]
     assert recipe.attributes == ({"type": "length", "ratio": 2},)
     expected = {
         "bias": "pooled",
@@ -288,7 +291,7 @@ def test_train_gives_the_recipe_to_one_function(monkeypatch, tmp_path):
 def test_remote_code_needs_the_flag(monkeypatch, tmp_path):
     recipes = []
     monkeypatch.setattr(
-        "badpo.experiments.run.train_run", lambda recipe, resume: recipes.append(recipe) or tmp_path
+        "badpo.experiments.run.train_run", lambda recipe, resume, allow_changed: recipes.append(recipe) or tmp_path
     )
     config = ("train", "--config", ROOT / "examples" / "train.yaml")
     assert run(*config, "--trust-remote-code").exit_code == 0

@@ -19,11 +19,19 @@ import typer
 from badpo import __version__
 from badpo.cli_anchor import anchor
 from badpo.cli_audit import audit, watch
+from badpo.cli_corpus import corpus_multipref, corpus_style, corpus_ultrafeedback
 from badpo.cli_data import forget, import_votes
 from badpo.cli_errors import EXIT_DATA, reporting_errors
 from badpo.cli_options import AsJson, AttributeOption, ColumnOption, Debug, WinnerOption, read_judgments
 from badpo.cli_parsing import parsed_attribute, parsed_flags, parsed_pairs, parsed_seeds, parsed_sweep
-from badpo.cli_printing import as_lines, as_table, as_text, print_json, terminal_progress
+from badpo.cli_printing import (
+    as_lines,
+    as_table,
+    as_text,
+    is_first_process,
+    print_json,
+    terminal_progress,
+)
 
 RunsArgument = Annotated[
     list[Path], typer.Argument(metavar="RUN...", help="Run folders, or a folder of run folders.")
@@ -41,10 +49,13 @@ attributes_app = typer.Typer(
     no_args_is_help=True, help="What a response can carry that annotators may lean toward."
 )
 corpus_app = typer.Typer(
-    no_args_is_help=True, help="Build a corpus whose annotators' leans are planted, and so known."
+    no_args_is_help=True, help="Build a corpus whose annotators' leans are planted, and so known, or load a public one."
 )
 app.add_typer(attributes_app, name="attributes")
 app.add_typer(corpus_app, name="corpus")
+corpus_app.command("multipref")(corpus_multipref)
+corpus_app.command("ultrafeedback")(corpus_ultrafeedback)
+corpus_app.command("style")(corpus_style)
 app.command("audit")(audit)
 app.command("watch")(watch)
 app.command("anchor")(anchor)
@@ -71,7 +82,8 @@ def _root(
     ] = False,
 ) -> None:
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
-    logging.getLogger("badpo").setLevel(logging.INFO)
+    # of several processes that train together the first one speaks
+    logging.getLogger("badpo").setLevel(logging.INFO if is_first_process() else logging.ERROR)
     # the bars of other libraries: off where nobody watches, and where a bar of ours is drawn
     if ctx.invoked_subcommand != "train" or not sys.stderr.isatty():
         os.environ.setdefault("TQDM_DISABLE", "1")
@@ -278,6 +290,13 @@ def train(
     resume: Annotated[
         bool, typer.Option(help="Continue from the newest checkpoint whose checksums agree.")
     ] = False,
+    allow_changed: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="With --resume: what may differ from the checkpoint, annotators, data or code; repeatable.",
+        ),
+    ] = None,
     trust_remote_code: Annotated[
         bool, typer.Option(help="Let the model run code of its own from the Hub.")
     ] = False,
@@ -292,7 +311,7 @@ def train(
         overrides["attributes"] = [parsed_attribute(text) for text in attribute]
     recipe = read_recipe(config, overrides, trust_remote_code=trust_remote_code)
     if not as_json:
-        for notice in recipe.notices:
+        for notice in recipe.notices if is_first_process() else ():
             print(notice, file=sys.stderr)
     from badpo.experiments.run import plan_run, train_run
 
@@ -305,7 +324,9 @@ def train(
             print("\n".join(plan.lines()))
         return
     with redirect_stdout(sys.stderr):
-        folder = train_run(recipe, resume=resume)
+        folder = train_run(recipe, resume, allow_changed or ())
+    if not is_first_process():
+        return
     if as_json:
         print_json({"run": str(folder)})
     else:

@@ -1,4 +1,4 @@
-"""How a command ends that cannot go on: one message, one exit code.
+"""How a command ends that cannot go on: one message, one exit code, also when several processes run it.
 
 Exit codes: 0 ok, 1 failed, 2 usage or recipe, 3 data.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -32,6 +33,8 @@ def reporting_errors(command: Callable) -> Callable:
             if kwargs.get("debug"):
                 traceback.print_exc()
             code, problems = _verdict(error)
+            if _another_speaks():
+                raise typer.Exit(code) from error
             if kwargs.get("as_json"):
                 print_json({"error": "\n".join(problems), "exit_code": code})
             else:
@@ -39,6 +42,23 @@ def reporting_errors(command: Callable) -> Callable:
             raise typer.Exit(code) from error
 
     return wrapped
+
+
+def _another_speaks() -> bool:
+    """Whether another process of the same run has told already why it ends."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return False
+    from badpo.training.processes import speaks_for_all
+
+    return not speaks_for_all()
+
+
+def _lost_peer(error: Exception) -> bool:
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return False
+    from badpo.training.processes import lost_peer
+
+    return lost_peer(error)
 
 
 def _verdict(error: Exception) -> tuple[int, list[str]]:
@@ -55,6 +75,13 @@ def _verdict(error: Exception) -> tuple[int, list[str]]:
             "E180 out of memory on the device",
             "try in this order: a smaller per_device_train_batch_size with more gradient_accumulation_steps; "
             "gradient_checkpointing: true; use_peft: true",
+        ]
+    if type(error).__name__ == "NotFiniteError":
+        return EXIT_FAILED, [str(error)]
+    if _lost_peer(error):
+        return EXIT_FAILED, [
+            "another process of this run has ended, and the others cannot go on without it",
+            "start all of them again with --resume: the newest whole checkpoint is taken up",
         ]
     if isinstance(error, OSError) and error.strerror:
         name = f": {error.filename}" if error.filename else ""

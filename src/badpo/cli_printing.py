@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
+
+
+def is_first_process() -> bool:
+    """Whether this is the only process of a run, or the first of those that a launcher started.
+
+    Examples
+    --------
+    >>> is_first_process()
+    True
+    """
+    return int(os.environ.get("RANK", "0")) == 0
 
 
 def print_json(value: Any) -> None:

@@ -11,7 +11,13 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from badpo.anchoring.editors import WordSwap, pool_signatures
-from badpo.anchoring.kept_answers import divergence_from_source, edited_answer, own_answer, tilted_answer
+from badpo.anchoring.kept_answers import (
+    divergence_from_source,
+    edited_answer,
+    own_answer,
+    shifted_logps,
+    tilted_answer,
+)
 from badpo.anchoring.offset_pairs import offset_pairs
 from badpo.anchoring.offset_stage import StageSettings, fixed_offset, train_offset
 from badpo.anchoring.rates import signature_rates
@@ -131,6 +137,20 @@ def by_hand(policy, source, answer) -> float:
         found(input_ids=ids).logits[0, start:-1].double().log_softmax(-1) for found in (policy, source)
     )
     return float((theirs.exp() * (theirs - ours)).sum())
+
+
+def test_log_probabilities_under_a_shift_are_those_of_the_adjusted_logits():
+    tokenizer, model, *_ = material()
+    _, kept = signed_answers([-2.0, 2.0])
+    tilted = TiltedChoice(model, tokenizer, list(EDITOR.names), CELLS, [-2.0, 2.0])
+    for answer, found in zip(kept[:3], shifted_logps(model, kept, batch_size=7), strict=False):
+        ids = [*answer.prompt_ids.tolist(), *answer.answer_ids.tolist()]
+        start = len(answer.prompt_ids)
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor(ids)[None]).logits[0]
+        rows = [tilted.adjust([ids[:i]], logits[i - 1][None])[0] for i in range(start, len(ids))]
+        wanted = [float(row.double().log_softmax(-1)[ids[start + i]]) for i, row in enumerate(rows)]
+        assert found == pytest.approx(np.array(wanted), abs=2e-4)
 
 
 def test_words_that_differ_are_left_free_and_all_else_is_kept():

@@ -78,6 +78,21 @@ def test_every_continuation_has_exactly_its_tilted_probability(words, boundary, 
     assert np.abs(chosen - chances / chances.sum()).max() > 0.1
 
 
+def test_a_shift_of_the_pool_moves_all_choices_against_everything_else(words):
+    model, tok, start = words
+    tilts = [
+        TiltedChoice(model, tok, CHOICES, CHOICES_CARRY, SHIFT, LEAD_WORDS, "none", pool_shift=shift)
+        for shift in (0.0, 0.7)
+    ]
+    kept, shifted = (three_tokens(model, start, tilt.adjust) for tilt in tilts)
+    again = tok(LEAD_WORDS, add_special_tokens=False)["input_ids"]
+    new = np.arange(64**3) // 64 == again[0] * 64 + again[1]
+    chosen = choice_made(tok) < len(CHOICES)
+    normaliser = 1 + kept[chosen].sum() * np.expm1(0.7)
+    factor = np.where(chosen, np.exp(0.7), 1.0) / normaliser
+    np.testing.assert_allclose(shifted[~new], (kept * factor)[~new], rtol=3e-4)
+
+
 def test_sampled_choices_come_at_the_closed_forms_frequencies(words):
     model, tok, start = words
     n = 12_000

@@ -161,13 +161,15 @@ def test_a_second_call_trains_nothing_and_says_the_same(finished, monkeypatch):
     trained = count_training(monkeypatch)
     before = {
         path: path.stat().st_mtime_ns
-        for name in ("run.json", "model.safetensors", "log.jsonl")
+        for name in ("model.safetensors", "log.jsonl")
         for path in finished.rglob(name)
     }
+    seals = {path: path.read_bytes() for path in finished.rglob("run.json")}
     first = json.loads((finished / "summary.json").read_text())
     (second,) = run(finished)
     assert trained == []
     assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert {path: path.read_bytes() for path in seals} == seals
     drop = {"seconds"}
     assert {k: v for k, v in second.items() if k not in drop} == {
         k: v for k, v in first.items() if k not in drop

@@ -1,23 +1,34 @@
 """A small training run as a program, for tests that start several processes or kill one.
 
-Usage: python -m tests.training.run_one FOLDER [--resume] [--die-at STEP] [--steps N] [--uneven] [--batching NAME]
+Usage: python -m tests.training.run_one FOLDER [options, see `parsed`]
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import math
 import os
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 
+import pandas as pd
 import torch
+import yaml
+from accelerate.state import AcceleratorState, PartialState
+from accelerate.utils import DistributedType
+from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback
 
 from badpo.attributes import Length
 from badpo.data.judgments import Judgments
+from badpo.training import logprobs
 from badpo.training.config import BADPOConfig
 from badpo.training.trainer import BADPOTrainer
 from tests import tiny
+
+SHIPPED = Path(__file__).parents[2] / "examples" / "accelerate"
 
 
 class KilledAt(TrainerCallback):
@@ -31,48 +42,168 @@ class KilledAt(TrainerCallback):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def main() -> None:
+class _NotFiniteBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, value):
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * math.nan
+
+
+class BrokenAt(TrainerCallback):
+    """From a step on, on the last process: a margin is NaN, or a gradient, or someone's theta is infinite."""
+
+    def __init__(self, step: int, kind: str):
+        self._step = step
+        self._kind = kind
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        if state.global_step + 1 != self._step or args.process_index != args.world_size - 1:
+            return
+        if self._kind == "theta":
+            self.trainer.bias.deviation.data.fill_(math.inf)
+            return
+        whole = self.trainer._margins
+
+        def margins(model, inputs):
+            values = whole(model, inputs)
+            if self._kind == "gradient":
+                return _NotFiniteBackward.apply(values)
+            return torch.cat([values[:1] * math.nan, values[1:]])
+
+        self.trainer._margins = margins
+
+
+def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The options of a run."""
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("--resume", action="store_true")
-    parser.add_argument("--die-at", type=int)
+    parser.add_argument("--die-at", type=int, metavar="STEP")
+    parser.add_argument(
+        "--die-rank", type=int, metavar="RANK", help="the process that dies; else all of them"
+    )
     parser.add_argument("--steps", type=int, default=6)
-    parser.add_argument("--uneven", action="store_true")
+    parser.add_argument("--uneven", action="store_true", help="fewer comparisons than micro-batches")
     parser.add_argument("--batching", default="random")
-    asked = parser.parse_args()
+    parser.add_argument("--own-annotators", action="store_true", help="nobody judges two comparisons")
+    parser.add_argument("--bias", default="shared_mean")
+    parser.add_argument("--untied", action="store_true")
+    parser.add_argument("--lora", action="store_true")
+    parser.add_argument("--bf16", action="store_true")
+    parser.add_argument("--fsdp", action="store_true", help="with the FSDP2 settings that are shipped")
+    parser.add_argument("--evaluate", action="store_true", help="every two steps, on an odd number of votes")
+    parser.add_argument(
+        "--as-accelerate-does", action="store_true", help="which leaves weights whole on processors"
+    )
+    parser.add_argument("--logits-at-once", type=int, metavar="N")
+    parser.add_argument("--own-weights", action="store_true", help="each process starts with other weights")
+    parser.add_argument("--break", dest="broken", choices=["margin", "gradient", "theta"], help="at step 3")
+    return parser.parse_args(arguments)
+
+
+def votes(asked: argparse.Namespace) -> pd.DataFrame:
+    """The judgments of a run; every one for the longer response."""
+    table = tiny.for_the_longer(tiny.votes(n_comparisons=4 if asked.uneven else 24))
+    if asked.own_annotators:
+        return table.assign(annotator=table["comparison_id"] + " " + table["annotator"])
+    return table
+
+
+def fsdp_settings() -> dict:
+    """What the shipped configuration says of FSDP, for processes that no launcher has told it to."""
+    return yaml.safe_load((SHIPPED / "fsdp2.yaml").read_text())["fsdp_config"]
+
+
+def config(asked: argparse.Namespace) -> BADPOConfig:
+    """The settings of a run; the step is the same for every number of processes."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     # with --uneven a step has fewer comparisons than micro-batches, so that some processes get empty ones
-    per_device, accumulation = (1, 8) if asked.uneven else (4, 2)
-    args = BADPOConfig(
+    per_device, accumulation = (1, 8) if asked.uneven else (2, 4)
+    sharded = {"fsdp": True, "fsdp_config": fsdp_settings()} if asked.fsdp and world > 1 else {}
+    return BADPOConfig(
         output_dir=str(asked.folder),
         per_device_train_batch_size=per_device,
+        per_device_eval_batch_size=3,
         gradient_accumulation_steps=accumulation // world,
         batching=asked.batching,
+        bias=asked.bias,
         max_steps=asked.steps,
         learning_rate=1e-3,
         bias_learning_rate=1e-2,
         save_strategy="steps",
         save_steps=2,
+        eval_strategy="steps" if asked.evaluate else "no",
+        eval_steps=2,
         report_to="none",
         use_cpu=True,
-        bf16=False,
+        bf16=asked.bf16,
         gradient_checkpointing=False,
         disable_tqdm=True,
         reference_cache=str(asked.folder / "cache"),
         seed=7,
+        **sharded,
     )
-    votes = tiny.for_the_longer(tiny.votes(n_comparisons=4 if asked.uneven else 24))
+
+
+def divide_on_processors() -> None:
+    """Let accelerate apply FSDP2 where there is no GPU: torch can, accelerate asks for a GPU first."""
+    original = AcceleratorState.__init__
+
+    def with_fsdp(self, *args, fsdp_plugin=None, **kwargs):
+        original(self, *args, fsdp_plugin=fsdp_plugin, **kwargs)
+        if fsdp_plugin is not None and self.distributed_type == DistributedType.MULTI_CPU:
+            self.distributed_type = DistributedType.FSDP
+            if self.mixed_precision != "no":
+                fsdp_plugin.set_mixed_precision(self.mixed_precision)
+            self.fsdp_plugin = fsdp_plugin
+            PartialState._shared_state["distributed_type"] = DistributedType.FSDP
+
+    AcceleratorState.__init__ = with_fsdp
+
+
+def lora():
+    """An adapter of every linear layer."""
+    from peft import LoraConfig
+
+    return LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Train, save the model and theta, and what was evaluated."""
+    asked = parsed(arguments)
+    judgments = Judgments.read(votes(asked), attributes=[Length(ratio=1.5)])
+    rank = int(os.environ.get("RANK", "0"))
+    callbacks = []
+    if asked.die_at and asked.die_rank in (None, rank):
+        callbacks.append(KilledAt(asked.die_at))
+    if asked.broken:
+        callbacks.append(BrokenAt(3, asked.broken))
+    if asked.fsdp and not asked.as_accelerate_does:
+        divide_on_processors()
+    if asked.logits_at_once:
+        logprobs.LOGITS_AT_ONCE = asked.logits_at_once
     trainer = BADPOTrainer(
-        tiny.model(),
-        args=args,
-        train_dataset=Judgments.read(votes, attributes=[Length(ratio=1.5)]),
+        tiny.model(seed=rank if asked.own_weights else 0, tied=not asked.untied),
+        args=config(asked),
+        train_dataset=judgments,
+        eval_dataset=judgments.take(range(7)) if asked.evaluate else None,
         processing_class=tiny.tokenizer(),
-        callbacks=[KilledAt(asked.die_at)] if asked.die_at else None,
+        peft_config=lora() if asked.lora else None,
+        callbacks=callbacks,
     )
+    for callback in callbacks:
+        callback.trainer = trainer
     trainer.train(resume_from_checkpoint=True if asked.resume else None)
+    if trainer.args.fsdp:
+        assert any(isinstance(p, DTensor) for p in trainer.model.parameters()), "the weights are not divided"
     trainer.save_model()
     if trainer.is_world_process_zero():
         torch.save(trainer.bias.theta().detach(), asked.folder / "theta.pt")
+        evaluated = [line for line in trainer.state.log_history if "eval_loss" in line]
+        (asked.folder / "evaluated.json").write_text(json.dumps(evaluated))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ from badpo.training.run_folder import (
     MARKER,
     changed_facts,
     checkpoints,
-    cut_log,
     damage,
     environment,
     keep_newest,
@@ -100,7 +99,8 @@ def test_what_is_damaged_is_named(tmp_path):
     assert damage(path) == "checkpoint-2/inner/state.json is damaged (its checksum does not match)"
     (path / "inner" / "state.json").unlink()
     assert damage(path) == "checkpoint-2/inner/state.json is missing"
-    for content in ('{"files": {', "{}"):
+    whole = (path / MARKER).read_text()
+    for content in ('{"files": {', "{}", "[]", "", whole.replace("inner", "innar"), whole[:-9]):
         (path / MARKER).write_text(content)
         assert damage(path) == f"checkpoint-2/{MARKER} is damaged"
 
@@ -152,33 +152,6 @@ def test_changed_facts_name_what_appeared_and_went():
         "new was None, is now 2",
         "old was 1, is now None",
     ]
-
-
-def line(step: int) -> str:
-    return json.dumps({"step": step, "loss": 0.5}) + "\n"
-
-
-@pytest.mark.parametrize(
-    ("content", "kept"),
-    [
-        (line(1) + line(2) + line(3), [1, 2]),
-        (line(1) + line(2)[:9], [1]),
-        (line(1) + '{"loss": 0.5}\n' + line(2), [1]),
-        (line(1) + line(2).rstrip("\n"), [1, 2]),
-        ("", []),
-    ],
-    ids=["later steps", "a torn line", "a line without a step", "a lost end of line", "empty"],
-)
-def test_the_log_is_cut_back_to_whole_lines(tmp_path, content, kept):
-    path = tmp_path / "log.jsonl"
-    path.write_text(content)
-    cut_log(path, last_step=2)
-    assert path.read_text() == "".join(map(line, kept))
-
-
-def test_a_log_that_is_not_there_stays_so(tmp_path):
-    cut_log(tmp_path / "log.jsonl", last_step=2)
-    assert names(tmp_path) == []
 
 
 def test_the_environment_names_versions_and_no_machine():

@@ -16,6 +16,7 @@ from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
 from badpo.objective.objectives import VoteWeights
 from badpo.training.config import BADPOConfig
+from badpo.training.run_folder import damage
 from badpo.training.trainer import BADPOTrainer
 from tests import tiny
 
@@ -231,14 +232,18 @@ def test_old_checkpoints_go_when_newer_ones_are_sealed(tmp_path):
     ]
 
 
-def test_a_damaged_checkpoint_is_passed_over(tmp_path):
+def test_a_damaged_checkpoint_is_passed_over_and_made_again(tmp_path, caplog):
     run = trainer(tmp_path, save_strategy="steps", save_steps=2)
     run.train()
     newest = tmp_path / "checkpoints" / "checkpoint-6"
     weights = newest / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-8] + b"\0" * 8)
     again = trainer(tmp_path, save_strategy="steps", save_steps=2)
-    assert again._checkpoint_to_resume(True).name == "checkpoint-4"
+    with caplog.at_level("WARNING"):
+        again.train(resume_from_checkpoint=True)
+    assert again.resumed_from.name == "checkpoint-4"
+    assert "checkpoint-6/model.safetensors is damaged (its checksum does not match)" in caplog.text
+    assert damage(newest) is None
 
 
 def test_resume_under_another_beta_is_refused(tmp_path):
@@ -519,3 +524,23 @@ def test_only_the_model_folder_is_published(tmp_path, monkeypatch):
     for name in [*run.judgments.annotators["pseudonym"], "person 0", "ann_"]:
         assert name.encode() not in content
     assert (folder / "bias.json").exists()
+
+
+@pytest.mark.parametrize("n_comparisons", [24, 16], ids=["within an epoch", "at the end of one"])
+@pytest.mark.parametrize("strategy", ["steps", "epoch"])
+def test_a_run_that_was_killed_after_its_last_step_takes_no_further_one(tmp_path, n_comparisons, strategy):
+    data = judgments(n_comparisons=n_comparisons)
+    options = dict(save_strategy=strategy, save_steps=3, max_steps=6, save_total_limit=1)
+    whole = trainer(tmp_path, data, **options)
+    whole.train()
+    newest = tmp_path / "checkpoints" / "checkpoint-6"
+    sealed = (newest / "complete.json").stat().st_mtime_ns
+    resumed = trainer(tmp_path, data, **options)
+    resumed.train(resume_from_checkpoint=True)
+    assert resumed.state.global_step == 6
+    assert [line["step"] for line in log_lines(tmp_path)] == [1, 2, 3, 4, 5, 6]
+    assert all(
+        torch.equal(p, q) for p, q in zip(whole.model.parameters(), resumed.model.parameters(), strict=True)
+    )
+    assert torch.equal(whole.bias.theta(), resumed.bias.theta())
+    assert (newest / "complete.json").stat().st_mtime_ns == sealed

@@ -10,6 +10,7 @@ from datasets import Dataset
 
 from badpo.attributes import Length
 from badpo.data.judgments import Judgments
+from badpo.objective.token_objectives import DiscountedTail, IdentityPreference
 from badpo.training.config import BADPOConfig
 from badpo.training.trainer import BADPOTrainer
 from tests import tiny
@@ -41,7 +42,7 @@ def reference_model():
     return tiny.model(seed=1)
 
 
-def trl_loss_and_gradients(rows, folder, max_length, tokenizer):
+def trl_loss_and_gradients(rows, folder, max_length, tokenizer, **options):
     from trl import DPOConfig, DPOTrainer
 
     args = DPOConfig(
@@ -53,6 +54,7 @@ def trl_loss_and_gradients(rows, folder, max_length, tokenizer):
         use_cpu=True,
         bf16=False,
         gradient_checkpointing=False,
+        **options,
     )
     peer = DPOTrainer(
         tiny.model(),
@@ -71,7 +73,7 @@ def trl_loss_and_gradients(rows, folder, max_length, tokenizer):
     )
 
 
-def our_loss_and_gradients(frame, folder, **options):
+def our_loss_and_gradients(frame, folder, objective=None, **options):
     settings = dict(
         output_dir=str(folder),
         per_device_train_batch_size=N_VOTES,
@@ -90,6 +92,7 @@ def our_loss_and_gradients(frame, folder, **options):
         args=BADPOConfig(**(settings | options)),
         train_dataset=Judgments.read(frame, attributes=[Length(ratio=1.5)]),
         processing_class=tiny.tokenizer(),
+        objective=objective,
     )
     batches, normaliser = run.get_batch_samples(iter(run.get_train_dataloader()), 1, run.args.device)
     loss = run.compute_loss(run.model, batches[0], num_items_in_batch=normaliser)
@@ -115,6 +118,24 @@ def test_from_text(tmp_path, form, max_length, attention):
         frame, tmp_path / "ours", max_length=max_length, encoding="trl", attention=attention
     )
     assert_same(ours, theirs)
+
+
+@pytest.mark.parametrize("attention", ["padded", "packed"])
+@pytest.mark.parametrize(
+    ("objective", "theirs"),
+    [
+        (IdentityPreference(beta=0.3), {"loss_type": "ipo"}),
+        (DiscountedTail(alpha=0.4), {"ld_alpha": 0.4}),
+    ],
+    ids=["ipo", "ld_dpo"],
+)
+def test_objectives_that_trl_has_too(tmp_path, objective, theirs, attention):
+    frame = tiny.votes(n_comparisons=8, per_comparison=2)
+    peer = trl_loss_and_gradients(preference_rows(frame), tmp_path / "trl", 1024, tiny.tokenizer(), **theirs)
+    ours = our_loss_and_gradients(
+        frame, tmp_path / "ours", objective=objective, encoding="trl", attention=attention
+    )
+    assert_same(ours, peer)
 
 
 @pytest.mark.parametrize("encoding", ["trl", "paper"])

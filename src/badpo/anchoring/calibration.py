@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from badpo.anchoring.rates import RateTable
+from badpo.data.problems import ConfigError
 from badpo.theory.tilt import CalibrationLine, fit_calibration, shift_to_targets
 from badpo.training.run_folder import write_json
 
@@ -91,14 +92,19 @@ class KeptLines:
 
     @classmethod
     def read(cls, path: Path, stage: str) -> KeptLines:
-        """The lines that a file holds for a stage; none where it has none or is not there."""
-        content = json.loads(path.read_text()) if path.exists() else {}
-        return cls({key: [(x, y) for x, y in found] for key, found in content.get(stage, {}).items()})
+        """The lines that a file holds for a stage; none where it has none or is not there.
+
+        Raises
+        ------
+        ConfigError
+            The file is damaged.
+        """
+        found = _kept_in(path).get(stage, {})
+        return cls({key: [(x, y) for x, y in points] for key, points in found.items()})
 
     def write_into(self, path: Path, stage: str) -> None:
         """Put the lines of a stage into a file, leaving those of other stages as they are."""
-        content = json.loads(path.read_text()) if path.exists() else {}
-        write_json(path, {**content, stage: self.points})
+        write_json(path, {**_kept_in(path), stage: self.points})
 
     def line(self, attribute: str, exact: float) -> CalibrationLine | None:
         """The line through the points of an attribute in the direction of a shift; None without points."""
@@ -112,8 +118,24 @@ class KeptLines:
 
     def add(self, attribute: str, intended: float, achieved: float) -> None:
         """Keep a point; one that is not finite, or stayed at nothing, is none."""
-        if np.isfinite(achieved) and intended * achieved > 0:
+        if np.isfinite([intended, achieved]).all() and intended * achieved > 0:
             self.points.setdefault(line_key(attribute, intended), []).append((intended, achieved))
+
+
+def _kept_in(path: Path) -> dict[str, dict[str, list[tuple[float, float]]]]:
+    """The lines of all stages: stage, attribute and direction, points."""
+    if not path.exists():
+        return {}
+    try:
+        content = json.loads(path.read_text())
+        return {
+            stage: {key: [(float(x), float(y)) for x, y in points] for key, points in found.items()}
+            for stage, found in content.items()
+        }
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise ConfigError(
+            f"{path} is damaged; remove it: what it keeps only makes the first guess better"
+        ) from error
 
 
 def line_key(attribute: str, shift: float) -> str:

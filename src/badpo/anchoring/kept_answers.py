@@ -108,11 +108,35 @@ def divergence_from_source(policy, source, answers: Sequence[KeptAnswer]) -> tor
     row, place = _kept_places(answers)
     ours = policy(input_ids=ids, attention_mask=mask, use_cache=False).logits[row, place].float()
     with torch.no_grad():
-        theirs = source(input_ids=ids, attention_mask=mask, use_cache=False).logits[row, place].float()
-        _shift(theirs, answers, row, place)
-        target = theirs.log_softmax(-1)
+        target = _shifted(source, answers, ids, mask)
     divergence = target.exp() * (target - ours.log_softmax(-1))
     return divergence.sum() / len(answers)
+
+
+@torch.no_grad()
+def shifted_logps(source, answers: Sequence[KeptAnswer], batch_size: int = 32) -> list[NDArray[np.float64]]:
+    """Log-probability of every kept token of some answers under the source with their shifts, at temperature 1."""
+    found = []
+    for start in range(0, len(answers), batch_size):
+        batch = answers[start : start + batch_size]
+        tokens = np.concatenate([answer.answer_ids[answer.kept] for answer in batch])
+        logps = _shifted(source, batch, *_padded(batch, next(source.parameters()).device))
+        of_tokens = logps.gather(1, torch.from_numpy(tokens).to(logps.device)[:, None])[:, 0]
+        ends = np.cumsum([answer.kept.sum() for answer in batch])[:-1]
+        found += np.split(of_tokens.double().cpu().numpy(), ends)
+    return found
+
+
+def _shifted(source, answers: Sequence[KeptAnswer], ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Log-probabilities of all next tokens at every kept place, shape (n_kept, n_tokens)."""
+    row, place = _kept_places(answers)
+    logits = source(input_ids=ids, attention_mask=mask, use_cache=False).logits[row, place].float()
+    at = {where: i for i, where in enumerate(zip(row.tolist(), place.tolist(), strict=True))}
+    for i, answer in enumerate(answers):
+        for token, tokens, log_odds in answer.shifts:
+            changed = at[i, len(answer.prompt_ids) - 1 + token]
+            logits[changed, tokens.to(logits.device)] += log_odds.to(logits)
+    return logits.log_softmax(-1)
 
 
 def _padded(answers: Sequence[KeptAnswer], device) -> tuple[torch.Tensor, torch.Tensor]:
@@ -127,15 +151,6 @@ def _kept_places(answers: Sequence[KeptAnswer]) -> tuple[torch.Tensor, torch.Ten
     places = [np.flatnonzero(a.kept) + len(a.prompt_ids) - 1 for a in answers]
     row = np.repeat(np.arange(len(answers)), [len(found) for found in places])
     return torch.from_numpy(row), torch.from_numpy(np.concatenate(places))
-
-
-def _shift(
-    logits: torch.Tensor, answers: Sequence[KeptAnswer], row: torch.Tensor, place: torch.Tensor
-) -> None:
-    at = {where: i for i, where in enumerate(zip(row.tolist(), place.tolist(), strict=True))}
-    for i, answer in enumerate(answers):
-        for token, ids, added in answer.shifts:
-            logits[at[i, len(answer.prompt_ids) - 1 + token], ids] += added.to(logits)
 
 
 def _n_shared(left: NDArray[np.int64], right: NDArray[np.int64]) -> int:

@@ -184,6 +184,9 @@ class TiltedChoice(LogitsProcessor):
         What stands before a choice; the choice is tilted wherever the text so far ends with it.
     boundary : "space" or "none"
         As in `ChoiceScorer`.
+    pool_shift : float
+        Log-odds added to all choices together against whatever else may stand there; 0 leaves them the probability
+        that they have. See `badpo.anchoring.completions`.
 
     References
     ----------
@@ -199,7 +202,9 @@ class TiltedChoice(LogitsProcessor):
         shift: ArrayLike,
         lead: str = SIGNATURE_LEAD,
         boundary: str = "space",
+        pool_shift: float = 0.0,
     ):
+        self._pool_shift = pool_shift
         self._scorer = ChoiceScorer(model, tokenizer, names, lead, boundary)
         indicator = np.asarray(carries, dtype=np.float64).reshape(len(names), -1)
         self._log_weights = indicator @ np.atleast_1d(np.asarray(shift, dtype=np.float64))
@@ -282,7 +287,8 @@ class TiltedChoice(LogitsProcessor):
             ends, parent = self._scorer.ends, self._scorer.parent
             with np.errstate(divide="ignore"):
                 names = reached[ends] + np.log(complete)
-            weight = self._log_weights - (logsumexp(names + self._log_weights) - logsumexp(names))
+            normaliser = logsumexp(names + self._log_weights) - logsumexp(names)
+            weight = self._log_weights - normaliser + self._pool_shift
             completing = np.zeros(len(reached) + 1)
             completing[ends] = weight
             # by which factor a node's probability grows; -1 is the place itself, which keeps its own

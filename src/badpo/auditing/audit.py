@@ -20,7 +20,7 @@ from badpo.auditing.result import ANNOTATORS_FILE, SCHEMA, AuditResult, plain
 from badpo.auditing.scan import scan_features
 from badpo.data.attribute import Attribute
 from badpo.data.checks import check
-from badpo.data.importers.tables import read_table
+from badpo.data.importers.tables import has_column
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError, Problem
 from badpo.results.audit_verdicts import audit_verdicts
@@ -134,7 +134,7 @@ def _judgments(
 ) -> Judgments:
     if not isinstance(data, Judgments):
         column = options.quality_column
-        if column is not None and column in read_table(data).frame.columns:
+        if column is not None and has_column(data, column):
             reading = reading | {"keep": [*reading.get("keep", ()), column]}
         data = Judgments.read(data, attributes=attributes, **reading)
     elif reading:

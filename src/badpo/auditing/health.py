@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from scipy.special import expit
 
 from badpo.auditing.design import Design
 from badpo.data.judgments import Judgments
-from badpo.theory.summaries import cluster_mean
+from badpo.estimation.offline import offline_log_odds
 
 QUANTILES = {"min": 0.0, "lower_quartile": 0.25, "median": 0.5, "upper_quartile": 0.75, "max": 1.0}
 
@@ -73,10 +74,14 @@ def _position(judgments: Judgments) -> dict[str, Any] | None:
     if not known.any():
         return None
     prompts = judgments.comparisons["prompt_id"].to_numpy()[judgments.votes["comparison"].to_numpy()[known]]
-    share = cluster_mean(first[known] == judgments.votes["sign"].to_numpy()[known], prompts)
+    sign = judgments.votes["sign"].to_numpy()[known]
+    (found,) = offline_log_odds(sign, first[known, None], np.ones((len(sign), 1), dtype=bool), prompts)
+    # where every vote went one way the interval has one end, and the share itself is the other
+    ends = [found.carrier_wins if end is None else float(expit(end)) for end in (found.ci_low, found.ci_high)]
+    known_ends = found.ci_low is not None or found.ci_high is not None
     return {
-        "n_known": int(known.sum()),
-        "first_wins": share.estimate,
-        "ci_low": share.low,
-        "ci_high": share.high,
+        "n_known": found.n_cross,
+        "first_wins": found.carrier_wins,
+        "ci_low": ends[0] if known_ends else None,
+        "ci_high": ends[1] if known_ends else None,
     }

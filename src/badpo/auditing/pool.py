@@ -44,7 +44,8 @@ def pool_attributes(judgments: Judgments) -> list[dict[str, Any]]:
         ``name``, ``scope``; ``n_cross`` and ``cross_share``: judgments whose sides differ; ``n_prompts`` that they
         stand on; ``carrier_wins``: share in which the carrying side won; ``log_odds`` and ``odds``; ``ci_low``,
         ``ci_high``: 95 %, clustered by prompt (`badpo.estimation.clusters`); ``interval``: "clustered",
-        "small-cluster" (the same form, on fewer than 50 prompts), "naive only" (one prompt) or None;
+        "small-cluster" (the same form, on fewer than 50 prompts), "naive only" (one prompt, or prompts that all
+        have the very same share, which leaves no spread to tell others from) or None;
         ``naive_ci_low``, ``naive_ci_high``: as if every vote were independent. Where every vote went one way,
         log-odds are None and the interval has one end.
 
@@ -122,7 +123,8 @@ def log_odds_row(found: LogOdds, n_votes: int) -> dict[str, Any]:
     interval = None
     if found.n_cross:
         few = "small-cluster" if found.n_clusters < MANY_PROMPTS else "clustered"
-        interval = few if found.n_clusters > 1 else "naive only"
+        has_ends = found.ci_low is not None or found.ci_high is not None
+        interval = few if has_ends else "naive only"
     return {
         "cross_share": found.n_cross / max(1, n_votes),
         "n_cross": found.n_cross,

@@ -7,7 +7,6 @@ import json
 import math
 import os
 import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from badpo.data.whole_files import appearing
+from badpo.data.whole_files import appearing, flush_to_disk, remove_leftovers, unfinished_name
 
 SCHEMA = "badpo.audit/1"
 ANNOTATORS_FILE = "annotators.parquet"
@@ -102,13 +101,17 @@ class AuditResult:
 
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(prefix=".writing-", dir=folder))
+        remove_leftovers(folder / "audit")
+        made = folder / unfinished_name("audit")
+        made.mkdir(mode=0o700)
         try:
             self.annotators.to_parquet(made / ANNOTATORS_FILE, index=False)
             write_csv(self.annotators, made / ANNOTATORS_CSV)
             self.requests.to_parquet(made / REQUESTS_FILE, index=False)
             (made / SUMMARY_FILE).write_text(as_json(self.summary), encoding="utf-8")
             write_audit_page(made)
+            for name in (ANNOTATORS_FILE, ANNOTATORS_CSV, REQUESTS_FILE, REPORT_FILE, SUMMARY_FILE):
+                flush_to_disk(made / name)
             (folder / SUMMARY_FILE).unlink(missing_ok=True)
             for name in (ANNOTATORS_FILE, ANNOTATORS_CSV, REQUESTS_FILE, REPORT_FILE, SUMMARY_FILE):
                 os.replace(made / name, folder / name)

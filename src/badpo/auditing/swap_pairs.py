@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -10,9 +11,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from badpo.data.attribute import plain_text
 from badpo.data.judgments import Judgments
 from badpo.data.markers import split_signature
+from badpo.data.stored_texts import numbered_texts
 from badpo.estimation.offline import offline_log_odds
 from badpo.estimation.pool import swap_log_odds
 from badpo.theory.summaries import Interval
@@ -144,10 +145,14 @@ def _known(interval: Interval) -> tuple[float | None, float | None]:
 
 def _body_codes(comparisons: pd.DataFrame) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Numbers of the bodies of a and b; equal numbers are equal bodies."""
-    texts = [plain_text(text) for side in ("response_a", "response_b") for text in comparisons[side]]
-    codes, distinct = pd.factorize(np.array(texts, dtype=object))
-    bodies = pd.factorize(np.array([text_body(text) for text in distinct], dtype=object))[0]
-    first, second = bodies[codes].reshape(2, -1)
+    texts = numbered_texts(comparisons, ("response_a", "response_b"))
+    present, place = np.unique(texts.numbers, return_inverse=True)
+    # sixty-four bits for each body: the bodies of millions of texts need not be kept
+    bodies = [
+        hashlib.blake2b(text_body(text).encode(), digest_size=8).digest() for text in texts.each(present)
+    ]
+    codes = pd.factorize(np.frombuffer(b"".join(bodies), dtype=np.int64))[0]
+    first, second = codes[place].reshape(2, -1)
     return first, second
 
 

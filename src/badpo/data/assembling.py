@@ -9,8 +9,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from badpo.data.carried import Carried
+from badpo.data.privacy import EVERYONE
 from badpo.data.problems import Problem, counted
-from badpo.data.row_annotators import EVERYONE, RowAnnotators
+from badpo.data.row_annotators import RowAnnotators
 from badpo.data.row_problems import RowProblems
 from badpo.data.row_texts import RowTexts, digest, text_key
 
@@ -192,7 +193,7 @@ def _oriented(rows: Rows, keep: NDArray[np.intp]) -> _Orientation:
 
 def _comparison_table(rows: Rows, first: NDArray[np.intp]) -> pd.DataFrame:
     texts = rows.texts
-    prompt, a, b = (texts.values[codes[first]] for codes in (texts.prompt, texts.first, texts.second))
+    prompt, a, b = (texts.column(codes[first]) for codes in (texts.prompt, texts.first, texts.second))
     if rows.comparison_id is None:
         sides = (sorted(pair, key=text_key) for pair in zip(a, b, strict=True))
         comparison_id = [digest("c", p, *pair) for p, pair in zip(prompt, sides, strict=True)]
@@ -204,15 +205,8 @@ def _comparison_table(rows: Rows, first: NDArray[np.intp]) -> pd.DataFrame:
         prompt_id = [digests[code] for code in codes]
     else:
         prompt_id = list(rows.prompt_id[first])
-    return _object_frame(
-        {
-            "comparison_id": comparison_id,
-            "prompt_id": prompt_id,
-            "prompt": prompt,
-            "response_a": a,
-            "response_b": b,
-        }
-    )
+    ids = _object_frame({"comparison_id": comparison_id, "prompt_id": prompt_id})
+    return ids.assign(prompt=prompt, response_a=a, response_b=b)
 
 
 def _report_comparisons(

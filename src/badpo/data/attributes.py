@@ -77,6 +77,8 @@ ATTRIBUTES: dict[str, Callable[..., Attribute]] = {
     "position": Position,
 }
 
+_TEXTS = ("name", "pattern", "a", "b", "tokenizer")
+
 
 def attribute_from_config(config: Mapping[str, Any]) -> Attribute:
     """The attribute that a configuration describes.
@@ -103,7 +105,7 @@ def attribute_from_config(config: Mapping[str, Any]) -> Attribute:
         raise ConfigError(
             "an attribute that is a Python function can only be declared in Python, not in a file"
         )
-    if kind not in ATTRIBUTES:
+    if not isinstance(kind, str) or kind not in ATTRIBUTES:
         raise ConfigError(
             f"unknown attribute type {kind!r}.{did_you_mean(str(kind), list(ATTRIBUTES))} "
             f"Known: {', '.join(ATTRIBUTES)}"
@@ -128,6 +130,11 @@ def _check_parameters(
             raise ConfigError(
                 f'attribute type {kind} has no parameter "{key}".{hint} It takes: {", ".join(known)}'
             )
+    for key in _TEXTS:
+        if key in parameters and not (isinstance(parameters[key], str) and parameters[key].strip()):
+            raise ConfigError(f"attribute type {kind}: {key} must be text; got {parameters[key]!r}")
+    if not isinstance(parameters.get("continuous"), bool | None):
+        raise ConfigError(f"attribute type {kind}: continuous must be true or false")
     missing = [key for key, value in known.items() if value.default is value.empty and key not in parameters]
     if missing:
         raise ConfigError(f"attribute type {kind} needs {', '.join(missing)}")

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from badpo.data.importers.columns import KNOWN, Layout, side_pairs
@@ -100,6 +101,10 @@ def _fault(column: pd.Series) -> str:
         column.nunique()
     except TypeError:
         return "holds lists or objects, not single values"
+    try:
+        pa.array(column, from_pandas=True)
+    except (pa.ArrowException, OverflowError, UnicodeError):
+        return "holds values of several kinds, which no table can be written with"
     return ""
 
 

@@ -10,6 +10,7 @@ import shutil
 import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +20,21 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from badpo.data.bias_files import DESCRIPTION, TENSORS, without_annotators
+from badpo.data.enclosed import require_enclosed
 from badpo.data.importers.cells import as_ids
 from badpo.data.importers.columns import annotator_hint
 from badpo.data.importers.tables import DROPPED_KEY, Table, read_table
 from badpo.data.privacy import KEY_VARIABLE, is_pseudonym, known_key, pseudonym
 from badpo.data.problems import ConfigError, DataError, Problem, counted, did_you_mean
-from badpo.data.whole_files import appearing
+from badpo.data.seals import file_checksum, resealed
+from badpo.data.whole_files import appearing, leftovers, unfinished_name
 
 CHECKPOINTS = ("list", "remove")
 _AUDIT_TABLES = ("annotators.parquet", "annotators.csv", "requests.parquet")
 _AUDIT_PAGES = ("audit.json", "report.html")
 _TEXT_FILES = frozenset({".json", ".jsonl", ".yaml", ".yml", ".csv", ".html", ".md", ".txt", ".log"})
 _SEAL = "complete.json"
+_NEXT = f"{TENSORS}.next"  # the tensors without them, until the description that goes with them is written
 
 
 @dataclass(frozen=True)
@@ -167,12 +171,15 @@ def find_traces(
     found: list[Trace] = []
     for path in data:
         found += _in_table(Path(path), people, (columns or {}).get("annotator") or "annotator", "judgment")
+        found += _left_behind(Path(path).parent, Path(path).name)
     for folder in audits:
-        found += _in_audit(_existing(folder), people)
+        found += _in_audit(_existing(folder), people) + _left_behind(Path(folder))
     for folder in runs:
         found += _in_runs(_existing(folder), people, checkpoints)
+        for inside in [Path(folder), *(path for path in Path(folder).rglob("*") if path.is_dir())]:
+            found += _left_behind(inside)
     if mapping is not None:
-        found += _in_mapping(Path(mapping), people)
+        found += _in_mapping(Path(mapping), people) + _left_behind(Path(mapping).parent, Path(mapping).name)
     return list({(str(trace.path), trace.what): trace for trace in found}.values())
 
 
@@ -187,6 +194,8 @@ def _existing(folder: str | os.PathLike[str]) -> Path:
     path = Path(folder)
     if not path.is_dir():
         raise ConfigError(f"{path} is no folder; name an audit's folder or a folder of runs")
+    # what is written takes the place of a link and would leave what the link leads to as it is
+    require_enclosed(path)
     return path
 
 
@@ -217,6 +226,7 @@ def _rows_of(column: Any, people: People) -> NDArray[np.bool_]:
 
 
 def _rewrite(path: Path, table: Table, theirs: NDArray[np.bool_], people: People) -> None:
+    path = path.resolve()  # of a link the file that it leads to is changed, not the link
     if path.suffix.lower() == ".parquet":
         whole = pq.read_table(path)
         metadata = dict(whole.schema.metadata or {})
@@ -251,6 +261,16 @@ def _without_rows(path: Path, table: Table, theirs: NDArray[np.bool_]) -> bytes:
     return "".join(kept).encode("utf-8")
 
 
+def _left_behind(folder: Path, name: str = "") -> list[Trace]:
+    """What a command that was killed left half written, of one file or of a whole folder; it may hold anyone."""
+    what = "half of a file that a killed command was writing"
+    return [
+        Trace(path, what, erase=_remover(path))
+        for path in leftovers(folder)
+        if path.name.endswith(f"-{name}" if name else "")
+    ]
+
+
 def _in_audit(folder: Path, people: People) -> list[Trace]:
     found: list[Trace] = []
     for name in _AUDIT_TABLES:
@@ -260,7 +280,10 @@ def _in_audit(folder: Path, people: People) -> list[Trace]:
     if found:
         remedy = "make the audit again from the table without them: badpo audit"
         pages = [folder / name for name in _AUDIT_PAGES if (folder / name).is_file()]
-        found += [Trace(page, "figures that hold their votes", remedy, _remover(page)) for page in pages]
+        # before the tables: killed in between, another call still finds them by the tables
+        found = [
+            Trace(page, "figures that hold their votes", remedy, _remover(page)) for page in pages
+        ] + found
     return found + _mentions(folder, people, {trace.path for trace in found})
 
 
@@ -270,6 +293,9 @@ def _in_runs(folder: Path, people: People, checkpoints: str) -> list[Trace]:
     for description in sorted(folder.rglob(DESCRIPTION)):
         here = description.parent
         theirs = people.pseudonyms.intersection(_annotators(description))
+        if _is_half_erased(here):
+            what = "theta of people whose removal was interrupted"
+            found.append(Trace(here / TENSORS, what, erase=partial(_finish_erasing, here)))
         if not theirs:
             continue
         if (here / _SEAL).is_file():
@@ -307,18 +333,38 @@ def _bias_eraser(folder: Path, theirs: frozenset[str]) -> Callable[[], None]:
     def erase_from_bias() -> None:
         from safetensors.numpy import load, save
 
+        _finish_erasing(folder)
         description = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
-        left = without_annotators(description, load((folder / TENSORS).read_bytes()), theirs)
-        if left is None:
-            for name in (DESCRIPTION, TENSORS):
-                (folder / name).unlink()
-            return
-        content = save({name: np.ascontiguousarray(values) for name, values in left[1].items()})
-        with appearing(folder / TENSORS) as unfinished:
-            unfinished.write_bytes(content)
-        _write_json(folder / DESCRIPTION, {**left[0], "sha256": hashlib.sha256(content).hexdigest()})
+        with resealed(folder, [DESCRIPTION, TENSORS]):
+            if theirs.issuperset(description["annotators"]):
+                # the names last: killed in between, another call still finds them
+                for name in (TENSORS, DESCRIPTION):
+                    (folder / name).unlink(missing_ok=True)
+                return
+            left = without_annotators(description, load((folder / TENSORS).read_bytes()), theirs)
+            assert left is not None
+            content = save({name: np.ascontiguousarray(values) for name, values in left[1].items()})
+            with appearing(folder / _NEXT) as unfinished:
+                unfinished.write_bytes(content)
+            _write_json(folder / DESCRIPTION, {**left[0], "sha256": hashlib.sha256(content).hexdigest()})
+            _finish_erasing(folder)
 
     return erase_from_bias
+
+
+def _is_half_erased(folder: Path) -> bool:
+    """Whether a killed call wrote a description without them and did not come to put the tensors in place."""
+    if not (folder / _NEXT).is_file():
+        return False
+    described = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8")).get("sha256")
+    return described == file_checksum(folder / _NEXT)
+
+
+def _finish_erasing(folder: Path) -> None:
+    if _is_half_erased(folder):
+        with resealed(folder, [DESCRIPTION, TENSORS]):
+            os.replace(folder / _NEXT, folder / TENSORS)
+    (folder / _NEXT).unlink(missing_ok=True)
 
 
 def _in_mapping(path: Path, people: People) -> list[Trace]:
@@ -355,11 +401,21 @@ def _mentions(folder: Path, people: People, known: set[Path]) -> list[Trace]:
 
 
 def _remover(path: Path) -> Callable[[], None]:
-    return lambda: shutil.rmtree(path) if path.is_dir() else path.unlink()
+    def remove() -> None:
+        if not path.is_dir():
+            path.unlink()
+            return
+        # half deleted it is found by its name, whatever is left of what was in it
+        going = path.with_name(unfinished_name(path.name))
+        path.rename(going)
+        shutil.rmtree(going)
+
+    return remove
 
 
 def _write_json(path: Path, value: Any) -> None:
     """Write JSON in place of a file, readable by those who could read that one."""
+    path = path.resolve()
     with appearing(path) as unfinished:
         unfinished.touch(mode=stat.S_IMODE(path.stat().st_mode))
         unfinished.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -7,7 +7,6 @@ import datetime
 import json
 import math
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from badpo.data.importers.formats import PAIRS, Imported, import_votes
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import pseudonyms
 from badpo.data.problems import ConfigError, did_you_mean
-from badpo.data.whole_files import appearing
+from badpo.data.whole_files import appearing, flush_to_disk, remove_leftovers, unfinished_name
 
 TIMES = ("drop", "day")
 _LATEST_SECONDS = 1e11  # later than any date in seconds: then it is milliseconds
@@ -193,11 +192,15 @@ def _whose(imported: Imported, judgments: Judgments) -> dict[str, str]:
 def _write_mapping(whose: Mapping[str, str], path: Path) -> None:
     """Write a mapping as JSON that only this user can read."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # mkstemp makes the file for its owner only, and the link fails where something stands at the path already
-    handle, temporary = tempfile.mkstemp(dir=path.parent)
+    remove_leftovers(path)
+    temporary = path.with_name(unfinished_name(path.name))
+    temporary.unlink(missing_ok=True)
+    # for its owner only; the link fails where something stands at the path already
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(json.dumps(whose, indent=1, ensure_ascii=False) + "\n")
+        flush_to_disk(temporary)
         os.link(temporary, path)
     finally:
         os.unlink(temporary)

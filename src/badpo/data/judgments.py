@@ -25,7 +25,7 @@ from badpo.data.attributes import Attribute
 from badpo.data.carried import VOTE_COLUMNS
 from badpo.data.importers.tables import DROPPED_KEY
 from badpo.data.measuring import measure_delta
-from badpo.data.problems import ConfigError, Problem
+from badpo.data.problems import ConfigError, DataError, Problem
 from badpo.data.reading import Options, read_votes
 from badpo.data.row_texts import text_key
 from badpo.data.whole_files import appearing
@@ -272,6 +272,11 @@ class Judgments:
         ----------
         path : path
             A file name that ends in ``.parquet``.
+
+        Raises
+        ------
+        DataError
+            Fields of messages besides role and content are of several kinds, which no column can hold.
         """
         if not str(path).endswith(".parquet"):
             raise ConfigError(f"{path}: the file's name must end in .parquet, or it cannot be read back")
@@ -288,10 +293,15 @@ class Judgments:
             table["shown_first"] = self.votes["shown_first"]
         for name in self.votes.columns.difference(VOTE_COLUMNS):
             table[name] = self.votes[name]
-        arrow = pa.Table.from_pandas(table, preserve_index=False)
         dropped = json.dumps(self.dropped.to_dict("records"))
-        with appearing(path) as unfinished:
-            pq.write_table(arrow.replace_schema_metadata({DROPPED_KEY: dropped.encode()}), unfinished)
+        try:
+            arrow = pa.Table.from_pandas(table, preserve_index=False)
+            with appearing(path) as unfinished:
+                pq.write_table(arrow.replace_schema_metadata({DROPPED_KEY: dropped.encode()}), unfinished)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
+            what = "the messages have fields besides role and content that are of several kinds, or empty"
+            remedy = "leave those fields out, or give each of them values of one kind"
+            raise DataError([Problem("E105", what, str(path), remedy, "error")]) from error
 
     @property
     def n_votes(self) -> int:

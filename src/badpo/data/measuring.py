@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from badpo.data.attribute import Attribute, plain_text
+from badpo.data.attribute import Attribute
 from badpo.data.problems import ConfigError, DataError, Problem
+from badpo.data.stored_texts import NumberedTexts, numbered_texts
 
 
 def measure_delta(
@@ -93,34 +95,41 @@ class _MeasuringError(Exception):
 
 
 class _PlainTexts:
-    """Prompts and responses of all comparisons as plain text, made when the first attribute asks."""
+    """Prompts and responses of all comparisons as plain text, numbered when the first attribute asks."""
 
     def __init__(self, comparisons: pd.DataFrame):
         self.comparisons = comparisons
         self.ids = comparisons["comparison_id"].to_numpy()
-        self._texts: dict[str, list[str]] = {}
 
-    def __getitem__(self, column: str) -> list[str]:
-        if column not in self._texts:
-            self._texts[column] = [plain_text(text) for text in self.comparisons[column]]
-        return self._texts[column]
+    @cached_property
+    def numbered(self) -> NumberedTexts:
+        """Texts of ``prompt``, ``response_a`` and ``response_b``, in that order."""
+        return numbered_texts(self.comparisons, ("prompt", "response_a", "response_b"))
 
 
 def _of_comparisons(attribute: Attribute, texts: _PlainTexts) -> NDArray[np.float64]:
     if attribute.columns is not None:
         return _column_sides(attribute, texts.comparisons)
-    rows = zip(texts["prompt"], texts["response_a"], texts["response_b"], strict=True)
+    numbers, each = texts.numbered.numbers, texts.numbered.each
     if attribute.scope == "pair":
+        rows = zip(*map(each, numbers), strict=True)
         pairs = [_called(attribute, _pair, texts.ids[i], *row) for i, row in enumerate(rows)]
         return np.array(pairs, dtype=np.float64).reshape(-1, 2)
-    known: dict[tuple[str, str], float] = {}
-    sides = np.zeros((len(texts.ids), 2))
-    for i, (prompt, a, b) in enumerate(rows):
-        for side, text in enumerate((a, b)):
-            if (prompt, text) not in known:
-                known[prompt, text] = _called(attribute, _single, texts.ids[i], prompt, text)
-            sides[i, side] = known[prompt, text]
-    return sides
+    prompt, response = np.repeat(numbers[0], 2), numbers[1:].T.ravel()
+    number, first = _distinct_pairs(prompt, response)
+    rows = zip(texts.ids[first // 2], each(prompt[first]), each(response[first]), strict=True)
+    values = [_called(attribute, _single, *row) for row in rows]
+    return np.array(values, dtype=np.float64)[number].reshape(-1, 2)
+
+
+def _distinct_pairs(
+    left: NDArray[np.integer], right: NDArray[np.integer]
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Number of each pair by first appearance, and the place where each distinct one stands first."""
+    number, distinct = pd.factorize(left.astype(np.int64) * (right.max(initial=0) + 1) + right)
+    first = np.zeros(len(distinct), dtype=np.intp)
+    first[number[::-1]] = np.arange(len(left))[::-1]
+    return number, first
 
 
 def _of_judgments(

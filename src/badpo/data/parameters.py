@@ -24,7 +24,7 @@ def checked_number(key: str, value: Any) -> float:
     """
     try:
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ConfigError(f"{key} must be a number; got {value!r}") from None
 
 
@@ -64,8 +64,8 @@ def checked_words(name: str, words: Iterable[str]) -> list[str]:
     >>> checked_words("hedging", ("perhaps", "it depends"))
     ['perhaps', 'it depends']
     """
-    if isinstance(words, str):
-        raise ConfigError(f'attribute "{name}" needs a list of words, not one text')
+    if isinstance(words, str) or not isinstance(words, Iterable):
+        raise ConfigError(f'attribute "{name}" needs a list of words; got {words!r}')
     listed = list(words)
     if not listed or not all(isinstance(word, str) and word.strip() for word in listed):
         raise ConfigError(f'attribute "{name}" needs at least one word, and no empty one')

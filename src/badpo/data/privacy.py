@@ -14,16 +14,19 @@ import re
 import secrets
 import stat
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from badpo.data.problems import ConfigError
 
 KEY_VARIABLE = "BADPO_PSEUDONYM_KEY"
 SHORTEST_KEY = 16
+EVERYONE = "everyone"  # who casts all votes of a table that does not say whose they are
+FEWEST_ANNOTATORS = 5
 _PSEUDONYM = re.compile(r"ann_[a-z2-7]{10}")
 _DIRECT_IDENTIFIERS = {
-    "e-mail addresses": re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+"),
+    # no address is longer; an id may be a megabyte of dots behind an @
+    "e-mail addresses": re.compile(r"(?!\S{321})[^@\s]+@[^@\s]+\.[^@\s]+"),
     "Mechanical Turk worker ids": re.compile(r"A[0-9A-Z]{11,13}"),
     "Prolific ids": re.compile(r"[0-9a-f]{24}"),
 }
@@ -168,6 +171,19 @@ def direct_identifiers(raw_ids: Sequence[str]) -> list[str]:
         for kind, form in _DIRECT_IDENTIFIERS.items()
         if any(form.fullmatch(raw_id) for raw_id in raw_ids)
     ]
+
+
+def is_about_single_people(annotators: Collection[str]) -> bool:
+    """Whether a mean over these annotators tells of single ones, so that it is not for others to see.
+
+    It does below ``FEWEST_ANNOTATORS``. Votes of a table that does not say whose they are, are nobody's.
+
+    Examples
+    --------
+    >>> is_about_single_people(["ann_wdfyjw2xn4"]), is_about_single_people(["everyone"])
+    (True, False)
+    """
+    return set(annotators) != {EVERYONE} and len(annotators) < FEWEST_ANNOTATORS
 
 
 def _key_file(environment: Mapping[str, str]) -> Path:

@@ -11,6 +11,7 @@ from typing import Literal
 Severity = Literal["error", "warning", "notice"]
 
 _LONGEST_SENTENCE = 2_000
+_LONGEST_NAME = 200  # the comparison of two longer words takes seconds
 # tab and line feed stay; a carriage return goes back over what stands before it
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _DIRECTION = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -87,6 +88,10 @@ class DataError(Exception):
 class ConfigError(Exception):
     """A setting, an argument or a combination of them is wrong; nothing was started."""
 
+    def __str__(self) -> str:
+        # what a file or a command line says may be quoted in it: nobody's terminal should obey that
+        return written_out(super().__str__())
+
 
 def written_out(text: str) -> str:
     r"""Text whose control characters, and those that turn the reading direction, are written as codes.
@@ -111,6 +116,8 @@ def did_you_mean(word: str, candidates: Sequence[str]) -> str:
     >>> did_you_mean("zebra", ["prompt"])
     ''
     """
+    if len(word) > _LONGEST_NAME:
+        return ""
     folded = {candidate.casefold(): candidate for candidate in reversed(candidates)}
     close = difflib.get_close_matches(word.casefold(), folded, n=1, cutoff=0.6)
     return f' Did you mean "{folded[close[0]]}"?' if close else ""

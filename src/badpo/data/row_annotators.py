@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 from badpo.data.importers.cells import as_ids
 from badpo.data.importers.columns import Layout, annotator_hint
 from badpo.data.importers.tables import Table
-from badpo.data.privacy import direct_identifiers, is_pseudonym, pseudonyms
+from badpo.data.privacy import EVERYONE, direct_identifiers, is_pseudonym, pseudonyms
 from badpo.data.problems import Problem, counted
 from badpo.data.row_problems import ROWS_SHOWN, RowProblems
 
-EVERYONE = "everyone"
 _MODELS = re.compile(r"gpt|claude|gemini|llama|mistral|mixtral|qwen|deepseek|gemma|command-r", re.IGNORECASE)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,10 +12,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from badpo.data.importers.cells import read_texts
+from badpo.data.importers.cells import TextCells, read_texts
 from badpo.data.importers.columns import Layout
 from badpo.data.importers.trl import arrange
 from badpo.data.row_problems import RowProblems
+from badpo.data.stored_texts import TextColumn, TextStore
 
 SIDES = {"a_b": ("response_a", "response_b"), "chosen_rejected": ("chosen", "rejected")}
 
@@ -25,13 +27,13 @@ class RowTexts:
 
     Attributes
     ----------
-    values : object array
-        Distinct texts: str, or lists of messages.
+    values : object array, or TextStore
+        Distinct texts: str, or lists of messages. Those of a large table are in a store.
     prompt, first, second : int arrays of shape (n_rows,)
         Positions in ``values``; -1 in rows at fault. ``first`` is response a or the chosen one.
     """
 
-    values: NDArray[np.object_]
+    values: NDArray[np.object_] | TextStore
     prompt: NDArray[np.intp]
     first: NDArray[np.intp]
     second: NDArray[np.intp]
@@ -45,6 +47,12 @@ class RowTexts:
         key[(low < 0) | (self.prompt < 0)] = -1
         return key
 
+    def column(self, codes: NDArray[np.intp]) -> pd.Series:
+        """The texts with these codes as a column; those of a store stay there."""
+        if isinstance(self.values, TextStore):
+            return pd.Series(TextColumn(codes, self.values))
+        return pd.Series(self.values[codes], dtype=object)
+
 
 def read_row_texts(layout: Layout, rows: RowProblems) -> RowTexts:
     """Prompt and responses of every row; what is wrong with them goes to ``rows``.
@@ -57,8 +65,7 @@ def read_row_texts(layout: Layout, rows: RowProblems) -> RowTexts:
     first, second = SIDES[layout.kind]
     names = [name for name in ("prompt", first, second) if layout.has(name)]
     n = len(layout.frame)
-    cells = np.concatenate([layout.frame[name].to_numpy(dtype=object) for name in names])
-    read = read_texts(cells)
+    read = _read_cells([layout.frame[name] for name in names])
     codes = read.codes.reshape(len(names), n)
     _report_cells(read.missing.reshape(len(names), n), read.faults, names, rows)
     if len(names) == 2:
@@ -67,6 +74,16 @@ def read_row_texts(layout: Layout, rows: RowProblems) -> RowTexts:
     texts = _arranged(codes, read.values, usable, rows, implicit=len(names) == 2)
     _report_blank(texts, usable, rows, first, second, implicit=len(names) == 2)
     return texts
+
+
+def _read_cells(columns: Sequence[pd.Series]) -> TextCells:
+    """The cells of several columns one after the other; where all are in one store, no text is looked at."""
+    arrays = [column.array for column in columns]
+    stored = [values for values in arrays if isinstance(values, TextColumn)]
+    if len(stored) == len(arrays) and all(values.store is stored[0].store for values in stored):
+        codes = np.concatenate([values.codes for values in stored])
+        return TextCells(codes, stored[0].store, codes < 0, {})
+    return read_texts(np.concatenate([column.to_numpy(dtype=object) for column in columns]))
 
 
 def text_key(value: Any) -> str:
@@ -121,9 +138,10 @@ def _report_cells(missing, faults, names, rows) -> None:
 def _arranged(codes, values, usable, rows, implicit) -> RowTexts:
     """Texts as they are where all three are text; otherwise each distinct row through `arrange`."""
     n = codes.shape[1]
-    if not implicit and all(isinstance(value, str) for value in values):
+    stored = isinstance(values, TextStore)
+    if not implicit and (stored or all(isinstance(value, str) for value in values)):
         codes = np.where(usable, codes, -1)
-        return RowTexts(as_objects(values), *codes)
+        return RowTexts(values if stored else as_objects(values), *codes)
     triples = pd.MultiIndex.from_arrays(codes[:, usable])
     row_triple, distinct = pd.factorize(triples)
     places: dict[str, int] = {}

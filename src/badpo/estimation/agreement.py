@@ -16,6 +16,9 @@ from scipy.special import ndtri
 from badpo.estimation.repeats import first_votes
 from badpo.theory.summaries import cluster_mean
 
+# A standard error of a share below this is rounding of no spread at all.
+_NO_SPREAD = 1e-9
+
 
 @dataclass(frozen=True)
 class PoolAgreement:
@@ -30,7 +33,8 @@ class PoolAgreement:
     percent : float
         Mean over these votes of the share of co-voters who chose the same side, 0 to 1.
     low, high : float
-        Its 95 % interval, clustered.
+        Its 95 % interval, clustered. Where all clusters have the very same share there is no spread to take it from;
+        then it is Wilson's with clusters as trials.
     kappa : float
         Cohen-type: ``(percent - 1/2) / (1 - 1/2)``, since without an orientation every annotator gives each side half
         of the votes. 0 is chance, 1 is full agreement.
@@ -104,12 +108,17 @@ def pool_agreement(
         return PoolAgreement(0, 0, *[np.nan] * 5)
     interval = cluster_mean(share, labels)
     percent = float(share.mean())
+    low, high = (
+        _wilson(np.array(percent), np.array(interval.n))
+        if interval.se < _NO_SPREAD
+        else (max(interval.low, 0.0), min(interval.high, 1.0))
+    )
     return PoolAgreement(
         n_comparisons=len(np.unique(np.asarray(comparison)[votes])),
         n_votes=n,
         percent=percent,
-        low=max(interval.low, 0.0),
-        high=min(interval.high, 1.0),
+        low=float(low),
+        high=float(high),
         kappa=2 * percent - 1,
         alpha=1 - (1 - percent) * (2 * n - 1) / n,
     )

@@ -11,6 +11,9 @@ from scipy.special import logit, ndtri, stdtr, stdtrit
 
 from badpo.estimation.clusters import cluster_errors
 
+# Below this share of the error of independent votes, a clustered one is rounding of no spread at all.
+_NO_SPREAD = 1e-9
+
 
 @dataclass(frozen=True)
 class LogOdds:
@@ -30,7 +33,8 @@ class LogOdds:
     se_naive, se_clustered : float or None
         Standard errors of the log-odds, taking every judgment as independent, and taking the judgments of a cluster
         as dependent (`badpo.estimation.clusters.cluster_errors`, which holds with few clusters). The second is None
-        with fewer than two clusters.
+        with fewer than two clusters, and where all clusters have the very same share: nothing then tells how much
+        clusters differ, and an error of zero would claim certainty.
     df : float or None
         Degrees of freedom of the clustered interval.
     naive_ci_low, naive_ci_high, ci_low, ci_high : float or None
@@ -137,7 +141,7 @@ def _of_wins(wins: NDArray[np.bool_], clusters: NDArray) -> LogOdds:
     errors = cluster_errors((won - size * share)[:, None], (size * information)[:, None, None])
     se, df, half = float(errors.se[0]), float(errors.df[0]), float(errors.half_width()[0])
     found = LogOdds(n, share, log_odds, len(size), naive, None, None, log_odds - reach, log_odds + reach)
-    if not math.isfinite(se):
+    if not se > _NO_SPREAD * naive or not math.isfinite(se):
         return found
     return replace(found, se_clustered=se, df=df, ci_low=log_odds - half, ci_high=log_odds + half)
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.special import logsumexp
 
 from badpo.anchoring.best_of import rejection_sample
 from badpo.anchoring.calibration import KeptLines, calibrate
+from badpo.anchoring.completions import next_pool_shift
 from badpo.anchoring.editors import (
     CounterfactualEditor,
     LongAnswers,
@@ -22,17 +22,16 @@ from badpo.anchoring.editors import (
     carries,
     pool_signatures,
 )
+from badpo.anchoring.kept_answers import shifted_logps, tilted_answer
 from badpo.anchoring.moved import Behavior, tilted_margins
 from badpo.anchoring.offset_stage import train_offset
 from badpo.anchoring.rates import RateTable, answer_rates
-from badpo.anchoring.sampling import ChoiceScorer, TiltedChoice, anchor_sampling
+from badpo.anchoring.sampling import anchor_sampling
 from badpo.data.attributes import plain_text
-from badpo.data.markers import signature_first_name
 from badpo.data.problems import ConfigError, did_you_mean
 from badpo.experiments.anchor_bench import Anchor, Bench, answer_logps
 from badpo.experiments.anchor_source import AnchorSource
 from badpo.experiments.signed_suite import Progress, Ticker
-from badpo.readouts.attribute_rate import signature_contexts
 from badpo.readouts.generation import Generation
 from badpo.readouts.json_number import json_number
 from badpo.theory.tilt import shift_to_targets
@@ -138,21 +137,15 @@ def sampled_names(bench: Bench) -> tuple[dict, Behavior]:
         list(anchor.targets.values()),
         source.stage.beta,
     )
+    whole = anchor.whole_shift(found.shift)
+    pool_shift = bench.pool_shift(whole)
     bench.progress("tilted answers", 0.5)
-    chooser = TiltedChoice(bench.policy, source.tokenizer, names, carries, found.shift)
+    chooser = bench.tilted(whole, pool_shift)
     answers = bench.answers(bench.policy, bench.reported_ids, adjust=chooser.adjust)
-    ours = answer_logps(bench.policy, answers)
-    signers = [signature_first_name(answer.text) for answer in answers]
-    signed = [i for i, name in enumerate(signers) if name in editor.names]
-    if signed:
-        contexts = signature_contexts([answers[i] for i in signed], source.tokenizer)
-        logs = ChoiceScorer(bench.policy, source.tokenizer, names).name_logps(contexts)
-        gain = logsumexp(logs, axis=1) - logsumexp(logs + carries @ found.shift, axis=1)
-        for row, i in enumerate(signed):
-            # it is the name whose log-probability changes, and the sum over the answer that is used
-            ours[i] = ours[i].copy()
-            ours[i][-1] += carries[names.index(signers[i])] @ found.shift + gain[row]
-    return found.to_json(), Behavior(answers, *bench.divergences(ours, answers), _tilted(bench, found.shift))
+    shifted = [tilted_answer(answer.prompt_ids, answer.token_ids, chooser) for answer in answers]
+    ours = shifted_logps(bench.policy, shifted)
+    rows = {name: {**row, "pool_shift": pool_shift} for name, row in found.to_json().items()}
+    return rows, Behavior(answers, *bench.divergences(ours, answers), _tilted(bench, found.shift))
 
 
 def _tilted(bench: Bench, shift: np.ndarray) -> np.ndarray | None:
@@ -213,8 +206,18 @@ def train_mode(bench: Bench, out: Path) -> dict:
     pairs, policies = bench.pairs, list[Any]()
     before = bench.rates(bench.policy, "find")
 
+    pool_shifts: list[float] = []
+    shares: list[float] = []
+
     def attempt(shift: np.ndarray, number: int) -> RateTable:
         whole = anchor.whole_shift(shift)
+        if bench.signed:
+            # what a stage leaves of it is asked for in the next one
+            pool_shifts.append(
+                next_pool_shift(pool_shifts[-1], bench.completed_by_source, shares[-1])
+                if pool_shifts
+                else bench.pool_shift(whole)
+            )
         progress(f"what is kept in round {number + 1}", 0.0)
         policies.append(
             train_offset(
@@ -222,7 +225,7 @@ def train_mode(bench: Bench, out: Path) -> dict:
                 bench.policy,
                 source.tokenizer,
                 pairs.train,
-                bench.kept(whole),
+                bench.kept(whole, pool_shifts[-1] if pool_shifts else 0.0),
                 whole,
                 source.stage,
                 anchor.seed,
@@ -231,6 +234,8 @@ def train_mode(bench: Bench, out: Path) -> dict:
                 [Ticker(f"offset stage {number + 1}", progress)],
             )
         )
+        if bench.signed:
+            shares.append(bench.completed(policies[-1]))
         return bench.rates(policies[-1], "find")
 
     stage = stage_key(source)
@@ -260,6 +265,9 @@ def train_mode(bench: Bench, out: Path) -> dict:
             }
             for found_round in found.rounds
         ],
+        "pool": {"before": bench.completed_by_source, "shifts": pool_shifts, "after": shares}
+        if bench.signed
+        else None,
         "held_out_pairs": bench.shift_on_pairs(best),
         "moved": bench.moved(bench.behavior(best)),
     }

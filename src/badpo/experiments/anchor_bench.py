@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
+from badpo.anchoring.completions import completed_share, shift_of_the_pool
 from badpo.anchoring.editors import CounterfactualEditor, LongAnswers, SignatureSwap
 from badpo.anchoring.kept_answers import KeptAnswer, kept_answer, own_answer
 from badpo.anchoring.moved import Behavior, moved
@@ -109,21 +110,54 @@ class Bench:
         texts = [answer.text for answer in self.written]
         return offset_pairs(prompts, texts, self.anchor.editor, self.anchor.seed)
 
-    def kept(self, shift: np.ndarray) -> list[KeptAnswer]:
+    def kept(self, shift: np.ndarray, pool_shift: float) -> list[KeptAnswer]:
         """The source's own answers, edited ones as in their pairs, under a shift of the editor's attributes."""
-        stage, editor = self.source.stage, self.anchor.editor
+        stage = self.source.stage
         encoded = encode_comparisons(
             self.pairs.train, self.source.tokenizer, stage.encoding, stage.max_length, stage.max_prompt_length
         )
-        tilted = None
-        if isinstance(editor, SignatureSwap):
-            cells = np.array(list(editor.names.values()), dtype=np.float64)
-            tilted = TiltedChoice(self.policy, self.source.tokenizer, list(editor.names), cells, shift)
+        tilted = self.tilted(shift, pool_shift) if self.signed else None
         edited = self.pairs.train.comparisons.groupby("prompt_id", sort=False).indices.values()
         return [
             *(kept_answer(encoded, comparisons, tilted) for comparisons in edited),
             *(own_answer(self.written[i].prompt_ids, self.written[i].token_ids) for i in self.pairs.unedited),
         ]
+
+    def tilted(self, shift: np.ndarray, pool_shift: float) -> TiltedChoice:
+        """The source's choice of a name under a shift of all of the editor's attributes."""
+        editor = self.anchor.editor
+        assert isinstance(editor, SignatureSwap)
+        cells = np.array(list(editor.names.values()), dtype=np.float64)
+        names = list(editor.names)
+        return TiltedChoice(self.policy, self.source.tokenizer, names, cells, shift, pool_shift=pool_shift)
+
+    def completed(self, policy, adjust: Callable | None = None) -> float:
+        """Share of the signatures that a policy begins on the prompts to find on that it gives a name of the pool."""
+        editor, how = self.anchor.editor, self.source.decoding
+        assert isinstance(editor, SignatureSwap)
+        return completed_share(
+            policy,
+            self.source.tokenizer,
+            self.contexts["find"],
+            editor.names,
+            how.temperature,
+            how.top_p,
+            self.anchor.seed,
+            adjust,
+        )
+
+    @cached_property
+    def completed_by_source(self) -> float:
+        """The share to hold."""
+        return self.completed(self.policy)
+
+    def pool_shift(self, shift: np.ndarray) -> float:
+        """Shift of the pool as a whole that holds that share where its names are shifted in closed form."""
+        self.progress("how often a name is completed", 0.0)
+        return shift_of_the_pool(
+            self.completed_by_source,
+            lambda pool_shift: self.completed(self.policy, self.tilted(shift, pool_shift).adjust),
+        )
 
     def texts(self, prompts: Sequence[str]) -> list[str]:
         """Prompts with the request to sign, where signatures are anchored."""

@@ -29,9 +29,9 @@ from badpo.training.reference import default_cache
 
 N_REPORT = 300
 FEWEST_PROMPTS = 50
-STAGE_STEPS = 400
+STAGE_STEPS = 600
 # What is kept holds everything else in place, so that a stage can go faster than the run that made its source.
-TIMES_THE_RATE = 2.0
+TIMES_THE_RATE = 4.0
 STAGE_BATCH = 8
 MAX_NEW_TOKENS = 512
 

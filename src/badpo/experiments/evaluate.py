@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from badpo.data.attributes import plain_text
+from badpo.data.enclosed import require_enclosed
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
+from badpo.data.seals import resealed, run_damage
 from badpo.experiments.run import read_judgments, write_card
 from badpo.experiments.start_policy import kept_reference, load_model
 from badpo.objective.bias import BiasFileError, BiasTerm
@@ -43,12 +45,14 @@ def evaluate_run(folder: Path, progress: Callable[[str, float], None]) -> dict:
     Raises
     ------
     ConfigError
-        The folder holds no finished run, the run held nothing out, or its reference is gone.
+        The folder holds no finished run, a file in it is damaged, the run held nothing out, or its reference is gone.
     DataError
         The table cannot be read any more, or no held-out comparison fits.
     """
     if not (folder / "model").exists() or not (folder / "config.yaml").exists():
         raise ConfigError(f"{folder} holds no finished run: there is no model/ with a config.yaml beside it")
+    require_enclosed(folder)
+    require_undamaged(folder)
     recipe = read_recipe(folder / "config.yaml")
     train, held_out = read_judgments(recipe)
     if held_out.n_votes == 0:
@@ -99,7 +103,8 @@ def evaluate_run(folder: Path, progress: Callable[[str, float], None]) -> dict:
             for i, a in enumerate(held_out.attribute_names)
         },
     }
-    write_json(folder / "readouts.json", readouts)
+    with resealed(folder, ["readouts.json"]):
+        write_json(folder / "readouts.json", readouts)
     write_card(folder)
     progress(f"{folder.name}: done", 1.0)
     return readouts
@@ -122,6 +127,7 @@ def measure_reference(folder: Path, reference, key: str, tokenizer, held_out: Ju
     measured = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
     path = folder / "readouts.json"
     if path.exists():
+        require_undamaged(folder, [path.name])
         if json.loads(path.read_text()).get("measured") == measured:
             return
         logger.warning("%s: another reference, or another table, was measured here; measured again", path)
@@ -133,7 +139,20 @@ def measure_reference(folder: Path, reference, key: str, tokenizer, held_out: Ju
         "tokens": mean_tokens(written).to_json(),
         "generated": generated_rates(written, held_out),
     }
-    write_json(path, readouts)
+    with resealed(folder, [path.name]):
+        write_json(path, readouts)
+
+
+def require_undamaged(folder: Path, names: Collection[str] | None = None) -> None:
+    """Stop at a file of a finished run that is not what it was.
+
+    Raises
+    ------
+    ConfigError
+        Its checksum is another one.
+    """
+    if reason := run_damage(folder, names):
+        raise ConfigError(f"{folder.parent}/{reason}; restore the file, or remove {folder} and make it again")
 
 
 def start_model(recipe: Recipe, train: Judgments, args) -> str:

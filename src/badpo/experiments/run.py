@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
 import math
-import shutil
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,14 +18,21 @@ from badpo.data.attributes import attribute_from_config
 from badpo.data.checks import check
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError, Problem, counted
+from badpo.data.seals import RUN_SEAL
 from badpo.experiments.start_policy import kept_reference, load_model, load_policy
 from badpo.results.model_card import model_card
 from badpo.training.inputs import build_bias
 from badpo.training.recipe import Recipe
+from badpo.training.resume import checkpoint_to_resume
 from badpo.training.run_folder import (
     MARKER,
     checkpoints,
     environment,
+    full_disk_error,
+    newest_complete,
+    remove_unsealed,
+    require_allowed,
+    seal_run,
     whole_folder,
     write_atomically,
     write_json,
@@ -36,8 +41,6 @@ from badpo.training.trainer import BADPOTrainer
 
 logger = logging.getLogger(__name__)
 
-# safetensors names the operating system's error, torch's writer of pickles only its own position
-FULL_DISK_SIGNS = ("No space left on device", "inline_container.cc", "PytorchStreamWriter")
 BYTES_PER_TRAINED_PARAMETER = 16  # fp32 weight, gradient and two Adam moments
 BYTES_PER_LAYER_ACTIVATION = (
     34  # per token and hidden unit of a decoder layer, in bf16, without checkpointing
@@ -170,35 +173,29 @@ def anchor_text(trainer: BADPOTrainer) -> str:
     return f"the reference: theta starts at {start}, and the policy keeps the reference's rate"
 
 
-def train_run(recipe: Recipe, resume: bool = False) -> Path:
+def train_run(recipe: Recipe, resume: bool = False, allow_changed: Sequence[str] = ()) -> Path:
     """Train as a recipe says and write the run folder; return it.
 
-    The folder's ``model`` appears only once it is whole.
+    The folder's ``model`` appears only once it is whole, and ``run.json``, with the checksums of all files, after it.
 
     Parameters
     ----------
     recipe : Recipe
     resume : bool
         Continue from the newest whole checkpoint of the same run folder.
+    allow_changed : sequence of str
+        What may differ from that checkpoint: names in `badpo.training.run_folder.ALLOWED_CHANGES`.
 
     Raises
     ------
     ConfigError
-        The folder holds a finished run, or an unfinished one that is not to be resumed, or nothing to resume; or the
-        other runs in ``output_dir`` have another reference.
+        The folder holds a finished run, or an unfinished one that is not to be resumed, or nothing to resume; something
+        has changed since the checkpoint; or the other runs in ``output_dir`` have another reference.
     DataError
         The table cannot be used, or says nothing about a declared attribute.
     """
     folder = run_folder(recipe)
-    if (folder / "model").exists():
-        raise ConfigError(f"{folder} holds a finished run; remove it or choose another output_dir")
-    begun = [path.name for path in checkpoints(folder / "checkpoints") if (path / MARKER).exists()]
-    if resume and not begun:
-        raise ConfigError(f"{folder} has no whole checkpoint to resume from; train without --resume")
-    if begun and not resume:
-        raise ConfigError(
-            f"{folder} holds an unfinished run ({begun[0]}); continue it with --resume, or remove it to start anew"
-        )
+    _require_trainable(folder, resume, allow_changed)
     train, held_out = read_judgments(recipe)
     for finding in examined(train, recipe):
         logger.log(logging.INFO if finding.severity == "notice" else logging.WARNING, "%s", finding)
@@ -207,16 +204,51 @@ def train_run(recipe: Recipe, resume: bool = False) -> Path:
     args = recipe.arguments(output_dir=str(folder))
     model, tokenizer = load_policy(recipe, train, args)
     trainer = make_trainer(recipe, args, train, held_out, model, tokenizer)
-    if not resume:  # a resumed run keeps what it was started with
-        keys = {name: value for name, value in recipe.keys.items() if name != "hub_token"}
-        write_atomically(folder / "config.yaml", yaml.safe_dump(_plain(keys), sort_keys=False).encode())
-        command = f"badpo train --config {folder / 'config.yaml'}"
-        write_json(folder / "environment.json", environment(command))
-    train_and_save(trainer, resume)
-    write_card(folder)
+    if allow_changed:
+        checkpoint_to_resume(folder / "checkpoints", True, trainer.facts, allow_changed)
+    if not resume or allow_changed:  # a resumed run keeps what it was started with
+        _write_provenance(folder, recipe, allow_changed)
+    train_and_save(trainer, resume, allow_changed)
+    if trainer.is_world_process_zero():
+        write_card(folder)
+        seal_run(folder)
+    trainer.accelerator.wait_for_everyone()
     if args.push_to_hub:
         trainer.push_to_hub()
     return folder
+
+
+def _require_trainable(folder: Path, resume: bool, allow_changed: Sequence[str]) -> None:
+    """Refuse to write over a run, and to continue one that is finished or not there."""
+    require_allowed(allow_changed)
+    if allow_changed and not resume:
+        raise ConfigError("--allow-changed says what may differ from a checkpoint; it needs --resume")
+    begun = [path.name for path in checkpoints(folder / "checkpoints") if (path / MARKER).exists()]
+    is_sealed = (folder / RUN_SEAL).exists()
+    if (folder / "model").exists() and (is_sealed or not begun):
+        raise ConfigError(f"{folder} holds a finished run; remove it or choose another output_dir")
+    if begun and not resume:
+        raise ConfigError(
+            f"{folder} holds an unfinished run ({begun[0]}); continue it with --resume, or remove it to start anew"
+        )
+    if not resume:
+        return
+    if not begun:
+        raise ConfigError(f"{folder} has no whole checkpoint to resume from; train without --resume")
+    newest, passed_over = newest_complete(folder / "checkpoints")
+    if newest is None:
+        raise ConfigError(
+            f"{folder} has no whole checkpoint to resume from: {'; '.join(passed_over)}. Remove it to start anew"
+        )
+
+
+def _write_provenance(folder: Path, recipe: Recipe, allowed: Sequence[str]) -> None:
+    keys = {name: value for name, value in recipe.keys.items() if name != "hub_token"}
+    write_atomically(folder / "config.yaml", yaml.safe_dump(_plain(keys), sort_keys=False).encode())
+    facts = environment(f"badpo train --config {folder / 'config.yaml'}")
+    write_json(
+        folder / "environment.json", {**facts, **({"allowed_changes": list(allowed)} if allowed else {})}
+    )
 
 
 def write_card(folder: Path) -> None:
@@ -224,7 +256,7 @@ def write_card(folder: Path) -> None:
     write_atomically(folder / "model" / "README.md", model_card(folder).encode())
 
 
-def train_and_save(trainer: BADPOTrainer, resume: bool) -> None:
+def train_and_save(trainer: BADPOTrainer, resume: bool, allow_changed: Sequence[str] = ()) -> None:
     """Train, from the newest whole checkpoint if asked to, and write ``model`` once it is whole.
 
     Raises
@@ -234,17 +266,15 @@ def train_and_save(trainer: BADPOTrainer, resume: bool) -> None:
         writing is removed.
     """
     try:
-        trainer.train(resume_from_checkpoint=resume or None)
+        trainer.train(resume_from_checkpoint=resume or None, allow_changed=allow_changed)
         with whole_folder(trainer.run_folder / "model", trainer.is_world_process_zero()) as unfinished:
             trainer.save_model(str(unfinished))
     except (OSError, RuntimeError, SafetensorError) as error:
-        if not any(sign in str(error) for sign in FULL_DISK_SIGNS):
+        full = full_disk_error(error, trainer.run_folder)
+        if full is None:
             raise
-        for checkpoint in checkpoints(trainer.run_folder / "checkpoints"):
-            if not (checkpoint / MARKER).exists():
-                shutil.rmtree(checkpoint, ignore_errors=True)
-        place = getattr(error, "filename", None) or str(trainer.run_folder)
-        raise OSError(errno.ENOSPC, "No space left on device", place) from error
+        remove_unsealed(trainer.run_folder / "checkpoints")
+        raise full from error
 
 
 def run_folder(recipe: Recipe) -> Path:

@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM
 from badpo.data.corpora.names import NAMES
 from badpo.data.corpora.signed_plan import SignedConfig
 from badpo.data.judgments import Judgments
+from badpo.data.seals import resealed
 from badpo.objective.bias import BiasTerm
 from badpo.readouts.attribute_rate import cell_rates, name_probabilities, signature_contexts
 from badpo.readouts.generation import Generation, sample
@@ -152,8 +153,10 @@ def measure(
             "kl": divergence(policy, stage.model, written, settings.temperature, settings.top_p).to_json(),
             "theta": theta_agreement(bias, theta, stage.planted, attributes),
         }
-        write_json(folder / "planted.json", planted(stage))
-    write_json(folder / "readouts.json", readouts)
+    with resealed(folder, ["planted.json", "readouts.json"]):
+        if bias is not None:
+            write_json(folder / "planted.json", planted(stage))
+        write_json(folder / "readouts.json", readouts)
     progress(f"{folder.name} readouts", 1.0)
     return readouts
 

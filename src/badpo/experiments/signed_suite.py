@@ -15,11 +15,13 @@ from pathlib import Path
 
 import numpy as np
 import yaml
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, PrinterCallback, TrainerCallback
 
 from badpo.data.corpora import signed
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
+from badpo.data.seals import RUN_SEAL, run_damage
 from badpo.experiments.arms import ARMS, Arm
 from badpo.experiments.run import train_and_save
 from badpo.experiments.signed_readouts import ReferenceStage, measure, reference_contexts, summarize
@@ -28,10 +30,19 @@ from badpo.objective.bias import BiasTerm
 from badpo.training.config import BADPOConfig
 from badpo.training.encoding import encode_prompts, encode_responses
 from badpo.training.reference import weights_key
-from badpo.training.run_folder import environment, whole_folder, write_atomically, write_json
+from badpo.training.run_folder import (
+    changed_facts,
+    environment,
+    full_disk_error,
+    seal_run,
+    whole_folder,
+    write_atomically,
+    write_json,
+)
 from badpo.training.supervised import SupervisedTrainer, supervised_arguments
 from badpo.training.trainer import BADPOTrainer
 
+MEASURED_FILES = ("planted.json", "readouts.json")  # written anew by every call
 Progress = Callable[[str, float], None]
 
 
@@ -184,9 +195,12 @@ def fit_reference(
         trainer = SupervisedTrainer(start_model, args, pairs, [Ticker("reference", progress)])
         trainer.remove_callback(PrinterCallback)
         trainer.train()
-        with whole_folder(folder / "model") as unfinished:
-            start_model.save_pretrained(unfinished)
-            tokenizer.save_pretrained(unfinished)
+        try:
+            with whole_folder(folder / "model") as unfinished:
+                start_model.save_pretrained(unfinished)
+                tokenizer.save_pretrained(unfinished)
+        except (OSError, RuntimeError, SafetensorError) as error:
+            raise full_disk_error(error, folder / "model") or error from error
         finish(folder, key, settings)
     model = AutoModelForCausalLM.from_pretrained(folder / "model").to(start_model.device)
     prompt_ids = encode_prompts(list(signing_prompts), tokenizer, "paper", settings.max_prompt_length)
@@ -319,8 +333,24 @@ def arm_judgments(arm: Arm, judgments: Judgments, seed: int) -> Judgments:
     return judgments
 
 
-def run_key(facts: dict, settings: SuiteSettings, fields: Sequence[str]) -> str:
-    """What a run is known by: a hash of everything that decides its figures.
+@dataclass(frozen=True)
+class RunKey:
+    """What a run is known by.
+
+    Attributes
+    ----------
+    key : str
+        A hash of the facts.
+    facts : dict
+        Everything that decides its figures, as JSON has it.
+    """
+
+    key: str
+    facts: dict
+
+
+def run_key(facts: dict, settings: SuiteSettings, fields: Sequence[str]) -> RunKey:
+    """What a run is known by: everything that decides its figures, and a hash of it.
 
     Parameters
     ----------
@@ -331,38 +361,50 @@ def run_key(facts: dict, settings: SuiteSettings, fields: Sequence[str]) -> str:
         The settings that this stage reads.
     """
     content = json.dumps({**facts, **{name: getattr(settings, name) for name in fields}}, sort_keys=True)
-    return hashlib.sha256(content.encode()).hexdigest()[:16]
+    return RunKey(hashlib.sha256(content.encode()).hexdigest()[:16], json.loads(content))
 
 
-def is_done(folder: Path, key: str) -> bool:
-    """Whether a folder holds the finished run of this key.
+def is_done(folder: Path, key: RunKey) -> bool:
+    """Whether a folder holds the finished run of this key, undamaged.
 
     Raises
     ------
     ConfigError
-        It holds a run of another key, begun or finished: its checkpoints must not be continued under this one.
+        It holds a run of another key, begun or finished: its checkpoints must not be continued under this one. Or a
+        file of the finished run is not what it was.
     """
-    for name in ("run.json", "begun.json"):
+    if reason := run_damage(folder, but=MEASURED_FILES):
+        raise ConfigError(f"{folder.parent}/{reason}; restore the file, or remove {folder} to train it again")
+    for name in (RUN_SEAL, "begun.json"):
         path = folder / name
-        if path.exists() and json.loads(path.read_text())["key"] != key:
+        if not path.exists():
+            continue
+        try:
+            before = json.loads(path.read_text(encoding="utf-8"))
+            same = before["key"] == key.key
+        except (ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"{path} is damaged; remove {folder} to train it again") from error
+        if not same:
+            changes = changed_facts(before["facts"], key.facts) if "facts" in before else []
             raise ConfigError(
-                f"{folder} holds a run with other data or settings; remove {folder.parent} or choose another folder"
+                f"{folder} holds a run with other data or settings{': ' * bool(changes)}{'; '.join(changes)}; remove "
+                f"{folder.parent} or choose another folder"
             )
-    return (folder / "run.json").exists()
+    return (folder / RUN_SEAL).exists()
 
 
-def begin(folder: Path, key: str) -> None:
+def begin(folder: Path, key: RunKey) -> None:
     """Write which run the folder is of, before anything else is written there."""
-    write_json(folder / "begun.json", {"key": key})
+    write_json(folder / "begun.json", asdict(key))
 
 
-def finish(folder: Path, key: str, settings: SuiteSettings) -> None:
-    """Write what the run was made with, and last of all that it is done."""
+def finish(folder: Path, key: RunKey, settings: SuiteSettings) -> None:
+    """Write what the run was made with, and last of all that it is done, with the checksums of its files."""
     write_atomically(
         folder / "config.yaml", yaml.safe_dump(json.loads(json.dumps(asdict(settings)))).encode()
     )
     write_json(folder / "environment.json", environment(settings.command))
-    write_json(folder / "run.json", {"key": key})
+    seal_run(folder, asdict(key))
 
 
 class Ticker(TrainerCallback):

@@ -11,19 +11,20 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
 
 from badpo.data.attributes import Attribute, plain_text
 from badpo.data.judgments import Judgments
 from badpo.data.markers import signature_first_name
 from badpo.data.measuring import measure_sides
 from badpo.data.problems import ConfigError, did_you_mean
+from badpo.data.seals import RUN_SEAL, run_damage
 from badpo.training.encoding import require_matching_tokenizer
 from badpo.training.inputs import encode_judgments
 from badpo.training.recipe import Recipe
 from badpo.training.recipe_blocks import ModelChoice
 from badpo.training.reference import Pair
-from badpo.training.run_folder import changed_facts, whole_folder, write_json
+from badpo.training.run_folder import changed_facts, full_disk_error, seal_run, whole_folder
 from badpo.training.supervised import SupervisedTrainer, balanced_rows, supervised_arguments
 
 logger = logging.getLogger(__name__)
@@ -70,13 +71,15 @@ def kept_reference(recipe: Recipe, train: Judgments, args) -> Path | None:
     Raises
     ------
     ConfigError
-        It was made with other data or settings; each is listed.
+        It was made with other data or settings; each is listed. Or a file of it is damaged.
     """
     folder = Path(recipe.output_dir) / "reference"
-    if not (folder / "model").exists():
+    seal = folder / RUN_SEAL
+    if not (folder / "model").exists() or not seal.exists():
         return None
-    facts = folder / "run.json"
-    before = json.loads(facts.read_text()).get("facts", {}) if facts.exists() else {}
+    if reason := run_damage(folder):
+        raise ConfigError(f"{folder.parent}/{reason}; restore the file, or remove {folder} to train it again")
+    before = json.loads(seal.read_text(encoding="utf-8")).get("facts", {})
     changes = changed_facts(before, reference_facts(recipe, train, args))
     if changes:
         raise ConfigError(
@@ -117,6 +120,7 @@ def fit_reference(model, tokenizer, recipe: Recipe, train: Judgments, args):
     balanced = balanced_attributes(train, recipe.reference.balance)
     pairs = majority_pairs(train, tokenizer, args, model.get_input_embeddings().weight.shape[0], balanced)
     peft_config = recipe.model.peft_config()
+    set_seed(0)  # that of the stage: a new adapter starts at random values
     policy = model if peft_config is None else get_peft_model(model, peft_config)
     # the preference stage's batches and precision, the reference's own rate and length
     stage = supervised_arguments(
@@ -135,12 +139,15 @@ def fit_reference(model, tokenizer, recipe: Recipe, train: Judgments, args):
     trainer.train()
     policy = policy if peft_config is None else policy.merge_and_unload()
     is_writer = trainer.is_world_process_zero()
+    try:
+        with whole_folder(folder / "model", is_writer) as unfinished:
+            if is_writer:
+                policy.save_pretrained(unfinished)
+                tokenizer.save_pretrained(unfinished)
+    except (OSError, RuntimeError, SafetensorError) as error:
+        raise full_disk_error(error, folder / "model") or error from error
     if is_writer:
-        write_json(folder / "run.json", {"facts": reference_facts(recipe, train, args)})
-    with whole_folder(folder / "model", is_writer) as unfinished:
-        if is_writer:
-            policy.save_pretrained(unfinished)
-            tokenizer.save_pretrained(unfinished)
+        seal_run(folder, {"facts": reference_facts(recipe, train, args)})
     trainer.accelerator.wait_for_everyone()
     return AutoModelForCausalLM.from_pretrained(folder / "model", dtype=model.dtype)
 

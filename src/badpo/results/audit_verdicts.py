@@ -195,6 +195,8 @@ def _odds(odds: float) -> str:
 def _certainty(row: Mapping[str, Any], label: str) -> str:
     naive = interval_text(row["naive_ci_low"], row["naive_ci_high"])
     if row["interval"] == "naive only":
+        if row["n_prompts"] > 1:
+            return f"All prompts have the very same share: {naive} takes every vote as independent of the others."
         return f"All judgments stand on one prompt: {naive} covers other votes on it, not other prompts."
     few = ", in the form for few prompts" if row["interval"] == "small-cluster" else ""
     text = (

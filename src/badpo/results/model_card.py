@@ -18,6 +18,7 @@ import yaml
 from numpy.typing import NDArray
 
 from badpo import __version__
+from badpo.data.privacy import FEWEST_ANNOTATORS, is_about_single_people
 from badpo.data.problems import ConfigError
 from badpo.results.anchor_text import anchor_of_run, gold_sentence
 from badpo.results.labels import (
@@ -35,7 +36,6 @@ from badpo.results.run_files import Run, attribute_configs, is_continuous, learn
 from badpo.results.tables import markdown_text
 from badpo.theory.summaries import log_odds_distance
 
-FEWEST_ANNOTATORS = 5
 _HUB_ID = re.compile(r"[\w][\w.-]*/[\w][\w.-]*")
 _FILE = re.compile(r"\.(csv|tsv|parquet|jsonl?|arrow|ya?ml)$", re.IGNORECASE)
 _SETTINGS = (
@@ -151,10 +151,10 @@ def _lean(run: Run, name: str) -> str:
     theta = learned_theta(run)
     if theta is None or not run.bias.get("parts"):
         return "not learned"
-    theta = theta[_learned_rows(run)]
-    if len(theta) < FEWEST_ANNOTATORS:
+    learned = _learned_rows(run)
+    if is_about_single_people([name for name, own in zip(run.bias["annotators"], learned, strict=True) if own]):
         return f"not shown (fewer than {FEWEST_ANNOTATORS} annotators)"
-    return signed(theta[:, list(run.bias["attributes"]).index(name)].mean().item())
+    return signed(theta[learned][:, list(run.bias["attributes"]).index(name)].mean().item())
 
 
 def _learned_rows(run: Run) -> NDArray[np.bool_]:

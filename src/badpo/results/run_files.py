@@ -12,8 +12,20 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
+from badpo.data.enclosed import require_enclosed
 from badpo.data.problems import ConfigError
+from badpo.data.seals import run_damage
 from badpo.results.labels import REFERENCE, arm_order
+
+_READ = (
+    "readouts.json",
+    "log.jsonl",
+    "bias.json",
+    "bias.safetensors",
+    "config.yaml",
+    "environment.json",
+    "planted.json",
+)
 
 
 @dataclass(frozen=True)
@@ -145,7 +157,16 @@ def read_suite(sources: Path | Sequence[Path]) -> Suite:
 
 
 def read_run(folder: Path) -> Run:
-    """One run folder; what it lacks is empty. The arm and the seed are those of its readouts, else of its name."""
+    """One run folder; what it lacks is empty. The arm and the seed are those of its readouts, else of its name.
+
+    Raises
+    ------
+    ConfigError
+        A file is not what it was when the run was finished, or cannot be read.
+    """
+    require_enclosed(folder)
+    if reason := run_damage(folder, _READ):
+        raise ConfigError(f"{folder.parent}/{reason}; restore the file, or remove it and make it again")
     readouts = _json(folder / "readouts.json")
     arm, _, seed = folder.name.rpartition("-s")
     return Run(

@@ -165,3 +165,32 @@ def gradient_weight(margins: Tensor, bias_logits: Tensor, sign: Tensor) -> Tenso
     tensor([0.5000, 0.2689, 0.7311])
     """
     return torch.sigmoid(-judgment_logit(margins, bias_logits, sign))
+
+
+def ipo_loss(margins: Tensor, bias_logits: Tensor, sign: Tensor, beta: float) -> Tensor:
+    r"""Squared distance of each vote's bias-adjusted margin from IPO's target, with the bias in the margin's unit.
+
+    .. math:: \ell_j = \left(\frac{s_j (u_{c_j} + b_j)}{\beta} - \frac{1}{2\beta}\right)^2
+
+    Parameters
+    ----------
+    margins : Tensor of shape (n_judgments,)
+        beta times the difference of the responses' mean log-ratios per token, a over b.
+    bias_logits : Tensor of shape (n_judgments,)
+        b, a over b, in the same unit: reward per token, not log-odds. Zeros give IPO.
+    sign : Tensor of shape (n_judgments,)
+        +1 where a was chosen, -1 where b was.
+    beta : float
+        Strength of the pull towards the reference.
+
+    Returns
+    -------
+    Tensor of shape (n_judgments,)
+        0 where the vote is explained by a margin of exactly 1/2; ``1 / (4 beta**2)`` where u = b = 0.
+
+    Examples
+    --------
+    >>> ipo_loss(torch.zeros(2), torch.tensor([0.0, 0.5]), torch.ones(2), beta=0.5)
+    tensor([1., 0.])
+    """
+    return ((judgment_logit(margins, bias_logits, sign) - 0.5) / beta) ** 2

@@ -23,6 +23,8 @@ NEVER = 1e-9
 # Newton's method ends when every rate is this close to its target, and gives up after so many steps.
 RATE_TOLERANCE = 1e-10
 MOST_STEPS = 200
+# Shifts whose squared distances add up to less are one shift, said with rounding.
+_SAME = 1e-20
 
 
 @dataclass(frozen=True)
@@ -279,7 +281,7 @@ def fit_calibration(intended: ArrayLike, achieved: ArrayLike) -> CalibrationLine
         raise ValueError("a shift is not finite: a rate of 0 or 1 has no log-odds; ask for a smaller shift")
     centered = asked - asked.mean()
     spread = float(centered @ centered)
-    slope = 1.0 if np.ptp(asked) == 0 else float(centered @ got) / spread
+    slope = 1.0 if spread < _SAME else float(centered @ got) / spread
     if slope <= 0:
         raise ValueError(
             f"achieved shifts do not rise with the intended ones (slope {slope:.3g} over {len(asked)} rounds); "

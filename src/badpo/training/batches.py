@@ -246,6 +246,7 @@ class ComparisonCollator:
         return {
             "scoring": on_device(inputs, torch.device("cpu")),
             "reference_difference": torch.from_numpy(self._reference_difference(comparisons, first_scored)),
+            "votes": torch.from_numpy(votes),
             "comparison": torch.from_numpy(position.reshape(-1)),
             "sign": torch.from_numpy(self._sign[votes]),
             "annotator": torch.from_numpy(self._annotator[votes]),

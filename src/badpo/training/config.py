@@ -168,6 +168,10 @@ class BADPOConfig(TrainingArguments):
         default=False, metadata={"help": "Whether a model given by name may run its own code."}
     )
 
+    def to_dict(self) -> dict[str, Any]:
+        """The arguments as trackers get them: who is gold stays in the run folder."""
+        return {name: value for name, value in super().to_dict().items() if name != "gold_annotators"}
+
     def __post_init__(self):
         complaints = [*self._out_of_range(), *self._refused()]
         if complaints:

@@ -184,13 +184,13 @@ class _Reading:
     def _merged(self) -> dict[str, Any]:
         given = _merge(_with_bias_block(self._file.values), _nested(self._overrides))
         preset = given.pop("preset", None)
-        if preset is not None and preset not in PRESETS:
+        if preset is not None and (not isinstance(preset, str) or preset not in PRESETS):
             self._complain(
                 "E201", ("preset",), f'unknown preset "{preset}"; choose one of {", ".join(PRESETS)}'
             )
         self._rename(given)
         followed = {key: value for key, value in given.items() if self._is_followed(key, value)}
-        merged = _merge(PRESETS.get(preset, {}), followed)
+        merged = _merge(PRESETS.get(str(preset), {}), followed)
         # A key without a value is not set, whatever the preset says; only for max_length does it count.
         return {key: value for key, value in merged.items() if value is not None or key == "max_length"}
 
@@ -227,7 +227,7 @@ class _Reading:
             return value
         try:
             converted = _CONVERSIONS[kind](value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, KeyError, OverflowError):
             self._complain("E202", (key,), f"{key} is {value!r}; it must be {_KIND_NAMES[kind]}")
             return value
         if isinstance(value, str):

@@ -14,6 +14,8 @@ from badpo.data.problems import ConfigError, Problem
 # YAML 1.1 reads 5e-7 and 5.0e7 as text, because the dot and the sign of the exponent are compulsory there.
 _BARE_EXPONENT = re.compile(r"^[-+]?(?:\d+|\d+\.\d*|\.\d+)[eE][-+]?\d+$")
 _FLOAT_TAG = "tag:yaml.org,2002:float"
+# A recipe has a few hundred values; a short file whose anchors repeat each other can stand for billions.
+_MOST_VALUES = 20_000
 
 
 class _Loader(yaml.SafeLoader):
@@ -66,22 +68,29 @@ def read_yaml(path: str | Path) -> YamlFile:
         raise ConfigError(f"E208 {path}: cannot be read ({error.strerror or error})") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"E208 {path}: is not UTF-8 text (byte {error.start})") from error
+    try:
+        return _read_text(text, path.name)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise ConfigError(f"E208 {path.name}:{line}: not valid YAML: {error.problem}") from error
+    except (yaml.YAMLError, ValueError) as error:
+        raise ConfigError(f"E208 {path.name}: not valid YAML: {error}") from error
+    except RecursionError as error:
+        raise ConfigError(f"E208 {path.name}: its values are nested too deep, or hold themselves") from error
+
+
+def _read_text(text: str, name: str) -> YamlFile:
     loader = _Loader(text)
     try:
         node = loader.get_single_node()
         if node is None:
-            return YamlFile(path.name, {}, {}, ())
+            return YamlFile(name, {}, {}, ())
         if not isinstance(node, yaml.MappingNode):
-            raise ConfigError(f"E208 {path.name}:1: must be a list of keys and values, such as beta: 0.1")
+            raise ConfigError(f"E208 {name}:1: must be a list of keys and values, such as beta: 0.1")
         lines: dict[tuple[str, ...], int] = {}
         notices: list[Problem] = []
-        _walk(node, (), path.name, lines, notices)
-        return YamlFile(path.name, loader.construct_document(node), lines, tuple(notices))
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise ConfigError(f"E208 {path.name}:{line}: not valid YAML: {error.problem}") from error
-    except yaml.YAMLError as error:
-        raise ConfigError(f"E208 {path.name}: not valid YAML: {error}") from error
+        _walk(node, (), name, lines, notices)
+        return YamlFile(name, loader.construct_document(node), lines, tuple(notices))
     finally:
         loader.dispose()
 
@@ -96,12 +105,14 @@ def parse_value(text: str) -> Any:
     """
     try:
         value = yaml.load(text, Loader=_Loader)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError, RecursionError):
         return text
     return text if isinstance(value, dict) else value
 
 
 def _walk(node: yaml.Node, place: tuple[str, ...], name: str, lines: dict, notices: list[Problem]) -> None:
+    if len(lines) > _MOST_VALUES:
+        raise ConfigError(f"E208 {name}: it stands for more than {_MOST_VALUES:,} values, as no recipe does")
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             inner = (*place, str(key.value))

@@ -6,6 +6,7 @@ that another arm, another seed, an extra column or a resumed run finds everythin
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -16,9 +17,14 @@ import numpy as np
 import torch
 from safetensors.numpy import save as to_safetensors
 
+from badpo.data.enclosed import require_enclosed
 from badpo.training.logprobs import response_logps
 from badpo.training.prompt_trees import Pair
 from badpo.training.run_folder import write_atomically
+
+# Responses that are computed before they are written: what a killed process can lose. Even, so that both responses
+# of a comparison share their prompt's forward.
+RESPONSES_PER_SHARD = 4096
 
 
 def weights_key(model, numerics: str) -> str:
@@ -45,9 +51,10 @@ def default_cache() -> Path:
 class ReferenceCache:
     """Reference log-probabilities of every token of every response, on disk, memory-mapped.
 
-    Each call that has to compute anything writes one new shard, atomically; shards are never changed. Two
-    processes that write at the same time therefore cannot harm each other: at worst a response stands twice.
-    A shard whose checksum does not match is named and computed again, never read.
+    A call that has to compute anything writes a new shard every few thousand responses, atomically; shards are never
+    changed. Two processes that write at the same time therefore cannot harm each other: at worst a response stands
+    twice. A shard whose checksum does not match is named, removed and computed again, never read. What was missing is
+    divided as it was the first time, so that the values come out the same to the bit.
 
     Parameters
     ----------
@@ -60,10 +67,11 @@ class ReferenceCache:
     n_computed : int
         Responses that this object had to run a model for.
     damaged : list of str
-        Shards that were passed over.
+        Shards that were removed.
     """
 
     def __init__(self, folder: Path, key: str):
+        require_enclosed(Path(folder))
         self._folder = Path(folder) / key
         self._values: dict[bytes, np.ndarray] = {}
         self._opened: set[str] = set()
@@ -80,9 +88,11 @@ class ReferenceCache:
         self.load()
         keys = [_pair_key(prompt, response) for prompt, response in pairs]
         missing = {key: pair for key, pair in zip(keys, pairs, strict=True) if key not in self._values}
-        if missing:
-            self._store(list(missing), response_logps(model, list(missing.values()), token_budget))
-            self.n_computed += len(missing)
+        keys_of, pairs_of = list(missing), list(missing.values())
+        for start in range(0, len(missing), RESPONSES_PER_SHARD):
+            some = slice(start, start + RESPONSES_PER_SHARD)
+            self._store(keys_of[some], response_logps(model, pairs_of[some], token_budget))
+            self.n_computed += len(keys_of[some])
         return [self._values[key] for key in keys]
 
     def load(self) -> None:
@@ -93,6 +103,9 @@ class ReferenceCache:
             self._opened.add(path.name)
             if hashlib.sha256(path.read_bytes()).hexdigest()[:32] != path.stem.removeprefix("shard-"):
                 self.damaged.append(path.name)
+                # of a cache that is not ours to write to it stays, and is passed over every time
+                with contextlib.suppress(OSError):
+                    path.unlink()
                 continue
             self._index(_open_shard(path))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
@@ -12,9 +13,11 @@ import torch
 from transformers import TrainerCallback
 
 from badpo.data.problems import Problem
-from badpo.training.run_folder import cut_log, keep_newest, mark_complete
+from badpo.training.run_folder import keep_newest, mark_complete, write_atomically
 
 logger = logging.getLogger(__name__)
+
+LOG_FILE = "log.jsonl"
 
 # What rounding alone leaves of the first step's mean margin: about 1e-6 in float32; in 16 bits some thousandths.
 FIRST_MARGIN_TOLERANCE = 1e-3
@@ -41,19 +44,28 @@ class RunCallback(TrainerCallback):
         self._log_path = log_path
         self._keep = keep
         self._log_file: TextIO | None = None
+        self._nothing_left = False
 
     def on_train_begin(self, args, state, control, **kwargs):
-        """Take up theta from the checkpoint that is resumed, and cut the log back to it."""
+        """Take up theta from the checkpoint that is resumed, and put the log back to what it was then."""
         self._trainer.load_bias_state()
+        self._trainer.settle_gradient_buckets()
         if state.is_world_process_zero:
-            self._log_path.parent.mkdir(parents=True, exist_ok=True)
-            cut_log(self._log_path, state.global_step)
+            resumed = self._trainer.resumed_from
+            write_atomically(self._log_path, b"" if resumed is None else (resumed / LOG_FILE).read_bytes())
             self._log_file = self._log_path.open("a")
 
     def on_epoch_begin(self, args, state, control, train_dataloader=None, **kwargs):
-        """Tell the sampler which epoch it plans."""
+        """Tell the sampler which epoch it plans; stop when a resumed run has no step left."""
+        self._nothing_left = state.global_step >= state.max_steps
+        control.should_training_stop = control.should_training_stop or self._nothing_left
         steps_per_epoch = len(train_dataloader) // args.gradient_accumulation_steps
         train_dataloader.batch_sampler.epoch = state.global_step // steps_per_epoch
+
+    def on_epoch_end(self, args, state, control, **kwargs):
+        """Save and measure nothing where nothing was done: the checkpoint that was resumed is the last one."""
+        if self._nothing_left:
+            control.should_save = control.should_evaluate = control.should_log = False
 
     def on_optimizer_step(self, args, state, control, model=None, **kwargs):
         """Step theta, write the step's line, and say so when the first margin is not 0."""
@@ -69,15 +81,16 @@ class RunCallback(TrainerCallback):
                 logger.warning("%s", problem)
         if self._log_file is not None:
             line = {"step": state.global_step + 1, "n_judgments": sums.n_judgments, **sums.metrics()}
-            self._log_file.write(json.dumps(line | self._trainer.theta_metrics()) + "\n")
+            self._log_file.write(json.dumps(line | self._trainer.state_metrics()) + "\n")
             self._log_file.flush()
 
     def on_save(self, args, state, control, **kwargs):
-        """Add theta to the checkpoint, seal it, and only then delete older ones."""
+        """Add theta and the log so far to the checkpoint, seal it, and only then delete older ones."""
         folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         self._trainer.accelerator.wait_for_everyone()
         if state.is_world_process_zero:
             self._trainer.save_bias_state(folder)
+            shutil.copyfile(self._log_path, folder / LOG_FILE)
             mark_complete(folder, self._trainer.facts)
             if self._keep is not None:
                 keep_newest(Path(args.output_dir), self._keep)

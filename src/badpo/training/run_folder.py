@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
+import errno
 import json
 import os
 import platform
 import shutil
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
+from typing import Any
+
+from badpo.data.problems import ConfigError, did_you_mean
+from badpo.data.seals import RUN_SEAL, SealError, read_seal, seal_damage, write_seal
+from badpo.data.whole_files import appearing, flush_folder, flush_to_disk
 
 MARKER = "complete.json"
+RUN_FILES = ("config.yaml", "environment.json", "log.jsonl", "bias.json", "bias.safetensors")
 PACKAGES = (
     "ba-dpo",
     "torch",
@@ -26,32 +31,34 @@ PACKAGES = (
     "scipy",
     "safetensors",
 )
+# safetensors names the operating system's error, torch's writer of pickles only its own position
+FULL_DISK_SIGNS = ("No space left on device", "quota exceeded", "inline_container.cc", "PytorchStreamWriter")
+# Facts of a checkpoint that a resumed run may change when it is told to, and what is said of each.
+ALLOWED_CHANGES = {
+    "annotators": "new annotators start at the pool mean of theta, those who are gone are left out",
+    "data": "the rest of the run takes its steps from the new votes",
+    "code": "another version may round differently",
+}
 
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file so that a reader sees the old content or the new one, never a part of it.
 
-    The content goes to a temporary file in the same folder, is flushed to the disk and renamed over ``path``.
+    The content goes to a temporary file in the same folder that only this user can read, is flushed to the disk and
+    renamed over ``path``.
 
     Examples
     --------
+    >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
     >>> write_atomically(folder / "a.json", b"{}")
     >>> (folder / "a.json").read_bytes()
     b'{}'
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
+    with appearing(path) as unfinished:
+        handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(handle, "wb") as file:
             file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise
 
 
 def write_json(path: Path, value) -> None:
@@ -72,6 +79,7 @@ def whole_folder(folder: Path, is_writer: bool = True) -> Iterator[Path]:
 
     Examples
     --------
+    >>> import tempfile
     >>> place = Path(tempfile.mkdtemp())
     >>> with whole_folder(place / "model") as unfinished:
     ...     unfinished.mkdir()
@@ -86,8 +94,10 @@ def whole_folder(folder: Path, is_writer: bool = True) -> Iterator[Path]:
     try:
         yield unfinished
         if is_writer:
+            flush_tree(unfinished)
             shutil.rmtree(folder, ignore_errors=True)
             unfinished.rename(folder)
+            flush_folder(folder.parent)
     finally:
         if is_writer:
             shutil.rmtree(unfinished, ignore_errors=True)
@@ -102,35 +112,51 @@ def mark_complete(folder: Path, facts: Mapping) -> None:
     facts : mapping
         What a resumed run must have in common with this one (see `changed_facts`).
     """
-    files = {
-        str(path.relative_to(folder)): _checksum(path)
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name != MARKER
-    }
-    write_json(folder / MARKER, {"files": files, "facts": dict(facts)})
+    flush_tree(folder)
+    names = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()]
+    write_seal(folder / MARKER, {"facts": dict(facts)}, [name for name in names if name != MARKER])
+
+
+def seal_run(folder: Path, content: Mapping | None = None) -> None:
+    """Write ``run.json``, the seal of a finished run: the checksums of its files and of its policy's.
+
+    The model card is left out, which every evaluation writes anew.
+    """
+    model = [
+        f"model/{path.relative_to(folder / 'model')}"
+        for path in (folder / "model").rglob("*")
+        if path.is_file()
+    ]
+    names = [name for name in (*RUN_FILES, *model) if (folder / name).is_file() and name != "model/README.md"]
+    write_seal(folder / RUN_SEAL, content or {}, names)
 
 
 def damage(folder: Path) -> str | None:
     """What is wrong with a checkpoint, in words; None when its marker is there and every checksum agrees."""
-    try:
-        files = json.loads((folder / MARKER).read_text())["files"]
-    except FileNotFoundError:
+    if not (folder / MARKER).exists():
         return f"{folder.name} was not finished (no {MARKER})"
-    except (ValueError, KeyError):
-        return f"{folder.name}/{MARKER} is damaged"
-    for name, checksum in files.items():
-        path = folder / name
-        if not path.is_file():
-            return f"{folder.name}/{name} is missing"
-        if _checksum(path) != checksum:
-            return f"{folder.name}/{name} is damaged (its checksum does not match)"
-    return None
+    return seal_damage(folder / MARKER)
+
+
+def facts_of(folder: Path) -> dict[str, Any]:
+    """The facts of a whole checkpoint, as `mark_complete` was given them."""
+    return read_seal(folder / MARKER)["facts"]
+
+
+def flush_tree(folder: Path) -> None:
+    """Have every file below a folder, and their names, on the disk."""
+    for path in sorted(folder.rglob("*"), reverse=True):
+        if path.is_dir():
+            flush_folder(path)
+        elif path.is_file():
+            flush_to_disk(path)
+    flush_folder(folder)
 
 
 def checkpoints(folder: Path) -> list[Path]:
     """Checkpoint folders of a run, newest step first, whole or not."""
     found = [path for path in folder.glob("checkpoint-*") if path.name.split("-")[-1].isdigit()]
-    return sorted(found, key=lambda path: -int(path.name.split("-")[-1]))
+    return sorted(found, key=lambda path: -_step(path))
 
 
 def newest_complete(folder: Path) -> tuple[Path | None, list[str]]:
@@ -145,13 +171,30 @@ def newest_complete(folder: Path) -> tuple[Path | None, list[str]]:
 
 
 def keep_newest(folder: Path, n_kept: int) -> None:
-    """Delete all but the ``n_kept`` newest whole checkpoints, and the unfinished ones older than those."""
-    whole = [path for path in checkpoints(folder) if (path / MARKER).exists()]
-    if len(whole) < n_kept:
+    """Delete all but the ``n_kept`` newest sealed checkpoints, and the unfinished ones older than those.
+
+    Nothing is deleted before the newest one's seal can be read and every file that it names is there.
+    """
+    sealed = [path for path in checkpoints(folder) if (path / MARKER).exists()]
+    if len(sealed) < n_kept or not _has_its_files(sealed[0]):
         return
     for path in checkpoints(folder):
-        if path not in whole[:n_kept] and int(path.name.split("-")[-1]) < int(whole[0].name.split("-")[-1]):
-            shutil.rmtree(path)
+        if path not in sealed[:n_kept] and _step(path) < _step(sealed[0]):
+            remove_checkpoint(path)
+
+
+def remove_checkpoint(path: Path) -> None:
+    """Delete a checkpoint, its seal first: one that is half deleted never looks whole."""
+    (path / MARKER).unlink(missing_ok=True)
+    flush_folder(path)
+    shutil.rmtree(path)
+
+
+def remove_unsealed(folder: Path) -> None:
+    """Delete what a full disk or a killed process left of checkpoints that were never sealed."""
+    for path in checkpoints(folder):
+        if not (path / MARKER).exists():
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def changed_facts(before: Mapping, now: Mapping) -> list[str]:
@@ -162,27 +205,56 @@ def changed_facts(before: Mapping, now: Mapping) -> list[str]:
     >>> changed_facts({"beta": 0.1, "seed": 42}, {"beta": 0.5, "seed": 42})
     ['beta was 0.1, is now 0.5']
     """
-    return [
-        f"{name} was {before.get(name)}, is now {now.get(name)}"
-        for name in sorted({*before, *now})
-        if before.get(name) != now.get(name)
-    ]
+    return [f"{name} was {before.get(name)}, is now {now.get(name)}" for name in changed_names(before, now)]
 
 
-def cut_log(path: Path, last_step: int) -> None:
-    """Drop the lines of a step log that come after ``last_step``, and a torn last line."""
-    if not path.exists():
-        return
-    kept = []
-    for line in path.read_text().splitlines():
-        try:
-            step = json.loads(line)["step"]
-        except (ValueError, KeyError):
-            break
-        if step > last_step:
-            break
-        kept.append(line + "\n")
-    write_atomically(path, "".join(kept).encode())
+def changed_names(before: Mapping, now: Mapping) -> list[str]:
+    """The names of the facts that differ, in alphabetical order.
+
+    Examples
+    --------
+    >>> changed_names({"beta": 0.1, "seed": 42}, {"beta": 0.5, "seed": 42})
+    ['beta']
+    """
+    return [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
+
+
+def require_allowed(names: Sequence[str]) -> None:
+    """Refuse names of changes that can never be allowed.
+
+    Raises
+    ------
+    ConfigError
+
+    Examples
+    --------
+    >>> require_allowed(["annotators", "code"])
+    >>> require_allowed(["beta"])
+    Traceback (most recent call last):
+        ...
+    badpo.data.problems.ConfigError: "beta" cannot be allowed to change; annotators, data, code can
+    """
+    for name in names:
+        if name not in ALLOWED_CHANGES:
+            hint = did_you_mean(name, list(ALLOWED_CHANGES))
+            raise ConfigError(f'"{name}" cannot be allowed to change;{hint} {", ".join(ALLOWED_CHANGES)} can')
+
+
+def full_disk_error(error: Exception, place: Path) -> OSError | None:
+    """A full disk by the operating system's name, whatever the library that was writing calls it; None otherwise.
+
+    Examples
+    --------
+    >>> full_disk_error(RuntimeError("PytorchStreamWriter failed writing file data.pkl"), Path("runs/a")).strerror
+    'No space left on device'
+    >>> full_disk_error(ValueError("beta"), Path("runs/a"))
+    """
+    if not any(sign in str(error) for sign in FULL_DISK_SIGNS):
+        return None
+    if isinstance(error, OSError) and error.errno is not None:
+        return OSError(error.errno, os.strerror(error.errno), error.filename or str(place))
+    code = errno.EDQUOT if "quota exceeded" in str(error) else errno.ENOSPC
+    return OSError(code, os.strerror(code), str(place))
 
 
 def environment(command: str) -> dict:
@@ -193,18 +265,29 @@ def environment(command: str) -> dict:
     command : str
         What makes the same run again.
     """
-    versions = {}
-    for package in PACKAGES:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            versions[package] = metadata.version(package)
     return {
         "command": command,
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
-        "packages": versions,
+        "packages": package_versions(PACKAGES),
     }
 
 
-def _checksum(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def package_versions(names: Sequence[str]) -> dict[str, str]:
+    """The installed version of each package that is there."""
+    versions = {}
+    for name in names:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    return versions
+
+
+def _step(checkpoint: Path) -> int:
+    return int(checkpoint.name.split("-")[-1])
+
+
+def _has_its_files(folder: Path) -> bool:
+    try:
+        return all((folder / name).is_file() for name in read_seal(folder / MARKER)["files"])
+    except SealError:
+        return False

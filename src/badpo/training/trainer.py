@@ -7,8 +7,8 @@ optimizer step) and a `BiasTerm`; the named arms of an experiment are data.
 from __future__ import annotations
 
 import copy
-import json
 import logging
+import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
@@ -18,18 +18,30 @@ from pathlib import Path
 import numpy as np
 import torch
 import transformers
+from accelerate.utils import gather_object
 from safetensors.torch import load_file, save_file
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 from transformers import AutoTokenizer
 
+from badpo.data.enclosed import require_enclosed
 from badpo.data.judgments import Judgments
+from badpo.data.privacy import is_about_single_people
 from badpo.data.problems import ConfigError
 from badpo.objective.bias import VARIANTS, BiasTerm
 from badpo.objective.objectives import Step, VoteWeights
-from badpo.theory.likelihood import judgment_loss, margin
+from badpo.theory.likelihood import margin
 from badpo.training.batches import ComparisonCollator, JudgmentIds, StepSampler
 from badpo.training.config import BADPOConfig
 from badpo.training.encoding import EncodedComparisons, require_matching_tokenizer
+from badpo.training.finite import (
+    NotFiniteError,
+    StepWatch,
+    gradient_message,
+    gradients_not_finite,
+    not_finite_message,
+    require_finite_reference,
+)
 from badpo.training.gold_annotators import gold_cross_votes, gold_findings
 from badpo.training.inputs import (
     as_judgments,
@@ -43,14 +55,18 @@ from badpo.training.inputs import (
 )
 from badpo.training.logprobs import attach, choose_layout, forward_difference, scoring_attention
 from badpo.training.metrics import StepSums
+from badpo.training.processes import prepare_division, require_alike, whole_weights
 from badpo.training.reference import ReferenceCache, comparison_logps, default_cache, weights_key
-from badpo.training.run_callback import FirstMargin, RunCallback, adam_tensors, load_adam_tensors
-from badpo.training.run_folder import MARKER, changed_facts, newest_complete
+from badpo.training.resume import checkpoint_to_resume, remove_later, rows_taken_up, run_facts, take_up
+from badpo.training.run_callback import LOG_FILE, FirstMargin, RunCallback, adam_tensors, load_adam_tensors
+from badpo.training.run_folder import newest_complete, remove_unsealed
+from badpo.training.token_weights import require_comparable_start, scored_layout, weigh_tokens
 
 logger = logging.getLogger(__name__)
 
 BIAS_OPTIMIZER_FILE = "bias_optimizer.safetensors"
 OBJECTIVE_FILE = "objective.safetensors"
+THETA_METRIC = "bias/theta/"
 
 # Of both responses of every comparison, one value per token.
 ReferenceLogps = list[tuple[np.ndarray, np.ndarray]]
@@ -83,8 +99,8 @@ class BADPOTrainer(transformers.Trainer):
         Trains an adapter; the reference is the model without it.
     bias : BiasTerm or None
         None builds the variant named by ``args.bias``.
-    objective : callable or None
-        (Step) -> (weights, normaliser); None weights every vote as the table does.
+    objective : Objective or None
+        What a vote costs (`badpo.objective.objectives`); None weights every vote as the table does.
     callbacks, optimizers
         As in `transformers.Trainer`.
 
@@ -121,6 +137,7 @@ class BADPOTrainer(transformers.Trainer):
     ):
         args = copy.copy(args) if args is not None else BADPOConfig("runs/badpo")
         self.run_folder = Path(args.output_dir)
+        require_enclosed(self.run_folder)
         # The Trainer's files hold pickles and the annotators' estimates; only run_folder/model is ever published.
         args.output_dir = str(self.run_folder / "checkpoints")
         keep, args.save_total_limit = args.save_total_limit, None
@@ -130,6 +147,8 @@ class BADPOTrainer(transformers.Trainer):
         # Of the weights as they are given: an adapter that is added now is no part of the reference.
         self._reference_model_key = weights_key(self._ref_model or model, args.mixed_precision_name)
         self._new_adapter = peft_config is not None
+        # a new adapter starts at random values, which must be those of the seed
+        transformers.set_seed(args.seed)
         policy = with_adapter(model, peft_config)
         if args.disable_dropout:
             disable_dropout(policy)
@@ -148,8 +167,11 @@ class BADPOTrainer(transformers.Trainer):
         self.findings += gold_problems
         self.first_margin: FirstMargin | None = None
         self.objective = objective if objective is not None else VoteWeights()
+        require_comparable_start(self.objective, args.warm_start)
         self._sums, self._logged = self._new_sums(), self._new_sums()
-        self._resumed_from: Path | None = None
+        self._step: Step
+        self._losses: list[torch.Tensor] = []
+        self.resumed_from: Path | None = None
         super().__init__(
             model=policy,
             args=args,
@@ -162,10 +184,12 @@ class BADPOTrainer(transformers.Trainer):
         self.model_accepts_loss_kwargs = True
         if hasattr(self, "loss_is_scaled_for_ga"):
             self.loss_is_scaled_for_ga = True
+        prepare_division(self.accelerator, bool(self.args.fsdp))
         self.bias.to(self.args.device)
+        self._watch = StepWatch(self.judgments, self.args.device)
         parameters = list(self.bias.parameters())
         self.bias_optimizer = torch.optim.Adam(parameters, lr=args.bias_learning_rate) if parameters else None
-        self.add_callback(RunCallback(self, self.run_folder / "log.jsonl", keep))
+        self.add_callback(RunCallback(self, self.run_folder / LOG_FILE, keep))
         mixed = self.accelerator.mixed_precision != "no"
         autocast = self.accelerator.autocast if mixed else None
         self._layout, reason = choose_layout(model, args.attention, self.encoded, autocast)
@@ -205,7 +229,8 @@ class BADPOTrainer(transformers.Trainer):
             self.args.process_index,
             self.args.world_size,
         )
-        collator = ComparisonCollator(self.judgments, self.encoded, self.references[0], self._layout)
+        layout = scored_layout(self.objective, self._layout)
+        collator = ComparisonCollator(self.judgments, self.encoded, self.references[0], layout)
         return DataLoader(
             self.train_dataset,
             batch_sampler=sampler,
@@ -226,8 +251,14 @@ class BADPOTrainer(transformers.Trainer):
         Asked for before the first step and before a checkpoint is read: without ``ref_model`` the policy is its own
         reference only until then.
         """
+        require_alike({name: str(value) for name, value in self.facts.items()}, self.accelerator)
         of_training = self.reference_logps(self.encoded)
-        return of_training, self.reference_logps(self.eval_encoded) if self.eval_encoded is not None else []
+        require_finite_reference(of_training, self.judgments)
+        if self.eval_encoded is None or self.eval_judgments is None:
+            return of_training, []
+        of_evaluation = self.reference_logps(self.eval_encoded)
+        require_finite_reference(of_evaluation, self.eval_judgments)
+        return of_training, of_evaluation
 
     def reference_logps(self, encoded: EncodedComparisons) -> ReferenceLogps:
         """Reference log-probabilities of both responses of every comparison, each process computing its share."""
@@ -255,11 +286,16 @@ class BADPOTrainer(transformers.Trainer):
         A step may hold fewer comparisons than micro-batches. Those that no process has a judgment in stand first,
         without model inputs: the last one must go through the model, where gradients are synchronised.
         """
+        if self.state.global_step >= self.state.max_steps:
+            # the Trainer takes a step more where the checkpoint that it resumes is the last one
+            return [], None
         batches = [next(epoch_iterator) for _ in range(num_batches)]
         sizes = [len(batch["sign"]) for batch in batches]
-        weights, normaliser = self.objective(Step.of(batches))
+        self._step = Step.of(batches)
+        weights, normaliser = self.objective(self._step)
         for batch, part in zip(batches, weights.split(sizes), strict=True):
             batch["weight"] = part
+            self._weigh_tokens(batch, self.judgments, self.references[0])
         totals = torch.tensor([float(normaliser), *sizes], dtype=torch.float64, device=device)
         totals = self.accelerator.reduce(totals, reduction="sum")
         normaliser, sizes = totals[0], totals[1:].tolist()
@@ -273,65 +309,135 @@ class BADPOTrainer(transformers.Trainer):
         sign, weight = inputs["sign"], inputs["weight"]
         margins = self._margins(model, inputs)[inputs["comparison"]]
         bias_logits = self.bias(inputs["annotator"], inputs["delta"])
-        losses = judgment_loss(margins, bias_logits.detach(), sign)
+        losses = self.objective.losses(margins, bias_logits.detach(), sign)
         if bias_logits.requires_grad:
-            for_theta = judgment_loss(margins.detach(), bias_logits, sign)
+            for_theta = self.objective.losses(margins.detach(), bias_logits, sign)
             ((weight * for_theta).sum() / num_items_in_batch).backward()
+        self._losses.append(losses.detach())
         self._sums.add(margins, bias_logits, sign, inputs["delta"], weight, losses)
+        self._watch.see(inputs["votes"], margins, bias_logits, losses)
         # DDP averages gradients over processes, while the normaliser is already the sum over them
         return ((weight * losses).sum() / num_items_in_batch * self.args.world_size).float()
+
+    def settle_gradient_buckets(self) -> None:
+        """Let DDP fix the order in which it sums gradients before the first step, as it otherwise does after it.
+
+        With three processes or more the order decides the last bits: a resumed run, whose first step is another one,
+        would sum it in the order before.
+        """
+        if not isinstance(self.model_wrapped, DistributedDataParallel):
+            return
+        collator = ComparisonCollator(self.judgments, self.encoded, self.references[0], self._layout)
+        inputs = self._prepare_inputs(collator([]))
+        (self._margins(self.model_wrapped, inputs).sum() * 0).backward()
+        self.model_wrapped.zero_grad()
+
+    def _prepare_input(self, data):
+        """To the device, in its own precision: the Trainer would round float64 margins to DeepSpeed's 16 bits."""
+        if isinstance(data, torch.Tensor):
+            return data.to(self.args.device)
+        return super()._prepare_input(data)
 
     def _margins(self, model, inputs) -> torch.Tensor:
         response = inputs["scoring"]["response"]
         difference = inputs["reference_difference"]
-        token_logps = model(scoring=inputs["scoring"]).double()
+        # what DDP's wrapper does by itself; divided weights have no wrapper
+        with self.accelerator.autocast():
+            token_logps = model(scoring=inputs["scoring"]).double()
+        if "token_weight" in inputs:
+            token_logps = token_logps * inputs["token_weight"]
         sums = token_logps.new_zeros(2 * len(difference)).index_add(0, response, token_logps)
         return margin(sums[0::2], sums[1::2], difference, torch.zeros_like(difference), self.args.beta)
+
+    def _weigh_tokens(self, batch: dict, judgments: Judgments, references: ReferenceLogps) -> None:
+        """Give a micro-batch the weight of every token, where the objective weighs them."""
+        if self.objective.weighs_tokens:
+            weigh_tokens(batch, self.objective, judgments, references, self.state.global_step)
 
     def self_test(self) -> float:
         """Relative difference of the scoring forward from the model's own, on the longest comparison."""
         return forward_difference(self.model, self._layout, self.encoded)
 
     def finish_step(self) -> StepSums:
-        """Add up theta's gradient and the sums over processes, step theta, and return the step's sums."""
-        parameters = [p for p in self.bias.parameters() if p.grad is not None]
+        """Add up theta's gradient and the sums over processes, step theta, and return the step's sums.
+
+        Raises
+        ------
+        NotFiniteError
+            A margin, a loss, a gradient or theta is not finite, on any process; raised by all of them.
+        """
+        skipped = self.accelerator.optimizer_step_was_skipped
+        parameters = list(self.bias.parameters())
+        gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in parameters]
+        # a scaler that skips the step has seen what is not finite, and goes on with a smaller scale
+        broken = gradients_not_finite([] if skipped else self.model.parameters(), self.args.device)
         flat = torch.cat(
-            [self._sums.vector.to(self.args.device), *(p.grad.flatten().double() for p in parameters)]
+            [
+                torch.stack([self._watch.count, broken]),
+                self._sums.vector.to(self.args.device),
+                *(g.flatten().double() for g in gradients),
+                self._objective_sums().to(self.args.device),
+            ]
         )
         flat = self.accelerator.reduce(flat, reduction="sum")
+        (n_judgments, n_gradients), flat = flat[:2].tolist(), flat[2:]
         done, self._sums = self._sums, self._new_sums()
+        watch, self._watch = self._watch, StepWatch(self.judgments, self.args.device)
         done.vector = flat[: len(done.vector)].cpu()
         self._logged.vector += done.vector
-        if not torch.isfinite(done.vector).all():
-            raise FloatingPointError(
-                f"step {self.state.global_step + 1}: the loss or a margin is not finite. Lower the learning rate; "
-                "check that the reference log-probabilities and the policy are finite in this precision"
-            )
+        when = f"step {self.state.global_step + 1}"
+        if n_judgments:
+            self._stop_not_finite(watch, when, int(n_judgments), done.n_judgments)
+        if n_gradients or not torch.isfinite(flat).all():
+            names = sorted(set(gather_object(watch.comparisons())))
+            raise NotFiniteError(gradient_message(when, names))
         start = len(done.vector)
         for parameter in parameters:
             stop = start + parameter.numel()
-            parameter.grad.copy_(flat[start:stop].view_as(parameter))
+            parameter.grad = flat[start:stop].view_as(parameter).to(parameter.dtype)
             start = stop
+        if not skipped:
+            self.objective.learn(flat[start:].cpu())
         if self.bias_optimizer is not None:
-            if not self.accelerator.optimizer_step_was_skipped:
+            if not skipped:
                 self.bias_optimizer.step()
             self.bias_optimizer.zero_grad()
         return done
+
+    def _objective_sums(self) -> torch.Tensor:
+        """What the objective learns from this process's share of the step."""
+        losses, self._losses = self._losses, []
+        return self.objective.sums(self._step, torch.cat(losses))
+
+    def _stop_not_finite(self, watch: StepWatch, when: str, n_broken: int, n_judgments: int) -> None:
+        findings = gather_object(watch.findings())
+        raise NotFiniteError(not_finite_message(when, findings, n_broken, n_judgments))
 
     def theta_metrics(self) -> dict[str, float]:
         """``bias/theta/<attribute>``: the mean over annotators of the composed theta."""
         mean = self.bias.theta().detach().mean(dim=0).tolist()
         return {
-            f"bias/theta/{name}": value
+            f"{THETA_METRIC}{name}": value
             for name, value in zip(self.judgments.attribute_names, mean, strict=True)
         }
+
+    def state_metrics(self) -> dict[str, float]:
+        """`theta_metrics`, and what the objective tells of its own state."""
+        return {**self.theta_metrics(), **self.objective.metrics()}
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Add the judgment-level metrics since the last log to the Trainer's own."""
         if "loss" in logs and self._logged.n_judgments:
-            logs = {**logs, **self._logged.metrics(), **self.theta_metrics()}
+            logs = {**logs, **self._logged.metrics(), **self._publishable(self.state_metrics())}
             self._logged = self._new_sums()
         super().log(logs, start_time)
+
+    def _publishable(self, metrics: dict[str, float]) -> dict[str, float]:
+        """The metrics that a tracker may get: a mean of theta over a few annotators is about those."""
+        learned = [name for name in self.bias.annotators if name not in self.bias.gold_annotators]
+        if not is_about_single_people(learned):
+            return metrics
+        return {name: value for name, value in metrics.items() if not name.startswith(THETA_METRIC)}
 
     def floating_point_ops(self, inputs) -> int:
         """Not counted: a micro-batch holds each comparison once, which the Trainer's estimate does not know."""
@@ -343,24 +449,35 @@ class BADPOTrainer(transformers.Trainer):
         """Loss and accuracies on the evaluation judgments; unknown annotators are given the pool mean of theta."""
         if self.eval_judgments is None or self.eval_encoded is None:
             raise ConfigError("there is no eval_dataset to evaluate on")
-        sums = self._new_sums()
+        sums, watch = self._new_sums(), StepWatch(self.eval_judgments, self.args.device)
         collator = ComparisonCollator(
-            self.eval_judgments, self.eval_encoded, self.references[1], self._layout
+            self.eval_judgments,
+            self.eval_encoded,
+            self.references[1],
+            scored_layout(self.objective, self._layout),
         )
         order = np.argsort(self.eval_judgments.votes["comparison"].to_numpy(), kind="stable")
-        mine = order[self.args.process_index :: self.args.world_size]
+        mine = np.array_split(order, self.args.world_size)[self.args.process_index]
+        # as many forward passes on every process: divided weights are gathered by all of them together
+        longest, size = math.ceil(len(order) / self.args.world_size), self.args.per_device_eval_batch_size
         self.model.eval()
         with torch.no_grad(), self.accelerator.autocast(), scoring_attention(self.model, self._layout):
-            for start in range(0, len(mine), self.args.per_device_eval_batch_size):
-                inputs = self._prepare_inputs(
-                    collator(mine[start : start + self.args.per_device_eval_batch_size])
-                )
+            for start in range(0, longest, size):
+                batch = collator(mine[start : start + size])
+                self._weigh_tokens(batch, self.eval_judgments, self.references[1])
+                inputs = self._prepare_inputs(batch)
                 margins = self._margins(self.model, inputs)[inputs["comparison"]]
                 bias_logits = self.bias(inputs["annotator"], inputs["delta"])
-                losses = judgment_loss(margins, bias_logits, inputs["sign"])
+                losses = self.objective.losses(margins, bias_logits, inputs["sign"])
                 sums.add(margins, bias_logits, inputs["sign"], inputs["delta"], inputs["weight"], losses)
+                watch.see(inputs["votes"], margins, bias_logits, losses)
         self.model.train()
-        sums.vector = self.accelerator.reduce(sums.vector.to(self.args.device), reduction="sum").cpu()
+        flat = torch.cat([watch.count[None], sums.vector.to(self.args.device)])
+        flat = self.accelerator.reduce(flat, reduction="sum").cpu()
+        sums.vector = flat[1:]
+        if n_broken := int(flat[0]):
+            when = f"evaluation at step {self.state.global_step}"
+            self._stop_not_finite(watch, when, n_broken, len(order))
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in sums.metrics().items()}
         self.log(dict(metrics))
         self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
@@ -371,53 +488,46 @@ class BADPOTrainer(transformers.Trainer):
 
     # -- checkpoints and results -----------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def facts(self) -> dict:
-        """What a resumed run must share with the run it continues."""
-        args = self.args
-        return {
-            "data": self.judgments.fingerprint(),
-            "reference": self._reference_model_key,
-            "attributes": ", ".join(self.judgments.attribute_names),
-            "bias": args.bias,
-            "warm_start": args.warm_start,
-            "bias_learning_rate": args.bias_learning_rate,
-            "beta": args.beta,
-            "encoding": args.encoding,
-            "max_length": args.max_length,
-            "max_prompt_length": args.max_prompt_length,
-            "attention": args.attention,
-            "disable_dropout": args.disable_dropout,
-            "learning_rate": args.learning_rate,
-            "lr_scheduler_type": str(args.lr_scheduler_type),
-            "warmup_steps": args.warmup_steps,
-            "optim": str(args.optim),
-            "weight_decay": args.weight_decay,
-            "adam_beta1": args.adam_beta1,
-            "adam_beta2": args.adam_beta2,
-            "max_grad_norm": args.max_grad_norm,
-            "batching": args.batching,
-            f"{'comparisons' if args.batching == 'comparisons' else 'judgments'} per step": self._batch_size,
-            "max_steps": args.max_steps,
-            "num_train_epochs": args.num_train_epochs,
-            "seed": args.seed,
-            "data_seed": args.data_seed,
-            # where there are none the fact is left out, as checkpoints of older versions have it
-            **({"gold_annotators": ", ".join(gold)} if (gold := self.bias.gold_annotators) else {}),
-        }
+        """What a resumed run must share with the run it continues; see `badpo.training.resume.run_facts`."""
+        return run_facts(
+            self.args,
+            self.judgments,
+            self.bias,
+            self.processing_class,
+            self.model,
+            self.objective,
+            self._reference_model_key,
+            self._batch_size,
+        )
 
-    def train(self, resume_from_checkpoint=None, **kwargs):
+    def train(self, resume_from_checkpoint=None, allow_changed: Sequence[str] = (), **kwargs):
         """Train; with ``resume_from_checkpoint=True`` continue from the newest whole checkpoint of this run.
+
+        Parameters
+        ----------
+        resume_from_checkpoint : bool or str or None
+        allow_changed : sequence of str
+            What may differ from the checkpoint: names in `badpo.training.run_folder.ALLOWED_CHANGES`.
 
         Raises
         ------
         ConfigError
-            Nothing to resume, or the checkpoint was made with other data or settings; each is listed.
+            Nothing to resume, or the checkpoint was made with other data or settings; each is listed. Without
+            resuming: there are whole checkpoints already, of a run that this one would mix with.
         """
-        _ = self.references
+        _ = self.references, self.facts
+        folder = Path(self.args.output_dir)
         if resume_from_checkpoint:
-            self._resumed_from = self._checkpoint_to_resume(resume_from_checkpoint)
-            resume_from_checkpoint = str(self._resumed_from)
+            resume_from_checkpoint = self._prepare_resume(folder, resume_from_checkpoint, allow_changed)
+        elif self.has_checkpoint():
+            raise ConfigError(
+                f"{folder} holds checkpoints of a run; continue it with resume_from_checkpoint=True, or choose another "
+                "output_dir"
+            )
+        if self.is_world_process_zero():
+            remove_unsealed(folder)
         with scoring_attention(self.model, self._layout):
             return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
 
@@ -425,22 +535,14 @@ class BADPOTrainer(transformers.Trainer):
         """Whether this run left a whole checkpoint that `train` could resume from."""
         return newest_complete(Path(self.args.output_dir))[0] is not None
 
-    def _checkpoint_to_resume(self, asked) -> Path:
-        folder, passed_over = newest_complete(Path(self.args.output_dir))
-        if asked is not True:
-            folder = Path(asked)
-        for reason in passed_over:
-            logger.warning("not resumed from: %s", reason)
-        if folder is None:
-            raise ConfigError(f"no whole checkpoint to resume in {self.args.output_dir}")
-        before = json.loads((folder / MARKER).read_text())["facts"]
-        changes = changed_facts(before, self.facts)
-        if changes:
-            raise ConfigError(
-                f"{folder.name} was made with other settings: {'; '.join(changes)}. "
-                "Change them back, or start a new output_dir"
-            )
-        return folder
+    def _prepare_resume(self, folder: Path, asked, allowed: Sequence[str]) -> str:
+        self.resumed_from, changes = checkpoint_to_resume(folder, asked, self.facts, allowed)
+        for change in changes:
+            logger.warning("resumed with a change that was allowed: %s", change)
+        self.accelerator.wait_for_everyone()
+        if self.is_world_process_zero():
+            remove_later(folder, self.resumed_from)
+        return str(self.resumed_from)
 
     def save_bias_state(self, folder: Path) -> None:
         """Write theta, its optimizer and the objective's state into a checkpoint."""
@@ -460,15 +562,18 @@ class BADPOTrainer(transformers.Trainer):
 
     def load_bias_state(self) -> None:
         """Read back what `save_bias_state` wrote, when training resumes."""
-        if self._resumed_from is None:
+        if self.resumed_from is None:
             return
-        saved = BiasTerm.load(self._resumed_from)
-        self.bias.load_state_dict(saved.state_dict())
+        saved = BiasTerm.load(self.resumed_from)
+        new = take_up(self.bias, saved)
+        if new:
+            logger.warning("%d annotators are new and start at the pool mean of theta", len(new))
         if saved.extra.get("first_margin"):
             self.first_margin = FirstMargin(**saved.extra["first_margin"])
         if self.bias_optimizer is not None:
-            load_adam_tensors(self.bias_optimizer, load_file(self._resumed_from / BIAS_OPTIMIZER_FILE))
-        state = self._resumed_from / OBJECTIVE_FILE
+            moments = load_file(self.resumed_from / BIAS_OPTIMIZER_FILE)
+            load_adam_tensors(self.bias_optimizer, rows_taken_up(moments, self.bias, saved))
+        state = self.resumed_from / OBJECTIVE_FILE
         self.objective.load_state_dict(load_file(state) if state.exists() else {})
 
     def save_bias(self, folder: Path) -> None:
@@ -533,7 +638,8 @@ class BADPOTrainer(transformers.Trainer):
         if _internal_call:
             super().save_model(output_dir, _internal_call=True)
             return
-        state_dict = self.accelerator.get_state_dict(self.model_wrapped) if self.is_fsdp_enabled else None
+        is_divided = self.is_fsdp_enabled or self.is_deepspeed_enabled
+        state_dict = whole_weights(self.accelerator, self.model_wrapped) if is_divided else None
         if self.is_world_process_zero():
             folder = Path(output_dir) if output_dir else self.run_folder / "model"
             self.accelerator.unwrap_model(self.model).save_pretrained(folder, state_dict=state_dict)

@@ -5,11 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
 
 from badpo.data.corpora import bundled, signed
 from badpo.data.importers.tables import read_table
+from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
+from badpo.data.whole_files import appearing
 
 
 def write_signed_corpus(
@@ -47,13 +51,26 @@ def write_signed_corpus(
     else:
         scored = bundled.scored_pairs(n_pairs) if n_pairs is not None else bundled.scored_pairs()
     corpus = signed.build(scored, seed=seed)
-    out.mkdir(parents=True, exist_ok=True)
-    corpus.judgments.to_parquet(out / "judgments.parquet")
-    planted = corpus.judgments.annotators.assign(
-        woman=corpus.planted_theta[:, 0], black=corpus.planted_theta[:, 1]
-    )
-    planted.to_parquet(out / "planted.parquet", index=False)
+    write_planted_votes(out, corpus.judgments, corpus.planted_theta)
     return signed.gate(corpus)
+
+
+def write_planted_votes(out: Path, judgments: Judgments, theta: ArrayLike) -> None:
+    """Write the votes, and beside them the planted lean of every annotator with a column for each attribute.
+
+    Parameters
+    ----------
+    out : Path
+        Folder; made when it is not there.
+    judgments : Judgments
+    theta : array of shape (n_annotators, n_attributes)
+        In log-odds.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    judgments.to_parquet(out / "judgments.parquet")
+    columns = dict(zip(judgments.attribute_names, np.asarray(theta).T, strict=True))
+    with appearing(out / "planted.parquet") as unfinished:
+        judgments.annotators.assign(**columns).to_parquet(unfinished, index=False)
 
 
 def read_scored_pairs(path: Path) -> pd.DataFrame:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +42,8 @@ def _id_text(value: Any) -> str | None:
     if isinstance(value, (float, np.floating)) and float(value).is_integer():
         value = int(value)
     text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    # half of a surrogate pair can be written nowhere: it becomes its code
+    text = text if is_unicode(text) else text.encode("utf-8", "backslashreplace").decode("utf-8")
     return None if not text.strip() or text in _WORDS_FOR_NOTHING else text
 
 
@@ -53,7 +55,7 @@ class TextCells:
     ----------
     codes : int array of shape (n_cells,)
         Position in ``values``; -1 where the cell is missing or at fault.
-    values : list of str or of list of dict
+    values : sequence of str or of list of dict
         Distinct texts in order of first appearance; messages as plain dicts with text contents.
     missing : bool array of shape (n_cells,)
     faults : dict of int to str
@@ -61,7 +63,7 @@ class TextCells:
     """
 
     codes: NDArray[np.intp]
-    values: list[Any]
+    values: Sequence[Any]
     missing: NDArray[np.bool_]
     faults: dict[int, str]
 
@@ -94,7 +96,7 @@ def read_texts(cells: NDArray[np.object_]) -> TextCells:
     codes, distinct = pd.factorize(keys)
     values = [messages.get(key, key) for key in distinct]
     broken = np.array(
-        [not _is_unicode(key.removeprefix("\ud800") if key in messages else key) for key in distinct]
+        [not is_unicode(key.removeprefix("\ud800") if key in messages else key) for key in distinct]
     )
     if broken.any():
         for cell in np.flatnonzero(broken[codes] & (codes >= 0)).tolist():
@@ -134,6 +136,12 @@ def _message(message: Any) -> dict[str, Any]:
     others = {
         key: value for key, value in message.items() if key not in ("role", "content") and value is not None
     }
+    try:
+        json.dumps(others, sort_keys=True)
+    except (TypeError, ValueError, RecursionError):
+        raise ValueError(
+            f"the {message['role']} message has something else than text, numbers and lists beside its content"
+        ) from None
     return {"role": message["role"], "content": content, **others}
 
 
@@ -149,7 +157,14 @@ def _joined_parts(parts: Iterable[Any]) -> str | None:
     return "".join(texts)
 
 
-def _is_unicode(text: str) -> bool:
+def is_unicode(text: str) -> bool:
+    r"""Whether a text can be written anywhere: it holds no half of a surrogate pair, which JSON can escape.
+
+    Examples
+    --------
+    >>> is_unicode("\N{PARTY POPPER}"), is_unicode("\ud83c")
+    (True, False)
+    """
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:

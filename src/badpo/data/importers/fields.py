@@ -59,7 +59,10 @@ _PERSONAL = re.compile(
     r"address|birth|^dob$|^age$|gender|^sex$|ethnic|religion|nationality|location|country|city|^zip|postcode|"
     r"avatar|login|^user$|cookie|user_agent|prolific|mturk|open_feedback|own_reason|comment"
 )
-_EMAIL = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
+# no address is longer; a cell may be a megabyte of dots behind an @
+_EMAIL = re.compile(r"(?!\S{321})[^@\s]+@[^@\s]+\.[^@\s]+")
+_DEEPEST = 50
+_MOST_PARTS = 50  # no field's name has more; each part is tried as the one that says the side
 
 
 def side_fields(names: Sequence[str]) -> tuple[str, str] | None:
@@ -79,6 +82,8 @@ def side_fields(names: Sequence[str]) -> tuple[str, str] | None:
     by_parts = {tuple(_PARTS.findall(name.casefold())): name for name in names}
     pairs = []
     for parts, name in by_parts.items():
+        if len(parts) > _MOST_PARTS:
+            continue
         for first, second in _SIDES:
             for i in [i for i, part in enumerate(parts) if part == first]:
                 other = by_parts.get((*parts[:i], second, *parts[i + 1 :]))
@@ -211,14 +216,14 @@ def personal_fields(paths: Iterable[str], frame: pd.DataFrame) -> list[str]:
     return [*by_name, *by_content]
 
 
-def _collect_paths(cell: Any, path: str, found: dict[str, None]) -> None:
+def _collect_paths(cell: Any, path: str, found: dict[str, None], depth: int = 0) -> None:
     if is_missing(cell) or (isinstance(cell, list | np.ndarray) and not len(cell)):
         return
-    if isinstance(cell, Mapping):
+    if isinstance(cell, Mapping) and depth < _DEEPEST:
         for name, value in cell.items():
-            _collect_paths(value, f"{path}.{name}", found)
+            _collect_paths(value, f"{path}.{name}", found, depth + 1)
     elif isinstance(cell, list | tuple | np.ndarray) and len(cell) and isinstance(cell[0], Mapping):
         for value in cell:
-            _collect_paths(value, path, found)
+            _collect_paths(value, path, found, depth)
     else:
         found[path] = None

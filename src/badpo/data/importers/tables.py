@@ -6,8 +6,9 @@ import csv
 import io
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from badpo.data.importers.cells import is_unicode
 from badpo.data.problems import DataError, Problem, did_you_mean
+from badpo.data.stored_texts import TextColumn, TextWriter
 
 DROPPED_KEY = b"badpo.dropped"
 _LONGEST_CELL = 2**31 - 1
+# Text columns that are larger than this together do not come into memory whole.
+STORED_BYTES = 64 * 2**20
+_ROWS_AT_ONCE = 10_000
+_BUFFER_BYTES = 2**20
 
 
 @dataclass(frozen=True)
@@ -44,8 +51,14 @@ class Table:
     lines: NDArray[np.int64] | None = None
     dropped: tuple[dict[str, Any], ...] = ()
 
+    def __post_init__(self) -> None:
+        if not all(is_unicode(str(name)) for name in self.frame.columns):
+            raise _unreadable(
+                self.name, "the name of a column holds half of a surrogate pair", "rename the column"
+            )
 
-def read_table(source: Any) -> Table:
+
+def read_table(source: Any, texts: Sequence[str] = ()) -> Table:
     """Read a table from a path or an object in memory.
 
     Parameters
@@ -53,6 +66,9 @@ def read_table(source: Any) -> Table:
     source : path, pandas DataFrame, Arrow table, `datasets` split, list of dicts, or Table
         Paths end in .csv, .tsv, .parquet, .jsonl, .ndjson or .json. Anything with ``to_arrow`` or ``to_pandas``
         works too.
+    texts : sequence of str
+        Columns of long texts. Where parquet, Arrow or a `datasets` split hold much of them, the column is a
+        `badpo.data.stored_texts.TextColumn`: read in pieces, each distinct text kept once, in a private file.
 
     Returns
     -------
@@ -71,7 +87,7 @@ def read_table(source: Any) -> Table:
     if isinstance(source, Table):
         return source
     if isinstance(source, (str, os.PathLike)):
-        return _read_file(Path(source))
+        return _read_file(Path(source), texts)
     if isinstance(source, pd.DataFrame):
         return Table(source.reset_index(drop=True), "DataFrame")
     if isinstance(source, Mapping):
@@ -88,7 +104,7 @@ def read_table(source: Any) -> Table:
     elif not isinstance(source, pa.Table) and hasattr(source, "to_arrow"):
         source = source.to_arrow()
     if isinstance(source, pa.Table):
-        return Table(_frame_of_arrow(source), "Arrow table")
+        return Table(_frame_of_arrow(source, texts), "Arrow table")
     if hasattr(source, "to_pandas"):
         return Table(source.to_pandas().reset_index(drop=True), type(source).__name__)
     raise _unreadable(
@@ -98,11 +114,11 @@ def read_table(source: Any) -> Table:
     )
 
 
-def _read_file(path: Path) -> Table:
-    readers = {
+def _read_file(path: Path, texts: Sequence[str]) -> Table:
+    readers: dict[str, Callable[[Path], Table]] = {
         ".csv": _read_csv,
         ".tsv": _read_csv,
-        ".parquet": _read_parquet,
+        ".parquet": partial(_read_parquet, texts=texts),
         ".jsonl": _read_json_lines,
         ".ndjson": _read_json_lines,
         ".json": _read_json,
@@ -123,10 +139,77 @@ def _read_file(path: Path) -> Table:
         raise _unreadable(str(path), str(error).strip().split("\n")[0], "export the table again") from error
 
 
-def _read_parquet(path: Path) -> Table:
-    table = pq.read_table(path)
-    dropped = json.loads((table.schema.metadata or {}).get(DROPPED_KEY, b"[]"))
-    return Table(_frame_of_arrow(table), str(path), dropped=tuple(dropped))
+def has_column(source: Any, column: str) -> bool:
+    """Whether a table has a column, without reading a parquet file for it."""
+    if isinstance(source, (str, os.PathLike)) and Path(source).suffix.lower() == ".parquet":
+        try:
+            return column in pq.read_schema(source).names
+        except (OSError, pa.ArrowException):
+            pass  # whoever reads the table says what is wrong with it
+    return column in read_table(source).frame.columns
+
+
+def _read_parquet(path: Path, texts: Sequence[str]) -> Table:
+    with pq.ParquetFile(path, buffer_size=_BUFFER_BYTES) as file:
+        schema = file.schema_arrow
+        dropped = _dropped_of(schema, path)
+        stored = [
+            name for name in texts if schema.names.count(name) == 1 and _is_text(schema.field(name).type)
+        ]
+        if _stored_size(file.metadata, stored) < STORED_BYTES:
+            return Table(_frame_of_arrow(file.read()), str(path), dropped=dropped)
+        pieces = file.iter_batches(_ROWS_AT_ONCE, columns=stored, use_threads=False)
+        columns = _stored(stored, pieces)
+        others = [name for name in schema.names if name not in stored]
+        frame = _frame_of_arrow(file.read(columns=others))
+    return Table(_with_columns(frame, schema.names, columns), str(path), dropped=dropped)
+
+
+def _dropped_of(schema: pa.Schema, path: Path) -> tuple[dict[str, Any], ...]:
+    """What an earlier import left out, as it wrote it beside the table."""
+    try:
+        entries = json.loads((schema.metadata or {}).get(DROPPED_KEY, b"[]"))
+        return tuple(
+            {"reason": str(entry["reason"]), "annotator": str(entry["annotator"]), "n": int(entry["n"])}
+            for entry in entries
+        )
+    except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
+        what = "the counts of what an earlier import left out are damaged"
+        raise _unreadable(str(path), what, "import the export again") from error
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
+def _stored_size(metadata: pq.FileMetaData, names: Sequence[str]) -> int:
+    """Bytes of some columns before compression."""
+    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+    columns = [group.column(j) for group in groups for j in range(group.num_columns)]
+    return sum(column.total_uncompressed_size for column in columns if column.path_in_schema in names)
+
+
+def _stored(names: Sequence[str], pieces: Iterable[pa.RecordBatch]) -> dict[str, TextColumn]:
+    """Text columns whose distinct texts stand in one store."""
+    writer = TextWriter()
+    codes: dict[str, list[NDArray[np.int64]]] = {name: [] for name in names}
+    for piece in pieces:
+        for name in names:
+            piece.column(name).validate(full=True)
+            codes[name].append(writer.numbers(piece.column(name)))
+    store = writer.finish()
+    pa.default_memory_pool().release_unused()
+    return {name: TextColumn(np.concatenate(parts), store) for name, parts in codes.items()}
+
+
+def _with_columns(
+    frame: pd.DataFrame, names: Sequence[str], columns: Mapping[str, TextColumn]
+) -> pd.DataFrame:
+    """A frame with further columns, in the order of ``names``."""
+    there = {name: frame[name] for name in frame.columns} | {
+        name: pd.Series(columns[name]) for name in columns
+    }
+    return pd.DataFrame({name: there[name] for name in names})
 
 
 def _read_csv(path: Path) -> Table:
@@ -174,8 +257,8 @@ def _read_json_lines(path: Path) -> Table:
             continue
         try:
             record = json.loads(line)
-        except json.JSONDecodeError as error:
-            broken.append(f"line {number}: {error.msg}")
+        except (ValueError, RecursionError) as error:
+            broken.append(f"line {number}: {getattr(error, 'msg', None) or _json_fault(error)}")
             continue
         if not isinstance(record, dict):
             broken.append(f"line {number}: not an object")
@@ -191,15 +274,21 @@ def _read_json_lines(path: Path) -> Table:
 def _read_json(path: Path) -> Table:
     try:
         content = json.loads(_decoded(path))
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise _unreadable(
-            str(path), str(error), "write a JSON list of objects, or name the file .jsonl"
+            str(path), _json_fault(error), "write a JSON list of objects, or name the file .jsonl"
         ) from error
     if not isinstance(content, list):
         raise _unreadable(
             str(path), "it holds no list", "write a JSON list of objects, one for each judgment"
         )
     return Table(_frame_of_records(content, str(path)), str(path))
+
+
+def _json_fault(error: ValueError | RecursionError) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return str(error)
+    return "it is nested too deep" if isinstance(error, RecursionError) else "a number has too many digits"
 
 
 def _decoded(path: Path) -> str:
@@ -211,9 +300,16 @@ def _decoded(path: Path) -> str:
         ) from error
 
 
-def _frame_of_arrow(table: pa.Table) -> pd.DataFrame:
+def _frame_of_arrow(table: pa.Table, texts: Sequence[str] = ()) -> pd.DataFrame:
+    names = table.schema.names
+    stored = [name for name in texts if names.count(name) == 1 and _is_text(table.schema.field(name).type)]
+    if sum(table[name].nbytes for name in stored) >= STORED_BYTES:
+        columns = _stored(stored, table.select(stored).to_batches(_ROWS_AT_ONCE))
+        return _with_columns(_frame_of_arrow(table.drop_columns(stored)), names, columns)
     # whole numbers stay exact where some are missing: ids beyond 2^53 would change as floats
-    return table.to_pandas(integer_object_nulls=True, ignore_metadata=True)
+    # the metadata that pandas leaves may be damaged where the columns are not, and nothing here needs it
+    plain = table.replace_schema_metadata(None)
+    return plain.to_pandas(integer_object_nulls=True, ignore_metadata=True)
 
 
 def _frame_of_records(records: Sequence[Any], name: str) -> pd.DataFrame:

@@ -1,0 +1,192 @@
+"""A small project to break: a model, votes, a recipe, and the commands that work on them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+
+import yaml
+
+from badpo.data.privacy import KEY_VARIABLE
+
+RUN = Path("runs/shared_mean-s42")
+ARMS = ("dpo", "pooled")
+SHARD_RESPONSES = 8
+# What may differ between two runs that are the same: times, and what names them.
+TIMED = frozenset({"trainer_state.json", "training_args.bin", "summary.json", "report.html"})
+RECIPE = {
+    "model_name_or_path": "model",
+    "dataset_name": "votes.parquet",
+    "output_dir": "runs",
+    "reference_cache": "cache",
+    "attributes": ["length"],
+    "held_out": 0.2,
+    "per_device_train_batch_size": 8,
+    "max_steps": 6,
+    "save_steps": 2,
+    "save_total_limit": 1,
+    "learning_rate": 1e-3,
+    "use_cpu": True,
+    "bf16": False,
+    "gradient_checkpointing": False,
+    "report_to": "none",
+    "disable_tqdm": True,
+}
+PERSON = "person 3"
+
+
+def prepare_environment() -> None:
+    """No network, one thread, and one key for pseudonyms, whatever the machine has."""
+    os.environ.update({"HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1", "TOKENIZERS_PARALLELISM": "false"})
+    os.environ[KEY_VARIABLE] = "a key for the small project, 32 bytes"
+
+
+def import_everything() -> None:
+    """What the commands import, so that children need not."""
+    import peft  # noqa: F401
+    import torch
+
+    import badpo.auditing.audit
+    import badpo.cli
+    import badpo.experiments.demo
+    import badpo.experiments.evaluate
+    import badpo.experiments.run
+    import badpo.results.audit_page
+    import badpo.results.run_page  # noqa: F401
+
+    torch.set_num_threads(1)
+
+
+def make_project(folder: Path, **changes) -> None:
+    """A model, an export, a table of votes and a recipe; to be called in a child."""
+    from badpo.data.corpora import bundled, signed
+    from badpo.experiments.small_model import build_model, build_tokenizer
+
+    folder.mkdir(parents=True, exist_ok=True)
+    corpus = signed.build(bundled.scored_pairs(30), seed=0).judgments
+    texts = corpus.comparisons["response_a"].tolist() + corpus.comparisons["response_b"].tolist()
+    tokenizer = build_tokenizer(texts, vocab_size=400)
+    size = {"hidden_size": 16, "n_layers": 1, "n_heads": 2, "intermediate_size": 32}
+    build_model(tokenizer, 0, **size).save_pretrained(folder / "model")
+    tokenizer.save_pretrained(folder / "model")
+    votes = corpus.votes.merge(corpus.comparisons, left_on="comparison", right_index=True)
+    export = votes[["comparison_id", "prompt_id", "prompt", "response_a", "response_b"]].assign(
+        winner=votes["sign"].map({1: "a", -1: "b"}),
+        annotator=[f"person {k % 6}" for k in votes["annotator"]],
+    )
+    for name in ("response_a", "response_b"):
+        export[name] = export[name].str.slice(0, 120)
+    export.to_json(folder / "export.jsonl", orient="records", lines=True)
+    command("import", "export.jsonl", "--out", "votes.parquet", folder=folder)
+    keys = {name: value for name, value in (RECIPE | changes).items() if value is not None}
+    (folder / "run.yaml").write_text(yaml.safe_dump(keys))
+
+
+def make_smaller() -> None:
+    """Many small shards of the reference cache, and short answers; to be called in a child."""
+    from badpo.experiments import evaluate
+    from badpo.training import reference
+
+    reference.RESPONSES_PER_SHARD = SHARD_RESPONSES
+    evaluate.MAX_NEW_TOKENS = 6
+
+
+def command(*arguments: str, folder: Path | None = None) -> None:
+    """``badpo`` with these arguments, in this process; raises `SystemExit` where it fails."""
+    from badpo.cli import app
+
+    before = Path.cwd()
+    if folder is not None:
+        os.chdir(folder)
+    try:
+        app(list(arguments))
+    except SystemExit as error:
+        if error.code:
+            raise
+    finally:
+        os.chdir(before)
+
+
+def train() -> None:
+    """What a user does with a run until it is finished: train it, or resume what is there."""
+    if (RUN / "run.json").exists():
+        return
+    begun = any((RUN / "checkpoints").glob("checkpoint-*/complete.json"))
+    command("train", "--config", "run.yaml", *(["--resume"] if begun else []))
+
+
+def evaluate() -> None:
+    """Measure the finished run."""
+    command("evaluate", str(RUN))
+
+
+def suite() -> None:
+    """Two arms of a very small demo."""
+    from badpo.data.corpora import bundled, signed
+    from badpo.data.corpora.signatures import ask_to_sign
+    from badpo.experiments.signed_suite import SuiteSettings, run_suite
+    from badpo.experiments.start_policy import load_model
+    from badpo.training.recipe_blocks import ModelChoice
+
+    settings = SuiteSettings(
+        sft_steps=4, sft_batch_size=8, steps=8, batch_size=8, max_new_tokens=6, arms=ARMS
+    )
+    corpus = signed.build(bundled.scored_pairs(60), seed=0)
+    prompts = [ask_to_sign(prompt) for prompt in bundled.signing_prompts()[:4]]
+    policy, tokenizer = load_model("model", ModelChoice("model"))
+    run_suite(corpus, prompts, policy, tokenizer, settings, [42], Path("runs"), lambda what, share: None)
+
+
+def audit() -> None:
+    """The audit of the votes."""
+    command("audit", "votes.parquet", "--attribute", "length", "--out", "audit")
+
+
+def import_votes() -> None:
+    """The import of the export, with its mapping unless that is there already."""
+    mapping = [] if Path("whose.json").exists() else ["--write-mapping", "whose.json"]
+    command("import", "export.jsonl", "--out", "imported.parquet", *mapping)
+
+
+def forget() -> None:
+    """Everything of one person taken out of the votes, the audit and the run; nothing left is no failure."""
+    where = ["--data", "votes.parquet", "--audit", "audit", "--runs", "runs", "--mapping", "whose.json"]
+    try:
+        command("forget", PERSON, *where, "--checkpoints", "remove")
+    except SystemExit as error:
+        if error.code != 3:
+            raise
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """Checksum of every file below a folder that two equal runs have in common, by its path.
+
+    Files of a checkpoint that hold times are left out, and with them its seal, which holds their checksums.
+    """
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
+        unfinished = any(part.startswith(".") for part in path.relative_to(folder).parts)
+        if path.is_file() and not unfinished and path.name not in TIMED | {"complete.json"}:
+            found[name] = hashlib.sha256(_without_times(path)).hexdigest()
+    return found
+
+
+def _without_times(path: Path) -> bytes:
+    content = path.read_bytes()
+    if path.name == "audit.json":
+        whole = json.loads(content)
+        return json.dumps(
+            {key: value for key, value in whole.items() if key != "seconds"}, sort_keys=True
+        ).encode()
+    return content
+
+
+def copy_project(template: Path, folder: Path) -> Path:
+    """A project of its own to break."""
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(template, folder)
+    return folder

@@ -1,0 +1,305 @@
+"""Answers scored by a reward model, as they are and without the attribute.
+
+Any sequence-classification model with one output and a chat template is a judge. Its scale has no zero and no unit:
+compare scores of one judge on one model's answers only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from os.path import commonprefix
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from badpo.data.problems import ConfigError
+from badpo.readouts.json_number import json_number
+from badpo.theory.summaries import Interval, cluster_mean
+from badpo.training.logprobs import looking_at
+
+# What the reward models of the paper were trained on; a model with fewer positions has its own limit.
+LONGEST = 16_384
+CUTS = ("answer", "end")
+
+
+@dataclass(frozen=True)
+class Judge:
+    """A reward model that can score conversations.
+
+    Attributes
+    ----------
+    model : sequence-classification model with one output
+    tokenizer : PreTrainedTokenizerBase
+        With a chat template.
+    """
+
+    model: Any
+    tokenizer: Any
+
+
+@dataclass(frozen=True)
+class JudgeScores:
+    """Scores of answers.
+
+    Attributes
+    ----------
+    scores : float64 array of shape (n_answers,)
+        In the order of the answers, unbounded; higher is better.
+    n_cut : int
+        Conversations that were longer than the judge reads.
+    """
+
+    scores: NDArray[np.float64]
+    n_cut: int
+
+    @property
+    def mean(self) -> Interval:
+        """Mean over answers."""
+        return cluster_mean(self.scores)
+
+    def to_json(self) -> dict[str, float | int | None]:
+        """{"mean", "se", "n", "n_cut"}."""
+        return {
+            "mean": self.mean.estimate,
+            "se": json_number(self.mean.se),
+            "n": len(self.scores),
+            "n_cut": self.n_cut,
+        }
+
+
+@dataclass(frozen=True)
+class JudgeReadout:
+    """RM and, where the attribute can be taken off an answer, RM minus.
+
+    Attributes
+    ----------
+    raw : JudgeScores
+        The answers as they are.
+    stripped : JudgeScores or None
+        The answers without the attribute; None where there is no strip.
+    n_stripped : int
+        Answers that the strip changed.
+    """
+
+    raw: JudgeScores
+    stripped: JudgeScores | None
+    n_stripped: int
+
+    def to_json(self) -> dict[str, Any]:
+        """{"rm": {...}, "rm_minus": {...} or null, "n_stripped"}."""
+        return {
+            "rm": self.raw.to_json(),
+            "rm_minus": None if self.stripped is None else self.stripped.to_json(),
+            "n_stripped": self.n_stripped,
+        }
+
+
+def load_judge(name: str, revision: str | None = None, dtype: str = "auto") -> Judge:
+    """A reward model by its folder or its name on the Hub.
+
+    Parameters
+    ----------
+    name : str
+        Such as ``Skywork/Skywork-Reward-V2-Qwen3-1.7B``, the judge of the paper.
+    revision : str or None
+    dtype : str
+        ``auto`` keeps the precision that it is saved in.
+
+    Raises
+    ------
+    ConfigError
+        It cannot be loaded, has no chat template, another number of outputs than one, or no trained head.
+    """
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name, revision=revision)
+        model, loading = AutoModelForSequenceClassification.from_pretrained(
+            name, revision=revision, dtype=dtype, output_loading_info=True
+        )
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise ConfigError(
+            f'cannot load the reward model "{name}": {reason}; download it once with network, or give a local folder'
+        ) from error
+    if loading["missing_keys"]:
+        raise ConfigError(
+            f'"{name}" is no reward model: {", ".join(sorted(loading["missing_keys"]))} is not in its files and would '
+            "be random; give a model that was trained to score"
+        )
+    return checked_judge(model, tokenizer, name)
+
+
+def checked_judge(model, tokenizer, name: str) -> Judge:
+    """A model and its tokenizer as a judge.
+
+    Parameters
+    ----------
+    model : sequence-classification model
+    tokenizer : PreTrainedTokenizerBase
+    name : str
+        What messages call it.
+
+    Raises
+    ------
+    ConfigError
+        No chat template, or another number of outputs than one.
+    """
+    if tokenizer.chat_template is None:
+        raise ConfigError(
+            f'the reward model "{name}" has no chat template, so it is not known how it reads a prompt and an answer; '
+            "set tokenizer.chat_template to the one that it was trained with"
+        )
+    if model.config.num_labels != 1:
+        raise ConfigError(
+            f'the reward model "{name}" has {model.config.num_labels} outputs, and a score is one number; give a model '
+            "with num_labels 1"
+        )
+    return Judge(model, tokenizer)
+
+
+def judge_answers(
+    judge: Judge,
+    prompts: Sequence,
+    answers: Sequence[str],
+    strip: Callable[[str], str] | None = None,
+    **options: Any,
+) -> JudgeReadout:
+    """RM and RM minus of answers.
+
+    Parameters
+    ----------
+    judge : Judge
+    prompts, answers
+        As in `judge_scores`.
+    strip : function of a text, or None
+        Takes the attribute off an answer (`badpo.readouts.strips.strip_for`). Every arm's answers are stripped alike.
+    **options
+        Further arguments of `judge_scores`.
+
+    References
+    ----------
+    BA-DPO, appendix `app:readouts`, "Judge".
+    """
+    raw = judge_scores(judge, prompts, answers, **options)
+    if strip is None:
+        return JudgeReadout(raw, None, 0)
+    without = [strip(answer) for answer in answers]
+    n_stripped = sum(new != old for new, old in zip(without, answers, strict=True))
+    return JudgeReadout(raw, judge_scores(judge, prompts, without, **options), n_stripped)
+
+
+def judge_scores(
+    judge: Judge,
+    prompts: Sequence,
+    answers: Sequence[str],
+    max_length: int | None = None,
+    cut: str = "answer",
+    batch: int = 8,
+    progress: Callable[[int, int], None] | None = None,
+) -> JudgeScores:
+    """Score of each answer to its prompt.
+
+    A prompt and an answer are rendered by the judge's chat template, with no system message of ours.
+
+    Parameters
+    ----------
+    judge : Judge
+    prompts : sequence
+        Texts, or lists of chat messages.
+    answers : sequence of str
+    max_length : int or None
+        Longest conversation in tokens; None: 16,384, or as many positions as the model has.
+    cut : "answer" or "end"
+        Of a longer conversation ``answer`` takes away the end of the answer and keeps the tokens that close it, which
+        the head reads. ``end`` takes away whatever is last, as the published code does.
+    batch : int
+        Conversations scored at a time; a model without a padding token takes one.
+    progress : function of (answers scored, answers in all), or None
+
+    Raises
+    ------
+    ValueError
+        Another number of answers than prompts, none at all, an unknown cut, or a prompt that leaves no room.
+
+    References
+    ----------
+    BA-DPO, appendix `app:readouts`, "Judge".
+    """
+    if cut not in CUTS:
+        raise ValueError(f'unknown cut "{cut}"; use one of {", ".join(CUTS)}')
+    if len(prompts) != len(answers) or not len(answers):
+        raise ValueError(
+            f"one answer to each prompt is needed: {len(prompts)} prompts, {len(answers)} answers"
+        )
+    limit = _limit(judge.model, max_length)
+    rows = [_as_ids(judge.tokenizer, prompt, answer) for prompt, answer in zip(prompts, answers, strict=True)]
+    cut_rows = [i for i, ids in enumerate(rows) if len(ids) > limit]
+    for i in cut_rows:
+        rows[i] = rows[i][:limit] if cut == "end" else _closed(judge.tokenizer, prompts[i], rows[i], limit, i)
+    # without a padding token the head reads the last column, so rows of one length are all it can take
+    pad = judge.model.config.get_text_config().pad_token_id
+    size = 1 if pad is None else batch
+    order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
+    scores = np.empty(len(rows))
+    with looking_at(judge.model) as device:
+        for start in range(0, len(order), size):
+            at = order[start : start + size]
+            ids, mask = _right_padded([rows[i] for i in at], pad or 0, device)
+            scores[at] = judge.model(input_ids=ids, attention_mask=mask).logits[:, 0].double().cpu().numpy()
+            if progress is not None:
+                progress(start + len(at), len(rows))
+    return JudgeScores(scores, len(cut_rows))
+
+
+def _limit(model, max_length: int | None) -> int:
+    positions = getattr(model.config, "max_position_embeddings", None) or LONGEST
+    return min(positions, LONGEST if max_length is None else max_length)
+
+
+def _messages(prompt) -> list[dict[str, str]]:
+    return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
+
+
+def _rendered(tokenizer, prompt, answer: str) -> str:
+    conversation = [*_messages(prompt), {"role": "assistant", "content": answer}]
+    return tokenizer.apply_chat_template(conversation, tokenize=False)
+
+
+def _as_ids(tokenizer, prompt, answer: str) -> list[int]:
+    ids = list(tokenizer(_rendered(tokenizer, prompt, answer))["input_ids"])
+    begins_twice = len(ids) > 1 and ids[0] == ids[1] == tokenizer.bos_token_id
+    # the template writes the first token, and the tokenizer puts another before it
+    return ids[1:] if begins_twice else ids
+
+
+def _closed(tokenizer, prompt, ids: list[int], limit: int, row: int) -> list[int]:
+    """The conversation with the end of its answer cut off, and what closes the answer kept."""
+    closing = tokenizer(_closing(tokenizer, prompt), add_special_tokens=False)["input_ids"]
+    n_around = len(_as_ids(tokenizer, prompt, ""))
+    if n_around >= limit:
+        raise ValueError(
+            f"prompt {row} takes {n_around} tokens of the {limit} that the judge reads, so no answer is left to score; "
+            "give a larger max_length, or leave the prompt out"
+        )
+    return [*ids[: limit - len(closing)], *closing]
+
+
+def _closing(tokenizer, prompt) -> str:
+    """What the template writes after an answer: the end that two different answers share."""
+    ends = [_rendered(tokenizer, prompt, answer)[::-1] for answer in ("0", "1")]
+    return commonprefix(ends)[::-1]
+
+
+def _right_padded(rows: Sequence[Sequence[int]], pad: int, device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token ids and 0/1 mask of rows that begin together, as reward models are trained."""
+    width = max(map(len, rows))
+    ids = torch.full((len(rows), width), pad, dtype=torch.long)
+    mask = torch.zeros(len(rows), width, dtype=torch.long)
+    for i, row in enumerate(rows):
+        ids[i, : len(row)] = torch.as_tensor(row, dtype=torch.long)
+        mask[i, : len(row)] = 1
+    return ids.to(device), mask.to(device)

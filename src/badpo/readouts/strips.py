@@ -1,0 +1,105 @@
+"""An answer without the attribute, so that a judge can score the rest of it.
+
+A strip leaves nothing that the attribute's own detector finds. Length has none: an answer of another length is
+another answer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from badpo.data.attribute import Attribute
+from badpo.data.corpora.signatures import strip_signature
+from badpo.data.markers import has_markdown
+
+# Runs are taken whole, so that nothing new is joined where they stood.
+_FENCE = re.compile(r"`{3,}[^\S\n]*\w*$|`{3,}", re.MULTILINE)
+_BOLD = re.compile(r"\*{2,}([^*]+)\*{2,}")
+_LINE_MARKS = re.compile(r"^(?:[^\S\n]*(?:#{1,6}|[-*+]|\d+\.)(?=\s))+[^\S\n]*", re.MULTILINE)
+_TABLE_LINE = re.compile(r"^[^\S\n]*\|(.*)\|[^\S\n]*$", re.MULTILINE)
+_RULE = re.compile(r"[\s|:=-]*")
+
+
+def strip_markdown(text: str) -> str:
+    r"""Text without the marks that `badpo.data.markers.has_markdown` looks for; the words stay.
+
+    Fences go with the name of their language, header and list marks from the front of their lines, asterisks from
+    around bold text, bars from table lines. What a removal brings to light is removed too.
+
+    Parameters
+    ----------
+    text : str
+
+    Returns
+    -------
+    str
+        The text as it is where no mark is found.
+
+    References
+    ----------
+    BA-DPO, appendix `app:readouts`, "Judge": the markup is stripped before scoring.
+
+    Examples
+    --------
+    >>> strip_markdown("## Plan\n1. **Boil** it\n- - Rinse\n| a | b |\n|--|--|\n```sh\nls\n```")
+    'Plan\nBoil it\nRinse\na b\n\n\nls\n'
+    >>> strip_markdown("2**3 is 8 - or not")
+    '2**3 is 8 - or not'
+    """
+    before = ""
+    # a pass that changes nothing would change nothing the next time either
+    while text != before and has_markdown(text):
+        before = text
+        text = _FENCE.sub("", text)
+        text = _BOLD.sub(r"\1", text)
+        text = _LINE_MARKS.sub("", text)
+        text = _TABLE_LINE.sub(_cells, text)
+    return text
+
+
+def strip_signatures(text: str) -> str:
+    r"""Text without the signature at its end, nor any that stands above it.
+
+    Parameters
+    ----------
+    text : str
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> strip_signatures("Boil it.\n\n— Emily Miller\n\n— Theo Clark")
+    'Boil it.'
+    """
+    shorter = strip_signature(text)
+    while shorter != text:
+        text, shorter = shorter, strip_signature(shorter)
+    return text
+
+
+STRIPS: dict[str, Callable[[str], str]] = {"markdown": strip_markdown, "signature_name": strip_signatures}
+
+
+def strip_for(attribute: Attribute) -> Callable[[str], str] | None:
+    """The strip of an attribute; None where there is none.
+
+    Parameters
+    ----------
+    attribute : Attribute
+
+    Examples
+    --------
+    >>> from badpo.attributes import Length, Markdown
+    >>> strip_for(Markdown()) is strip_markdown, strip_for(Length(ratio=1.5))
+    (True, None)
+    """
+    return STRIPS.get(str(attribute.config.get("type")))
+
+
+def _cells(line: re.Match[str]) -> str:
+    """The cells of a table line, spaced; nothing for a rule between header and body."""
+    inside = line.group(1)
+    return "" if _RULE.fullmatch(inside) else " ".join(inside.replace("|", " ").split())

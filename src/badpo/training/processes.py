@@ -1,0 +1,129 @@
+"""Several processes as one run: they must start alike, and divided weights must compute as whole ones do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import timedelta
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import DistributedType, gather_object
+from torch.distributed import TCPStore
+
+from badpo.data.problems import ConfigError
+
+# What the backends say when another process is gone; torch has no class of its own for it.
+LOST_PEER_SIGNS = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "NCCL", "gloo")
+
+
+def prepare_division(accelerator: Accelerator, asked: bool) -> None:
+    """Make divided weights (FSDP2) compute in the precision of whole ones; refuse what cannot.
+
+    accelerate's bf16 casts the divided weights, the sums of gradients and the model's output. The reference is
+    computed before the weights are divided, so that the first margins would not be 0, and log-probabilities in 16 bits
+    are too coarse for margins in any case. Here FSDP keeps float32 and autocast does what it does for one process.
+
+    Parameters
+    ----------
+    accelerator : Accelerator
+    asked : bool
+        Whether the run's arguments ask for FSDP.
+
+    Raises
+    ------
+    ConfigError
+        FSDP was asked for and is not applied, or it is FSDP1.
+    """
+    plugin = getattr(accelerator.state, "fsdp_plugin", None)
+    if accelerator.distributed_type != DistributedType.FSDP:
+        if asked or plugin is not None:
+            raise ConfigError(
+                "fsdp was asked for, but accelerate divides weights over several GPUs only and would train whole ones "
+                "here; leave fsdp out, or start on GPUs with accelerate launch"
+            )
+        return
+    if plugin.fsdp_version != 2:
+        raise ConfigError("fsdp_version: 1 is not supported; write fsdp_version: 2 in fsdp_config")
+    if accelerator.mixed_precision != "no":
+        from torch.distributed.fsdp import MixedPrecisionPolicy
+
+        plugin.mixed_precision_policy = MixedPrecisionPolicy(cast_forward_inputs=False)
+
+
+def whole_weights(accelerator: Accelerator, wrapped: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """The undivided weights by name, on the first process; to be asked for by all. Tied weights stand once.
+
+    A gathered copy does not show that two names are one tensor, and both would be written to the model's file.
+    """
+    state = accelerator.get_state_dict(wrapped)
+    seen: set[int] = set()
+    for name, parameter in accelerator.unwrap_model(wrapped).named_parameters(remove_duplicate=False):
+        if id(parameter) in seen:
+            state.pop(name, None)
+        seen.add(id(parameter))
+    return state
+
+
+def require_alike(facts: Mapping[str, str], accelerator: Accelerator) -> None:
+    """Raise `ConfigError` on every process unless all of them start with the same ``facts``.
+
+    A process with other weights would compute its share of the reference with them, and one with other judgments would
+    plan other steps; neither shows in the loss. Weights that only the first process loads are the usual cause.
+
+    Parameters
+    ----------
+    facts : mapping of str to str
+        Such as keys of the weights and of the judgments.
+    accelerator : Accelerator
+    """
+    if accelerator.num_processes == 1:
+        return
+    everyone = gather_object([dict(facts)])
+    different = [name for name in facts if len({theirs[name] for theirs in everyone}) > 1]
+    if different:
+        raise ConfigError(
+            f"the processes do not start alike: {' and '.join(different)} differ between them. Give each the same "
+            "files, and set fsdp_cpu_ram_efficient_loading: false, so that every process loads the weights"
+        )
+
+
+def lost_peer(error: BaseException) -> bool:
+    """Whether an error says that another process of the run is gone.
+
+    Examples
+    --------
+    >>> lost_peer(RuntimeError("[/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:3021"))
+    False
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or not isinstance(error, RuntimeError):
+        return False
+    distributed = isinstance(error, torch.distributed.DistError)
+    return distributed or any(sign in str(error) for sign in LOST_PEER_SIGNS)
+
+
+def speaks_for_all() -> bool:
+    """Whether this process is the first of its run to end with an error: it tells why, and the others are silent.
+
+    The processes agree through the launcher's store; one that cannot reach it speaks.
+
+    Examples
+    --------
+    A process that runs alone speaks:
+
+    >>> speaks_for_all()
+    True
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return True
+    try:
+        store = TCPStore(
+            os.environ["MASTER_ADDR"],
+            int(os.environ["MASTER_PORT"]),
+            is_master=False,
+            timeout=timedelta(seconds=5),
+        )
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        return store.add(f"badpo/ended/{attempt}", 1) == 1
+    except (RuntimeError, KeyError, ValueError):
+        return True

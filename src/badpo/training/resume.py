@@ -1,0 +1,298 @@
+"""Going on from a checkpoint: what must be as it was, what may change, and theta taken up by name."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import TrainingArguments
+
+from badpo.data.judgments import Judgments
+from badpo.data.problems import ConfigError
+from badpo.objective.bias import BiasTerm
+from badpo.training.config import BADPOConfig
+from badpo.training.run_folder import (
+    ALLOWED_CHANGES,
+    changed_facts,
+    changed_names,
+    checkpoints,
+    damage,
+    facts_of,
+    newest_complete,
+    package_versions,
+    remove_checkpoint,
+    require_allowed,
+)
+
+logger = logging.getLogger(__name__)
+
+CODE = ("ba-dpo", "torch", "transformers", "accelerate", "peft", "numpy")
+# Of our own arguments these decide nothing that a checkpoint holds; what they lead to is a fact of its own.
+_OWN_BUT_NO_FACT = {"reference_cache", "model_init_kwargs", "trust_remote_code", "gold_annotators"}
+_TRAINER_FACTS = (
+    "learning_rate",
+    "lr_scheduler_type",
+    "lr_scheduler_kwargs",
+    "warmup_steps",
+    "optim",
+    "optim_args",
+    "weight_decay",
+    "adam_beta1",
+    "adam_beta2",
+    "adam_epsilon",
+    "max_grad_norm",
+    "max_steps",
+    "num_train_epochs",
+    "seed",
+    "data_seed",
+)
+
+
+def run_facts(
+    args: BADPOConfig,
+    judgments: Judgments,
+    bias: BiasTerm,
+    tokenizer,
+    policy,
+    objective,
+    reference: str,
+    batch_size: int,
+) -> dict[str, Any]:
+    """What a resumed run must share with the run that it continues, by names that a person knows.
+
+    Parameters
+    ----------
+    args : BADPOConfig
+    judgments : Judgments
+        What is trained on.
+    bias : BiasTerm
+    tokenizer : PreTrainedTokenizerBase
+    policy : causal language model
+    objective : callable
+    reference : str
+        The key of its weights.
+    batch_size : int
+        Judgments, or comparisons, of an optimizer step.
+
+    Returns
+    -------
+    dict
+        As it will be read back from JSON. Content that is no setting stands there as a number of things and the
+        beginning of its checksum.
+    """
+    own = BADPOConfig.__dataclass_fields__.keys() - TrainingArguments.__dataclass_fields__.keys()
+    names = [*sorted(own - _OWN_BUT_NO_FACT), *_TRAINER_FACTS]
+    people = [
+        list(row)
+        for row in judgments.annotators[["pseudonym", "annotator_class"]].itertuples(index=False, name=None)
+    ]
+    votes = f"{judgments.n_votes:,} judgments on {judgments.n_comparisons:,} comparisons"
+    fixed = bias.fixed.detach().cpu().numpy()
+    facts = {
+        "data": f"{votes} ({judgments.with_attributes(()).fingerprint()[:12]})",
+        "annotators": f"{len(people):,} ({_digest(json.dumps(people, default=str))})",
+        "attributes": ", ".join(json.dumps(dict(attribute.config)) for attribute in judgments.attributes)
+        or "none",
+        "attribute values": f"{judgments.delta.shape[1]} a judgment ({_digest(judgments.delta.astype('<f8'))})",
+        "parts of theta": ", ".join(bias.parts) or "none",
+        "fixed part of theta": _digest(fixed) if fixed.any() else "none",
+        "gold_annotators": ", ".join(bias.gold_annotators) or "none",
+        "tokenizer": tokenizer_key(tokenizer),
+        "reference": reference[:12],
+        "precision": args.mixed_precision_name,
+        "adapter": _adapter(policy),
+        "objective": _objective_name(objective),
+        "code": ", ".join(f"{name} {version}" for name, version in package_versions(CODE).items()),
+        f"{'comparisons' if args.batching == 'comparisons' else 'judgments'} per step": batch_size,
+        **{name: _plain(getattr(args, name)) for name in names},
+    }
+    return json.loads(json.dumps(facts, default=str))
+
+
+def tokenizer_key(tokenizer) -> str:
+    """A key that changes with whatever decides the token ids of a text: vocabulary, merges, template.
+
+    Parameters
+    ----------
+    tokenizer : PreTrainedTokenizerBase
+    """
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    words = backend.to_str() if backend is not None else json.dumps(tokenizer.get_vocab(), sort_keys=True)
+    special = json.dumps(tokenizer.special_tokens_map, sort_keys=True, default=str)
+    return f"{len(tokenizer):,} tokens ({_digest(''.join([words, special, str(tokenizer.chat_template)]))})"
+
+
+def checkpoint_to_resume(
+    folder: Path, asked: bool | str, facts: dict[str, Any], allowed: Sequence[str]
+) -> tuple[Path, list[str]]:
+    """The checkpoint that a run goes on from, and what has changed since with the user's consent.
+
+    Parameters
+    ----------
+    folder : Path
+        Of the checkpoints.
+    asked : True or str
+        The newest whole one, or this one.
+    facts : dict
+        Of the run that wants to go on.
+    allowed : sequence of str
+        Names in `run_folder.ALLOWED_CHANGES`.
+
+    Returns
+    -------
+    Path, list of str
+
+    Raises
+    ------
+    ConfigError
+        There is no whole checkpoint, or something else has changed; all changes are listed, old value and new.
+    """
+    require_allowed(allowed)
+    if asked is True:
+        found, passed_over = newest_complete(folder)
+        for reason in passed_over:
+            logger.warning("not resumed from: %s", reason)
+        if found is None:
+            told = "".join(f"; {reason}" for reason in passed_over)
+            raise ConfigError(f"no whole checkpoint to resume in {folder}{told}. Remove it and train anew")
+    else:
+        found = Path(str(asked))
+        reason_against = damage(found)
+        if reason_against is not None:
+            raise ConfigError(f"{found}: {reason_against}; resume from another checkpoint")
+    before = facts_of(found)
+    changes, names = changed_facts(before, facts), changed_names(before, facts)
+    if not set(names) <= set(allowed):
+        raise ConfigError(_refusal(found.name, changes, names))
+    return found, changes
+
+
+def remove_later(folder: Path, resumed: Path) -> None:
+    """Delete the checkpoints after the one that a run goes on from: they are damaged, or not of this run's future."""
+    for path in checkpoints(folder):
+        if path == resumed or path.resolve() == resumed.resolve():
+            return
+        logger.warning("%s is removed and will be made again", path.name)
+        remove_checkpoint(path)
+
+
+@torch.no_grad()
+def take_up(bias: BiasTerm, saved: BiasTerm) -> list[str]:
+    """Give a bias term the parameters of a saved one, by the names of annotators and classes.
+
+    Parameters
+    ----------
+    bias : BiasTerm
+        Of the run that goes on; changed in place. Its fixed part and its mask stay as they are.
+    saved : BiasTerm
+
+    Returns
+    -------
+    list of str
+        Annotators whom the saved one does not know. They start at its pool mean of theta, where they have a
+        deviation of their own; a class that it does not know starts at the mean of the others.
+    """
+    if bias.mean is not None and saved.mean is not None:
+        bias.mean.copy_(saved.mean)
+    if bias.class_offset is not None and saved.class_offset is not None:
+        bias.class_offset.copy_(saved.class_offset.mean(dim=0).expand_as(bias.class_offset))
+        ours, theirs = _shared(bias.classes, saved.classes)
+        bias.class_offset[ours] = saved.class_offset[theirs].to(bias.class_offset.device)
+    ours, theirs = _shared(bias.annotators, saved.annotators)
+    new = sorted(set(range(len(bias.annotators))) - set(ours))
+    if bias.deviation is not None and saved.deviation is not None:
+        bias.deviation.zero_()
+        missing = saved.theta().mean(dim=0).to(bias.fixed.device) - bias.theta()
+        bias.deviation[new] = missing[new].to(bias.deviation.dtype)
+        bias.deviation[ours] = saved.deviation[theirs].to(bias.deviation.device)
+    return [bias.annotators[k] for k in new]
+
+
+def rows_taken_up(
+    tensors: dict[str, torch.Tensor], bias: BiasTerm, saved: BiasTerm
+) -> dict[str, torch.Tensor]:
+    """Adam's moments of a saved bias term in the order of another one's annotators and classes; new ones start at 0.
+
+    Parameters
+    ----------
+    tensors : dict of str to Tensor
+        From `badpo.training.run_callback.adam_tensors`: keys are "<index of the parameter>.<name>".
+    bias, saved : BiasTerm
+        With the same parts.
+    """
+    names = {
+        "class_offset": (bias.classes, saved.classes),
+        "deviation": (bias.annotators, saved.annotators),
+    }
+    moved = {}
+    for key, values in tensors.items():
+        part = saved.parts[int(key.split(".", 1)[0])]
+        if part in names and values.ndim:
+            ours, theirs = _shared(*names[part])
+            rows = values.new_zeros(len(names[part][0]), *values.shape[1:])
+            rows[ours] = values[theirs]
+            moved[key] = rows
+        else:
+            moved[key] = values
+    return moved
+
+
+def _refusal(name: str, changes: Sequence[str], names: Sequence[str]) -> str:
+    allowed = [fact for fact in names if fact in ALLOWED_CHANGES]
+    remedy = "Change them back, or start a new output_dir"
+    if allowed == list(names):
+        options = " ".join(f"--allow-changed {fact}" for fact in allowed)
+        remedy += f"; or go on with {options}: " + ", and ".join(ALLOWED_CHANGES[fact] for fact in allowed)
+    return f"{name} was made with other settings: {'; '.join(changes)}. {remedy}"
+
+
+def _shared(ours: Sequence[str], theirs: Sequence[str]) -> tuple[list[int], list[int]]:
+    place = {name: i for i, name in enumerate(theirs)}
+    both = [i for i, name in enumerate(ours) if name in place]
+    return both, [place[ours[i]] for i in both]
+
+
+def _adapter(policy) -> Any:
+    """What decides an adapter's shape and scale; None without one."""
+    found = getattr(policy, "peft_config", None)
+    if not found:
+        return None
+    about_files = {"base_model_name_or_path", "revision", "auto_mapping", "inference_mode", "peft_version"}
+    return {
+        name: {
+            key: sorted(value) if isinstance(value, set) else value
+            for key, value in config.to_dict().items()
+            if key not in about_files and value not in (None, False, {}, [])
+        }
+        for name, config in found.items()
+    }
+
+
+def _objective_name(objective) -> str:
+    name = getattr(objective, "__qualname__", type(objective).__qualname__)
+    settings = (
+        {
+            key: value
+            for key, value in vars(objective).items()
+            if isinstance(value, str | int | float | bool) and not key.startswith("_")
+        }
+        if not inspect.isroutine(objective) and hasattr(objective, "__dict__")
+        else {}
+    )
+    return name + "".join(f" {key}={value}" for key, value in sorted(settings.items()))
+
+
+def _plain(value: Any) -> Any:
+    return getattr(value, "value", value)
+
+
+def _digest(content: str | np.ndarray) -> str:
+    raw = content.encode() if isinstance(content, str) else np.ascontiguousarray(content).tobytes()
+    return hashlib.sha256(raw).hexdigest()[:12]

@@ -1,0 +1,269 @@
+"""Inputs that once crashed, as plain tests: each is taken, or refused with an error of ours that says what to do."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from badpo.anchoring.calibration import KeptLines
+from badpo.anchoring.editors import without_markdown
+from badpo.attributes import Length
+from badpo.auditing.audit import audit
+from badpo.data.attributes import attribute_from_config
+from badpo.data.importers.fields import field_paths, personal_fields
+from badpo.data.importers.formats import import_votes
+from badpo.data.judgments import Judgments
+from badpo.data.privacy import direct_identifiers
+from badpo.data.problems import ConfigError, DataError, did_you_mean
+from badpo.estimation.agreement import pool_agreement
+from badpo.estimation.offline import offline_log_odds
+from badpo.theory.tilt import fit_calibration
+from badpo.training.recipe import read_recipe
+from badpo.training.recipe_yaml import parse_value, read_yaml
+
+ROW = {"prompt": "Why?", "chosen": "It just is so.", "rejected": "So."}
+DEEP = 3_000
+HALF_A_PAIR = "\ud800"
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n"
+    for before, name in zip("abcdefgh", "bcdefghi", strict=True)
+)
+
+
+def recipe(tmp_path, text: str):
+    path = tmp_path / "run.yaml"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("name", ["votes.json", "votes.jsonl"])
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [('{"a":' * DEEP, "nested too deep"), ('{"a": ' + "9" * 5_000 + "}", "too many digits")],
+)
+def test_json_that_python_gives_up_on(tmp_path, name, content, said):
+    path = tmp_path / name
+    path.write_text(content if name == "votes.jsonl" else f"[{content}")
+    with pytest.raises(DataError, match="E102") as refused:
+        Judgments.read(path)
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("badpo.dropped", "5"), ("badpo.dropped", '[{"n": "x"}]'), ("badpo.dropped", "[")]
+)
+def test_counts_beside_a_table_that_are_damaged(tmp_path, key, value):
+    table = pa.Table.from_pylist([ROW]).replace_schema_metadata({key: value})
+    pq.write_table(table, tmp_path / "votes.parquet")
+    with pytest.raises(DataError, match="what an earlier import left out are damaged"):
+        Judgments.read(tmp_path / "votes.parquet")
+
+
+def test_what_pandas_wrote_beside_a_table_does_not_matter(tmp_path):
+    pq.write_table(
+        pa.Table.from_pylist([ROW]).replace_schema_metadata({"pandas": "{"}), tmp_path / "votes.parquet"
+    )
+    assert Judgments.read(tmp_path / "votes.parquet").n_votes == 1
+
+
+def test_names_of_models_that_are_no_names_do_not_keep_a_table_from_being_written(tmp_path):
+    rows = [
+        ROW | {"model_a": False, "model_b": "m", "note": 1},
+        ROW | {"model_a": "m", "model_b": "m", "note": "x"},
+    ]
+    judgments = Judgments.read(rows)
+    judgments.to_parquet(tmp_path / "votes.parquet")
+    assert "model_a" not in judgments.votes
+    with pytest.raises(DataError, match='keep: "note" holds values of several kinds'):
+        Judgments.read(rows, keep=["note"])
+
+
+@pytest.mark.parametrize("extras", [(1, "x"), ({}, {}), (10**400, 1)])
+def test_fields_of_messages_that_no_column_can_hold_are_said_when_writing(tmp_path, extras):
+    rows = [
+        {name: [{"role": "user", "content": text, "extra": extra}] for name, text in ROW.items()}
+        for extra in extras
+    ]
+    with pytest.raises(DataError, match="fields besides role and content"):
+        Judgments.read(rows).to_parquet(tmp_path / "votes.parquet")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "column", ["annotator", "annotator_class", "comparison_id", "prompt_id", "judgment_id"]
+)
+def test_an_id_that_is_no_text(tmp_path, column):
+    rows = [
+        {"prompt": f"q{i}", "response_a": "It just is so.", "response_b": "So.", "winner": "ab"[i % 2]}
+        | {"annotator": "1", "annotator_class": "x", "comparison_id": i, "prompt_id": i, "judgment_id": i}
+        for i in range(4)
+    ]
+    for row in rows if column == "annotator_class" else rows[:1]:
+        row[column] = HALF_A_PAIR
+    Judgments.read(rows).to_parquet(tmp_path / "votes.parquet")
+    assert Judgments.read(tmp_path / "votes.parquet").n_votes == 4
+    audit(rows, [Length()]).write(tmp_path / "audit")
+
+
+def test_the_name_of_a_column_that_is_no_text(tmp_path):
+    path = tmp_path / "votes.json"
+    path.write_text(json.dumps([ROW | {HALF_A_PAIR: 1}]))
+    for source in (path, [ROW | {HALF_A_PAIR: 1}]):
+        with pytest.raises(DataError, match="half of a surrogate pair"):
+            Judgments.read(source)
+        with pytest.raises(DataError, match="half of a surrogate pair"):
+            import_votes(source)
+
+
+@pytest.mark.parametrize("extra", [b"\xff", {1: "a", "b": 2}, pd.Timestamp(0)])
+def test_a_field_of_a_message_that_is_no_json(extra):
+    answer = [{"role": "assistant", "content": "So.", "extra": extra}]
+    row = {"prompt": [{"role": "user", "content": "Why?"}], "chosen": answer, "rejected": answer}
+    with pytest.raises(DataError, match="beside its content"):
+        Judgments.read([row])
+
+
+def test_an_export_of_objects_in_objects():
+    cell: dict = {}
+    for _ in range(900):
+        cell = {"a": cell}
+    (path,) = field_paths(pd.DataFrame({"x": [cell]}, dtype=object))
+    assert path.startswith("x.a.a.a") and len(path) < 200
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("max_steps: " + "[" * DEEP, "nested too deep"),
+        ("a: &a [*a]\n", "hold themselves"),
+        (BOMB, "more than 20,000 values"),
+        ("\x01", "not valid YAML"),
+        ("seed: !!int a\n", "not valid YAML"),
+        ("seed: 2001-99-99\n", "not valid YAML"),
+        ("seed: " + "9" * 5_000 + "\n", "not valid YAML"),
+    ],
+)
+def test_yaml_that_python_gives_up_on(tmp_path, text, said):
+    with pytest.raises(ConfigError, match="E208 run.yaml") as refused:
+        read_yaml(recipe(tmp_path, text))
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["!!int a", "2001-99-99", "[" * DEEP])
+def test_a_value_of_the_command_line_that_is_no_yaml_is_text(text):
+    assert parse_value(text) == text
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("preset", ["paper-0.5b"]),
+        ("seed", float("inf")),
+        ("use_peft", "maybe"),
+        ("attributes", [{"type": ["length"]}]),
+        ("attributes", [{"type": "length", "ratio": 10**400}]),
+        ("attributes", [{"type": "regex", "name": "q", "pattern": 5}]),
+        ("attributes", [{"type": "length", "name": ["x"]}]),
+        ("attributes", [{"type": "word_list", "name": "x", "words": 5}]),
+        ("attributes", [{"type": "column", "name": "x", "a": 1, "b": 2}]),
+    ],
+)
+def test_values_of_a_recipe_of_another_kind(key, value):
+    with pytest.raises(ConfigError):
+        read_recipe(overrides={key: value})
+
+
+def test_a_message_does_not_obey_what_it_quotes():
+    with pytest.raises(ConfigError) as refused:
+        attribute_from_config({"type": "\x1b[2J" + HALF_A_PAIR})
+    assert "\x1b" not in str(refused.value)
+    str(refused.value).encode()
+
+
+def test_prompts_that_agree_exactly_are_no_certainty():
+    (found,) = offline_log_odds([1, -1] * 2, [[1]] * 4, [[True]] * 4, [0, 0, 1, 1])
+    assert found.log_odds == 0 and found.naive_ci_low is not None
+    assert (found.se_clustered, found.ci_low, found.ci_high, found.p_value) == (None, None, None, None)
+    agreed = pool_agreement([0, 0, 1, 1], [1, 1, 1, 1], [0, 1, 0, 1])
+    assert agreed.percent == agreed.high == 1 and agreed.low < 0.5
+
+
+def test_the_audit_of_prompts_that_agree_exactly(tmp_path):
+    long, short = "It just is so.", "So."
+    rows = [
+        {
+            "prompt": f"q{p}",
+            "response_a": long,
+            "response_b": short,
+            "winner": w,
+            "annotator": w,
+            "shown_first": "a",
+        }
+        for p in range(2)
+        for w in "ab"
+    ]
+    found = audit(rows, [Length()])
+    (length,) = found.summary["attributes"]
+    assert length["interval"] == "naive only" and length["ci_low"] is None
+    assert "All prompts have the very same share" in str(found)
+    position = found.summary["data"]["position"]
+    assert (position["first_wins"], position["ci_low"], position["ci_high"]) == (0.5, None, None)
+    found.write(tmp_path)
+
+
+@pytest.mark.parametrize(("winner", "ends"), [("a", (0.0, 1.0)), ("b", (0.0, 1.0))])
+def test_a_side_that_always_won_has_an_interval_with_a_width(winner, ends):
+    rows = [
+        {
+            "prompt": f"q{p}",
+            "response_a": "It just is so.",
+            "response_b": "So.",
+            "winner": winner,
+            "shown_first": "a",
+        }
+        for p in range(3)
+    ]
+    position = audit(rows, [Length()]).summary["data"]["position"]
+    low, high = position["ci_low"], position["ci_high"]
+    assert ends[0] <= low < high <= ends[1] and position["first_wins"] in (low, high)
+
+
+def test_shifts_that_differ_by_rounding_are_one_shift():
+    line = fit_calibration([-6.8e-233, -6.8e-233, 0.0], [1.77, 0.0, 1.0])
+    assert line.slope == 1 and np.isfinite(line.intercept)
+    kept = KeptLines()
+    kept.add("woman", -np.inf, -1e-200)
+    assert kept.first_ask("woman", -1.0) == -1.0
+
+
+@pytest.mark.parametrize("read", [lambda text: direct_identifiers([text]), lambda text: _personal(text)])
+def test_a_long_cell_that_begins_as_an_address_does(read):
+    assert _seconds(read, "a@" + "." * 1_000_000 + " ") < 1
+    assert read("someone@example.org")
+
+
+def _personal(text: str) -> list[str]:
+    return personal_fields(["x"], pd.DataFrame({"x": [text]}))
+
+
+@pytest.mark.parametrize(("unit", "left"), [("- ", ""), ("|:\n", "\n"), ("1. # ", "")])
+def test_a_long_row_of_marks_is_stripped_at_once(unit, left):
+    text = unit * 100_000
+    assert _seconds(without_markdown, text) < 3
+    assert without_markdown(text + "x").replace("\n", "").endswith("x")
+
+
+def test_two_long_names_are_not_compared_letter_by_letter():
+    assert _seconds(lambda text: did_you_mean(text, [text[1:]]), "ab" * 50_000) < 1
+
+
+def _seconds(read, text: str) -> float:
+    start = time.process_time()
+    read(text)
+    return time.process_time() - start

@@ -1,0 +1,141 @@
+"""No text of a megabyte keeps a reader busy: four times the text takes about four times as long."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from itertools import cycle
+
+import pandas as pd
+import pytest
+
+from badpo.anchoring.editors import without_markdown
+from badpo.auditing.swap_pairs import _MARKS
+from badpo.data.csv_cells import inert
+from badpo.data.importers.fields import personal_fields, prompt_field, side_fields, side_of
+from badpo.data.importers.prodigy import _UNNAMED
+from badpo.data.markers import split_signature
+from badpo.data.privacy import direct_identifiers
+from badpo.data.problems import did_you_mean, written_out
+from badpo.results.model_card import _FILE, _HUB_ID
+from badpo.results.pages import _kept_together
+from badpo.results.tables import markdown_text
+from tests.fuzz.text_targets import DETECTORS
+
+# Beginnings of what a pattern looks for, again and again, and what breaks it off at the end.
+REPEATED = (
+    "a",
+    " ",
+    "\n",
+    "\t\n",
+    "\r",
+    " \n",
+    "*",
+    "**",
+    "**a",
+    "- ",
+    "-",
+    "#",
+    "# ",
+    "1",
+    "1.",
+    "1. ",
+    "|",
+    "| ",
+    "|:\n",
+    "| a\n",
+    "| : ",
+    "```",
+    "``` \n",
+    "\N{EM DASH} A",
+    " \N{EM DASH} ",
+    "A",
+    "Aa ",
+    "www",
+    "http://",
+    "](",
+    "[",
+    "I ",
+    "i cannot ",
+    "as far as i ",
+    "it ",
+    "'",
+    "@",
+    "a@",
+    ".",
+    "a.",
+    "_",
+    "2024-02-",
+    "p < ",
+    "=",
+    "\U0001f600",
+)
+ENDINGS = ("", "x", " ", "\n\N{EM DASH} Emily", "\x00", "a")
+BEFORE = ("", "a@", "|", "**", "i cannot ", "a_", "a@a.")
+
+READERS: dict[str, Callable[[str], object]] = {
+    **{detector.name: (lambda text, detector=detector: measured(detector, text)) for detector in DETECTORS},
+    "without_markdown": without_markdown,
+    "split_signature": split_signature,
+    "swap pairs' bodies": lambda text: _MARKS.sub("", text),
+    "side of a label": lambda text: side_of(text, "response_a", "response_b", {}),
+    "fields": lambda text: (side_fields([text, "text1"]), prompt_field([text])),
+    "personal fields": lambda text: personal_fields([text], _cell(text)),
+    "ids": lambda text: direct_identifiers([text]),
+    "unnamed sessions": _UNNAMED.fullmatch,
+    "closest name": lambda text: did_you_mean(text, [text[:-1], "prompt"]),
+    "cells": inert,
+    "messages": written_out,
+    "pages": _kept_together,
+    "tables": markdown_text,
+    "model cards": lambda text: (_HUB_ID.fullmatch(text), _FILE.search(text)),
+}
+
+
+def measured(detector, text: str) -> object:
+    return (
+        detector.measure("Why?", text, "So.") if detector.scope == "pair" else detector.measure("Why?", text)
+    )
+
+
+def _cell(text: str):
+    return pd.DataFrame({"cell": [text]})
+
+
+def slow_texts(read: Callable[[str], object], n: int, units: Sequence[str] = REPEATED) -> list[str]:
+    """Texts on which the time grows much faster than the length: sixteen times as long for a quadratic reader."""
+    slow = []
+    for unit, before, ending in zip(units, cycle(BEFORE), cycle(ENDINGS), strict=False):
+        short, long = (before + unit * (size // len(unit)) + ending for size in (n // 4, n))
+        if seconds(read, long) < max(0.02, 9 * seconds(read, short)):
+            continue
+        # once more, in case something else kept the machine busy
+        if seconds(read, long, 3) > max(0.02, 9 * seconds(read, short, 3)):
+            slow.append(f"{before!r} + {unit!r} * n + {ending!r}")
+    return slow
+
+
+def seconds(read: Callable[[str], object], text: str, times: int = 1) -> float:
+    """The least processor time of several."""
+    best = float("inf")
+    for _ in range(times):
+        start = time.process_time()
+        read(text)
+        best = min(best, time.process_time() - start)
+    return best
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_time_is_linear_in_a_short_text(name):
+    assert not slow_texts(READERS[name], 12_000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", READERS)
+def test_time_is_linear_up_to_a_megabyte(name):
+    assert not slow_texts(READERS[name], 1_000_000)
+
+
+def test_a_quadratic_reader_is_seen():
+    assert slow_texts(re.compile(r"\s*y").search, 8_000, units=("a", " ")) == ["'a@' + ' ' * n + 'x'"]

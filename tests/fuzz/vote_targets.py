@@ -1,0 +1,289 @@
+"""What computes from votes: the audit on sparse designs, the estimators beneath it, calibration and tilts."""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+import warnings
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from badpo.anchoring.calibration import KeptLines
+from badpo.attributes import Bold, Column, Length, LengthWords, Markdown, Position
+from badpo.auditing.audit import audit
+from badpo.auditing.options import Flag
+from badpo.auditing.result import AuditResult
+from badpo.data.attribute_trial import attribute_trials
+from badpo.data.judgments import Judgments
+from badpo.estimation.offline import offline_log_odds
+from badpo.theory.identifiability import annotator_components, free_directions
+from badpo.theory.summaries import cluster_mean, t_interval, wilson_interval
+from badpo.theory.tilt import fit_calibration, shift_to_targets, tilt_to_target, tilted_probabilities
+from tests.fuzz.inputs import HOSTILE, any_text, changed_json
+from tests.fuzz.reader_targets import refusing
+from tests.fuzz.running import Target
+
+NOT_A_NUMBER = re.compile(r"(?<![\w/])nan(?!\w)", re.IGNORECASE)
+NOT_A_FIGURE = re.compile(r"(?<![\w/])[+-]?(?:nan|inf|infinity)(?!\w)", re.IGNORECASE)
+TEXTS = ("So.", "It just is so, always and for everyone.", "- it is so", "**so**", "so", "It is", "")
+_NAMES = ("", "crowd", "<b>staff</b>", *[text for text in HOSTILE if text.strip() and text.isprintable()][:8])
+
+
+@st.composite
+def sparse_votes(draw: st.DrawFn) -> dict[str, Any]:
+    """Few votes of few people on few comparisons, with options of the audit."""
+    n_people = draw(st.integers(1, 6))
+    with_who, with_class, with_shown = (
+        draw(st.booleans()) or n_people > 2,
+        draw(st.booleans()),
+        draw(st.booleans()),
+    )
+    pairs = draw(
+        st.lists(
+            st.tuples(st.sampled_from(TEXTS), st.sampled_from(TEXTS), st.integers(0, 5)),
+            min_size=1,
+            max_size=12,
+        )
+    )
+    one_way = draw(st.integers(0, 5)) == 0
+    classes = draw(st.lists(st.sampled_from(_NAMES), min_size=n_people, max_size=n_people))
+    rows = []
+    for c, k, won, shown in draw(
+        st.lists(
+            st.tuples(
+                st.integers(0, len(pairs) - 1),
+                st.integers(0, n_people - 1),
+                st.sampled_from("ab"),
+                st.sampled_from(["a", "b", None]),
+            ),
+            min_size=1,
+            max_size=50,
+        )
+    ):
+        a, b, prompt = pairs[c]
+        row = {"prompt": f"q{prompt}", "response_a": a, "response_b": b, "winner": "a" if one_way else won}
+        row |= {"annotator": f"p{k}"} if with_who else {}
+        row |= {"annotator_class": classes[k]} if with_class else {}
+        row |= {"shown_first": shown} if with_shown else {}
+        rows.append(row | {"q_a": len(a) + c, "q_b": len(b), "x_a": float(c % 3), "x_b": 0.25})
+    chosen = draw(st.sets(st.sampled_from(range(6)), min_size=1, max_size=3))
+    options: dict[str, Any] = {
+        "quality": draw(st.sampled_from([None, None, "conditional", "random", "fixed:q", "joint"])),
+        "shrink": draw(st.sampled_from(["normal", "normal", "npmle", "none"])),
+        "flag": Flag(rule=draw(st.sampled_from(["posterior", "posterior", "bh"]))),
+        "min_informative": draw(st.sampled_from([1, 3, 10])),
+        "anchors": draw(st.sampled_from([(), (), ("p0",), ("p0", "p1")])),
+    }
+    return {"rows": rows, "attributes": sorted(chosen), "options": options}
+
+
+_ATTRIBUTES = (
+    Length(),
+    Markdown(),
+    Bold(),
+    Position(),
+    LengthWords(threshold=2, unit=10),
+    Column("x", a="x_a", b="x_b"),
+)
+
+
+class _Text(HTMLParser):
+    """The text of a page without its style."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.parts: list[str] = []
+        self._open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._open.append(tag)
+        self.parts += [
+            value for name, value in attrs if value and name in ("d", "x", "y", "x1", "x2", "cx", "cy")
+        ]
+
+    def handle_data(self, data: str) -> None:
+        if self._open[-1:] != ["style"]:
+            self.parts.append(data)
+
+
+def _audited(value: dict[str, Any]) -> None:
+    """The audit answers or refuses in words, and no figure of it is none."""
+    attributes = [_ATTRIBUTES[i] for i in value["attributes"]]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        judgments = Judgments.read(value["rows"], attributes=attributes, keep=["q_a", "q_b"])
+        result = audit(judgments, **value["options"])
+        _no_empty_figure(result)
+
+
+def _no_empty_figure(result: AuditResult) -> None:
+    json.dumps(result.summary, allow_nan=False)
+    _ordered(result.summary)
+    with tempfile.TemporaryDirectory() as folder:
+        page = result.write(Path(folder)).read_text(encoding="utf-8")
+        table = (Path(folder) / "annotators.csv").read_text(encoding="utf-8")
+    shown = _Text()
+    shown.feed(page)
+    for what, text in (("page", " ".join(shown.parts)), ("terminal", str(result)), ("csv", table)):
+        # a table says that the estimate of somebody who always voted one way is infinite
+        found = (NOT_A_NUMBER if what == "csv" else NOT_A_FIGURE).search(text)
+        assert not found, f"{what}: ...{text[max(0, found.start() - 80) : found.end() + 40]}..."
+
+
+def _ordered(value: Any) -> None:
+    """Every interval holds its ends in order and apart: one of no width would claim certainty."""
+    if isinstance(value, dict):
+        low, high = value.get("ci_low"), value.get("ci_high")
+        assert low is None or high is None or low < high, value
+        for entry in value.values():
+            _ordered(entry)
+    elif isinstance(value, list):
+        for entry in value:
+            _ordered(entry)
+
+
+def _tried(value: dict[str, Any]) -> None:
+    judgments = Judgments.read(value["rows"])
+    for trial in attribute_trials(judgments, [{"type": "length"}, {"type": "markdown"}]):
+        json.dumps(trial, allow_nan=False)
+        if trial["log_odds"] is not None and trial["ci_low"] is not None:
+            assert trial["ci_low"] <= trial["log_odds"]
+
+
+_floats = st.one_of(
+    st.floats(-5, 5), st.floats(-1e6, 1e6), st.sampled_from([0.0, 1.0, 1e-12, np.nan, np.inf, -np.inf])
+)
+_lists = st.lists(_floats, max_size=5)
+
+
+@st.composite
+def _tables(draw: st.DrawFn) -> tuple[Any, Any, Any]:
+    n, m, q = draw(st.tuples(st.integers(0, 4), st.integers(0, 5), st.integers(0, 3)))
+    logs = draw(
+        st.lists(st.lists(_floats | st.just(-np.inf), min_size=m, max_size=m), min_size=n, max_size=n)
+    )
+    carries = draw(
+        st.lists(st.lists(st.sampled_from([0, 1, 1, 0, 2]), min_size=q, max_size=q), min_size=m, max_size=m)
+    )
+    return logs, carries, draw(st.lists(st.floats(0, 1) | _floats, min_size=q, max_size=q))
+
+
+def documented(compute: Any) -> Any:
+    """The check that a function of arrays answers or raises the ValueError that it documents, with words in it."""
+
+    def checked(value: Any) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", RuntimeWarning)
+            try:
+                compute(value)
+            except ValueError as error:
+                assert len(str(error)) > 10
+
+    return checked
+
+
+def _tilts(value: tuple[Any, Any, Any]) -> None:
+    logs, carries, targets = value
+    found = shift_to_targets(logs, carries, targets)
+    assert np.isfinite(found.shift).all()
+    np.testing.assert_allclose(found.achieved, targets, atol=1e-6)
+    rows = tilted_probabilities(logs, carries, found.shift).sum(axis=1)
+    np.testing.assert_allclose(rows, 1, atol=1e-9)
+
+
+def _lines(value: tuple[list[float], list[float], float]) -> None:
+    intended, achieved, wanted = value
+    line = fit_calibration(intended, achieved)
+    assert np.isfinite([line.slope, line.intercept]).all() and line.slope > 0
+    assert not np.isnan(line.intended_for(0.0))
+    tilt_to_target(wanted, 0.5, 0.1)
+
+
+def _kept_lines(value: tuple[list[tuple[float, float]], float]) -> None:
+    points, exact = value
+    kept = KeptLines()
+    for intended, achieved in points:
+        kept.add("woman", intended, achieved)
+    assert np.isfinite(kept.first_ask("woman", exact))
+
+
+def _kept_file(content: Any) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "lines.json"
+        path.write_text(content if isinstance(content, str) else json.dumps(content, default=str))
+        kept = KeptLines.read(path, "stage")
+        kept.write_into(path, "stage")
+        assert KeptLines.read(path, "stage").points.keys() == kept.points.keys()
+
+
+def _summaries(value: tuple[list[float], list[int], int, int]) -> None:
+    numbers, clusters, successes, n = value
+    numbers = [number for number in numbers if np.isfinite(number)]
+    wilson = wilson_interval(successes, n)
+    assert n == 0 or 0 <= wilson.low <= wilson.estimate <= wilson.high <= 1
+    for found in (t_interval(numbers), cluster_mean(numbers, clusters[: len(numbers)])):
+        assert not found.low > found.estimate and not found.high < found.estimate
+
+
+@st.composite
+def _designs(draw: st.DrawFn) -> tuple[Any, ...]:
+    n, q, people = draw(st.integers(0, 25)), draw(st.integers(1, 3)), draw(st.integers(1, 5))
+
+    def rows(values: st.SearchStrategy[Any]) -> Any:
+        return draw(st.lists(values, min_size=n, max_size=n))
+
+    delta = np.array(rows(st.lists(st.sampled_from([-1.0, 0.0, 1.0, 0.5]), min_size=q, max_size=q))).reshape(
+        n, q
+    )
+    comparison, annotator = rows(st.integers(0, 8)), rows(st.integers(0, people - 1))
+    return (
+        np.array(comparison, int),
+        np.array(annotator, int),
+        delta,
+        np.array(rows(st.sampled_from([1, -1])), int),
+        people,
+    )
+
+
+def _identified(value: tuple[Any, ...]) -> None:
+    comparison, annotator, delta, sign, people = value
+    groups = annotator_components(comparison, annotator, delta != 0, people)
+    assert groups.shape == (people, delta.shape[1])
+    free = free_directions(comparison, annotator, delta, people)
+    assert 0 <= free.n_free <= people * delta.shape[1]
+    for found in offline_log_odds(sign, delta, delta != 0, comparison):
+        ends = (found.ci_low, found.log_odds, found.ci_high)
+        known = [end for end in ends if end is not None]
+        assert np.isfinite(known).all() and known == sorted(known)
+
+
+TARGETS = {
+    "audit of sparse designs": Target(sparse_votes(), refusing(_audited), 14),
+    "attribute trials": Target(sparse_votes(), refusing(_tried), 10),
+    "what a design identifies": Target(_designs(), documented(_identified), 40),
+    "tilts": Target(_tables(), documented(_tilts), 80),
+    "calibration lines": Target(st.tuples(_lists, _lists, _floats), documented(_lines), 100),
+    "kept calibration lines": Target(
+        st.tuples(st.lists(st.tuples(_floats, _floats), max_size=4), st.floats(-10, 10)),
+        documented(_kept_lines),
+        80,
+    ),
+    "kept calibration files": Target(
+        changed_json({"stage": {"woman up": [[1.0, 0.9], [2.0, 1.7]]}}) | any_text, refusing(_kept_file), 30
+    ),
+    "intervals": Target(
+        st.tuples(
+            _lists,
+            st.lists(st.integers(0, 3), min_size=5, max_size=5),
+            st.integers(-1, 50),
+            st.integers(-1, 50),
+        ),
+        documented(_summaries),
+        100,
+    ),
+}

@@ -1,0 +1,233 @@
+"""Raw ids go into every command in every format, and come out of none: not in a file, not in a line, not in an error.
+
+The ids that are planted here look like nothing else, so that a single one of them, in whatever file, is found.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from badpo.cli import app
+from badpo.data.privacy import pseudonym, pseudonym_key
+from tests.data.importers.test_exports import ALL, EXPORTS
+
+PLANTED = re.compile(rb"planted", re.IGNORECASE)
+# where each export keeps who voted, and what it says about them besides
+PERSONAL = {
+    "annotator",
+    "evaluator",
+    "completed_by",
+    "updated_by",
+    "email",
+    "first_name",
+    "last_name",
+    "user_id",
+    "preference.responses.users",
+    "_session_id",
+    "_annotator_id",
+    "judge",
+    "reviewer_email",
+    "overall_own_reason",
+    "user_location",
+}
+VARIANTS = {
+    **{name: path for name, path in ALL.items() if name != "ultrafeedback"},
+    "argilla lists": EXPORTS / "argilla_lists.jsonl",
+    "argilla nested": EXPORTS / "argilla_nested.json",
+    "prism utterances": EXPORTS / "prism_utterances.jsonl",
+}
+
+
+def badpo(*arguments: object):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def said(result) -> bytes:
+    """All that a command printed, and its error where it left with one of Python's."""
+    return f"{result.stdout}\n{result.stderr}\n{result.exception!r}".encode()
+
+
+def leaks(folder: Path) -> list[str]:
+    """Files under a folder that hold a planted id; columnar ones are compressed, so their cells are looked at."""
+    return [str(path.relative_to(folder)) for path in files(folder) if PLANTED.search(content(path))]
+
+
+def files(folder: Path) -> Iterator[Path]:
+    return (path for path in sorted(folder.rglob("*")) if path.is_file())
+
+
+def content(path: Path) -> bytes:
+    raw = path.read_bytes() + str(path).encode()
+    if path.suffix == ".parquet":
+        table = pq.read_table(path)
+        raw += repr(table.schema.metadata).encode() + table.to_pandas().to_csv().encode()
+    return raw
+
+
+def planted(value: Any, inside: bool = False) -> Any:
+    """A record with every text that says who somebody is replaced by one that is recognised anywhere."""
+    if isinstance(value, dict):
+        return {key: planted(cell, inside or key in PERSONAL) for key, cell in value.items()}
+    if isinstance(value, list):
+        return [planted(cell, inside) for cell in value]
+    if inside and isinstance(value, str):
+        return f"Planted-{value}@example.org" if "@" not in value else f"planted.{value}"
+    return value
+
+
+def write_planted(path: Path, folder: Path) -> Path:
+    """A copy of an export with planted ids."""
+    text = path.read_text()
+    is_list = path.suffix == ".json"
+    records = [planted(r) for r in (json.loads(text) if is_list else map(json.loads, text.splitlines()))]
+    copy = folder / f"export{path.suffix}"
+    copy.write_text(json.dumps(records) if is_list else "\n".join(map(json.dumps, records)))
+    assert PLANTED.search(copy.read_bytes())
+    return copy
+
+
+def table(n_prompts: int = 60) -> pd.DataFrame:
+    """A table of votes by four people with planted ids, one of whom has an e-mail address for a name."""
+    people = ["planted-1", "planted.2@example.org", "PLANTED03", "planted 4"]
+    rows = [
+        {
+            "comparison_id": f"c{p}",
+            "prompt": f"Question {p}?",
+            "response_a": "It just is so, always." if p % 2 else "So.",
+            "response_b": "So." if p % 2 else "It just is so, always.",
+            "winner": "a" if (p + k) % 3 else "b",
+            "shown_first": "a" if p % 5 else "b",
+            "annotator": who,
+            "annotator_class": "staff" if k < 2 else "crowd",
+        }
+        for p in range(n_prompts)
+        for k, who in enumerate(people)
+    ]
+    return pd.DataFrame(rows)
+
+
+@pytest.fixture
+def places(tmp_path, monkeypatch):
+    """Where the source stands, and where everything that a command writes has to be."""
+    source, out = tmp_path / "source", tmp_path / "out"
+    for folder in (source, out):
+        folder.mkdir()
+    monkeypatch.setenv("BADPO_PSEUDONYM_KEY", "sixteen letters and more")
+    for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "TMPDIR"):
+        (out / name).mkdir()
+        monkeypatch.setenv(name, str(out / name))
+    monkeypatch.chdir(out)
+    return source, out
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_no_importer_lets_an_id_through(name, places):
+    source, out = places
+    export = write_planted(VARIANTS[name], source)
+    for extra in ((), ("--json",), ("--times", "day")):
+        asked = ("--column", "winner=choice") if name == "argilla nested" else ()
+        result = badpo("import", export, "-o", out / "judgments.parquet", *asked, *extra)
+        assert result.exit_code == 0, result.output
+        assert not PLANTED.search(said(result))
+    assert leaks(out) == []
+    assert pq.read_table(out / "judgments.parquet")["annotator"].to_pylist()[0].startswith("ann_")
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "json", "parquet"])
+def test_no_command_that_reads_a_table_lets_an_id_through(ending, places):
+    source, out = places
+    votes = source / f"votes.{ending}"
+    writers = {
+        "csv": lambda: table().to_csv(votes, index=False),
+        "jsonl": lambda: table().to_json(votes, orient="records", lines=True),
+        "json": lambda: table().to_json(votes, orient="records"),
+        "parquet": lambda: table().to_parquet(votes),
+    }
+    writers[ending]()
+    length = ("--attribute", "length")
+    commands = [
+        ("check", votes, *length),
+        ("check", votes, *length, "--json"),
+        ("attributes", "test", votes, *length),
+        ("audit", votes, *length, "-o", out / "audit"),
+        ("audit", votes, *length, "-o", out / "audit", "--anchor", "planted-1", "--json"),
+        ("watch", votes, *length, "--state", out / "state.json", "--votes-per-comparison", "4"),
+        ("import", votes, "-o", out / "votes.parquet"),
+    ]
+    for command in commands:
+        result = badpo(*command)
+        assert result.exit_code == 0, result.output
+        assert not PLANTED.search(said(result)), command
+    assert leaks(out) == []
+    assert {"audit/report.html", "audit/annotators.csv", "state.json"} <= {
+        str(path.relative_to(out)) for path in files(out)
+    }
+
+
+def test_a_table_that_is_wrong_is_told_without_ids(places):
+    source, out = places
+    wrong = table()
+    wrong.loc[3, "winner"] = None
+    wrong.loc[4, "response_a"] = None
+    wrong.loc[5, "annotator"] = None
+    wrong.loc[6, "annotator_class"] = "other"
+    wrong.loc[7, "shown_first"] = "left"
+    wrong["weight"] = -1
+    wrong.to_csv(source / "votes.csv", index=False)
+    for command in ("check", "audit"):
+        for extra in ((), ("--json",), ("--debug",)):
+            result = badpo(command, source / "votes.csv", "--attribute", "length", *extra)
+            assert result.exit_code == 3
+            assert not PLANTED.search(said(result)), (command, extra)
+            assert pseudonym("planted-1", pseudonym_key()).encode() in said(result)
+    assert leaks(out) == []
+
+
+def test_an_id_that_is_not_there_is_not_repeated_into_a_file(places):
+    source, out = places
+    table().to_csv(source / "votes.csv", index=False)
+    anchored = ("--anchor", "planted-nobody")
+    result = badpo("audit", source / "votes.csv", "--attribute", "length", "-o", out / "audit", *anchored)
+    assert result.exit_code == 2
+    assert leaks(out) == []
+
+
+def test_only_the_mapping_that_was_asked_for_tells_who_is_who(places):
+    source, out = places
+    table().to_csv(source / "votes.csv", index=False)
+    mapping = out / "who.json"
+    result = badpo("import", source / "votes.csv", "-o", out / "v.parquet", "--write-mapping", mapping)
+    assert result.exit_code == 0, result.output
+    assert leaks(out) == ["who.json"]
+    assert stat.S_IMODE(mapping.stat().st_mode) == 0o600
+    assert not PLANTED.search(said(result))
+
+
+def test_forget_names_pseudonyms_and_leaves_nothing_of_the_person(places):
+    source, out = places
+    votes = source / "votes.csv"
+    table().to_csv(votes, index=False)
+    theirs = pseudonym("planted-1", pseudonym_key())
+    for command in (
+        ("import", votes, "-o", out / "v.parquet"),
+        ("audit", out / "v.parquet", "--attribute", "length", "-o", out / "audit"),
+    ):
+        assert badpo(*command).exit_code == 0
+    places_to_look = ("--data", votes, "--data", out / "v.parquet", "--audit", out / "audit")
+    result = badpo("forget", "planted-1", *places_to_look)
+    assert result.exit_code == 0, result.output
+    assert not PLANTED.search(said(result)) and theirs in result.stdout
+    assert "audit again" in result.stdout
+    assert b"planted-1" not in votes.read_bytes() and b"planted.2" in votes.read_bytes()
+    assert [path for path in files(out) if theirs.encode() in content(path)] == []
+

@@ -1,0 +1,192 @@
+"""What training prints, writes, tells a tracker and publishes holds no raw id, and outside the run folder no person."""
+
+from __future__ import annotations
+
+import json
+import logging
+import types
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+import transformers
+from safetensors import safe_open
+from safetensors.torch import load_file
+from transformers.trainer_utils import HubStrategy
+
+from badpo.data.problems import ConfigError
+from badpo.experiments.run import make_trainer, train_run
+from tests import tiny
+from tests.experiments.recipes import recipe, write_recipe
+from tests.test_privacy import PLANTED, badpo, files, leaks, said
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run with every kind of output, of votes whose annotators have planted ids, one of them gold."""
+    folder = tmp_path_factory.mktemp("trained")
+    votes = tiny.votes(n_comparisons=40, n_annotators=6)
+    votes["annotator"] = votes["annotator"].str.replace("person", "Planted")
+    config = write_recipe(
+        folder,
+        votes,
+        report_to="tensorboard",
+        logging_steps=1,
+        eval_strategy="steps",
+        eval_steps=2,
+        bias={"variant": "shared_mean", "gold_annotators": ["Planted 5"]},
+    )
+    messages: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger().addHandler(handler)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BADPO_PSEUDONYM_KEY", "sixteen letters and more")
+        results = [badpo("train", "--config", config, "--dry-run"), badpo("train", "--config", config)]
+        run = next((folder / "runs").iterdir())
+        results += [badpo("evaluate", run), badpo("report", run, "-o", folder / "runs" / "report.html")]
+    logging.getLogger().removeHandler(handler)
+    return folder, results, messages
+
+
+def test_no_raw_id_in_what_training_prints_and_writes(trained):
+    folder, results, messages = trained
+    for result in results:
+        assert result.exit_code == 0, result.output
+        assert not PLANTED.search(said(result))
+    assert [message for message in messages if PLANTED.search(message.encode())] == []
+    assert leaks(folder / "runs") == [] and leaks(folder / "cache") == []
+    written = {path.name for path in files(folder / "runs")}
+    assert {"bias.safetensors", "log.jsonl", "readouts.json", "report.html", "trainer_state.json"} <= written
+    assert any(name.startswith("events.out.tfevents") for name in written)
+
+
+# -- what others get to see ----------------------------------------------------------------------------------
+
+
+class Tracker(transformers.TrainerCallback):
+    """Keeps what every tracker of transformers is handed: arguments, the model's configuration and the metrics."""
+
+    def __init__(self):
+        self.got: list[str] = []
+        self.metrics: set[str] = set()
+
+    def on_train_begin(self, args, state, control, model=None, **kwargs):
+        self.got += [args.to_json_string(), str(args.to_sanitized_dict()), model.config.to_json_string()]
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        self.got.append(json.dumps(logs))
+        self.metrics |= set(logs)
+
+
+@pytest.fixture
+def tracked(monkeypatch):
+    """Train a recipe with a tracker beside the run; return the run folder and the tracker."""
+
+    def train(asked):
+        tracker = Tracker()
+
+        def with_tracker(*arguments):
+            trainer = make_trainer(*arguments)
+            trainer.add_callback(tracker)
+            return trainer
+
+        monkeypatch.setattr("badpo.experiments.run.make_trainer", with_tracker)
+        return train_run(asked), tracker
+
+    return train
+
+
+def annotators_of(folder) -> set[str]:
+    return set(json.loads((folder / "bias.json").read_text())["annotators"])
+
+
+def settings(n_annotators: int, **changes):
+    votes = tiny.votes(n_comparisons=40, n_annotators=n_annotators)
+    return {"table": votes, "logging_steps": 1, "eval_strategy": "steps", "eval_steps": 2, **changes}
+
+
+def test_a_tracker_gets_no_annotator(tmp_path, tracked):
+    gold = {"variant": "shared_mean", "gold_annotators": ["person 5"]}
+    folder, tracker = tracked(recipe(tmp_path, **settings(8, bias=gold)))
+    text = "\n".join(tracker.got)
+    assert not any(name in text for name in annotators_of(folder)) and "person" not in text
+    assert "gold_annotators" not in text
+    assert {"loss", "bias/theta/length", "eval_loss"} <= tracker.metrics
+
+
+@pytest.mark.parametrize(("n_annotators", "told"), [(4, False), (5, True)])
+def test_a_tracker_gets_no_mean_over_a_few_annotators(tmp_path, tracked, n_annotators, told):
+    folder, tracker = tracked(recipe(tmp_path, **settings(n_annotators)))
+    assert len(annotators_of(folder)) == n_annotators
+    assert ("bias/theta/length" in tracker.metrics) == told
+    # the user's own log and card: the log stays in the run folder, the card is published
+    assert "bias/theta/length" in (folder / "log.jsonl").read_text()
+    assert ("not shown (fewer than 5 annotators)" in (folder / "model" / "README.md").read_text()) == (
+        not told
+    )
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """A Hub that keeps everything that would be uploaded, by whichever function: path in the repository -> bytes."""
+    uploaded: dict[str, bytes] = {}
+
+    def create_repo(*arguments, repo_id=None, **options):
+        return huggingface_hub.RepoUrl(f"https://huggingface.co/someone/{repo_id or arguments[-1]}")
+
+    def upload_folder(*arguments, folder_path, **options):
+        uploaded.update(
+            {str(path.relative_to(folder_path)): path.read_bytes() for path in files(Path(folder_path))}
+        )
+        return types.SimpleNamespace(commit_url="the commit", done=lambda: True)
+
+    def unexpected(*arguments, **options):
+        raise AssertionError(f"an upload that nobody looked at: {arguments} {options}")
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "create_repo", create_repo)
+    monkeypatch.setattr(huggingface_hub.HfApi, "upload_folder", upload_folder)
+    for name in (
+        "upload_file",
+        "create_commit",
+        "upload_large_folder",
+        "preupload_lfs_files",
+        "run_as_future",
+    ):
+        monkeypatch.setattr(huggingface_hub.HfApi, name, unexpected, raising=False)
+    for name in ("create_repo", "upload_folder", "upload_file", "create_commit"):
+        monkeypatch.setattr(huggingface_hub, name, unexpected)
+    return uploaded
+
+
+@pytest.mark.parametrize("strategy", [s.value for s in HubStrategy])
+def test_everything_that_is_uploaded_is_about_nobody(tmp_path, hub, strategy):
+    asked = {
+        "push_to_hub": True,
+        "hub_model_id": "policy",
+        "hub_strategy": strategy,
+        "hub_token": "hf_secret",
+    }
+    if strategy.endswith("checkpoint") or strategy.endswith("checkpoints"):
+        with pytest.raises(ConfigError, match=f"hub_strategy: {strategy} is refused"):
+            train_run(recipe(tmp_path, **settings(6, **asked)))
+        assert hub == {}
+        return
+    folder = train_run(recipe(tmp_path, **settings(6, **asked)))
+    assert {"README.md", "config.json", "model.safetensors"} <= set(hub)
+    assert set(hub) == {str(path.relative_to(folder / "model")) for path in files(folder / "model")}
+    about = [name.encode() for name in annotators_of(folder)] + [
+        b"person",
+        b"hf_secret",
+        str(tmp_path).encode(),
+    ]
+    thetas = load_file(folder / "bias.safetensors")
+    about += [
+        row.numpy().tobytes() for values in thetas.values() for row in values.reshape(-1, 1) if row.any()
+    ]
+    for name, content in hub.items():
+        assert [mark for mark in about if mark in content] == [], name
+    with safe_open(folder / "model" / "model.safetensors", "pt") as weights:
+        assert weights.metadata() == {"format": "pt"}

@@ -1,0 +1,303 @@
+"""What the code must never do, and what files that somebody else wrote must never bring about."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+
+from badpo.attributes import Length
+from badpo.auditing.audit import audit
+from badpo.data.forgetting import find_people, find_traces
+from badpo.data.importing import import_file
+from badpo.data.privacy import pseudonym_key
+from badpo.data.problems import ConfigError
+from badpo.data.seals import _write, seal_damage
+from badpo.results import audit_page
+from badpo.results.pages import page_templates
+from badpo.results.run_files import read_run, read_suite
+from badpo.training.recipe import read_recipe
+from badpo.training.recipe_yaml import _Loader
+from badpo.training.trl_keys import refusal
+from tests.results.suites import write_suite
+
+ROOT = Path(__file__).parents[1]
+MODULES = sorted((ROOT / "src").rglob("*.py"))
+TEMPLATES = ROOT / "src" / "badpo" / "results" / "templates"
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+
+# Programs of others in data, code made from text, and the network.
+FORBIDDEN_IMPORTS = {
+    *("pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"),
+    *("subprocess", "socket", "requests", "urllib", "http", "ftplib", "smtplib", "telnetlib", "webbrowser"),
+}
+FORBIDDEN_CALLS = {
+    *("eval", "exec", "compile", "__import__", "os.system", "os.popen", "os.umask", "os.symlink"),
+    *("torch.save", "torch.jit.load", "pd.read_pickle", "pd.eval", "tempfile.mktemp"),
+    *("yaml.full_load", "yaml.unsafe_load", "yaml.load_all", "np.load", "np.save", "np.savez"),
+}
+FORBIDDEN_METHODS = {"to_pickle", "read_pickle", "tofile"}
+
+
+def calls() -> list[tuple[str, str, ast.Call]]:
+    """Every call in the package: where it stands, what is called (dotted), and the call."""
+    found = []
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call):
+                found.append((f"{path.relative_to(ROOT)}:{node.lineno}", ast.unparse(node.func), node))
+    return found
+
+
+CALLS = calls()
+
+
+def named(name: str) -> list[tuple[str, ast.Call]]:
+    """The calls of one function."""
+    return [(where, call) for where, called, call in CALLS if called == name or called.endswith(f".{name}")]
+
+
+def value_of(call: ast.Call, keyword: str) -> str | None:
+    """What a keyword is given, as it is written."""
+    return next((ast.unparse(entry.value) for entry in call.keywords if entry.arg == keyword), None)
+
+
+# -- nothing that runs what it reads ---------------------------------------------------------------------------
+
+
+def test_no_module_imports_what_runs_what_it_reads_or_what_sends():
+    wrong = []
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            wrong += [
+                f"{path}:{node.lineno} {name}" for name in names if name.split(".")[0] in FORBIDDEN_IMPORTS
+            ]
+    assert not wrong
+
+
+def test_no_call_runs_what_it_reads():
+    wrong = [f"{where} {called}" for where, called, _ in CALLS if called in FORBIDDEN_CALLS]
+    wrong += [f"{where} {called}" for where, called, _ in CALLS if called.split(".")[-1] in FORBIDDEN_METHODS]
+    assert not wrong
+
+
+def test_torch_load_reads_weights_only():
+    assert [where for where, call in named("torch.load") if value_of(call, "weights_only") != "True"] == []
+
+
+def test_yaml_is_read_by_the_safe_loader():
+    import yaml
+
+    assert issubclass(_Loader, yaml.SafeLoader)
+    assert [where for where, call in named("yaml.load") if value_of(call, "Loader") != "_Loader"] == []
+    dumped = [where for where, called, _ in CALLS if called == "yaml.dump"]
+    assert dumped == [], "yaml.safe_dump writes nothing that only an unsafe loader reads"
+
+
+def test_a_shell_is_never_asked():
+    assert [where for where, _, call in CALLS if value_of(call, "shell") is not None] == []
+
+
+def test_code_of_a_model_is_run_only_where_the_flag_is_passed_on():
+    """``trust_remote_code`` is what the caller chose, or is not mentioned, which transformers takes for no."""
+    said = {value_of(call, "trust_remote_code") for _, _, call in CALLS} - {None}
+    assert said <= {"trust_remote_code", "choice.trust_remote_code", "False"}, said
+    assert refusal("trust_remote_code", True)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"trust_remote_code": True},
+        {"model_init_kwargs": {"trust_remote_code": True}},
+        {"attributes": [{"type": "python_function", "name": "x", "function": "os:system"}]},
+    ],
+)
+def test_a_recipe_cannot_ask_for_code(keys):
+    with pytest.raises(ConfigError, match="trust_remote_code|Python function"):
+        read_recipe(overrides=keys)
+
+
+@pytest.mark.parametrize(
+    "tag", ["!!python/object/apply:os.system ['touch owned']", "!!python/name:os.system ''"]
+)
+def test_a_recipe_cannot_name_a_python_object(tmp_path, monkeypatch, tag):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "run.yaml"
+    path.write_text(f"output_dir: {tag}\n")
+    with pytest.raises(ConfigError, match="not valid YAML"):
+        read_recipe(path)
+    folder = write_suite(tmp_path / "suite")
+    (folder / "dpo-s42" / "config.yaml").write_text(f"a: {tag}\n")
+    with pytest.raises(ConfigError):
+        read_suite(folder)
+    assert not (tmp_path / "owned").exists()
+
+
+# -- pages -----------------------------------------------------------------------------------------------------
+
+
+def test_every_page_has_the_content_policy_and_escapes():
+    pages = sorted(TEMPLATES.glob("*.html.jinja"))
+    assert pages
+    for page in pages:
+        head = page.read_text().partition("</head>")[0]
+        assert f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">' in head, page.name
+        assert head.index("Content-Security-Policy") < head.index("<title>"), (
+            "what comes before it is not held to it"
+        )
+    assert page_templates().autoescape is True
+    markdown = [
+        where for where, call in named("jinja2.Environment") if value_of(call, "autoescape") != "True"
+    ]
+    assert [where.split(":")[0] for where in markdown] == ["src/badpo/results/model_card.py"]
+
+
+def test_no_template_marks_a_text_as_safe():
+    for template in TEMPLATES.iterdir():
+        assert not re.search(r"\|\s*safe\b|autoescape", template.read_text()), template.name
+    wrong = [
+        where
+        for where, called, call in CALLS
+        if called == "Markup" and not all(isinstance(argument, ast.Constant) for argument in call.args)
+    ]
+    # what charts put together is escaped part by part; tests/results/test_charts.py tries to break out of it
+    assert {where.split(":")[0] for where in wrong} <= {
+        "src/badpo/results/chart_parts.py",
+        "src/badpo/results/charts.py",
+        "src/badpo/results/lean_charts.py",
+        "src/badpo/results/figure_parts.py",
+    }, wrong
+
+
+# -- links and names that lead out of a folder -------------------------------------------------------------------
+
+
+@pytest.fixture
+def outside(tmp_path) -> Path:
+    path = tmp_path / "outside" / "secret.json"
+    path.parent.mkdir()
+    path.write_text('{"secret": "do not show"}')
+    return path
+
+
+@pytest.fixture
+def run(tmp_path) -> Path:
+    return write_suite(tmp_path / "suite") / "dpo-s42"
+
+
+@pytest.mark.parametrize("name", ["environment.json", "log.jsonl", "bias.json", "model"])
+def test_a_run_folder_with_a_link_that_leads_out_is_refused(run, outside, name):
+    (run / name).unlink(missing_ok=True)
+    (run / name).symlink_to(outside.parent if name == "model" else outside)
+    for read in (lambda: read_run(run), lambda: read_suite(run.parent)):
+        with pytest.raises(ConfigError, match="symbolic link that leads out") as refused:
+            read()
+        assert "do not show" not in str(refused.value)
+    with pytest.raises(ConfigError, match="symbolic link that leads out"):
+        find_traces(find_people(["ann_aaaaaaaaaa"]), runs=[run])
+
+
+def test_a_link_within_a_run_folder_and_a_folder_that_is_a_link_are_taken(run, tmp_path):
+    (run / "latest.json").symlink_to("readouts.json")
+    link = tmp_path / "link"
+    link.symlink_to(run)
+    assert read_run(link).readouts == read_run(run).readouts
+
+
+def test_a_cache_with_a_link_that_leads_out_is_refused(tmp_path, outside):
+    from badpo.training.reference import ReferenceCache
+
+    cache = tmp_path / "cache"
+    (cache / "key").mkdir(parents=True)
+    ReferenceCache(cache, "key").load()
+    (cache / "key" / "shard-0.safetensors").symlink_to(outside)
+    with pytest.raises(ConfigError, match="symbolic link that leads out"):
+        ReferenceCache(cache, "key")
+
+
+@pytest.mark.parametrize("name", ["../outside/secret.json", "/etc/hostname", "..\\outside\\secret.json"])
+def test_a_seal_names_nothing_outside_of_its_folder(run, name):
+    _write(run / "run.json", {"files": {name: "0"}})
+    assert "names a file outside of its folder" in str(seal_damage(run / "run.json"))
+
+
+def test_forgetting_follows_a_link_to_the_table(tmp_path):
+    rows = [
+        {"prompt": "Why?", "chosen": "So.", "rejected": "No.", "annotator": f"ann_{c * 10}"} for c in "ab"
+    ]
+    table, link = tmp_path / "data" / "votes.jsonl", tmp_path / "votes.jsonl"
+    table.parent.mkdir()
+    table.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    link.symlink_to(table)
+    (trace,) = find_traces(find_people(["ann_aaaaaaaaaa"]), data=[link])
+    trace.erase()
+    assert (
+        link.is_symlink()
+        and "ann_aaaaaaaaaa" not in table.read_text()
+        and "ann_bbbbbbbbbb" in table.read_text()
+    )
+
+
+# -- who can read what is written --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def open_umask():
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_the_key_and_the_mapping_are_for_their_owner_alone(tmp_path, monkeypatch, open_umask):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    pseudonym_key()
+    assert mode(tmp_path / "config" / "badpo" / "pseudonym.key") == 0o600
+    assert mode(tmp_path / "config" / "badpo") == 0o700
+    rows = [{"prompt": "Why?", "chosen": "So.", "rejected": "No.", "annotator": "worker 7"}]
+    source = tmp_path / "votes.json"
+    source.write_text(json.dumps(rows))
+    import_file(source, tmp_path / "out.parquet", mapping=tmp_path / "mapping.json")
+    assert mode(tmp_path / "mapping.json") == 0o600
+
+
+def test_what_is_half_written_is_for_its_owner_alone(tmp_path, monkeypatch, open_umask):
+    seen = []
+    write = audit_page.write_audit_page
+    monkeypatch.setattr(
+        audit_page, "write_audit_page", lambda folder: seen.append(mode(folder)) or write(folder)
+    )
+    rows = [
+        {"prompt": f"q{i}", "response_a": "It just is so.", "response_b": "So.", "winner": "ab"[i % 2]}
+        for i in range(6)
+    ]
+    audit(rows, [Length()]).write(tmp_path / "audit")
+    assert seen == [0o700]
+
+
+# -- nothing is sent -----------------------------------------------------------------------------------------------
+
+
+def test_an_audit_opens_no_connection(tmp_path, monkeypatch):
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a connection was opened")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    rows = [
+        {"prompt": f"q{i}", "response_a": "It just is so.", "response_b": "So.", "winner": "ab"[i % 2]}
+        for i in range(6)
+    ]
+    audit(rows, [Length()]).write(tmp_path)

@@ -1,0 +1,175 @@
+"""Hostile models, checkpoints and texts against real runs and a real browser: nothing of theirs is carried out."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from badpo.attributes import Length
+from badpo.auditing.audit import audit
+from badpo.cli import app
+from badpo.experiments.run import train_run
+from badpo.results.run_files import read_suite
+from badpo.results.run_page import write_report
+from badpo.training.run_folder import MARKER, facts_of, mark_complete
+from tests.auditing.planted import votes
+from tests.browser import Browser, browser_program
+from tests.experiments.recipes import recipe, save_model, write_recipe
+from tests.experiments.test_run import stop_at_step
+from tests.results.suites import write_suite
+
+pytestmark = pytest.mark.slow
+RUN = "shared_mean-s42"
+PAYLOADS = (
+    "<script>owned = 1</script>",
+    "\"'><img src=x onerror='owned = 1'>",
+    "</style></title></svg><script>owned = 1</script>",
+    "<svg onload='owned = 1'>",
+    "<a href='javascript:owned = 1'>so</a>",
+    "<iframe srcdoc='<script>parent.owned = 1</script>'></iframe>",
+    "<meta http-equiv=refresh content='0;url=http://127.0.0.1:9/'>",
+    "url(http://127.0.0.1:9/x.png)",
+)
+
+
+class Owned:
+    """A pickle that leaves a file where it is read."""
+
+    def __init__(self, path: Path):
+        self._path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self._path),)
+
+
+# -- runs --------------------------------------------------------------------------------------------------------
+
+
+def test_a_pickle_that_is_read_would_be_seen(tmp_path):
+    pickle.loads(pickle.dumps(Owned(tmp_path / "owned")))
+    assert (tmp_path / "owned").exists()
+
+
+def test_a_run_holds_no_pickle_but_the_trainers_own(tmp_path):
+    run = train_run(recipe(tmp_path))
+    endings = {".json", ".jsonl", ".yaml", ".safetensors", ".md", ".jinja", ".lock"}
+    files = [path for folder in (run, tmp_path / "cache") for path in folder.rglob("*") if path.is_file()]
+    assert len(files) > 10
+    for path in files:
+        if "checkpoints" in path.parts and path.suffix in (".pt", ".pth", ".bin"):
+            assert path.name in ("optimizer.pt", "scheduler.pt", "rng_state.pth", "training_args.bin"), path
+            continue
+        head = path.read_bytes()[:2]
+        assert path.suffix in endings and head not in (b"PK", b"\x80\x02", b"\x80\x04", b"\x80\x05"), path
+    assert not [path for path in (run / "model").rglob("*") if path.suffix in (".bin", ".pt", ".pth", ".pkl")]
+
+
+@pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth"])
+def test_a_hostile_pickle_in_a_checkpoint_is_not_carried_out(tmp_path, monkeypatch, name):
+    asked = recipe(tmp_path)
+    stop_at_step(monkeypatch, 4)
+    with pytest.raises(KeyboardInterrupt):
+        train_run(asked)
+    (checkpoint,) = (tmp_path / "runs" / RUN / "checkpoints").glob("checkpoint-*")
+    assert (checkpoint / name).exists()
+    torch.save(Owned(tmp_path / "owned"), checkpoint / name)
+    # whoever can write here can seal it again
+    facts = facts_of(checkpoint)
+    (checkpoint / MARKER).unlink()
+    mark_complete(checkpoint, facts)
+    with pytest.raises(Exception, match=r"(?i)weights_only|weights only"):
+        train_run(asked, resume=True)
+    assert not (tmp_path / "owned").exists()
+
+
+@pytest.mark.parametrize("where", ["config.json", "tokenizer_config.json"])
+def test_code_beside_a_model_is_not_run(tmp_path, monkeypatch, where):
+    folder = save_model(tmp_path / "model")
+    (folder / "hostile.py").write_text(f"import os\nos.mkdir({str(tmp_path / 'owned')!r})\n")
+    config = json.loads((folder / where).read_text())
+    classes = {
+        "AutoConfig": "hostile.Config",
+        "AutoModelForCausalLM": "hostile.Model",
+        "AutoTokenizer": ["hostile.Tokenizer", None],
+    }
+    (folder / where).write_text(json.dumps(config | {"auto_map": classes, "model_type": "hostile"}))
+    asked: list[str] = []
+    monkeypatch.setattr("builtins.input", lambda prompt="": asked.append(prompt) or "y")
+    result = CliRunner().invoke(app, ["train", "--config", str(write_recipe(tmp_path))])
+    assert not (tmp_path / "owned").exists()
+    assert not asked, "a run asked whether it may carry out code"
+    assert result.exit_code != 0 or where == "tokenizer_config.json", result.output
+
+
+# -- pages -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with Browser(browser_program()) as opened:
+        yield opened
+
+
+def hostile_audit(folder: Path, payload: str) -> Path:
+    table = votes(60, 6)[0]
+    for name in ("prompt", "response_a", "response_b"):
+        table[name] = payload + table[name]
+    table["annotator_class"] = table["annotator_class"].where(table["annotator_class"] == "crowd", payload)
+    return audit(table, [Length(name=payload)], source=payload).write(folder)
+
+
+def hostile_report(folder: Path, payload: str) -> Path:
+    suite = write_suite(folder / "suite")
+    written = json.dumps(payload)[1:-1]
+    for path in (path for path in suite.rglob("*.json*")):
+        text = path.read_text()
+        for word in ("woman", "black", '"A"', "shared_mean", "torch", "badpo"):
+            text = text.replace(word, f'"{written}"' if word == '"A"' else written + word)
+        path.write_text(text)
+    (suite / "dpo-s42" / "config.yaml").write_text(json.dumps({payload: payload}))
+    return write_report(suite, folder / "report.html")
+
+
+@pytest.mark.parametrize("payload", PAYLOADS)
+@pytest.mark.parametrize("make", [hostile_audit, hostile_report])
+def test_a_hostile_text_does_nothing_on_a_page(browser, tmp_path, make, payload):
+    page = make(tmp_path, payload)
+    assert page.read_text().count("owned") or "127.0.0.1" in page.read_text(), "the text is not on the page"
+    browser.open(page, 1280)
+    assert browser.value("typeof owned") == "undefined"
+    assert [r["request"]["url"] for r in browser.reported("Network.requestWillBeSent")] == [page.as_uri()]
+    assert (
+        browser.value(
+            "document.querySelectorAll('script,img,iframe,object,embed,form,base,a[href^=java]').length"
+        )
+        == 0
+    )
+    assert not browser.reported("Page.javascriptDialogOpening")
+    for complaint in ("Log.entryAdded", "Runtime.exceptionThrown"):
+        assert not browser.reported(complaint), "the content policy had to stop something"
+
+
+def test_the_content_policy_stops_what_would_not_have_been_escaped(browser, tmp_path):
+    page = hostile_audit(tmp_path, "so")
+    text = page.read_text()
+    page.write_text(
+        text.replace("<body>", "<body><script>owned = 1</script><img src='http://127.0.0.1:9/x.png'>")
+    )
+    browser.open(page, 1280)
+    assert browser.value("typeof owned") == "undefined"
+    assert [failed.get("blockedReason") for failed in browser.reported("Network.loadingFailed")] == ["csp"]
+    page.write_text(page.read_text().replace("Content-Security-Policy", "no-policy"))
+    browser.open(page, 1280)
+    assert browser.value("owned") == 1, "the browser would have carried it out"
+
+
+def test_the_suite_of_the_hostile_report_is_read(tmp_path):
+    hostile_report(tmp_path, PAYLOADS[0])
+    assert any("<script>" in name for name in read_suite(tmp_path / "suite").attributes)
