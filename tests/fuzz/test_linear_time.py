@@ -10,7 +10,6 @@ from itertools import cycle
 import pandas as pd
 import pytest
 
-from badpo.anchoring.editors import without_markdown
 from badpo.auditing.swap_pairs import _MARKS
 from badpo.data.csv_cells import inert
 from badpo.data.importers.fields import personal_fields, prompt_field, side_fields, side_of
@@ -18,6 +17,7 @@ from badpo.data.importers.prodigy import _UNNAMED
 from badpo.data.markers import split_signature
 from badpo.data.privacy import direct_identifiers
 from badpo.data.problems import did_you_mean, written_out
+from badpo.readouts.strips import strip_markdown
 from badpo.results.model_card import _FILE, _HUB_ID
 from badpo.results.pages import _kept_together
 from badpo.results.tables import markdown_text
@@ -76,7 +76,7 @@ BEFORE = ("", "a@", "|", "**", "i cannot ", "a_", "a@a.")
 
 READERS: dict[str, Callable[[str], object]] = {
     **{detector.name: (lambda text, detector=detector: measured(detector, text)) for detector in DETECTORS},
-    "without_markdown": without_markdown,
+    "strip_markdown": strip_markdown,
     "split_signature": split_signature,
     "swap pairs' bodies": lambda text: _MARKS.sub("", text),
     "side of a label": lambda text: side_of(text, "response_a", "response_b", {}),

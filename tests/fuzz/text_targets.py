@@ -58,11 +58,11 @@ def _measured(pair: tuple[str, str]) -> None:
 
 def _edited(text: str) -> None:
     """What is stripped is gone, and stripping again changes nothing."""
-    from badpo.anchoring.editors import without_markdown
+    from badpo.readouts.strips import strip_markdown
 
-    stripped = without_markdown(text)
+    stripped = strip_markdown(text)
     assert not has_markdown(stripped)
-    assert without_markdown(stripped) == stripped
+    assert strip_markdown(stripped) == stripped
     body, name = split_signature(text)
     assert text.startswith(body) and (name == "" or name.isalpha())
 

@@ -7,7 +7,6 @@ it there; pairs of answers that differ in nothing else are what an offset stage 
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from statistics import median
@@ -18,6 +17,7 @@ from badpo.data.attributes import Attribute, Markdown, SignatureName, WordList
 from badpo.data.corpora.names import NAMES
 from badpo.data.corpora.signatures import signature
 from badpo.data.problems import ConfigError
+from badpo.readouts.strips import strip_markdown
 
 Cell = tuple[int, ...]
 
@@ -184,11 +184,11 @@ class MarkdownStrip:
 
     def cells(self, text: str) -> tuple[Cell, ...]:
         """Both cells for an answer with Markdown of which something is left without it, else none."""
-        return ((0,), (1,)) if markers.has_markdown(text) and without_markdown(text).strip() else ()
+        return ((0,), (1,)) if markers.has_markdown(text) and strip_markdown(text).strip() else ()
 
     def edit(self, text: str, cell: Cell, draw: random.Random) -> str:
         """The answer as it is, or without its Markdown."""
-        return text if cell == (1,) else without_markdown(text)
+        return text if cell == (1,) else strip_markdown(text)
 
 
 class LongAnswers:
@@ -225,34 +225,6 @@ class LongAnswers:
     def edit(self, text: str, cell: Cell, draw: random.Random) -> str:
         """The answer as it is."""
         return text
-
-
-_LINE_MARKS = re.compile(r"^[^\S\n]*(?:(?:#{1,6}|[-*+]|\d+\.)[^\S\n]+|(?:#{1,6}|[-*+]|\d+\.)$)", re.MULTILINE)
-_FENCE_LINES = re.compile(r"^[^\S\n]*```.*\n?", re.MULTILINE)
-_RULED_LINES = re.compile(r"^[^\S\n]*\|[\s|:-]*\|[^\S\n]*(?:\n|$)", re.MULTILINE)
-_TABLE_LINES = re.compile(r"^[^\S\n]*\|(.*)\|[^\S\n]*$", re.MULTILINE)
-_BOLD = re.compile(r"\*\*([^*]+)\*\*")
-
-
-def without_markdown(text: str) -> str:
-    r"""Text without the marks that `badpo.data.markers.has_markdown` looks for.
-
-    Fences and the rulers of tables go as lines, the cells of a table line are joined by commas. Marks within marks
-    ("- # a") go too: it is repeated until nothing changes.
-
-    Examples
-    --------
-    >>> without_markdown("| a | b |\n|---|---|\n| 1 | 2 |\n1. - **x** `y`\n```\nz\n```")
-    'a, b\n1, 2\nx `y`\nz\n'
-    """
-    before = None
-    while before != text:
-        before = text
-        text = _FENCE_LINES.sub("", text).replace("```", "")
-        text = _RULED_LINES.sub("", text)
-        text = _TABLE_LINES.sub(lambda found: ", ".join(c.strip() for c in found.group(1).split("|")), text)
-        text = _LINE_MARKS.sub("", _BOLD.sub(r"\1", text))
-    return text
 
 
 def all_cells(n_attributes: int) -> tuple[Cell, ...]:

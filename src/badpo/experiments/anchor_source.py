@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -16,6 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from badpo.anchoring.offset_stage import StageSettings
 from badpo.data.attributes import plain_text
 from badpo.data.corpora import bundled, signed
+from badpo.data.importers.tables import read_table
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError, Problem
 from badpo.experiments import demo
@@ -252,17 +251,19 @@ def read_prompts(path: Path) -> list[str]:
 
     Raises
     ------
+    DataError
+        A table that cannot be read.
     ConfigError
-        A table without that column.
+        A table without that column, or a file that is no text.
     """
-    text = path.read_text(encoding="utf-8")
-    try:
-        if path.suffix == ".csv":
-            rows = [row["prompt"] for row in csv.DictReader(text.splitlines())]
-        elif path.suffix == ".jsonl":
-            rows = [json.loads(line)["prompt"] for line in text.splitlines() if line.strip()]
-        else:
-            rows = text.splitlines()
-    except (KeyError, json.JSONDecodeError) as error:
-        raise ConfigError(f'{path} has no column "prompt", or cannot be read: {error}') from error
+    if path.suffix in (".csv", ".jsonl"):
+        frame = read_table(path).frame
+        if "prompt" not in frame:
+            raise ConfigError(f'{path} has no column "prompt"; it has {", ".join(map(str, frame.columns))}')
+        rows = [str(prompt) for prompt in frame["prompt"].dropna()]
+    else:
+        try:
+            rows = path.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path} cannot be read as text: {error}") from error
     return [row.strip() for row in rows if row.strip()]
