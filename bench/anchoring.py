@@ -67,7 +67,7 @@ def anchor_seed(seed: int, modes: Sequence[str]) -> None:
     bench = Bench(source, Anchor(pool_signatures(), dict.fromkeys(ATTRIBUTES, 0.5), seed=seed), progress)
     if "train" in modes:
         # sampled before the targets share it
-        print(f"s{seed}: {len(bench.written)} answers, {len(bench.others)} of them signed", flush=True)
+        print(f"s{seed}: {bench.pairs.n_answers} answers, {bench.pairs.n_edited} of them signed", flush=True)
     for mode, target in missing:
         at = bench.at(dict.fromkeys(ATTRIBUTES, target))
         out = folder_of(seed, mode, target)

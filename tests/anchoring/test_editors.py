@@ -7,6 +7,7 @@ import random
 import pytest
 
 from badpo.anchoring.editors import (
+    MarkdownStrip,
     SignatureSwap,
     WordSwap,
     carries,

@@ -12,9 +12,12 @@ from transformers import AutoModelForCausalLM
 
 from badpo.anchoring.editors import WordSwap, pool_signatures
 from badpo.anchoring.kept_answers import (
+    _padded,
+    _shifted,
     divergence_from_source,
     edited_answer,
     own_answer,
+    renamed_answer,
     shifted_logps,
     tilted_answer,
 )
@@ -151,6 +154,50 @@ def test_log_probabilities_under_a_shift_are_those_of_the_adjusted_logits():
         rows = [tilted.adjust([ids[:i]], logits[i - 1][None])[0] for i in range(start, len(ids))]
         wanted = [float(row.double().log_softmax(-1)[ids[start + i]]) for i, row in enumerate(rows)]
         assert found == pytest.approx(np.array(wanted), abs=2e-4)
+
+
+def test_behind_another_name_the_source_is_held_to_what_it_does_behind_its_own():
+    tokenizer, model, *_ = material()
+    _, encoded = encoded_pairs(EDITOR, ANSWERS)
+    tilted = TiltedChoice(model, tokenizer, list(EDITOR.names), CELLS, [-2.0, 2.0])
+    prompt_ids, edited = encoded.prompt_ids[0], encoded.a_ids[0]
+    own_choice = tokenizer("Boil it.\n\n— Emily")["input_ids"]
+    plain = tilted_answer(prompt_ids, edited, tilted)
+    renamed = renamed_answer(prompt_ids, edited, own_choice, tilted)
+    n_behind = renamed.behind.n_tokens
+    surname = tokenizer.decode(edited[-n_behind:], skip_special_tokens=True)
+    assert surname == " Clark" and (renamed.behind.own_ids[-n_behind:] == edited[-n_behind:]).all()
+    ours, theirs = (shifted_logps(model, [answer])[0] for answer in (renamed, plain))
+    # before the surname they are the same; behind its first token the source reads its own name
+    np.testing.assert_allclose(ours[:-n_behind], theirs[:-n_behind], atol=1e-6)
+    own = shifted_logps(model, [own_answer(prompt_ids, renamed.behind.own_ids)])[0]
+    np.testing.assert_allclose(ours[1 - n_behind :], own[1 - n_behind :], atol=1e-5)
+    assert np.abs(ours[1 - n_behind :] - theirs[1 - n_behind :]).max() > 1e-4
+
+
+def test_behind_a_name_whether_it_is_complete_stays_as_it_was():
+    tokenizer, model, *_ = material()
+    _, encoded = encoded_pairs(EDITOR, ANSWERS)
+    tilted = TiltedChoice(model, tokenizer, list(EDITOR.names), CELLS, [-2.0, 2.0])
+    prompt_ids, edited = encoded.prompt_ids[0], encoded.a_ids[0]
+    own_choice = tokenizer("Boil it.\n\n— Emily")["input_ids"]
+    answers = [
+        renamed_answer(prompt_ids, edited, own_choice, tilted),
+        tilted_answer(prompt_ids, edited, tilted),
+    ]
+    own = own_answer(prompt_ids, answers[0].behind.own_ids)
+    n_behind, closing = answers[0].behind.n_tokens, tilted.closing
+    with torch.no_grad():
+        renamed, plain = (_next(model, answer)[-n_behind] for answer in answers)
+        behind_own = _next(model, own)[-n_behind]
+    assert float(renamed.exp().sum()) == pytest.approx(1.0, abs=1e-5)
+    assert float(renamed[closing].exp().sum()) == pytest.approx(float(plain[closing].exp().sum()), abs=1e-5)
+    shares = [(row[closing] - row[closing].logsumexp(-1)).exp() for row in (renamed, behind_own)]
+    np.testing.assert_allclose(*shares, atol=1e-6)
+
+
+def _next(model, answer):
+    return _shifted(model, [answer], *_padded([answer], "cpu"))
 
 
 def test_words_that_differ_are_left_free_and_all_else_is_kept():

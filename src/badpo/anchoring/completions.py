@@ -55,17 +55,6 @@ def completed_share(
     return (n_names + 0.5) / (len(firsts) + 1)
 
 
-def next_pool_shift(pool_shift: float, held: float, found: float) -> float:
-    """The shift of the pool that would have given the share that is held, were the two one for one in log-odds.
-
-    Examples
-    --------
-    >>> round(next_pool_shift(0.5, held=0.98, found=0.9), 2)
-    2.19
-    """
-    return float(pool_shift + logit(held) - logit(found))
-
-
 def shift_of_the_pool(held: float, share_at: Callable[[float], float]) -> float:
     """Shift of the pool, in log-odds, at which signatures are completed as often as is held.
 
@@ -90,6 +79,7 @@ def shift_of_the_pool(held: float, share_at: Callable[[float], float]) -> float:
     tried = [0.0]
     shares = [share_at(0.0)]
     while abs(shares[-1] - held) > CLOSE and len(tried) < MOST_TRIES:
-        tried.append(next_pool_shift(tried[-1], held, shares[-1]))
+        # one for one in log-odds
+        tried.append(tried[-1] + float(logit(held) - logit(shares[-1])))
         shares.append(share_at(tried[-1]))
     return tried[int(np.argmin(np.abs(np.array(shares) - held)))]

@@ -10,7 +10,6 @@ import torch
 from numpy.typing import NDArray
 
 from badpo.anchoring.sampling import TiltedChoice
-from badpo.training.encoding import EncodedComparisons
 
 
 @dataclass(frozen=True)
@@ -24,12 +23,38 @@ class KeptAnswer:
         False where the shift may move the policy by an amount that is not known in closed form.
     shifts : tuple of (token of the answer, token ids, log-odds)
         What the shift adds to the logits of the source at a token; at all others it adds nothing.
+    behind : Behind or None
+        What the source makes of the same answer under its own choice; None where the answer is its own.
     """
 
     prompt_ids: NDArray[np.int64]
     answer_ids: NDArray[np.int64]
     kept: NDArray[np.bool_]
     shifts: tuple[tuple[int, torch.Tensor, torch.Tensor], ...] = ()
+    behind: Behind | None = None
+
+
+@dataclass(frozen=True)
+class Behind:
+    """The end of an edited answer as it follows the source's own choice, which does not depend on the edit.
+
+    A source that hardly ever writes a name does not know how to go on behind it: the surname is spoiled, or the
+    signature does not end. What follows the choice is therefore taken from the source's own answer.
+
+    Attributes
+    ----------
+    own_ids : int array
+        The source's own answer, with the same tokens behind the choice.
+    n_tokens : int
+        How many tokens that is, the last of both answers.
+    closing : int tensor
+        Tokens that complete a choice. The first token behind one is of these; whether the choice is complete stays
+        as it is.
+    """
+
+    own_ids: NDArray[np.int64]
+    n_tokens: int
+    closing: torch.Tensor
 
 
 def own_answer(prompt_ids, answer_ids) -> KeptAnswer:
@@ -72,18 +97,23 @@ def tilted_answer(prompt_ids, answer_ids, tilted: TiltedChoice) -> KeptAnswer:
     return replace(found, shifts=shifts)
 
 
-def kept_answer(
-    encoded: EncodedComparisons, comparisons: Sequence[int], tilted: TiltedChoice | None
-) -> KeptAnswer:
-    """Response a of some pairs of one answer, which is the same in all of them.
+def renamed_answer(prompt_ids, answer_ids, own_choice: Sequence[int], tilted: TiltedChoice) -> KeptAnswer:
+    """An answer under another choice than the source's own.
 
-    Where the shift of the choice is not known in closed form (``tilted`` is None), it is kept where all pairs agree.
+    Parameters
+    ----------
+    prompt_ids, answer_ids
+        Of the edited answer.
+    own_choice : sequence of int
+        The source's own answer up to the end of its choice.
+    tilted : TiltedChoice
     """
-    first = comparisons[0]
-    prompt_ids, answer_ids = encoded.prompt_ids[first], encoded.a_ids[first]
-    if tilted is not None:
-        return tilted_answer(prompt_ids, answer_ids, tilted)
-    return edited_answer(prompt_ids, answer_ids, [encoded.b_ids[i].tolist() for i in comparisons])
+    found = tilted_answer(prompt_ids, answer_ids, tilted)
+    if not found.shifts:
+        return found
+    end = found.answer_ids[max(token for token, *_ in found.shifts) :]
+    own_ids = np.concatenate([np.asarray(own_choice, dtype=np.int64), end])
+    return replace(found, behind=Behind(own_ids, len(end), tilted.closing))
 
 
 def divergence_from_source(policy, source, answers: Sequence[KeptAnswer]) -> torch.Tensor:
@@ -136,7 +166,30 @@ def _shifted(source, answers: Sequence[KeptAnswer], ids: torch.Tensor, mask: tor
         for token, tokens, log_odds in answer.shifts:
             changed = at[i, len(answer.prompt_ids) - 1 + token]
             logits[changed, tokens.to(logits.device)] += log_odds.to(logits)
-    return logits.log_softmax(-1)
+    logps = logits.log_softmax(-1)
+    for i, own in _behind(source, answers).items():
+        end = at[i, len(answers[i].prompt_ids) + len(answers[i].answer_ids) - 2] + 1
+        first = end - len(own)
+        closing = answers[i].behind.closing.to(logps.device)  # type: ignore[union-attr]
+        complete = logps[first, closing].logsumexp(-1)
+        logps[first, closing] = own[0, closing].log_softmax(-1) + complete
+        logps[first + 1 : end] = own[1:]
+    return logps
+
+
+def _behind(source, answers: Sequence[KeptAnswer]) -> dict[int, torch.Tensor]:
+    """Log-probabilities behind the source's own choice, shape (n_behind, n_tokens), by number of the answer."""
+    edited = {i: answer.behind for i, answer in enumerate(answers) if answer.behind is not None}
+    if not edited:
+        return {}
+    own = [own_answer(answers[i].prompt_ids, behind.own_ids) for i, behind in edited.items()]
+    ids, mask = _padded(own, next(source.parameters()).device)
+    logits = source(input_ids=ids, attention_mask=mask, use_cache=False).logits
+    ends = [len(answer.prompt_ids) + len(answer.answer_ids) - 1 for answer in own]
+    return {
+        i: logits[row, end - behind.n_tokens : end].float().log_softmax(-1)
+        for row, (end, (i, behind)) in enumerate(zip(ends, edited.items(), strict=True))
+    }
 
 
 def _padded(answers: Sequence[KeptAnswer], device) -> tuple[torch.Tensor, torch.Tensor]:

@@ -13,6 +13,7 @@ from badpo.data.judgments import Judgments
 from badpo.data.problems import DataError, Problem, counted
 
 FEWEST_ANSWERS = 50
+ANSWER = "answer-"
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,11 @@ class OffsetPairs:
     held_out: Judgments
     unedited: tuple[int, ...]
     n_answers: int
+
+    @staticmethod
+    def number(prompt_id: str) -> int:
+        """Number of the answer that a pair was made from."""
+        return int(prompt_id.removeprefix(ANSWER))
 
     @property
     def n_edited(self) -> int:
@@ -96,8 +102,8 @@ def offset_pairs(
     draw = random.Random(seed)
     rows = [
         {
-            "comparison_id": f"answer-{i:05d}-{number}",
-            "prompt_id": f"answer-{i:05d}",
+            "comparison_id": f"{ANSWER}{i:05d}-{number}",
+            "prompt_id": f"{ANSWER}{i:05d}",
             "prompt": prompts[i],
             "response_a": text,
             "response_b": other,

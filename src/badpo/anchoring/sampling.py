@@ -210,6 +210,7 @@ class TiltedChoice(LogitsProcessor):
         self._log_weights = indicator @ np.atleast_1d(np.asarray(shift, dtype=np.float64))
         everything = np.arange(model.get_output_embeddings().weight.shape[0])
         self._closing = everything if self._scorer.closing is None else np.array(self._scorer.closing)
+        self.closing = torch.from_numpy(self._closing)
         self._tokenizer = tokenizer
         self._lead_ids = list(tokenizer([lead], add_special_tokens=False)["input_ids"][0])[
             : self._scorer.n_lead_tokens

@@ -12,7 +12,6 @@ import numpy as np
 
 from badpo.anchoring.best_of import rejection_sample
 from badpo.anchoring.calibration import KeptLines, calibrate
-from badpo.anchoring.completions import next_pool_shift
 from badpo.anchoring.editors import (
     CounterfactualEditor,
     LongAnswers,
@@ -212,12 +211,7 @@ def train_mode(bench: Bench, out: Path) -> dict:
     def attempt(shift: np.ndarray, number: int) -> RateTable:
         whole = anchor.whole_shift(shift)
         if bench.signed:
-            # what a stage leaves of it is asked for in the next one
-            pool_shifts.append(
-                next_pool_shift(pool_shifts[-1], bench.completed_by_source, shares[-1])
-                if pool_shifts
-                else bench.pool_shift(whole)
-            )
+            pool_shifts.append(bench.pool_shift(whole))
         progress(f"what is kept in round {number + 1}", 0.0)
         policies.append(
             train_offset(

@@ -11,7 +11,7 @@ import numpy as np
 
 from badpo.anchoring.completions import completed_share, shift_of_the_pool
 from badpo.anchoring.editors import CounterfactualEditor, LongAnswers, SignatureSwap
-from badpo.anchoring.kept_answers import KeptAnswer, kept_answer, own_answer
+from badpo.anchoring.kept_answers import KeptAnswer, edited_answer, own_answer, renamed_answer
 from badpo.anchoring.moved import Behavior, moved
 from badpo.anchoring.offset_pairs import OffsetPairs, offset_pairs
 from badpo.anchoring.rates import RateTable, answer_rates, signature_rates
@@ -112,16 +112,26 @@ class Bench:
 
     def kept(self, shift: np.ndarray, pool_shift: float) -> list[KeptAnswer]:
         """The source's own answers, edited ones as in their pairs, under a shift of the editor's attributes."""
-        stage = self.source.stage
+        stage, tokenizer = self.source.stage, self.source.tokenizer
+        train = self.pairs.train
         encoded = encode_comparisons(
-            self.pairs.train, self.source.tokenizer, stage.encoding, stage.max_length, stage.max_prompt_length
+            train, tokenizer, stage.encoding, stage.max_length, stage.max_prompt_length
         )
         tilted = self.tilted(shift, pool_shift) if self.signed else None
-        edited = self.pairs.train.comparisons.groupby("prompt_id", sort=False).indices.values()
-        return [
-            *(kept_answer(encoded, comparisons, tilted) for comparisons in edited),
-            *(own_answer(self.written[i].prompt_ids, self.written[i].token_ids) for i in self.pairs.unedited),
+        kept = [
+            own_answer(self.written[i].prompt_ids, self.written[i].token_ids) for i in self.pairs.unedited
         ]
+        # response a is the same in all pairs of an answer
+        for answer, comparisons in train.comparisons.groupby("prompt_id", sort=False).indices.items():
+            prompt_ids, edited = encoded.prompt_ids[comparisons[0]], encoded.a_ids[comparisons[0]]
+            if tilted is None:
+                others = [encoded.b_ids[i].tolist() for i in comparisons]
+                kept.append(edited_answer(prompt_ids, edited, others))
+                continue
+            up_to_name = self.written[self.pairs.number(answer)].text.rstrip().rpartition(" ")[0]
+            own_choice = tokenizer(up_to_name, add_special_tokens=False)["input_ids"]
+            kept.append(renamed_answer(prompt_ids, edited, own_choice, tilted))
+        return kept
 
     def tilted(self, shift: np.ndarray, pool_shift: float) -> TiltedChoice:
         """The source's choice of a name under a shift of all of the editor's attributes."""
