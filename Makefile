@@ -7,7 +7,10 @@
 VENV ?= .venv
 PYTHON ?=
 TORCH_INDEX ?=
-TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
+CONSTRAINTS ?= constraints.txt
+# what is installed of badpo: make test-no-torch leaves the training packages out
+EXTRAS ?= [train,dev]
+TORCH := $(shell sed -n 's/^torch==/torch==/p' $(CONSTRAINTS))
 # make faults FAULTS=kills     injects one kind again
 FAULTS ?= kills,torn_files,full_disk,ranks,numerics,fuzz,privacy,load
 # make bench BENCHES=memory   measures one part again
@@ -17,7 +20,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-seeds misspecified batching anchoring gold-annotators real-data bench audit-statistics faults fuzz dependencies test test-slow check format clean
+.PHONY: help demo demo-seeds misspecified batching anchoring gold-annotators real-data bench audit-statistics faults fuzz dependencies test test-slow test-floor test-no-torch check format clean
 
 help:
 	@echo "make demo        train reference, DPO, pooled and shared-mean on the bundled corpus; report in runs/demo"
@@ -33,6 +36,8 @@ help:
 	@echo "make fuzz        a hundred thousand generated inputs; writes docs/fuzz_tables.md (half an hour)"
 	@echo "make dependencies  licences of everything an installation brings; writes docs/dependencies.md"
 	@echo "make test        tests and documented examples; make test-slow adds processes, kills and browsers"
+	@echo "make test-floor  the tests with the oldest versions that badpo allows (constraints-floor.txt), on Python 3.11"
+	@echo "make test-no-torch  the tests of what needs no torch, in an environment without it; with PYTHON=python3.13 on that"
 	@echo "make check       formatting, lint and types; make format repairs what can be repaired"
 	@echo "make clean       remove caches and builds (runs/ and the environment stay)"
 
@@ -86,6 +91,12 @@ test: $(STAMP)
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow
 
+test-floor:
+	$(MAKE) test VENV=.venv-floor CONSTRAINTS=constraints-floor.txt PYTHON=$(or $(PYTHON),python3.11)
+
+test-no-torch:
+	$(MAKE) test VENV=.venv-no-torch EXTRAS= PYTHON=$(PYTHON)
+
 check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -99,7 +110,7 @@ clean:
 	rm -rf build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml $(CONSTRAINTS)
 	@set -e; \
 	test_version='import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))'; \
 	python=""; \
@@ -114,6 +125,6 @@ $(STAMP): pyproject.toml constraints.txt
 	fi; \
 	echo "Setting up $(VENV) with $$("$$python" --version): the tested set of packages, a few minutes the first time."; \
 	"$$python" -m venv $(VENV)
-	$(if $(TORCH_INDEX),$(PIP) install --quiet --quiet --no-deps -i $(TORCH_INDEX) $(TORCH))
-	$(PIP) install --quiet --quiet -c constraints.txt -e ".[train,dev]"
+	$(if $(and $(EXTRAS),$(TORCH_INDEX)),$(PIP) install --quiet --quiet --no-deps -i $(TORCH_INDEX) $(TORCH))
+	$(PIP) install --quiet --quiet -c $(CONSTRAINTS) -e ".$(EXTRAS)" $(if $(EXTRAS),,pytest hypothesis scikit-learn statsmodels)
 	@touch $@

@@ -105,14 +105,15 @@ def annotators_of(folder) -> set[str]:
 
 def settings(n_annotators: int, **changes):
     votes = tiny.votes(n_comparisons=40, n_annotators=n_annotators)
+    votes["annotator"] = votes["annotator"].str.replace("person", "Planted")
     return {"table": votes, "logging_steps": 1, "eval_strategy": "steps", "eval_steps": 2, **changes}
 
 
 def test_a_tracker_gets_no_annotator(tmp_path, tracked):
-    gold = {"variant": "shared_mean", "gold_annotators": ["person 5"]}
+    gold = {"variant": "shared_mean", "gold_annotators": ["Planted 5"]}
     folder, tracker = tracked(recipe(tmp_path, **settings(8, bias=gold)))
     text = "\n".join(tracker.got)
-    assert not any(name in text for name in annotators_of(folder)) and "person" not in text
+    assert not any(name in text for name in annotators_of(folder)) and "Planted" not in text
     assert "gold_annotators" not in text
     assert {"loss", "bias/theta/length", "eval_loss"} <= tracker.metrics
 
@@ -178,7 +179,7 @@ def test_everything_that_is_uploaded_is_about_nobody(tmp_path, hub, strategy):
     assert {"README.md", "config.json", "model.safetensors"} <= set(hub)
     assert set(hub) == {str(path.relative_to(folder / "model")) for path in files(folder / "model")}
     about = [name.encode() for name in annotators_of(folder)] + [
-        b"person",
+        b"Planted",
         b"hf_secret",
         str(tmp_path).encode(),
     ]

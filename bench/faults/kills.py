@@ -24,6 +24,7 @@ from bench.faults.table import Row
 
 SEED = 0
 MOST_IN_A_ROW = 4
+FEWEST = 2  # of a stage, however short the time is
 PREFIXES = (
     "badpo",
     "torch",
@@ -121,12 +122,14 @@ class Killing:
     def rows(self, seconds: float) -> list[Row]:
         """Kill, go on and compare; what was lost is printed."""
         end = time.monotonic() + seconds
-        self._make_template()
+        small_project.make_template(self._template, self._stage.before, self._stage.changes)
         whole, duration = self._uninterrupted()
         points = list(range(1, len(whole) + 1))
         self._random.shuffle(points)
         expected = small_project.contents(self._folder)
-        while self._n_injected < self._stage.n_kills and (time.monotonic() < end or self._n_injected < 4):
+        while self._n_injected < self._stage.n_kills and (
+            time.monotonic() < end or self._n_injected < FEWEST
+        ):
             at_a_write = self._n_injected % 3 < 2 and points
             first = Kill(before_write=points.pop()) if at_a_write else self._random_moment(duration)
             moments = self._kill_and_go_on(first, len(whole), duration)
@@ -146,18 +149,6 @@ class Killing:
     def _n_injected(self) -> int:
         return sum(self._injected.values())
 
-    def _make_template(self) -> None:
-        self._template.mkdir()
-        self._do(lambda: small_project.make_project(self._template, **self._stage.changes), self._template)
-        for step in self._stage.before:
-            self._do(step, self._template)
-
-    def _do(self, work: Callable[[], None], folder: Path):
-        ended = run_child(work, folder, prepare=small_project.make_smaller)
-        if ended.status:
-            raise RuntimeError(f"{self._stage.name} fails without a fault:\n{ended.output[-2000:]}")
-        return ended
-
     def _uninterrupted(self) -> tuple[tuple[str, ...], float]:
         """The changes of files of a run that nothing disturbs, and its duration once everything is imported."""
         small_project.copy_project(self._template, self._folder)
@@ -167,12 +158,12 @@ class Killing:
             self._stage.command()
             modules.write_text("\n".join(sys.modules))
 
-        self._do(run_and_tell, self._folder)
+        small_project.must(run_and_tell, self._folder)
         for name in modules.read_text().splitlines():
             if name.startswith(PREFIXES) and name not in sys.modules:
                 importlib.import_module(name)
         small_project.copy_project(self._template, self._folder)
-        ended = self._do(self._stage.command, self._folder)
+        ended = small_project.must(self._stage.command, self._folder)
         return ended.writes, ended.seconds
 
     def _random_moment(self, duration: float) -> Kill:
@@ -195,12 +186,8 @@ class Killing:
             kill = choice[self._random.randrange(2)] if again else None
 
     def _difference(self, expected: Mapping[str, str]) -> str:
-        found = small_project.contents(self._folder)
-        wrong = [name for name in sorted({*found, *expected}) if found.get(name) != expected.get(name)]
-        if wrong:
-            gone = [name for name in wrong if name not in found]
-            what = f"missing: {', '.join(gone[:4])}" if gone else f"other content: {', '.join(wrong[:4])}"
-            return f"{len(wrong)} files are not as without a kill; {what}"
+        if problem := small_project.differences(small_project.contents(self._folder), expected):
+            return problem
         if self._output:
             return "the command failed when it was given again"
         return self._still_named() if self._stage.command is small_project.forget else ""

@@ -6,11 +6,13 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import yaml
 
 from badpo.data.privacy import KEY_VARIABLE
+from bench.faults.children import Ended, run_child
 
 RUN = Path("runs/shared_mean-s42")
 ARMS = ("dpo", "pooled")
@@ -60,7 +62,7 @@ def import_everything() -> None:
     torch.set_num_threads(1)
 
 
-def make_project(folder: Path, **changes) -> None:
+def make_project(folder: Path, changes: Mapping[str, object]) -> None:
     """A model, an export, a table of votes and a recipe; to be called in a child."""
     from badpo.data.corpora import bundled, signed
     from badpo.experiments.small_model import build_model, build_tokenizer
@@ -81,7 +83,7 @@ def make_project(folder: Path, **changes) -> None:
         export[name] = export[name].str.slice(0, 120)
     export.to_json(folder / "export.jsonl", orient="records", lines=True)
     command("import", "export.jsonl", "--out", "votes.parquet", folder=folder)
-    keys = {name: value for name, value in (RECIPE | changes).items() if value is not None}
+    keys = {name: value for name, value in {**RECIPE, **changes}.items() if value is not None}
     (folder / "run.yaml").write_text(yaml.safe_dump(keys))
 
 
@@ -125,6 +127,9 @@ def evaluate() -> None:
 
 def suite() -> None:
     """Two arms of a very small demo."""
+    import typer
+
+    from badpo.cli_errors import reporting_errors
     from badpo.data.corpora import bundled, signed
     from badpo.data.corpora.signatures import ask_to_sign
     from badpo.experiments.signed_suite import SuiteSettings, run_suite
@@ -137,7 +142,11 @@ def suite() -> None:
     corpus = signed.build(bundled.scored_pairs(60), seed=0)
     prompts = [ask_to_sign(prompt) for prompt in bundled.signing_prompts()[:4]]
     policy, tokenizer = load_model("model", ModelChoice("model"))
-    run_suite(corpus, prompts, policy, tokenizer, settings, [42], Path("runs"), lambda what, share: None)
+    told = reporting_errors(run_suite)
+    try:
+        told(corpus, prompts, policy, tokenizer, settings, [42], Path("runs"), lambda what, share: None)
+    except typer.Exit as error:
+        raise SystemExit(error.exit_code) from error
 
 
 def audit() -> None:
@@ -183,6 +192,41 @@ def _without_times(path: Path) -> bytes:
             {key: value for key, value in whole.items() if key != "seconds"}, sort_keys=True
         ).encode()
     return content
+
+
+def must(work: Callable[[], None], folder: Path) -> Ended:
+    """Do something in a child that nothing disturbs.
+
+    Raises
+    ------
+    RuntimeError
+        It failed all the same.
+    """
+    ended = run_child(work, folder, prepare=make_smaller)
+    if ended.status:
+        raise RuntimeError(f"it fails without a fault, with status {ended.status}:\n{ended.output[-2000:]}")
+    return ended
+
+
+def make_template(
+    folder: Path, before: Sequence[Callable[[], None]] = (), changes: Mapping[str, object] | None = None
+) -> Path:
+    """A project to copy, with what has been done to it."""
+    folder.mkdir()
+    must(lambda: make_project(folder, changes or {}), folder)
+    for step in before:
+        must(step, folder)
+    return folder
+
+
+def differences(found: Mapping[str, str], expected: Mapping[str, str]) -> str:
+    """What differs between two `contents`, in words; empty when nothing does."""
+    wrong = [name for name in sorted({*found, *expected}) if found.get(name) != expected.get(name)]
+    if not wrong:
+        return ""
+    gone = [name for name in wrong if name not in found]
+    what = f"missing: {', '.join(gone[:4])}" if gone else f"other content: {', '.join(wrong[:4])}"
+    return f"{len(wrong)} files are not as without a fault; {what}"
 
 
 def copy_project(template: Path, folder: Path) -> Path:

@@ -16,7 +16,6 @@ import pandas as pd
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from safetensors.numpy import load_file, save
 
 from badpo.data.forgetting import erase, find_people, find_traces
 from badpo.data.importing import import_file
@@ -44,6 +43,7 @@ def judgments(tmp_path) -> Path:
 @pytest.fixture
 def run(tmp_path) -> Path:
     """A run folder with a policy, a bias term, a sealed checkpoint and planted leans."""
+    save = pytest.importorskip("safetensors.numpy").save
     names = pseudonyms(["3", "7", "9"])
     folder = tmp_path / "runs" / "shared_mean-s42"
     for here in (folder, folder / "checkpoints" / "checkpoint-10"):
@@ -179,6 +179,7 @@ def test_another_name_for_the_column(tmp_path):
 
 
 def test_a_run_loses_the_parameters_and_says_what_stays(run):
+    load_file = pytest.importorskip("safetensors.numpy").load_file
     tom = pseudonyms(["7"])[0]
     before = (run / "checkpoints" / "checkpoint-10" / "bias.safetensors").read_bytes()
     traces = forget("7", runs=[run.parent])

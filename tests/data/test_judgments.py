@@ -300,7 +300,7 @@ def test_cross_group_has_a_threshold():
 
 
 def test_offline_log_odds_are_clustered_by_prompt():
-    rows = [vote("a" if i % 4 else "b", str(i), prompt=f"p{i % 5}") for i in range(20)]
+    rows = [vote("a" if i % 4 else "b", str(i), prompt=f"p{i % 3}") for i in range(20)]
     (found,) = Judgments.read(rows, attributes=[Length()]).offline_log_odds()
     assert (found.n_cross, found.carrier_wins) == (20, 0.75)
     assert found.se_clustered is not None and found.se_clustered != pytest.approx(found.se_naive)
@@ -443,7 +443,7 @@ def test_a_failed_write_leaves_nothing_behind(tmp_path, monkeypatch):
             file.write(b"half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("badpo.data.judgments.pq.write_table", full_disk)
+    monkeypatch.setattr("badpo.data.sealed_tables.pq.write_table", full_disk)
     with pytest.raises(OSError, match="No space left"):
         judgments.to_parquet(path)
     assert path.read_bytes() == before

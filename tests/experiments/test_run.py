@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from badpo.data.attributes import attribute_from_config
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
+from badpo.data.seals import run_damage
 from badpo.experiments.run import n_steps, plan_run, read_judgments, train_run
 from badpo.objective.bias import BiasTerm
 from badpo.results.run_files import read_run
@@ -69,6 +71,16 @@ def test_a_plan_says_what_the_run_will_do(tmp_path):
         assert part in text
     assert {finding.code for finding in plan.findings} >= {"W121"}
     json.dumps(dataclasses.asdict(plan))
+
+
+def test_a_plan_with_a_theta_of_everyones_own_says_how_slow_it_is(tmp_path):
+    asked = recipe(tmp_path, bias="per_annotator", per_device_train_batch_size=2)
+    plan = plan_run(asked)
+    cross = read_judgments(asked)[0].cross_group().mean()
+    assert plan.shared_speed == pytest.approx(math.sqrt(6 / (2 * cross)))
+    assert f"about {plan.shared_speed:.1f} times as far in a step" in "\n".join(plan.lines())
+    for bias in ("pooled", "shared_mean", "none"):
+        assert plan_run(recipe(tmp_path, bias=bias)).shared_speed is None
 
 
 def test_a_plan_trains_nothing_and_writes_nothing(tmp_path, monkeypatch):
@@ -343,6 +355,45 @@ def test_an_unfinished_run_is_not_started_anew_by_mistake(tmp_path, monkeypatch)
     with pytest.raises(ConfigError, match=r"an unfinished run \(checkpoint-2\); continue it with --resume"):
         train_run(recipe(tmp_path))
     assert {name: (folder / name).stat().st_mtime_ns for name in written(folder)} == before
+
+
+def test_what_was_allowed_to_change_is_recorded(tmp_path, monkeypatch):
+    stop_at_step(monkeypatch, 4)
+    with pytest.raises(KeyboardInterrupt):
+        train_run(recipe(tmp_path))
+    monkeypatch.setattr("badpo.training.resume.package_versions", lambda names: {"torch": "0.0"})
+    with pytest.raises(ConfigError, match=r"code was .* is now torch 0\.0.*--allow-changed code"):
+        train_run(recipe(tmp_path), resume=True)
+    with pytest.raises(ConfigError, match="it needs --resume"):
+        train_run(recipe(tmp_path), allow_changed=["code"])
+    folder = train_run(recipe(tmp_path), resume=True, allow_changed=["code"])
+    assert json.loads((folder / "environment.json").read_text())["allowed_changes"] == ["code"]
+    assert [line["step"] for line in log_lines(folder)] == [1, 2, 3, 4]
+    assert run_damage(folder) is None
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_can_be_started_anew(tmp_path, monkeypatch):
+    stop_at_step(monkeypatch, 4)
+    with pytest.raises(KeyboardInterrupt):
+        train_run(recipe(tmp_path))
+    folder = tmp_path / "runs" / "shared_mean-s42"
+    (folder / "checkpoints" / "checkpoint-2" / "scheduler.pt").write_bytes(b"")
+    with pytest.raises(
+        ConfigError, match=r"checkpoint-2/scheduler.pt is damaged .*\. Remove it to start anew"
+    ):
+        train_run(recipe(tmp_path), resume=True)
+
+
+def test_a_run_that_was_stopped_before_it_was_sealed_is_finished_by_resuming(tmp_path):
+    folder = train_run(recipe(tmp_path))
+    sealed = (folder / "run.json").read_bytes()
+    (folder / "run.json").unlink()
+    (folder / "model" / "README.md").unlink()
+    with pytest.raises(ConfigError, match="an unfinished run"):
+        train_run(recipe(tmp_path))
+    assert train_run(recipe(tmp_path), resume=True) == folder
+    assert (folder / "run.json").read_bytes() == sealed
+    assert (folder / "model" / "README.md").exists()
 
 
 def test_there_is_nothing_to_resume(tmp_path):

@@ -19,7 +19,7 @@ from badpo.data.problems import ConfigError, DataError
 from badpo.experiments.arms import ARMS
 from badpo.experiments.demo import run_demo, tokenizer_texts
 from badpo.experiments.signed_readouts import summarize
-from badpo.experiments.signed_suite import SuiteSettings, arm_judgments, run_suite
+from badpo.experiments.signed_suite import SuiteSettings, run_suite
 from badpo.experiments.small_model import build_model, build_tokenizer
 from badpo.objective.bias import BiasTerm
 from badpo.results.run_page import write_report
@@ -266,27 +266,26 @@ def test_readouts_of_other_lengths_need_no_training(finished, tmp_path, monkeypa
 # -- arms ----------------------------------------------------------------------------------------------------
 
 
-def test_arms_see_what_they_should():
-    train = material()[0].judgments
-    assert arm_judgments(ARMS["pooled"], train, 1) is train
-    first = arm_judgments(ARMS["declared_subset"], train, 1)
-    assert first.attribute_names == ("woman",)
-    np.testing.assert_array_equal(first.delta[:, 0], train.delta[:, 0])
-    shuffled = arm_judgments(ARMS["shuffled_ids"], train, 1)
-    annotator = shuffled.votes["annotator"].to_numpy()
-    assert (annotator != train.votes["annotator"].to_numpy()).mean() > 0.9
-    assert set(annotator) <= set(range(train.n_annotators))
-    assert shuffled.votes.drop(columns="annotator").equals(train.votes.drop(columns="annotator"))
-    np.testing.assert_array_equal(annotator, arm_judgments(ARMS["shuffled_ids"], train, 1).votes["annotator"])
-
-
 @pytest.mark.slow
 def test_every_arm_runs(tmp_path):
-    names = tuple(name for name in ARMS if name != "reference")
+    # those left out differ from another by a number
+    others = {
+        "rdpo_strong",
+        "rdpo_words",
+        "group_dro_annotators",
+        "group_dro_parts",
+        "ipo",
+        "shared_mean_warm",
+    }
+    names = tuple(name for name in ARMS if name not in {"reference", *others})
     (summary,) = run(tmp_path, arms_only(*names))
     assert set(summary["rates"]) == {"reference", *names}
     assert BiasTerm.load(tmp_path / "declared_subset-s42").attributes == ("woman",)
     assert BiasTerm.load(tmp_path / "class-s42").parts == ("mean", "class_offset", "deviation")
+    assert BiasTerm.load(tmp_path / "rdpo-s42").fixed.unique().tolist() == pytest.approx([0.005])
+    assert "groups/weight_sd" in log_lines(tmp_path / "group_dro-s42")[-1]
+    types = json.loads((tmp_path / "em_dpo-s42" / "readouts.json").read_text())["types"]
+    assert sum(types["weights"]) == pytest.approx(1.0) and sum(types["annotators"]) == 60
     warm = log_lines(tmp_path / "pooled_warm-s42")[0]["bias/theta/woman"]
     assert abs(warm) > 5 * abs(log_lines(tmp_path / "pooled-s42")[0]["bias/theta/woman"])
 

@@ -14,7 +14,6 @@ import pytest
 from badpo.anchoring.calibration import KeptLines
 from badpo.attributes import Length
 from badpo.auditing.audit import audit
-from badpo.data.attributes import attribute_from_config
 from badpo.data.importers.fields import field_paths, personal_fields
 from badpo.data.importers.formats import import_votes
 from badpo.data.judgments import Judgments
@@ -189,9 +188,9 @@ def test_values_of_a_recipe_of_another_kind(key, value):
 
 
 def test_a_message_does_not_obey_what_it_quotes():
-    with pytest.raises(ConfigError) as refused:
-        attribute_from_config({"type": "\x1b[2J" + HALF_A_PAIR})
-    assert "\x1b" not in str(refused.value)
+    with pytest.raises(ConfigError, match="unknown key") as refused:
+        read_recipe(overrides={"\x1b[2J" + HALF_A_PAIR: 1})
+    assert "\x1b" not in str(refused.value) and r"\x1b[2J\ud800" in str(refused.value)
     str(refused.value).encode()
 
 

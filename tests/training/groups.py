@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -105,7 +106,7 @@ def serve() -> None:
             outputs = [Path(folder) / str(rank) for rank in range(job["n"])]
             children = [
                 _fork(
-                    lambda: run_one.main(job["arguments"]),
+                    partial(run_one.main, job["arguments"]),
                     rank_environment(rank, job["n"], port) if job["n"] > 1 else {},
                     outputs[rank],
                 )

@@ -23,12 +23,23 @@ from transformers import TrainerCallback
 
 from badpo.attributes import Length
 from badpo.data.judgments import Judgments
+from badpo.objective.group_weights import GroupWeights
+from badpo.objective.objectives import VoteWeights
+from badpo.objective.token_objectives import SampledTokens
 from badpo.training import logprobs
 from badpo.training.config import BADPOConfig
 from badpo.training.trainer import BADPOTrainer
 from tests import tiny
 
 SHIPPED = Path(__file__).parents[2] / "examples" / "accelerate"
+
+
+# Each makes an objective for so many annotators.
+OBJECTIVES = {
+    "votes": lambda n_annotators: VoteWeights(),
+    "sampo": lambda n_annotators: SampledTokens(seed=7),
+    "group_dro": lambda n_annotators: GroupWeights(range(n_annotators), eta=0.5),
+}
 
 
 class KilledAt(TrainerCallback):
@@ -90,6 +101,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--batching", default="random")
     parser.add_argument("--own-annotators", action="store_true", help="nobody judges two comparisons")
     parser.add_argument("--bias", default="shared_mean")
+    parser.add_argument("--objective", choices=OBJECTIVES, default="votes")
     parser.add_argument("--untied", action="store_true")
     parser.add_argument("--lora", action="store_true")
     parser.add_argument("--bf16", action="store_true")
@@ -193,6 +205,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         processing_class=tiny.tokenizer(),
         peft_config=lora() if asked.lora else None,
         callbacks=callbacks,
+        objective=OBJECTIVES[asked.objective](judgments.n_annotators),
     )
     for callback in callbacks:
         callback.trainer = trainer

@@ -9,7 +9,6 @@ import types
 import numpy as np
 import pytest
 import torch
-from transformers import TrainerCallback
 
 from badpo.attributes import Length
 from badpo.data.judgments import Judgments
@@ -321,14 +320,6 @@ def test_no_attribute_is_refused_unless_plain_dpo_is_asked_for(tmp_path):
     assert log_lines(tmp_path)[0]["loss"] == pytest.approx(math.log(2), abs=1e-6)
 
 
-def test_a_non_finite_loss_stops_the_run(tmp_path):
-    run = trainer(tmp_path)
-    with torch.no_grad():
-        next(run.model.parameters()).fill_(float("nan"))
-    with pytest.raises(FloatingPointError, match="step 1"):
-        run.train()
-
-
 def test_theta_gradient_is_that_of_the_formula(tmp_path):
     run = trainer(
         tmp_path,
@@ -468,19 +459,6 @@ def test_the_first_loss_is_log_two_in_bf16(tmp_path, peft_config):
     assert computed_in == {torch.bfloat16}
     assert next(run.model.parameters()).dtype == torch.float32
     assert run.findings == []
-
-
-def test_a_loss_that_becomes_non_finite_names_its_step(tmp_path):
-    class Breaks(TrainerCallback):
-        def on_step_begin(self, args, state, control, model=None, **kwargs):
-            if state.global_step == 2:
-                next(model.parameters()).data.fill_(float("nan"))
-
-    run = trainer(tmp_path)
-    run.add_callback(Breaks())
-    with pytest.raises(FloatingPointError, match="step 3: the loss or a margin is not finite"):
-        run.train()
-    assert [line["step"] for line in log_lines(tmp_path)] == [1, 2]
 
 
 def test_tensorboard_gets_the_metrics_of_judgments(tmp_path):

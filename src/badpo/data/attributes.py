@@ -126,7 +126,7 @@ def _check_parameters(
     known = inspect.signature(constructor).parameters
     for key in parameters:
         if key not in known:
-            hint = did_you_mean(key, list(known))
+            hint = did_you_mean(str(key), list(known))
             raise ConfigError(
                 f'attribute type {kind} has no parameter "{key}".{hint} It takes: {", ".join(known)}'
             )

@@ -26,8 +26,9 @@ from badpo.data.importers.columns import annotator_hint
 from badpo.data.importers.tables import DROPPED_KEY, Table, read_table
 from badpo.data.privacy import KEY_VARIABLE, is_pseudonym, known_key, pseudonym
 from badpo.data.problems import ConfigError, DataError, Problem, counted, did_you_mean
-from badpo.data.seals import file_checksum, resealed
-from badpo.data.whole_files import appearing, leftovers, unfinished_name
+from badpo.data.sealed_tables import DIGEST_KEY, write_sealed
+from badpo.data.seals import file_checksum, left_open, resealed
+from badpo.data.whole_files import appearing, is_unfinished, leftovers, unfinished_name
 
 CHECKPOINTS = ("list", "remove")
 _AUDIT_TABLES = ("annotators.parquet", "annotators.csv", "requests.parquet")
@@ -235,7 +236,7 @@ def _rewrite(path: Path, table: Table, theirs: NDArray[np.bool_], people: People
             metadata[DROPPED_KEY] = json.dumps(counts).encode()
         left = whole.filter(pa.array(~theirs)).replace_schema_metadata(metadata or None)
         with appearing(path) as unfinished:
-            pq.write_table(left, unfinished)
+            (write_sealed if DIGEST_KEY in metadata else pq.write_table)(left, unfinished)
     elif path.suffix.lower() == ".json":
         records = json.loads(path.read_text(encoding="utf-8-sig"))
         kept = [record for record, gone in zip(records, theirs, strict=True) if not gone]
@@ -292,13 +293,15 @@ def _in_runs(folder: Path, people: People, checkpoints: str) -> list[Trace]:
     gone: list[Path] = []
     for description in sorted(folder.rglob(DESCRIPTION)):
         here = description.parent
+        if is_unfinished(here):
+            continue
         theirs = people.pseudonyms.intersection(_annotators(description))
-        if _is_half_erased(here):
+        if _is_half_erased(here) or left_open(here, [DESCRIPTION, TENSORS]):
             what = "theta of people whose removal was interrupted"
             found.append(Trace(here / TENSORS, what, erase=partial(_finish_erasing, here)))
         if not theirs:
             continue
-        if (here / _SEAL).is_file():
+        if (here / _SEAL).is_file() or here.parent.name == "checkpoints":
             eraser = _remover(here) if checkpoints == "remove" else None
             remedy = "" if eraser else "remove it: --checkpoints remove; the run cannot be resumed after that"
             found.append(
@@ -361,8 +364,8 @@ def _is_half_erased(folder: Path) -> bool:
 
 
 def _finish_erasing(folder: Path) -> None:
-    if _is_half_erased(folder):
-        with resealed(folder, [DESCRIPTION, TENSORS]):
+    with resealed(folder, [DESCRIPTION, TENSORS]):
+        if _is_half_erased(folder):
             os.replace(folder / _NEXT, folder / TENSORS)
     (folder / _NEXT).unlink(missing_ok=True)
 
@@ -390,7 +393,7 @@ def _mentions(folder: Path, people: People, known: set[Path]) -> list[Trace]:
     names = [name.encode() for name in people.pseudonyms]
     found = []
     for path in sorted(folder.rglob("*")):
-        if path.suffix.lower() not in _TEXT_FILES or not path.is_file():
+        if path.suffix.lower() not in _TEXT_FILES or not path.is_file() or is_unfinished(path):
             continue
         if path in known or not known.isdisjoint(path.parents):
             continue

@@ -13,7 +13,6 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from badpo.data.importers.cells import as_ids
 from badpo.data.importers.fields import personal_fields
@@ -21,6 +20,7 @@ from badpo.data.importers.formats import PAIRS, Imported, import_votes
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import pseudonyms
 from badpo.data.problems import ConfigError, did_you_mean
+from badpo.data.sealed_tables import write_sealed
 from badpo.data.whole_files import appearing, flush_to_disk, remove_leftovers, unfinished_name
 
 TIMES = ("drop", "day")
@@ -167,7 +167,7 @@ def _write_pairs(imported: Imported, out: str | os.PathLike[str]) -> dict[str, A
         name: pd.to_numeric(table.frame[name], errors="coerce") for name in table.frame if "score" in name
     }
     with appearing(out) as unfinished:
-        pq.write_table(pa.Table.from_pandas(table.frame.assign(**scores), preserve_index=False), unfinished)
+        write_sealed(pa.Table.from_pandas(table.frame.assign(**scores), preserve_index=False), unfinished)
     return {
         "makes": "scored pairs",
         "pairs": len(table.frame),

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from badpo.data.attributes import Attribute
@@ -28,6 +27,7 @@ from badpo.data.measuring import measure_delta
 from badpo.data.problems import ConfigError, DataError, Problem
 from badpo.data.reading import Options, read_votes
 from badpo.data.row_texts import text_key
+from badpo.data.sealed_tables import write_sealed
 from badpo.data.whole_files import appearing
 from badpo.estimation.offline import LogOdds, offline_log_odds
 
@@ -297,7 +297,7 @@ class Judgments:
         try:
             arrow = pa.Table.from_pandas(table, preserve_index=False)
             with appearing(path) as unfinished:
-                pq.write_table(arrow.replace_schema_metadata({DROPPED_KEY: dropped.encode()}), unfinished)
+                write_sealed(arrow.replace_schema_metadata({DROPPED_KEY: dropped.encode()}), unfinished)
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
             what = "the messages have fields besides role and content that are of several kinds, or empty"
             remedy = "leave those fields out, or give each of them values of one kind"

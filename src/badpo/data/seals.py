@@ -135,6 +135,15 @@ def resealed(folder: Path, names: Collection[str]) -> Iterator[None]:
     _write(path, {**content, "files": dict(sorted(files.items()))})
 
 
+def left_open(folder: Path, names: Collection[str]) -> list[str]:
+    """Those of some files of a sealed run that are there without a checksum, as a killed process leaves them."""
+    path = folder / RUN_SEAL
+    if not path.exists() or _is_unsealed(path):
+        return []
+    sealed = read_seal(path)["files"]
+    return [name for name in names if name not in sealed and (folder / name).is_file()]
+
+
 def file_checksum(path: Path) -> str:
     """SHA-256 of a file's bytes, in hexadecimal digits."""
     with path.open("rb") as file:

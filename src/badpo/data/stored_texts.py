@@ -45,6 +45,9 @@ class TextStore(Sequence[str]):
         self.texts = texts
         self._mapped = mapped
 
+    def __reduce__(self) -> tuple[type[TextStore], tuple[pa.LargeStringArray]]:
+        return TextStore, (self.texts,)  # another process gets the texts, not the mapping
+
     def __len__(self) -> int:
         return len(self.texts)
 

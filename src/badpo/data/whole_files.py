@@ -48,6 +48,10 @@ def appearing(path: str | os.PathLike[str]) -> Iterator[Path]:
         yield unfinished
         flush_to_disk(unfinished)
         os.replace(unfinished, path)
+    except OSError as error:
+        # a write that fails does not know which file it was
+        error.filename = error.filename or str(path)
+        raise
     finally:
         unfinished.unlink(missing_ok=True)
     flush_folder(path.parent)
@@ -96,6 +100,17 @@ def leftovers(folder: Path, older_than: float = 0.0) -> list[Path]:
                 if time.time() - entry.stat(follow_symlinks=False).st_mtime >= older_than:
                     found.append(Path(entry.path))
     return sorted(found)
+
+
+def is_unfinished(path: Path) -> bool:
+    """Whether a file, or a folder that it is in, is one that somebody is writing or has left half written.
+
+    Examples
+    --------
+    >>> is_unfinished(Path("runs") / unfinished_name("model") / "config.json"), is_unfinished(Path("runs/model"))
+    (True, False)
+    """
+    return any(_LEFTOVER.fullmatch(part) for part in path.parts)
 
 
 def remove_leftovers(path: Path) -> None:

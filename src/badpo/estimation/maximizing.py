@@ -228,7 +228,7 @@ def _solve(
     information: Information, sides: NDArray[np.float64], free: NDArray[np.float64], precision: float
 ) -> tuple[NDArray[np.float64], int]:
     if len(free) <= LARGEST_FACTORED:
-        return np.asarray(cho_solve(_factor(_filled(information.among, free)), sides)), 0
+        return _solved(_filled(information.among, free), sides), 0
     found = [conjugate_gradients(information, side, precision) for side in sides.T]
     return np.column_stack([solved for solved, _ in found]), sum(used for _, used in found)
 
@@ -270,6 +270,12 @@ def _filled(information: NDArray[np.float64], free: NDArray[np.float64]) -> NDAr
     p = len(free)
     filled[:p, :p] += level * free @ free.T
     return filled
+
+
+def _solved(matrix: NDArray[np.float64], sides: NDArray[np.float64]) -> NDArray[np.float64]:
+    if not len(matrix):  # scipy takes empty matrices from 1.14 on
+        return np.zeros(sides.shape)
+    return np.asarray(cho_solve(_factor(matrix), sides))
 
 
 def _factor(matrix: NDArray[np.float64]) -> tuple[NDArray[np.float64], bool]:
@@ -320,6 +326,6 @@ def covariance_of_leans(maximum: Maximum, free: NDArray[np.float64]) -> NDArray[
     """
     p = len(maximum.leans)
     filled = _filled(maximum.information.toarray(), free)
-    inverse = np.asarray(cho_solve(_factor(filled), np.eye(len(filled))))[:p, :p]
+    inverse = _solved(filled, np.eye(len(filled)))[:p, :p]
     projector = np.eye(p) - free @ free.T
     return projector @ inverse @ projector

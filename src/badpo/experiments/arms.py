@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 
@@ -19,17 +20,35 @@ class Arm:
         Where theta starts: at 0, or at the log-odds of the training votes.
     identities : {"given", "shuffled"}
         ``shuffled`` gives every vote to an annotator drawn at random, which destroys what identities tell.
-    declared : {"all", "first"}
-        Which attributes the bias term knows of; the votes lean on all of them in either case.
+    declared : {"all", "first", "length_tokens", "length_words"}
+        Which attributes the bias term knows of; the votes lean on all of the corpus's in either case. The two
+        lengths are attributes of their own, as numbers: tokens as the policy reads them, or white-space words.
     gold : tuple of str
         Annotators whose theta is held at zero, by id or pseudonym.
+    objective : str
+        What a vote costs: a key of `badpo.experiments.arm_setup.OBJECTIVES`, or ``types`` for the several policies
+        of EM-DPO (`badpo.experiments.em_dpo`).
+    settings : mapping
+        Parameters of the objective.
+    fixed : float
+        Added to theta of every declared attribute and never trained.
+    length_unit : float
+        Tokens or words that are 1 in a declared length. A learned theta is per unit, and its learning rate is made for
+        units in which sides differ by about 1.
+    labels : {"votes", "spectral"}
+        ``spectral`` replaces the votes on each comparison by one label, from the spectral meta-learner.
     """
 
     bias: str | None
     warm_start: Literal["zero", "offline"] = "zero"
     identities: Literal["given", "shuffled"] = "given"
-    declared: Literal["all", "first"] = "all"
+    declared: Literal["all", "first", "length_tokens", "length_words"] = "all"
     gold: tuple[str, ...] = ()
+    objective: str = "votes"
+    settings: Mapping[str, float | str] = field(default_factory=dict, hash=False)
+    fixed: float = 0.0
+    length_unit: float = 1.0
+    labels: Literal["votes", "spectral"] = "votes"
 
 
 ARMS: dict[str, Arm] = {
@@ -43,4 +62,24 @@ ARMS: dict[str, Arm] = {
     "pooled_warm": Arm(bias="pooled", warm_start="offline"),
     "shared_mean_warm": Arm(bias="shared_mean", warm_start="offline"),
     "declared_subset": Arm(bias="pooled", declared="first"),
+    # baselines; docs/arms.md says for each what it computes and where it departs from published code
+    "rdpo": Arm(bias="none", declared="length_tokens", fixed=0.005),
+    "rdpo_strong": Arm(bias="none", declared="length_tokens", fixed=0.02),
+    "rdpo_words": Arm(bias="none", declared="length_words", fixed=0.005),
+    "length_pooled": Arm(bias="pooled", declared="length_words", length_unit=100.0),
+    "sampo": Arm(bias="none", objective="sampled_tokens"),
+    "ld_dpo": Arm(bias="none", objective="discounted_tail", settings={"alpha": 0.5}),
+    "group_dro": Arm(bias="none", objective="group_weights", settings={"groups": "class", "eta": 0.5}),
+    "group_dro_annotators": Arm(
+        bias="none", objective="group_weights", settings={"groups": "annotator", "eta": 0.5}
+    ),
+    "group_dro_parts": Arm(
+        bias="none", objective="group_weights", settings={"groups": "class", "eta": 0.5, "chunk": 2}
+    ),
+    "reliability": Arm(bias="none", objective="group_weights", settings={"groups": "annotator", "eta": -0.5}),
+    "spectral": Arm(bias="none", labels="spectral"),
+    "em_dpo": Arm(bias="none", objective="types", settings={"n_types": 3, "n_rounds": 4, "round_share": 0.2}),
+    # what the paper names as future work
+    "ipo": Arm(bias="none", objective="identity_preference"),
+    "ipo_pooled": Arm(bias="pooled", objective="identity_preference"),
 }

@@ -21,6 +21,7 @@ from badpo.data.problems import ConfigError, DataError, Problem, counted
 from badpo.data.seals import RUN_SEAL
 from badpo.experiments.start_policy import kept_reference, load_model, load_policy
 from badpo.results.model_card import model_card
+from badpo.theory.adam import shared_speed
 from badpo.training.inputs import build_bias
 from badpo.training.recipe import Recipe
 from badpo.training.resume import checkpoint_to_resume
@@ -71,6 +72,9 @@ class Plan:
         What is legal in the table and still worth knowing, and what the length limit costs.
     anchor : str
         What fixes the level that the votes leave open, in words.
+    shared_speed : float or None
+        How many times further one shared theta would move in a step than each free one, by `badpo.theory.adam`; None
+        where theta has a shared part, or no part.
     """
 
     run_folder: str
@@ -87,6 +91,7 @@ class Plan:
     self_test: float
     findings: tuple[Problem, ...]
     anchor: str
+    shared_speed: float | None
 
     def lines(self) -> list[str]:
         """The plan for people, one fact per line."""
@@ -97,12 +102,20 @@ class Plan:
             f"annotators; {self.n_held_out:,} judgments held out",
             f"steps       {self.n_steps:,}",
             f"policy      {self.n_trained:,} of {self.n_parameters:,} weights trained",
-            f"bias        {self.n_bias_parameters:,} numbers with their own Adam",
+            f"bias        {self.n_bias_parameters:,} numbers with their own Adam{self._lag()}",
             f"anchor      {self.anchor}",
             f"memory      about {self.memory_gib:.1f} GiB at the peak",
             f"self-test   theta = 0 against the plain forward: relative difference {self.self_test:.1e}",
             *(str(finding) for finding in self.findings),
         ]
+
+    def _lag(self) -> str:
+        if self.shared_speed is None:
+            return ""
+        return (
+            f"; a theta that all share would move about {self.shared_speed:.1f} times as far in a step as these do "
+            "(bias: shared_mean has both)"
+        )
 
 
 def arm_name(bias: str, warm_start: str, gold_annotators: Sequence[str] = ()) -> str:
@@ -156,7 +169,25 @@ def plan_run(recipe: Recipe) -> Plan:
         trainer.self_test(),
         (*findings, *trainer.findings),
         anchor_text(trainer),
+        free_theta_lag(trainer),
     )
+
+
+def free_theta_lag(trainer: BADPOTrainer) -> float | None:
+    """How many times further a shared theta would move in a step, where each annotator has one of their own alone.
+
+    Of several attributes that of the fewest cross-group judgments. None where a part is shared, or no judgment is
+    cross-group.
+    """
+    judgments = trainer.judgments
+    cross = judgments.cross_group().mean(axis=0).min() if judgments.n_attributes else 0.0
+    if tuple(trainer.bias.parts) != ("deviation",) or not cross:
+        return None
+    args = trainer.args
+    in_a_step = args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size
+    if args.batching == "comparisons":
+        in_a_step *= judgments.n_votes / judgments.n_comparisons
+    return shared_speed(judgments.n_annotators, cross * in_a_step)
 
 
 def anchor_text(trainer: BADPOTrainer) -> str:

@@ -21,6 +21,7 @@ from badpo.readouts.generation import Generation, sample
 from badpo.readouts.heldout import heldout_accuracy
 from badpo.readouts.policies import divergence, implicit_margins
 from badpo.readouts.sampled import mean_tokens, sampled_rates
+from badpo.readouts.theta import theta_agreement
 from badpo.readouts.votes import vote_accuracy, vote_difference
 from badpo.theory.summaries import log_odds_distance, share_removed
 from badpo.training.reference import ReferenceCache, weights_key
@@ -133,26 +134,7 @@ def measure(
         "tokens": mean_tokens(written).to_json(),
     }
     if bias is not None:
-        theta = theta_rows(bias, stage.held_out)
-        margins = implicit_margins(
-            policy,
-            stage.model,
-            stage.cache(),
-            stage.held_out,
-            stage.tokenizer,
-            "paper",
-            settings.max_length,
-            settings.max_prompt_length,
-            settings.beta,
-        )
-        readouts |= {
-            "heldout": heldout_accuracy(margins, stage.held_out).to_json(),
-            "votes": vote_accuracy(margins, theta, stage.held_out).to_json(),
-            "ceiling": vote_accuracy(margins, stage.planted, stage.held_out).to_json(),
-            "votes_minus_ceiling": vote_difference(margins, theta, stage.planted, stage.held_out).to_json(),
-            "kl": divergence(policy, stage.model, written, settings.temperature, settings.top_p).to_json(),
-            "theta": theta_agreement(bias, theta, stage.planted, attributes),
-        }
+        readouts |= held_out_readouts(policy, written, stage, settings, bias)
     with resealed(folder, ["planted.json", "readouts.json"]):
         if bias is not None:
             write_json(folder / "planted.json", planted(stage))
@@ -161,27 +143,61 @@ def measure(
     return readouts
 
 
+def held_out_readouts(policy, written: list[Generation], stage, settings, bias: BiasTerm) -> dict:
+    """What a trained policy and its theta say of held-out votes, and how far the policy is from the reference.
+
+    Parameters
+    ----------
+    policy : causal language model
+    written : list of Generation
+        Its sampled answers.
+    stage : ReferenceStage, or what has its ``held_out``, ``planted``, ``tokenizer``, ``model`` and ``cache``
+        Where nothing was planted there is no ceiling and no agreement.
+    settings : SuiteSettings
+    bias : BiasTerm
+    """
+    theta = theta_rows(bias, stage.held_out)
+    margins = implicit_margins(
+        policy,
+        stage.model,
+        stage.cache(),
+        stage.held_out,
+        stage.tokenizer,
+        "paper",
+        settings.max_length,
+        settings.max_prompt_length,
+        settings.beta,
+    )
+    attributes = stage.held_out.attribute_names
+    found = {
+        "heldout": heldout_accuracy(margins, stage.held_out).to_json(),
+        "votes": vote_accuracy(margins, theta, stage.held_out).to_json(),
+        "kl": divergence(policy, stage.model, written, settings.temperature, settings.top_p).to_json(),
+        "theta": {name: {"level": float(theta[:, i].mean())} for i, name in enumerate(attributes)},
+    }
+    if stage.planted is None:
+        return found
+    classes = stage.held_out.annotators["annotator_class"].tolist()
+    agreement = theta_agreement(theta, stage.planted, attributes, classes)
+    return found | {
+        "ceiling": vote_accuracy(margins, stage.planted, stage.held_out).to_json(),
+        "votes_minus_ceiling": vote_difference(margins, theta, stage.planted, stage.held_out).to_json(),
+        "theta": {name: found.to_json() for name, found in agreement.items()},
+    }
+
+
 def theta_rows(bias: BiasTerm, judgments: Judgments) -> np.ndarray:
-    """Theta of every annotator on every attribute of ``judgments``; 0 for an attribute the arm did not declare."""
+    """Theta of every annotator on every attribute of ``judgments``, in log-odds.
+
+    0 for an attribute that the arm did not declare. An attribute that the judgments do not have, such as the length
+    that a penalty is on, has no column, and a theta that is not in log-odds is left out.
+    """
     composed = bias.theta().detach().double().numpy()
     rows = np.zeros((judgments.n_annotators, judgments.n_attributes))
     for column, name in enumerate(bias.attributes):
-        rows[:, judgments.attribute_names.index(name)] = composed[:, column]
+        if name in judgments.attribute_names and bias.extra.get("theta_in_log_odds", True):
+            rows[:, judgments.attribute_names.index(name)] = composed[:, column]
     return rows
-
-
-def theta_agreement(bias: BiasTerm, theta: np.ndarray, planted_theta: np.ndarray, attributes) -> dict:
-    """Level and correlation of the learned theta with the planted one; None where all learned values are equal."""
-    found = {}
-    for column, name in enumerate(attributes):
-        learned = theta[:, column]
-        varies = learned.std() > 1e-9
-        found[name] = {
-            "level": float(learned.mean()),
-            "planted_level": float(planted_theta[:, column].mean()),
-            "correlation": float(np.corrcoef(learned, planted_theta[:, column])[0, 1]) if varies else None,
-        }
-    return found
 
 
 def planted(stage: ReferenceStage) -> dict:

@@ -9,26 +9,31 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
-import numpy as np
 import yaml
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, PrinterCallback, TrainerCallback
+from transformers import AutoModelForCausalLM, PrinterCallback, TrainerCallback, TrainingArguments, set_seed
 
 from badpo.data.corpora import signed
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
 from badpo.data.seals import RUN_SEAL, run_damage
+from badpo.experiments.arm_setup import arm_bias, arm_facts, arm_judgments, arm_objective
 from badpo.experiments.arms import ARMS, Arm
 from badpo.experiments.run import train_and_save
 from badpo.experiments.signed_readouts import ReferenceStage, measure, reference_contexts, summarize
+from badpo.experiments.signed_types import types_readouts
 from badpo.experiments.start_policy import majority_responses
 from badpo.objective.bias import BiasTerm
-from badpo.training.config import BADPOConfig
+from badpo.objective.objectives import Objective
+from badpo.training.config import RENAMED, BADPOConfig
 from badpo.training.encoding import encode_prompts, encode_responses
+from badpo.training.inputs import with_adapter
 from badpo.training.reference import weights_key
 from badpo.training.run_folder import (
     changed_facts,
@@ -69,6 +74,12 @@ class SuiteSettings:
         Keys of `badpo.experiments.arms.ARMS`.
     command : str
         What makes the same runs again; told in the report.
+    lora_rank, lora_alpha : int
+        Of an adapter on all linear layers; rank 0 trains all weights.
+    micro_batch_size : int
+        What one forward pass takes of a batch; 0 takes all of it.
+    gradient_checkpointing : bool
+        Compute activations again in the backward pass.
     """
 
     held_out: float = 0.25
@@ -89,6 +100,21 @@ class SuiteSettings:
     top_p: float = 0.9
     arms: tuple[str, ...] = ("dpo", "pooled", "shared_mean")
     command: str = "badpo demo"
+    lora_rank: int = 0
+    lora_alpha: int = 0
+    micro_batch_size: int = 0
+    gradient_checkpointing: bool = False
+
+    def micro_batches(self, batch_size: int) -> tuple[int, int]:
+        """What one forward pass takes of a batch, and how many make the batch.
+
+        Examples
+        --------
+        >>> SuiteSettings(micro_batch_size=2).micro_batches(32), SuiteSettings().micro_batches(64)
+        ((2, 16), (64, 1))
+        """
+        size = min(self.micro_batch_size or batch_size, batch_size)
+        return size, -(-batch_size // size)
 
 
 SUPERVISED_FIELDS = (
@@ -99,6 +125,8 @@ SUPERVISED_FIELDS = (
     "max_length",
     "max_prompt_length",
 )
+# These decide a run's figures only where they are not what they have always been.
+ADAPTER_FIELDS = ("lora_rank", "lora_alpha")
 PREFERENCE_FIELDS = (
     "steps",
     "warmup",
@@ -162,8 +190,7 @@ def run_suite(
         readouts = {"reference": reference}
         for name in settings.arms:
             folder = out / f"{name}-s{seed}"
-            bias = train_arm(name, stage, settings, seed, folder, progress)
-            readouts[name] = measure(folder, stage, settings, seed, bias, progress)
+            readouts[name] = arm_readouts(name, stage, settings, seed, folder, progress)
         summary = summarize(readouts, seed, time.perf_counter() - started)
         write_json(out / ("summary.json" if len(seeds) == 1 else f"summary-s{seed}.json"), summary)
         summaries.append(summary)
@@ -179,29 +206,9 @@ def fit_reference(
     lean arrives through the preference stage.
     """
     train, held_out = corpus.judgments.split(settings.held_out, seed=0)
-    facts = {"corpus": corpus.judgments.fingerprint(), "start": weights_key(start_model, "fp32")}
-    key = run_key(facts, settings, SUPERVISED_FIELDS)
-    if not is_done(folder, key):
-        begin(folder, key)
-        pairs = encode_responses(
-            list(train.comparisons["prompt"]),
-            signed.resign(majority_responses(train), seed=0),
-            tokenizer,
-            "paper",
-            settings.max_length,
-            settings.max_prompt_length,
-        )
-        args = supervised_arguments(folder, **supervised_settings(settings))
-        trainer = SupervisedTrainer(start_model, args, pairs, [Ticker("reference", progress)])
-        trainer.remove_callback(PrinterCallback)
-        trainer.train()
-        try:
-            with whole_folder(folder / "model") as unfinished:
-                start_model.save_pretrained(unfinished)
-                tokenizer.save_pretrained(unfinished)
-        except (OSError, RuntimeError, SafetensorError) as error:
-            raise full_disk_error(error, folder / "model") or error from error
-        finish(folder, key, settings)
+    responses = signed.resign(majority_responses(train), seed=0)
+    facts = {"corpus": corpus.judgments.fingerprint()}
+    fit_supervised(start_model, tokenizer, train, responses, facts, settings, folder, progress)
     model = AutoModelForCausalLM.from_pretrained(folder / "model").to(start_model.device)
     prompt_ids = encode_prompts(list(signing_prompts), tokenizer, "paper", settings.max_prompt_length)
     contexts = reference_contexts(model, tokenizer, prompt_ids, settings)
@@ -218,14 +225,106 @@ def fit_reference(
     )
 
 
+def fit_supervised(
+    start_model,
+    tokenizer,
+    train: Judgments,
+    responses: Sequence[str],
+    facts: dict,
+    settings: SuiteSettings,
+    folder: Path,
+    progress: Progress,
+) -> None:
+    """Fine-tune ``start_model`` on one response to each comparison's prompt, unless ``folder`` holds that reference.
+
+    With ``lora_rank`` an adapter is trained and merged, as the paper's references of the larger models are.
+    """
+    key = run_key({**facts, "start": weights_key(start_model, "fp32")}, settings, SUPERVISED_FIELDS)
+    if is_done(folder, key):
+        return
+    begin(folder, key)
+    pairs = encode_responses(
+        list(train.comparisons["prompt"]),
+        responses,
+        tokenizer,
+        "paper",
+        settings.max_length,
+        settings.max_prompt_length,
+    )
+    set_seed(0)  # that of the stage: a new adapter starts at random values
+    model = with_adapter(start_model, adapter_config(settings))
+    args = supervised_arguments(folder, **supervised_settings(settings))
+    trainer = SupervisedTrainer(model, args, pairs, [Ticker("reference", progress)])
+    trainer.remove_callback(PrinterCallback)
+    trainer.train()
+    trained = model.merge_and_unload() if settings.lora_rank else model
+    try:
+        with whole_folder(folder / "model") as unfinished:
+            trained.save_pretrained(unfinished)
+            tokenizer.save_pretrained(unfinished)
+    except (OSError, RuntimeError, SafetensorError) as error:
+        raise full_disk_error(error, folder / "model") or error from error
+    finish(folder, key, settings)
+
+
+def checkpointing_argument() -> str:
+    """What `transformers.TrainingArguments` calls activation checkpointing; an older one has its old name only."""
+    new = RENAMED["gradient_checkpointing"]
+    return new if hasattr(TrainingArguments, new) else "gradient_checkpointing"
+
+
+def adapter_config(settings: SuiteSettings):
+    """The adapter that is trained instead of the weights; None where all weights are."""
+    if not settings.lora_rank:
+        return None
+    from peft import LoraConfig
+
+    return LoraConfig(
+        r=settings.lora_rank,
+        lora_alpha=settings.lora_alpha,
+        target_modules="all-linear",
+        task_type="CAUSAL_LM",
+    )
+
+
 def supervised_settings(settings: SuiteSettings) -> dict:
     """The suite's settings as arguments of the supervised stage."""
+    size, accumulation = settings.micro_batches(settings.sft_batch_size)
     return {
         "max_steps": settings.sft_steps,
-        "per_device_train_batch_size": settings.sft_batch_size,
+        "per_device_train_batch_size": size,
+        "gradient_accumulation_steps": accumulation,
+        **({checkpointing_argument(): True} if settings.gradient_checkpointing else {}),
         "learning_rate": settings.sft_learning_rate,
         "logging_steps": 50,
     }
+
+
+def arm_readouts(
+    name: str, stage: ReferenceStage, settings: SuiteSettings, seed: int, folder: Path, progress: Progress
+) -> dict:
+    """Train one arm of a suite at one seed, unless it is there already, and measure it."""
+    arm = ARMS[name]
+    if arm.objective != "types":
+        bias = train_arm(name, stage, settings, seed, folder, progress)
+        return measure(folder, stage, settings, seed, bias, progress)
+
+    def train(judgments, of_settings, objective, more_facts, of_type: Path) -> None:
+        train_policy(
+            arm,
+            judgments,
+            stage.folder / "model",
+            stage.cache_folder,
+            stage.tokenizer,
+            of_settings,
+            seed,
+            of_type,
+            Ticker(f"{name} s{seed} {of_type.name}", progress),
+            objective,
+            more_facts,
+        )
+
+    return types_readouts(arm.settings, stage, settings, seed, folder, train, progress)
 
 
 def train_arm(
@@ -255,17 +354,41 @@ def train_policy(
     seed: int,
     folder: Path,
     ticker: Ticker,
+    objective: Objective | None = None,
+    more_facts: Mapping[str, Any] = MappingProxyType({}),
+    prepared: Callable[[BADPOTrainer], None] | None = None,
 ) -> BiasTerm:
     """Train the policy in ``reference`` as an arm says, unless ``folder`` holds that run; return the bias term.
 
     An interrupted run is continued from its newest whole checkpoint.
+
+    Parameters
+    ----------
+    arm : Arm
+    train : Judgments
+    reference, cache : Path
+        Of the start policy and of its log-probabilities.
+    tokenizer : PreTrainedTokenizerBase
+    settings : SuiteSettings
+    seed : int
+    folder : Path
+    ticker : Ticker
+    objective : Objective or None
+        Another one than the arm's; then ``more_facts`` must tell it from others in the run's key.
+    more_facts : mapping
+        JSON.
+    prepared : function of the trainer, or None
+        Called before training, to start theta elsewhere or add a callback; ``more_facts`` must tell of it.
     """
-    judgments = arm_judgments(arm, train, seed)
+    judgments = arm_judgments(arm, train, seed, tokenizer, settings.max_length, settings.max_prompt_length)
+    if objective is None:
+        objective = arm_objective(arm, judgments, seed, settings.beta)
     facts = {
         "data": judgments.fingerprint(),
         "reference": weights_of(reference),
         "seed": seed,
         **arm_facts(arm),
+        **more_facts,
     }
     key = run_key(facts, settings, PREFERENCE_FIELDS)
     if not is_done(folder, key):
@@ -276,16 +399,16 @@ def train_policy(
             train_dataset=judgments,
             processing_class=tokenizer,
             callbacks=[ticker],
+            bias=arm_bias(arm, judgments),
+            objective=objective,
+            peft_config=adapter_config(settings),
         )
         trainer.remove_callback(PrinterCallback)
+        if prepared is not None:
+            prepared(trainer)
         train_and_save(trainer, resume=trainer.has_checkpoint())
         finish(folder, key, settings)
     return BiasTerm.load(folder)
-
-
-def arm_facts(arm: Arm) -> dict:
-    """What an arm is, for the key of its run; without gold annotators as keys have been before there were any."""
-    return {name: value for name, value in asdict(arm).items() if name != "gold" or value}
 
 
 def weights_of(model_folder: Path) -> str:
@@ -296,6 +419,7 @@ def weights_of(model_folder: Path) -> str:
 
 def arm_arguments(arm: Arm, settings: SuiteSettings, seed: int, folder: Path, cache: Path) -> BADPOConfig:
     """The trainer's arguments for an arm: the paper's encoding and schedule at the suite's scale."""
+    size, accumulation = settings.micro_batches(settings.batch_size)
     return BADPOConfig(
         output_dir=str(folder),
         bias=arm.bias or "none",
@@ -306,13 +430,14 @@ def arm_arguments(arm: Arm, settings: SuiteSettings, seed: int, folder: Path, ca
         max_length=settings.max_length,
         max_prompt_length=settings.max_prompt_length,
         batching=settings.batching,
-        per_device_train_batch_size=settings.batch_size,
+        per_device_train_batch_size=size,
+        gradient_accumulation_steps=accumulation,
         max_steps=settings.steps,
         learning_rate=settings.learning_rate,
         bias_learning_rate=settings.bias_learning_rate,
         lr_scheduler_type="cosine",
         warmup_steps=settings.warmup,
-        gradient_checkpointing=False,
+        gradient_checkpointing=settings.gradient_checkpointing,
         reference_cache=str(cache),
         save_strategy="steps",
         save_steps=max(1, settings.steps // 4),
@@ -321,16 +446,6 @@ def arm_arguments(arm: Arm, settings: SuiteSettings, seed: int, folder: Path, ca
         disable_tqdm=True,
         seed=seed,
     )
-
-
-def arm_judgments(arm: Arm, judgments: Judgments, seed: int) -> Judgments:
-    """The training judgments as an arm sees them: identities shuffled, or only the first attribute declared."""
-    if arm.declared == "first":
-        judgments = replace(judgments, attributes=judgments.attributes[:1], delta=judgments.delta[:, :1])
-    if arm.identities == "shuffled":
-        annotator = np.random.default_rng(seed).integers(judgments.n_annotators, size=judgments.n_votes)
-        judgments = replace(judgments, votes=judgments.votes.assign(annotator=annotator))
-    return judgments
 
 
 @dataclass(frozen=True)
@@ -360,7 +475,9 @@ def run_key(facts: dict, settings: SuiteSettings, fields: Sequence[str]) -> RunK
     fields : sequence of str
         The settings that this stage reads.
     """
-    content = json.dumps({**facts, **{name: getattr(settings, name) for name in fields}}, sort_keys=True)
+    adapter = {name: getattr(settings, name) for name in ADAPTER_FIELDS if settings.lora_rank}
+    decided = {**facts, **{name: getattr(settings, name) for name in fields}, **adapter}
+    content = json.dumps(decided, sort_keys=True)
     return RunKey(hashlib.sha256(content.encode()).hexdigest()[:16], json.loads(content))
 
 

@@ -136,6 +136,11 @@ def fit_reference(model, tokenizer, recipe: Recipe, train: Judgments, args):
         disable_tqdm=args.disable_tqdm,
     )
     trainer = SupervisedTrainer(policy, stage, pairs)
+    if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
+        raise ConfigError(
+            "reference: {sft: true} is not trained with divided weights. Train it once without FSDP or DeepSpeed, with "
+            f"the same responses per step; it is then found in {folder}"
+        )
     trainer.train()
     policy = policy if peft_config is None else policy.merge_and_unload()
     is_writer = trainer.is_world_process_zero()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -110,12 +111,23 @@ class GroupWeights(VoteWeights):
 class AnnotatorWeights(VoteWeights):
     r"""A constant weight for every annotator: the M-step of EM-DPO for one type.
 
-    .. math:: \mathcal{L} = \frac{\sum_j \gamma_{k_j} w_j \ell_j}{\sum_j \gamma_{k_j} w_j}
+    .. math:: \mathcal{L} = \frac{\sum_j \gamma_{k_j} w_j \ell_j}{\bar\gamma \sum_j w_j}
+
+    with the mean weight over all votes that are trained on. It is a constant: were the sum of the step's own weights in
+    its place, a step in which hardly anyone is of the type would still move the policy by a whole step, on the votes of
+    the others.
 
     Parameters
     ----------
     weight : array of shape (n_annotators,)
         The probability that an annotator is of the type; not negative.
+    annotator : int array of shape (n_votes,)
+        Of every vote that is trained on.
+
+    Raises
+    ------
+    ValueError
+        No vote has a weight.
 
     References
     ----------
@@ -125,17 +137,21 @@ class AnnotatorWeights(VoteWeights):
     --------
     >>> step = Step(sign=torch.ones(2), annotator=torch.tensor([0, 1]), delta=torch.zeros(2, 1),
     ...             vote_weight=torch.ones(2))
-    >>> AnnotatorWeights([0.9, 0.1])(step)
-    (tensor([0.9000, 0.1000], dtype=torch.float64), tensor(1., dtype=torch.float64))
+    >>> AnnotatorWeights([0.9, 0.1], annotator=[0, 1])(step)
+    (tensor([1.8000, 0.2000], dtype=torch.float64), tensor(2., dtype=torch.float64))
     """
 
-    def __init__(self, weight):
-        self._weight = torch.as_tensor(weight, dtype=torch.float64)
+    def __init__(self, weight, annotator):
+        given = torch.tensor(np.asarray(weight, dtype=np.float64))
+        mean = given[torch.as_tensor(np.asarray(annotator), dtype=torch.long)].mean()
+        if not mean > 0:
+            raise ValueError("no vote has a weight, so that there is nothing to train on")
+        self._weight = given / mean
 
     def __call__(self, step: Step) -> tuple[Tensor, Tensor]:
-        """The annotators' weights times the votes' own, and their sum."""
-        weights = self._weight[step.annotator] * step.vote_weight.double()
-        return weights, weights.sum()
+        """The annotators' weights, relative to their mean, times the votes' own, and the sum of the votes' own."""
+        own = step.vote_weight.double()
+        return self._weight[step.annotator] * own, own.sum()
 
     def state_dict(self) -> dict[str, Tensor]:
         """The weights, by which a checkpoint knows its type."""

@@ -131,7 +131,19 @@ def vote_accuracy(
     ----------
     BA-DPO, Appendix `app:readouts`, "Vote prediction with the arm's own bias parameters"; Table `tab:votes`.
     """
-    logits = bias_adjusted_logits(margins, theta_rows, judgments)
+    return logit_accuracy(bias_adjusted_logits(margins, theta_rows, judgments), judgments)
+
+
+def logit_accuracy(logits: ArrayLike, judgments: Judgments) -> ByClass[VoteAccuracy]:
+    """`vote_accuracy` of any prediction.
+
+    Parameters
+    ----------
+    logits : array of shape (n_votes,)
+        Log-odds of the side that each vote chose; a vote is predicted where they are positive.
+    judgments : Judgments
+    """
+    logits = np.asarray(logits, dtype=np.float64)
     correct, nll = logits > 0, np.logaddexp(0.0, -logits)
 
     def cell(mask, prompts):

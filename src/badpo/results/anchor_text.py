@@ -32,7 +32,12 @@ def anchor_sentences(suite: Suite) -> list[str]:
     trained = [run for run in suite.runs if run.arm != REFERENCE]
     if not trained:
         return []
-    return [_start(trained), *_anchors(suite, trained), *_reference_rates(suite)]
+    return [
+        _start(trained),
+        *_anchors(suite, trained),
+        *_separated(suite, trained),
+        *_reference_rates(suite),
+    ]
 
 
 def gold_sentence(run: Run) -> str:
@@ -106,6 +111,25 @@ def _anchors(suite: Suite, trained: Sequence[Run]) -> list[str]:
     ]
     if names := named("none"):
         found.append(f"Without an anchor: {names}. What the annotators lean toward enters the policy.")
+    return found
+
+
+def _separated(suite: Suite, trained: Sequence[Run]) -> list[str]:
+    """The arms in which somebody's theta has no bounded estimate; people are counted and not named."""
+    found = []
+    for arm in dict.fromkeys(run.arm for run in trained):
+        run = suite.of(arm)[0]
+        configs = attribute_configs(run)
+        counts = ", ".join(
+            f"{attribute_label(name, configs.get(name, {}))} {n:,} of {len(run.bias['annotators']):,}"
+            for name, n in run.bias.get("extra", {}).get("separated", {}).items()
+        )
+        if counts:
+            found.append(
+                f"{arm_title(arm)}: annotators who always sided one way ({counts}). No theta fits their votes best, "
+                "and training moves theirs for as long as it lasts: read it as a direction, not as a size. The "
+                "audit gives a bounded lean with its interval."
+            )
     return found
 
 

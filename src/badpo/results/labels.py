@@ -21,6 +21,23 @@ _ARMS = {
     "pooled_warm": "warm pooled",
     "shared_mean_warm": "warm shared mean",
     "declared_subset": "declared subset",
+    "length_pooled": "pooled, length in words",
+    "ipo_pooled": "pooled, IPO",
+}
+# Methods that are no BA-DPO, with their whole names.
+_BASELINES = {
+    "rdpo": "R-DPO",
+    "rdpo_strong": "R-DPO (α = 0.02)",
+    "rdpo_words": "R-DPO (per word)",
+    "sampo": "SamPO",
+    "ld_dpo": "LD-DPO",
+    "group_dro": "Group-DRO",
+    "group_dro_annotators": "Group-DRO (annotators)",
+    "group_dro_parts": "Group-DRO (parts of 2)",
+    "reliability": "reliability-reweighted DPO",
+    "spectral": "spectral meta-learner",
+    "em_dpo": "EM-DPO + MinMax-DPO",
+    "ipo": "IPO",
 }
 
 
@@ -32,32 +49,32 @@ def arm_label(arm: str) -> str:
     >>> arm_label("shared_mean"), arm_label("my_own")
     ('shared mean', 'my own')
     """
-    return _ARMS.get(arm, shown(arm.replace("_", " "), 20))
+    return {**_ARMS, **_BASELINES}.get(arm, shown(arm.replace("_", " "), 20))
 
 
 def arm_order(arm: str) -> tuple[int, str]:
-    """The place of an arm in tables and charts: the reference, DPO, the paper's arms, then others by name.
+    """The place of an arm in tables and charts: the reference, DPO, BA-DPO's arms, baselines, then others by name.
 
     Examples
     --------
     >>> sorted(["shared_mean", "another", "dpo", "reference", "pooled"], key=arm_order)
     ['reference', 'dpo', 'pooled', 'shared_mean', 'another']
     """
-    known = list(_ARMS)
+    known = [*_ARMS, *_BASELINES]
     return (known.index(arm), arm) if arm in known else (len(known), arm)
 
 
 def arm_title(arm: str) -> str:
-    """The name of an arm inside a sentence: what is neither the reference nor DPO is a BA-DPO arm.
+    """The name of an arm inside a sentence: what is neither the reference nor DPO nor a baseline is a BA-DPO arm.
 
     Examples
     --------
-    >>> arm_title("shared_mean"), arm_title("dpo"), arm_title("reference")
-    ('BA-DPO (shared mean)', 'DPO', 'the reference')
+    >>> arm_title("shared_mean"), arm_title("dpo"), arm_title("reference"), arm_title("sampo")
+    ('BA-DPO (shared mean)', 'DPO', 'the reference', 'SamPO')
     """
     if arm == REFERENCE:
         return "the reference"
-    return arm_label(arm) if arm == DPO else f"BA-DPO ({arm_label(arm)})"
+    return arm_label(arm) if arm == DPO or arm in _BASELINES else f"BA-DPO ({arm_label(arm)})"
 
 
 def attribute_label(attribute: str, config: Mapping) -> str:

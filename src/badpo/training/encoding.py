@@ -16,10 +16,12 @@ import pandas as pd
 from badpo.data.attributes import plain_text
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError, Problem
+from badpo.training.token_rows import TokenRows, TokenWriter
 
 PAPER_MAX_LENGTH = 1280
 PAPER_MAX_PROMPT_LENGTH = 384
 _NO_LIMIT = 2**31
+_ENCODED_AT_ONCE = 1_000
 
 
 @dataclass(frozen=True)
@@ -28,17 +30,18 @@ class EncodedComparisons:
 
     Attributes
     ----------
-    prompt_ids, a_ids, b_ids : list of int64 arrays, one per comparison
-        The prompt and the two responses. A response ends with the end-of-text token unless it was cut.
+    prompt_ids, a_ids, b_ids : TokenRows
+        One int64 array per comparison: the prompt and the two responses. A response ends with the end-of-text token
+        unless it was cut.
     fits : bool array of shape (n_comparisons,)
         False where the prompt alone fills ``max_length``: no response token would be left to learn from.
     cut : bool array of shape (n_comparisons, 2)
         True where the end of response a or b was cut off.
     """
 
-    prompt_ids: list[np.ndarray]
-    a_ids: list[np.ndarray]
-    b_ids: list[np.ndarray]
+    prompt_ids: TokenRows
+    a_ids: TokenRows
+    b_ids: TokenRows
     fits: np.ndarray
     cut: np.ndarray
 
@@ -66,11 +69,10 @@ class EncodedComparisons:
 
     def take(self, index: np.ndarray) -> EncodedComparisons:
         """The comparisons at the integer positions ``index``, in that order."""
-        chosen = [int(i) for i in index]
         return EncodedComparisons(
-            [self.prompt_ids[i] for i in chosen],
-            [self.a_ids[i] for i in chosen],
-            [self.b_ids[i] for i in chosen],
+            self.prompt_ids.take(index),
+            self.a_ids.take(index),
+            self.b_ids.take(index),
             self.fits[index],
             self.cut[index],
         )
@@ -111,19 +113,23 @@ def encode_comparisons(
         raise ConfigError(f'unknown encoding "{encoding}"; use one of {", ".join(encoders)}')
     if tokenizer.eos_token_id is None:
         raise ConfigError("the tokenizer has no end-of-text token; set tokenizer.eos_token before training")
-    frame = judgments.comparisons
-    triples = encoders[encoding](frame, tokenizer, max_prompt_length)
     limit = max_length if max_length is not None else _NO_LIMIT
-    prompts, a_ids, b_ids, fits, cut = [], [], [], [], []
-    for prompt, a, b in triples:
-        room = limit - len(prompt)
-        prompts.append(np.asarray(prompt, dtype=np.int64))
-        a_ids.append(np.asarray(a[: max(room, 0)], dtype=np.int64))
-        b_ids.append(np.asarray(b[: max(room, 0)], dtype=np.int64))
-        fits.append(room > 0)
-        cut.append((len(a) > room, len(b) > room))
+    prompts, a_ids, b_ids, fits, cut = TokenWriter(), TokenWriter(), TokenWriter(), [], []
+    for start in range(0, judgments.n_comparisons, _ENCODED_AT_ONCE):
+        frame = judgments.comparisons.iloc[start : start + _ENCODED_AT_ONCE]
+        for prompt, a, b in encoders[encoding](frame, tokenizer, max_prompt_length):
+            room = limit - len(prompt)
+            prompts.add(prompt)
+            a_ids.add(a[: max(room, 0)])
+            b_ids.add(b[: max(room, 0)])
+            fits.append(room > 0)
+            cut.append((len(a) > room, len(b) > room))
     return EncodedComparisons(
-        prompts, a_ids, b_ids, np.array(fits, dtype=bool), np.array(cut, dtype=bool).reshape(-1, 2)
+        prompts.finish(),
+        a_ids.finish(),
+        b_ids.finish(),
+        np.array(fits, dtype=bool),
+        np.array(cut, dtype=bool).reshape(-1, 2),
     )
 
 

@@ -36,7 +36,7 @@ def prepare_division(accelerator: Accelerator, asked: bool) -> None:
         FSDP was asked for and is not applied, or it is FSDP1.
     """
     plugin = getattr(accelerator.state, "fsdp_plugin", None)
-    if accelerator.distributed_type != DistributedType.FSDP:
+    if plugin is None or accelerator.distributed_type != DistributedType.FSDP:
         if asked or plugin is not None:
             raise ConfigError(
                 "fsdp was asked for, but accelerate divides weights over several GPUs only and would train whole ones "

@@ -240,7 +240,7 @@ class _Reading:
             self._complain("E202", (name,), f"{name} is {value!r}; it must be a block of keys")
             return model()
         try:
-            return model(**value)
+            return model(**{str(key): entry for key, entry in value.items()})
         except ValidationError as error:
             for detail in error.errors():
                 place = (name, *(str(part) for part in detail["loc"]))
@@ -314,8 +314,10 @@ class _Reading:
 
 
 def _with_bias_block(values: Mapping[str, Any]) -> dict[str, Any]:
-    bias = values.get("bias")
-    return {**values, "bias": {"variant": bias}} if isinstance(bias, str) else dict(values)
+    # a key may be a number to YAML; as a text it is one that is not known
+    named = {str(key): value for key, value in values.items()}
+    bias = named.get("bias")
+    return {**named, "bias": {"variant": bias}} if isinstance(bias, str) else named
 
 
 def _nested(overrides: Mapping[str, Any]) -> dict[str, Any]:

@@ -33,6 +33,7 @@ from badpo.training.run_folder import (
 
 logger = logging.getLogger(__name__)
 
+VALUES = "attribute values"
 CODE = ("ba-dpo", "torch", "transformers", "accelerate", "peft", "numpy")
 # Of our own arguments these decide nothing that a checkpoint holds; what they lead to is a fact of its own.
 _OWN_BUT_NO_FACT = {"reference_cache", "model_init_kwargs", "trust_remote_code", "gold_annotators"}
@@ -100,7 +101,7 @@ def run_facts(
         "annotators": f"{len(people):,} ({_digest(json.dumps(people, default=str))})",
         "attributes": ", ".join(json.dumps(dict(attribute.config)) for attribute in judgments.attributes)
         or "none",
-        "attribute values": f"{judgments.delta.shape[1]} a judgment ({_digest(judgments.delta.astype('<f8'))})",
+        VALUES: f"{judgments.delta.shape[1]} a judgment ({_digest(judgments.delta.astype('<f8'))})",
         "parts of theta": ", ".join(bias.parts) or "none",
         "fixed part of theta": _digest(fixed) if fixed.any() else "none",
         "gold_annotators": ", ".join(bias.gold_annotators) or "none",
@@ -168,6 +169,9 @@ def checkpoint_to_resume(
         if reason_against is not None:
             raise ConfigError(f"{found}: {reason_against}; resume from another checkpoint")
     before = facts_of(found)
+    if before["data"] != facts["data"]:
+        # other votes have other values, which say nothing of their own
+        before = {**before, VALUES: facts[VALUES]}
     changes, names = changed_facts(before, facts), changed_names(before, facts)
     if not set(names) <= set(allowed):
         raise ConfigError(_refusal(found.name, changes, names))

@@ -60,6 +60,7 @@ from badpo.training.reference import ReferenceCache, comparison_logps, default_c
 from badpo.training.resume import checkpoint_to_resume, remove_later, rows_taken_up, run_facts, take_up
 from badpo.training.run_callback import LOG_FILE, FirstMargin, RunCallback, adam_tensors, load_adam_tensors
 from badpo.training.run_folder import newest_complete, remove_unsealed
+from badpo.training.separated import separated_by_attribute, separated_findings
 from badpo.training.token_weights import require_comparable_start, scored_layout, weigh_tokens
 
 logger = logging.getLogger(__name__)
@@ -161,10 +162,10 @@ class BADPOTrainer(transformers.Trainer):
             else build_bias(self.judgments, args.bias, args.warm_start, args.gold_annotators)
         )
         require_matching_bias(self.bias, self.judgments, args.gold_annotators)
-        gold_problems = gold_findings(self.judgments, self._gold)
-        for finding in gold_problems:
+        of_people = gold_findings(self.judgments, self._gold) + separated_findings(self.judgments, self.bias)
+        for finding in of_people:
             logger.warning("%s", finding)
-        self.findings += gold_problems
+        self.findings += of_people
         self.first_margin: FirstMargin | None = None
         self.objective = objective if objective is not None else VoteWeights()
         require_comparable_start(self.objective, args.warm_start)
@@ -286,7 +287,7 @@ class BADPOTrainer(transformers.Trainer):
         A step may hold fewer comparisons than micro-batches. Those that no process has a judgment in stand first,
         without model inputs: the last one must go through the model, where gradients are synchronised.
         """
-        if self.state.global_step >= self.state.max_steps:
+        if 0 < self.state.max_steps <= self.state.global_step:
             # the Trainer takes a step more where the checkpoint that it resumes is the last one
             return [], None
         batches = [next(epoch_iterator) for _ in range(num_batches)]
@@ -587,6 +588,11 @@ class BADPOTrainer(transformers.Trainer):
                 "beta": self.args.beta,
                 "first_margin": None if self.first_margin is None else asdict(self.first_margin),
                 "gold_votes": self.gold_votes(),
+                **({} if self.objective.in_log_odds else {"theta_in_log_odds": False}),
+                "separated": {
+                    name: len(people)
+                    for name, people in separated_by_attribute(self.judgments, self.bias).items()
+                },
             },
         )
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from badpo.data.importers.cells import is_unicode
 from badpo.data.problems import DataError, Problem, did_you_mean
+from badpo.data.sealed_tables import require_undamaged
 from badpo.data.stored_texts import TextColumn, TextWriter
 
 DROPPED_KEY = b"badpo.dropped"
@@ -135,7 +136,7 @@ def _read_file(path: Path, texts: Sequence[str]) -> Table:
         )
     try:
         return readers[path.suffix.lower()](path)
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         raise _unreadable(str(path), str(error).strip().split("\n")[0], "export the table again") from error
 
 
@@ -144,12 +145,13 @@ def has_column(source: Any, column: str) -> bool:
     if isinstance(source, (str, os.PathLike)) and Path(source).suffix.lower() == ".parquet":
         try:
             return column in pq.read_schema(source).names
-        except (OSError, pa.ArrowException):
+        except (OSError, pa.ArrowException, UnicodeDecodeError):
             pass  # whoever reads the table says what is wrong with it
     return column in read_table(source).frame.columns
 
 
 def _read_parquet(path: Path, texts: Sequence[str]) -> Table:
+    require_undamaged(path)
     with pq.ParquetFile(path, buffer_size=_BUFFER_BYTES) as file:
         schema = file.schema_arrow
         dropped = _dropped_of(schema, path)

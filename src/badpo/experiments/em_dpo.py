@@ -1,0 +1,246 @@
+"""EM-DPO and MinMax-DPO: one policy for each type of annotator, and a mixture of them that wrongs no type much.
+
+Every round trains one policy per type from the reference, on judgments weighted by the annotators' probabilities of
+being of the type, and then takes the probabilities anew from how well each policy explains votes that it was not
+trained on. How a policy is trained and what is measured on it is handed in; nothing here knows a corpus.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from badpo.data.judgments import Judgments
+from badpo.data.problems import ConfigError
+from badpo.estimation.vote_types import agreement_types
+from badpo.objective.em import (
+    SMALLEST_PROBABILITY,
+    minmax_weights,
+    regret_matrix,
+    type_log_likelihood,
+    type_probabilities,
+)
+from badpo.training.run_folder import write_json
+
+ROUND_FILE = "round{}.json"
+
+# (judgments, weight of each annotator, share of the full number of steps, run folder): trains the policy there.
+TrainType = Callable[[Judgments, NDArray[np.float64], float, Path], None]
+# (run folder, judgments): u of every comparison under the policy in the folder.
+Margins = Callable[[Path, Judgments], NDArray[np.float64]]
+
+
+@dataclass(frozen=True)
+class Types:
+    """What EM-DPO ends with.
+
+    Attributes
+    ----------
+    probabilities : array of shape (n_annotators, n_types)
+        How probable each type is for each annotator. Estimates of single persons.
+    folders : tuple of Path
+        The run folder of each type's final policy.
+    """
+
+    probabilities: NDArray[np.float64]
+    folders: tuple[Path, ...]
+
+    @property
+    def annotators(self) -> list[int]:
+        """Annotators whose most probable type each is.
+
+        Examples
+        --------
+        >>> Types(np.array([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]]), ()).annotators
+        [2, 1]
+        """
+        n_types = self.probabilities.shape[1]
+        return np.bincount(self.probabilities.argmax(axis=1), minlength=n_types).tolist()
+
+
+def fit_types(
+    judgments: Judgments,
+    settings: Mapping[str, Any],
+    seed: int,
+    folder: Path,
+    train_type: TrainType,
+    margins: Margins,
+) -> Types:
+    """Types of annotators and a policy for each, by expectation and maximization.
+
+    The start is `agreement_types`, taken for certain. Each annotator's votes are divided into two halves; a round
+    trains on one and takes the probabilities from the other, and the halves change places after it. After the last
+    round the policies are trained on all votes for all steps. What a round found is kept in ``round<r>.json``; its
+    policies are deleted then. A call that was interrupted goes on from the last round that is there.
+
+    Parameters
+    ----------
+    judgments : Judgments
+    settings : mapping
+        ``n_types``, ``n_rounds``, and ``round_share``, the share of the steps that a round takes.
+    seed : int
+        Of the halves and of the starts of the clustering.
+    folder : Path
+    train_type, margins : functions
+
+    References
+    ----------
+    BA-DPO, Appendix `app:baselines`; Chidambaram et al. (2024).
+
+    Raises
+    ------
+    ConfigError
+        No annotator identities; or the folder holds rounds of other data or settings.
+    """
+    if not judgments.has_identities:
+        raise ConfigError(
+            "EM-DPO divides annotators into types and needs an annotator column; none was given"
+        )
+    votes, n_types = judgments.votes, int(settings["n_types"])
+    start = agreement_types(
+        votes["comparison"], votes["sign"], votes["annotator"], judgments.n_annotators, n_types, seed
+    )
+    probabilities = np.clip(np.eye(n_types)[start], SMALLEST_PROBABILITY, 1.0)
+    half = vote_halves(votes["annotator"].to_numpy(), seed)
+    content = [judgments.fingerprint(), dict(settings), seed]
+    key = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+    for number in range(int(settings["n_rounds"])):
+        file = folder / ROUND_FILE.format(number)
+        if file.exists():
+            probabilities = _read_round(file, key)
+            continue
+        seen, unseen = judgments.take(half == number % 2), judgments.take(half != number % 2)
+        folders = [folder / f"round{number}-type{k}" for k in range(n_types)]
+        for k, of_type in enumerate(folders):
+            train_type(seen, probabilities[:, k], float(settings["round_share"]), of_type)
+        u = np.stack([margins(of_type, unseen) for of_type in folders], axis=1)
+        probabilities = expected_types(u, unseen, probabilities.mean(axis=0))
+        write_json(file, {"key": key, "probabilities": probabilities.tolist()})
+        for of_type in folders:
+            shutil.rmtree(of_type)
+    final = tuple(folder / f"type{k}" for k in range(n_types))
+    for k, of_type in enumerate(final):
+        train_type(judgments, probabilities[:, k], 1.0, of_type)
+    return Types(probabilities, final)
+
+
+def _read_round(file: Path, key: str) -> NDArray[np.float64]:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        known, probabilities = found["key"], np.array(found["probabilities"], dtype=np.float64)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{file} is damaged; remove {file.parent} to fit the types again") from error
+    if known != key:
+        raise ConfigError(
+            f"{file} is a round with other data or settings; remove {file.parent} or choose another folder"
+        )
+    return probabilities
+
+
+def expected_types(
+    margins: NDArray[np.float64], judgments: Judgments, share: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """The E-step on the votes of ``judgments``: probabilities of shape (n_annotators, n_types)."""
+    votes = judgments.votes
+    explained = type_log_likelihood(
+        margins, votes["comparison"], votes["sign"], votes["annotator"], judgments.n_annotators
+    )
+    return type_probabilities(explained, share)
+
+
+def vote_halves(annotator: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
+    """Each annotator's votes divided at random into two halves, 0 and 1; of an odd number 0 has one more.
+
+    Examples
+    --------
+    >>> halves = vote_halves(np.array([0, 1, 0, 1, 0, 0, 1]), seed=0)
+    >>> np.bincount(halves[[0, 2, 4, 5]]), np.bincount(halves[[1, 3, 6]])
+    (array([2, 2]), array([2, 1]))
+    """
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(len(annotator))
+    order = order[np.argsort(annotator[order], kind="stable")]
+    people = annotator[order]
+    starts = np.searchsorted(people, people)
+    half = np.empty(len(annotator), dtype=np.int64)
+    half[order] = (np.arange(len(annotator)) - starts) % 2
+    return half
+
+
+def mixture_weights(log_ratio: Callable[[int, int], float], n_types: int) -> NDArray[np.float64]:
+    """How often each type's policy answers, by MinMax-DPO.
+
+    Parameters
+    ----------
+    log_ratio : function of (i, j)
+        Mean over prompts of log pi_i(y) - log pi_ref(y) of the answers y that type j's policy wrote.
+    n_types : int
+
+    Examples
+    --------
+    >>> mixture_weights(lambda i, j: [[3.0, 0.0], [1.0, 2.0]][i][j], 2).round(4)
+    array([0.75, 0.25])
+    """
+    table = [[log_ratio(i, j) for j in range(n_types)] for i in range(n_types)]
+    return minmax_weights(regret_matrix(table))
+
+
+def mixture_logits(
+    margins: NDArray[np.float64], probabilities: NDArray[np.float64], judgments: Judgments
+) -> NDArray[np.float64]:
+    r"""Logit of each vote that was cast, by the annotators' own types.
+
+    .. math:: \operatorname{logit} \sum_k \gamma_{k_j k}\, \sigma\bigl(s_j u^{(k)}_{c_j}\bigr)
+
+    Parameters
+    ----------
+    margins : array of shape (n_comparisons, n_types)
+    probabilities : array of shape (n_annotators, n_types)
+    judgments : Judgments
+
+    Returns
+    -------
+    array of shape (n_votes,)
+        Positive where the vote is predicted.
+    """
+    votes = judgments.votes
+    side = votes["sign"].to_numpy()[:, None] * margins[votes["comparison"].to_numpy()]
+    log_gamma = np.log(probabilities[votes["annotator"].to_numpy()])
+    log_cast = np.logaddexp.reduce(log_gamma - np.logaddexp(0.0, -side), axis=1)
+    log_other = np.logaddexp.reduce(log_gamma - np.logaddexp(0.0, side), axis=1)
+    return log_cast - log_other
+
+
+def mixed(readouts: Sequence[Any], weights: NDArray[np.float64]) -> Any:
+    """Weighted mean of readouts of the same form, number by number; None where one of them is not known.
+
+    Errors and ends of intervals do not average and are None; what is no number is the first's.
+
+    Examples
+    --------
+    >>> mixed([{"rate": 0.2, "se": 0.1, "n": 5}, {"rate": 0.6, "se": 0.1, "n": 5}], np.array([0.25, 0.75]))
+    {'rate': 0.5, 'se': None, 'n': 5}
+    """
+    first = readouts[0]
+    if isinstance(first, dict):
+        return {
+            name: None if _is_uncertainty(name) else mixed([one[name] for one in readouts], weights)
+            for name in first
+        }
+    if isinstance(first, bool | str) or all(one == first for one in readouts):
+        return first
+    if any(one is None for one in readouts):
+        return None
+    return float(np.dot(weights, readouts))
+
+
+def _is_uncertainty(name: str) -> bool:
+    return name.rsplit("_", 1)[-1] in ("se", "low", "high")

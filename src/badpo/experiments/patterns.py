@@ -1,0 +1,381 @@
+"""What the paper found, as orders that a suite's readouts either show or do not.
+
+The bounds were set before any suite was run: half of DPO's shift for "most of it", a tenth of it for "agree", 0.15 of
+it for "meet", 0.05 around one half for "chance", 0.02 for "at the ceiling". Nothing is tuned to make a pattern hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from badpo.experiments.pattern_checks import (
+    Check,
+    Pattern,
+    above,
+    below,
+    differences,
+    not_above,
+    pattern,
+    plain,
+    removed,
+    shifts,
+    within,
+)
+from badpo.experiments.suite_tables import Found
+
+MOST, AGREE, MEET, CHANCE, CEILING, CORRELATED = 0.5, 0.1, 0.15, 0.05, 0.02, 0.85
+WOMAN, BLACK = "rates.woman.rate", "rates.black.rate"
+NAMES = (("woman", WOMAN), ("black", BLACK))
+
+
+# -- names ---------------------------------------------------------------------------------------------------
+
+
+def amplifies_names(found: Found) -> Pattern:
+    """DPO moves both rates up."""
+    checks = [above(f"DPO minus reference, {name}", shifts(found, "dpo", place)) for name, place in NAMES]
+    return pattern("DPO amplifies both attributes", checks)
+
+
+def removes_names(found: Found) -> Pattern:
+    """Both variants remove most of it."""
+    checks = [
+        above(f"removed by {arm}, {name}", removed(found, arm, place), MOST, 2)
+        for arm in ("pooled", "shared_mean")
+        for name, place in NAMES
+    ]
+    return pattern("Pooled and shared mean each remove more than half of DPO's shift", checks)
+
+
+def kl_names(found: Found) -> Pattern:
+    """Neither goes further from the reference than DPO."""
+    checks = [
+        not_above(f"KL of {arm} minus DPO's", differences(found, arm, "dpo", "kl.per_token"), places=4)
+        for arm in ("pooled", "shared_mean")
+    ]
+    return pattern("They do so at no higher KL than DPO", checks)
+
+
+def agree_names(found: Found) -> Pattern:
+    """The two variants give the same policy."""
+    checks = [
+        within(
+            f"removed by shared mean minus pooled, {name}",
+            differences(found, "shared_mean", "pooled", f"removed:{place}"),
+            0.0,
+            AGREE,
+            2,
+        )
+        for name, place in NAMES
+    ]
+    return pattern("Pooled and shared mean agree to a tenth of DPO's shift", checks)
+
+
+def group_dro_names(found: Found) -> Pattern:
+    """Group-DRO leaves most of it."""
+    checks = [below(f"removed by Group-DRO, {n}", removed(found, "group_dro", p), MOST, 2) for n, p in NAMES]
+    return pattern("Group-DRO removes less than half of it", checks)
+
+
+def theta_correlation(found: Found) -> Pattern:
+    """The deviations find who leans which way."""
+    checks = [
+        within(
+            f"correlation, {name}",
+            plain(found, "shared_mean", f"theta.{name}.correlation"),
+            1.0,
+            1 - CORRELATED,
+            2,
+        )
+        for name, _ in NAMES
+    ]
+    return pattern("theta of shared mean correlates with the planted values by 0.85 or more", checks)
+
+
+def class_names(found: Found) -> Pattern:
+    """Known classes do no harm."""
+    checks = [
+        not_above(
+            f"removed by pooled minus class, {name}",
+            differences(found, "pooled", "class", f"removed:{place}"),
+            0.0,
+            2,
+        )
+        for name, place in NAMES
+    ]
+    return pattern("Class offsets remove at least as much as pooled", checks)
+
+
+def _less_than_pooled(found: Found, arm: str) -> list[Check]:
+    return [
+        below(
+            f"removed by {arm} minus pooled, {name}",
+            differences(found, arm, "pooled", f"removed:{place}"),
+            0.0,
+            2,
+        )
+        for name, place in NAMES
+    ]
+
+
+def shuffled_names(found: Found) -> Pattern:
+    """Without identities the parameters lag."""
+    return pattern("Shuffled ids remove less than pooled", _less_than_pooled(found, "shuffled_ids"))
+
+
+def free_names(found: Found) -> Pattern:
+    """A theta for each annotator and nothing shared lags too; by how much depends on scale."""
+    return pattern(
+        "One theta per annotator removes less than pooled", _less_than_pooled(found, "per_annotator")
+    )
+
+
+def undeclared_names(found: Found) -> Pattern:
+    """What is not declared stays."""
+    values = removed(found, "declared_subset", BLACK)
+    check = below("removed of the undeclared attribute, black", values, 0.25, 2)
+    return pattern("Declaring one attribute leaves the other near DPO's level", [check])
+
+
+def length_methods_names(found: Found) -> Pattern:
+    """Methods made for length do not touch names."""
+    checks = [
+        below(f"removed by {label}, {name}", removed(found, arm, place), MOST, 2)
+        for arm, label in (("rdpo", "R-DPO"), ("sampo", "SamPO"))
+        for name, place in NAMES
+    ]
+    return pattern("The two length methods remove less than half of it", checks)
+
+
+def samples_saturate(found: Found) -> Pattern:
+    """Samples exaggerate what probabilities say of DPO's policy."""
+    values = []
+    for name, place in NAMES:
+        rates = found.values("dpo", place)
+        sampled = found.values("dpo", f"sampled.{name}.rate")
+        values.append(
+            not_above(
+                f"DPO's rate by probability minus by samples, {name}",
+                [rates[s] - sampled[s] for s in rates if s in sampled],
+            )
+        )
+    return pattern("DPO's sampled rates are no lower than its rates by probability", values)
+
+
+# -- votes ---------------------------------------------------------------------------------------------------
+
+
+def votes_ceiling(found: Found) -> Pattern:
+    """The deviations predict votes as well as the planted theta."""
+    checks = []
+    for name in ("A", "B", "C"):
+        values = plain(found, "shared_mean", f"votes_minus_ceiling.black.{name}.difference")
+        checks.append(within(f"shared mean minus ceiling, race, class {name}", values, 0.0, CEILING))
+    return pattern("Shared mean predicts votes at the ceiling in every class", checks)
+
+
+def votes_chance(found: Found) -> Pattern:
+    """One level for everyone says nothing of the class that leans the other way."""
+    values = plain(found, "pooled", "votes.black.B.accuracy")
+    return pattern("Pooled is at chance in class B", [within("pooled, race, class B", values, 0.5, CHANCE)])
+
+
+def lora_rate(found: Found) -> Pattern:
+    """A policy that moves faster than theta keeps more of the bias."""
+    checks = []
+    for name, place in NAMES:
+        slow = found.values("pooled_lora", f"removed:{place}", "dpo_lora")
+        fast = found.values("pooled_lora_fast", f"removed:{place}", "dpo_lora_fast")
+        values = [fast[seed] - slow[seed] for seed in slow if seed in fast]
+        checks.append(below(f"removed at the larger rate minus the smaller, {name}", values, 0.0, 2))
+    return pattern("A larger LoRA rate removes less", checks)
+
+
+# -- length and Markdown ---------------------------------------------------------------------------------------
+
+
+def amplifies_length(found: Found) -> Pattern:
+    """DPO writes longer answers."""
+    check = above("DPO minus reference, tokens", shifts(found, "dpo", "tokens.mean"), 0.0, 1)
+    return pattern("DPO lengthens the answers", [check])
+
+
+def removes_length(found: Found) -> Pattern:
+    """BA-DPO lengthens them less."""
+    checks = [
+        above(f"removed by {arm}", removed(found, f"{arm}-length", "tokens.mean"), 0.0, 2)
+        for arm in ("pooled", "shared_mean")
+    ]
+    return pattern("Pooled and shared mean take a part of it away", checks)
+
+
+def _smaller_gap(found: Found, attribute: str) -> list[Check]:
+    place = f"heldout.{attribute}.gap"
+    return [
+        below(f"gap of {arm} minus DPO's", differences(found, f"{arm}-{attribute}", "dpo", place))
+        for arm in ("pooled", "shared_mean")
+    ]
+
+
+def gap_length(found: Found) -> Pattern:
+    """The lean leaves the implicit reward."""
+    checks = [above("DPO's gap", plain(found, "dpo", "heldout.length.gap")), *_smaller_gap(found, "length")]
+    return pattern("DPO opens a held-out gap on length, and both variants make it smaller", checks)
+
+
+def rdpo_gap(found: Found) -> Pattern:
+    """A penalty on length inverts the lean."""
+    return pattern(
+        "R-DPO turns the gap negative", [below("R-DPO's gap", plain(found, "rdpo", "heldout.length.gap"))]
+    )
+
+
+def sampo_gap(found: Found) -> Pattern:
+    """Equal numbers of tokens do not take the lean away."""
+    return pattern(
+        "SamPO does not close the gap", [above("SamPO's gap", plain(found, "sampo", "heldout.length.gap"))]
+    )
+
+
+def group_dro_length(found: Found) -> Pattern:
+    """A lean that everyone shares is no disagreement between groups."""
+    values = removed(found, "group_dro_annotators", "tokens.mean")
+    return pattern(
+        "Group-DRO removes less than half of the lengthening",
+        [below("removed by Group-DRO", values, MOST, 2)],
+    )
+
+
+def gap_markdown(found: Found) -> Pattern:
+    """DPO takes up the lean toward Markdown."""
+    return pattern(
+        "DPO opens a held-out gap on Markdown",
+        [above("DPO's gap", plain(found, "dpo", "heldout.markdown.gap"))],
+    )
+
+
+def closes_markdown(found: Found) -> Pattern:
+    """Declaring it takes it out."""
+    return pattern("Both variants make that gap smaller", _smaller_gap(found, "markdown"))
+
+
+def rdpo_gap_markdown(found: Found) -> Pattern:
+    """Correcting length does not correct Markdown: the paper's gap is inverted by R-DPO and left by SamPO."""
+    checks = [
+        below("R-DPO's gap", plain(found, "rdpo", "heldout.markdown.gap")),
+        above("SamPO's gap", plain(found, "sampo", "heldout.markdown.gap")),
+    ]
+    return pattern("Under Markdown R-DPO's gap is negative and SamPO's is not closed", checks)
+
+
+def free_length(found: Found) -> Pattern:
+    """One theta for each annotator lags behind a shared one."""
+    one = removed(found, "per_annotator-length", "tokens.mean")
+    checks = [
+        below(
+            "removed by theta_k only minus pooled",
+            differences(found, "per_annotator-length", "pooled-length", "removed:tokens.mean"),
+            0.0,
+            2,
+        )
+    ]
+    return pattern("theta_k only removes less than pooled", checks if one else [Check("not measured", None)])
+
+
+def warm_length(found: Found) -> Pattern:
+    """From above and from below the scalar ends at the same place."""
+    checks = [
+        within(
+            f"removed by {arm} started warm minus cold",
+            differences(found, f"{arm}_warm-length", f"{arm}-length", "removed:tokens.mean"),
+            0.0,
+            MEET,
+            2,
+        )
+        for arm in ("pooled", "shared_mean")
+    ]
+    return pattern("Warm and cold starts meet", checks)
+
+
+def strong_rdpo(found: Found) -> Pattern:
+    """At its published strength the penalty collapses the answers."""
+    values = differences(found, "rdpo_strong", "rdpo", "tokens.mean")
+    return pattern(
+        "A penalty four times as strong makes the answers shorter still",
+        [below("tokens, minus R-DPO", values, 0.0, 1)],
+    )
+
+
+# -- beyond the paper --------------------------------------------------------------------------------------------
+
+
+def _nearer(found: Found, arm: str, label: str) -> Pattern:
+    checks = []
+    for name, place in NAMES:
+        own, pooled = found.values(arm, f"distance:{place}"), found.values("pooled", f"distance:{place}")
+        values = [abs(own[seed]) - abs(pooled[seed]) for seed in own if seed in pooled]
+        checks.append(below(f"distance to the reference minus pooled's, {name}", values))
+    kl = differences(found, arm, "pooled", "kl.per_token")
+    same = differences(found, "pooled", arm, "heldout.any.same")
+    checks += [not_above("KL minus pooled's", kl, places=4), not_above("same-group accuracy lost", same)]
+    return pattern(f"{label} ends nearer to the reference than pooled, at no cost", checks)
+
+
+def swap_start(found: Found) -> Pattern:
+    """Starting where the swap pairs say."""
+    return _nearer(found, "pooled_swap", "Pooled from the swap pairs' level")
+
+
+def burn_in(found: Found) -> Pattern:
+    """Starting at the convex optimum."""
+    return _nearer(found, "pooled_burn_in", "Pooled after a burn-in")
+
+
+PATTERNS: dict[str, Callable[[Found], Pattern]] = {
+    function.__name__: function
+    for function in (
+        amplifies_names,
+        removes_names,
+        kl_names,
+        agree_names,
+        group_dro_names,
+        theta_correlation,
+        class_names,
+        shuffled_names,
+        free_names,
+        undeclared_names,
+        length_methods_names,
+        samples_saturate,
+        votes_ceiling,
+        votes_chance,
+        lora_rate,
+        amplifies_length,
+        removes_length,
+        gap_length,
+        rdpo_gap,
+        sampo_gap,
+        group_dro_length,
+        gap_markdown,
+        closes_markdown,
+        rdpo_gap_markdown,
+        free_length,
+        warm_length,
+        strong_rdpo,
+        swap_start,
+        burn_in,
+    )
+}
+
+
+def found_patterns(names: Sequence[str], panels: Sequence[Found]) -> list[Pattern]:
+    """Every pattern on every panel that has its runs; the first panel's where none has."""
+    results = []
+    for name in names:
+        each = [PATTERNS[name](found) for found in panels]
+        known = [(found, one) for found, one in zip(panels, each, strict=True) if one.holds is not None]
+        if not known:
+            results += each[:1]
+        for found, one in known:
+            where = f" ({found.folder.name})" if len(known) > 1 else ""
+            results.append(Pattern(one.sentence + where, one.holds, one.figures))
+    return results

@@ -1,0 +1,165 @@
+"""``badpo reproduce``: the runs of a suite, its tables, and whether the paper's patterns are in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from badpo.data.problems import ConfigError, did_you_mean
+from badpo.experiments.pattern_checks import Pattern
+from badpo.experiments.patterns import found_patterns
+from badpo.experiments.signed_suite import Progress
+from badpo.experiments.suite_formats import FORMATS, to_json
+from badpo.experiments.suite_parts import Suite
+from badpo.experiments.suite_plan import SuitePlan, plan
+from badpo.experiments.suite_runs import execute, planned_runs
+from badpo.experiments.suite_scales import SCALES
+from badpo.experiments.suite_stages import Scale
+from badpo.experiments.suite_tables import Found, Table, tables
+from badpo.experiments.suites import SUITES
+
+DATA_SUITES = "multipref"  # what stands on length and Markdown takes a user's own votes
+
+
+@dataclass(frozen=True)
+class SuiteResult:
+    """A suite's tables and patterns.
+
+    Attributes
+    ----------
+    suite : Suite
+    tables : tuple of Table
+    patterns : tuple of Pattern
+    left_out : tuple of str
+        Panels that the scale has no model for.
+    """
+
+    suite: Suite
+    tables: tuple[Table, ...]
+    patterns: tuple[Pattern, ...]
+    left_out: tuple[str, ...]
+
+    def text(self, form: str) -> str:
+        """Tables in one of `FORMATS`; patterns too, except in CSV."""
+        parts = [FORMATS[form](table) for table in self.tables]
+        if form == "csv":
+            # one header for all panels
+            return (
+                "\n".join([parts[0], *("\n".join(part.split("\n")[1:]) for part in parts[1:])])
+                if parts
+                else ""
+            )
+        mark = {"text": "", "markdown": "- ", "latex": "% "}[form]
+        lines = [mark + line for found in self.patterns for line in pattern_lines(found)]
+        lines += [f"{mark}not at this scale: {title}" for title in self.left_out]
+        return "\n\n".join([*parts, "\n".join(lines)]).rstrip()
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as plain values."""
+        return {
+            "suite": self.suite.name,
+            "tables": [to_json(table) for table in self.tables],
+            "patterns": [
+                {"sentence": p.sentence, "verdict": p.verdict, "holds": p.holds, "figures": list(p.figures)}
+                for p in self.patterns
+            ],
+            "left_out": list(self.left_out),
+        }
+
+
+def pattern_lines(found: Pattern) -> list[str]:
+    """A pattern in one line, with its figures."""
+    return [f"{found.verdict}: {found.sentence}. {'; '.join(found.figures)}"]
+
+
+def chosen_suites(name: str, data: Path | None = None) -> list[Suite]:
+    """The suites of a name, or all of them.
+
+    Raises
+    ------
+    ConfigError
+        No such suite, or one that does not take a user's own votes.
+
+    Examples
+    --------
+    >>> [suite.name for suite in chosen_suites("lora")], len(chosen_suites("all"))
+    (['lora'], 11)
+    """
+    if name != "all" and name not in SUITES:
+        raise ConfigError(
+            f'there is no suite "{name}".{did_you_mean(name, list(SUITES))} Suites: {", ".join(SUITES)}'
+        )
+    if data is not None and not name.startswith(DATA_SUITES):
+        raise ConfigError(f"--data gives votes on length and formatting; {name} has no use for it")
+    if data is not None and not data.exists():
+        raise ConfigError(f"--data: {data} is not there")
+    return list(SUITES.values()) if name == "all" else [SUITES[name]]
+
+
+def scale_named(name: str) -> Scale:
+    """A scale by its name.
+
+    Raises
+    ------
+    ConfigError
+        No such scale.
+    """
+    if name not in SCALES:
+        raise ConfigError(
+            f'there is no scale "{name}".{did_you_mean(name, list(SCALES))} Scales: {", ".join(SCALES)}'
+        )
+    return SCALES[name]
+
+
+def suites_folder(out: Path, scale: Scale, data: Path | None) -> Path:
+    """Where the runs of a scale, or of a user's own votes, stand.
+
+    Examples
+    --------
+    >>> suites_folder(Path("runs"), SCALES["tiny"], Path("votes/mtbench.parquet")).as_posix()
+    'runs/tiny-mtbench'
+    """
+    return out / (scale.name if data is None else f"{scale.name}-{data.stem}")
+
+
+def plan_suites(
+    suites: Sequence[Suite], scale: Scale, seeds: Sequence[int], out: Path, jobs: int
+) -> SuitePlan:
+    """What `run_suites` would do; trains nothing and loads no model."""
+    return plan(planned_runs(suites, scale, seeds), scale.name, out, jobs)
+
+
+def run_suites(
+    suites: Sequence[Suite],
+    scale: Scale,
+    seeds: Sequence[int],
+    out: Path,
+    progress: Progress,
+    jobs: int = 1,
+    data: Path | None = None,
+) -> list[SuiteResult]:
+    """Run what is not there yet, and read the tables and patterns of every suite.
+
+    Raises
+    ------
+    ConfigError
+        A run folder holds a run with other data or settings; finished runs stay as they are.
+    DataError
+        The votes cannot be used.
+    """
+    execute(planned_runs(suites, scale, seeds), scale, out, data, jobs, progress)
+    return [read_suite(suite, scale, seeds, out) for suite in suites]
+
+
+def read_suite(suite: Suite, scale: Scale, seeds: Sequence[int], out: Path) -> SuiteResult:
+    """The tables and patterns of a suite from the runs that are there."""
+    panels = [Found(out / panel.corpus.folder, seeds) for panel in suite.panels if scale.has(panel.corpus)]
+    left_out = tuple(panel.title for panel in suite.panels if not scale.has(panel.corpus))
+    return SuiteResult(
+        suite,
+        tuple(tables(suite, out, seeds)),
+        tuple(found_patterns(suite.patterns, panels)),
+        left_out,
+    )

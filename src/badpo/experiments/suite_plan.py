@@ -1,0 +1,227 @@
+"""What a suite would run, what is there already, and what the rest will cost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from badpo.experiments.arms import ARMS
+from badpo.experiments.run_locks import holder
+from badpo.experiments.suite_runs import TIMING, PlannedRun
+
+TINY_SECONDS = 90.0  # of a run and its readouts on one core, until runs have told better
+TINY_MIB = 1200.0
+
+
+@dataclass(frozen=True)
+class PaperModel:
+    """A model of the paper, and what a run of it took there on one shared A100 80GB (Appendix `app:training`).
+
+    Attributes
+    ----------
+    name : str
+    n_parameters, n_trained : float
+    bytes_per_weight : int
+        Of weights that are not trained.
+    hours : (float, float)
+        Published, least and most.
+    gib : (float, float)
+        Published peak memory of training.
+    """
+
+    name: str
+    n_parameters: float
+    n_trained: float
+    bytes_per_weight: int
+    hours: tuple[float, float]
+    gib: tuple[float, float]
+
+
+PAPER_MODELS = {
+    "small": PaperModel("Qwen2.5-0.5B-Instruct", 0.494e9, 0.494e9, 4, (70 / 60, 150 / 60), (11.0, 19.0)),
+    "large": PaperModel("Llama-3.1-8B-Instruct", 8.03e9, 0.084e9, 2, (7.0, 9.0), (21.5, 21.5)),
+    "other": PaperModel("Mistral-7B-Instruct-v0.3", 7.25e9, 0.084e9, 2, (8.0, 12.0), (17.7, 17.7)),
+}
+STEPS, JUDGMENTS_PER_STEP = 1000, 32
+# Prompt once and both responses, in tokens; an assumption from the published mean lengths of answers.
+TOKENS_PER_COMPARISON = {"style": 800.0, "signed": 650.0}
+# Of an A100's dense bf16 peak; an assumption.
+PEAK_FLOPS, UTILIZATION = 312e12, 0.35
+BYTES_PER_TRAINED = 16  # fp32 weight, gradient and two Adam moments
+ACTIVATION_GIB = 3.0  # of a micro-batch of two judgments with checkpointing, and of one chunk of logits
+
+
+@dataclass(frozen=True)
+class PlannedCost:
+    """A run, whether it is there, and what it is expected to take.
+
+    Attributes
+    ----------
+    run : PlannedRun
+    state : {"done", "trained", "begun", "running", "to do"}
+        ``done``: trained and measured; ``trained``: without readouts.
+    minutes : float
+        0 for what is done.
+    gib : float
+        Peak memory.
+    """
+
+    run: PlannedRun
+    state: str
+    minutes: float
+    gib: float
+
+
+@dataclass(frozen=True)
+class SuitePlan:
+    """All runs of some suites with their costs."""
+
+    costs: tuple[PlannedCost, ...]
+    jobs: int
+    how: str
+
+    @property
+    def minutes(self) -> float:
+        """Of all that is not done, side by side as told."""
+        return sum(cost.minutes for cost in self.costs) / self.jobs
+
+    @property
+    def gib(self) -> float:
+        """Largest peak memory, of as many runs as go side by side."""
+        todo = sorted((cost.gib for cost in self.costs if cost.minutes), reverse=True)
+        return sum(todo[: self.jobs])
+
+    def lines(self) -> list[str]:
+        """The plan for people: one line for each run, then the sums."""
+        width = max(len(cost.run.place) for cost in self.costs)
+        lines = [
+            f"{cost.run.place:<{width}}  {cost.state:<8}  {cost.minutes:6.1f} min  {cost.gib:5.1f} GiB".rstrip()
+            for cost in self.costs
+        ]
+        done = sum(cost.state == "done" for cost in self.costs)
+        beside = f", {self.jobs} side by side" if self.jobs > 1 else ""
+        return [
+            *lines,
+            "",
+            f"{len(self.costs)} runs, {done} of them done; the rest takes about {duration(self.minutes)}{beside} and "
+            f"{self.gib:.1f} GiB",
+            self.how,
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as plain numbers."""
+        return {
+            "runs": [
+                {"run": c.run.place, "state": c.state, "minutes": round(c.minutes, 2), "gib": round(c.gib, 2)}
+                for c in self.costs
+            ],
+            "minutes": round(self.minutes, 1),
+            "gib": round(self.gib, 2),
+            "how": self.how,
+        }
+
+
+def plan(runs: Sequence[PlannedRun], scale: str, out: Path, jobs: int) -> SuitePlan:
+    """The runs with what is there of each and what the rest is expected to cost. Reads run folders, loads no model."""
+    known = [timing for run in runs if (timing := _timing(out / run.place)) and run.condition]
+    if scale == "paper":
+        costs = [_cost(run, out, *paper_cost(run)) for run in runs]
+        how = (
+            "minutes and memory: estimates for one A100 80GB at 35 % of its peak; the paper's own runs shared theirs: "
+            + "; ".join(_published(model) for model in PAPER_MODELS.values())
+        )
+    else:
+        seconds = mean(t["train_seconds"] + t["measure_seconds"] for t in known) if known else TINY_SECONDS
+        gib = (max(t["peak_mib"] for t in known) if known else TINY_MIB) / 1024
+        costs = [_cost(run, out, seconds * policies(run) / 60, gib) for run in runs]
+        how = (
+            f"minutes: the mean of {len(known)} finished runs"
+            if known
+            else f"minutes: {TINY_SECONDS:.0f} s a run, for none has finished here yet"
+        )
+    return SuitePlan(tuple(costs), jobs, how)
+
+
+def policies(run: PlannedRun) -> float:
+    """How many times as long as a plain run: an arm of several types trains each in every round and once more.
+
+    Examples
+    --------
+    >>> from badpo.experiments.suite_parts import Condition
+    >>> policies(PlannedRun(Corpus("signed"), Condition("em_dpo", "em_dpo"), 42))
+    5.4
+    """
+    arm = ARMS[run.condition.arm] if run.condition else None
+    if arm is None or arm.objective != "types":
+        return 1.0
+    given = arm.settings
+    return round(float(given["n_types"]) * (1 + float(given["n_rounds"]) * float(given["round_share"])), 2)
+
+
+def paper_cost(run: PlannedRun) -> tuple[float, float]:
+    r"""Minutes and GiB of a run at the paper's scale.
+
+    .. math:: t = \frac{8 N\, T}{0.35 \cdot 312\,\text{TFLOPS}}, \qquad
+        M = 16\,n_{trained} + b\,(N - n_{trained}) + \text{activations}
+
+    with N weights, T tokens through the policy (twice the weights forward, four times backward and twice again for the
+    recomputed activations) and b bytes of a weight that is not trained.
+
+    Examples
+    --------
+    >>> from badpo.experiments.suite_parts import Condition
+    >>> minutes, gib = paper_cost(PlannedRun(Corpus("signed"), Condition("dpo", "dpo"), 42))
+    >>> round(minutes), round(gib, 1)
+    (13, 10.4)
+    """
+    model = PAPER_MODELS[run.corpus.model]
+    tokens = STEPS * JUDGMENTS_PER_STEP * TOKENS_PER_COMPARISON[run.corpus.kind]
+    seconds = 8 * model.n_parameters * tokens / (PEAK_FLOPS * UTILIZATION)
+    frozen = model.n_parameters - model.n_trained
+    weights = BYTES_PER_TRAINED * model.n_trained + model.bytes_per_weight * frozen
+    return seconds * policies(run) / 60, weights / 2**30 + ACTIVATION_GIB
+
+
+def state_of(folder: Path) -> str:
+    """What there is of a run."""
+    if holder(folder) is not None:
+        return "running"
+    if (folder / "run.json").exists():
+        return "done" if (folder / "readouts.json").exists() else "trained"
+    return "begun" if (folder / "begun.json").exists() else "to do"
+
+
+def duration(minutes: float) -> str:
+    """A time in words.
+
+    Examples
+    --------
+    >>> duration(0.4), duration(34.2), duration(600)
+    ('0 min', '34 min', '10.0 h')
+    """
+    return f"{minutes / 60:.1f} h" if minutes >= 120 else f"{minutes:.0f} min"
+
+
+def _cost(run: PlannedRun, out: Path, minutes: float, gib: float) -> PlannedCost:
+    state = state_of(out / run.place)
+    return PlannedCost(run, state, 0.0 if state == "done" else minutes, gib)
+
+
+def _published(model: PaperModel) -> str:
+    hours = f"{model.hours[0]:.1f} to {model.hours[1]:.1f} h"
+    gib = (
+        f"{model.gib[0]:g} GB" if model.gib[0] == model.gib[1] else f"{model.gib[0]:g} to {model.gib[1]:g} GB"
+    )
+    return f"{model.name} {hours}, {gib}"
+
+
+def _timing(folder: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads((folder / TIMING).read_text(encoding="utf-8"))
+        return found if {"train_seconds", "measure_seconds", "peak_mib"} <= set(found) else None
+    except (OSError, ValueError, TypeError):
+        return None

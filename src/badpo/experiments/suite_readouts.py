@@ -1,0 +1,118 @@
+"""What is read from a run of a suite, once, and kept in its folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+from transformers import AutoModelForCausalLM
+
+from badpo.data.seals import resealed
+from badpo.experiments.signed_readouts import FIRST_NAMES, INDICATOR, answers, held_out_readouts, planted
+from badpo.experiments.signed_suite import Progress, weights_of
+from badpo.experiments.suite_stages import Stage
+from badpo.objective.bias import BiasTerm
+from badpo.readouts.attribute_rate import cell_rates, name_probabilities
+from badpo.readouts.generation import Generation
+from badpo.readouts.judge import judge_answers, load_judge
+from badpo.readouts.sampled import attribute_values, mean_tokens, sampled_rates
+from badpo.readouts.strips import strip_markdown, strip_signatures
+from badpo.readouts.style_rates import style_rates
+from badpo.training.run_folder import write_json
+
+VERSION = 1  # of what is measured; another one measures finished runs again
+
+
+def measure_run(
+    folder: Path, stage: Stage, seed: int, bias: BiasTerm | None, judge: str | None, progress: Progress
+) -> dict:
+    """Every readout of the policy in ``folder``, from ``readouts.json`` where that is of the same policy and settings.
+
+    Parameters
+    ----------
+    folder : Path
+        A run folder; the reference's own for the reference.
+    stage : Stage
+    seed : int
+        Seed of the sampled answers.
+    bias : BiasTerm or None
+        None for the reference.
+    judge : str or None
+        A reward model's folder or name on the Hub.
+    progress : function
+    """
+    key = _key(folder, stage, seed, judge)
+    kept = kept_readouts(folder)
+    if kept.get("measured") == key:
+        return kept
+    progress(f"{folder.parent.name}/{folder.name} readouts", 0.0)
+    policy = load_trained(folder, stage.folder).to(stage.model.device)
+    settings = stage.settings
+    written = answers(policy, stage.tokenizer, stage.prompt_ids, settings, seed)
+    readouts = {"arm": folder.name.rsplit("-s", 1)[0], "seed": seed, "measured": key}
+    readouts |= {"tokens": mean_tokens(written).to_json(), **_attribute_readouts(policy, written, stage)}
+    if bias is not None:
+        readouts |= held_out_readouts(policy, written, stage, settings, bias)
+    if judge is not None:
+        strip = strip_signatures if stage.corpus.kind == "signed" else strip_markdown
+        scored = judge_answers(load_judge(judge), stage.prompts, [answer.text for answer in written], strip)
+        readouts["judge"] = scored.to_json()
+    with resealed(folder, ["planted.json", "readouts.json"]):
+        if bias is not None and stage.planted is not None:
+            write_json(folder / "planted.json", planted(stage))
+        write_json(folder / "readouts.json", readouts)
+    progress(f"{folder.parent.name}/{folder.name} readouts", 1.0)
+    return readouts
+
+
+def kept_readouts(folder: Path) -> dict:
+    """The content of ``readouts.json``; empty where there is none that can be read."""
+    try:
+        found = json.loads((folder / "readouts.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def load_trained(folder: Path, reference: Path):
+    """The trained policy; an adapter is put on the reference that it was trained on."""
+    if not (folder / "model" / "adapter_config.json").exists():
+        return AutoModelForCausalLM.from_pretrained(folder / "model")
+    from peft import PeftModel
+
+    return PeftModel.from_pretrained(
+        AutoModelForCausalLM.from_pretrained(reference / "model"), folder / "model"
+    )
+
+
+def _attribute_readouts(policy, written: list[Generation], stage: Stage) -> dict:
+    """How often the policy shows the attributes: names by probability and in samples, or Markdown."""
+    attributes = stage.held_out.attribute_names
+    if stage.corpus.kind == "signed":
+        probabilities = name_probabilities(policy, stage.tokenizer, stage.contexts, FIRST_NAMES)
+        return {
+            "rates": cell_rates(probabilities, INDICATOR, attributes).to_json(),
+            "sampled": sampled_rates(written, FIRST_NAMES, INDICATOR, attributes).to_json(),
+        }
+    found = {}
+    for attribute in stage.held_out.attributes:
+        if attribute.scope == "response":
+            values = attribute_values(attribute, list(stage.prompts), written)
+            found[attribute.name] = style_rates(values, written, stage.written).to_json()
+    return found
+
+
+def _key(folder: Path, stage: Stage, seed: int, judge: str | None) -> str:
+    settings = stage.settings
+    sampling = [settings.max_new_tokens, settings.temperature, settings.top_p, settings.max_prompt_length]
+    weights = "adapter_model.safetensors" if (folder / "model" / "adapter_config.json").exists() else None
+    policy = _checksum(folder / "model" / weights) if weights else weights_of(folder / "model")
+    facts = [VERSION, policy, weights_of(stage.folder / "model"), list(stage.prompts), sampling, seed, judge]
+    facts.append(stage.held_out.fingerprint())
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+
+
+def _checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,308 @@
+"""Training and measuring the runs of suites: each once, whoever asks for it, side by side when told to."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import resource
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict, dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from badpo.data.problems import ConfigError
+from badpo.experiments.arms import ARMS, Arm
+from badpo.experiments.run_locks import RunBusyError, held
+from badpo.experiments.signed_suite import (
+    PREFERENCE_FIELDS,
+    Progress,
+    RunKey,
+    SuiteSettings,
+    Ticker,
+    arm_readouts,
+    begin,
+    finish,
+    is_done,
+    run_key,
+    train_policy,
+    weights_of,
+)
+from badpo.experiments.start_policy import majority_responses
+from badpo.experiments.suite_parts import Condition, Corpus, Suite
+from badpo.experiments.suite_readouts import kept_readouts, measure_run
+from badpo.experiments.suite_stages import Scale, Stage, declared, open_stage
+from badpo.experiments.theta_starts import FallingRate, clustered, start_bias
+from badpo.objective.bias import BiasTerm
+from badpo.training.run_folder import write_json
+
+TIMING = "timing.json"
+# What the paper's penalty per token is made for: the mean answer of its reference (Table `tab:multipref`).
+PAPER_TOKENS = 288.6
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """A run that suites ask for: a condition at a seed, or the reference (no condition)."""
+
+    corpus: Corpus
+    condition: Condition | None
+    seed: int = 0
+
+    @property
+    def place(self) -> str:
+        """Its folder below the suites' folder.
+
+        Examples
+        --------
+        >>> PlannedRun(Corpus("signed"), Condition("dpo", "dpo"), 42).place, PlannedRun(Corpus("style"), None).place
+        ('signed/dpo-s42', 'style/reference')
+        """
+        name = "reference" if self.condition is None else f"{self.condition.name}-s{self.seed}"
+        return f"{self.corpus.folder}/{name}"
+
+
+def planned_runs(suites: Iterable[Suite], scale: Scale, seeds: Sequence[int]) -> list[PlannedRun]:
+    """The runs of some suites, each once, every reference before its arms.
+
+    Raises
+    ------
+    ConfigError
+        Two suites mean different runs by one name.
+    """
+    found: dict[str, PlannedRun] = {}
+    for suite in suites:
+        for panel in suite.panels:
+            if not scale.has(panel.corpus):
+                continue
+            asked = [PlannedRun(panel.corpus, None)]
+            for row in panel.rows:
+                single = row.seeds == "first" or row.condition.arm in scale.single_seed_arms
+                chosen = seeds[:1] if single else seeds
+                asked += [PlannedRun(panel.corpus, row.condition, seed) for seed in chosen]
+            for run in asked:
+                known = found.setdefault(run.place, run)
+                if known.condition != run.condition:
+                    raise ConfigError(f"{suite.name}: another suite means a different run by {run.place}")
+    return sorted(found.values(), key=lambda run: run.condition is not None)
+
+
+def execute(
+    runs: Sequence[PlannedRun], scale: Scale, out: Path, data: Path | None, jobs: int, progress: Progress
+) -> None:
+    """Train and measure every run that is not there yet.
+
+    Runs that another process works on are left for last and waited for.
+
+    Parameters
+    ----------
+    runs : sequence of PlannedRun
+        References first.
+    scale : Scale
+    out : Path
+    data : Path or None
+        A user's own votes, for the corpora of kind ``style``.
+    jobs : int
+        Runs side by side, each on one thread where there are several.
+    progress : function of (what is being done, share done of it)
+
+    Raises
+    ------
+    ConfigError
+        A folder holds a run with other data or settings, or a worker was killed.
+    """
+    references = [run for run in runs if run.condition is None]
+    arms = [run for run in runs if run.condition is not None]
+    if jobs == 1:
+        one = partial(run_one, scale=scale, out=out, data=data, progress=progress)
+        for group in (references, arms):
+            busy = [run for run in group if not one(run, wait=False)]
+            for run in busy:
+                one(run, wait=True)
+        return
+    context = multiprocessing.get_context("spawn")
+    try:
+        with ProcessPoolExecutor(jobs, context, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            work = partial(run_one, scale=scale, out=out, data=data)
+            done = 0
+            for group in (references, arms):
+                for wait in (False, True):
+                    tasks = {pool.submit(work, run, wait=wait): run for run in group}
+                    group = []
+                    for task in as_completed(tasks):
+                        if not task.result():
+                            group.append(tasks[task])
+                            continue
+                        done += 1
+                        progress(f"{tasks[task].place} ({done} of {len(runs)})", 1.0)
+    except BrokenProcessPool as error:
+        raise ConfigError(
+            "a process that trained a run was ended from outside; finished runs are whole, start the command again to "
+            "go on"
+        ) from error
+
+
+def silent(what: str, share: float) -> None:
+    """Tell nobody."""
+
+
+def run_one(
+    run: PlannedRun, scale: Scale, out: Path, data: Path | None, wait: bool, progress: Progress = silent
+) -> bool:
+    """Train and measure one run, unless it is there; False when another process works on it."""
+    folder = out / run.place
+    reference = out / run.corpus.folder / "reference"
+    try:
+        with held(reference, wait=True if run.condition else wait):
+            stage = _stage(run.corpus, scale, out, data, progress)
+            if run.condition is None:
+                measure_run(reference, stage, 0, None, scale.judge, progress)
+                return True
+        with held(folder, wait):
+            _train_and_measure(run, stage, scale, folder, progress)
+    except RunBusyError:
+        return False
+    return True
+
+
+_STAGES: dict[tuple, Stage] = {}
+
+
+def _stage(corpus: Corpus, scale: Scale, out: Path, data: Path | None, progress: Progress) -> Stage:
+    """The stage of a corpus, kept between the runs of this process; the last one alone, for its model is large."""
+    place = (corpus, scale.name, out, data)
+    if place not in _STAGES:
+        _STAGES.clear()
+        folder = out / corpus.folder / "reference"
+        started, was_done = time.perf_counter(), (folder / "run.json").exists()
+        _STAGES[place] = open_stage(corpus, scale, data, folder, progress)
+        if not was_done:
+            _write_timing(folder, time.perf_counter() - started, 0.0)
+    return _STAGES[place]
+
+
+def _train_and_measure(run: PlannedRun, stage: Stage, scale: Scale, folder: Path, progress: Progress) -> None:
+    started, was_done = time.perf_counter(), (folder / "run.json").exists()
+    bias = train_run(run, stage, scale, folder, progress)
+    trained = time.perf_counter()
+    if bias is not None:
+        measure_run(folder, stage, run.seed, bias, scale.judge, progress)
+    if not was_done:
+        _write_timing(folder, trained - started, time.perf_counter() - trained)
+
+
+def train_run(
+    run: PlannedRun, stage: Stage, scale: Scale, folder: Path, progress: Progress
+) -> BiasTerm | None:
+    """Train one run unless ``folder`` holds it; None for an arm of several policies, which is measured by itself.
+
+    Raises
+    ------
+    ConfigError
+        The folder holds a run with other data or settings.
+    """
+    condition = run.condition
+    assert condition is not None
+    arm = adjusted_arm(ARMS[condition.arm], stage, scale)
+    settings = overridden(stage.settings, condition)
+    judgments = declared(stage.train, condition.declared)
+    if arm.objective == "types":
+        _train_types(condition.arm, stage, settings, run.seed, folder, progress)
+        return None
+    if condition.classes == "clusters":
+        judgments = clustered(judgments)
+    told = {
+        name: value
+        for name, value in (("start", condition.start), ("rate_boost", condition.rate_boost))
+        if value not in ("zero", 1.0)
+    }
+
+    def prepared(trainer) -> None:
+        start_bias(trainer.bias, trainer.judgments, condition.start)
+        if condition.rate_boost != 1.0:
+            trainer.add_callback(FallingRate(trainer, condition.rate_boost))
+
+    return train_policy(
+        arm,
+        judgments,
+        stage.folder / "model",
+        stage.cache_folder,
+        stage.tokenizer,
+        settings,
+        run.seed,
+        folder,
+        Ticker(run.place, progress),
+        more_facts=told,
+        prepared=prepared,
+    )
+
+
+def overridden(settings: SuiteSettings, condition: Condition) -> SuiteSettings:
+    """The settings of a condition; ``rate_factor`` multiplies the policy's learning rate.
+
+    Examples
+    --------
+    >>> overridden(SuiteSettings(), Condition("a", "dpo", overrides=(("rate_factor", 2.0),))).learning_rate
+    0.00044
+    """
+    given: dict[str, Any] = dict(condition.overrides)
+    factor = given.pop("rate_factor", 1.0)
+    return replace(settings, learning_rate=settings.learning_rate * factor, **given)
+
+
+def adjusted_arm(arm: Arm, stage: Stage, scale: Scale) -> Arm:
+    """An arm whose penalty per token is as strong, on this scale's shorter answers, as the paper's is on its own."""
+    if not scale.scales_penalty or arm.declared != "length_tokens":
+        return arm
+    return replace(arm, fixed=arm.fixed * penalty_factor(stage))
+
+
+def penalty_factor(stage: Stage) -> float:
+    """Mean tokens of the paper's reference over those of the responses that this reference was trained on."""
+    return _penalty_factor(tuple(majority_responses(stage.train)), stage.tokenizer)
+
+
+@cache
+def _penalty_factor(responses: tuple[str, ...], tokenizer) -> float:
+    lengths = [len(tokenizer(text, add_special_tokens=False)["input_ids"]) + 1 for text in responses]
+    return round(PAPER_TOKENS / float(np.mean(lengths)), 2)
+
+
+def _train_types(name: str, stage: Stage, settings: SuiteSettings, seed: int, folder: Path, progress) -> None:
+    key = types_key(name, stage, settings, seed)
+    if is_done(folder, key) and kept_readouts(folder):
+        return
+    begin(folder, key)
+    arm_readouts(name, stage, settings, seed, folder, progress)
+    finish(folder, key, settings)
+
+
+def types_key(name: str, stage: Stage, settings: SuiteSettings, seed: int) -> RunKey:
+    """What decides an arm of several policies."""
+    facts = {
+        "data": stage.train.fingerprint(),
+        "reference": weights_of(stage.folder / "model"),
+        "seed": seed,
+        "arm": asdict(ARMS[name]),
+    }
+    return run_key(facts, settings, PREFERENCE_FIELDS)
+
+
+def _write_timing(folder: Path, trained: float, measured: float) -> None:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    write_json(
+        folder / TIMING,
+        {
+            "train_seconds": round(trained, 1),
+            "measure_seconds": round(measured, 1),
+            "peak_mib": round(peak / 1024),
+            "threads": torch.get_num_threads(),
+            "processors": os.cpu_count(),
+        },
+    )

@@ -1,0 +1,294 @@
+"""The suites: which runs stand in which table, what is read from them, and which interval the table prints.
+
+A suite is data. Runs are named by what decides them and not by their suite, so that suites share them.
+"""
+
+from __future__ import annotations
+
+from badpo.experiments.suite_parts import Column, Condition, Corpus, Panel, Row, Suite
+
+# -- conditions ----------------------------------------------------------------------------------------------
+
+LORA = (("lora_rank", 32), ("lora_alpha", 64))
+DPO = Condition("dpo", "dpo")
+POOLED = Condition("pooled", "pooled")
+SHARED_MEAN = Condition("shared_mean", "shared_mean")
+SHUFFLED = Condition("shuffled_ids", "shuffled_ids")
+PER_ANNOTATOR = Condition("per_annotator", "per_annotator")
+GROUP_DRO = Condition("group_dro", "group_dro")
+GROUP_DRO_PEOPLE = Condition("group_dro_annotators", "group_dro_annotators")
+RDPO, SAMPO = Condition("rdpo", "rdpo"), Condition("sampo", "sampo")
+
+
+def _on(condition: Condition, attribute: str) -> Condition:
+    """The same with one attribute declared."""
+    return Condition(f"{condition.name}-{attribute}", condition.arm, (attribute,))
+
+
+_BA = (Row("BA-DPO (pooled)", POOLED), Row("BA-DPO (shared mean)", SHARED_MEAN))
+_BA_LENGTH = tuple(Row(row.label, _on(row.condition, "length")) for row in _BA)
+_BA_MARKDOWN = tuple(Row(row.label, _on(row.condition, "markdown")) for row in _BA)
+_DPO = Row("DPO", DPO)
+_LENGTH_BASELINES = (Row("R-DPO (0.005)", RDPO), Row("SamPO", SAMPO))
+
+# -- columns -------------------------------------------------------------------------------------------------
+
+_WOMAN, _BLACK = "rates.woman.rate", "rates.black.rate"
+_KL = Column("KL", "kl.per_token")
+_NAMES = (
+    Column("p(woman)", _WOMAN),
+    Column("removed (woman)", f"removed:{_WOMAN}", "percent"),
+    Column("p(black)", _BLACK),
+    Column("removed (black)", f"removed:{_BLACK}", "percent"),
+    Column("RM minus", "judge.rm_minus.mean", "decimal2"),
+    _KL,
+)
+_VOTES = tuple(
+    Column(title, f"votes.{attribute}.{who}.accuracy")
+    for title, attribute, who in (
+        ("race, A", "black", "A"),
+        ("race, B", "black", "B"),
+        ("race, C", "black", "C"),
+        ("race, all", "black", "all"),
+        ("gender, all", "woman", "all"),
+    )
+)
+_LENGTH = (
+    Column("tokens", "tokens.mean", "decimal1"),
+    Column("removed", "removed:tokens.mean", "percent"),
+    Column("gap", "heldout.length.gap"),
+    Column("RM", "judge.rm.mean", "decimal2"),
+    _KL,
+)
+_FORMATTING = (
+    Column("rate", "markdown.matched"),
+    Column("gap", "heldout.markdown.gap"),
+    Column("RM minus", "judge.rm_minus.mean", "decimal2"),
+    _KL,
+)
+_LENGTH_ABLATION = (
+    *_LENGTH[:2],
+    _LENGTH[3],
+    Column("same", "heldout.length.same"),
+    Column("cross", "heldout.length.cross"),
+    Column("mean theta", "theta.length.level", "decimal2"),
+)
+_ABLATION = (
+    *_NAMES[:4],
+    _KL,
+    Column("votes (race)", "votes.black.all.accuracy"),
+    Column("votes (gender)", "votes.woman.all.accuracy"),
+)
+
+_SIGNED, _STYLE = Corpus("signed"), Corpus("style")
+_QWEN, _LLAMA = "Qwen2.5-0.5B-Instruct, full fine-tuning", "Llama-3.1-8B-Instruct, LoRA"
+_MISTRAL = "Mistral-7B-Instruct-v0.3, LoRA"
+_EM = Row("EM-DPO + MinMax-DPO", Condition("em_dpo", "em_dpo"))
+_NAMES_ROWS = (_DPO, *_BA, Row("Group-DRO DPO", GROUP_DRO))
+
+
+def _names() -> Suite:
+    small = Panel("tab:names_v3", _QWEN, _SIGNED, (*_NAMES_ROWS, _EM), _NAMES)
+    large = Panel("tab:names_v3", _LLAMA, Corpus("signed", "large"), _NAMES_ROWS, _NAMES)
+    return Suite(
+        "names",
+        "Signed-UltraFeedback: two attributes, three classes of annotators",
+        (small, large),
+        (
+            "amplifies_names",
+            "removes_names",
+            "kl_names",
+            "agree_names",
+            "group_dro_names",
+            "theta_correlation",
+        ),
+    )
+
+
+def _names_ablation() -> Suite:
+    rows = (
+        _DPO,
+        *_BA,
+        Row("Class", Condition("class", "class")),
+        Row("Shuffled ids", SHUFFLED),
+        Row("One theta per annotator", PER_ANNOTATOR),
+        Row("Pooled, gender declared only", Condition("declared_subset", "declared_subset"), "first"),
+        *_LENGTH_BASELINES,
+    )
+    panel = Panel("tab:abl_names_v3", _QWEN, _SIGNED, rows, _ABLATION, "sd")
+    patterns = ("class_names", "shuffled_names", "free_names", "undeclared_names", "length_methods_names")
+    return Suite("names-ablation", "Signed-UltraFeedback: variants of the bias model", (panel,), patterns)
+
+
+def _names_samples() -> Suite:
+    columns = (
+        Column("sampled, woman", "sampled.woman.rate", "decimal2"),
+        Column("sampled, black", "sampled.black.rate", "decimal2"),
+        Column("p(woman)", _WOMAN),
+        Column("p(black)", _BLACK),
+    )
+    rows = (_DPO, *_BA, Row("BA-DPO (shuffled ids)", SHUFFLED))
+    panel = Panel("tab:names_samples", _QWEN, _SIGNED, rows, columns, "mean")
+    return Suite("names-samples", "Sampled signatures beside probabilities", (panel,), ("samples_saturate",))
+
+
+def _multipref_length() -> Suite:
+    rows = (_DPO, *_BA_LENGTH, *_LENGTH_BASELINES, Row("Group-DRO DPO", GROUP_DRO_PEOPLE))
+    panels = (
+        Panel("tab:multipref", _QWEN, _STYLE, rows, _LENGTH),
+        Panel("tab:multipref", _LLAMA, Corpus("style", "large"), rows, _LENGTH),
+    )
+    patterns = (
+        "amplifies_length",
+        "removes_length",
+        "gap_length",
+        "rdpo_gap",
+        "sampo_gap",
+        "group_dro_length",
+    )
+    return Suite("multipref-length", "MultiPref with length declared", panels, patterns)
+
+
+def _multipref_formatting() -> Suite:
+    rescored = tuple(Row(f"{row.label}, re-scored", row.condition) for row in _LENGTH_BASELINES)
+    rows = (_DPO, *_BA_MARKDOWN, *rescored)
+    panels = (
+        Panel("tab:formatting", _QWEN, _STYLE, rows, _FORMATTING),
+        Panel("tab:formatting", _LLAMA, Corpus("style", "large"), rows, _FORMATTING),
+    )
+    patterns = ("gap_markdown", "closes_markdown", "rdpo_gap_markdown")
+    return Suite("multipref-formatting", "MultiPref with formatting declared", panels, patterns)
+
+
+def _multipref_ablation() -> Suite:
+    pooled, shared = _BA_LENGTH
+    warm = (Condition("pooled_warm-length", "pooled_warm", ("length",)),
+            Condition("shared_mean_warm-length", "shared_mean_warm", ("length",)))  # fmt: skip
+    rows = (
+        _DPO,
+        pooled,
+        Row("BA-DPO (pooled, warm)", warm[0], "first"),
+        Row("BA-DPO (theta_k only)", _on(PER_ANNOTATOR, "length")),
+        Row("BA-DPO (shuffled ids)", _on(SHUFFLED, "length"), "first"),
+        shared,
+        Row("BA-DPO (shared mean, warm)", warm[1], "first"),
+        Row("R-DPO (0.02)", Condition("rdpo_strong", "rdpo_strong"), "first"),
+        Row("R-DPO (0.005)", RDPO, "first"),
+        Row("SamPO", SAMPO, "first"),
+        Row("Reliability weights", Condition("reliability", "reliability"), "first"),
+    )
+    panel = Panel("tab:abl_multipref", _QWEN, _STYLE, rows, _LENGTH_ABLATION, "sd")
+    return Suite(
+        "multipref-ablation",
+        "MultiPref, length declared: every arm",
+        (panel,),
+        ("free_length", "warm_length", "strong_rdpo"),
+    )
+
+
+def _attributes() -> Suite:
+    columns = (
+        Column("length, tokens", "tokens.mean", "decimal1"),
+        Column("length, amplification", "shift:tokens.mean", "decimal1"),
+        Column("markdown, rate", "markdown.matched"),
+        Column("markdown, amplification", "shift:markdown.matched", "decimal1"),
+    )
+    panel = Panel("tab:attributes", _QWEN, _STYLE, (_DPO,), columns, "sd")
+    return Suite("attributes", "The declared attributes before training, and what DPO does to them", (panel,))
+
+
+def _votes() -> Suite:
+    rows = (_DPO, *_BA, Row("Group-DRO DPO", GROUP_DRO), _EM)
+    panels = (
+        Panel("tab:votes", _QWEN, _SIGNED, rows, _VOTES, "mean"),
+        Panel("tab:votes", _LLAMA, Corpus("signed", "large"), _NAMES_ROWS, _VOTES, "mean"),
+        Panel("tab:votes", _MISTRAL, Corpus("signed", "other"), (_DPO, *_BA), _VOTES, "mean"),
+    )
+    return Suite("votes", "Held-out votes predicted", panels, ("votes_ceiling", "votes_chance"))
+
+
+def _lora() -> Suite:
+    def row(label: str, arm: str, suffix: str, overrides: tuple) -> Row:
+        return Row(label, Condition(f"{arm}_{suffix}", arm, overrides=overrides), "first", f"dpo_{suffix}")
+
+    slow, fast = (*LORA, ("rate_factor", 10.0)), (*LORA, ("rate_factor", 40.0))
+    rows = (
+        Row("Full fine-tuning, DPO", DPO, "first"),
+        Row("Full fine-tuning, BA-DPO (pooled)", POOLED, "first"),
+        row("LoRA, 10 x rate, DPO", "dpo", "lora", slow),
+        row("LoRA, 10 x rate, BA-DPO (pooled)", "pooled", "lora", slow),
+        row("LoRA, 40 x rate, DPO", "dpo", "lora_fast", fast),
+        row("LoRA, 40 x rate, BA-DPO (pooled)", "pooled", "lora_fast", fast),
+    )
+    columns = (*_NAMES, Column("theta", "theta.woman.level", "decimal2"))
+    return Suite(
+        "lora",
+        "LoRA beside full fine-tuning",
+        (Panel("tab:lora", _QWEN, _SIGNED, rows, columns),),
+        ("lora_rate",),
+    )
+
+
+def _mistral() -> Suite:
+    panels = (
+        Panel("tab:mistral", "Signed-UltraFeedback", Corpus("signed", "other"), (_DPO, *_BA), _NAMES),
+        Panel("tab:mistral", "MultiPref, length", Corpus("style", "other"), (_DPO, *_BA_LENGTH), _LENGTH),
+    )
+    return Suite(
+        "mistral", "Another model family", panels, ("amplifies_names", "removes_names", "gap_length")
+    )
+
+
+def _beyond() -> Suite:
+    swap = Condition("pooled_swap", "pooled", start="swap")
+    rows = (
+        _DPO,
+        *_BA,
+        Row("Pooled from the swap pairs' level", swap),
+        Row(
+            "Pooled held at it",
+            Condition("pooled_held", "pooled", overrides=(("bias_learning_rate", 0.0),), start="swap"),
+        ),
+        Row("Pooled after a burn-in", Condition("pooled_burn_in", "pooled", start="burn_in")),
+        Row("Pooled, bias rate boosted", Condition("pooled_boost", "pooled", rate_boost=4.0)),
+        Row(
+            "Shared mean from the swap pairs' level",
+            Condition("shared_mean_swap", "shared_mean", start="swap"),
+        ),
+        Row("Class, clusters of deviations", Condition("class_clusters", "class", classes="clusters")),
+    )
+    columns = (
+        *_NAMES[:4],
+        Column("distance (woman)", f"distance:{_WOMAN}"),
+        Column("distance (black)", f"distance:{_BLACK}"),
+        _KL,
+        Column("same-group", "heldout.any.same"),
+        Column("votes (race)", "votes.black.all.accuracy"),
+        Column("votes (gender)", "votes.woman.all.accuracy"),
+    )
+    panels = [Panel("beyond", "Data seed 0", _SIGNED, rows, columns)]
+    again = (_DPO, *_BA, Row("Pooled from the swap pairs' level", swap), rows[5])
+    first_only = tuple(Row(row.label, row.condition, "first") for row in again)
+    panels += [
+        Panel("beyond", f"Data seed {seed}", Corpus("signed", data_seed=seed), first_only, columns)
+        for seed in (1, 2)
+    ]
+    return Suite("beyond", "Beyond the paper's own removal", tuple(panels), ("swap_start", "burn_in"))
+
+
+SUITES: dict[str, Suite] = {
+    suite.name: suite
+    for suite in (
+        _names(),
+        _names_ablation(),
+        _names_samples(),
+        _multipref_length(),
+        _multipref_formatting(),
+        _multipref_ablation(),
+        _attributes(),
+        _votes(),
+        _lora(),
+        _mistral(),
+        _beyond(),
+    )
+}

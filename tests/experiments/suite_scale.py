@@ -1,0 +1,62 @@
+"""A scale at which a run takes a second: the same code on a model of one layer and eight steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from badpo.experiments.signed_suite import SuiteSettings
+from badpo.experiments.small_model import build_model, build_tokenizer
+from badpo.experiments.suite_parts import Column, Condition, Corpus, Panel, Row, Suite
+from badpo.experiments.suite_stages import Material, Scale, bundled_signed, bundled_style, own_style
+from tests.experiments.conftest import SMALL_MODEL, SMALL_VOCABULARY
+
+SETTINGS = SuiteSettings(
+    sft_steps=4,
+    sft_batch_size=8,
+    steps=6,
+    batch_size=8,
+    bias_learning_rate=0.1,
+    max_new_tokens=8,
+    command="test",
+)
+N_PROMPTS = 8
+
+
+def material(corpus: Corpus, data: Path | None) -> Material:
+    if corpus.kind == "signed":
+        found = bundled_signed(120, corpus.data_seed)
+    else:
+        found = own_style(data, 0.25) if data else bundled_style(120, corpus.data_seed, 0.25)
+    return Material(found.judgments, found.planted, found.prompts[:N_PROMPTS], found.texts)
+
+
+def model(corpus: Corpus, found: Material):
+    tokenizer = build_tokenizer(found.texts, vocab_size=SMALL_VOCABULARY)
+    return build_model(tokenizer, seed=0, **SMALL_MODEL), tokenizer
+
+
+def settings(corpus: Corpus, found: Material) -> SuiteSettings:
+    return SETTINGS
+
+
+def has(corpus: Corpus) -> bool:
+    return corpus.model == "small"
+
+
+SMALL = Scale("small", material, model, settings, has, single_seed_arms=("em_dpo",), scales_penalty=True)
+
+SIGNED = Corpus("signed")
+COLUMNS = (
+    Column("p(woman)", "rates.woman.rate"),
+    Column("removed (woman)", "removed:rates.woman.rate", "percent"),
+    Column("RM minus", "judge.rm_minus.mean", "decimal2"),
+    Column("KL", "kl.per_token"),
+)
+
+
+def suite(*conditions: Condition, corpus: Corpus = SIGNED, columns=COLUMNS, patterns=()) -> Suite:
+    """A suite of one panel."""
+    rows = tuple(Row(condition.name, condition) for condition in conditions)
+    return Suite(
+        "test", "A test", (Panel("tab:names_v3", "A model", corpus, rows, columns),), tuple(patterns)
+    )

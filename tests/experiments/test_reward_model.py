@@ -1,0 +1,166 @@
+"""A reward model with a bias term beside it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from transformers import Qwen2ForSequenceClassification
+from trl import RewardConfig
+
+from badpo.attributes import Length
+from badpo.data.judgments import Judgments
+from badpo.data.problems import ConfigError
+from badpo.experiments.reward_model import BiasedRewardTrainer, reward_rows
+from badpo.objective.bias import VARIANTS, BiasTerm
+from badpo.training.inputs import build_bias
+from tests import tiny
+
+
+def judgments(**options) -> Judgments:
+    return Judgments.read(tiny.votes(**options), attributes=[Length(ratio=1.5)])
+
+
+def model(seed: int = 0) -> Qwen2ForSequenceClassification:
+    config = tiny.model().config
+    config.num_labels = 1
+    torch.manual_seed(seed)
+    return Qwen2ForSequenceClassification(config)
+
+
+def trainer(
+    folder, data: Judgments, bias: BiasTerm, bias_learning_rate=1e-2, **options
+) -> BiasedRewardTrainer:
+    settings = dict(
+        output_dir=str(folder),
+        per_device_train_batch_size=8,
+        max_steps=6,
+        learning_rate=1e-3,
+        report_to="none",
+        use_cpu=True,
+        bf16=False,
+        gradient_checkpointing=False,
+        save_strategy="no",
+        disable_tqdm=True,
+        seed=7,
+    )
+    return BiasedRewardTrainer(
+        model(), RewardConfig(**(settings | options)), data, bias, tiny.tokenizer(), bias_learning_rate
+    )
+
+
+def first_batch(run: BiasedRewardTrainer) -> dict:
+    return next(iter(run.get_train_dataloader()))
+
+
+def rewards(run: BiasedRewardTrainer, batch: dict) -> torch.Tensor:
+    with torch.no_grad():
+        logits = run.model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
+    winner, loser = logits.squeeze(-1).chunk(2)
+    return winner - loser
+
+
+def test_rows_are_winner_and_loser():
+    data = judgments()
+    row, sign = reward_rows(data)[0], data.votes["sign"].iloc[0]
+    comparison = data.comparisons.iloc[data.votes["comparison"].iloc[0]]
+    assert row["chosen"] == comparison["response_a" if sign > 0 else "response_b"]
+    assert row["winner_delta"] == (sign * data.delta[0]).tolist()
+
+
+def test_the_loss_and_thetas_gradient_are_those_of_the_model(tmp_path):
+    """-log sigmoid(r_w - r_l + b), with the bias inside the sigmoid on the winner's side."""
+    data = judgments()
+    bias = BiasTerm(["length"], data.annotators["pseudonym"].tolist(), VARIANTS["per_annotator"])
+    with torch.no_grad():
+        bias.deviation.copy_(torch.linspace(-1, 2, 5)[:, None])
+    run = trainer(tmp_path, data, bias)
+    batch = first_batch(run)
+    annotator, delta = batch["annotator"], batch["winner_delta"]
+    b = bias.theta().detach().float()[annotator, 0] * delta[:, 0]
+    logit = rewards(run, batch) + b
+    loss = run.compute_loss(run.model, dict(batch))
+    assert loss.shape == ()
+    torch.testing.assert_close(loss.detach(), -torch.nn.functional.logsigmoid(logit).mean())
+    loss.backward()
+    expected = torch.zeros(5).index_add(0, annotator, -torch.sigmoid(-logit) * delta[:, 0]) / len(delta)
+    torch.testing.assert_close(bias.deviation.grad[:, 0], expected, rtol=1e-4, atol=1e-6)
+    assert (delta != 0).any() and (expected != 0).any()
+
+
+def test_without_a_bias_it_is_trls(tmp_path):
+    data = judgments()
+    plain = BiasTerm(["length"], data.annotators["pseudonym"].tolist(), ())
+    run = trainer(tmp_path, data, plain)
+    batch = first_batch(run)
+    loss = run.compute_loss(run.model, dict(batch))
+    torch.testing.assert_close(loss.detach(), -torch.nn.functional.logsigmoid(rewards(run, batch)).mean())
+    run.train()
+    assert run.bias_optimizer is None
+
+
+def test_theta_climbs_the_likelihood_of_the_votes_where_the_reward_stands_still(tmp_path):
+    data = judgments(n_comparisons=20)
+    bias = build_bias(data, "pooled", "zero")
+    options = dict(learning_rate=0.0, max_steps=20, per_device_train_batch_size=data.n_votes)
+    run = trainer(tmp_path, data, bias, bias_learning_rate=0.1, **options)
+    torch.nn.init.zeros_(run.model.score.weight)
+    run.train()
+    for_the_longer = torch.tensor(data.votes["sign"].to_numpy() * data.delta[:, 0])
+    theta = torch.nn.Parameter(torch.zeros(1))
+    adam = torch.optim.Adam([theta], lr=0.1)
+    for _ in range(20):
+        adam.zero_grad()
+        (-torch.nn.functional.logsigmoid(theta * for_the_longer).mean()).backward()
+        adam.step()
+    assert bias.mean.item() == pytest.approx(theta.item(), rel=1e-4)
+    assert theta.item() > 0.5
+
+
+def test_a_resumed_run_is_the_uninterrupted_one(tmp_path):
+    data, options = judgments(), dict(save_strategy="steps", save_steps=3)
+    whole = trainer(tmp_path / "whole", data, build_bias(data, "shared_mean", "offline"), **options)
+    whole.train()
+    cut = trainer(tmp_path / "cut", data, build_bias(data, "shared_mean", "offline"), **options)
+    steps = []
+
+    def step_then_die():
+        steps.append(1)
+        if len(steps) == 5:
+            raise InterruptedError
+        BiasedRewardTrainer.step_theta(cut)
+
+    cut.step_theta = step_then_die
+    with pytest.raises(InterruptedError):
+        cut.train()
+    resumed = trainer(tmp_path / "cut", data, build_bias(data, "shared_mean", "offline"), **options)
+    resumed.train(resume_from_checkpoint=True)
+    np.testing.assert_array_equal(resumed.bias.theta().detach(), whole.bias.theta().detach())
+    for p, q in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
+        assert torch.equal(p, q)
+
+
+def test_the_saved_reward_model_carries_no_annotator(tmp_path):
+    data = judgments()
+    run = trainer(tmp_path, data, build_bias(data, "per_annotator", "zero"))
+    run.train()
+    run.save_model(str(tmp_path / "model"))
+    content = b"".join(path.read_bytes() for path in (tmp_path / "model").iterdir())
+    assert not any(name.encode() in content for name in data.annotators["pseudonym"])
+
+
+def test_judgments_that_are_too_long_are_counted(tmp_path, caplog):
+    data = judgments()
+    with caplog.at_level("WARNING"):
+        run = trainer(tmp_path, data, build_bias(data, "pooled", "zero"), max_length=12)
+    n_left_out = data.n_votes - len(run.train_dataset)
+    assert n_left_out > 0 and f"{n_left_out} judgments left out" in caplog.text
+
+
+def test_weights_and_another_pools_bias_are_refused(tmp_path):
+    data = judgments()
+    weighted = Judgments.read(tiny.votes().assign(weight=2.0), attributes=[Length(ratio=1.5)])
+    with pytest.raises(ConfigError, match="weights"):
+        trainer(tmp_path, weighted, build_bias(weighted, "pooled", "zero"))
+    with pytest.raises(ConfigError, match="the same and in the same order"):
+        trainer(tmp_path, data, BiasTerm(["length"], ["ann_a"], VARIANTS["pooled"]))

@@ -1,0 +1,239 @@
+"""Runs of suites, at a scale of a second: each once, shared, resumed, side by side, with adapters and other starts."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from badpo.data.problems import ConfigError
+from badpo.experiments.reproduce import read_suite, run_suites
+from badpo.experiments.run_locks import held
+from badpo.experiments.suite_parts import Condition, Corpus
+from badpo.experiments.suite_runs import PAPER_TOKENS, PlannedRun, execute, penalty_factor, planned_runs
+from badpo.experiments.suite_stages import open_stage
+from badpo.experiments.suites import LORA
+from badpo.objective.bias import BiasTerm
+from badpo.training.supervised import SupervisedTrainer
+from badpo.training.trainer import BADPOTrainer
+from tests.experiments.recipes import log_lines
+from tests.experiments.suite_scale import SETTINGS, SMALL, suite
+
+DPO, POOLED = Condition("dpo", "dpo"), Condition("pooled", "pooled")
+STYLE = Corpus("style")
+
+
+def silent(what: str, share: float) -> None:
+    pass
+
+
+def count_training(monkeypatch) -> list[str]:
+    """The run folders that are trained from now on."""
+    trained: list[str] = []
+    for kind in (SupervisedTrainer, BADPOTrainer):
+
+        def train(self, *args, _train=kind.train, **kwargs):
+            folder = Path(self.args.output_dir).parent
+            trained.append(f"{folder.parent.name}/{folder.name}")
+            return _train(self, *args, **kwargs)
+
+        monkeypatch.setattr(kind, "train", train)
+    return trained
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    """DPO and pooled on both corpora; tests read it and leave its runs as they are."""
+    out = tmp_path_factory.mktemp("suites")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
+        length = Condition("pooled-length", "pooled", ("length",))
+        run_suites([suite(DPO, POOLED), suite(DPO, length, corpus=STYLE)], SMALL, (42,), out, silent)
+    return out
+
+
+def test_every_run_stands_in_the_folder_of_its_corpus(finished):
+    for place in (
+        "signed/reference",
+        "signed/dpo-s42",
+        "signed/pooled-s42",
+        "style/dpo-s42",
+        "style/pooled-length-s42",
+    ):
+        assert (finished / place / "run.json").exists() and (finished / place / "readouts.json").exists()
+    assert json.loads((finished / "signed/dpo-s42/timing.json").read_text())["train_seconds"] > 0
+
+
+def test_a_suite_that_is_there_trains_and_measures_nothing(finished, monkeypatch):
+    trained = count_training(monkeypatch)
+    before = {path: path.stat().st_mtime_ns for path in finished.rglob("readouts.json")}
+    results = run_suites([suite(DPO, POOLED)], SMALL, (42,), finished, silent)
+    assert trained == []
+    assert {path: path.stat().st_mtime_ns for path in finished.rglob("readouts.json")} == before
+    assert [row.label for row in results[0].tables[0].rows] == ["Reference", "dpo", "pooled"]
+
+
+def test_both_attributes_are_measured_whichever_was_declared(finished):
+    readouts = json.loads((finished / "style/pooled-length-s42/readouts.json").read_text())
+    assert set(readouts["heldout"]) >= {"length", "markdown"}
+    assert readouts["markdown"]["matched"] is not None
+    assert readouts["theta"]["markdown"]["level"] == 0.0
+    bias = BiasTerm.load(finished / "style/pooled-length-s42")
+    assert list(bias.attributes) == ["length"]
+
+
+def test_changed_parameters_under_one_name_are_refused_with_a_list(finished):
+    other = Condition("dpo", "dpo", overrides=(("beta", 0.5), ("bias_learning_rate", 0.3)))
+    with pytest.raises(
+        ConfigError, match=r"dpo-s42 holds a run with other data or settings: beta was 0.1, is now 0.5"
+    ):
+        execute([PlannedRun(Corpus("signed"), other, 42)], SMALL, finished, None, 1, silent)
+    assert read_suite(suite(DPO), SMALL, (42,), finished).tables[0].missing == ()
+
+
+def test_an_adapter_is_trained_on_the_reference_and_measured_with_it(finished):
+    lora = Condition("dpo_lora", "dpo", overrides=(*LORA, ("rate_factor", 10.0)))
+    execute([PlannedRun(Corpus("signed"), lora, 42)], SMALL, finished, None, 1, silent)
+    folder = finished / "signed/dpo_lora-s42"
+    weights = load_file(folder / "model" / "adapter_model.safetensors")
+    assert all("lora" in name for name in weights)
+    assert json.loads((folder / "model/adapter_config.json").read_text())["r"] == 32
+    assert json.loads((folder / "run.json").read_text())["facts"]["learning_rate"] == pytest.approx(2.2e-3)
+    assert json.loads((folder / "readouts.json").read_text())["rates"]
+
+
+def test_theta_that_is_held_stays_where_it_started(finished):
+    from badpo.experiments.theta_starts import starting_level
+    from tests.experiments.suite_scale import material
+
+    conditions = Condition("pooled_held", "pooled", overrides=(("bias_learning_rate", 0.0),), start="swap")
+    execute([PlannedRun(Corpus("signed"), conditions, 42)], SMALL, finished, None, 1, silent)
+    train, _ = material(Corpus("signed"), None).judgments.split(SETTINGS.held_out, seed=0)
+    theta = BiasTerm.load(finished / "signed/pooled_held-s42").theta().detach().numpy()
+    assert theta[0] == pytest.approx(starting_level(train, "swap")[0], rel=1e-5)
+    assert json.loads((finished / "signed/pooled_held-s42/run.json").read_text())["facts"]["start"] == "swap"
+
+
+def test_the_penalty_per_token_is_as_strong_on_shorter_answers(finished):
+    stage = open_stage(STYLE, SMALL, None, finished / "style/reference", silent)
+    execute([PlannedRun(STYLE, Condition("rdpo", "rdpo"), 42)], SMALL, finished, None, 1, silent)
+    factor = penalty_factor(stage)
+    assert 1 < factor < PAPER_TOKENS
+    facts = json.loads((finished / "style/rdpo-s42/run.json").read_text())["facts"]
+    assert facts["fixed"] == pytest.approx(0.005 * factor)
+
+
+def test_own_votes_have_no_ceiling(tmp_path):
+    stage = tmp_path / "votes.parquet"
+    from tests.experiments.suite_scale import material
+
+    material(STYLE, None).judgments.to_parquet(stage)
+    result = run_suites([suite(DPO, corpus=STYLE)], SMALL, (42,), tmp_path / "out", silent, data=stage)
+    readouts = json.loads((tmp_path / "out/style/dpo-s42/readouts.json").read_text())
+    assert "ceiling" not in readouts and set(readouts["theta"]["length"]) == {"level"}
+    assert result[0].tables[0].missing == ()
+
+
+def test_a_run_that_another_process_works_on_is_left_for_last(finished, tmp_path, monkeypatch):
+    import shutil
+    import threading
+
+    out = tmp_path / "out"
+    shutil.copytree(finished, out)
+    for name in ("dpo-s42", "pooled-s42"):
+        shutil.rmtree(out / "signed" / name)
+    trained = count_training(monkeypatch)
+    waiting, release = threading.Event(), threading.Event()
+
+    def hold():
+        with held(out / "signed/dpo-s42"):
+            waiting.set()
+            release.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    waiting.wait(60)
+    told = lambda what, share: release.set() if share >= 1 and "pooled-s42 readouts" in what else None  # noqa: E731
+    runs = planned_runs([suite(DPO, POOLED)], SMALL, (42,))
+    execute(runs, SMALL, out, None, 1, told)
+    thread.join()
+    assert trained == ["signed/pooled-s42", "signed/dpo-s42"]
+
+
+# -- processes -------------------------------------------------------------------------------------------------
+
+CODE = """
+import sys
+from pathlib import Path
+from badpo.experiments.suite_parts import Condition
+from badpo.experiments.suite_runs import execute, planned_runs
+from tests.experiments.suite_scale import SMALL, suite
+if __name__ == "__main__":
+    suites = [suite(Condition("dpo", "dpo"), Condition("pooled", "pooled"))]
+    told = lambda what, share: print(what, share, flush=True)
+    execute(planned_runs(suites, SMALL, (42,)), SMALL, Path(sys.argv[1]), None, int(sys.argv[2]), told)
+"""
+
+
+def started(tmp_path, out: Path, jobs: int = 1) -> subprocess.Popen:
+    script = tmp_path / "run_suite.py"
+    script.write_text(CODE, encoding="utf-8")
+    paths = [str(Path(__file__).parents[2]), *(p for p in sys.path if p.endswith("src"))]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(script), str(out), str(jobs)]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+    )
+
+
+def same_results(one: Path, other: Path) -> None:
+    for name in ("dpo-s42", "pooled-s42"):
+        a, b = (json.loads((out / "signed" / name / "readouts.json").read_text()) for out in (one, other))
+        assert a == b
+        assert log_lines(one / "signed" / name) == log_lines(other / "signed" / name)
+
+
+@pytest.mark.slow
+def test_two_runs_side_by_side_give_what_one_after_the_other_gives(finished, tmp_path):
+    process = started(tmp_path, tmp_path / "out", jobs=2)
+    told, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, told
+    assert "(3 of 3)" in told
+    same_results(finished, tmp_path / "out")
+
+
+@pytest.mark.slow
+def test_two_processes_on_one_suite_train_each_run_once(finished, tmp_path):
+    out = tmp_path / "out"
+    both = [started(tmp_path, out) for _ in range(2)]
+    told = [process.communicate(timeout=300)[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0], told
+    for name in ("dpo-s42", "pooled-s42"):
+        trained = [sum(f"signed/{name} 1.0" in line for line in text.splitlines()) for text in told]
+        assert sum(trained) == 1, told
+    same_results(finished, out)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mark", ["signed/reference", "dpo-s42", "pooled-s42 readouts"])
+def test_a_suite_that_was_killed_goes_on(finished, tmp_path, mark):
+    out = tmp_path / "out"
+    process = started(tmp_path, out)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if mark in line or (mark == "signed/reference" and "reference" in line):
+            break
+    time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    again = started(tmp_path, out)
+    told, _ = again.communicate(timeout=300)
+    assert again.returncode == 0, told
+    same_results(finished, out)

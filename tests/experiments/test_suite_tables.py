@@ -1,0 +1,238 @@
+"""Tables, patterns and the page, from readouts that were written by hand."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import numpy as np
+import pytest
+
+from badpo.experiments.pattern_checks import above, below, not_above, pattern, within
+from badpo.experiments.patterns import PATTERNS, found_patterns
+from badpo.experiments.reproduce import read_suite
+from badpo.experiments.suite_formats import as_csv, as_latex, as_markdown, as_text, to_json
+from badpo.experiments.suite_page import suite_html
+from badpo.experiments.suite_parts import Condition, Corpus, Panel, Row, Suite
+from badpo.experiments.suite_tables import Found, panel_table
+from badpo.experiments.suites import SUITES
+from badpo.theory.summaries import t_interval
+from tests.experiments.suite_scale import SMALL
+
+SEEDS = (42, 123, 456)
+QWEN = "Qwen2.5-0.5B-Instruct, full fine-tuning"
+
+
+def write(folder, name, readouts):
+    (folder / name).mkdir(parents=True, exist_ok=True)
+    (folder / name / "readouts.json").write_text(json.dumps(readouts), encoding="utf-8")
+
+
+def names(woman, black, kl=0.02, **more):
+    rates = {"woman": {"rate": woman}, "black": {"rate": black}}
+    return {"rates": rates, "kl": {"per_token": kl}, **more}
+
+
+@pytest.fixture
+def signed(tmp_path):
+    """DPO far up, pooled and shared mean near the reference, each seed a little apart."""
+    folder = tmp_path / "signed"
+    write(folder, "reference", names(0.5, 0.5))
+    for i, seed in enumerate(SEEDS):
+        write(folder, f"dpo-s{seed}", names(0.95 + i / 100, 0.98, kl=0.03))
+        write(folder, f"pooled-s{seed}", names(0.55, 0.60 + i / 100, kl=0.02))
+        write(folder, f"shared_mean-s{seed}", names(0.54, 0.60 + i / 100, kl=0.02))
+        write(folder, f"group_dro-s{seed}", names(0.93, 0.95))
+    return folder
+
+
+def panel(*rows, columns=SUITES["names"].panels[0].columns, spread="t95"):
+    return Panel("tab:names_v3", QWEN, Corpus("signed"), rows, columns, spread)
+
+
+DPO = Row("DPO", Condition("dpo", "dpo"))
+POOLED = Row("BA-DPO (pooled)", Condition("pooled", "pooled"))
+
+
+# -- values ----------------------------------------------------------------------------------------------------
+
+
+def test_a_cell_is_the_mean_over_seeds_with_half_of_its_interval(signed):
+    table = panel_table(panel(DPO), Found(signed, SEEDS))
+    cell = table.rows[1].cells[0]
+    assert cell.mean == pytest.approx(0.96)
+    assert cell.half == pytest.approx(t_interval([0.95, 0.96, 0.97]).half_width)
+    assert panel_table(panel(DPO, spread="sd"), Found(signed, SEEDS)).rows[1].cells[0].half == pytest.approx(
+        0.01
+    )
+
+
+def test_the_share_removed_is_taken_seed_by_seed(signed):
+    table = panel_table(panel(DPO, POOLED), Found(signed, SEEDS))
+    removed = table.rows[2].cells[1]
+    expected = [(d - 0.55) / (d - 0.5) for d in (0.95, 0.96, 0.97)]
+    assert removed.values == pytest.approx(expected)
+    assert table.rows[1].cells[1].values == ()  # of DPO itself there is none
+
+
+def test_beside_the_papers_number_stands_the_difference_in_interval_widths(signed):
+    table = panel_table(panel(DPO), Found(signed, SEEDS))
+    cell = table.rows[1].cells[0]
+    assert cell.paper == (0.964, 0.005)
+    assert cell.difference == pytest.approx((0.96 - 0.964) / (cell.half + 0.005))
+
+
+def test_columns_that_nobody_measured_are_left_out(signed):
+    table = panel_table(panel(DPO), Found(signed, SEEDS))
+    assert [column.label for column in table.columns] == ["p(woman)", "p(black)", "KL"]
+
+
+def test_what_is_missing_is_said(signed):
+    (signed / "dpo-s123" / "readouts.json").unlink()
+    table = panel_table(panel(DPO), Found(signed, SEEDS))
+    assert table.missing == ("dpo-s123",)
+    assert table.rows[1].seeds == (42, 456)
+    assert "not run: dpo-s123" in as_text(table)
+
+
+def test_a_single_seed_row_is_a_control_without_an_interval(signed):
+    control = Row("DPO", DPO.condition, "first")
+    table = panel_table(panel(control, POOLED), Found(signed, SEEDS))
+    assert table.rows[1].is_control and not table.rows[2].is_control
+    assert np.isnan(table.rows[1].cells[0].half)
+    assert "DPO (seed 42 only)" in as_text(table)
+
+
+def test_a_rescored_row_reads_the_same_runs_under_the_other_attribute(tmp_path):
+    folder = tmp_path / "style"
+    write(folder, "reference", {"markdown": {"matched": 0.5}})
+    write(folder, "rdpo-s42", {"markdown": {"matched": 0.6}, "heldout": {"markdown": {"gap": -0.04}}})
+    formatting = SUITES["multipref-formatting"].panels[0]
+    rescored = next(row for row in formatting.rows if row.label == "R-DPO (0.005), re-scored")
+    table = panel_table(
+        Panel("tab:formatting", QWEN, Corpus("style"), (rescored,), formatting.columns), Found(folder, (42,))
+    )
+    assert [cell.mean for cell in table.rows[1].cells] == [0.6, -0.04]
+
+
+def test_the_shift_is_in_standard_deviations_over_seeds(tmp_path):
+    folder = tmp_path / "style"
+    write(folder, "reference", {"tokens": {"mean": 10.0}})
+    for seed, tokens in zip(SEEDS, (19.0, 20.0, 21.0), strict=True):
+        write(folder, f"dpo-s{seed}", {"tokens": {"mean": tokens}})
+    assert Found(folder, SEEDS).shift("dpo", "tokens.mean") == pytest.approx(10.0)
+
+
+def test_a_torn_file_of_readouts_counts_as_none(signed):
+    (signed / "dpo-s42" / "readouts.json").write_text('{"rates": {', encoding="utf-8")
+    assert panel_table(panel(DPO), Found(signed, SEEDS)).missing == ("dpo-s42",)
+
+
+# -- formats ---------------------------------------------------------------------------------------------------
+
+
+def test_every_format_says_the_same(signed):
+    table = panel_table(panel(DPO, POOLED), Found(signed, SEEDS))
+    assert "0.960 \u00b1 0.025" in as_text(table)
+    assert "| DPO | 0.960 \u00b1 0.025 [0.964 \u00b1 0.005] |" in as_markdown(table)
+    assert r"DPO & 0.960 $\pm$ 0.025 &" in as_latex(table) and r"89 \%" in as_latex(table)
+    rows = list(csv.DictReader(io.StringIO(as_csv(table))))
+    found = next(row for row in rows if (row["row"], row["column"]) == ("DPO", "p(woman)"))
+    assert float(found["mean"]) == pytest.approx(0.96) and found["values"] == "0.95 0.96 0.97"
+    assert json.loads(json.dumps(to_json(table), allow_nan=False))["rows"][1]["cells"]["p(woman)"][
+        "paper"
+    ] == [0.964, 0.005]
+
+
+def test_a_formula_in_a_label_is_text_in_csv(signed):
+    table = panel_table(panel(Row("=1+1", DPO.condition)), Found(signed, SEEDS))
+    assert "'=1+1" in as_csv(table)
+
+
+def test_the_page_has_the_table_the_paper_and_the_patterns(signed):
+    found = Suite("names", "Names <b>", (panel(DPO, POOLED),), ("amplifies_names", "removes_names"))
+    html = suite_html(read_suite(found, SMALL, SEEDS, signed.parent), "tiny")
+    assert "Names &lt;b&gt;" in html and "<script" not in html
+    assert "0.964 \u00b1 0.005" in html and html.count('class="subtitle"') == 5
+    assert "DPO amplifies both attributes" in html and "reproduced" in html
+
+
+# -- patterns --------------------------------------------------------------------------------------------------
+
+
+def test_orders_with_intervals():
+    apart, wide = [0.9, 1.0, 1.1], [-3.0, 1.0, 4.0]
+    assert above("x", apart).holds and not above("x", wide).holds
+    assert below("x", [-v for v in apart]).holds and not below("x", apart).holds
+    assert not_above("x", wide).holds and not not_above("x", apart).holds
+    assert within("x", apart, 1.0, 0.01).holds and not within("x", apart, 1.2, 0.1).holds
+    assert above("x", []).holds is None
+    assert above("x", [0.5]).holds and "no interval" in above("x", [0.5]).figure
+
+
+def test_one_reading_that_fails_fails_the_pattern_and_one_that_is_missing_leaves_it_open():
+    good, bad, missing = above("x", [1.0]), above("x", [-1.0]), above("x", [])
+    assert pattern("p", [good, good]).holds is True
+    assert pattern("p", [good, bad, missing]).holds is False
+    assert pattern("p", [good, missing]).holds is None
+    assert pattern("p", [good, bad]).verdict == "pattern not reproduced"
+
+
+@pytest.mark.parametrize(
+    "name", ["amplifies_names", "removes_names", "kl_names", "agree_names", "group_dro_names"]
+)
+def test_a_pattern_is_found_where_it_is_and_not_where_it_is_not(signed, name):
+    assert PATTERNS[name](Found(signed, SEEDS)).holds is True
+    for seed in SEEDS:  # the other way round: DPO stays, the variants leave, Group-DRO removes all
+        write(signed, f"dpo-s{seed}", names(0.5001, 0.5001, kl=0.01))
+        write(signed, f"pooled-s{seed}", names(0.9, 0.9, kl=0.05))
+        write(signed, f"shared_mean-s{seed}", names(0.8, 0.8, kl=0.05))
+        write(signed, f"group_dro-s{seed}", names(0.5, 0.5))
+    assert PATTERNS[name](Found(signed, SEEDS)).holds is False
+
+
+def length(tokens, gap, **more):
+    return {"tokens": {"mean": tokens}, "heldout": {"length": {"gap": gap}, "markdown": {"gap": gap}}, **more}
+
+
+LENGTH_PATTERNS = list(SUITES["multipref-length"].patterns)
+
+
+@pytest.mark.parametrize("name", LENGTH_PATTERNS)
+def test_the_patterns_of_length(tmp_path, name):
+    folder = tmp_path / "style"
+    write(folder, "reference", {"tokens": {"mean": 30.0}})
+    like_the_paper = {
+        "dpo": (40, 0.12),
+        "pooled-length": (35, 0.02),
+        "shared_mean-length": (35, 0.01),
+        "rdpo": (32, -0.04),
+        "sampo": (42, 0.09),
+        "group_dro_annotators": (40.2, 0.12),
+    }
+    for i, seed in enumerate(SEEDS):
+        for condition, (tokens, gap) in like_the_paper.items():
+            write(folder, f"{condition}-s{seed}", length(tokens + i / 10, gap + i / 1000))
+    assert PATTERNS[name](Found(folder, SEEDS)).holds is True
+    for i, seed in enumerate(SEEDS):
+        write(folder, f"dpo-s{seed}", length(29 + i / 10, -0.01))
+        write(folder, f"pooled-length-s{seed}", length(28 - i / 10, 0.01))
+        write(folder, f"rdpo-s{seed}", length(32, 0.04 + i / 1000))
+        write(folder, f"sampo-s{seed}", length(32, -0.04 + i / 1000))
+        write(folder, f"group_dro_annotators-s{seed}", length(30.0, 0.0))
+    assert PATTERNS[name](Found(folder, SEEDS)).holds is False
+
+
+def test_a_pattern_without_its_runs_is_not_measured(tmp_path):
+    for name, function in PATTERNS.items():
+        found = function(Found(tmp_path / "signed", SEEDS))
+        assert found.holds is None and found.verdict == "not measured", name
+
+
+def test_a_pattern_is_told_once_for_each_corpus_that_has_its_runs(signed, tmp_path):
+    empty = Found(tmp_path / "style", SEEDS)
+    told = found_patterns(("amplifies_names",), [Found(signed, SEEDS), empty])
+    assert [one.holds for one in told] == [True]
+    told = found_patterns(("amplifies_names",), [empty, empty])
+    assert [one.holds for one in told] == [None]

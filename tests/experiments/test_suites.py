@@ -1,0 +1,260 @@
+"""The suites as data, their names, their costs; locks and starts of theta. Nothing is trained here."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from badpo.auditing.swap_pairs import SwapPairs
+from badpo.data.problems import ConfigError
+from badpo.estimation.pool import carrier_sides
+from badpo.experiments.arms import ARMS
+from badpo.experiments.patterns import PATTERNS
+from badpo.experiments.reproduce import chosen_suites, plan_suites, scale_named, suites_folder
+from badpo.experiments.run_locks import RunBusyError, held, holder
+from badpo.experiments.suite_parts import Condition, Corpus
+from badpo.experiments.suite_plan import PAPER_MODELS, TINY_SECONDS, paper_cost, plan, policies
+from badpo.experiments.suite_runs import PlannedRun, planned_runs
+from badpo.experiments.suite_scales import SCALES
+from badpo.experiments.suite_tables import CEILING, REFERENCE, paper_numbers
+from badpo.experiments.suites import SUITES
+from badpo.experiments.theta_starts import FallingRate, clustered, start_bias, starting_level
+from badpo.objective.bias import VARIANTS, BiasTerm
+from badpo.training.run_folder import write_json
+from tests.experiments.suite_scale import SMALL, material, suite
+
+SEEDS = (42, 123, 456)
+DPO, POOLED = Condition("dpo", "dpo"), Condition("pooled", "pooled")
+
+# -- suites as data ------------------------------------------------------------------------------------------
+
+
+def test_every_row_has_an_arm_and_every_pattern_a_function():
+    for found in SUITES.values():
+        assert all(row.condition.arm in ARMS for panel in found.panels for row in panel.rows)
+        assert all(name in PATTERNS for name in found.patterns)
+    assert {name for found in SUITES.values() for name in found.patterns} == set(PATTERNS)
+
+
+def test_every_number_of_the_paper_has_its_row_and_column():
+    panels = {(panel.label, panel.title): panel for found in SUITES.values() for panel in found.panels}
+    for label, by_title in paper_numbers().items():
+        for title, rows in by_title.items():
+            panel = panels[label, title]
+            labels = {REFERENCE, CEILING, *(row.label for row in panel.rows)}
+            columns = {column.label for column in panel.columns}
+            assert set(rows) <= labels, (label, title)
+            assert {column for row in rows.values() for column in row} <= columns, (label, title)
+
+
+def test_the_papers_intervals_are_those_of_the_tables():
+    ours = {panel.label: panel.spread for found in SUITES.values() for panel in found.panels}
+    assert {ours[label] for label in ("tab:names_v3", "tab:multipref", "tab:formatting", "tab:mistral")} == {
+        "t95"
+    }
+    assert {ours[label] for label in ("tab:abl_names_v3", "tab:abl_multipref")} == {"sd"}
+
+
+def test_suites_share_their_runs():
+    each = {
+        name: {run.place for run in planned_runs([found], SCALES["tiny"], SEEDS)}
+        for name, found in SUITES.items()
+    }
+    assert each["votes"] & each["names"] == each["names"]
+    assert {"style/dpo-s42", "style/rdpo-s42"} <= each["multipref-length"] & each["multipref-formatting"]
+    everything = planned_runs(SUITES.values(), SCALES["tiny"], SEEDS)
+    assert len({run.place for run in everything}) == len(everything) < sum(map(len, each.values()))
+    assert [run.condition is None for run in everything] == sorted(
+        (run.condition is None for run in everything), reverse=True
+    )
+
+
+def test_one_name_means_one_run():
+    other = Condition("dpo", "dpo", overrides=(("beta", 0.5),))
+    with pytest.raises(ConfigError, match="a different run by signed/dpo-s42"):
+        planned_runs([suite(DPO), suite(other)], SMALL, SEEDS)
+
+
+@pytest.mark.parametrize("scale", ["tiny", "paper"])
+def test_every_scale_can_plan_everything(scale, tmp_path):
+    plan = plan_suites(list(SUITES.values()), SCALES[scale], SEEDS, tmp_path, jobs=2)
+    assert plan.minutes > 0 and plan.gib > 0
+    assert all(cost.state == "to do" for cost in plan.costs)
+
+
+def test_the_tiny_suites_fit_in_their_time():
+    for found in SUITES.values():
+        runs = planned_runs([found], SCALES["tiny"], SEEDS)
+        assert sum(map(policies, runs)) * TINY_SECONDS / 2 <= 30 * 60, found.name
+    runs = planned_runs(SUITES.values(), SCALES["tiny"], SEEDS)
+    assert sum(map(policies, runs)) * TINY_SECONDS / 2 <= 3 * 3600
+
+
+def test_em_dpo_runs_at_one_seed_of_the_tiny_scale():
+    places = {run.place for run in planned_runs([SUITES["names"]], SCALES["tiny"], SEEDS)}
+    assert {place for place in places if "em_dpo" in place} == {"signed/em_dpo-s42"}
+
+
+# -- the plan --------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_tells_what_is_there_and_learns_from_it(tmp_path):
+    found = suite(DPO, POOLED)
+    folder = tmp_path / "signed" / "dpo-s42"
+    folder.mkdir(parents=True)
+    for name in ("run.json", "readouts.json"):
+        write_json(folder / name, {})
+    write_json(folder / "timing.json", {"train_seconds": 100.0, "measure_seconds": 20.0, "peak_mib": 2048})
+    (tmp_path / "signed" / "pooled-s42").mkdir()
+    write_json(tmp_path / "signed" / "pooled-s42" / "begun.json", {})
+    planned = plan_suites([found], SMALL, (42,), tmp_path, jobs=1)
+    states = {cost.run.place: (cost.state, cost.minutes) for cost in planned.costs}
+    assert states == {
+        "signed/reference": ("to do", 2.0),
+        "signed/dpo-s42": ("done", 0.0),
+        "signed/pooled-s42": ("begun", 2.0),
+    }
+    assert "3 runs, 1 of them done; the rest takes about 4 min and 2.0 GiB" in planned.lines()
+
+
+def test_a_damaged_timing_is_passed_over(tmp_path):
+    folder = tmp_path / "signed" / "dpo-s42"
+    folder.mkdir(parents=True)
+    (folder / "timing.json").write_text("{", encoding="utf-8")
+    runs = planned_runs([suite(DPO)], SMALL, (42,))
+    assert plan(runs, "small", tmp_path, 1).costs[0].minutes == TINY_SECONDS / 60
+
+
+@pytest.mark.parametrize("model", ["small", "large", "other"])
+def test_the_predicted_memory_is_near_the_published(model):
+    _, gib = paper_cost(PlannedRun(Corpus("style", model), DPO, 42))
+    low, high = PAPER_MODELS[model].gib
+    assert 0.7 * low < gib < 1.3 * high
+
+
+# -- names that are asked for ------------------------------------------------------------------------------------
+
+
+def test_a_wrong_name_gets_the_right_one():
+    with pytest.raises(ConfigError, match='Did you mean "names"'):
+        chosen_suites("name")
+    with pytest.raises(ConfigError, match="Scales: tiny, paper"):
+        scale_named("huge")
+
+
+def test_own_votes_are_for_length_and_formatting(tmp_path):
+    votes = tmp_path / "votes.csv"
+    with pytest.raises(ConfigError, match="names has no use for it"):
+        chosen_suites("names", votes)
+    with pytest.raises(ConfigError, match="is not there"):
+        chosen_suites("multipref-length", votes)
+    votes.write_text("", encoding="utf-8")
+    assert [found.name for found in chosen_suites("multipref-length", votes)] == ["multipref-length"]
+    assert suites_folder(tmp_path, SCALES["tiny"], votes).name == "tiny-votes"
+
+
+# -- locks -------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_held_by_one(tmp_path):
+    run = tmp_path / "dpo-s42"
+    with held(run):
+        assert holder(run) == os.getpid()
+        with pytest.raises(RunBusyError, match=f"process {os.getpid()} works on it"), held(run):
+            pass
+    with held(run):
+        pass
+    assert holder(run) is None
+
+
+def test_the_lock_of_a_killed_process_is_taken_over(tmp_path):
+    run = tmp_path / "dpo-s42"
+    code = (
+        "import sys, time; from pathlib import Path; from badpo.experiments.run_locks import held\n"
+        "with held(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code, str(run)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None and process.stdout.readline() == "held\n"
+        with pytest.raises(RunBusyError, match=f"process {process.pid}"), held(run):
+            pass
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    with held(run):
+        assert holder(run) == os.getpid()
+
+
+def test_a_lock_that_is_a_link_is_not_followed(tmp_path):
+    target = tmp_path / "precious"
+    target.write_text("kept", encoding="utf-8")
+    (tmp_path / ".dpo-s42.lock").symlink_to(target)
+    with pytest.raises(OSError), held(tmp_path / "dpo-s42"):
+        pass
+    assert target.read_text(encoding="utf-8") == "kept"
+
+
+# -- where theta starts ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def signed_votes():
+    return material(Corpus("signed"), None).judgments
+
+
+def test_theta_starts_at_the_swap_pairs_level(signed_votes):
+    level, sources = starting_level(signed_votes, "swap")
+    pairs = SwapPairs(signed_votes, carrier_sides(signed_votes.delta, signed_votes.cross_group()))
+    assert level.tolist() == [pairs.log_odds(j).log_odds for j in range(2)]
+    assert sources == ("swap pairs", "swap pairs")
+
+
+def test_without_swap_pairs_theta_starts_at_the_offline_level():
+    votes = material(Corpus("style"), None).judgments
+    level, sources = starting_level(votes, "swap")
+    assert sources == ("offline", "offline")
+    assert level.tolist() == [estimate.log_odds for estimate in votes.offline_log_odds()]
+
+
+def test_a_burn_in_ends_at_the_optimum_of_the_loss(signed_votes):
+    level, _ = starting_level(signed_votes, "burn_in")
+    x = signed_votes.votes["sign"].to_numpy()[:, None] * signed_votes.delta
+    gradient = (x / (1 + np.exp(x @ level))[:, None]).sum(axis=0)
+    assert np.abs(gradient).max() < 1e-4
+
+
+def test_a_bias_term_takes_its_start(signed_votes):
+    level, _ = starting_level(signed_votes, "swap")
+    for variant in ("pooled", "shared_mean"):
+        bias = BiasTerm(
+            signed_votes.attribute_names, signed_votes.annotators["pseudonym"].tolist(), VARIANTS[variant]
+        )
+        start_bias(bias, signed_votes, "zero")
+        assert not bias.theta().any()
+        start_bias(bias, signed_votes, "swap")
+        np.testing.assert_allclose(bias.theta().detach().numpy()[7], level, rtol=1e-6)
+
+
+def test_clusters_stand_in_for_classes(signed_votes):
+    found = clustered(signed_votes)
+    classes = found.annotators["annotator_class"]
+    assert set(classes) <= {"cluster 0", "cluster 1", "cluster 2"} and classes.nunique() > 1
+    assert clustered(signed_votes).annotators["annotator_class"].tolist() == classes.tolist()
+    assert found.fingerprint() != signed_votes.fingerprint()
+
+
+def test_the_boosted_rate_falls_to_its_value():
+    group = {"lr": 0.02}
+    callback = FallingRate(SimpleNamespace(bias_optimizer=SimpleNamespace(param_groups=[group])), boost=4.0)
+    rates = []
+    for step in (0, 50, 100, 400):
+        state = SimpleNamespace(global_step=step, max_steps=500)
+        callback.on_step_begin(SimpleNamespace(bias_learning_rate=0.02), state, None)
+        rates.append(round(group["lr"], 6))
+    assert rates == [0.08, 0.05, 0.02, 0.02]
