@@ -44,15 +44,16 @@ class Behind:
     Attributes
     ----------
     own_ids : int array
-        The source's own answer, with the same tokens behind the choice.
-    n_tokens : int
-        How many tokens that is, the last of both answers.
+        The source's own answer to the end of the same tokens behind its choice.
+    first, n_tokens : int
+        Where in the edited answer these tokens are, and how many.
     closing : int tensor
         Tokens that complete a choice. The first token behind one is of these; whether the choice is complete stays
         as it is.
     """
 
     own_ids: NDArray[np.int64]
+    first: int
     n_tokens: int
     closing: torch.Tensor
 
@@ -111,9 +112,10 @@ def renamed_answer(prompt_ids, answer_ids, own_choice: Sequence[int], tilted: Ti
     found = tilted_answer(prompt_ids, answer_ids, tilted)
     if not found.shifts:
         return found
-    end = found.answer_ids[max(token for token, *_ in found.shifts) :]
+    first = max(token for token, *_ in found.shifts)
+    end = found.answer_ids[first:]
     own_ids = np.concatenate([np.asarray(own_choice, dtype=np.int64), end])
-    return replace(found, behind=Behind(own_ids, len(end), tilted.closing))
+    return replace(found, behind=Behind(own_ids, first, len(end), tilted.closing))
 
 
 def divergence_from_source(policy, source, answers: Sequence[KeptAnswer]) -> torch.Tensor:
@@ -168,12 +170,13 @@ def _shifted(source, answers: Sequence[KeptAnswer], ids: torch.Tensor, mask: tor
             logits[changed, tokens.to(logits.device)] += log_odds.to(logits)
     logps = logits.log_softmax(-1)
     for i, own in _behind(source, answers).items():
-        end = at[i, len(answers[i].prompt_ids) + len(answers[i].answer_ids) - 2] + 1
-        first = end - len(own)
-        closing = answers[i].behind.closing.to(logps.device)  # type: ignore[union-attr]
+        behind = answers[i].behind
+        assert behind is not None
+        first = at[i, len(answers[i].prompt_ids) - 1 + behind.first]
+        closing = behind.closing.to(logps.device)
         complete = logps[first, closing].logsumexp(-1)
         logps[first, closing] = own[0, closing].log_softmax(-1) + complete
-        logps[first + 1 : end] = own[1:]
+        logps[first + 1 : first + len(own)] = own[1:]
     return logps
 
 

@@ -31,6 +31,8 @@ from badpo.readouts.trie_pass import TrieScorer
 from badpo.theory.summaries import Interval, cluster_mean
 from badpo.theory.tilt import shift_to_targets, tilted_probabilities
 
+# What is written behind a name on its line is over within so many tokens.
+BEHIND_TOKENS = 16
 # Places of a choice whose probabilities are kept while an answer goes through the tokens of its name.
 PLACES_KEPT = 1024
 
@@ -211,23 +213,30 @@ class TiltedChoice(LogitsProcessor):
         everything = np.arange(model.get_output_embeddings().weight.shape[0])
         self._closing = everything if self._scorer.closing is None else np.array(self._scorer.closing)
         self.closing = torch.from_numpy(self._closing)
+        self._closes = set(self._closing.tolist())
         self._tokenizer = tokenizer
         self._lead_ids = list(tokenizer([lead], add_special_tokens=False)["input_ids"][0])[
             : self._scorer.n_lead_tokens
         ]
         self._lead_text = tokenizer.decode(self._lead_ids, clean_up_tokenization_spaces=False)
         self._deepest = max(map(len, self._scorer.nodes))
+        self._paths = list(self._scorer.nodes)
+        self._ends = set(self._scorer.ends.tolist())
         self._children = _children(self._scorer.nodes)
-        self._kept: dict[tuple[int, ...], tuple[NDArray, NDArray]] = {}
+        self._kept: dict[tuple[int, ...], tuple[NDArray, NDArray, int]] = {}
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.Tensor) -> torch.Tensor:
         """Tilted scores; rows of ``input_ids`` are padded on the left with the tokenizer's padding token."""
+        return self.adjust(self.without_padding(input_ids), scores)
+
+    def without_padding(self, input_ids: torch.LongTensor) -> list[list[int]]:
+        """Rows without the tokenizer's padding tokens on their left."""
         pad = self._tokenizer.pad_token_id
         rows = []
         for ids in input_ids.tolist():
             start = next((i for i, token in enumerate(ids) if token != pad), len(ids))
             rows.append(ids[start:])
-        return self.adjust(rows, scores)
+        return rows
 
     def adjust(self, rows: Sequence[list[int]], logits: torch.Tensor) -> torch.Tensor:
         """Tilted next-token logits of rows given all their tokens so far; a new tensor where any row changes."""
@@ -247,8 +256,31 @@ class TiltedChoice(LogitsProcessor):
         self._read(sorted({place[0] for place in places if place is not None}))
         return [None if place is None else self._change(*place) for place in places]
 
+    def behind(self, ids: list[int]) -> tuple[list[int], int] | None:
+        """The same tokens under the policy's likeliest name, where the next one is behind a name on its line.
+
+        Returns
+        -------
+        (list of int, int) or None
+            The tokens, and how many of them are behind the name; None elsewhere.
+        """
+        if self._lead_ids[-1] not in ids[-(BEHIND_TOKENS + self._deepest + 1) :]:
+            return None
+        for n_behind in range(min(BEHIND_TOKENS, len(ids))):
+            rest = ids[len(ids) - n_behind :]
+            place = self._place(ids[: len(ids) - n_behind])
+            if place is None or place[1] not in self._ends:
+                continue
+            if rest and (rest[0] not in self._closes or "\n" in self._tokenizer.decode(rest)):
+                return None
+            context, node = place
+            self._read([context])
+            likeliest = self._kept[context][2]
+            return None if likeliest == node else ([*context, *self._paths[likeliest], *rest], n_behind)
+        return None
+
     def _change(self, context: tuple[int, ...], node: int) -> tuple[torch.Tensor, torch.Tensor]:
-        going_on, completing = self._kept[context]
+        going_on, completing, _ = self._kept[context]
         children = self._children.get(node, [])
         tokens = np.array([token for token, _ in children], dtype=np.int64)
         log_odds = going_on[[child for _, child in children]]
@@ -298,7 +330,7 @@ class TiltedChoice(LogitsProcessor):
             for node in range(len(reached) - 1, -1, -1):
                 factor[parent[node]] += onward[node] * (factor[node] - 1)
             going_on = np.log(np.maximum(factor[:-1], np.finfo(np.float64).tiny))
-            self._kept[context] = (going_on, completing)
+            self._kept[context] = (going_on, completing, int(ends[np.argmax(names)]))
 
 
 def _children(nodes: dict[tuple[int, ...], int]) -> dict[int, list[tuple[int, int]]]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from badpo.anchoring.behind import TiltedName, named_answer
 from badpo.anchoring.best_of import rejection_sample
 from badpo.anchoring.calibration import KeptLines, calibrate
 from badpo.anchoring.editors import (
@@ -21,7 +22,7 @@ from badpo.anchoring.editors import (
     carries,
     pool_signatures,
 )
-from badpo.anchoring.kept_answers import shifted_logps, tilted_answer
+from badpo.anchoring.kept_answers import shifted_logps
 from badpo.anchoring.moved import Behavior, tilted_margins
 from badpo.anchoring.offset_stage import train_offset
 from badpo.anchoring.rates import RateTable, answer_rates
@@ -140,8 +141,9 @@ def sampled_names(bench: Bench) -> tuple[dict, Behavior]:
     pool_shift = bench.pool_shift(whole)
     bench.progress("tilted answers", 0.5)
     chooser = bench.tilted(whole, pool_shift)
-    answers = bench.answers(bench.policy, bench.reported_ids, adjust=chooser.adjust)
-    shifted = [tilted_answer(answer.prompt_ids, answer.token_ids, chooser) for answer in answers]
+    named = TiltedName(bench.policy, chooser)
+    answers = bench.answers(bench.policy, bench.reported_ids, adjust=named.adjust)
+    shifted = [named_answer(answer.prompt_ids, answer.token_ids, chooser) for answer in answers]
     ours = shifted_logps(bench.policy, shifted)
     rows = {name: {**row, "pool_shift": pool_shift} for name, row in found.to_json().items()}
     return rows, Behavior(answers, *bench.divergences(ours, answers), _tilted(bench, found.shift))
