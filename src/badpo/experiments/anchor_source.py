@@ -18,7 +18,7 @@ from badpo.data.importers.tables import read_table
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError, Problem
 from badpo.experiments import demo
-from badpo.experiments.evaluate import load_trained, start_model
+from badpo.experiments.evaluate import load_trained, require_undamaged, start_model
 from badpo.experiments.run import read_judgments
 from badpo.experiments.signed_suite import SuiteSettings
 from badpo.experiments.start_policy import load_model
@@ -114,6 +114,7 @@ def open_source(name: str, prompts_file: Path | None = None) -> AnchorSource:
     config = folder / "config.yaml"
     if config.exists() and (folder / "model").exists():
         settings = yaml.safe_load(config.read_text())
+        require_undamaged(folder)
         return suite_source(folder, settings, own) if "sft_steps" in settings else recipe_source(folder, own)
     if folder.is_dir() and not (folder / "config.json").exists():
         raise ConfigError(
