@@ -30,6 +30,7 @@ COMMANDS = (
     ("forget",),
     ("check",),
     ("anchor",),
+    ("reproduce",),
     ("audit",),
     ("watch",),
     ("attributes",),

@@ -32,6 +32,7 @@ from badpo.cli_printing import (
     print_json,
     terminal_progress,
 )
+from badpo.cli_reproduce import reproduce
 
 RunsArgument = Annotated[
     list[Path], typer.Argument(metavar="RUN...", help="Run folders, or a folder of run folders.")
@@ -49,9 +50,11 @@ attributes_app = typer.Typer(
     no_args_is_help=True, help="What a response can carry that annotators may lean toward."
 )
 corpus_app = typer.Typer(
-    no_args_is_help=True, help="Build a corpus whose annotators' leans are planted, and so known, or load a public one."
+    no_args_is_help=True,
+    help="Build a corpus whose annotators' leans are planted, and so known, or load a public one.",
 )
 app.add_typer(attributes_app, name="attributes")
+app.command("reproduce")(reproduce)
 app.add_typer(corpus_app, name="corpus")
 corpus_app.command("multipref")(corpus_multipref)
 corpus_app.command("ultrafeedback")(corpus_ultrafeedback)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import functools
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable
@@ -25,11 +26,16 @@ def reporting_errors(command: Callable) -> Callable:
 
     @functools.wraps(command)
     def wrapped(*args, **kwargs):
+        if _of_several():
+            # a launcher may be faster to end the others than they are to notice that one is gone
+            signal.signal(signal.SIGTERM, _end_by_launcher)
         try:
             return command(*args, **kwargs)
         except typer.Exit:
             raise
         except Exception as error:
+            if _of_several():
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
             if kwargs.get("debug"):
                 traceback.print_exc()
             code, problems = _verdict(error)
@@ -44,9 +50,22 @@ def reporting_errors(command: Callable) -> Callable:
     return wrapped
 
 
+class EndedByLauncherError(RuntimeError):
+    """The launcher of several processes told this one to end."""
+
+
+def _of_several() -> bool:
+    """Whether a launcher started this process as one of several that train together."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+def _end_by_launcher(signum, frame):
+    raise EndedByLauncherError
+
+
 def _another_speaks() -> bool:
     """Whether another process of the same run has told already why it ends."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+    if not _of_several():
         return False
     from badpo.training.processes import speaks_for_all
 
@@ -54,11 +73,11 @@ def _another_speaks() -> bool:
 
 
 def _lost_peer(error: Exception) -> bool:
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+    if not _of_several():
         return False
     from badpo.training.processes import lost_peer
 
-    return lost_peer(error)
+    return isinstance(error, EndedByLauncherError) or lost_peer(error)
 
 
 def _verdict(error: Exception) -> tuple[int, list[str]]:
@@ -80,7 +99,7 @@ def _verdict(error: Exception) -> tuple[int, list[str]]:
         return EXIT_FAILED, [str(error)]
     if _lost_peer(error):
         return EXIT_FAILED, [
-            "another process of this run has ended, and the others cannot go on without it",
+            "another process of this run has ended, or the run was told to end, and this one cannot go on alone",
             "start all of them again with --resume: the newest whole checkpoint is taken up",
         ]
     if isinstance(error, OSError) and error.strerror:

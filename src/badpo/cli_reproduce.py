@@ -34,12 +34,15 @@ def reproduce(
     debug: Debug = False,
 ) -> None:
     """Run the paper's experiments: tables, a page, and which patterns were found. Runs are shared and resumed."""
+    from badpo.data.problems import ConfigError, did_you_mean
     from badpo.experiments.reproduce import chosen_suites, plan_suites, run_suites, scale_named, suites_folder
     from badpo.experiments.suite_formats import FORMATS
     from badpo.experiments.suite_page import write_suite_page
 
     if form not in FORMATS:
-        raise typer.BadParameter(f'"{form}" is no format; give one of {", ".join(FORMATS)}')
+        raise ConfigError(
+            f'"{form}" is no format.{did_you_mean(form, list(FORMATS))} Formats: {", ".join(FORMATS)}'
+        )
     suites, chosen = chosen_suites(suite, data), scale_named(scale)
     folder, numbers = suites_folder(out, chosen, data), parsed_seeds(seeds)
     if dry_run:

@@ -104,6 +104,24 @@ def test_the_rounds_are_those_of_the_method(tmp_path):
     assert [share for _, _, share in trainer.calls] == [0.25] * 6 + [1.0] * 2
 
 
+def test_types_are_taken_from_votes_that_no_policy_was_trained_on(tmp_path):
+    trained, scored, data = [], [], two_kinds()
+
+    def train(judgments, weight, share, folder):
+        trained.append(set(judgments.votes["row"]))
+        Trainer().train(judgments, weight, share, folder)
+
+    def margins(folder, judgments):
+        scored.append(set(judgments.votes["row"]))
+        return Trainer.margins(folder, judgments)
+
+    fit_types(data, SETTINGS, 1, tmp_path, train, margins)
+    assert len(scored) == 6
+    for seen, unseen in zip(trained, scored, strict=False):
+        assert not seen & unseen
+        assert seen | unseen == set(data.votes["row"])
+
+
 def test_the_policies_of_a_round_are_deleted_and_the_last_ones_kept(tmp_path):
     types = fitted(tmp_path, Trainer())
     assert {path.name for path in tmp_path.iterdir()} == {

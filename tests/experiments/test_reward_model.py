@@ -99,6 +99,7 @@ def test_without_a_bias_it_is_trls(tmp_path):
     assert run.bias_optimizer is None
 
 
+@pytest.mark.slow
 def test_theta_climbs_the_likelihood_of_the_votes_where_the_reward_stands_still(tmp_path):
     data = judgments(n_comparisons=20)
     bias = build_bias(data, "pooled", "zero")
@@ -117,6 +118,7 @@ def test_theta_climbs_the_likelihood_of_the_votes_where_the_reward_stands_still(
     assert theta.item() > 0.5
 
 
+@pytest.mark.slow
 def test_a_resumed_run_is_the_uninterrupted_one(tmp_path):
     data, options = judgments(), dict(save_strategy="steps", save_steps=3)
     whole = trainer(tmp_path / "whole", data, build_bias(data, "shared_mean", "offline"), **options)

@@ -98,6 +98,7 @@ def test_changed_parameters_under_one_name_are_refused_with_a_list(finished):
     assert read_suite(suite(DPO), SMALL, (42,), finished).tables[0].missing == ()
 
 
+@pytest.mark.slow
 def test_an_adapter_is_trained_on_the_reference_and_measured_with_it(finished):
     lora = Condition("dpo_lora", "dpo", overrides=(*LORA, ("rate_factor", 10.0)))
     execute([PlannedRun(Corpus("signed"), lora, 42)], SMALL, finished, None, 1, silent)
@@ -109,6 +110,7 @@ def test_an_adapter_is_trained_on_the_reference_and_measured_with_it(finished):
     assert json.loads((folder / "readouts.json").read_text())["rates"]
 
 
+@pytest.mark.slow
 def test_theta_that_is_held_stays_where_it_started(finished):
     from badpo.experiments.theta_starts import starting_level
     from tests.experiments.suite_scale import material
@@ -121,6 +123,7 @@ def test_theta_that_is_held_stays_where_it_started(finished):
     assert json.loads((finished / "signed/pooled_held-s42/run.json").read_text())["facts"]["start"] == "swap"
 
 
+@pytest.mark.slow
 def test_the_penalty_per_token_is_as_strong_on_shorter_answers(finished):
     stage = open_stage(STYLE, SMALL, None, finished / "style/reference", silent)
     execute([PlannedRun(STYLE, Condition("rdpo", "rdpo"), 42)], SMALL, finished, None, 1, silent)
@@ -130,6 +133,7 @@ def test_the_penalty_per_token_is_as_strong_on_shorter_answers(finished):
     assert facts["fixed"] == pytest.approx(0.005 * factor)
 
 
+@pytest.mark.slow
 def test_own_votes_have_no_ceiling(tmp_path):
     stage = tmp_path / "votes.parquet"
     from tests.experiments.suite_scale import material
@@ -141,6 +145,7 @@ def test_own_votes_have_no_ceiling(tmp_path):
     assert result[0].tables[0].missing == ()
 
 
+@pytest.mark.slow
 def test_a_run_that_another_process_works_on_is_left_for_last(finished, tmp_path, monkeypatch):
     import shutil
     import threading

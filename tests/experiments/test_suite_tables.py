@@ -184,8 +184,9 @@ def test_one_reading_that_fails_fails_the_pattern_and_one_that_is_missing_leaves
 )
 def test_a_pattern_is_found_where_it_is_and_not_where_it_is_not(signed, name):
     assert PATTERNS[name](Found(signed, SEEDS)).holds is True
+    dpo = 0.49 if name == "amplifies_names" else 0.5001
     for seed in SEEDS:  # the other way round: DPO stays, the variants leave, Group-DRO removes all
-        write(signed, f"dpo-s{seed}", names(0.5001, 0.5001, kl=0.01))
+        write(signed, f"dpo-s{seed}", names(dpo, dpo, kl=0.01))
         write(signed, f"pooled-s{seed}", names(0.9, 0.9, kl=0.05))
         write(signed, f"shared_mean-s{seed}", names(0.8, 0.8, kl=0.05))
         write(signed, f"group_dro-s{seed}", names(0.5, 0.5))

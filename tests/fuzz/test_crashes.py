@@ -25,6 +25,7 @@ from badpo.readouts.strips import strip_markdown
 from badpo.theory.tilt import fit_calibration
 from badpo.training.recipe import read_recipe
 from badpo.training.recipe_yaml import parse_value, read_yaml
+from badpo.training.run_folder import write_json
 
 ROW = {"prompt": "Why?", "chosen": "It just is so.", "rejected": "So."}
 DEEP = 3_000
@@ -176,6 +177,7 @@ def test_a_value_of_the_command_line_that_is_no_yaml_is_text(text):
         ("use_peft", "maybe"),
         ("attributes", [{"type": ["length"]}]),
         ("attributes", [{"type": "length", "ratio": 10**400}]),
+        ("attributes", [{"type": "length", "name": HALF_A_PAIR}]),
         ("attributes", [{"type": "regex", "name": "q", "pattern": 5}]),
         ("attributes", [{"type": "length", "name": ["x"]}]),
         ("attributes", [{"type": "word_list", "name": "x", "words": 5}]),
@@ -248,6 +250,19 @@ def test_shifts_that_differ_by_rounding_are_one_shift():
     kept = KeptLines()
     kept.add("woman", -np.inf, -1e-200)
     assert kept.first_ask("woman", -1.0) == -1.0
+
+
+def test_json_with_half_of_a_surrogate_pair_is_written_and_read(tmp_path):
+    write_json(tmp_path / "a.json", {HALF_A_PAIR: "\N{PARTY POPPER}"})
+    assert json.loads((tmp_path / "a.json").read_text()) == {HALF_A_PAIR: "\N{PARTY POPPER}"}
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"stage": 5}', '{"stage": {"woman up": [[1]]}}'])
+def test_a_damaged_file_of_kept_lines_is_refused(tmp_path, content):
+    (tmp_path / "lines.json").write_text(content)
+    for use in (KeptLines().write_into, KeptLines.read):
+        with pytest.raises(ConfigError, match=r"lines.json is damaged; remove it"):
+            use(tmp_path / "lines.json", "stage")
 
 
 @pytest.mark.parametrize("read", [lambda text: direct_identifiers([text]), lambda text: _personal(text)])

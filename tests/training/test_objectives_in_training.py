@@ -41,7 +41,11 @@ def assert_same_run(one: BADPOTrainer, other: BADPOTrainer) -> None:
     torch.testing.assert_close(one.bias.theta(), other.bias.theta(), rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
+QUICK = ("sampo", "group_dro")
+BY_NAME = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in OBJECTIVES]
+
+
+@pytest.mark.parametrize("name", BY_NAME)
 def test_micro_batches_and_layout_do_not_change_the_run(tmp_path, name):
     one = trainer(
         tmp_path / "one", OBJECTIVES[name](), per_device_train_batch_size=8, gradient_accumulation_steps=1
@@ -58,6 +62,7 @@ def test_micro_batches_and_layout_do_not_change_the_run(tmp_path, name):
     assert_same_run(one, parts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_an_objective_changes_the_run(tmp_path, name):
     with_it = trainer(tmp_path / "with", OBJECTIVES[name]())
@@ -76,7 +81,7 @@ def test_token_weights_of_one_are_dpo(tmp_path):
     assert_same_run(neutral, plain)
 
 
-@pytest.mark.parametrize("name", ["sampo", "group_dro"])
+@pytest.mark.parametrize("name", ["sampo", pytest.param("group_dro", marks=pytest.mark.slow)])
 def test_a_run_killed_and_resumed_is_the_uninterrupted_one(tmp_path, name):
     options = dict(save_strategy="steps", save_steps=2)
     whole = trainer(tmp_path / "whole", OBJECTIVES[name](), **options)

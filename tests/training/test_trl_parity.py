@@ -120,7 +120,7 @@ def test_from_text(tmp_path, form, max_length, attention):
     assert_same(ours, theirs)
 
 
-@pytest.mark.parametrize("attention", ["padded", "packed"])
+@pytest.mark.parametrize("attention", [pytest.param("padded", marks=pytest.mark.slow), "packed"])
 @pytest.mark.parametrize(
     ("objective", "theirs"),
     [

@@ -120,6 +120,13 @@ def attribute_from_config(config: Mapping[str, Any]) -> Attribute:
     return attribute
 
 
+def _is_text(value: Any) -> bool:
+    """Whether a value is a text that says something and can be written to a file."""
+    return (
+        isinstance(value, str) and bool(value.strip()) and value == value.encode("utf-8", "ignore").decode()
+    )
+
+
 def _check_parameters(
     kind: str, constructor: Callable[..., Attribute], parameters: Mapping[str, Any]
 ) -> None:
@@ -131,7 +138,7 @@ def _check_parameters(
                 f'attribute type {kind} has no parameter "{key}".{hint} It takes: {", ".join(known)}'
             )
     for key in _TEXTS:
-        if key in parameters and not (isinstance(parameters[key], str) and parameters[key].strip()):
+        if key in parameters and not _is_text(parameters[key]):
             raise ConfigError(f"attribute type {kind}: {key} must be text; got {parameters[key]!r}")
     if not isinstance(parameters.get("continuous"), bool | None):
         raise ConfigError(f"attribute type {kind}: continuous must be true or false")

@@ -200,7 +200,7 @@ def theta_rows(bias: BiasTerm, judgments: Judgments) -> np.ndarray:
     return rows
 
 
-def planted(stage: ReferenceStage) -> dict:
+def planted(stage) -> dict:
     """The planted theta per pseudonym, for the report's scatter."""
     annotators = stage.train.annotators
     rows = zip(annotators["pseudonym"], annotators["annotator_class"], stage.planted.tolist(), strict=True)

@@ -56,7 +56,9 @@ def measure_run(
         readouts |= held_out_readouts(policy, written, stage, settings, bias)
     if judge is not None:
         strip = strip_signatures if stage.corpus.kind == "signed" else strip_markdown
-        scored = judge_answers(load_judge(judge), stage.prompts, [answer.text for answer in written], strip)
+        reward = load_judge(judge)
+        reward.model.to(stage.model.device)
+        scored = judge_answers(reward, stage.prompts, [answer.text for answer in written], strip)
         readouts["judge"] = scored.to_json()
     with resealed(folder, ["planted.json", "readouts.json"]):
         if bias is not None and stage.planted is not None:

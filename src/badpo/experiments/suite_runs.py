@@ -12,7 +12,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ import torch
 from badpo.data.problems import ConfigError
 from badpo.experiments.arms import ARMS, Arm
 from badpo.experiments.run_locks import RunBusyError, held
+from badpo.experiments.signed_readouts import ReferenceStage
 from badpo.experiments.signed_suite import (
     PREFERENCE_FIELDS,
     Progress,
@@ -279,7 +280,8 @@ def _train_types(name: str, stage: Stage, settings: SuiteSettings, seed: int, fo
     if is_done(folder, key) and kept_readouts(folder):
         return
     begin(folder, key)
-    arm_readouts(name, stage, settings, seed, folder, progress)
+    # a stage has all that is read of one there
+    arm_readouts(name, cast(ReferenceStage, stage), settings, seed, folder, progress)
     finish(folder, key, settings)
 
 

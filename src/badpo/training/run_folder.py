@@ -63,7 +63,9 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 def write_json(path: Path, value) -> None:
     """Write ``value`` as indented JSON, atomically."""
-    write_atomically(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
+    text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+    # what has no UTF-8 form, half of a surrogate pair, becomes the escape that JSON has for it
+    write_atomically(path, text.encode("utf-8", "backslashreplace"))
 
 
 @contextlib.contextmanager

@@ -27,6 +27,7 @@ def supervised_arguments(folder: Path, **options: Any) -> transformers.TrainingA
         "remove_unused_columns": False,
         "save_strategy": "no",
         "dataloader_pin_memory": False,
+        "ddp_find_unused_parameters": False,
         "report_to": "none",
         "disable_tqdm": True,
         "seed": 0,

@@ -78,12 +78,14 @@ def read_texts(cells: NDArray[np.object_]) -> TextCells:
     ([0, -1, 0, -1], {3: 'it is of type int, not text'})
     """
     missing = pd.isna(cells)
-    keys = np.empty(len(cells), dtype=object)
+    # not `factorize`: pandas 2 takes texts that hold half of a surrogate pair for equal, which the keys below do
+    places: dict[str, int] = {}
+    codes = np.full(len(cells), -1, dtype=np.intp)
     messages: dict[str, Any] = {}
     faults: dict[int, str] = {}
     for i, cell in enumerate(cells):
         if isinstance(cell, str):
-            keys[i] = cell
+            codes[i] = places.setdefault(cell, len(places))
         elif not missing[i]:
             try:
                 value = as_messages(cell)
@@ -91,9 +93,10 @@ def read_texts(cells: NDArray[np.object_]) -> TextCells:
                 faults[i] = str(error)
                 continue
             # no text can be taken for a list: a text that starts with this character is at fault below
-            keys[i] = "\ud800" + json.dumps(value, sort_keys=True, ensure_ascii=False)
-            messages[keys[i]] = value
-    codes, distinct = pd.factorize(keys)
+            key = "\ud800" + json.dumps(value, sort_keys=True, ensure_ascii=False)
+            codes[i] = places.setdefault(key, len(places))
+            messages[key] = value
+    distinct = list(places)
     values = [messages.get(key, key) for key in distinct]
     broken = np.array(
         [not is_unicode(key.removeprefix("\ud800") if key in messages else key) for key in distinct]

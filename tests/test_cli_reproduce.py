@@ -1,0 +1,50 @@
+"""`badpo reproduce`: what it says without training anything."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from badpo.cli_reproduce import reproduce
+
+app = typer.Typer()
+app.command()(reproduce)
+
+
+def asked(*words: str):
+    return CliRunner().invoke(app, list(words))
+
+
+def test_a_dry_run_tells_runs_and_cost_and_writes_nothing(tmp_path):
+    told = asked("lora", "--dry-run", "--out", str(tmp_path / "out"), "--json")
+    assert told.exit_code == 0, told.output
+    plan = json.loads(told.stdout)
+    assert [run["run"] for run in plan["runs"]][:2] == ["signed/reference", "signed/dpo-s42"]
+    assert len(plan["runs"]) == 7 and plan["minutes"] > 0
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_plan_at_the_papers_scale_names_what_the_paper_took(tmp_path):
+    told = asked("names", "--scale", "paper", "--dry-run", "--out", str(tmp_path))
+    assert told.exit_code == 0, told.output
+    assert "signed-large/shared_mean-s456" in told.stdout
+    assert "Llama-3.1-8B-Instruct 7.0 to 9.0 h, 21.5 GB" in told.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("nmaes", "--dry-run"), 'Did you mean "names"'),
+        (("names", "--scale", "tinny", "--dry-run"), 'Did you mean "tiny"'),
+        (("names", "--format", "docx"), "is no format"),
+        (("names", "--data", "votes.csv", "--dry-run"), "names has no use for it"),
+        (("names", "--seeds", "a,b", "--dry-run"), "seeds"),
+    ],
+)
+def test_bad_input_gets_one_message_and_exit_code_2(tmp_path, words, message):
+    told = asked(*words, "--out", str(tmp_path))
+    assert told.exit_code == 2
+    assert message in told.output
