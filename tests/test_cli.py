@@ -292,7 +292,8 @@ def test_train_gives_the_recipe_to_one_function(monkeypatch, tmp_path):
 def test_remote_code_needs_the_flag(monkeypatch, tmp_path):
     recipes = []
     monkeypatch.setattr(
-        "badpo.experiments.run.train_run", lambda recipe, resume, allow_changed: recipes.append(recipe) or tmp_path
+        "badpo.experiments.run.train_run",
+        lambda recipe, resume, allow_changed: recipes.append(recipe) or tmp_path,
     )
     config = ("train", "--config", ROOT / "examples" / "train.yaml")
     assert run(*config, "--trust-remote-code").exit_code == 0

@@ -230,4 +230,3 @@ def test_forget_names_pseudonyms_and_leaves_nothing_of_the_person(places):
     assert "audit again" in result.stdout
     assert b"planted-1" not in votes.read_bytes() and b"planted.2" in votes.read_bytes()
     assert [path for path in files(out) if theirs.encode() in content(path)] == []
-

@@ -198,6 +198,16 @@ def started(tmp_path, out: Path, jobs: int = 1) -> subprocess.Popen:
     )
 
 
+def finish(process: subprocess.Popen) -> str:
+    """What a process says until it ends well; it does not outlive the test."""
+    try:
+        told, _ = process.communicate(timeout=900)
+    finally:
+        process.kill()
+    assert process.returncode == 0, told
+    return told
+
+
 def same_results(one: Path, other: Path) -> None:
     for name in ("dpo-s42", "pooled-s42"):
         a, b = (json.loads((out / "signed" / name / "readouts.json").read_text()) for out in (one, other))
@@ -207,9 +217,7 @@ def same_results(one: Path, other: Path) -> None:
 
 @pytest.mark.slow
 def test_two_runs_side_by_side_give_what_one_after_the_other_gives(finished, tmp_path):
-    process = started(tmp_path, tmp_path / "out", jobs=2)
-    told, _ = process.communicate(timeout=300)
-    assert process.returncode == 0, told
+    told = finish(started(tmp_path, tmp_path / "out", jobs=2))
     assert "(3 of 3)" in told
     same_results(finished, tmp_path / "out")
 
@@ -217,9 +225,7 @@ def test_two_runs_side_by_side_give_what_one_after_the_other_gives(finished, tmp
 @pytest.mark.slow
 def test_two_processes_on_one_suite_train_each_run_once(finished, tmp_path):
     out = tmp_path / "out"
-    both = [started(tmp_path, out) for _ in range(2)]
-    told = [process.communicate(timeout=300)[0] for process in both]
-    assert [process.returncode for process in both] == [0, 0], told
+    told = [finish(process) for process in [started(tmp_path, out) for _ in range(2)]]
     for name in ("dpo-s42", "pooled-s42"):
         trained = [sum(f"signed/{name} 1.0" in line for line in text.splitlines()) for text in told]
         assert sum(trained) == 1, told
@@ -238,7 +244,5 @@ def test_a_suite_that_was_killed_goes_on(finished, tmp_path, mark):
     time.sleep(0.05)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    again = started(tmp_path, out)
-    told, _ = again.communicate(timeout=300)
-    assert again.returncode == 0, told
+    finish(started(tmp_path, out))
     same_results(finished, out)

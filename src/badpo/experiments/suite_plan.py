@@ -151,7 +151,7 @@ def policies(run: PlannedRun) -> float:
 
     Examples
     --------
-    >>> from badpo.experiments.suite_parts import Condition
+    >>> from badpo.experiments.suite_parts import Condition, Corpus
     >>> policies(PlannedRun(Corpus("signed"), Condition("em_dpo", "em_dpo"), 42))
     5.4
     """
@@ -173,7 +173,7 @@ def paper_cost(run: PlannedRun) -> tuple[float, float]:
 
     Examples
     --------
-    >>> from badpo.experiments.suite_parts import Condition
+    >>> from badpo.experiments.suite_parts import Condition, Corpus
     >>> minutes, gib = paper_cost(PlannedRun(Corpus("signed"), Condition("dpo", "dpo"), 42))
     >>> round(minutes), round(gib, 1)
     (13, 10.4)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import resource
+import threading
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -129,7 +130,7 @@ def execute(
         return
     context = multiprocessing.get_context("spawn")
     try:
-        with ProcessPoolExecutor(jobs, context, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        with ProcessPoolExecutor(jobs, context, initializer=_begin_worker, initargs=(os.getpid(),)) as pool:
             work = partial(run_one, scale=scale, out=out, data=data)
             done = 0
             for group in (references, arms):
@@ -147,6 +148,18 @@ def execute(
             "a process that trained a run was ended from outside; finished runs are whole, start the command again to "
             "go on"
         ) from error
+
+
+def _begin_worker(parent: int) -> None:
+    """One thread for each of several processes, none of which outlives the one that started it."""
+    torch.set_num_threads(1)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def silent(what: str, share: float) -> None:

@@ -152,7 +152,9 @@ def _lean(run: Run, name: str) -> str:
     if theta is None or not run.bias.get("parts"):
         return "not learned"
     learned = _learned_rows(run)
-    if is_about_single_people([name for name, own in zip(run.bias["annotators"], learned, strict=True) if own]):
+    if is_about_single_people(
+        [name for name, own in zip(run.bias["annotators"], learned, strict=True) if own]
+    ):
         return f"not shown (fewer than {FEWEST_ANNOTATORS} annotators)"
     return signed(theta[learned][:, list(run.bias["attributes"]).index(name)].mean().item())
 
