@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -158,10 +159,10 @@ def test_a_failed_write_leaves_the_old_state(tmp_path, monkeypatch):
     monitor.update(stream(11)[10])
 
     def full(*_):
-        raise OSError("no space")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(OSError, match="no space"):
+    with pytest.raises(OSError, match="No space left on device.*state.json"):
         monitor.save(path)
     assert path.read_bytes() == before
     assert os.listdir(tmp_path) == ["state.json"]
