@@ -263,6 +263,7 @@ def mode(path: Path) -> int:
 
 def test_the_key_and_the_mapping_are_for_their_owner_alone(tmp_path, monkeypatch, open_umask):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.delenv("BADPO_PSEUDONYM_KEY", raising=False)
     pseudonym_key()
     assert mode(tmp_path / "config" / "badpo" / "pseudonym.key") == 0o600
     assert mode(tmp_path / "config" / "badpo") == 0o700

@@ -129,25 +129,29 @@ def execute(
                 one(run, wait=True)
         return
     context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(jobs, context, initializer=_begin_worker, initargs=(os.getpid(),))
     try:
-        with ProcessPoolExecutor(jobs, context, initializer=_begin_worker, initargs=(os.getpid(),)) as pool:
-            work = partial(run_one, scale=scale, out=out, data=data)
-            done = 0
-            for group in (references, arms):
-                for wait in (False, True):
-                    tasks = {pool.submit(work, run, wait=wait): run for run in group}
-                    group = []
-                    for task in as_completed(tasks):
-                        if not task.result():
-                            group.append(tasks[task])
-                            continue
-                        done += 1
-                        progress(f"{tasks[task].place} ({done} of {len(runs)})", 1.0)
+        work = partial(run_one, scale=scale, out=out, data=data)
+        done = 0
+        for group in (references, arms):
+            busy = group
+            for wait in (False, True):
+                tasks = {pool.submit(work, run, wait=wait): run for run in busy}
+                busy = []
+                for task in as_completed(tasks):
+                    if not task.result():
+                        busy.append(tasks[task])
+                        continue
+                    done += 1
+                    progress(f"{tasks[task].place} ({done} of {len(runs)})", 1.0)
     except BrokenProcessPool as error:
         raise ConfigError(
             "a process that trained a run was ended from outside; finished runs are whole, start the command again to "
             "go on"
         ) from error
+    finally:
+        # after an error the runs that have begun are finished, and no other is begun
+        pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _begin_worker(parent: int) -> None:
