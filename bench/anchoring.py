@@ -153,30 +153,48 @@ def verdicts(results: dict[tuple[str, float], list[dict]]) -> str:
     for (mode, target), found in results.items():
         farthest = max(abs(r[n]["achieved"] - target) for r in found for n in ATTRIBUTES)
         moved = [r["moved"] for r in found]
-        same = [m["heldout"]["same"] for m in moved]
         kl = [m["kl_reference"] for m in moved]
-        checks = [
-            farthest <= MARGINS[mode],
-            max(abs(m["editable"]["difference"]) for m in moved) <= 0.03,
-            max(abs(m["tokens"]["ratio"] - 1) for m in moved) <= 0.03,
-            max(max(abs(s["ci_low"]), abs(s["ci_high"])) for s in same) <= 0.02,
-            all(k["after"]["per_token"] < k["before"]["per_token"] for k in kl),
-        ]
-        counts = [f"{len(found)}"] + ["yes" if kept else "no" for kept in checks]
-        rows.append([mode, f"{target:g}", *counts])
+        rows.append(
+            [
+                mode,
+                f"{target:g}",
+                f"{len(found)}",
+                f"{farthest:.3f}: {yes(farthest <= MARGINS[mode])}",
+                beside([m["editable"] for m in moved], 0.03),
+                beside([m["tokens"] for m in moved], 0.03 * np.mean([m["tokens"]["before"] for m in moved])),
+                beside([m["heldout"]["same"] for m in moved], 0.02),
+                yes(all(k["after"]["per_token"] < k["before"]["per_token"] for k in kl)),
+            ]
+        )
     header = [
         "mode",
         "target",
         "seeds",
-        "rate within 0.02 (sample), 0.05 (train)",
+        "every rate within 0.02 (sample), 0.05 (train)",
         "signed within 0.03",
         "tokens within 3 %",
-        "same-group interval within 0.02",
-        "KL to the reference falls",
+        "same-group accuracy within 0.02",
+        "KL to the reference falls, every seed",
     ]
-    text = "## What was asked for\n\nEvery seed must keep it. "
-    text += f"The rate is monotone in the target: {monotone(results)}.\n\n"
+    text = (
+        "## What was asked for\n\nThe mean over the seeds of the paired difference, with the 95 % interval over "
+        "prompts: *yes* where all of the interval lies within the margins, *mean only* where the mean does. "
+        f"The rate is monotone in the target: {monotone(results)}.\n\n"
+    )
     return text + markdown(header, rows)
+
+
+def beside(rows: Sequence[dict], margin: float) -> str:
+    """A mean paired difference over seeds, its interval, and whether it lies within a margin."""
+    mean = float(np.mean([row["difference"] for row in rows]))
+    halves = [(row["ci_high"] - row["ci_low"]) / 2 for row in rows]
+    half = float(np.sqrt(np.sum(np.square(halves)))) / len(rows)
+    verdict = "yes" if abs(mean) + half <= margin else "mean only" if abs(mean) <= margin else "no"
+    return f"{mean:+.3f} ({mean - half:+.3f} to {mean + half:+.3f}): {verdict}"
+
+
+def yes(kept: bool) -> str:
+    return "yes" if kept else "no"
 
 
 def monotone(results: dict[tuple[str, float], list[dict]]) -> str:

@@ -81,6 +81,7 @@ def test_the_bias_term_loads_what_is_left(parts, gone, tmp_path):
     import hashlib
     import json
 
+    pytest.importorskip("torch")
     from safetensors.numpy import save
 
     from badpo.objective.bias import BiasTerm

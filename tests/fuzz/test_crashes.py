@@ -21,6 +21,7 @@ from badpo.data.privacy import direct_identifiers
 from badpo.data.problems import ConfigError, DataError, did_you_mean
 from badpo.estimation.agreement import pool_agreement
 from badpo.estimation.offline import offline_log_odds
+from badpo.experiments.anchor_source import read_prompts
 from badpo.readouts.strips import strip_markdown
 from badpo.theory.tilt import fit_calibration
 from badpo.training.recipe import read_recipe
@@ -255,6 +256,23 @@ def test_shifts_that_differ_by_rounding_are_one_shift():
 def test_json_with_half_of_a_surrogate_pair_is_written_and_read(tmp_path):
     write_json(tmp_path / "a.json", {HALF_A_PAIR: "\N{PARTY POPPER}"})
     assert json.loads((tmp_path / "a.json").read_text()) == {HALF_A_PAIR: "\N{PARTY POPPER}"}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\xff",
+        b'{"prompt": "\\ud800"}',
+        b"[" * DEEP,
+        b'{"prompt": ' + b"9" * 5_000 + b"}",
+        b"[]",
+        b'{"a": 1}',
+    ],
+)
+def test_questions_that_are_no_texts(tmp_path, content):
+    (tmp_path / "prompts.jsonl").write_bytes(content)
+    with pytest.raises((ConfigError, DataError)):
+        read_prompts(tmp_path / "prompts.jsonl")
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"stage": 5}', '{"stage": {"woman up": [[1]]}}'])

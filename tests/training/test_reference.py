@@ -173,3 +173,18 @@ def test_comparisons_give_both_responses(tmp_path, monkeypatch):
 def test_the_default_folder_is_the_users_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert default_cache() == tmp_path / "badpo" / "reference"
+
+
+def test_what_a_killed_process_did_not_come_to_is_computed_to_the_same_bits(tmp_path, monkeypatch):
+    monkeypatch.setattr(reference, "RESPONSES_PER_SHARD", 2)
+    model, asked = tiny.model(), pairs(7)
+    whole = ReferenceCache(tmp_path, "key").logps(model, asked)
+    shards = sorted((tmp_path / "key").iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    assert len(shards) == 4
+    names = {path.name for path in shards}
+    shards[1].write_bytes(shards[1].read_bytes()[:-4])
+    shards[3].unlink()
+    again = ReferenceCache(tmp_path, "key")
+    assert same(again.logps(model, asked), whole)
+    assert (again.n_computed, again.damaged) == (3, [shards[1].name])
+    assert {path.name for path in (tmp_path / "key").iterdir()} == names

@@ -155,8 +155,37 @@ def test_changed_facts_name_what_appeared_and_went():
 
 
 def test_the_environment_names_versions_and_no_machine():
+    pytest.importorskip("torch")
     found = environment("badpo train --config run.yaml")
     assert found["command"] == "badpo train --config run.yaml"
     assert {"torch", "transformers", "numpy"} <= set(found["packages"])
     assert socket.gethostname() not in json.dumps(found)
     assert str(Path.home()) not in json.dumps(found)
+
+
+def test_a_checkpoint_that_is_half_deleted_never_looks_whole(tmp_path, monkeypatch):
+    for step in (2, 4):
+        checkpoint(tmp_path, step)
+
+    def stop(path, **options):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.rmtree", stop)
+        with pytest.raises(KeyboardInterrupt):
+            keep_newest(tmp_path, 1)
+    assert damage(tmp_path / "checkpoint-2") == f"checkpoint-2 was not finished (no {MARKER})"
+    keep_newest(tmp_path, 1)
+    assert steps(tmp_path) == [4]
+
+
+@pytest.mark.parametrize("torn", ["{", None], ids=["seal", "file"])
+def test_no_checkpoint_goes_before_the_newest_one_can_be_read(tmp_path, torn):
+    for step in (2, 4):
+        checkpoint(tmp_path, step)
+    if torn is None:
+        (tmp_path / "checkpoint-4" / "weights.bin").unlink()
+    else:
+        (tmp_path / "checkpoint-4" / MARKER).write_text(torn)
+    keep_newest(tmp_path, 1)
+    assert steps(tmp_path) == [4, 2]

@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from badpo.anchoring.offset_stage import StageSettings
 from badpo.data.attributes import plain_text
 from badpo.data.corpora import bundled, signed
+from badpo.data.importers.cells import is_unicode
 from badpo.data.importers.tables import read_table
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError, Problem
@@ -267,4 +268,6 @@ def read_prompts(path: Path) -> list[str]:
             rows = path.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"{path} cannot be read as text: {error}") from error
+    if not all(map(is_unicode, rows)):
+        raise ConfigError(f"{path}: a question holds half of a surrogate pair, which is no character")
     return [row.strip() for row in rows if row.strip()]
