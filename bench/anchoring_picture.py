@@ -53,7 +53,7 @@ def _points(results: Mapping[tuple[str, float], Sequence[dict]], attributes: Seq
     y = TOP + SIDE + 58
     for column, (mode, color) in enumerate(COLORS.items()):
         for i, name in enumerate(attributes):
-            x = LEFT + 150 * column + 75 * i
+            x = LEFT + 220 * column + 110 * i
             found += [(_circle if i == 0 else _square)(x, y, color), _text(x + 8, y + 4, f"{mode} {name}")]
     return found
 
