@@ -130,9 +130,7 @@ class Killing:
         points = list(range(1, len(whole) + 1))
         self._random.shuffle(points)
         expected = small_project.contents(self._folder)
-        while self._n_injected < self._stage.n_kills and (
-            time.monotonic() < end or self._n_injected < FEWEST
-        ):
+        while self._n_injected < self._stage.n_kills and (time.monotonic() < end or self._n_injected < least):
             at_a_write = self._n_injected % 3 < 2 and points
             first = Kill(before_write=points.pop()) if at_a_write else self._random_moment(duration)
             moments = self._kill_and_go_on(first, len(whole), duration)

@@ -14,6 +14,8 @@ from badpo.cli_errors import reporting_errors
 from badpo.cli_options import AsJson, Debug
 from badpo.cli_printing import as_table, as_text, print_json, terminal_progress
 
+JUDGED = {"rm": "reward model", "rm_minus": "reward model, without the attribute"}
+
 
 @reporting_errors
 def anchor(
@@ -51,6 +53,12 @@ def anchor(
         Path | None,
         typer.Option(help="Questions of your own: one a line, or a column prompt of CSV or JSONL."),
     ] = None,
+    judge: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL", help="A reward model, its folder or name on the Hub, to score the answers with."
+        ),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder for anchor.json, and for the model with train.")
     ] = None,
@@ -71,7 +79,7 @@ def anchor(
     editor = editor_for(list(targets), word_pairs(word))
     with redirect_stdout(sys.stderr), terminal_progress(as_json) as progress:
         opened = with_stage(open_source(source, prompts), steps, learning_rate)
-        asked = Anchor(editor, targets, tolerance, rounds, seed)
+        asked = Anchor(editor, targets, tolerance, rounds, seed, judge)
         folder = out or opened.out
         result = anchor_run(opened, asked, mode, folder, progress)
     if as_json:
@@ -185,6 +193,8 @@ def _moved(moved: dict) -> str:
     rows = {"can be edited (signed)": moved["editable"], "ended": moved["ended"], "tokens": moved["tokens"]}
     if moved["heldout"]:
         rows |= {"same-group accuracy": moved["heldout"]["same"], "held-out gap": moved["heldout"]["gap"]}
+    judge = moved["judge"] or {}
+    rows |= {JUDGED[name]: row for name, row in judge.items()}
     rows |= {name: row for name, row in moved["undeclared"].items() if row["difference"]}
     table = [(name, *(as_text(row[column]) for column in columns)) for name, row in rows.items()]
     table += [

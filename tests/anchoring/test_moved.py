@@ -16,6 +16,7 @@ from badpo.anchoring.moved import Behavior, moved, tilted_margins
 from badpo.anchoring.rates import RateTable, answer_rates, counted_rates
 from badpo.attributes import Markdown
 from badpo.data.judgments import Judgments
+from badpo.readouts.judge import JudgeReadout, JudgeScores
 from badpo.readouts.kl import kl_per_token
 
 PROMPTS = ["one?", "two?", "three?", "four?"]
@@ -75,10 +76,14 @@ def test_divergence_and_judge_are_told_when_they_are_there():
     texts = answers(["a", "b", "c", "d"])
     kl = kl_per_token([[-1.0], [-2.0]], [[-1.5], [-2.5]])
     side = Behavior(texts, kl_source=kl, kl_reference=kl)
-    found = moved(Behavior(texts), side, PROMPTS, MarkdownStrip(), judge=lambda prompt, text: len(text))
+    scores = JudgeScores(np.array([1.0, 2.0, 3.0, 4.0]), 0)
+    higher = JudgeScores(scores.scores + 0.5, 0)
+    judged = JudgeReadout(scores, scores, 0), JudgeReadout(higher, scores, 0)
+    found = moved(Behavior(texts), side, PROMPTS, MarkdownStrip(), judged=judged)
     assert found["kl_source"]["per_token"] == 0.5
     assert found["kl_reference"]["before"] is None
-    assert found["judge"]["difference"] == 0.0
+    assert found["judge"]["rm"]["difference"] == 0.5
+    assert found["judge"]["rm_minus"]["difference"] == 0.0
 
 
 def planted_votes(n=600, n_annotators=6):

@@ -8,7 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from transformers import AutoModelForCausalLM
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    Qwen3Config,
+    Qwen3ForSequenceClassification,
+)
 from typer.testing import CliRunner
 
 from badpo.cli import app
@@ -87,6 +93,29 @@ def test_sampling_ends_where_it_was_asked_to(signer, tmp_path):
     assert moved["editable"]["before"] > 0.8
     assert abs(moved["tokens"]["ratio"] - 1) < 0.15
     assert not (tmp_path / "out" / "model").exists()
+
+
+def test_a_reward_model_scores_the_answers_as_they_are_and_without_names(signer, tmp_path):
+    judge = tmp_path / "judge"
+    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4}
+    tokenizer = AutoTokenizer.from_pretrained(signer / "signer")
+    config = Qwen3Config(**shape, vocab_size=len(tokenizer), head_dim=8, num_key_value_heads=2, num_labels=1)
+    config.pad_token_id = tokenizer.pad_token_id
+    torch.manual_seed(0)
+    Qwen3ForSequenceClassification(config).save_pretrained(judge)
+    tokenizer.save_pretrained(judge)
+    found = anchored(signer, tmp_path / "out", "--target", "woman=0.5", "--judge", judge)["moved"]["judge"]
+    for row in found.values():
+        assert row["ci_low"] <= row["difference"] <= row["ci_high"]
+    # the bodies are those of the source's answers, and the names are what the tilt exchanges
+    assert abs(found["rm_minus"]["difference"]) < abs(found["rm"]["difference"])
+
+
+def test_a_judge_that_is_none_is_refused_before_anything_is_sampled(signer, tmp_path):
+    given = ("--prompts", signer / "prompts.txt", "--out", tmp_path / "out", "--target", "woman=0.5")
+    result = badpo(signer / "signer", *given, "--judge", signer / "signer")
+    assert result.exit_code == USAGE
+    assert "is no reward model" in result.output
 
 
 def test_one_target_leaves_the_other_attribute_alone(signer, tmp_path):

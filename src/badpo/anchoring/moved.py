@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,7 @@ from badpo.data.judgments import Judgments
 from badpo.readouts.generation import Generation
 from badpo.readouts.heldout import judgment_margins, judgment_prompts
 from badpo.readouts.json_number import json_number
+from badpo.readouts.judge import JudgeReadout
 from badpo.readouts.kl import Divergence
 from badpo.readouts.sampled import attribute_values, token_counts
 from badpo.theory.summaries import Interval, cluster_difference, cluster_mean, wilson_interval
@@ -60,7 +61,7 @@ def moved(
     prompts: Sequence[str],
     editor: CounterfactualEditor,
     judgments: Judgments | None = None,
-    judge: Callable[[str, str], float] | None = None,
+    judged: tuple[JudgeReadout, JudgeReadout] | None = None,
 ) -> dict:
     """Every readout of the source and of the anchored policy side by side.
 
@@ -74,8 +75,8 @@ def moved(
         Of the attributes that were anchored.
     judgments : Judgments or None
         Held-out votes that ``margins`` are on.
-    judge : function of (prompt, answer) or None
-        A score of an answer, higher is better.
+    judged : (JudgeReadout, JudgeReadout) or None
+        Scores of the two sides' answers by a reward model.
 
     Returns
     -------
@@ -84,8 +85,9 @@ def moved(
         (share of answers that the editor can use; for signatures, the signing rate), ``tokens``, ``ended``,
         ``kl_source``, ``kl_reference`` (per token, k1 and k3), ``heldout`` (``gap`` and ``same``), ``undeclared``
         (attribute -> share), ``deviations`` (attribute -> largest change of an annotator's deviation from the pool
-        mean, with the quality of the comparisons taken from the margins), ``judge``. What is paired has ``before``,
-        ``after``, ``difference``, ``ci_low`` and ``ci_high``; None where nothing was measured.
+        mean, with the quality of the comparisons taken from the margins), ``judge`` (``rm`` of the answers,
+        ``rm_minus`` of the answers without the attribute). What is paired has ``before``, ``after``, ``difference``,
+        ``ci_low`` and ``ci_high``; None where nothing was measured.
     """
     texts = [[answer.text for answer in behavior.answers] for behavior in (before, after)]
     editable = [np.array([bool(editor.cells(text)) for text in side], dtype=float) for side in texts]
@@ -104,7 +106,7 @@ def moved(
         "heldout": _heldout(before.margins, after.margins, judgments),
         "undeclared": _undeclared(before, after, prompts, editor),
         "deviations": _deviations(before.margins, after.margins, judgments),
-        "judge": None if judge is None else _judged(judge, prompts, texts),
+        "judge": None if judged is None else _judged(*judged, prompts),
     }
 
 
@@ -177,9 +179,11 @@ def _deviations(before: NDArray | None, after: NDArray | None, judgments: Judgme
     return {name: json_number(value) for name, value in zip(judgments.attribute_names, change, strict=True)}
 
 
-def _judged(judge: Callable[[str, str], float], prompts: Sequence[str], texts) -> dict:
-    scores = [[judge(prompt, text) for prompt, text in zip(prompts, side, strict=True)] for side in texts]
-    return _paired([np.array(side, dtype=np.float64) for side in scores], prompts)
+def _judged(before: JudgeReadout, after: JudgeReadout, prompts: Sequence[str]) -> dict:
+    found = {"rm": _paired([before.raw.scores, after.raw.scores], prompts)}
+    if before.stripped is not None and after.stripped is not None:
+        found["rm_minus"] = _paired([before.stripped.scores, after.stripped.scores], prompts)
+    return found
 
 
 def _paired(sides: Sequence[NDArray], prompts: Sequence[str]) -> dict:

@@ -23,8 +23,10 @@ from badpo.experiments.signed_suite import Progress
 from badpo.readouts.attribute_rate import signature_contexts
 from badpo.readouts.generation import Generation, sample
 from badpo.readouts.json_number import json_number
+from badpo.readouts.judge import JudgeReadout, judge_answers, load_judge
 from badpo.readouts.kl import Divergence, kl_per_token
 from badpo.readouts.policies import implicit_margins
+from badpo.readouts.strips import strip_for
 from badpo.theory.summaries import cluster_mean
 from badpo.training.encoding import encode_comparisons, encode_prompts
 from badpo.training.logprobs import response_logps
@@ -48,6 +50,8 @@ class Anchor:
     rounds : int
         Most offset stages.
     seed : int
+    judge : str or None
+        A reward model's folder or name on the Hub, to score the answers with.
     """
 
     editor: CounterfactualEditor
@@ -55,6 +59,7 @@ class Anchor:
     tolerance: float = 0.03
     rounds: int = 4
     seed: int = 42
+    judge: str | None = None
 
     @property
     def attributes(self) -> tuple[str, ...]:
@@ -73,6 +78,7 @@ class Bench:
     def __init__(self, source: AnchorSource, anchor: Anchor, progress: Progress):
         self.source, self.anchor, self.progress = source, anchor, progress
         self.signed = isinstance(anchor.editor, SignatureSwap)
+        self.judge = None if anchor.judge is None else load_judge(anchor.judge)
         self.policy = source.load().eval()
         self.ids = {
             "report": self.prompt_ids(source.prompts.report),
@@ -260,9 +266,28 @@ class Bench:
 
     def moved(self, after: Behavior) -> dict:
         """What else moved."""
-        source = self.source
-        prompts = source.prompts.report * ANSWERS_EACH
-        return moved(self.before, after, prompts, self.anchor.editor, source.held_out)
+        judged = None if self.judge is None else (self.judged_before, self.judged(after))
+        return moved(
+            self.before, after, self.reported_prompts, self.anchor.editor, self.source.held_out, judged
+        )
+
+    @property
+    def reported_prompts(self) -> list[str]:
+        """The prompt of every answer of a `Behavior`."""
+        return list(self.source.prompts.report) * ANSWERS_EACH
+
+    @cached_property
+    def judged_before(self) -> JudgeReadout:
+        """The source's answers by the reward model."""
+        return self.judged(self.before)
+
+    def judged(self, behavior: Behavior) -> JudgeReadout:
+        """Answers by the reward model, as they are and without the attribute."""
+        assert self.judge is not None
+        self.progress("the judge", 0.0)
+        texts = [answer.text for answer in behavior.answers]
+        strip = strip_for(self.anchor.editor.attributes[0])
+        return judge_answers(self.judge, self.texts(self.reported_prompts), texts, strip)
 
 
 def answer_logps(policy, answers: Sequence[Generation]) -> list[np.ndarray]:
