@@ -46,8 +46,8 @@ def _points(results: Mapping[tuple[str, float], Sequence[dict]], attributes: Seq
     found = []
     for (mode, target), anchors in results.items():
         for i, name in enumerate(attributes):
-            # side by side, so that modes and attributes do not cover each other
-            x = _x(target) + 10 * (i - 0.5) + (4 if mode == "train" else -4)
+            # a little side by side, so that modes and attributes do not cover each other whole
+            x = _x(target) + 4 * (i - 0.5) + (1 if mode == "train" else -1)
             shape = _circle if i == 0 else _square
             found += [shape(x, _y(anchor[name]["achieved"]), COLORS[mode]) for anchor in anchors]
     y = TOP + SIDE + 58
