@@ -15,8 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from badpo.data.importers.tables import read_table
+from badpo.data.judgments import Judgments
 from badpo.data.problems import DataError
-from badpo.data.sealed_tables import DamagedTableError, require_undamaged, write_sealed
+from badpo.data.sealed_tables import DamagedTableError, is_sealed, write_sealed
 from badpo.data.seals import (
     RUN_SEAL,
     SealError,
@@ -158,30 +159,24 @@ def table(tmp_path_factory):
 
 
 def test_a_sealed_table_reads_as_any_other(table):
-    require_undamaged(table)
+    assert is_sealed(table) and not read_table(table).rewritten
     assert read_table(table).frame["n"].tolist() == list(range(40))
     assert read_table(table).dropped == tuple(DROPPED)
     assert pq.read_table(table).num_rows == 40
 
 
-def test_no_change_of_a_table_passes(table, tmp_path):
+def test_every_bit_of_a_table_counts(table, tmp_path):
     content = table.read_bytes()
     path = tmp_path / "votes.parquet"
     draw = random.Random(0)
-    unnoticed = 0
-    for place in range(0, len(content), 3):
+    first, last = content.find(b"=badpo.sha256="), content.rfind(b"=badpo.sha256=")
+    assert 0 < first < last
+    for place in sorted({*range(0, len(content), 5), *range(first, last + 14)}):
         changed = bytearray(content)
         changed[place] ^= 1 << draw.randrange(8)
         path.write_bytes(changed)
-        try:
+        with pytest.raises(DataError, match=r"votes\.parquet"):
             read_table(path)
-        except DataError as error:
-            assert "votes.parquet" in str(error)
-        else:
-            # the key of the checksum itself: then the file counts as one of another program
-            unnoticed += 1
-            assert b"badpo.sha256" not in bytes(changed)
-    assert unnoticed <= len("badpo.sha256")
 
 
 def test_a_table_that_is_cut_short_is_refused(table, tmp_path):
@@ -194,10 +189,34 @@ def test_a_table_that_is_cut_short_is_refused(table, tmp_path):
 
 def test_a_table_of_another_program_has_no_checksum(tmp_path):
     pq.write_table(pa.table({"n": [1]}), tmp_path / "a.parquet")
-    require_undamaged(tmp_path / "a.parquet")
-    write_sealed(pa.table({"n": [1]}), tmp_path / "b.parquet")
-    content = bytearray((tmp_path / "b.parquet").read_bytes())
+    assert not is_sealed(tmp_path / "a.parquet")
+    assert not read_table(tmp_path / "a.parquet").rewritten
+
+
+def test_a_damaged_table_is_told_from_a_rewritten_one(tmp_path):
+    path = tmp_path / "votes.parquet"
+    rows = [{"prompt": str(i), "response_a": "yes", "response_b": "no", "winner": "a"} for i in range(9)]
+    Judgments.read(rows).to_parquet(path)
+    same, fewer = tmp_path / "same.parquet", tmp_path / "fewer.parquet"
+    pq.write_table(pq.read_table(path), same)
+    pq.write_table(pq.read_table(path).slice(0, 4), fewer)
+    for rewritten, n_votes in ((same, 9), (fewer, 4)):
+        assert not is_sealed(rewritten)
+        read = Judgments.read(rewritten)
+        (finding,) = [finding for finding in read.findings if finding.code == "N103"]
+        assert read.n_votes == n_votes and finding.severity == "notice"
+        assert (
+            "another program has written this table anew" in finding.what and str(rewritten) in finding.where
+        )
+        read.to_parquet(rewritten)
+        assert is_sealed(rewritten)
+        assert "N103" not in {finding.code for finding in Judgments.read(rewritten).findings}
+    content = bytearray(path.read_bytes())
     content[12] ^= 4
-    (tmp_path / "b.parquet").write_bytes(content)
+    path.write_bytes(content)
     with pytest.raises(DamagedTableError, match="its checksum does not match"):
-        require_undamaged(tmp_path / "b.parquet")
+        is_sealed(path)
+    with pytest.raises(
+        DataError, match=r"bytes of it have changed(.|\n)*take an undamaged copy, or import the export again"
+    ):
+        read_table(path)

@@ -17,7 +17,7 @@ from badpo.data.importers.prodigy import _UNNAMED
 from badpo.data.markers import split_signature
 from badpo.data.privacy import direct_identifiers
 from badpo.data.problems import did_you_mean, written_out
-from badpo.readouts.strips import strip_markdown
+from badpo.readouts.strips import strip_markdown, strip_signatures
 from badpo.results.model_card import _FILE, _HUB_ID
 from badpo.results.pages import _kept_together
 from badpo.results.tables import markdown_text
@@ -77,6 +77,7 @@ BEFORE = ("", "a@", "|", "**", "i cannot ", "a_", "a@a.")
 READERS: dict[str, Callable[[str], object]] = {
     **{detector.name: (lambda text, detector=detector: measured(detector, text)) for detector in DETECTORS},
     "strip_markdown": strip_markdown,
+    "strip_signatures": strip_signatures,
     "split_signature": split_signature,
     "swap pairs' bodies": lambda text: _MARKS.sub("", text),
     "side of a label": lambda text: side_of(text, "response_a", "response_b", {}),
@@ -135,6 +136,11 @@ def test_time_is_linear_in_a_short_text(name):
 @pytest.mark.parametrize("name", READERS)
 def test_time_is_linear_up_to_a_megabyte(name):
     assert not slow_texts(READERS[name], 1_000_000)
+
+
+def test_time_is_linear_in_the_number_of_signatures():
+    """Unlike the units above they are no beginnings: an ending would leave the strip nothing to do."""
+    assert not slow_texts(strip_signatures, 400_000, units=("\n\N{EM DASH} Emily Miller",))
 
 
 def test_a_quadratic_reader_is_seen():

@@ -13,7 +13,7 @@ from badpo.training.batches import (
     ComparisonCollator,
     JudgmentIds,
     StepSampler,
-    fed_tokens,
+    n_fed,
     random_steps,
     split_step,
 )
@@ -121,23 +121,23 @@ def test_every_epoch_has_as_many_steps(batching):
 def test_a_comparison_stays_whole_and_parts_are_of_like_size():
     data = judgments(n_comparisons=12, per_comparison=5)
     comparison = data.votes["comparison"].to_numpy()
-    n_tokens = fed_tokens(encode_comparisons(data, tiny.tokenizer()))
+    fed = n_fed(encode_comparisons(data, tiny.tokenizer()))
     for votes in random_steps(comparison, 30, np.random.default_rng(0)):
-        parts = split_step(votes, comparison, n_tokens, n_parts=3)
+        parts = split_step(votes, comparison, fed, n_parts=3)
         assert sorted(np.concatenate(parts)) == sorted(votes)
         members = [set(comparison[part]) for part in parts]
         assert sum(map(len, members)) == len(set(comparison[votes]))
-        loads = [n_tokens[list(part)].sum() for part in members]
-        assert max(loads) - min(loads) <= n_tokens.max()
+        loads = [fed[list(part)].sum() for part in members]
+        assert max(loads) - min(loads) <= fed.max()
 
 
-def test_fed_tokens_are_those_of_the_pack():
+def test_tokens_fed_are_those_of_the_pack():
     encoded = encode_comparisons(two_comparisons(), tiny.tokenizer())
     packed = [
         packed_layout([p], [a], [b])[0]["input_ids"].size
         for p, a, b in zip(encoded.prompt_ids, encoded.a_ids, encoded.b_ids, strict=True)
     ]
-    assert fed_tokens(encoded).tolist() == packed
+    assert n_fed(encoded).tolist() == packed
 
 
 def test_one_part_is_the_step_itself():

@@ -14,8 +14,8 @@ from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
 from badpo.objective.bias import VARIANTS, BiasTerm
 from badpo.training import resume
+from badpo.training.bias_state import adam_tensors, load_adam_tensors
 from badpo.training.resume import rows_taken_up, take_up
-from badpo.training.run_callback import adam_tensors, load_adam_tensors
 from badpo.training.run_folder import MARKER, checkpoints, damage
 from badpo.training.trainer import BADPOTrainer
 from tests import tiny

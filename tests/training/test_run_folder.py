@@ -20,6 +20,7 @@ from badpo.training.run_folder import (
     keep_newest,
     mark_complete,
     newest_complete,
+    whole_folder,
     write_atomically,
     write_json,
 )
@@ -189,3 +190,29 @@ def test_no_checkpoint_goes_before_the_newest_one_can_be_read(tmp_path, torn):
         (tmp_path / "checkpoint-4" / MARKER).write_text(torn)
     keep_newest(tmp_path, 1)
     assert steps(tmp_path) == [4, 2]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(28, "No space left on device", "model.safetensors"),
+        RuntimeError("PytorchStreamWriter failed writing file data.pkl: file write failed"),
+        RuntimeError("basic_ios::clear: iostream error"),
+        Exception("No space left on device (os error 28)"),
+    ],
+    ids=["safetensors", "torch", "torch's stream", "tokenizers"],
+)
+def test_a_full_disk_is_told_by_one_name_and_leaves_no_folder(tmp_path, error):
+    with (
+        pytest.raises(OSError, match="No space left on device") as raised,
+        whole_folder(tmp_path / "model") as unfinished,
+    ):
+        unfinished.mkdir()
+        raise error
+    assert raised.value.errno == 28
+    assert not list(tmp_path.iterdir())
+
+
+def test_other_errors_pass_as_they_are(tmp_path):
+    with pytest.raises(ZeroDivisionError), whole_folder(tmp_path / "model"):
+        raise ZeroDivisionError

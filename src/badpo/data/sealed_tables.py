@@ -1,15 +1,24 @@
-"""Parquet files that hold the checksum of their own bytes, so that damage is found before anything is read."""
+"""Parquet files that hold the checksum of their own bytes, so that damage is found before anything is read.
+
+The checksum stands between the data and the footer, where readers of parquet do not look and a program that writes the
+table anew puts nothing. Such a program copies the metadata, though, so the metadata say that there was one.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-DIGEST_KEY = b"badpo.sha256"
-_BLANK = b"0" * 64
+SEALED_KEY = b"badpo.sealed"
+# It stands on both sides of the checksum: a changed bit in one of them still leaves the other.
+_MARK = b"=badpo.sha256="
+_DIGITS = 64
+_BLANK = b"0" * _DIGITS
+_BLOCK = 2 * len(_MARK) + _DIGITS
 _PIECE = 2**20
 _TAIL = 8  # the length of the footer and the magic word after it
 
@@ -19,7 +28,7 @@ class DamagedTableError(OSError):
 
 
 def write_sealed(table: pa.Table, path: Path) -> None:
-    """Write a table with the SHA-256 of the file in its metadata, computed with that place left blank.
+    """Write a table with the SHA-256 of the file before its footer, computed with that place left blank.
 
     Any reader of parquet reads it. Metadata of the table is kept.
 
@@ -28,54 +37,57 @@ def write_sealed(table: pa.Table, path: Path) -> None:
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "a.parquet"
     >>> write_sealed(pa.table({"n": [1, 2]}), path)
-    >>> require_undamaged(path)
+    >>> is_sealed(path), pq.read_table(path).num_rows
+    (True, 2)
     >>> content = bytearray(path.read_bytes())
     >>> content[10] ^= 1
     >>> _ = path.write_bytes(content)
-    >>> require_undamaged(path)
+    >>> is_sealed(path)
     Traceback (most recent call last):
         ...
-    badpo.data.sealed_tables.DamagedTableError: it is damaged: its checksum does not match
+    badpo.data.sealed_tables.DamagedTableError: bytes of it have changed since badpo wrote it (its checksum ...
     """
-    metadata = {**(table.schema.metadata or {}), DIGEST_KEY: _BLANK}
+    metadata = {**(table.schema.metadata or {}), SEALED_KEY: b"sha256 before the footer"}
     pq.write_table(table.replace_schema_metadata(metadata), path)
-    place = _place_of_digest(path)
-    assert place is not None
+    with path.open("r+b") as file:
+        start = _start_of_footer(file)
+        file.seek(start)
+        footer = file.read()
+        file.seek(start)
+        file.write(_MARK + _BLANK + _MARK + footer)
+    place = start + len(_MARK)
     digest = _digest(path, place)
     with path.open("r+b") as file:
         file.seek(place)
         file.write(digest)
 
 
-def require_undamaged(path: Path) -> None:
-    """Compare a file with the checksum in it; one that was not written by `write_sealed` has none, and passes.
+def is_sealed(path: Path) -> bool:
+    """Whether a file is as `write_sealed` wrote it; False where another program wrote it, which says nothing of it.
 
     The bytes are compared before anything is made of them.
 
     Raises
     ------
     DamagedTableError
+        It holds a checksum and is not what the checksum is of.
     """
-    place = _place_of_digest(path)
-    if place is None:
-        return
     with path.open("rb") as file:
-        file.seek(place)
-        written = file.read(len(_BLANK))
-    if _digest(path, place) != written:
-        raise DamagedTableError("it is damaged: its checksum does not match")
+        place = _start_of_footer(file) - _BLOCK
+        file.seek(max(0, place))
+        block = file.read(_BLOCK)
+    if place < 0 or not (block.startswith(_MARK) or block.endswith(_MARK)):
+        return False
+    place += len(_MARK)
+    if _digest(path, place) != block[len(_MARK) : -len(_MARK)]:
+        raise DamagedTableError("bytes of it have changed since badpo wrote it (its checksum does not match)")
+    return True
 
 
-def _place_of_digest(path: Path) -> int | None:
-    """Where in the file the digest stands: in the footer, behind its key and two bytes that say how long it is."""
-    with path.open("rb") as file:
-        size = file.seek(0, 2)
-        file.seek(max(0, size - _TAIL))
-        length = int.from_bytes(file.read(4), "little")
-        start = max(0, size - _TAIL - length)
-        file.seek(start)
-        key = file.read().rfind(DIGEST_KEY)
-    return None if key < 0 else start + key + len(DIGEST_KEY) + 2
+def _start_of_footer(file: BinaryIO) -> int:
+    size = file.seek(0, 2)
+    file.seek(max(0, size - _TAIL))
+    return size - _TAIL - int.from_bytes(file.read(4), "little")
 
 
 def _digest(path: Path, place: int) -> bytes:
@@ -83,7 +95,7 @@ def _digest(path: Path, place: int) -> bytes:
     position = 0
     with path.open("rb") as file:
         while piece := bytearray(file.read(_PIECE)):
-            first, last = max(place - position, 0), min(place + len(_BLANK) - position, len(piece))
+            first, last = max(place - position, 0), min(place + _DIGITS - position, len(piece))
             if first < last:
                 piece[first:last] = _BLANK[: last - first]
             found.update(piece)

@@ -114,7 +114,17 @@ def run_damage(folder: Path, names: Collection[str] | None = None, but: Collecti
         Not these, such as files that are about to be written anew.
     """
     path = folder / RUN_SEAL
-    return seal_damage(path, names, but) if path.exists() and not _is_unsealed(path) else None
+    return seal_damage(path, names, but) if is_sealed(path) else None
+
+
+def is_sealed(path: Path) -> bool:
+    """Whether a ``run.json`` is there and holds checksums; those of old runs hold none."""
+    return path.exists() and not _is_unsealed(path)
+
+
+def rewrite_seal(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a seal anew that says something else, from `read_seal`; the checksums of its files stay as they are."""
+    _write(path, content)
 
 
 @contextlib.contextmanager
@@ -124,7 +134,7 @@ def resealed(folder: Path, names: Collection[str]) -> Iterator[None]:
     Between the two a killed process leaves them without a checksum, which is less than is known and not wrong.
     """
     path = folder / RUN_SEAL
-    if not path.exists() or _is_unsealed(path):
+    if not is_sealed(path):
         yield
         return
     content = read_seal(path)
@@ -138,7 +148,7 @@ def resealed(folder: Path, names: Collection[str]) -> Iterator[None]:
 def left_open(folder: Path, names: Collection[str]) -> list[str]:
     """Those of some files of a sealed run that are there without a checksum, as a killed process leaves them."""
     path = folder / RUN_SEAL
-    if not path.exists() or _is_unsealed(path):
+    if not is_sealed(path):
         return []
     sealed = read_seal(path)["files"]
     return [name for name in names if name not in sealed and (folder / name).is_file()]

@@ -86,7 +86,7 @@ class TextWriter:
     """
 
     def __init__(self) -> None:
-        self._file = _nameless_file()
+        self._file = nameless_file()
         self._ends = array("q", [0])
         self._known: dict[bytes, int] = {}
 
@@ -129,7 +129,8 @@ class TextWriter:
         return number
 
 
-def _nameless_file() -> IO[bytes]:
+def nameless_file() -> IO[bytes]:
+    """A temporary file of this user, without a name in any folder, that goes with the process."""
     return tempfile.TemporaryFile(prefix="badpo-")
 
 

@@ -27,8 +27,9 @@ class Leans:
     quality : str
         What was assumed of the comparisons' quality: "conditional", "random", "fixed" or "joint".
     deviation : array of shape (m, q)
-        :math:`\theta_k` minus the mean over the annotators of its component; :math:`\theta_k` itself where the level
-        is known (``absolute``). NaN without information, infinite where all votes point one way.
+        :math:`\theta_k` minus the mean over those annotators of its component who have a finite estimate;
+        :math:`\theta_k` itself where the level is known (``absolute``), 0 of those who are anchored. NaN without
+        information, infinite where all votes point one way.
     se : array of shape (m, q)
         Standard error of the deviation, the mean's part included; NaN where there is no finite estimate.
     ci_low, ci_high : array of shape (m, q)

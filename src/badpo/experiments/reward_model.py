@@ -17,9 +17,8 @@ from badpo.data.attribute import plain_text
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, counted
 from badpo.objective.bias import BiasTerm
+from badpo.training.bias_state import BIAS_OPTIMIZER_FILE, adam_tensors, load_adam_tensors
 from badpo.training.inputs import require_matching_bias
-from badpo.training.run_callback import adam_tensors, load_adam_tensors
-from badpo.training.trainer import BIAS_OPTIMIZER_FILE
 
 logger = logging.getLogger(__name__)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import math
@@ -12,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import yaml
-from safetensors import SafetensorError
 
 from badpo.data.attributes import attribute_from_config
 from badpo.data.checks import check
@@ -29,7 +29,7 @@ from badpo.training.run_folder import (
     MARKER,
     checkpoints,
     environment,
-    full_disk_error,
+    naming_a_full_disk,
     newest_complete,
     remove_unsealed,
     require_allowed,
@@ -297,15 +297,14 @@ def train_and_save(trainer: BADPOTrainer, resume: bool, allow_changed: Sequence[
         writing is removed.
     """
     try:
-        trainer.train(resume_from_checkpoint=resume or None, allow_changed=allow_changed)
+        with naming_a_full_disk(trainer.run_folder):
+            trainer.train(resume_from_checkpoint=resume or None, allow_changed=allow_changed)
         with whole_folder(trainer.run_folder / "model", trainer.is_world_process_zero()) as unfinished:
             trainer.save_model(str(unfinished))
-    except (OSError, RuntimeError, SafetensorError) as error:
-        full = full_disk_error(error, trainer.run_folder)
-        if full is None:
-            raise
-        remove_unsealed(trainer.run_folder / "checkpoints")
-        raise full from error
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            remove_unsealed(trainer.run_folder / "checkpoints")
+        raise
 
 
 def run_folder(recipe: Recipe) -> Path:

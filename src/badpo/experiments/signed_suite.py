@@ -16,7 +16,6 @@ from types import MappingProxyType
 from typing import Any
 
 import yaml
-from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, PrinterCallback, TrainerCallback, TrainingArguments, set_seed
 
 from badpo.data.corpora import signed
@@ -38,7 +37,6 @@ from badpo.training.reference import weights_key
 from badpo.training.run_folder import (
     changed_facts,
     environment,
-    full_disk_error,
     seal_run,
     whole_folder,
     write_atomically,
@@ -258,12 +256,9 @@ def fit_supervised(
     trainer.remove_callback(PrinterCallback)
     trainer.train()
     trained = model.merge_and_unload() if settings.lora_rank else model
-    try:
-        with whole_folder(folder / "model") as unfinished:
-            trained.save_pretrained(unfinished)
-            tokenizer.save_pretrained(unfinished)
-    except (OSError, RuntimeError, SafetensorError) as error:
-        raise full_disk_error(error, folder / "model") or error from error
+    with whole_folder(folder / "model") as unfinished:
+        trained.save_pretrained(unfinished)
+        tokenizer.save_pretrained(unfinished)
     finish(folder, key, settings)
 
 

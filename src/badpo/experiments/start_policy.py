@@ -24,7 +24,7 @@ from badpo.training.inputs import encode_judgments
 from badpo.training.recipe import Recipe
 from badpo.training.recipe_blocks import ModelChoice
 from badpo.training.reference import Pair
-from badpo.training.run_folder import changed_facts, full_disk_error, seal_run, whole_folder
+from badpo.training.run_folder import changed_facts, seal_run, whole_folder
 from badpo.training.supervised import SupervisedTrainer, balanced_rows, supervised_arguments
 
 logger = logging.getLogger(__name__)
@@ -144,13 +144,10 @@ def fit_reference(model, tokenizer, recipe: Recipe, train: Judgments, args):
     trainer.train()
     policy = policy if peft_config is None else policy.merge_and_unload()
     is_writer = trainer.is_world_process_zero()
-    try:
-        with whole_folder(folder / "model", is_writer) as unfinished:
-            if is_writer:
-                policy.save_pretrained(unfinished)
-                tokenizer.save_pretrained(unfinished)
-    except (OSError, RuntimeError, SafetensorError) as error:
-        raise full_disk_error(error, folder / "model") or error from error
+    with whole_folder(folder / "model", is_writer) as unfinished:
+        if is_writer:
+            policy.save_pretrained(unfinished)
+            tokenizer.save_pretrained(unfinished)
     if is_writer:
         seal_run(folder, {"facts": reference_facts(recipe, train, args)})
     trainer.accelerator.wait_for_everyone()

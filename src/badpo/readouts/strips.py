@@ -10,8 +10,7 @@ import re
 from collections.abc import Callable
 
 from badpo.data.attribute import Attribute
-from badpo.data.corpora.signatures import strip_signature
-from badpo.data.markers import has_markdown
+from badpo.data.markers import has_markdown, signature_first_name
 
 # Runs are taken whole, so that nothing new is joined where they stood.
 _FENCE = re.compile(r"`{3,}[^\S\n]*\w*$|`{3,}", re.MULTILINE)
@@ -74,10 +73,17 @@ def strip_signatures(text: str) -> str:
     >>> strip_signatures("Boil it.\n\n— Emily Miller\n\n— Theo Clark")
     'Boil it.'
     """
-    shorter = strip_signature(text)
-    while shorter != text:
-        text, shorter = shorter, strip_signature(shorter)
-    return text
+    lines = text.split("\n")
+    first = kept = len(lines)
+    # the first line is no signature: there is nothing that it could be below
+    while first > 1:
+        line = lines[first - 1]
+        if signature_first_name(f"\n{line}"):
+            kept = first - 1
+        elif line.strip():
+            break
+        first -= 1
+    return text if kept == len(lines) else "\n".join(lines[:kept]).rstrip()
 
 
 STRIPS: dict[str, Callable[[str], str]] = {"markdown": strip_markdown, "signature_name": strip_signatures}

@@ -15,7 +15,7 @@ import torch
 from badpo.data.judgments import Judgments
 from badpo.training.encoding import EncodedComparisons
 from badpo.training.logprobs import on_device
-from badpo.training.packing import bin_pack, shared_length
+from badpo.training.packing import bin_pack, build_tree
 
 
 def random_steps(comparison: np.ndarray, batch_size: int, rng: np.random.Generator) -> list[np.ndarray]:
@@ -90,16 +90,14 @@ def _by_comparison(comparison: np.ndarray, rng: np.random.Generator) -> tuple[np
     return np.argsort(place, kind="stable"), np.cumsum(np.bincount(place, minlength=len(unique)))
 
 
-def fed_tokens(encoded: EncodedComparisons) -> np.ndarray:
-    """Tokens of each comparison that go through the model in a pack, shape (n_comparisons,)."""
+def n_fed(encoded: EncodedComparisons) -> np.ndarray:
+    """`badpo.training.packing.Tree.n_fed` of each comparison, shape (n_comparisons,)."""
     triples = zip(encoded.prompt_ids, encoded.a_ids, encoded.b_ids, strict=True)
-    return np.array(
-        [len(p) + len(a) + len(b) - shared_length(a, b) - 2 for p, a, b in triples], dtype=np.int64
-    )
+    return np.array([build_tree(*triple).n_fed for triple in triples], dtype=np.int64)
 
 
 def split_step(
-    votes: np.ndarray, comparison: np.ndarray, n_tokens: np.ndarray, n_parts: int
+    votes: np.ndarray, comparison: np.ndarray, n_fed: np.ndarray, n_parts: int
 ) -> list[np.ndarray]:
     """Cut a step's judgments into ``n_parts`` micro-batches of about equal token counts.
 
@@ -111,14 +109,14 @@ def split_step(
         Judgments of the step.
     comparison : int array of shape (n_votes_in_all,)
         The comparison of every judgment.
-    n_tokens : int array of shape (n_comparisons,)
+    n_fed : int array of shape (n_comparisons,)
     n_parts : int
         Micro-batches x processes.
     """
     unique, position = np.unique(comparison[votes], return_inverse=True)
     if n_parts == 1:
         return [votes]
-    parts = bin_pack(n_tokens[unique], n_bins=n_parts)
+    parts = bin_pack(n_fed[unique], n_bins=n_parts)
     part_of = np.empty(len(unique), dtype=np.int64)
     for number, members in enumerate(parts):
         part_of[members] = number
@@ -156,7 +154,7 @@ class StepSampler(torch.utils.data.Sampler):
         n_processes: int = 1,
     ):
         self._comparison = judgments.votes["comparison"].to_numpy()
-        self._n_tokens = fed_tokens(encoded)
+        self._n_fed = n_fed(encoded)
         self._steps = BATCHING[batching]
         self._batch_size = batch_size
         self._micro_batches = micro_batches
@@ -172,7 +170,7 @@ class StepSampler(torch.utils.data.Sampler):
     def __iter__(self) -> Iterator[list[int]]:
         n_parts = self._micro_batches * self._n_processes
         for votes in self._plan():
-            parts = split_step(votes, self._comparison, self._n_tokens, n_parts)
+            parts = split_step(votes, self._comparison, self._n_fed, n_parts)
             for part in parts[self._process_index :: self._n_processes]:
                 yield part.tolist()
 

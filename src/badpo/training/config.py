@@ -188,6 +188,11 @@ class BADPOConfig(TrainingArguments):
         super().__post_init__()
 
     @property
+    def step_size(self) -> int:
+        """Judgments of an optimizer step, over all processes; comparisons with ``batching="comparisons"``."""
+        return self.per_device_train_batch_size * self.gradient_accumulation_steps * self.world_size
+
+    @property
     def mixed_precision_name(self) -> str:
         """The numerics of the forward: ``fp32``, ``bf16-autocast`` or ``fp16-autocast``."""
         name = "bf16-autocast" if self.bf16 else "fp16-autocast" if self.fp16 else "fp32"

@@ -105,6 +105,17 @@ def build_bias(
     return bias
 
 
+def training_judgments(data, attributes: Sequence, variant: str) -> Judgments:
+    """``data`` as `Judgments`; a bias needs attributes to lean toward, so without any a `ConfigError` says so."""
+    judgments = as_judgments(data, attributes)
+    if VARIANTS[variant] and not judgments.attributes:
+        raise ConfigError(
+            f"bias: {variant} needs at least one attribute. Declare it, for example "
+            'attributes=[Length(ratio=1.5)], or train plain DPO with bias="none"'
+        )
+    return judgments
+
+
 def encode_judgments(
     judgments: Judgments, tokenizer, args: BADPOConfig
 ) -> tuple[Judgments, EncodedComparisons, list[Problem]]:
@@ -135,6 +146,15 @@ def encode_judgments(
     return kept, encoded.take(np.flatnonzero(encoded.fits)), findings
 
 
+def bias_for(judgments: Judgments, given: BiasTerm | None, args: BADPOConfig) -> BiasTerm:
+    """The bias term of a run: ``given``, if it is of these judgments, or the one that ``args`` name."""
+    bias = given
+    if bias is None:
+        bias = build_bias(judgments, args.bias, args.warm_start, args.gold_annotators)
+    require_matching_bias(bias, judgments, args.gold_annotators)
+    return bias
+
+
 def require_matching_bias(bias: BiasTerm, judgments: Judgments, gold_named: Sequence[str] = ()) -> None:
     """Raise `ConfigError` unless the rows and columns of theta are the annotators and attributes of ``judgments``.
 
@@ -154,6 +174,17 @@ def require_matching_bias(bias: BiasTerm, judgments: Judgments, gold_named: Sequ
             f"{len(bias.gold_annotators)} at zero by its mask; they must be the same. Leave gold_annotators out, or "
             "leave bias out to have it built from the judgments"
         )
+
+
+def encode_evaluation(
+    data, train: Judgments, tokenizer, args: BADPOConfig
+) -> tuple[Judgments | None, EncodedComparisons | None, list[Problem]]:
+    """`encode_judgments` of `evaluation_judgments`; nothing where ``data`` is None."""
+    if data is None:
+        return None, None, []
+    judgments, strangers = evaluation_judgments(data, train)
+    judgments, encoded, findings = encode_judgments(judgments, tokenizer, args)
+    return judgments, encoded, strangers + findings
 
 
 def evaluation_judgments(data, train: Judgments) -> tuple[Judgments, list[Problem]]:

@@ -1,11 +1,15 @@
-"""Sums over an optimizer step's judgments, from which every logged training metric is a ratio."""
+"""What a run logs: ratios of sums over an optimizer step's judgments, and theta."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
+from badpo.data.privacy import is_about_single_people
+from badpo.objective.bias import BiasTerm
+
+THETA_METRIC = "bias/theta/"
 _PLAIN = ("loss", "weight", "judgments", "margin", "correct", "votes_correct")
 _PER_ATTRIBUTE = ("same", "same_correct", "cross", "cross_correct")
 
@@ -77,6 +81,33 @@ class StepSums:
     def n_judgments(self) -> int:
         """Judgments added so far."""
         return round(float(self.vector[_PLAIN.index("judgments")]))
+
+
+def theta_metrics(bias: BiasTerm) -> dict[str, float]:
+    """``bias/theta/<attribute>``: the mean over annotators of the composed theta.
+
+    Examples
+    --------
+    >>> theta_metrics(BiasTerm(["length"], ["ann_a", "ann_b"], ["mean"]))
+    {'bias/theta/length': 0.0}
+    """
+    mean = bias.theta().detach().mean(dim=0).tolist()
+    return {f"{THETA_METRIC}{name}": value for name, value in zip(bias.attributes, mean, strict=True)}
+
+
+def publishable(metrics: Mapping[str, float], bias: BiasTerm) -> dict[str, float]:
+    """The metrics that a tracker may get: a mean of theta over a few annotators is about those.
+
+    Examples
+    --------
+    >>> bias = BiasTerm(["length"], ["ann_a", "ann_b"], ["mean"])
+    >>> publishable({"loss": 0.5, **theta_metrics(bias)}, bias)
+    {'loss': 0.5}
+    """
+    learned = [name for name in bias.annotators if name not in bias.gold_annotators]
+    if not is_about_single_people(learned):
+        return dict(metrics)
+    return {name: value for name, value in metrics.items() if not name.startswith(THETA_METRIC)}
 
 
 def _ratio(numerator: float, denominator: float) -> float | None:

@@ -9,18 +9,26 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
+from accelerate import Accelerator
 from safetensors.numpy import save as to_safetensors
 
 from badpo.data.enclosed import require_enclosed
+from badpo.training.encoding import EncodedComparisons
 from badpo.training.logprobs import response_logps
 from badpo.training.prompt_trees import Pair
 from badpo.training.run_folder import write_atomically
+
+logger = logging.getLogger(__name__)
+
+# Of both responses of every comparison, one value per token.
+ReferenceLogps = list[tuple[np.ndarray, np.ndarray]]
 
 # Responses that are computed before they are written: what a killed process can lose. Even, so that both responses
 # of a comparison share their prompt's forward.
@@ -134,11 +142,25 @@ def comparison_logps(
     prompts: Sequence[np.ndarray],
     a_ids: Sequence[np.ndarray],
     b_ids: Sequence[np.ndarray],
-) -> list[tuple[np.ndarray, np.ndarray]]:
+) -> ReferenceLogps:
     """Reference log-probabilities of both responses of every comparison, from the cache where they are there."""
     pairs = [(p, r) for p, a, b in zip(prompts, a_ids, b_ids, strict=True) for r in (a, b)]
     values = cache.logps(model, pairs)
     return list(zip(values[::2], values[1::2], strict=True))
+
+
+def divided_logps(
+    cache: ReferenceCache, model, encoded: EncodedComparisons, accelerator: Accelerator
+) -> ReferenceLogps:
+    """`comparison_logps` with what is missing divided over the processes, which share the cache's folder."""
+    with accelerator.autocast():
+        mine = encoded.take(np.arange(accelerator.process_index, len(encoded), accelerator.num_processes))
+        comparison_logps(cache, model, mine.prompt_ids, mine.a_ids, mine.b_ids)
+        accelerator.wait_for_everyone()
+        values = comparison_logps(cache, model, encoded.prompt_ids, encoded.a_ids, encoded.b_ids)
+    for shard in cache.damaged:
+        logger.warning("reference cache: %s is damaged; its values were computed again", shard)
+    return values
 
 
 def _pair_key(prompt: np.ndarray, response: np.ndarray) -> bytes:

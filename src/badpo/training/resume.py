@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from accelerate import Accelerator
 from transformers import TrainingArguments
 
 from badpo.data.judgments import Judgments
@@ -28,6 +29,7 @@ from badpo.training.run_folder import (
     newest_complete,
     package_versions,
     remove_checkpoint,
+    remove_unsealed,
     require_allowed,
 )
 
@@ -64,7 +66,6 @@ def run_facts(
     policy,
     objective,
     reference: str,
-    batch_size: int,
 ) -> dict[str, Any]:
     """What a resumed run must share with the run that it continues, by names that a person knows.
 
@@ -79,8 +80,6 @@ def run_facts(
     objective : callable
     reference : str
         The key of its weights.
-    batch_size : int
-        Judgments, or comparisons, of an optimizer step.
 
     Returns
     -------
@@ -111,7 +110,7 @@ def run_facts(
         "adapter": _adapter(policy),
         "objective": _objective_name(objective),
         "code": ", ".join(f"{name} {version}" for name, version in package_versions(CODE).items()),
-        f"{'comparisons' if args.batching == 'comparisons' else 'judgments'} per step": batch_size,
+        f"{'comparisons' if args.batching == 'comparisons' else 'judgments'} per step": args.step_size,
         **{name: _plain(getattr(args, name)) for name in names},
     }
     return json.loads(json.dumps(facts, default=str))
@@ -178,6 +177,45 @@ def checkpoint_to_resume(
     return found, changes
 
 
+def ready_to_train(
+    folder: Path,
+    asked: bool | str | None,
+    facts: dict[str, Any],
+    allowed: Sequence[str],
+    accelerator: Accelerator,
+) -> Path | None:
+    """Leave in a folder only the checkpoints that a run goes on from; return the newest, None for a new run.
+
+    Parameters
+    ----------
+    folder, asked, facts, allowed
+        As in `checkpoint_to_resume`; not ``asked`` is a new run.
+    accelerator : Accelerator
+
+    Raises
+    ------
+    ConfigError
+        As `checkpoint_to_resume`. Without resuming: there are whole checkpoints, of a run that the new one would mix
+        with.
+    """
+    resumed = None
+    if asked:
+        resumed, changes = checkpoint_to_resume(folder, asked, facts, allowed)
+        for change in changes:
+            logger.warning("resumed with a change that was allowed: %s", change)
+        accelerator.wait_for_everyone()
+        if accelerator.is_main_process:
+            remove_later(folder, resumed)
+    elif newest_complete(folder)[0] is not None:
+        raise ConfigError(
+            f"{folder} holds checkpoints of a run; continue it with resume_from_checkpoint=True, or choose another "
+            "output_dir"
+        )
+    if accelerator.is_main_process:
+        remove_unsealed(folder)
+    return resumed
+
+
 def remove_later(folder: Path, resumed: Path) -> None:
     """Delete the checkpoints after the one that a run goes on from: they are damaged, or not of this run's future."""
     for path in checkpoints(folder):
@@ -227,7 +265,7 @@ def rows_taken_up(
     Parameters
     ----------
     tensors : dict of str to Tensor
-        From `badpo.training.run_callback.adam_tensors`: keys are "<index of the parameter>.<name>".
+        From `badpo.training.bias_state.adam_tensors`: keys are "<index of the parameter>.<name>".
     bias, saved : BiasTerm
         With the same parts.
     """

@@ -5,23 +5,18 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-import torch
 from transformers import TrainerCallback
 
-from badpo.data.problems import Problem
+from badpo.training.bias_state import load_state, save_state
+from badpo.training.first_margin import FirstMargin, first_margin_problem, first_margin_tolerance
 from badpo.training.run_folder import keep_newest, mark_complete, write_atomically
 
 logger = logging.getLogger(__name__)
 
 LOG_FILE = "log.jsonl"
-
-# What rounding alone leaves of the first step's mean margin: about 1e-6 in float32; in 16 bits some thousandths.
-FIRST_MARGIN_TOLERANCE = 1e-3
-FIRST_MARGIN_TOLERANCE_16_BIT = 2e-2
 
 
 class RunCallback(TrainerCallback):
@@ -48,10 +43,13 @@ class RunCallback(TrainerCallback):
 
     def on_train_begin(self, args, state, control, **kwargs):
         """Take up theta from the checkpoint that is resumed, and put the log back to what it was then."""
-        self._trainer.load_bias_state()
-        self._trainer.settle_gradient_buckets()
+        trainer, resumed = self._trainer, self._trainer.resumed_from
+        if resumed is not None:
+            trainer.first_margin = load_state(
+                resumed, trainer.bias, trainer.bias_optimizer, trainer.objective
+            )
+        trainer.settle_gradient_buckets()
         if state.is_world_process_zero:
-            resumed = self._trainer.resumed_from
             write_atomically(self._log_path, b"" if resumed is None else (resumed / LOG_FILE).read_bytes())
             self._log_file = self._log_path.open("a")
 
@@ -89,7 +87,8 @@ class RunCallback(TrainerCallback):
         folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         self._trainer.accelerator.wait_for_everyone()
         if state.is_world_process_zero:
-            self._trainer.save_bias_state(folder)
+            self._trainer.save_bias(folder)
+            save_state(folder, self._trainer.bias_optimizer, self._trainer.objective)
             shutil.copyfile(self._log_path, folder / LOG_FILE)
             mark_complete(folder, self._trainer.facts)
             if self._keep is not None:
@@ -101,67 +100,3 @@ class RunCallback(TrainerCallback):
         if self._log_file is not None:
             self._log_file.close()
             self._log_file = None
-
-
-def first_margin_tolerance(args, model) -> float:
-    """The largest mean margin of a first step that rounding explains, in the precision of the run."""
-    in_float32 = (
-        args.mixed_precision_name == "fp32"
-        and next(model.parameters()).dtype.itemsize >= torch.float32.itemsize
-    )
-    return FIRST_MARGIN_TOLERANCE if in_float32 else FIRST_MARGIN_TOLERANCE_16_BIT
-
-
-@dataclass(frozen=True)
-class FirstMargin:
-    """The mean reward margin of a run's first step, before anything has moved.
-
-    Attributes
-    ----------
-    mean : float
-        Of the step's judgments; 0 where the policy starts at its reference.
-    tolerance : float
-        The largest absolute mean that is taken for 0.
-    """
-
-    mean: float
-    tolerance: float
-
-
-def first_margin_problem(first: FirstMargin) -> Problem | None:
-    """A warning (W152) when the policy does not start at its reference.
-
-    Examples
-    --------
-    >>> first_margin_problem(FirstMargin(0.42, tolerance=1e-3)).what
-    'the mean reward margin of the first step is 0.42, expected 0: the policy does not start at the reference'
-    """
-    if abs(first.mean) <= first.tolerance:
-        return None
-    return Problem(
-        "W152",
-        f"the mean reward margin of the first step is {first.mean:.2g}, expected 0: the policy does not start at the "
-        "reference",
-        "model and ref_model",
-        "leave ref_model out, or start from its weights, and keep disable_dropout on: only where both are equal at "
-        "the start does theta = 0 anchor the policy at the reference's attribute rate",
-        "warning",
-    )
-
-
-def adam_tensors(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-    """The moments of an optimizer as named tensors, so that they need no pickle."""
-    return {
-        f"{index}.{name}": torch.as_tensor(value).clone()
-        for index, state in optimizer.state_dict()["state"].items()
-        for name, value in state.items()
-    }
-
-
-def load_adam_tensors(optimizer: torch.optim.Optimizer, tensors: dict[str, torch.Tensor]) -> None:
-    """Put back what `adam_tensors` took out."""
-    state: dict[int, dict[str, torch.Tensor]] = {}
-    for key, value in tensors.items():
-        index, name = key.split(".", 1)
-        state.setdefault(int(index), {})[name] = value
-    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

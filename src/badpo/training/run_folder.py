@@ -31,8 +31,14 @@ PACKAGES = (
     "scipy",
     "safetensors",
 )
-# safetensors names the operating system's error, torch's writer of pickles only its own position
-FULL_DISK_SIGNS = ("No space left on device", "quota exceeded", "inline_container.cc", "PytorchStreamWriter")
+# safetensors and tokenizers name the operating system's error, torch's writers only their own position or stream
+FULL_DISK_SIGNS = (
+    "No space left on device",
+    "quota exceeded",
+    "inline_container.cc",
+    "PytorchStreamWriter",
+    "iostream error",
+)
 # Facts of a checkpoint that a resumed run may change when it is told to, and what is said of each.
 ALLOWED_CHANGES = {
     "annotators": "new annotators start at the pool mean of theta, those who are gone are left out",
@@ -79,6 +85,11 @@ def whole_folder(folder: Path, is_writer: bool = True) -> Iterator[Path]:
     is_writer : bool
         Whether this process writes; of several, one does.
 
+    Raises
+    ------
+    OSError
+        The disk is full, by whatever name the library that was writing calls it.
+
     Examples
     --------
     >>> import tempfile
@@ -94,12 +105,13 @@ def whole_folder(folder: Path, is_writer: bool = True) -> Iterator[Path]:
     if is_writer:
         shutil.rmtree(unfinished, ignore_errors=True)
     try:
-        yield unfinished
-        if is_writer:
-            flush_tree(unfinished)
-            shutil.rmtree(folder, ignore_errors=True)
-            unfinished.rename(folder)
-            flush_folder(folder.parent)
+        with naming_a_full_disk(folder):
+            yield unfinished
+            if is_writer:
+                flush_tree(unfinished)
+                shutil.rmtree(folder, ignore_errors=True)
+                unfinished.rename(folder)
+                flush_folder(folder.parent)
     finally:
         if is_writer:
             shutil.rmtree(unfinished, ignore_errors=True)
@@ -240,6 +252,31 @@ def require_allowed(names: Sequence[str]) -> None:
         if name not in ALLOWED_CHANGES:
             hint = did_you_mean(name, list(ALLOWED_CHANGES))
             raise ConfigError(f'"{name}" cannot be allowed to change;{hint} {", ".join(ALLOWED_CHANGES)} can')
+
+
+@contextlib.contextmanager
+def naming_a_full_disk(place: Path) -> Iterator[None]:
+    """Turn what a library says of a full disk into the operating system's error; other errors pass as they are.
+
+    Raises
+    ------
+    OSError
+
+    Examples
+    --------
+    >>> with naming_a_full_disk(Path("runs/a")):
+    ...     raise Exception("No space left on device (os error 28)")
+    Traceback (most recent call last):
+        ...
+    OSError: [Errno 28] No space left on device: 'runs/a'
+    """
+    try:
+        yield
+    except Exception as error:  # tokenizers raises a bare Exception
+        full = full_disk_error(error, place)
+        if full is None:
+            raise
+        raise full from error
 
 
 def full_disk_error(error: Exception, place: Path) -> OSError | None:

@@ -1,9 +1,10 @@
-"""What an objective changes in a micro-batch: which tokens of the responses are scored, and what each counts."""
+"""From tokens to margins: which tokens of the responses are scored, what each counts, and their sums."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ import torch
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
 from badpo.objective.objectives import Objective
+from badpo.theory.likelihood import margin
 from badpo.training.logprobs import Layout
 from badpo.training.packing import packed_layout
 
@@ -47,6 +49,8 @@ def weigh_tokens(
 ) -> None:
     """Add the weight of every scored token to a micro-batch, and weigh the reference's side of the margin alike.
 
+    Nothing changes where the objective weighs no tokens.
+
     Parameters
     ----------
     batch : dict
@@ -60,6 +64,8 @@ def weigh_tokens(
     step : int
         Optimizer steps before this one.
     """
+    if not objective.weighs_tokens:
+        return
     votes = batch["votes"].numpy()
     place = judgments.votes["comparison"].to_numpy()
     # a micro-batch without votes carries the first comparison
@@ -72,6 +78,25 @@ def weigh_tokens(
         [a @ weight_a - b @ weight_b for (a, b), (weight_a, weight_b) in zip(pairs, weights, strict=True)],
         dtype=torch.float64,
     )
+
+
+def batch_margins(token_logps: torch.Tensor, inputs: Mapping[str, Any], beta: float) -> torch.Tensor:
+    """The margin u of every comparison of a micro-batch, (n_comparisons,), in float64.
+
+    Parameters
+    ----------
+    token_logps : Tensor of shape (n_scored,)
+        Of the policy.
+    inputs : mapping
+        The micro-batch, from `badpo.training.batches.ComparisonCollator`, weighed where the objective weighs tokens.
+    beta : float
+    """
+    values = token_logps.double()
+    if "token_weight" in inputs:
+        values = values * inputs["token_weight"]
+    difference = inputs["reference_difference"]
+    sums = values.new_zeros(2 * len(difference)).index_add(0, inputs["scoring"]["response"], values)
+    return margin(sums[0::2], sums[1::2], difference, torch.zeros_like(difference), beta)
 
 
 def require_comparable_start(objective: Objective, warm_start: str) -> None:

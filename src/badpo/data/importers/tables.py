@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from badpo.data.importers.cells import is_unicode
 from badpo.data.problems import DataError, Problem, did_you_mean
-from badpo.data.sealed_tables import require_undamaged
+from badpo.data.sealed_tables import SEALED_KEY, DamagedTableError, is_sealed
 from badpo.data.stored_texts import TextColumn, TextWriter
 
 DROPPED_KEY = b"badpo.dropped"
@@ -45,12 +45,15 @@ class Table:
         Line of the file, 1-based, at which each row starts; None where a row has no line.
     dropped : tuple of dict
         What an earlier import left out of this file: ``reason``, ``annotator``, ``n``.
+    rewritten : bool
+        Whether badpo wrote the table with a checksum and another program has written it anew without.
     """
 
     frame: pd.DataFrame
     name: str
     lines: NDArray[np.int64] | None = None
     dropped: tuple[dict[str, Any], ...] = ()
+    rewritten: bool = False
 
     def __post_init__(self) -> None:
         if not all(is_unicode(str(name)) for name in self.frame.columns):
@@ -151,20 +154,32 @@ def has_column(source: Any, column: str) -> bool:
 
 
 def _read_parquet(path: Path, texts: Sequence[str]) -> Table:
-    require_undamaged(path)
+    sealed = _is_sealed(path)
     with pq.ParquetFile(path, buffer_size=_BUFFER_BYTES) as file:
         schema = file.schema_arrow
-        dropped = _dropped_of(schema, path)
+        rewritten = not sealed and SEALED_KEY in (schema.metadata or {})
+        as_written = partial(Table, name=str(path), dropped=_dropped_of(schema, path), rewritten=rewritten)
         stored = [
             name for name in texts if schema.names.count(name) == 1 and _is_text(schema.field(name).type)
         ]
         if _stored_size(file.metadata, stored) < STORED_BYTES:
-            return Table(_frame_of_arrow(file.read()), str(path), dropped=dropped)
+            return as_written(_frame_of_arrow(file.read()))
         pieces = file.iter_batches(_ROWS_AT_ONCE, columns=stored, use_threads=False)
         columns = _stored(stored, pieces)
         others = [name for name in schema.names if name not in stored]
         frame = _frame_of_arrow(file.read(columns=others))
-    return Table(_with_columns(frame, schema.names, columns), str(path), dropped=dropped)
+    return as_written(_with_columns(frame, schema.names, columns))
+
+
+def _is_sealed(path: Path) -> bool:
+    try:
+        return is_sealed(path)
+    except DamagedTableError as error:
+        remedy = (
+            "take an undamaged copy, or import the export again (what breaks a table is a copy that ended early, a "
+            "failing disk, or a program that writes into the file instead of anew)"
+        )
+        raise _unreadable(str(path), str(error), remedy) from error
 
 
 def _dropped_of(schema: pa.Schema, path: Path) -> tuple[dict[str, Any], ...]:
