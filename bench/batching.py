@@ -16,6 +16,7 @@ from badpo.experiments.demo import run_demo
 from badpo.experiments.signed_suite import SuiteSettings
 from badpo.results.labels import arm_label, decimal, percent
 from badpo.theory.summaries import t_interval
+from bench.markdown_table import markdown_table
 from bench.real_data import progress
 
 OUT = Path("runs/batching")
@@ -70,7 +71,7 @@ def cost_table() -> str:
         judgments = fields["steps"] * fields["batch_size"] * per_step
         forwards = judgments if fields["batching"] == "random" else judgments // VOTES_PER_COMPARISON
         rows.append([name, f"{fields['steps']}", f"{judgments:,}", f"{forwards:,}"])
-    return markdown(["batching", "steps", "judgments", "comparisons read (at most)"], rows)
+    return markdown_table(["batching", "steps", "judgments", "comparisons read (at most)"], rows)
 
 
 def figure_tables(summaries: Mapping[str, Sequence[dict]]) -> list[str]:
@@ -111,7 +112,7 @@ def table(title: str, summaries: Mapping[str, Sequence[dict]], key: str, number:
         for arm in first
         for attribute in first[arm]
     ]
-    return f"## {title}\n\n" + markdown(["arm", "attribute", *summaries], rows)
+    return f"## {title}\n\n" + markdown_table(["arm", "attribute", *summaries], rows)
 
 
 def correlation_table(summaries: Mapping[str, Sequence[dict]]) -> str:
@@ -123,7 +124,7 @@ def correlation_table(summaries: Mapping[str, Sequence[dict]]) -> str:
         ]
         for attribute in next(iter(summaries.values()))[0][key]
     ]
-    return "## Correlation of learned with planted theta (shared mean)\n\n" + markdown(
+    return "## Correlation of learned with planted theta (shared mean)\n\n" + markdown_table(
         ["attribute", *summaries], rows
     )
 
@@ -139,11 +140,6 @@ def mean_with_ends(values: Sequence[float], number: Callable) -> str:
 
 def three(value: float) -> str:
     return decimal(value, 3)
-
-
-def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import numpy as np
 
 from badpo.results.labels import decimal, signed
 from badpo.theory.summaries import Interval, log_odds_distance, t_interval
+from bench.markdown_table import markdown_table
 
 PAGE = Path("docs/gold_annotators.md")
 MARGIN = 0.05
@@ -71,11 +72,12 @@ def write_page(out: Path, cases: Mapping, seeds: Sequence[int], head: Mapping) -
         parts.append(f"## {attribute}\n\nThe reference's rate is {cell['rate']:.3f}.\n")
         rows = [row(name, case, found, attribute) for name, case in cases.items() if found[name]]
         parts.append(
-            markdown(["", "seeds", "rate", "apart", "apart in log-odds", "theta", "planted"], rows) + "\n"
+            markdown_table(["", "seeds", "rate", "apart", "apart in log-odds", "theta", "planted"], rows)
+            + "\n"
         )
     rows = [other_row(case, found[name]) for name, case in cases.items() if found[name]]
     parts.append("## What else\n")
-    parts.append(markdown(["", "KL per token", "held-out gap", "signed answers"], rows))
+    parts.append(markdown_table(["", "KL per token", "held-out gap", "signed answers"], rows))
     PAGE.write_text(
         "\n".join(parts) + READ.format(margin=MARGIN, optimum=head["reward"] / head["beta"], **head)
     )
@@ -129,8 +131,3 @@ def ends(interval: Interval) -> str:
     if not np.isfinite(interval.low):
         return ""
     return f" ({decimal(interval.low, 3)} to {decimal(interval.high, 3)})"
-
-
-def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

@@ -1,4 +1,4 @@
-"""Write ``docs/results_tiny.md`` from finished runs: `python -m bench.results_tiny [--runs runs/reproduce]`.
+"""Write ``docs/results_tiny.md`` from finished runs: `python -m bench.results_tiny [--runs DIR] [--votes FILE ...]`.
 
 Trains nothing; a suite whose runs are not all there says which are missing.
 """
@@ -6,38 +6,166 @@ Trains nothing; a suite whose runs are not all there says which are missing.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
-from badpo.experiments.reproduce import read_suite, suites_folder
+from badpo.experiments.removal_gains import READINGS, Gain, gains, recommendation, verdict
+from badpo.experiments.reproduce import DATA_SUITES, read_suite, suites_folder
+from badpo.experiments.suite_parts import Condition, Suite
+from badpo.experiments.suite_plan import state_of, timing_of
+from badpo.experiments.suite_runs import planned_runs
 from badpo.experiments.suite_scales import SCALES
+from badpo.experiments.suite_tables import Found
 from badpo.experiments.suites import SUITES
+from badpo.results.labels import DASH, signed
 
 PAGE = Path("docs/results_tiny.md")
 SEEDS = (42, 123, 456)
+CORES = 2
+TINY = SCALES["tiny"]
+PAPERS_ARMS = ("dpo", "pooled", "shared_mean")
+PLACES = {"KL": 4}
 HEAD = """# The paper's tables with a small model
 
-Printed by `badpo reproduce all --jobs 2` and `python -m bench.results_tiny`. A model of 0.4 million weights, trained
-from scratch on the bundled corpus: the paper's numbers stand in brackets so that the orders can be compared, not the
-values. What each suite is, and how a pattern is decided, stands in [reproduce.md](reproduce.md).
+Printed by `badpo reproduce all --scale tiny` and `python -m bench.results_tiny`. A model of 0.4 million weights,
+trained from scratch on the bundled corpus: the paper's numbers stand in brackets so that the orders can be compared,
+not the values. What each suite is, and how a pattern is decided, stands in [reproduce.md](reproduce.md).
 """
 
 
-def page(runs: Path) -> str:
-    """The page from the runs in a folder."""
-    scale = SCALES["tiny"]
-    parts = [HEAD]
-    for suite in SUITES.values():
-        result = read_suite(suite, scale, SEEDS, suites_folder(runs, scale, None))
-        parts.append(
-            f"## {suite.name}: {suite.title}\n\n{result.text('markdown') if result.tables else 'Not run.'}\n"
+def timed(suites: Sequence[Suite], folder: Path) -> tuple[float, int, int]:
+    """Minutes that some suites' runs take on `CORES` cores, how many runs there are, and how many were timed."""
+    runs = planned_runs(suites, TINY, SEEDS)
+    known = [timing for run in runs if (timing := timing_of(folder / run.place))]
+    seconds = sum(timing["train_seconds"] + timing["measure_seconds"] for timing in known)
+    return seconds / 60 / CORES, len(runs), len(known)
+
+
+def time_section(folder: Path) -> str:
+    """Minutes of every suite and of all, and the machine they were taken on."""
+    runs = planned_runs(SUITES.values(), TINY, SEEDS)
+    machines = {
+        (timing["processors"], timing["threads"])
+        for run in runs
+        if (timing := timing_of(folder / run.place)) and {"processors", "threads"} <= set(timing)
+    }
+    machine = "; ".join(
+        f"{processors} processors, {threads} {'thread' if threads == 1 else 'threads'} a run"
+        for processors, threads in sorted(machines)
+    )
+    lines = ["| suite | runs | of them timed | minutes |", "|---|--:|--:|--:|"]
+    for name, suites in (
+        {suite.name: [suite] for suite in SUITES.values()} | {"all": list(SUITES.values())}
+    ).items():
+        minutes, n, known = timed(suites, folder)
+        lines.append(f"| {name} | {n} | {known} | {minutes:.1f} |")
+    return "\n".join(
+        [
+            "## Time\n",
+            f"Minutes: the seconds of a suite's runs, training and readouts, added up and divided by {CORES} cores, as "
+            "if it had been run alone; suites share runs, and `all` counts each once. Of a run that was stopped, the "
+            "time since it went on. Other work on the machine at the time is in it.",
+            f"Machine: {machine or 'not known, for nothing was run'}.\n",
+            *lines,
+            "",
+        ]
+    )
+
+
+def suite_section(suite: Suite, folder: Path, data: Path | None = None, depth: str = "##") -> str:
+    """Tables and patterns of a suite."""
+    result = read_suite(suite, TINY, SEEDS, folder, data)
+    body = result.text("markdown") if result.tables else "Not run."
+    return f"{depth} {suite.name}: {suite.title}\n\n{body}\n"
+
+
+def gain_line(found: Gain, labels: dict[Condition, str]) -> str:
+    """A row of the table of gains."""
+    cells = []
+    for name in READINGS:
+        difference = found.differences.get(name)
+        places = PLACES.get(name, 3)
+        cells.append(
+            DASH
+            if difference is None
+            else f"{signed(difference.estimate, places)} ({signed(difference.low, places)} to "
+            f"{signed(difference.high, places)})"
         )
-    return "\n".join(parts)
+    n = max((interval.n for interval in found.differences.values()), default=0)
+    words = [labels[found.condition], found.against, f"{n} {found.over}", *cells]
+    return f"| {' | '.join(words)} |"
+
+
+def gains_section(folder: Path) -> str:
+    """Whether an arm of ours removes more than the paper's at no cost."""
+    panels = SUITES["beyond"].panels
+    founds = [Found(folder / panel.corpus.folder, SEEDS) for panel in panels]
+    rows = [row for row in panels[0].rows if row.condition.name not in PAPERS_ARMS]
+    labels = {row.condition: row.label for row in panels[0].rows}
+    found = gains(rows, founds)
+    shown = [one for one in found if one.differences]
+    if not shown:
+        return "## Beyond the paper's own removal\n\nNot run.\n"
+    header = ["arm", "against", "over", *READINGS]
+    verdicts = [verdict(row, found) for row in rows]
+    return "\n".join(
+        [
+            "## Beyond the paper's own removal\n",
+            "Each arm minus the paper's, run against run, with 95 % intervals (Student's t): over training seeds at "
+            f"data seed 0, and over {len(panels)} data seeds at training seed {SEEDS[0]}. Distance: from the "
+            "reference's rates, in log-odds without its sign, mean of both attributes; below zero is nearer. The rule "
+            "(`badpo.experiments.removal_gains`): an arm removes more at no cost where this interval lies below zero "
+            "over training seeds and over data seeds, compared with the paper's arm of its kind, and no interval of "
+            "another column shows a loss.\n",
+            f"| {' | '.join(header)} |",
+            f"|{'---|' * 3}{'---:|' * len(READINGS)}",
+            *(gain_line(one, labels) for one in shown),
+            "",
+            *(f"- {one.row.label}: {'yes' if one.earns else 'no'}; {one.reason}." for one in verdicts),
+            "",
+            f"**{recommendation(verdicts)}**\n",
+        ]
+    )
+
+
+def votes_section(runs: Path, files: Sequence[Path]) -> str:
+    """The suites on real votes, of which the runs are there."""
+    data = {suites_folder(runs, TINY, file): file for file in files}
+    parts = ["## On real votes\n"]
+    for folder in sorted(path for path in runs.glob(f"{TINY.name}-*") if path.is_dir()):
+        parts.append(f"### {folder.name.removeprefix(f'{TINY.name}-')}\n")
+        for suite in SUITES.values():
+            if not suite.name.startswith(DATA_SUITES):
+                continue
+            states = [state_of(folder / run.place) for run in planned_runs([suite], TINY, SEEDS)]
+            if all(state == "done" for state in states):
+                parts.append(suite_section(suite, folder, data.get(folder), "####"))
+            else:
+                parts.append(f"`{suite.name}`: {states.count('done')} of {len(states)} runs are there.\n")
+    return "\n".join(parts if len(parts) > 1 else [*parts, "Not run.\n"])
+
+
+def page(runs: Path, files: Sequence[Path] = ()) -> str:
+    """The page from the runs in a folder.
+
+    Parameters
+    ----------
+    runs : Path
+        As ``badpo reproduce --out``.
+    files : sequence of Path
+        Tables of real votes that runs were made from; without them the page does not say what was cut of their texts.
+    """
+    folder = suites_folder(runs, TINY, None)
+    suites = [suite_section(suite, folder) for suite in SUITES.values()]
+    return "\n".join([HEAD, time_section(folder), *suites, gains_section(folder), votes_section(runs, files)])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=Path, default=Path("runs/reproduce"))
-    PAGE.write_text(page(parser.parse_args().runs), encoding="utf-8")
+    parser.add_argument("--votes", type=Path, nargs="*", default=())
+    given = parser.parse_args()
+    PAGE.write_text(page(given.runs, given.votes), encoding="utf-8")
     print(PAGE)
 
 

@@ -15,6 +15,7 @@ app.command()(reproduce)
 
 
 def asked(*words: str):
+    pytest.importorskip("transformers")
     return CliRunner().invoke(app, list(words))
 
 

@@ -291,6 +291,16 @@ def test_what_is_half_written_is_for_its_owner_alone(tmp_path, monkeypatch, open
 # -- nothing is sent -----------------------------------------------------------------------------------------------
 
 
+def test_only_processes_of_one_run_connect_by_a_call_of_ours():
+    """docs/security.md says so; a store of torch is a server or a connection to one."""
+    stores = [
+        where
+        for where, called, _ in CALLS
+        if called.split(".")[-1].endswith("Store") and "Text" not in called
+    ]
+    assert {where.rpartition(":")[0].rpartition("badpo/")[2] for where in stores} == {"training/processes.py"}
+
+
 def test_an_audit_opens_no_connection(tmp_path, monkeypatch):
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a connection was opened")

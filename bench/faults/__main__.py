@@ -14,11 +14,10 @@ import time
 import traceback
 from pathlib import Path
 
-from bench.faults.table import KINDS, Kind, as_section, failed, read_kind, totals, write_kind
+from bench.faults.table import KINDS, MINUTES, Kind, as_section, failed, read_kind, totals, write_kind
 from bench.timing import machine
 
 FOLDER, PAGE = Path("runs/faults"), Path("docs/reliability_tables.md")
-MINUTES = 60.0
 # A kind that takes this many times its share is ended: it hangs.
 PATIENCE = 4
 
@@ -47,13 +46,18 @@ def main() -> None:
         write_kind(options.here, run_here(names[0], options.budget_minutes * 60))
         return
     for name in names:
-        kind = run_apart(name, options.budget_minutes * 60 * KINDS[name])
+        kind = run_apart(name, seconds_for(name, options.budget_minutes))
         print(as_section(kind), flush=True)
     kinds = {name: read_kind(path) for name in KINDS if (path := FOLDER / f"{name}.json").exists()}
     options.out.write_text(page(kinds))
     print(f"\n{options.out}: {totals(kinds)}")
     if wrong := failed(kinds):
         raise SystemExit(f"failed: {', '.join(wrong)}")
+
+
+def seconds_for(name: str, budget_minutes: float) -> float:
+    """A kind's share of the minutes that all kinds have together."""
+    return 60 * budget_minutes * KINDS[name] / MINUTES
 
 
 def run_here(name: str, seconds: float) -> Kind:

@@ -78,6 +78,7 @@ STAGES = (
     Stage("readouts", small_project.evaluate, (small_project.train,), n_kills=20),
     Stage("badpo import", small_project.import_votes, n_kills=15),
     Stage("badpo audit", small_project.audit, n_kills=20),
+    Stage("badpo anchor", small_project.anchor, n_kills=20),
     Stage(
         "badpo forget",
         small_project.forget,

@@ -38,6 +38,8 @@ RECIPE = {
     "disable_tqdm": True,
 }
 PERSON = "person 3"
+# Words that a model without training writes often enough.
+SWAPPED = ("a=m", "c=d", "y=s", "you=the")
 
 
 def prepare_environment() -> None:
@@ -53,6 +55,7 @@ def import_everything() -> None:
 
     import badpo.auditing.audit
     import badpo.cli
+    import badpo.experiments.anchor
     import badpo.experiments.demo
     import badpo.experiments.evaluate
     import badpo.experiments.run
@@ -85,15 +88,19 @@ def make_project(folder: Path, changes: Mapping[str, object]) -> None:
     command("import", "export.jsonl", "--out", "votes.parquet", folder=folder)
     keys = {name: value for name, value in {**RECIPE, **changes}.items() if value is not None}
     (folder / "run.yaml").write_text(yaml.safe_dump(keys))
+    (folder / "questions.txt").write_text("\n".join(bundled.fresh_prompts()[:100]))
 
 
 def make_smaller() -> None:
     """Many small shards of the reference cache, and short answers; to be called in a child."""
-    from badpo.experiments import evaluate
+    from badpo.experiments import anchor_bench, anchor_sample, anchor_source, evaluate
     from badpo.training import reference
 
     reference.RESPONSES_PER_SHARD = SHARD_RESPONSES
     evaluate.MAX_NEW_TOKENS = 6
+    anchor_source.MAX_NEW_TOKENS = 24
+    anchor_bench.ANSWERS_EACH = anchor_sample.ANSWERS_EACH = 1
+    anchor_bench.FEWEST_ANSWERS = 4
 
 
 def command(*arguments: str, folder: Path | None = None) -> None:
@@ -167,6 +174,30 @@ def forget() -> None:
         command("forget", PERSON, *where, "--checkpoints", "remove")
     except SystemExit as error:
         if error.code != 3:
+            raise
+
+
+def anchor() -> None:
+    """A model anchored in training, in two rounds; a target that is missed is no failure."""
+    os.environ["XDG_CACHE_HOME"] = str(Path("cache").resolve())
+    words = [argument for pair in SWAPPED for argument in ("--word", pair)]
+    stage = [
+        "--mode",
+        "train",
+        "--steps",
+        "2",
+        "--learning-rate",
+        "1e-2",
+        "--rounds",
+        "2",
+        "--tolerance",
+        "1e-9",
+    ]
+    where = ["--prompts", "questions.txt", "--out", "anchored"]
+    try:
+        command("anchor", "model", "--target", "chosen=0.3", *words, *stage, *where)
+    except SystemExit as error:
+        if error.code != 1 or not Path("anchored/anchor.json").exists():
             raise
 
 

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from badpo.cli_errors import reporting_errors
+from badpo.cli_errors import EXIT_FAILED, reporting_errors
 from badpo.cli_options import AsJson, Debug
 from badpo.cli_printing import as_table, as_text, print_json, terminal_progress
 
@@ -33,14 +33,18 @@ def anchor(
         ),
     ] = "sample",
     tolerance: Annotated[
-        float, typer.Option(help="With train: largest distance of a rate from its target.")
+        float,
+        typer.Option(help="Largest distance of a rate from its target; beyond it the exit status is 1."),
     ] = 0.03,
     rounds: Annotated[int, typer.Option(metavar="N", help="With train: most rounds of the calibration.")] = 4,
     steps: Annotated[
         int | None, typer.Option(metavar="N", help="With train: optimizer steps of a round.")
     ] = None,
     learning_rate: Annotated[
-        float | None, typer.Option(help="With train: peak rate; half the source's own unless given.")
+        float | None,
+        typer.Option(
+            help="With train: peak rate. Unless given, four times the source's own; 5e-7 for a model without a run."
+        ),
     ] = None,
     word: Annotated[
         list[str] | None,
@@ -60,7 +64,12 @@ def anchor(
         ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder for anchor.json, and for the model with train.")
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="Folder of the result alone: anchor.json, and the model with train; what it held is replaced.",
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the answers and of the training.")] = 42,
     force: Annotated[
@@ -72,6 +81,10 @@ def anchor(
     """Choose where a policy's attribute rate ends, get it there, and see what else moved. No votes needed."""
     targets = parsed_targets(target)
     check_request(targets, mode, tolerance, rounds, force, word)
+    from badpo.experiments.anchor_files import require_own_folder
+
+    if out is not None:
+        require_own_folder(out, source)
     from badpo.experiments.anchor import anchor_run, editor_for
     from badpo.experiments.anchor_bench import Anchor
     from badpo.experiments.anchor_source import open_source, with_stage
@@ -84,9 +97,11 @@ def anchor(
         result = anchor_run(opened, asked, mode, folder, progress)
     if as_json:
         print_json(result)
-        return
-    print("\n".join(printed(result, list(targets))))
-    print(f"\n{folder / 'anchor.json'}")
+    else:
+        print("\n".join(printed(result, list(targets))))
+        print(f"\n{folder / 'anchor.json'}")
+    if not result["converged"]:
+        raise typer.Exit(EXIT_FAILED)
 
 
 def parsed_targets(texts: Sequence[str] | None) -> dict[str, float]:
@@ -182,7 +197,9 @@ def printed(result: dict, attributes: Sequence[str]) -> list[str]:
     """The result for a terminal."""
     columns = ("before", "asked", "achieved", "ci_low", "ci_high", "c", "rounds")
     rows = [(name, *(as_text(result[name][column]) for column in columns)) for name in attributes]
-    lines = [as_table([("attribute", *columns), *rows]), "", "what else moved", _moved(result["moved"])]
+    lines = [as_table([("attribute", *columns), *rows])]
+    lines += [f"sampling: {result['how']}"] if "how" in result else []
+    lines += [f"prompts from: {result['prompts']['from']}", "", "what else moved", _moved(result["moved"])]
     if not result["converged"]:
         lines += ["", f"not within the tolerance: {result['reason']}"]
     return lines

@@ -72,12 +72,24 @@ def _another_speaks() -> bool:
     return not speaks_for_all()
 
 
-def _lost_peer(error: Exception) -> bool:
+def _said_between_processes(error: Exception) -> list[str]:
+    """What an error of one of several processes says of the others, in its own words; empty where it says nothing."""
     if not _of_several():
-        return False
-    from badpo.training.processes import lost_peer
+        return []
+    from badpo.training.processes import failed_exchange, lost_peer
 
-    return isinstance(error, EndedByLauncherError) or lost_peer(error)
+    again = "start all of them again with --resume: the newest whole checkpoint is taken up"
+    first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    if isinstance(error, EndedByLauncherError):
+        what = "another process of this run has ended, or the run was told to end, and this one cannot go on alone"
+        return [what, again]
+    if lost_peer(error):
+        what = "another process of this run has ended, or the connection to it broke, and this one cannot go on alone"
+        return [f"{what}: {first}", again]
+    if failed_exchange(error):
+        remedy = f"if another process has ended, {again}; if not, run with --debug to see where this one was"
+        return [f"an exchange between the processes of this run failed: {first}", remedy]
+    return []
 
 
 def _verdict(error: Exception) -> tuple[int, list[str]]:
@@ -97,11 +109,8 @@ def _verdict(error: Exception) -> tuple[int, list[str]]:
         ]
     if type(error).__name__ == "NotFiniteError":
         return EXIT_FAILED, [str(error)]
-    if _lost_peer(error):
-        return EXIT_FAILED, [
-            "another process of this run has ended, or the run was told to end, and this one cannot go on alone",
-            "start all of them again with --resume: the newest whole checkpoint is taken up",
-        ]
+    if said := _said_between_processes(error):
+        return EXIT_FAILED, said
     if isinstance(error, OSError) and error.strerror:
         name = f": {error.filename}" if error.filename else ""
         remedy = ["free some space and try again; train continues with --resume"] * (

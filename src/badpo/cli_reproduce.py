@@ -46,7 +46,7 @@ def reproduce(
     suites, chosen = chosen_suites(suite, data), scale_named(scale)
     folder, numbers = suites_folder(out, chosen, data), parsed_seeds(seeds)
     if dry_run:
-        planned = plan_suites(suites, chosen, numbers, folder, jobs)
+        planned = plan_suites(suites, chosen, numbers, folder, jobs, data)
         if as_json:
             print_json(planned.to_json())
         else:

@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.special import expit, logit
 
-from badpo.anchoring.best_of import acceptance_probability, best_of_rate, best_of_weights, rejection_sample
+from badpo.anchoring.best_of import acceptance_probability, rejection_sample
 from badpo.theory.tilt import tilted_rates
 
 # answers are rows of (attribute 1, attribute 2) that go together; the policy draws them with these probabilities
@@ -70,34 +69,17 @@ def test_the_decisions_of_a_prompt_depend_on_its_number_alone():
     assert few.answers == many.answers[:5]
 
 
-@pytest.mark.parametrize(("rate", "target"), [(0.9, 0.5), (0.9, 0.3), (0.2, 0.6)])
-@pytest.mark.parametrize("n", [2, 8])
-def test_the_bias_of_best_of_n_is_what_the_formula_says(rate, target, n):
-    shift = float(logit(target) - logit(rate))
-    rng = np.random.default_rng(n)
-    carries = (rng.random((40_000, n, 1)) < rate).astype(float)
-    weights = best_of_weights(carries, [shift])
-    np.testing.assert_allclose(weights.sum(axis=1), 1)
-    measured = (weights * carries[:, :, 0]).sum(axis=1).mean()
-    assert measured == pytest.approx(best_of_rate(rate, shift, n), abs=0.006)
-    # short of the target, on the policy's side of it
-    assert (measured - target) * (rate - target) > 0
-    assert abs(measured - target) > 0.02
-
-
-def test_best_of_n_goes_from_the_policy_to_the_tilted_policy():
-    shift = float(logit(0.5) - logit(0.9))
-    rates = [best_of_rate(0.9, shift, n) for n in (1, 2, 4, 16, 64, 1024)]
-    assert rates[0] == pytest.approx(0.9)
-    assert (np.diff(rates) < 0).all()
-    assert rates[-1] == pytest.approx(0.5, abs=2e-3)
-    assert best_of_rate(0.9, 5.0, 2000) == pytest.approx(expit(logit(0.9) + 5.0), abs=1e-3)
-
-
-def test_best_of_weights_of_two_attributes_follow_the_sum_of_their_shifts():
-    weights = best_of_weights(KINDS[None], SHIFT)[0]
-    np.testing.assert_allclose(np.log(weights[0] / weights[3]), SHIFT.sum())
-    np.testing.assert_allclose(np.log(weights[1] / weights[2]), SHIFT[0] - SHIFT[1])
+def test_answers_that_are_no_choice_keep_their_share_and_are_not_turned_to():
+    """Kind 3 stands for another topic: it stays as frequent as it was, whatever the tilt makes of the others."""
+    n, shift = 1500, np.array([1.5, -1.5])
+    kept = rejection_sample(
+        draws(POLICY), lambda kind: None if kind == 3 else KINDS[kind], shift, n, most_draws=200
+    )
+    counts = np.bincount(kept.answers, minlength=4)
+    tilted = POLICY[:3] * np.exp(KINDS[:3] @ shift)
+    expected = n * np.append(0.8 * tilted / tilted.sum(), 0.2)
+    assert kept.n_without == 0 and np.isnan(kept.carries[:, 0]).sum() == counts[3]
+    assert (np.abs(counts - expected) < 4 * np.sqrt(expected)).all(), (counts, expected)
 
 
 def test_bad_arguments_are_named():
@@ -107,5 +89,3 @@ def test_bad_arguments_are_named():
         acceptance_probability([[0.5]], [0.5])
     with pytest.raises(ValueError, match="at least one of each"):
         rejection_sample(draws(POLICY), lambda kind: KINDS[kind], SHIFT, 0, 3)
-    with pytest.raises(ValueError, match="n is at least 1"):
-        best_of_rate(0.5, 1.0, 0)

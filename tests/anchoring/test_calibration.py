@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from badpo.anchoring.calibration import KeptLines, calibrate
+from badpo.anchoring.calibration import KeptLines, achieved_shift, calibrate
 from badpo.anchoring.rates import RateTable
 from badpo.theory.tilt import tilted_probabilities
 
@@ -21,13 +21,13 @@ def tilted(table: RateTable, shift) -> RateTable:
 
 
 def stage(slope, deficit, asked=None, noise=0.0):
-    """A stage that achieves slope * intended, less a deficit in the direction of the shift."""
+    """A stage that achieves slope * intended, less a deficit in the direction of the shift; its rates."""
 
     def attempt(intended, number):
         if asked is not None:
             asked.append(intended.copy())
         wobble = noise * np.array([1.0, -1.0]) * (-1) ** number
-        return tilted(SOURCE, np.asarray(slope) * intended - np.sign(intended) * deficit + wobble)
+        return tilted(SOURCE, np.asarray(slope) * intended - np.sign(intended) * deficit + wobble).rate
 
     return attempt
 
@@ -49,9 +49,11 @@ def test_without_a_deficit_one_round_is_enough():
 def test_lines_of_one_seed_bring_the_next_one_there_at_once(tmp_path):
     path, attempt = tmp_path / "lines.json", stage([0.888, 0.98], [0.777, 1.285])
     kept = KeptLines.read(path, "400 steps")
-    calibrate(SOURCE, (0.5, 0.5), attempt, 1e-3, 4, kept)
+    for found_round in calibrate(SOURCE, (0.5, 0.5), attempt, 1e-3, 4, kept).rounds:
+        for name, *point in zip(SOURCE.attributes, found_round.intended, found_round.achieved, strict=True):
+            kept.add(name, *map(float, point), "seed 1")
     kept.write_into(path, "400 steps")
-    KeptLines({"woman down": [(-1.0, -1.0)]}).write_into(path, "9 steps")
+    KeptLines({"woman down": [(-1.0, -1.0, "")]}).write_into(path, "9 steps")
     again = KeptLines.read(path, "400 steps")
     assert again.points == kept.points and len(json.loads(path.read_text())) == 2
     found = calibrate(SOURCE, (0.3, 0.7), attempt, 1e-3, 4, again)
@@ -67,6 +69,29 @@ def test_a_line_is_for_one_direction():
     kept.add("woman", 2.0, np.nan)
     kept.add("woman", 2.0, -0.5)
     assert list(kept.points) == ["woman down"]
+
+
+def test_an_anchor_that_is_made_again_replaces_its_points():
+    kept = KeptLines()
+    kept.add("woman", -3.0, -2.0, "dpo-s1 at 0.5")
+    kept.add("woman", -4.0, -3.5, "dpo-s2 at 0.5")
+    kept.add("woman", 2.0, 1.0, "dpo-s1 at 0.5")
+    kept.remove("dpo-s1 at 0.5")
+    assert kept.points == {"woman down": [(-4.0, -3.5, "dpo-s2 at 0.5")]}
+
+
+def test_points_that_were_kept_without_a_name_are_read(tmp_path):
+    (tmp_path / "lines.json").write_text('{"stage": {"woman down": [[-3.0, -2.0]]}}')
+    assert KeptLines.read(tmp_path / "lines.json", "stage").first_ask("woman", -3.0) == pytest.approx(-4.0)
+
+
+def test_an_attribute_that_is_out_of_reach_takes_the_shift_from_itself_alone():
+    shift = np.array([-1.5, 0.8])
+    rate = tilted(SOURCE, shift).rate
+    assert achieved_shift(SOURCE, rate) == pytest.approx(shift, abs=1e-6)
+    found = achieved_shift(SOURCE, np.array([rate[0], 1.0]))
+    assert np.isnan(found[1]) and np.isfinite(found[0])
+    assert tilted(SOURCE, [found[0], 0.0]).rate[0] == pytest.approx(rate[0])
 
 
 def test_noise_does_not_send_the_next_round_away():

@@ -11,7 +11,7 @@ import pytest
 from scipy.optimize import brentq
 
 from badpo.anchoring.deviations import deviation_change, leans_beside
-from badpo.anchoring.editors import MarkdownStrip, WordSwap, pool_signatures
+from badpo.anchoring.editors import LongAnswers, MarkdownStrip, WordSwap, pool_signatures
 from badpo.anchoring.moved import Behavior, moved, tilted_margins
 from badpo.anchoring.rates import RateTable, answer_rates, counted_rates
 from badpo.attributes import Markdown
@@ -45,7 +45,8 @@ def test_everything_is_counted_before_and_after():
     found = moved(Behavior(before), Behavior(after), PROMPTS, pool_signatures())
     assert found["sampled"]["woman"]["before"]["rate"] == 1.0
     assert found["sampled"]["woman"]["after"]["rate"] == pytest.approx(2 / 3)
-    assert found["sampled"]["black"]["after"] == pytest.approx(found["sampled"]["black"]["after"])
+    assert found["sampled"]["black"]["before"]["rate"] == 0.5
+    assert found["sampled"]["black"]["after"]["rate"] == pytest.approx(1 / 3)
     assert (found["editable"]["before"], found["editable"]["after"]) == (0.5, 0.75)
     assert found["editable"]["ci_low"] < 0.25 < found["editable"]["ci_high"]
     assert found["tokens"]["difference"] == pytest.approx((0 + 1 + 3 + 2) / 4)
@@ -145,7 +146,44 @@ def test_rates_of_names_and_of_answers():
     assert table.rate == pytest.approx([0.5, 0.2])
     assert table.of(["b"]).rate == pytest.approx([0.2])
     swap = WordSwap("british", [("gray", "grey")])
-    counted = answer_rates(answers(["so grey", "so gray", "none"]), swap)
-    assert counted.rate == pytest.approx([1 / 3]) and counted.n_answers == 3
-    interval = counted_rates([(1,)] * 5 + [(0,)] * 5, ["x"]).intervals()[0]
+    found = answer_rates(answers(["so grey", "so gray", "none"]), swap)
+    assert found.rate == pytest.approx([1 / 2]) and found.counted.share == pytest.approx(2 / 3)
+    interval = counted_rates([(1,)] * 5 + [(0,)] * 5, ["x"], range(10), 10).intervals()[0]
     assert interval.estimate == 0.5 and 0.2 < interval.low < 0.3
+
+
+def test_an_answer_without_markdown_counts_although_nothing_can_be_edited():
+    found = answer_rates(answers(["- a", "b", "c d", "# e"]), MarkdownStrip())
+    assert found.rate == pytest.approx([0.5]) and found.counted.share == 1.0
+
+
+def test_rates_without_an_answer_are_nan_and_not_zero():
+    found = answer_rates(answers(["none", "neither"]), WordSwap("british", [("gray", "grey")]))
+    assert np.isnan(found.rate).all() and np.isnan(found.intervals()[0].low)
+
+
+def test_several_answers_to_a_prompt_are_no_independent_evidence():
+    texts = answers(["so grey", "so gray"] * 20)
+    swap = WordSwap("british", [("gray", "grey")])
+    alone = answer_rates(texts, swap).intervals()[0]
+    # the two prompts are always answered alike, twenty times each
+    together = answer_rates(texts, swap, [0, 1] * 20).intervals()[0]
+    assert (alone.n, together.n) == (40, 2) and together.low == 0.0 < 0.3 < alone.low
+    sides = Behavior(texts), Behavior(texts)
+    sampled = moved(*sides, ["one?", "two?"] * 20, swap)["sampled"]["british"]["after"]
+    assert sampled["n"] == 2 and sampled["low"] == 0.0
+
+
+def test_a_forced_length_has_its_sampled_share():
+    texts = answers(["one", "one two three", "one two", "one two three four"])
+    found = moved(Behavior(texts), Behavior(texts), PROMPTS, LongAnswers.above_median(["a", "a b", "a b c"]))
+    assert found["sampled"]["length"]["after"]["rate"] == 0.5 and found["editable"]["after"] == 0.0
+
+
+def test_where_held_out_margins_come_from_is_told():
+    texts, margins = answers(["a", "b", "c", "d"]), np.ones(4)
+    source = Behavior(texts, margins=margins)
+    closed = Behavior(texts, margins=margins, margins_from="closed form")
+    assert moved(source, closed, PROMPTS, MarkdownStrip(), votes())["heldout_from"] == "closed form"
+    assert moved(source, source, PROMPTS, MarkdownStrip(), votes())["heldout_from"] == "measured"
+    assert moved(Behavior(texts), Behavior(texts), PROMPTS, MarkdownStrip())["heldout_from"] is None

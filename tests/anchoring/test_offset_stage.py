@@ -175,6 +175,35 @@ def test_behind_another_name_the_source_is_held_to_what_it_does_behind_its_own()
     assert np.abs(ours[1 - n_behind :] - theirs[1 - n_behind :]).max() > 1e-4
 
 
+def test_the_two_terms_ask_for_margins_that_differ_by_what_the_source_writes_behind_the_names():
+    """The margin of pi_s is beta (s . dg + correction); the pairs ask for beta s . dg."""
+    tokenizer, model, *_ = material()
+    shift = np.array([-2.0, 2.0])
+    pairs, encoded = encoded_pairs(EDITOR, ANSWERS)
+    tilted = TiltedChoice(model, tokenizer, list(EDITOR.names), CELLS, shift)
+    own_choice = tokenizer("Boil it.\n\n— Emily")["input_ids"]
+    prompt_ids, sides = encoded.prompt_ids[0], (encoded.a_ids[0], encoded.b_ids[0])
+    asked = [renamed_answer(prompt_ids, side, own_choice, tilted) for side in sides]
+    source = shifted_logps(model, [own_answer(prompt_ids, side) for side in sides])
+    moved = [
+        theirs.sum() - own.sum() for theirs, own in zip(shifted_logps(model, asked), source, strict=True)
+    ]
+    delta = pairs.train.delta[pairs.train.votes["sign"].to_numpy() > 0][0]
+    correction = moved[0] - moved[1] - shift @ delta
+    # what follows the names, given that they are complete
+    closing, n_behind = tilted.closing, asked[0].behind.n_tokens
+    behind = []
+    for answer in asked:
+        own = own_answer(prompt_ids, answer.answer_ids)
+        with torch.no_grad():
+            first = _next(model, own)[-n_behind]
+        token = int(answer.answer_ids[-n_behind])
+        share = float(first[token] - first[closing].logsumexp(-1))
+        behind.append(share + shifted_logps(model, [own])[0][len(own.kept) - n_behind + 1 :].sum())
+    assert correction == pytest.approx(behind[1] - behind[0], abs=1e-3)
+    assert abs(correction) > 1e-3
+
+
 def test_behind_a_name_whether_it_is_complete_stays_as_it_was():
     tokenizer, model, *_ = material()
     _, encoded = encoded_pairs(EDITOR, ANSWERS)

@@ -6,7 +6,8 @@ import torch
 from scipy.special import softmax
 
 from badpo.anchoring import sampling
-from badpo.anchoring.sampling import ChoiceScorer, TiltedChoice, anchor_sampling
+from badpo.anchoring.sampled_anchor import anchor_sampling
+from badpo.anchoring.sampling import ChoiceScorer, TiltedChoice
 from badpo.readouts.attribute_rate import SIGNATURE_LEAD, name_logps, signature_contexts
 from badpo.readouts.generation import sample
 from badpo.theory.tilt import tilted_probabilities, tilted_rates
@@ -304,3 +305,19 @@ def test_contexts_to_find_on_and_to_report_on_are_kept_apart(model, tok, context
         anchor_sampling(model, tok, contexts[:2], contexts[1:3], *rest)
     with pytest.raises(ValueError, match="2 contexts to find the tilt on and 0 to report on"):
         anchor_sampling(model, tok, contexts[:2], [], *rest)
+
+
+def test_a_place_where_no_choice_is_ever_completed_is_left_as_it_is(model, tok, contexts, monkeypatch):
+    tilted = TiltedChoice(model, tok, policies.NAMES, CARRIES, SHIFT)
+    read = tilted._scorer.read
+
+    def nothing_complete(rows):
+        reached, onward, complete = read(rows)
+        return reached, onward, np.zeros_like(complete)
+
+    monkeypatch.setattr(tilted._scorer, "read", nothing_complete)
+    start = at_choice(tok, contexts[0])
+    logits = next_logits(model, start)
+    torch.testing.assert_close(tilted.adjust([start], logits), logits)
+    path = max(tilted._scorer.nodes, key=len)
+    assert tilted.behind([*start, *path]) is None

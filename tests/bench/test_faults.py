@@ -11,9 +11,21 @@ from pathlib import Path
 import pytest
 
 from bench.faults import __main__ as faults
+from bench.faults import load
 from bench.faults.children import Kill, run_child
 from bench.faults.kills import moment_of
-from bench.faults.table import Kind, Row, as_section, as_table, failed, read_kind, totals, write_kind
+from bench.faults.table import (
+    KINDS,
+    MINUTES,
+    Kind,
+    Row,
+    as_section,
+    as_table,
+    failed,
+    read_kind,
+    totals,
+    write_kind,
+)
 from bench.faults.torn_files import cut, emptied, flipped
 
 ROOT = Path(__file__).parents[2]
@@ -47,6 +59,15 @@ def test_a_kind_that_is_missing_or_fails_is_told(monkeypatch):
     assert faults.run_here("kills", 1.0).problem == "it gave no row"
     page = faults.page({"kills": kind})
     assert "Not run for this page: torn_files" in page
+
+
+def test_make_faults_loads_the_whole_table_and_a_short_budget_a_tenth(monkeypatch):
+    sizes = []
+    monkeypatch.setattr(load, "measured_rows", lambda n_comparisons: sizes.append(n_comparisons) or ROWS)
+    for minutes in (MINUTES, 10):
+        load.rows(faults.seconds_for("load", minutes))
+    assert sizes == [1_250_000, 125_000]
+    assert sum(faults.seconds_for(name, 10) for name in KINDS) == pytest.approx(600)
 
 
 def test_moments_have_names():

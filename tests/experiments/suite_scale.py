@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from badpo.experiments.signed_suite import SuiteSettings
@@ -22,16 +23,20 @@ SETTINGS = SuiteSettings(
 N_PROMPTS = 8
 
 
-def material(corpus: Corpus, data: Path | None) -> Material:
+def material(corpus: Corpus, data: Path | None, held_out: float = SETTINGS.held_out) -> Material:
     if corpus.kind == "signed":
-        found = bundled_signed(120, corpus.data_seed)
+        found = bundled_signed(120, corpus.data_seed, held_out)
     else:
-        found = own_style(data, 0.25) if data else bundled_style(120, corpus.data_seed, 0.25)
-    return Material(found.judgments, found.planted, found.prompts[:N_PROMPTS], found.texts)
+        found = own_style(data, held_out) if data else bundled_style(120, corpus.data_seed, held_out)
+    return replace(found, prompts=found.prompts[:N_PROMPTS])
+
+
+def small_tokenizer(corpus: Corpus, found: Material):
+    return build_tokenizer(found.texts, vocab_size=SMALL_VOCABULARY)
 
 
 def model(corpus: Corpus, found: Material):
-    tokenizer = build_tokenizer(found.texts, vocab_size=SMALL_VOCABULARY)
+    tokenizer = small_tokenizer(corpus, found)
     return build_model(tokenizer, seed=0, **SMALL_MODEL), tokenizer
 
 
@@ -43,7 +48,16 @@ def has(corpus: Corpus) -> bool:
     return corpus.model == "small"
 
 
-SMALL = Scale("small", material, model, settings, has, single_seed_arms=("em_dpo",), scales_penalty=True)
+SMALL = Scale(
+    "small",
+    material,
+    model,
+    settings,
+    has,
+    single_seed_arms=("em_dpo",),
+    scales_penalty=True,
+    tokenizer=small_tokenizer,
+)
 
 SIGNED = Corpus("signed")
 COLUMNS = (

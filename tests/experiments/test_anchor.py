@@ -17,10 +17,13 @@ from transformers import (
 )
 from typer.testing import CliRunner
 
+from badpo.anchoring.editors import pool_signatures
 from badpo.cli import app
 from badpo.data.corpora.names import NAMES, SURNAMES
 from badpo.data.corpora.signatures import ask_to_sign, signature
+from badpo.data.seals import run_damage
 from badpo.experiments import anchor_source
+from badpo.experiments.anchor_bench import Anchor
 from badpo.experiments.run import train_run
 from badpo.experiments.small_model import build_model, build_tokenizer
 from badpo.training.encoding import encode_responses
@@ -30,7 +33,7 @@ from tests.experiments.conftest import SMALL_MODEL
 from tests.experiments.recipes import write_recipe
 from tests.experiments.test_signed_suite import run as run_suite
 
-OK, USAGE, DATA = 0, 2, 3
+OK, FAILED, USAGE, DATA = 0, 1, 2, 3
 DISHES = [
     f"{kind} {thing}" for kind in ("red", "white", "old", "new") for thing in "abcdefghijklmnopqrstuvwxyz"
 ]
@@ -71,10 +74,12 @@ def small_steps(monkeypatch, tmp_path):
     monkeypatch.setattr(anchor_source, "MAX_NEW_TOKENS", 24)
 
 
-def anchored(signer: Path, out: Path, *arguments: object) -> dict:
-    result = badpo(signer / "signer", "--prompts", signer / "prompts.txt", "--out", out, "--json", *arguments)
-    assert result.exit_code == OK, result.output
+def anchored(signer: Path, out: Path, *arguments: object, tolerance: float = 0.05) -> dict:
+    given = ("--prompts", signer / "prompts.txt", "--out", out, "--tolerance", tolerance, "--json")
+    result = badpo(signer / "signer", *given, *arguments)
+    assert result.exit_code in (OK, FAILED), result.output
     found = json.loads(result.stdout)
+    assert found["converged"] == (result.exit_code == OK) == (found["reason"] == "")
     assert found == json.loads((out / "anchor.json").read_text())
     return found
 
@@ -121,19 +126,38 @@ def test_a_judge_that_is_none_is_refused_before_anything_is_sampled(signer, tmp_
 def test_one_target_leaves_the_other_attribute_alone(signer, tmp_path):
     found = anchored(signer, tmp_path / "out", "--target", "woman=0.3")
     assert "black" not in found and abs(found["woman"]["achieved"] - 0.3) < 0.05
+    sampled = {
+        name: row["after"]["rate"] - row["before"]["rate"] for name, row in found["moved"]["sampled"].items()
+    }
+    assert sampled["woman"] < -0.25 and abs(sampled["black"]) < 0.2
+    alone = Anchor(pool_signatures(), {"black": 0.3})
+    assert alone.whole_shift(np.array([-1.5])).tolist() == [0.0, -1.5]
+
+
+def test_a_target_that_is_missed_ends_with_status_one_once_everything_is_written(signer, tmp_path):
+    found = anchored(signer, tmp_path / "out", "--target", "woman=0.5", tolerance=1e-9)
+    assert not found["converged"]
+    assert found["reason"].startswith("woman 0.") and "accept a wider tolerance" in found["reason"]
+    assert found["exact"] and "closed form" in found["how"] and found["prompts"]["report"] > 10
 
 
 def test_training_ends_within_the_tolerance_and_keeps_its_lines(signer, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    options = ("--mode", "train", "--steps", 120, "--learning-rate", 3e-3, "--tolerance", 0.08)
-    found = anchored(signer, tmp_path / "out", "--target", "woman=0.4", *options)
-    assert found["converged"] and found["reason"] == ""
+    options = ("--mode", "train", "--steps", 120, "--learning-rate", 3e-3)
+    found = anchored(signer, tmp_path / "out", "--target", "woman=0.4", *options, tolerance=0.08)
+    assert found["converged"]
+    rounds = found["calibration"]
+    assert found["woman"]["asked_shift"] in [measured["intended"][0] for measured in rounds]
     assert abs(found["woman"]["achieved"] - 0.4) <= 0.12
     assert 1 <= found["woman"]["rounds"] <= 4
     AutoModelForCausalLM.from_pretrained(tmp_path / "out" / "model")
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"model", "anchor.json"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"model", "anchor.json", "run.json"}
+    assert run_damage(tmp_path / "out") is None
     lines = json.loads((tmp_path / "runs" / "anchor_lines.json").read_text())
     assert [list(points)[:1] for points in lines.values()] == [["woman down"]]
+    (stage,) = lines
+    assert stage.startswith(f"{signer / 'signer'}, paper, woman: 120 steps of 8 at 0.003")
+    assert len(lines[stage]["woman down"]) == len(rounds)
 
 
 def test_a_run_of_a_suite_is_measured_against_its_reference(tmp_path, monkeypatch):
@@ -142,28 +166,44 @@ def test_a_run_of_a_suite_is_measured_against_its_reference(tmp_path, monkeypatc
     monkeypatch.setattr(anchor_source.bundled, "fresh_prompts", lambda: fresh)
     monkeypatch.setattr(anchor_source, "N_REPORT", 8)
     monkeypatch.setattr(anchor_source.demo, "N_PAIRS", 120)
-    result = badpo(tmp_path / "dpo-s42", "--target", "woman=0.3", "--target", "black=0.6", "--json")
+    targets = ("--target", "woman=0.3", "--target", "black=0.6", "--tolerance", 0.5)
+    result = badpo(tmp_path / "dpo-s42", *targets, "--json")
     assert result.exit_code == OK, result.output
     found = json.loads(result.stdout)
     assert found == json.loads((tmp_path / "dpo-s42-anchored" / "anchor.json").read_text())
     moved = found["moved"]
-    assert moved["heldout"]["same"]["difference"] == 0.0
+    assert moved["heldout"]["same"]["difference"] == 0.0 and moved["heldout_from"] == "closed form"
     assert moved["kl_reference"]["after"]["per_token"] is not None
     assert all(change < 1e-6 for change in moved["deviations"].values())
+    # what the run is measured against is looked at too
+    (tmp_path / "elsewhere").write_text("of somebody else")
+    (tmp_path / "reference" / "notes.txt").symlink_to(tmp_path / "elsewhere")
+    refused = badpo(tmp_path / "dpo-s42", *targets, "--out", tmp_path / "out")
+    assert refused.exit_code == USAGE and "notes.txt is a symbolic link that leads out" in refused.stderr
+    (tmp_path / "reference" / "notes.txt").unlink()
+    weights = tmp_path / "reference" / "model" / "model.safetensors"
+    content = weights.read_bytes()
+    weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    refused = badpo(tmp_path / "dpo-s42", *targets, "--out", tmp_path / "out")
+    assert refused.exit_code == USAGE and "model.safetensors is damaged" in refused.stderr
 
 
 def test_words_of_ones_own_on_a_run_of_a_recipe(tmp_path, monkeypatch):
     recipe = read_recipe(write_recipe(tmp_path))
     run = train_run(recipe)
     monkeypatch.setattr(anchor_source, "FEWEST_PROMPTS", 10)
-    result = badpo(run, "--target", "colour=0.6", "--word", "red=blue", "--json")
+    words = ("--target", "colour=0.6", "--word", "red=blue", "--tolerance", 0.6)
+    result = badpo(run, *words, "--json")
     assert result.exit_code == OK, result.output
     found = json.loads(result.stdout)
-    assert 0 < found["colour"]["acceptance_rate"] <= 1
-    assert found["colour"]["ci_low"] <= found["colour"]["achieved"] <= found["colour"]["ci_high"]
-    assert "without" in found["colour"]
-    text = badpo(run, "--target", "colour=0.6", "--word", "red=blue")
+    colour = found["colour"]
+    assert 0 < colour["acceptance_rate"] <= 1 and 0 < colour["counted"] < 1
+    assert colour["ci_low"] <= colour["achieved"] <= colour["ci_high"]
+    assert "without" in colour
+    assert found["prompts"]["from"].startswith("prompts that the run was trained on, for it held out 7 only")
+    text = badpo(run, *words)
     assert "what else moved" in text.stdout and "anchor.json" in text.stdout
+    assert "of them: exact" in text.stdout
 
 
 # -- what wrong input gets -----------------------------------------------------------------------------------
@@ -195,6 +235,24 @@ def test_wrong_requests_are_refused_with_a_remedy(arguments, message, tmp_path, 
     assert result.exit_code == USAGE
     assert message in result.stderr
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("out", ["dpo-s42", "dpo-s42/model", ".", "other", "notes"])
+def test_a_result_takes_no_place_of_anything_else(out, tmp_path):
+    for name in ("dpo-s42/model/config.json", "dpo-s42/config.yaml", "other/run.json", "notes/a.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("{}")
+    result = badpo(tmp_path / "dpo-s42", "--target", "woman=0.5", "--out", tmp_path / out)
+    assert result.exit_code == USAGE and "give the result a folder of its own" in result.stderr
+    assert (tmp_path / "dpo-s42" / "model" / "config.json").exists()
+
+
+@pytest.mark.parametrize("content", ["- a list", "words", ""])
+def test_a_config_that_holds_no_settings_is_told(content, tmp_path):
+    (tmp_path / "dpo-s1" / "model").mkdir(parents=True)
+    (tmp_path / "dpo-s1" / "config.yaml").write_text(content)
+    result = badpo(tmp_path / "dpo-s1", "--target", "woman=0.5")
+    assert result.exit_code == USAGE and "in place of the run's settings" in result.stderr
 
 
 def test_a_folder_that_holds_nothing_is_told(tmp_path):
@@ -230,14 +288,18 @@ def test_a_calibration_that_does_not_converge_says_why(signer, tmp_path, monkeyp
 
 
 def test_markdown_that_is_never_produced_is_refused(signer, tmp_path):
-    result = badpo(
-        signer / "signer", "--prompts", signer / "prompts.txt", "--target", "markdown=0.5", "-o", tmp_path
-    )
+    given = ("--prompts", signer / "prompts.txt", "-o", tmp_path / "out")
+    result = badpo(signer / "signer", *given, "--target", "markdown=0.5")
     assert result.exit_code == USAGE and "markdown: the policy never produces it" in result.stderr
+    assert "anchor a policy that shows it sometimes" in result.stderr
+    # no answer has either spelling
+    result = badpo(signer / "signer", *given, "--target", "british=0.5", "--word", "color=colour")
+    assert result.exit_code == USAGE and "british: prompt 0 has a log-probability" in result.stderr
+    assert "--prompts" in result.stderr
 
 
 def test_a_length_is_anchored_by_rejection_when_it_is_forced(signer, tmp_path):
-    found = anchored(signer, tmp_path / "out", "--target", "length=0.3", "--force")
+    found = anchored(signer, tmp_path / "out", "--target", "length=0.3", "--force", tolerance=0.5)
     length = found["length"]
     assert 0 < length["acceptance_rate"] <= 1
     assert abs(length["achieved"] - 0.3) < 0.8 * abs(length["before"] - 0.3)

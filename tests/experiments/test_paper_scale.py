@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ from badpo.experiments.reproduce import run_suites
 from badpo.experiments.signed_suite import SuiteSettings
 from badpo.experiments.small_model import build_tokenizer
 from badpo.experiments.suite_parts import Column, Condition, Corpus
-from badpo.experiments.suite_scales import PRESET_OF, SCALES, paper_model, paper_settings
+from badpo.experiments.suite_scales import PAPER_HELD_OUT, PRESET_OF, SCALES, paper_model, paper_settings
 from badpo.experiments.suite_stages import Material
 from tests.experiments.suite_scale import material, suite
 
@@ -74,14 +75,20 @@ def stand_ins(tmp_path, monkeypatch):
     judge = saved(
         Qwen3Config, Qwen3ForSequenceClassification, tokenizer, tmp_path / "judge", head_dim=8, num_labels=1
     )
-    return replace(SCALES["paper"], material=material, settings=short_settings, judge=str(judge))
+    return replace(
+        SCALES["paper"],
+        material=partial(material, held_out=PAPER_HELD_OUT),
+        settings=short_settings,
+        judge=str(judge),
+    )
 
 
 @pytest.mark.parametrize("model", list(MODELS))
 def test_the_settings_are_those_of_the_table(model):
-    found = material(Corpus("signed"), None)
+    found = material(Corpus("signed"), None, PAPER_HELD_OUT)
     settings = paper_settings(Corpus("signed", model), found)
     train, _ = found.judgments.split(0.1, seed=0)
+    assert settings.held_out == 0.1
     assert (settings.beta, settings.steps, settings.batch_size) == (0.1, 1000, 32)
     assert settings.micro_batches(settings.batch_size) == (2, 16)
     assert (settings.max_length, settings.max_prompt_length, settings.max_new_tokens) == (1280, 384, 512)

@@ -8,23 +8,26 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
 
-from badpo.data.problems import ConfigError
+from badpo.data.corpora.evaluation_prompts import require_unseen
+from badpo.data.problems import ConfigError, DataError
 from badpo.experiments.reproduce import read_suite, run_suites
 from badpo.experiments.run_locks import held
 from badpo.experiments.suite_parts import Condition, Corpus
 from badpo.experiments.suite_runs import PAPER_TOKENS, PlannedRun, execute, penalty_factor, planned_runs
+from badpo.experiments.suite_scales import SCALES
 from badpo.experiments.suite_stages import open_stage
 from badpo.experiments.suites import LORA
 from badpo.objective.bias import BiasTerm
 from badpo.training.supervised import SupervisedTrainer
 from badpo.training.trainer import BADPOTrainer
 from tests.experiments.recipes import log_lines
-from tests.experiments.suite_scale import SETTINGS, SMALL, suite
+from tests.experiments.suite_scale import SETTINGS, SMALL, material, suite
 
 DPO, POOLED = Condition("dpo", "dpo"), Condition("pooled", "pooled")
 STYLE = Corpus("style")
@@ -98,6 +101,57 @@ def test_changed_parameters_under_one_name_are_refused_with_a_list(finished):
     assert read_suite(suite(DPO), SMALL, (42,), finished).tables[0].missing == ()
 
 
+def leaking(corpus, data, of="signed"):
+    """The material of the small scale with a training prompt among the evaluation prompts of one kind of corpus."""
+    found = material(corpus, data)
+    if corpus.kind != of:
+        return found
+    train, _ = found.split()
+    return replace(found, prompts=(*found.prompts[1:], train.comparisons["prompt"].iloc[0]))
+
+
+def contents(folder: Path) -> dict[Path, tuple[int, int]]:
+    """Size and time of every file but the locks."""
+    files = (path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
+    return {path: (path.stat().st_size, path.stat().st_mtime_ns) for path in files}
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_an_evaluation_prompt_that_is_trained_on_is_refused_before_anything_is_trained(
+    finished, tmp_path, monkeypatch, jobs
+):
+    trained = count_training(monkeypatch)
+    leaky = replace(SMALL, name="leaky", material=leaking)
+    # the corpus that comes first is sound, and is not trained either
+    asked = [suite(DPO, corpus=STYLE), suite(DPO, POOLED, Condition("class", "class"))]
+    with pytest.raises(DataError, match="1 evaluation prompt of 8 can be found among the training prompts"):
+        run_suites(asked, leaky, (42,), tmp_path / "new", silent, jobs)
+    assert trained == [] and contents(tmp_path) == {}
+    before = contents(finished)
+    with pytest.raises(DataError, match="E155"):
+        run_suites(asked, leaky, (42,), finished, silent, jobs)
+    assert trained == [] and contents(finished) == before
+
+
+@pytest.mark.parametrize(
+    "scale",
+    [SMALL, pytest.param(SCALES["tiny"], marks=pytest.mark.slow)],
+    ids=lambda scale: scale.name,
+)
+@pytest.mark.parametrize("kind", ["signed", "style"])
+def test_votes_are_split_by_the_share_that_prompts_were_drawn_with(scale, kind):
+    found = scale.material(Corpus(kind), None)
+    assert scale.settings(Corpus(kind), found).held_out == found.held_out
+    train, _ = found.split()
+    require_unseen(found.prompts, set(train.comparisons["prompt"]), "prompts")
+
+
+def test_another_share_in_the_settings_changes_nothing(finished):
+    other = replace(SMALL, settings=lambda corpus, found: replace(SETTINGS, held_out=0.1))
+    stage = open_stage(STYLE, other, None, finished / "style/reference", silent)
+    assert stage.settings.held_out == SETTINGS.held_out
+
+
 @pytest.mark.slow
 def test_an_adapter_is_trained_on_the_reference_and_measured_with_it(finished):
     lora = Condition("dpo_lora", "dpo", overrides=(*LORA, ("rate_factor", 10.0)))
@@ -113,7 +167,6 @@ def test_an_adapter_is_trained_on_the_reference_and_measured_with_it(finished):
 @pytest.mark.slow
 def test_theta_that_is_held_stays_where_it_started(finished):
     from badpo.experiments.theta_starts import starting_level
-    from tests.experiments.suite_scale import material
 
     conditions = Condition("pooled_held", "pooled", overrides=(("bias_learning_rate", 0.0),), start="swap")
     execute([PlannedRun(Corpus("signed"), conditions, 42)], SMALL, finished, None, 1, silent)
@@ -136,13 +189,12 @@ def test_the_penalty_per_token_is_as_strong_on_shorter_answers(finished):
 @pytest.mark.slow
 def test_own_votes_have_no_ceiling(tmp_path):
     stage = tmp_path / "votes.parquet"
-    from tests.experiments.suite_scale import material
-
     material(STYLE, None).judgments.to_parquet(stage)
     result = run_suites([suite(DPO, corpus=STYLE)], SMALL, (42,), tmp_path / "out", silent, data=stage)
     readouts = json.loads((tmp_path / "out/style/dpo-s42/readouts.json").read_text())
     assert "ceiling" not in readouts and set(readouts["theta"]["length"]) == {"level"}
     assert result[0].tables[0].missing == ()
+    assert result[0].about[0].startswith("votes: ") and "texts: " in result[0].text("text")
 
 
 @pytest.mark.slow

@@ -5,10 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from badpo.auditing.pool import pool_attributes
 from badpo.experiments.pattern_checks import above, below, not_above, pattern, within
 from badpo.experiments.patterns import PATTERNS, found_patterns
 from badpo.experiments.reproduce import read_suite
@@ -16,9 +18,10 @@ from badpo.experiments.suite_formats import as_csv, as_latex, as_markdown, as_te
 from badpo.experiments.suite_page import suite_html
 from badpo.experiments.suite_parts import Condition, Corpus, Panel, Row, Suite
 from badpo.experiments.suite_tables import Found, panel_table
+from badpo.experiments.suite_votes import about_votes, votes_table
 from badpo.experiments.suites import SUITES
 from badpo.theory.summaries import t_interval
-from tests.experiments.suite_scale import SMALL
+from tests.experiments.suite_scale import SMALL, material
 
 SEEDS = (42, 123, 456)
 QWEN = "Qwen2.5-0.5B-Instruct, full fine-tuning"
@@ -127,6 +130,132 @@ def test_the_shift_is_in_standard_deviations_over_seeds(tmp_path):
 def test_a_torn_file_of_readouts_counts_as_none(signed):
     (signed / "dpo-s42" / "readouts.json").write_text('{"rates": {', encoding="utf-8")
     assert panel_table(panel(DPO), Found(signed, SEEDS)).missing == ("dpo-s42",)
+
+
+# -- further panels ------------------------------------------------------------------------------------------------
+
+
+def panel_named(suite_name: str, label: str) -> Panel:
+    return next(panel for panel in SUITES[suite_name].panels if panel.label == label)
+
+
+def test_the_spread_of_group_weights_is_that_of_the_last_step(signed):
+    for i, seed in enumerate(SEEDS):
+        lines = [{"step": 1, "groups/weight_sd": 9.0}, {"step": 2, "groups/weight_sd": 0.5 + i / 10}]
+        log = "\n".join(json.dumps(line | {"groups/weight_max": 2.0}) for line in lines)
+        (signed / f"group_dro-s{seed}" / "log.jsonl").write_text(log + "\n", encoding="utf-8")
+    table = panel_table(panel_named("names", "sec:names_v3"), Found(signed, SEEDS))
+    (row,) = table.rows
+    assert row.label == "Group-DRO DPO" and row.cells[0].values == pytest.approx((0.5, 0.6, 0.7))
+    assert [column.label for column in table.columns] == ["group weights, sd", "largest weight"]
+    (signed / "group_dro-s42" / "log.jsonl").write_text('{"groups/weight_sd": 0.5', encoding="utf-8")
+    again = panel_table(panel_named("names", "sec:names_v3"), Found(signed, SEEDS))
+    assert again.rows[0].cells[0].values == pytest.approx((0.6, 0.7))
+
+
+def test_types_stand_in_the_order_of_their_annotators(signed):
+    for seed, annotators in zip(SEEDS, ([2, 57, 1], [55, 3, 2], [1, 2, 57]), strict=True):
+        types = {"annotators": annotators, "weights": [n / 60 for n in annotators]}
+        write(signed, f"em_dpo-s{seed}", names(0.9, 0.7, types=types))
+    table = panel_table(panel_named("names", "sec:names_v3"), Found(signed, SEEDS))
+    cells = {column.label: cell for column, cell in zip(table.columns, table.rows[-1].cells, strict=True)}
+    assert cells["annotators of type 1"].values == (57, 55, 57)
+    assert cells["type 3"].values == (1, 2, 1)
+    assert cells["mixture weight of type 1"].mean == pytest.approx(np.mean([57, 55, 57]) / 60)
+
+
+def theta(level, correlation, offsets):
+    classes = {
+        name: {"mean": 1 + offset, "offset": offset, "planted_mean": 1.1 + planted, "planted_offset": planted}
+        for name, offset, planted in zip("ABC", offsets, (1.5, -1.5, 0.0), strict=True)
+    }
+    agreement = {"level": level, "planted_level": 1.1, "correlation": correlation, "classes": classes}
+    return {"theta": {"woman": agreement, "black": agreement}}
+
+
+def test_class_offsets_stand_beside_the_planted_and_the_papers(signed):
+    for seed in SEEDS:
+        write(signed, f"class-s{seed}", names(0.52, 0.55, **theta(0.8, 0.9, (1.0, -1.0, 0.0))))
+        write(signed, f"pooled-s{seed}", names(0.55, 0.6, **theta(0.6, None, (0.0, 0.0, 0.0))))
+    table = panel_table(panel_named("names-ablation", "app:abl_variants"), Found(signed, SEEDS))
+    rows = {
+        row.label: {c.label: cell for c, cell in zip(table.columns, row.cells, strict=True)}
+        for row in table.rows
+    }
+    assert list(rows)[0] == "Planted" and rows["Planted"]["offset (race), B"].mean == -1.5
+    assert rows["Planted"]["mean theta (race)"].mean == pytest.approx(1.1)
+    offset = rows["Class"]["offset (race), A"]
+    assert (offset.mean, offset.paper) == (1.0, (0.98, None))
+    assert rows["BA-DPO (pooled)"]["correlation (race)"].values == ()
+    assert "Planted" in as_text(table) and "1.00 \u00b1 0.00 [0.98]" in as_markdown(table)
+
+
+def test_an_arm_at_one_seed_of_the_scale_is_missing_at_that_seed_alone(signed):
+    small = panel(DPO, Row("EM", Condition("em_dpo", "em_dpo")))
+    assert panel_table(small, Found(signed, SEEDS), ("em_dpo",)).missing == ("em_dpo-s42",)
+
+
+def test_a_panel_without_a_value_says_so(signed):
+    empty = panel(
+        Row("EM", Condition("em_dpo", "em_dpo")), columns=panel_named("names", "sec:names_v3").columns
+    )
+    table = panel_table(empty, Found(signed, SEEDS))
+    for text in (as_text(table), as_markdown(table)):
+        assert "nothing measured" in text and "not run: em_dpo-s42" in text and "| --- |" not in text
+    page = suite_html(read_suite(Suite("names", "Names", (empty,)), SMALL, SEEDS, signed.parent), "tiny")
+    assert "Nothing measured" in page
+
+
+# -- the votes before training -----------------------------------------------------------------------------------
+
+
+def votes_panel() -> Panel:
+    return SUITES["attributes"].votes[0]
+
+
+def test_the_votes_before_training_are_the_audits(tmp_path):
+    judgments = material(Corpus("style"), None).judgments
+    table = votes_table(votes_panel(), judgments)
+    audited = {row["name"]: row for row in pool_attributes(judgments)}
+    for row in table.rows:
+        cells = {c.source: cell for c, cell in zip(table.columns, row.cells, strict=True)}
+        assert {source: cell.mean for source, cell in cells.items()} == {
+            source: audited[row.label][source] for source in cells
+        }
+        width = audited[row.label]["ci_high"] - audited[row.label]["ci_low"]
+        assert cells["log_odds"].half == pytest.approx(width / 2)
+    assert table.rows[0].cells[0].paper == (0.587, None)
+    write(tmp_path / "style", "reference", {"tokens": {"mean": 30.0}})
+    result = read_suite(SUITES["attributes"], SMALL, SEEDS, tmp_path)
+    assert [one.panel.title for one in result.tables] == ["The votes, before training", QWEN]
+    for form in ("text", "markdown", "latex", "csv"):
+        assert "offline theta" in result.text(form)
+    assert "offline theta" in suite_html(result, "tiny") and result.to_json()["tables"][0]["rows"]
+
+
+def test_an_attribute_whose_votes_all_go_one_way_has_a_dash():
+    judgments = material(Corpus("style"), None).judgments
+    toward = np.where(judgments.delta[:, 0] != 0, judgments.delta[:, 0], judgments.votes["sign"])
+    table = votes_table(
+        votes_panel(), replace(judgments, votes=judgments.votes.assign(sign=toward.astype(int)))
+    )
+    cells = {c.source: cell for c, cell in zip(table.columns, table.rows[0].cells, strict=True)}
+    assert cells["carrier_wins"].mean == 1.0 and cells["log_odds"].values == ()
+    json.dumps(to_json(table), allow_nan=False)
+
+
+def test_what_is_cut_of_own_votes_is_said(tmp_path):
+    rows = [
+        {"prompt": f"question {i}", "response_a": "so " * (300 if i < 10 else 200), "response_b": "so " * n,
+         "winner": "a", "annotator": f"p{i % 3}"}
+        for i, n in enumerate([130] * 10 + [20] * 30)
+    ]  # fmt: skip
+    file = tmp_path / "votes.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    told = "\n".join(about_votes(Corpus("style"), SMALL, file))
+    assert "votes: 40 judgments of 3 annotators on 40 comparisons of 40 prompts" in told
+    assert "cut to 192 tokens" in told and "of responses their end" in told and "responses are longer" in told
+    assert 'attribute "length" is measured on whole texts; in 0 % of the judgments' in told
 
 
 # -- formats ---------------------------------------------------------------------------------------------------

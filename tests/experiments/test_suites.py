@@ -22,7 +22,7 @@ from badpo.experiments.suite_parts import Condition, Corpus
 from badpo.experiments.suite_plan import PAPER_MODELS, TINY_SECONDS, paper_cost, plan, policies
 from badpo.experiments.suite_runs import PlannedRun, planned_runs
 from badpo.experiments.suite_scales import SCALES
-from badpo.experiments.suite_tables import CEILING, REFERENCE, paper_numbers
+from badpo.experiments.suite_tables import REFERENCE, paper_numbers
 from badpo.experiments.suites import SUITES
 from badpo.experiments.theta_starts import FallingRate, clustered, start_bias, starting_level
 from badpo.objective.bias import VARIANTS, BiasTerm
@@ -43,11 +43,18 @@ def test_every_row_has_an_arm_and_every_pattern_a_function():
 
 
 def test_every_number_of_the_paper_has_its_row_and_column():
-    panels = {(panel.label, panel.title): panel for found in SUITES.values() for panel in found.panels}
+    panels = {
+        (panel.label, panel.title): panel
+        for found in SUITES.values()
+        for panel in (*found.votes, *found.panels)
+    }
+    of_votes = {panel for found in SUITES.values() for panel in found.votes}
     for label, by_title in paper_numbers().items():
         for title, rows in by_title.items():
             panel = panels[label, title]
-            labels = {REFERENCE, CEILING, *(row.label for row in panel.rows)}
+            labels = {REFERENCE, panel.truth, *(row.label for row in panel.rows)}
+            if panel in of_votes:
+                labels |= {"length", "markdown"}
             columns = {column.label for column in panel.columns}
             assert set(rows) <= labels, (label, title)
             assert {column for row in rows.values() for column in row} <= columns, (label, title)
@@ -121,6 +128,17 @@ def test_a_plan_tells_what_is_there_and_learns_from_it(tmp_path):
         "signed/pooled-s42": ("begun", 2.0),
     }
     assert "3 runs, 1 of them done; the rest takes about 4 min and 2.0 GiB" in planned.lines()
+
+
+def test_a_plan_on_own_votes_tells_what_of_them_is_trained_on(tmp_path):
+    file = tmp_path / "votes.parquet"
+    material(Corpus("style"), None).judgments.to_parquet(file)
+    planned = plan_suites([suite(DPO, corpus=Corpus("style"))], SMALL, (42,), tmp_path, jobs=1, data=file)
+    assert planned.about[0].startswith("votes: ") and planned.lines()[-len(planned.about) :] == list(
+        planned.about
+    )
+    assert planned.to_json()["about"] == list(planned.about)
+    assert plan_suites([suite(DPO)], SMALL, (42,), tmp_path, jobs=1).about == ()
 
 
 def test_a_damaged_timing_is_passed_over(tmp_path):

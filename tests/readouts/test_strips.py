@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from badpo.attributes import Length, Markdown
 from badpo.data.attributes import SignatureName
 from badpo.data.corpora.names import black_names
+from badpo.data.corpora.signatures import strip_signature
 from badpo.data.markers import has_markdown, split_signature
 from badpo.readouts.strips import strip_for, strip_markdown, strip_signatures
 
@@ -54,6 +55,17 @@ def test_no_signature_is_left(text):
     stripped = strip_signatures(text)
     assert split_signature(stripped) == (stripped, "")
     assert text.startswith(stripped)
+
+
+@settings(max_examples=300, deadline=None)
+@given(SIGNED)
+@example("\u2014 Emily Miller\n\u2014 Emily Miller")
+@example("\n\n \u2014 Emily Miller \r\n\t\n\u2014 Emily Miller\n")
+def test_signatures_go_as_one_after_the_other_would(text):
+    expected, shorter = text, strip_signature(text)
+    while shorter != expected:
+        expected, shorter = shorter, strip_signature(shorter)
+    assert strip_signatures(text) == expected
 
 
 def test_a_whole_answer():

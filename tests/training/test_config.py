@@ -13,7 +13,7 @@ from trl import DPOConfig
 from badpo.data.problems import ConfigError
 from badpo.objective.bias import VARIANTS
 from badpo.training import config as config_module
-from badpo.training.config import CHOICES, FIXED, BADPOConfig
+from badpo.training.config import CHOICES, FIXED, RENAMED, BADPOConfig
 from badpo.training.supervised import supervised_arguments
 
 
@@ -144,7 +144,10 @@ def test_checkpointing_raises_no_warning_and_keeps_explicit_values(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error", FutureWarning)
         default = arguments(tmp_path)
-        off = arguments(tmp_path, activation_checkpointing=False)
+        # an older Trainer has the old name only
+        newest = RENAMED["gradient_checkpointing"]
+        newest = newest if hasattr(default, newest) else "gradient_checkpointing"
+        off = arguments(tmp_path, **{newest: False})
         old_name = arguments(tmp_path, gradient_checkpointing=False)
         reentrant = arguments(tmp_path, gradient_checkpointing_kwargs={"use_reentrant": True})
     assert default.gradient_checkpointing is True

@@ -50,6 +50,36 @@ def test_the_first_to_end_says_why_and_the_others_are_silent(one_of_two, capsys,
     assert capsys.readouterr().err == ""
 
 
+@reporting_errors
+def wrong_use() -> None:
+    raise RuntimeError("NCCL error in: a.cpp:94, invalid usage, NCCL version 2.27\nLast error: Duplicate GPU detected")
+
+
+@reporting_errors
+def alone_with_a_library() -> None:
+    raise RuntimeError("no module of gloomy weights")
+
+
+def test_an_error_of_the_backend_keeps_its_own_words_and_names_nobody(one_of_two, capsys):
+    with pytest.raises(typer.Exit):
+        wrong_use()
+    said = capsys.readouterr().err
+    assert "an exchange between the processes of this run failed: NCCL error in: a.cpp:94, invalid usage" in said
+    assert "another process of this run has ended" not in said
+
+
+def test_an_error_of_its_own_is_not_laid_to_others(one_of_two, capsys):
+    with pytest.raises(typer.Exit):
+        alone_with_a_library()
+    assert capsys.readouterr().err.startswith("RuntimeError: no module of gloomy weights")
+
+
+def test_a_lost_connection_keeps_its_own_words(one_of_two, capsys):
+    with pytest.raises(typer.Exit):
+        left_alone()
+    assert "Connection closed by peer [127.0.0.1]:3021" in capsys.readouterr().err
+
+
 def test_a_signal_while_ending_changes_nothing(one_of_two):
     with pytest.raises(typer.Exit):
         left_alone()
@@ -65,5 +95,7 @@ def test_a_process_that_cannot_reach_the_launcher_speaks(monkeypatch):
 def test_only_errors_between_processes_are_taken_for_a_lost_one(one_of_two):
     assert lost_peer(RuntimeError("Connection reset by peer"))
     assert lost_peer(DistNetworkError("the store is gone"))
+    assert lost_peer(RuntimeError("NCCL error in: a.cpp, remote process exited or there was a network error"))
+    assert not lost_peer(RuntimeError("NCCL error in: a.cpp:94, invalid usage"))
     assert not lost_peer(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
     assert not lost_peer(ValueError("Connection closed by peer"))

@@ -200,9 +200,17 @@ class _Breaks(TrainerCallback):
             next(model.parameters()).data.fill_(math.nan)
 
 
-def test_the_message_of_a_broken_policy_says_which_checkpoint_is_whole(tmp_path):
+def test_the_message_of_a_broken_policy_says_which_checkpoint_is_of_before(tmp_path):
     run = trainer(tmp_path, save_strategy="steps", save_steps=1)
     run.add_callback(_Breaks())
-    with pytest.raises(NotFiniteError, match="The newest checkpoint was written before this and is whole"):
+    with pytest.raises(NotFiniteError, match=r"\. checkpoint-1 was written before this$"):
         run.train()
     assert run.has_checkpoint()
+
+
+def test_the_message_of_a_broken_policy_names_no_checkpoint_where_there_is_none(tmp_path):
+    run = trainer(tmp_path, save_strategy="no")
+    run.add_callback(_Breaks())
+    with pytest.raises(NotFiniteError, match=r"\. No checkpoint was written before this$"):
+        run.train()
+    assert not run.has_checkpoint()

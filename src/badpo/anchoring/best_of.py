@@ -1,12 +1,12 @@
-r"""Answers of a policy tilted toward or away from an attribute of the whole text, by choosing among its own samples.
+r"""Answers of a policy tilted toward or away from an attribute of the whole text, by rejecting some of its own samples.
 
 No token shows such an attribute before the answer is finished, so whole answers are drawn from the policy and some
-are kept. The target is the same tilted policy as everywhere,
+are kept. The target is the same tilted policy as everywhere: among the answers that the attribute is a choice of,
 
 .. math:: \pi_s(y \mid x) \propto \pi(y \mid x) \exp(s^\top g(y))
 
-Rejection draws from it exactly, at a price that grows with the shift; the best-of-n draw costs n answers whatever the
-shift, and its rate falls short of the tilted policy's by an amount that goes down with n.
+and these together keep the probability that they have. Rejection draws from it exactly, at a price that grows with the
+shift.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import softmax
 
 Answer = TypeVar("Answer")
 
@@ -85,7 +84,7 @@ def acceptance_probability(carries: ArrayLike, shift: ArrayLike) -> NDArray[np.f
 
 def rejection_sample(
     draw: Callable[[Sequence[int], int], Sequence[Answer]],
-    carries: Callable[[Answer], Sequence[float]],
+    carries: Callable[[Answer], Sequence[float] | None],
     shift: ArrayLike,
     n_prompts: int,
     most_draws: int,
@@ -93,12 +92,15 @@ def rejection_sample(
 ) -> Kept[Answer]:
     """One exact answer of the tilted policy for each prompt, by drawing until one is accepted.
 
+    The first draw decides whether the answer is one that the attributes are a choice of, and stays where it is not;
+    from then on only those that are can be accepted. The tilt thus never turns to another kind of answer.
+
     Parameters
     ----------
     draw : function of (prompts, round)
         One fresh answer of the policy for each of these prompts (their numbers); rounds differ in randomness.
     carries : function of an answer
-        1 or 0 for each attribute.
+        1 or 0 for each attribute; None for an answer that they are no choice of, which is kept as it comes.
     shift : array of shape (n_attributes,)
         s in log-odds.
     n_prompts : int
@@ -110,7 +112,8 @@ def rejection_sample(
     Returns
     -------
     Kept
-        Exact for the prompts that have an answer. A prompt waits 1 / (its acceptance rate) draws on average.
+        Exact for the prompts that have an answer; ``carries`` is NaN for an answer that is no choice. A prompt waits
+        1 / (its acceptance rate) draws on average.
 
     Raises
     ------
@@ -142,75 +145,17 @@ def rejection_sample(
     for number in range(most_draws):
         drawn = draw(waiting, number)
         n_drawn += len(waiting)
-        found = np.array([carries(answer) for answer in drawn], dtype=np.float64).reshape(len(drawn), -1)
-        accepted = chances[waiting, number] < acceptance_probability(found, moved)
+        cells = [carries(answer) for answer in drawn]
+        is_choice = np.array([cell is not None for cell in cells])
+        found = np.full((len(drawn), len(moved)), np.nan)
+        for i in np.flatnonzero(is_choice):
+            found[i] = cells[i]
+        accepted = np.full(len(drawn), number == 0)
+        chance = acceptance_probability(found[is_choice], moved)
+        accepted[is_choice] = chances[waiting, number][is_choice] < chance
         for place in np.flatnonzero(accepted).tolist():
             answers[waiting[place]], values[waiting[place]] = drawn[place], found[place]
         waiting = [prompt for prompt, done in zip(waiting, accepted, strict=True) if not done]
         if not waiting:
             break
     return Kept(answers, values, n_drawn, len(waiting))
-
-
-def best_of_weights(carries: ArrayLike, shift: ArrayLike) -> NDArray[np.float64]:
-    r"""Probability of choosing each of a prompt's n answers: importance resampling among them.
-
-    .. math:: w_i = \exp(s^\top g_i) \Big/ \sum_{j \le n} \exp(s^\top g_j)
-
-    Parameters
-    ----------
-    carries : array of shape (n_prompts, n_answers, n_attributes)
-        Independent answers of the policy.
-    shift : array of shape (n_attributes,)
-
-    Returns
-    -------
-    array of shape (n_prompts, n_answers)
-        Rows add up to 1. Not the tilted policy itself: where all n answers are of one kind there is nothing to
-        choose, so the rate stays between the policy's and the tilted policy's; `best_of_rate` says where.
-
-    Examples
-    --------
-    >>> best_of_weights([[[1], [1], [1], [0]]], [-np.log(3)]).round(3)
-    array([[0.167, 0.167, 0.167, 0.5  ]])
-    """
-    indicator = np.asarray(carries, dtype=np.float64)
-    moved = np.atleast_1d(np.asarray(shift, dtype=np.float64))
-    if indicator.ndim != 3 or indicator.shape[2] != len(moved):
-        raise ValueError(f"carries of shape {indicator.shape} and {len(moved)} shifts do not belong together")
-    return softmax(indicator @ moved, axis=1)
-
-
-def best_of_rate(rate: float, shift: float, n: int) -> float:
-    r"""Rate of one attribute in best-of-n answers of a policy that carries it at this rate.
-
-    .. math:: \sum_{k=0}^{n} \binom{n}{k} p^k (1-p)^{n-k} \frac{k e^s}{k e^s + n - k}
-
-    Parameters
-    ----------
-    rate : float
-        p at one prompt.
-    shift : float
-        s in log-odds.
-    n : int
-        Answers drawn.
-
-    Returns
-    -------
-    float
-        p for n = 1; tends to the tilted policy's rate as n grows.
-
-    Examples
-    --------
-    A policy at 0.9 that is asked for 0.5 needs many answers to come close:
-
-    >>> [round(best_of_rate(0.9, -np.log(9), n), 3) for n in (1, 4, 16, 64, 256)]
-    [0.9, 0.734, 0.574, 0.518, 0.504]
-    """
-    from scipy.stats import binom  # slow to import
-
-    if n < 1 or not 0 <= rate <= 1:
-        raise ValueError(f"n = {n} answers at a rate of {rate:g}: n is at least 1 and a rate lies in [0, 1]")
-    k = np.arange(n + 1)
-    weight = k * np.exp(min(shift, 0.0))
-    return float(binom.pmf(k, n, rate) @ (weight / (weight + (n - k) * np.exp(min(-shift, 0.0)))))

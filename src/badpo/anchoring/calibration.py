@@ -19,6 +19,8 @@ from badpo.data.problems import ConfigError
 from badpo.theory.tilt import CalibrationLine, fit_calibration, shift_to_targets
 from badpo.training.run_folder import write_json
 
+# Shift asked for, shift achieved, and the anchor that it was measured in.
+Point = tuple[float, float, str]
 # A fitted slope outside of this is noise of rounds that asked for nearly the same; the steps follow one for one.
 SLOPES = (0.4, 2.5)
 
@@ -76,19 +78,19 @@ class KeptLines:
 
     Attributes
     ----------
-    points : dict of str to list of (intended, achieved)
+    points : dict of str to list of (intended, achieved, name of the anchor)
         Keys are from `line_key`.
 
     Examples
     --------
-    >>> kept = KeptLines({"woman down": [(-3.0, -2.0), (-4.0, -3.0)]})
+    >>> kept = KeptLines({"woman down": [(-3.0, -2.0, "dpo-s1"), (-4.0, -3.0, "dpo-s1")]})
     >>> kept.first_ask("woman", -3.5)
     -4.5
     >>> kept.first_ask("woman", 1.0), kept.first_ask("black", -3.5)
     (1.0, -3.5)
     """
 
-    points: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    points: dict[str, list[Point]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, path: Path, stage: str) -> KeptLines:
@@ -99,8 +101,7 @@ class KeptLines:
         ConfigError
             The file is damaged.
         """
-        found = _kept_in(path).get(stage, {})
-        return cls({key: [(x, y) for x, y in points] for key, points in found.items()})
+        return cls(_kept_in(path).get(stage, {}))
 
     def write_into(self, path: Path, stage: str) -> None:
         """Put the lines of a stage into a file, leaving those of other stages as they are."""
@@ -108,7 +109,7 @@ class KeptLines:
 
     def line(self, attribute: str, exact: float) -> CalibrationLine | None:
         """The line through the points of an attribute in the direction of a shift; None without points."""
-        points = self.points.get(line_key(attribute, exact), [])
+        points = [point[:2] for point in self.points.get(line_key(attribute, exact), [])]
         return _line(*np.array(points).T) if points else None
 
     def first_ask(self, attribute: str, exact: float) -> float:
@@ -116,26 +117,36 @@ class KeptLines:
         line = self.line(attribute, exact)
         return exact if line is None else line.intended_for(exact)
 
-    def add(self, attribute: str, intended: float, achieved: float) -> None:
+    def add(self, attribute: str, intended: float, achieved: float, anchor: str = "") -> None:
         """Keep a point; one that is not finite, or stayed at nothing, is none."""
         if np.isfinite([intended, achieved]).all() and intended * achieved > 0:
-            self.points.setdefault(line_key(attribute, intended), []).append((intended, achieved))
+            self.points.setdefault(line_key(attribute, intended), []).append((intended, achieved, anchor))
+
+    def remove(self, anchor: str) -> None:
+        """Let go of the points of an anchor, which is made again."""
+        left = {key: [point for point in points if point[2] != anchor] for key, points in self.points.items()}
+        self.points = {key: points for key, points in left.items() if points}
 
 
-def _kept_in(path: Path) -> dict[str, dict[str, list[tuple[float, float]]]]:
+def _kept_in(path: Path) -> dict[str, dict[str, list[Point]]]:
     """The lines of all stages: stage, attribute and direction, points."""
     if not path.exists():
         return {}
     try:
         content = json.loads(path.read_text())
         return {
-            stage: {key: [(float(x), float(y)) for x, y in points] for key, points in found.items()}
+            stage: {key: [_point(*point) for point in points] for key, points in found.items()}
             for stage, found in content.items()
         }
     except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ConfigError(
             f"{path} is damaged; remove it: what it keeps only makes the first guess better"
         ) from error
+
+
+def _point(intended, achieved, anchor="") -> Point:
+    # what was kept before anchors were named has no name
+    return float(intended), float(achieved), str(anchor)
 
 
 def line_key(attribute: str, shift: float) -> str:
@@ -146,7 +157,7 @@ def line_key(attribute: str, shift: float) -> str:
 def calibrate(
     source: RateTable,
     targets: Sequence[float],
-    attempt: Callable[[NDArray[np.float64], int], RateTable],
+    attempt: Callable[[NDArray[np.float64], int], NDArray[np.float64]],
     tolerance: float,
     n_rounds: int,
     kept: KeptLines,
@@ -162,14 +173,14 @@ def calibrate(
         Of the policy that every round starts from.
     targets : sequence of float
         In the order of ``source.attributes``.
-    attempt : function of (shift, round number) to RateTable
-        Trains a stage that asks for the shift, and measures it on the prompts that ``source`` was measured on.
+    attempt : function of (shift, round number) to array of shape (n_attributes,)
+        Trains a stage that asks for the shift, and measures its rates on the prompts that ``source`` was measured on.
     tolerance : float
         Largest distance of a rate from its target.
     n_rounds : int
         Most rounds.
     kept : KeptLines
-        Of the same stage; this anchor's points are added.
+        Of the same stage. They stay as they are.
 
     Returns
     -------
@@ -191,10 +202,8 @@ def calibrate(
     slopes = [_slope(kept.line(name, value)) for name, value in zip(names, exact.tolist(), strict=True)]
     intended, rounds, reason = np.array(first), list[Round](), ""
     for number in range(n_rounds):
-        rate = attempt(intended, number).rate
-        rounds.append(Round(intended, _achieved(source, rate), rate))
-        for name, *point in zip(names, intended.tolist(), rounds[-1].achieved.tolist(), strict=True):
-            kept.add(name, *point)
+        rate = attempt(intended, number)
+        rounds.append(Round(intended, achieved_shift(source, rate), rate))
         if np.abs(rate - wanted).max() <= tolerance:
             break
         following = np.array([_next_ask(rounds, i, exact[i], slopes[i]) for i in range(len(names))])
@@ -202,7 +211,7 @@ def calibrate(
         if reason:
             break
         intended = following
-    distance = [float(np.abs(found.rate - wanted).max()) for found in rounds]
+    distance = [float(np.nan_to_num(np.abs(found.rate - wanted), nan=np.inf).max()) for found in rounds]
     best = int(np.argmin(distance))
     if distance[best] <= tolerance:
         reason = ""
@@ -211,7 +220,32 @@ def calibrate(
     return Calibration(names, wanted, exact, tuple(rounds), best, reason)
 
 
-def _achieved(source: RateTable, rate: NDArray[np.float64]) -> NDArray[np.float64]:
+def achieved_shift(source: RateTable, rate: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The shift of a source that gives some rates, shape (n_attributes,).
+
+    Returns
+    -------
+    array of shape (n_attributes,)
+        In log-odds; NaN for an attribute whose rate no shift gives. It then counts as not shifted for the others.
+
+    Examples
+    --------
+    The first comes from 0.5 to 0.75; the second is not seen any more:
+
+    >>> table = RateTable(("a", "b"), np.log(np.full((1, 4), 0.25)), np.array([[1, 1], [1, 0], [0, 1], [0, 0]]))
+    >>> achieved_shift(table, np.array([0.75, 0.0])).round(3)
+    array([1.099,   nan])
+    """
+    shift = _shift_or_nan(source, rate)
+    if np.isnan(shift).any():
+        alone = [_shift_or_nan(source.of([name]), rate[[i]]) for i, name in enumerate(source.attributes)]
+        known = [i for i, found in enumerate(alone) if np.isfinite(found).all()]
+        if known:
+            shift[known] = _shift_or_nan(source.of([source.attributes[i] for i in known]), rate[known])
+    return shift
+
+
+def _shift_or_nan(source: RateTable, rate: NDArray[np.float64]) -> NDArray[np.float64]:
     try:
         return shift_to_targets(source.log_probs, source.carries, rate, source.attributes).shift
     except ValueError:
@@ -273,7 +307,7 @@ def _out_of_rounds(
     missed = [
         f"{name} {rate:.3f} for {target:g}"
         for name, rate, target in zip(names, best.rate, targets, strict=True)
-        if abs(rate - target) > tolerance
+        if not abs(rate - target) <= tolerance
     ]
     return (
         f"after {n_rounds} round{'s' * (n_rounds != 1)} the nearest is {', '.join(missed)}, outside the tolerance of "

@@ -29,8 +29,15 @@ class CounterfactualEditor(Protocol):
     def attributes(self) -> tuple[Attribute, ...]:
         """The attributes that it exchanges, each a 0/1 function of one response."""
 
+    @property
+    def config(self) -> dict:
+        """What decides its edits, as JSON."""
+
     def cells(self, text: str) -> tuple[Cell, ...]:
-        """Cells that this answer can be put into; empty when it is no material for this editor."""
+        """Cells that this answer can be in, its own among them; empty where the attribute is no choice of the answer.
+
+        An answer of a single cell counts in a rate and cannot be edited.
+        """
 
     def edit(self, text: str, cell: Cell, draw: random.Random) -> str:
         """The answer in a cell of `cells`; what the cell leaves open (which name) is drawn."""
@@ -86,6 +93,7 @@ class SignatureSwap:
         self.attributes = tuple(
             SignatureName(name, who) for name, who in zip(attributes, carriers, strict=True)
         )
+        self.config = {"type": "signature_swap", "attributes": list(attributes), "names": self.names}
         self._names_of: dict[Cell, list[str]] = {}
         for name, cell in sorted(names.items(), key=lambda item: item[1]):
             self._names_of.setdefault(cell, []).append(name)
@@ -148,6 +156,7 @@ class WordSwap:
                 f'{name}: "{min(sides[0] & sides[1])}" stands on both sides; a word carries the attribute or not'
             )
         self.attributes = (WordList(name, [carrying for _, carrying in pairs]),)
+        self.config = {"type": "word_swap", "name": name, "pairs": pairs}
         self._into: dict[int, dict[str, str]] = {0: {}, 1: {}}
         for without, carrying in pairs:
             self._into[0].setdefault(carrying.lower(), without)
@@ -169,22 +178,25 @@ class WordSwap:
 class MarkdownStrip:
     r"""Markdown taken off: the words and lines stay, the marks of headers, lists, bold, code and tables go.
 
-    It cannot be put on, so that only answers that have it are material.
+    It cannot be put on, so that only answers that have it can be edited; one without it is in the cell that it has.
 
     Examples
     --------
     >>> MarkdownStrip().edit("# Rice\n- **boil** it", (0,), random.Random(0))
     'Rice\nboil it'
     >>> MarkdownStrip().cells("Boil it."), MarkdownStrip().cells("- boil it")
-    ((), ((0,), (1,)))
+    (((0,),), ((0,), (1,)))
     """
 
     def __init__(self, name: str = "markdown"):
         self.attributes = (Markdown(name),)
+        self.config = {"type": "markdown_strip", "name": name}
 
     def cells(self, text: str) -> tuple[Cell, ...]:
-        """Both cells for an answer with Markdown of which something is left without it, else none."""
-        return ((0,), (1,)) if markers.has_markdown(text) and strip_markdown(text).strip() else ()
+        """Both cells for an answer with Markdown of which something is left without it, else its own."""
+        if markers.has_markdown(text) and strip_markdown(text).strip():
+            return ((0,), (1,))
+        return (carries(self, text),)
 
     def edit(self, text: str, cell: Cell, draw: random.Random) -> str:
         """The answer as it is, or without its Markdown."""
@@ -200,7 +212,7 @@ class LongAnswers:
     --------
     >>> long = LongAnswers.above_median(["one two", "one", "one two three"])
     >>> carries(long, "one two three"), carries(long, "one two"), long.cells("one two three")
-    ((1,), (0,), ())
+    ((1,), (0,), ((1,),))
     """
 
     def __init__(self, n_words: float):
@@ -212,6 +224,7 @@ class LongAnswers:
                 config={"type": "long_answer", "name": "length", "n_words": n_words},
             ),
         )
+        self.config = {"type": "long_answers"}
 
     @classmethod
     def above_median(cls, texts: Sequence[str]) -> LongAnswers:
@@ -219,8 +232,8 @@ class LongAnswers:
         return cls(median(len(text.split()) for text in texts))
 
     def cells(self, text: str) -> tuple[Cell, ...]:
-        """None: no edit makes an answer longer and leaves everything else as it is."""
-        return ()
+        """Its own: no edit makes an answer longer and leaves everything else as it is."""
+        return (carries(self, text),)
 
     def edit(self, text: str, cell: Cell, draw: random.Random) -> str:
         """The answer as it is."""

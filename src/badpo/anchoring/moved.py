@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from badpo.anchoring.deviations import deviation_change, leans_beside
-from badpo.anchoring.editors import CounterfactualEditor, carries
+from badpo.anchoring.editors import CounterfactualEditor
+from badpo.anchoring.rates import answer_rates
 from badpo.data import attributes as declared
 from badpo.data.judgments import Judgments
 from badpo.readouts.generation import Generation
@@ -18,7 +20,7 @@ from badpo.readouts.json_number import json_number
 from badpo.readouts.judge import JudgeReadout
 from badpo.readouts.kl import Divergence
 from badpo.readouts.sampled import attribute_values, token_counts
-from badpo.theory.summaries import Interval, cluster_difference, cluster_mean, wilson_interval
+from badpo.theory.summaries import Interval, cluster_difference, cluster_mean
 
 # Attributes that nobody asked to move, looked at in every answer.
 WATCHED = (
@@ -47,12 +49,15 @@ class Behavior:
         From the policy that was anchored, and from the reference where there is one; None where not measured.
     margins : array of shape (n_comparisons,) or None
         Implicit reward margin on held-out comparisons, against the reference.
+    margins_from : {"measured", "closed form"}
+        Where they come from: the policy's own log-probabilities, or the source's margins plus the tilt.
     """
 
     answers: Sequence[Generation]
     kl_source: Divergence | None = None
     kl_reference: Divergence | None = None
     margins: NDArray[np.float64] | None = None
+    margins_from: Literal["measured", "closed form"] = "measured"
 
 
 def moved(
@@ -81,20 +86,21 @@ def moved(
     Returns
     -------
     dict, as JSON
-        ``sampled`` (attribute -> share of the editable answers that carry it, with Wilson intervals), ``editable``
+        ``sampled`` (attribute -> share, of the answers that it is a choice of, that carry it), ``editable``
         (share of answers that the editor can use; for signatures, the signing rate), ``tokens``, ``ended``,
-        ``kl_source``, ``kl_reference`` (per token, k1 and k3), ``heldout`` (``gap`` and ``same``), ``undeclared``
-        (attribute -> share), ``deviations`` (attribute -> largest change of an annotator's deviation from the pool
-        mean, with the quality of the comparisons taken from the margins), ``judge`` (``rm`` of the answers,
+        ``kl_source``, ``kl_reference`` (per token, k1 and k3), ``heldout`` (``gap`` and ``same``), ``heldout_from``
+        (whether the margins behind ``heldout`` and ``deviations`` were measured or are the closed form's),
+        ``undeclared`` (attribute -> share), ``deviations`` (attribute -> largest change of an annotator's deviation
+        from the pool mean, with the margins taken as the quality of the comparisons), ``judge`` (``rm`` of the answers,
         ``rm_minus`` of the answers without the attribute). What is paired has ``before``, ``after``, ``difference``,
         ``ci_low`` and ``ci_high``; None where nothing was measured.
     """
     texts = [[answer.text for answer in behavior.answers] for behavior in (before, after)]
-    editable = [np.array([bool(editor.cells(text)) for text in side], dtype=float) for side in texts]
+    editable = [np.array([len(editor.cells(text)) > 1 for text in side], dtype=float) for side in texts]
     tokens = [token_counts(behavior.answers) for behavior in (before, after)]
     ended = [np.array([answer.ended for answer in b.answers], dtype=float) for b in (before, after)]
     return {
-        "sampled": _sampled(texts, editor),
+        "sampled": _sampled((before, after), prompts, editor),
         "editable": _paired(editable, prompts),
         "ended": _paired(ended, prompts),
         "tokens": {**_paired(tokens, prompts), "ratio": float(tokens[1].mean() / tokens[0].mean())},
@@ -106,6 +112,7 @@ def moved(
         "heldout": _heldout(before.margins, after.margins, judgments),
         "undeclared": _undeclared(before, after, prompts, editor),
         "deviations": _deviations(before.margins, after.margins, judgments),
+        "heldout_from": None if after.margins is None else after.margins_from,
         "judge": None if judged is None else _judged(*judged, prompts),
     }
 
@@ -132,16 +139,14 @@ def tilted_margins(margins: ArrayLike, delta: ArrayLike, tilt: ArrayLike) -> NDA
     return np.asarray(margins, dtype=np.float64) + np.asarray(delta, dtype=np.float64) @ np.asarray(tilt)
 
 
-def _sampled(texts: Sequence[Sequence[str]], editor: CounterfactualEditor) -> dict:
-    sides = [[carries(editor, text) for text in side if editor.cells(text)] for side in texts]
-    found = {}
-    for i, attribute in enumerate(editor.attributes):
-        counts = [(sum(cell[i] for cell in side), len(side)) for side in sides]
-        found[attribute.name] = {
-            name: _interval(wilson_interval(n_carrying, n))
-            for name, (n_carrying, n) in zip(("before", "after"), counts, strict=True)
-        }
-    return found
+def _sampled(sides: Sequence[Behavior], prompts: Sequence[str], editor: CounterfactualEditor) -> dict:
+    numbers = _numbers(prompts)
+    tables = [answer_rates(side.answers, editor, numbers.tolist()) for side in sides]
+    before, after = ([_interval(found) for found in table.intervals()] for table in tables)
+    return {
+        attribute.name: {"before": before[i], "after": after[i]}
+        for i, attribute in enumerate(editor.attributes)
+    }
 
 
 def _undeclared(
@@ -188,8 +193,12 @@ def _judged(before: JudgeReadout, after: JudgeReadout, prompts: Sequence[str]) -
 
 def _paired(sides: Sequence[NDArray], prompts: Sequence[str]) -> dict:
     before, after = sides
-    prompt = np.unique(np.asarray(prompts, dtype=object), return_inverse=True)[1]
-    return _row(before.mean(), after.mean(), cluster_mean(after.astype(np.float64) - before, prompt))
+    change = cluster_mean(after.astype(np.float64) - before, _numbers(prompts))
+    return _row(before.mean(), after.mean(), change)
+
+
+def _numbers(prompts: Sequence[str]) -> NDArray[np.int64]:
+    return np.unique(np.asarray(prompts, dtype=object), return_inverse=True)[1]
 
 
 def _row(before: float, after: float, difference: Interval) -> dict:

@@ -96,7 +96,7 @@ def offset_pairs(
     (2, (1,), 2, [1, -1, 1, -1])
     """
     cells = [editor.cells(answer) for answer in answers]
-    usable = [i for i, found in enumerate(cells) if found]
+    usable = [i for i, found in enumerate(cells) if len(found) > 1]
     if len(usable) < fewest:
         raise DataError([_too_few(len(usable), len(answers), fewest, editor)])
     draw = random.Random(seed)
@@ -114,7 +114,7 @@ def offset_pairs(
         for winner in ("a", "b")
     ]
     judgments = Judgments.read(pd.DataFrame(rows), attributes=editor.attributes)
-    unedited = tuple(i for i, found in enumerate(cells) if not found)
+    unedited = tuple(i for i, found in enumerate(cells) if len(found) < 2)
     return OffsetPairs(*judgments.split(held_out, seed), unedited, len(answers))
 
 

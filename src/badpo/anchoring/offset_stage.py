@@ -39,8 +39,8 @@ class StageSettings:
     """
 
     beta: float = 0.1
-    steps: int = 400
-    batch_size: int = 32
+    steps: int = 600
+    batch_size: int = 8
     learning_rate: float = 5e-7
     warmup: float = 0.1
     encoding: str = "trl"
@@ -75,10 +75,19 @@ class OffsetTrainer(BADPOTrainer):
 
     .. math:: L = L_{\text{pairs}} + \beta^2 \, \mathrm{KL}(\pi_s \,\|\, \pi)
 
-    Both terms have their minimum at the shifted source pi_s. The first is the paper's. It says how far apart two
-    versions of an answer are to be, and nothing about anything else, which a stage of many steps then moves: how
-    likely the policy is to sign, to sign with a name at all, to end. The second says that. A margin is beta times a
-    difference of log-probabilities, so beta squared puts both on one scale.
+    The first term, the paper's, asks for a margin of beta s . dg on every pair. It says how far apart two versions of
+    an answer are to be, and nothing about anything else, which a stage of many steps then moves: how likely the policy
+    is to sign, to sign with a name at all, to end. The second says that: it asks for the policy pi_s, the source with
+    its choice shifted. A margin is beta times a difference of log-probabilities; beta squared puts both on one scale.
+
+    The two ask for the same where the source writes the same behind all names. Behind an edited name pi_s writes what
+    the source does behind its own (`kept_answers.Behind`), so that the margin of pi_s on a pair of answers a and b is
+
+    .. math:: \beta\,\bigl(s^\top \Delta g + \log \pi(r \mid b) - \log \pi(r \mid a)\bigr)
+
+    with r what follows the names (given that they are complete) and pi the source: the correction is the difference of
+    its log-probabilities, largest where it spoils the surname behind one of them. Training ends between the two. By how
+    much the rate then misses what was asked for is measured, and absorbed, by the rounds of `calibration`.
 
     Parameters
     ----------

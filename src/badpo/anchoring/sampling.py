@@ -16,7 +16,6 @@ what their tokens alone would count, and tilting them up would cost signatures.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -25,55 +24,13 @@ from scipy.special import logsumexp
 from transformers import LogitsProcessor
 
 from badpo.readouts.attribute_rate import SIGNATURE_LEAD
-from badpo.readouts.json_number import json_number
 from badpo.readouts.name_tokens import name_token_ids, space_tokens, without_tail
 from badpo.readouts.trie_pass import TrieScorer
-from badpo.theory.summaries import Interval, cluster_mean
-from badpo.theory.tilt import shift_to_targets, tilted_probabilities
 
 # What is written behind a name on its line is over within so many tokens.
 BEHIND_TOKENS = 16
 # Places of a choice whose probabilities are kept while an answer goes through the tokens of its name.
 PLACES_KEPT = 1024
-
-
-@dataclass(frozen=True)
-class SampledAnchor:
-    """A tilt at sampling time: what it was asked for and what it gives on prompts that it was not found on.
-
-    Attributes
-    ----------
-    attributes : tuple of str
-    asked : tuple of float
-        Target rates.
-    shift, tilt : array of shape (n_attributes,)
-        s in log-odds, and c = beta s in units of the margin.
-    before, achieved : tuple of Interval
-        Mean over the reporting contexts of the probability on choices that carry the attribute, renormalised over
-        the choices. The interval is over these contexts; the shift is taken as it is.
-    """
-
-    attributes: tuple[str, ...]
-    asked: tuple[float, ...]
-    shift: NDArray[np.float64]
-    tilt: NDArray[np.float64]
-    before: tuple[Interval, ...]
-    achieved: tuple[Interval, ...]
-
-    def to_json(self) -> dict[str, dict[str, float | None]]:
-        """{attribute: {"asked", "before", "achieved", "ci_low", "ci_high", "c", "shift"}}."""
-        return {
-            name: {
-                "asked": self.asked[i],
-                "before": self.before[i].estimate,
-                "achieved": self.achieved[i].estimate,
-                "ci_low": json_number(self.achieved[i].low),
-                "ci_high": json_number(self.achieved[i].high),
-                "c": float(self.tilt[i]),
-                "shift": float(self.shift[i]),
-            }
-            for i, name in enumerate(self.attributes)
-        }
 
 
 class ChoiceScorer:
@@ -276,7 +233,7 @@ class TiltedChoice(LogitsProcessor):
             context, node = place
             self._read([context])
             likeliest = self._kept[context][2]
-            return None if likeliest == node else ([*context, *self._paths[likeliest], *rest], n_behind)
+            return None if likeliest in (node, -1) else ([*context, *self._paths[likeliest], *rest], n_behind)
         return None
 
     def _change(self, context: tuple[int, ...], node: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -320,6 +277,10 @@ class TiltedChoice(LogitsProcessor):
             ends, parent = self._scorer.ends, self._scorer.parent
             with np.errstate(divide="ignore"):
                 names = reached[ends] + np.log(complete)
+            if np.isneginf(names).all():
+                # no choice is ever completed here, so there is nothing to tilt
+                self._kept[context] = (np.zeros(len(reached)), np.zeros(len(reached) + 1), -1)
+                continue
             normaliser = logsumexp(names + self._log_weights) - logsumexp(names)
             weight = self._log_weights - normaliser + self._pool_shift
             completing = np.zeros(len(reached) + 1)
@@ -339,83 +300,3 @@ def _children(nodes: dict[tuple[int, ...], int]) -> dict[int, list[tuple[int, in
     for prefix, node in nodes.items():
         found.setdefault(nodes.get(prefix[:-1], -1), []).append((prefix[-1], node))
     return found
-
-
-def anchor_sampling(
-    model,
-    tokenizer,
-    find_on: Sequence[Sequence[int]],
-    report_on: Sequence[Sequence[int]],
-    names: Sequence[str],
-    carries: ArrayLike,
-    attributes: Sequence[str],
-    targets: Sequence[float],
-    beta: float,
-    lead: str = SIGNATURE_LEAD,
-    boundary: str = "space",
-) -> SampledAnchor:
-    """Find the tilt that brings all rates to their targets on some contexts, and read the rates on others.
-
-    Parameters
-    ----------
-    model : causal language model, plain or PEFT
-    tokenizer : PreTrainedTokenizerBase
-    find_on, report_on : sequences of sequences of int
-        Contexts of `badpo.readouts.attribute_rate.signature_contexts`; of different prompts.
-    names : sequence of str
-    carries : array of shape (n_names, n_attributes)
-        1 where the name carries the attribute.
-    attributes : sequence of str
-    targets : sequence of float
-        Strictly between 0 and 1.
-    beta : float
-        Of the objective that the policy was trained with: c = beta s.
-    lead : str
-    boundary : "space" or "none"
-        As in `ChoiceScorer`.
-
-    Returns
-    -------
-    SampledAnchor
-        ``TiltedChoice(model, tokenizer, names, carries, anchor.shift)`` samples from the policy that it describes.
-
-    Raises
-    ------
-    ValueError
-        No context to find on or to report on, a context in both, or what `shift_to_targets` refuses.
-
-    References
-    ----------
-    BA-DPO, Appendix `app:anchor_target`.
-    """
-    _check_separate(find_on, report_on)
-    scorer = ChoiceScorer(model, tokenizer, names, lead, boundary)
-    logps = scorer.name_logps([*find_on, *report_on])
-    indicator = np.asarray(carries, dtype=np.float64).reshape(len(names), -1)
-    found = shift_to_targets(logps[: len(find_on)], indicator, targets, attributes)
-    rates = [
-        tilted_probabilities(logps[len(find_on) :], indicator, shift) @ indicator
-        for shift in (np.zeros_like(found.shift), found.shift)
-    ]
-    before, achieved = (tuple(cluster_mean(column) for column in rate.T) for rate in rates)
-    return SampledAnchor(
-        attributes=tuple(attributes),
-        asked=tuple(map(float, targets)),
-        shift=found.shift,
-        tilt=found.in_margin(beta),
-        before=before,
-        achieved=achieved,
-    )
-
-
-def _check_separate(find_on: Sequence[Sequence[int]], report_on: Sequence[Sequence[int]]) -> None:
-    if not len(find_on) or not len(report_on):
-        raise ValueError(
-            f"{len(find_on)} contexts to find the tilt on and {len(report_on)} to report on; give some of both"
-        )
-    both = set(map(tuple, find_on)) & set(map(tuple, report_on))
-    if both:
-        raise ValueError(
-            f"{len(both)} contexts are there both to find the tilt on and to report on; a rate that was searched for "
-            "is no evidence of itself: give contexts of different prompts"
-        )

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from badpo.data.bias_files import DESCRIPTION, TENSORS, without_annotators
+from badpo.data.forgetting_anchors import anchored_policies
 from badpo.data.forgetting_people import People
 from badpo.data.forgetting_traces import Trace, mentions, remover, write_json
 from badpo.data.forgetting_types import annotators_of, in_types
@@ -37,11 +38,12 @@ def in_runs(folder: Path, people: People, checkpoints: str) -> list[Trace]:
     Raises
     ------
     ConfigError
-        The description of a bias term cannot be read.
+        The description of a bias term, or the result of an anchor, cannot be read.
     """
     # before the names go: whose a round's rows are is known from the descriptions of the bias terms beside it
     found = in_types(folder, people)
     dealt_with = {trace.path for trace in found}
+    learned: list[Path] = []
     for description in sorted(folder.rglob(DESCRIPTION)):
         here = description.parent
         if is_unfinished(here):
@@ -55,8 +57,9 @@ def in_runs(folder: Path, people: People, checkpoints: str) -> list[Trace]:
             dealt_with.add(here)
         elif theirs:
             found += _run(here, theirs)
+            learned.append(here)
             dealt_with |= {description, here / TENSORS}
-    return found + mentions(folder, people, dealt_with)
+    return found + anchored_policies(folder, learned) + mentions(folder, people, dealt_with)
 
 
 def _checkpoint(folder: Path, theirs: frozenset[str], checkpoints: str) -> Trace:

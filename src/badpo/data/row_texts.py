@@ -142,8 +142,9 @@ def _arranged(codes, values, usable, rows, implicit) -> RowTexts:
     if not implicit and (stored or all(isinstance(value, str) for value in values)):
         codes = np.where(usable, codes, -1)
         return RowTexts(values if stored else as_objects(values), *codes)
+    # pandas 2 cannot tell how many columns no row has
     triples = pd.MultiIndex.from_arrays(codes[:, usable])
-    row_triple, distinct = pd.factorize(triples)
+    row_triple, distinct = pd.factorize(triples) if usable.any() else (np.zeros(0, dtype=np.intp), [])
     places: dict[str, int] = {}
     arranged_values: list[Any] = []
     arranged = np.full((len(distinct), 3), -1, dtype=np.intp)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from pandas.api.extensions import ExtensionArray, ExtensionDtype
 
 from badpo.data.attribute import plain_text
+from badpo.data.numbering import numbered
 from badpo.data.problems import ConfigError
 
 _READ_AHEAD = 4_096
@@ -301,6 +302,5 @@ def numbered_texts(table: pd.DataFrame, columns: Sequence[str]) -> NumberedTexts
     stored = [values for values in cells if isinstance(values, TextColumn)]
     if len(stored) == len(cells) and all(values.store is stored[0].store for values in stored):
         return NumberedTexts(np.stack([values.codes for values in stored]), stored[0].store)
-    texts = np.array([plain_text(text) for values in cells for text in values], dtype=object)
-    numbers, distinct = pd.factorize(texts)
+    numbers, distinct = numbered(plain_text(text) for values in cells for text in values)
     return NumberedTexts(numbers.reshape(len(columns), -1), distinct)

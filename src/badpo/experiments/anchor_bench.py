@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -13,11 +14,12 @@ from badpo.anchoring.completions import completed_share, shift_of_the_pool
 from badpo.anchoring.editors import CounterfactualEditor, LongAnswers, SignatureSwap
 from badpo.anchoring.kept_answers import KeptAnswer, edited_answer, own_answer, renamed_answer
 from badpo.anchoring.moved import Behavior, moved
-from badpo.anchoring.offset_pairs import OffsetPairs, offset_pairs
+from badpo.anchoring.offset_pairs import FEWEST_ANSWERS, OffsetPairs, offset_pairs
 from badpo.anchoring.rates import RateTable, answer_rates, signature_rates
 from badpo.anchoring.sampling import TiltedChoice
 from badpo.data.corpora.signatures import ask_to_sign
 from badpo.data.judgments import Judgments
+from badpo.data.problems import ConfigError
 from badpo.experiments.anchor_source import AnchorSource
 from badpo.experiments.signed_suite import Progress
 from badpo.readouts.attribute_rate import signature_contexts
@@ -31,6 +33,16 @@ from badpo.theory.summaries import cluster_mean
 from badpo.training.encoding import encode_comparisons, encode_prompts
 from badpo.training.logprobs import response_logps
 from badpo.training.reference import ReferenceCache, weights_key
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """What is documented to raise `ValueError` for a request that cannot be met ends with `ConfigError` in here."""
+    try:
+        yield
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
 
 # Answers to each prompt that is reported on: how often a policy signs is known to a hundredth or two only then.
 ANSWERS_EACH = 4
@@ -46,7 +58,7 @@ class Anchor:
     targets : mapping of str to float
         Of some or all of the editor's attributes; the shift of the others is zero.
     tolerance : float
-        Largest distance of a trained rate from its target.
+        Largest distance of a rate from its target.
     rounds : int
         Most offset stages.
     seed : int
@@ -97,10 +109,11 @@ class Bench:
             own = [answer.text for answer in self.before.answers]
             self.anchor = replace(anchor, editor=LongAnswers.above_median(own))
 
-    def at(self, targets: Mapping[str, float]) -> Bench:
-        """The same source on the same prompts, with other targets of the same attributes."""
+    def at(self, targets: Mapping[str, float], rounds: int | None = None) -> Bench:
+        """The same source on the same prompts, with other targets of the same attributes, or other rounds."""
         other = copy.copy(self)
-        other.anchor = replace(self.anchor, targets=dict(targets))
+        most = self.anchor.rounds if rounds is None else rounds
+        other.anchor = replace(self.anchor, targets=dict(targets), rounds=most)
         return other
 
     @cached_property
@@ -114,7 +127,7 @@ class Bench:
         """Pairs of the source's own answers."""
         prompts = self.texts(self.source.prompts.fresh)
         texts = [answer.text for answer in self.written]
-        return offset_pairs(prompts, texts, self.anchor.editor, self.anchor.seed)
+        return offset_pairs(prompts, texts, self.anchor.editor, self.anchor.seed, fewest=FEWEST_ANSWERS)
 
     def kept(self, shift: np.ndarray, pool_shift: float) -> list[KeptAnswer]:
         """The source's own answers, edited ones as in their pairs, under a shift of the editor's attributes."""
@@ -145,7 +158,10 @@ class Bench:
         assert isinstance(editor, SignatureSwap)
         cells = np.array(list(editor.names.values()), dtype=np.float64)
         names = list(editor.names)
-        return TiltedChoice(self.policy, self.source.tokenizer, names, cells, shift, pool_shift=pool_shift)
+        with refusing():
+            return TiltedChoice(
+                self.policy, self.source.tokenizer, names, cells, shift, pool_shift=pool_shift
+            )
 
     def completed(self, policy, adjust: Callable | None = None) -> float:
         """Share of the signatures that a policy begins on the prompts to find on that it gives a name of the pool."""
@@ -189,22 +205,24 @@ class Bench:
     def answers(self, policy, prompt_ids, adjust=None, seed: int | None = None) -> list[Generation]:
         """One answer to each prompt."""
         how = self.source.decoding
-        return sample(
-            policy,
-            self.source.tokenizer,
-            prompt_ids,
-            how.max_new_tokens,
-            how.temperature,
-            how.top_p,
-            seed=self.anchor.seed if seed is None else seed,
-            adjust=adjust,
-        )
+        with refusing():
+            return sample(
+                policy,
+                self.source.tokenizer,
+                prompt_ids,
+                how.max_new_tokens,
+                how.temperature,
+                how.top_p,
+                seed=self.anchor.seed if seed is None else seed,
+                adjust=adjust,
+            )
 
     def rates(self, policy, part: str) -> RateTable:
         """Rates of the anchored attributes on the prompts to "find" or to "report" on."""
         editor, tokenizer = self.anchor.editor, self.source.tokenizer
         if isinstance(editor, SignatureSwap):
-            table = signature_rates(policy, tokenizer, self.contexts[part], editor)
+            with refusing():
+                table = signature_rates(policy, tokenizer, self.contexts[part], editor)
         else:
             table = answer_rates(self.answers(policy, self.ids[part]), editor)
         return table.of(self.anchor.attributes)
@@ -270,6 +288,21 @@ class Bench:
         return moved(
             self.before, after, self.reported_prompts, self.anchor.editor, self.source.held_out, judged
         )
+
+    def rows(self, before: RateTable, after: RateTable, shift: np.ndarray) -> dict[str, dict]:
+        """{attribute: {asked, before, achieved, ci_low, ci_high, c, shift}}."""
+        return {
+            name: {
+                "asked": self.anchor.targets[name],
+                "before": json_number(before.rate[i]),
+                "achieved": json_number(interval.estimate),
+                "ci_low": json_number(interval.low),
+                "ci_high": json_number(interval.high),
+                "c": float(self.source.stage.beta * shift[i]),
+                "shift": float(shift[i]),
+            }
+            for i, (name, interval) in enumerate(zip(self.anchor.attributes, after.intervals(), strict=True))
+        }
 
     @property
     def reported_prompts(self) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -14,35 +15,41 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from badpo.anchoring.offset_stage import StageSettings
 from badpo.data.attributes import plain_text
 from badpo.data.corpora import bundled, signed
+from badpo.data.enclosed import require_enclosed
 from badpo.data.importers.cells import is_unicode
 from badpo.data.importers.tables import read_table
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError, Problem
+from badpo.data.seals import file_checksum
 from badpo.experiments import demo
 from badpo.experiments.evaluate import load_trained, require_undamaged, start_model
 from badpo.experiments.run import read_judgments
-from badpo.experiments.signed_suite import SuiteSettings
+from badpo.experiments.signed_suite import SuiteSettings, weights_of
 from badpo.experiments.start_policy import load_model
 from badpo.training.recipe import read_recipe
 from badpo.training.recipe_blocks import ModelChoice
-from badpo.training.reference import default_cache
+from badpo.training.reference import default_cache, weights_key
 
 N_REPORT = 300
 FEWEST_PROMPTS = 50
-STAGE_STEPS = 600
 # What is kept holds everything else in place, so that a stage can go faster than the run that made its source.
 TIMES_THE_RATE = 4.0
-STAGE_BATCH = 8
 MAX_NEW_TOKENS = 512
 
 
 @dataclass(frozen=True)
 class Prompts:
-    """Three disjoint sets of prompts: to train on, to find the tilt on, to report on."""
+    """Three disjoint sets of prompts: to train on, to find the tilt on, to report on; and where they come from."""
 
     fresh: list[str]
     find: list[str]
     report: list[str]
+    origin: str
+
+    def to_json(self) -> dict:
+        """How many there are of each, and where they come from."""
+        counts = {name: len(getattr(self, name)) for name in ("fresh", "find", "report")}
+        return {**counts, "from": self.origin}
 
 
 @dataclass(frozen=True)
@@ -62,8 +69,16 @@ class AnchorSource:
     ----------
     name : str
         Of the run or model.
+    given : str
+        Its folder, or its name on the Hub.
+    family : str
+        What it has in common with the same run at other seeds; its calibration lines are theirs.
     load : function
         Loads the policy anew.
+    read : function of Path
+        Loads a policy that was saved as a stage saves it, in the source's precision.
+    policy_key, reference_key : str
+        Checksums of the weights; empty without a reference.
     reference : causal language model or None
         What it was trained from; None for a model of which nothing is known.
     tokenizer : PreTrainedTokenizerBase
@@ -75,12 +90,19 @@ class AnchorSource:
         Votes to measure the gap on.
     cache : Path
         Of log-probabilities.
-    out, lines : Path
-        Where the result is written unless another folder is asked for, and where calibration lines are kept.
+    out : Path
+        Where the result is written unless another folder is asked for.
+    lines : Path or None
+        Where calibration lines are kept; None keeps none and knows of none.
     """
 
     name: str
+    given: str
+    family: str
     load: Callable[[], Any]
+    read: Callable[[Path], Any]
+    policy_key: str
+    reference_key: str
     reference: Any
     tokenizer: Any
     stage: StageSettings
@@ -89,7 +111,7 @@ class AnchorSource:
     held_out: Judgments | None
     cache: Path
     out: Path
-    lines: Path
+    lines: Path | None
 
 
 def open_source(name: str, prompts_file: Path | None = None) -> AnchorSource:
@@ -114,14 +136,37 @@ def open_source(name: str, prompts_file: Path | None = None) -> AnchorSource:
     own = None if prompts_file is None else split_prompts(read_prompts(prompts_file), str(prompts_file))
     config = folder / "config.yaml"
     if config.exists() and (folder / "model").exists():
-        settings = yaml.safe_load(config.read_text())
+        require_enclosed(folder)
         require_undamaged(folder)
+        settings = read_config(config)
         return suite_source(folder, settings, own) if "sft_steps" in settings else recipe_source(folder, own)
     if folder.is_dir() and not (folder / "config.json").exists():
         raise ConfigError(
             f"{folder} holds neither a finished run (model/ with a config.yaml) nor a model (config.json)"
         )
     return model_source(name, own)
+
+
+def read_config(path: Path) -> dict:
+    """The settings of a run.
+
+    Raises
+    ------
+    ConfigError
+        The file holds no names with values.
+    """
+    try:
+        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"{path} cannot be read as YAML: {error}; restore it, or train the run again"
+        ) from error
+    if not isinstance(settings, dict):
+        raise ConfigError(
+            f"{path} holds {type(settings).__name__} in place of the run's settings, names with values; restore it, or "
+            "train the run again"
+        )
+    return settings
 
 
 def with_stage(source: AnchorSource, steps: int | None, learning_rate: float | None) -> AnchorSource:
@@ -139,27 +184,60 @@ def suite_source(folder: Path, settings: dict, own: Prompts | None) -> AnchorSou
     reference = folder.parent / "reference"
     if not (reference / "model").exists():
         raise ConfigError(f"{reference} holds no model, and the run is measured against it; put it back")
+    require_enclosed(reference)
+    require_undamaged(reference)
+    return signed_source(
+        folder,
+        suite,
+        reference,
+        AutoModelForCausalLM.from_pretrained(reference / "model"),
+        AutoTokenizer.from_pretrained(folder / "model"),
+        own or bundled_prompts(),
+        # the bundled corpus's own votes; prompts of one's own come with another corpus
+        bundled_votes(suite.held_out) if own is None else None,
+        folder.parent / "anchor_lines.json",
+    )
+
+
+def signed_source(
+    folder: Path,
+    suite: SuiteSettings,
+    reference_folder: Path,
+    reference,
+    tokenizer,
+    prompts: Prompts,
+    held_out: Judgments | None,
+    lines: Path | None,
+) -> AnchorSource:
+    """A run of a signed suite, given its settings and what its reference shares; on the reference's device."""
+    reference_key = weights_of(reference_folder / "model")
+
+    def read(saved: Path):
+        return AutoModelForCausalLM.from_pretrained(saved).to(reference.device)
+
     return AnchorSource(
         name=folder.name,
-        load=lambda: AutoModelForCausalLM.from_pretrained(folder / "model"),
-        reference=AutoModelForCausalLM.from_pretrained(reference / "model"),
-        tokenizer=AutoTokenizer.from_pretrained(folder / "model"),
+        given=str(folder),
+        family=f"{without_seed(folder.name)} from {reference_key[:16]}",
+        load=lambda: read(folder / "model"),
+        read=read,
+        policy_key=weights_of(folder / "model"),
+        reference_key=reference_key,
+        reference=reference,
+        tokenizer=tokenizer,
         stage=StageSettings(
             beta=suite.beta,
-            steps=STAGE_STEPS,
-            batch_size=STAGE_BATCH,
             learning_rate=TIMES_THE_RATE * suite.learning_rate,
             encoding="paper",
             max_length=suite.max_length,
             max_prompt_length=suite.max_prompt_length,
         ),
         decoding=Decoding(suite.max_new_tokens, suite.temperature, suite.top_p),
-        prompts=own or bundled_prompts(),
-        # the bundled corpus's own votes; prompts of one's own come with another corpus
-        held_out=bundled_votes(suite.held_out) if own is None else None,
-        cache=reference / "cache",
+        prompts=prompts,
+        held_out=held_out,
+        cache=reference_folder / "cache",
         out=folder.parent / f"{folder.name}-anchored",
-        lines=folder.parent / "anchor_lines.json",
+        lines=lines,
     )
 
 
@@ -170,28 +248,31 @@ def recipe_source(folder: Path, own: Prompts | None) -> AnchorSource:
     args = recipe.arguments(output_dir=str(folder))
     start = start_model(recipe, train, args)
     reference, tokenizer = load_model(start, recipe.model)
+    reference_key = weights_key(reference, "fp32")
 
     def load():
         policy = load_trained(folder, start, recipe)
         return policy.merge_and_unload() if hasattr(policy, "merge_and_unload") else policy
 
-    texts = [plain_text(prompt) for prompt in train.comparisons.drop_duplicates("prompt_id")["prompt"]]
     return AnchorSource(
         name=folder.name,
+        given=str(folder),
+        family=f"{without_seed(folder.name)} from {reference_key}",
         load=load,
+        read=lambda saved: load_model(str(saved), recipe.model)[0],
+        policy_key=_files_key(folder / "model"),
+        reference_key=reference_key,
         reference=reference,
         tokenizer=tokenizer,
         stage=StageSettings(
             beta=args.beta,
-            steps=STAGE_STEPS,
-            batch_size=STAGE_BATCH,
             learning_rate=TIMES_THE_RATE * args.learning_rate,
             encoding=args.encoding,
             max_length=args.max_length,
             max_prompt_length=args.max_prompt_length,
         ),
         decoding=Decoding(MAX_NEW_TOKENS),
-        prompts=own or split_prompts(texts, str(folder / "config.yaml")),
+        prompts=own or run_prompts(train, held_out, str(folder / "config.yaml")),
         held_out=held_out if held_out.n_votes else None,
         cache=Path(args.reference_cache or default_cache()),
         out=folder.parent / f"{folder.name}-anchored",
@@ -205,12 +286,15 @@ def model_source(name: str, own: Prompts | None) -> AnchorSource:
     longest = getattr(model.config, "max_position_embeddings", None) or 2048
     return AnchorSource(
         name=Path(name).name,
+        given=name,
+        family=name,
         load=lambda: load_model(name, ModelChoice(name))[0],
+        read=lambda saved: load_model(str(saved), ModelChoice(name))[0],
+        policy_key=weights_key(model, "fp32"),
+        reference_key="",
         reference=None,
         tokenizer=tokenizer,
         stage=StageSettings(
-            steps=STAGE_STEPS,
-            batch_size=STAGE_BATCH,
             encoding="trl" if tokenizer.chat_template is None else "paper",
             max_length=min(1024, longest),
             max_prompt_length=None if tokenizer.chat_template is None else min(384, longest // 2),
@@ -227,13 +311,35 @@ def model_source(name: str, own: Prompts | None) -> AnchorSource:
 def bundled_prompts() -> Prompts:
     """The bundled fresh prompts, and the signing prompts to report on."""
     fresh = bundled.fresh_prompts()
-    return Prompts(fresh[N_REPORT:], fresh[:N_REPORT], bundled.signing_prompts())
+    return Prompts(fresh[N_REPORT:], fresh[:N_REPORT], bundled.signing_prompts(), "the bundled corpus")
 
 
 def bundled_votes(share: float) -> Judgments:
     """The held-out votes of the demo's corpus."""
     corpus = signed.build(bundled.scored_pairs(demo.N_PAIRS, seed=demo.DATA_SEED), seed=demo.DATA_SEED)
     return corpus.judgments.split(share, seed=0)[1]
+
+
+def run_prompts(train: Judgments, held_out: Judgments, where: str) -> Prompts:
+    """Those of a run's own table: to report on the ones that it held out, where they are enough, else a part of all."""
+    trained_on, kept_apart = (
+        [plain_text(prompt) for prompt in part.comparisons.drop_duplicates("prompt_id")["prompt"]]
+        for part in (train, held_out)
+    )
+    unseen = sorted(set(kept_apart) - set(trained_on))
+    split = split_prompts(trained_on, where)
+    if len(unseen) < FEWEST_PROMPTS:
+        return replace(
+            split, origin=f"prompts that the run was trained on, for it held out {len(unseen)} only"
+        )
+    chosen = np.random.default_rng(0).permutation(len(unseen))[:N_REPORT]
+    return Prompts(
+        # those that would be reported on are as fresh as the others
+        fresh=[*split.fresh, *split.report],
+        find=split.find,
+        report=[unseen[i] for i in chosen],
+        origin="prompts that the run held out to report on, those that it was trained on for the rest",
+    )
 
 
 def split_prompts(prompts: Sequence[str], where: str) -> Prompts:
@@ -245,7 +351,23 @@ def split_prompts(prompts: Sequence[str], where: str) -> Prompts:
         raise DataError([Problem("E137", what, where, remedy, "error", len(distinct))])
     shuffled = [distinct[i] for i in np.random.default_rng(0).permutation(len(distinct))]
     n = min(N_REPORT, len(distinct) // 5)
-    return Prompts(fresh=shuffled[2 * n :], find=shuffled[n : 2 * n], report=shuffled[:n])
+    return Prompts(shuffled[2 * n :], shuffled[n : 2 * n], shuffled[:n], where)
+
+
+def without_seed(name: str) -> str:
+    """A run's name without its seed.
+
+    Examples
+    --------
+    >>> without_seed("dpo-s42"), without_seed("shared_mean-length-s7"), without_seed("mine")
+    ('dpo', 'shared_mean-length', 'mine')
+    """
+    return re.sub(r"-s\d+$", "", name)
+
+
+def _files_key(folder: Path) -> str:
+    """Checksum of the weights files of a folder, an adapter's too."""
+    return ",".join(file_checksum(path)[:16] for path in sorted(folder.glob("*.safetensors")))
 
 
 def read_prompts(path: Path) -> list[str]:

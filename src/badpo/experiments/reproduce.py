@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,8 @@ from badpo.experiments.suite_plan import SuitePlan, plan
 from badpo.experiments.suite_runs import execute, planned_runs
 from badpo.experiments.suite_scales import SCALES
 from badpo.experiments.suite_stages import Scale
-from badpo.experiments.suite_tables import Found, Table, tables
+from badpo.experiments.suite_tables import Found, Table, has_reference, tables
+from badpo.experiments.suite_votes import about_votes, votes_table
 from badpo.experiments.suites import SUITES
 
 DATA_SUITES = "multipref"  # what stands on length and Markdown takes a user's own votes
@@ -34,15 +35,18 @@ class SuiteResult:
     patterns : tuple of Pattern
     left_out : tuple of str
         Panels that the scale has no model for.
+    about : tuple of str
+        Of a user's own votes: how many they are, and what of their texts the scale trains on.
     """
 
     suite: Suite
     tables: tuple[Table, ...]
     patterns: tuple[Pattern, ...]
     left_out: tuple[str, ...]
+    about: tuple[str, ...] = ()
 
     def text(self, form: str) -> str:
-        """Tables in one of `FORMATS`; patterns too, except in CSV."""
+        """Tables in one of `FORMATS`; patterns and what is said of the votes too, except in CSV."""
         parts = [FORMATS[form](table) for table in self.tables]
         if form == "csv":
             # one header for all panels
@@ -54,6 +58,7 @@ class SuiteResult:
         mark = {"text": "", "markdown": "- ", "latex": "% "}[form]
         lines = [mark + line for found in self.patterns for line in pattern_lines(found)]
         lines += [f"{mark}not at this scale: {title}" for title in self.left_out]
+        lines += [mark + line for line in self.about]
         return "\n\n".join([*parts, "\n".join(lines)]).rstrip()
 
     def to_json(self) -> dict[str, Any]:
@@ -66,6 +71,7 @@ class SuiteResult:
                 for p in self.patterns
             ],
             "left_out": list(self.left_out),
+            "about": list(self.about),
         }
 
 
@@ -125,10 +131,24 @@ def suites_folder(out: Path, scale: Scale, data: Path | None) -> Path:
 
 
 def plan_suites(
-    suites: Sequence[Suite], scale: Scale, seeds: Sequence[int], out: Path, jobs: int
+    suites: Sequence[Suite],
+    scale: Scale,
+    seeds: Sequence[int],
+    out: Path,
+    jobs: int,
+    data: Path | None = None,
 ) -> SuitePlan:
-    """What `run_suites` would do; trains nothing and loads no model."""
-    return plan(planned_runs(suites, scale, seeds), scale.name, out, jobs)
+    """What `run_suites` would do; trains nothing and loads no model.
+
+    Raises
+    ------
+    DataError
+        The votes in ``data`` cannot be used.
+    """
+    runs = planned_runs(suites, scale, seeds)
+    corpora = dict.fromkeys(run.corpus for run in runs)
+    about = tuple(line for corpus in corpora for line in about_votes(corpus, scale, data)) if data else ()
+    return replace(plan(runs, scale.name, out, jobs), about=about)
 
 
 def run_suites(
@@ -147,19 +167,38 @@ def run_suites(
     ConfigError
         A run folder holds a run with other data or settings; finished runs stay as they are.
     DataError
-        The votes cannot be used.
+        The votes cannot be used, or an evaluation prompt is a training prompt; nothing was trained then.
     """
     execute(planned_runs(suites, scale, seeds), scale, out, data, jobs, progress)
-    return [read_suite(suite, scale, seeds, out) for suite in suites]
+    return [read_suite(suite, scale, seeds, out, data) for suite in suites]
 
 
-def read_suite(suite: Suite, scale: Scale, seeds: Sequence[int], out: Path) -> SuiteResult:
-    """The tables and patterns of a suite from the runs that are there."""
-    panels = [Found(out / panel.corpus.folder, seeds) for panel in suite.panels if scale.has(panel.corpus)]
-    left_out = tuple(panel.title for panel in suite.panels if not scale.has(panel.corpus))
+def read_suite(
+    suite: Suite, scale: Scale, seeds: Sequence[int], out: Path, data: Path | None = None
+) -> SuiteResult:
+    """The tables and patterns of a suite from the runs that are there, and from the votes that they were trained on.
+
+    Parameters
+    ----------
+    suite : Suite
+    scale : Scale
+    seeds : sequence of int
+    out : Path
+    data : Path or None
+        A user's own votes, of which ``out`` holds the runs.
+    """
+    # the first panel of a corpus stands for it
+    titles = {panel.corpus: panel.title for panel in reversed(suite.panels)}
+    here = [corpus for corpus in suite.corpora() if scale.has(corpus)]
+    before = [
+        votes_table(panel, scale.material(panel.corpus, data).judgments)
+        for panel in suite.votes
+        if has_reference(out, panel)
+    ]
     return SuiteResult(
         suite,
-        tuple(tables(suite, out, seeds)),
-        tuple(found_patterns(suite.patterns, panels)),
-        left_out,
+        (*before, *tables(suite, out, seeds, scale.single_seed_arms)),
+        tuple(found_patterns(suite.patterns, [Found(out / corpus.folder, seeds) for corpus in here])),
+        tuple(titles[corpus] for corpus in suite.corpora() if corpus not in here),
+        tuple(line for corpus in here for line in about_votes(corpus, scale, data)) if data else (),
     )

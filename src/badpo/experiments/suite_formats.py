@@ -18,6 +18,7 @@ STYLES: dict[str, Callable[[float | None], str]] = {
     "decimal2": lambda value: decimal(value, 2),
     "decimal1": lambda value: decimal(value, 1),
     "percent": percent,
+    "percent1": lambda value: decimal(None if value is None else 100 * value, 1) + "\u00a0%",
 }
 
 
@@ -70,7 +71,8 @@ def as_text(table: Table) -> str:
         )
         for line in lines
     ]
-    return "\n".join([table.panel.title, *(line.rstrip() for line in body), *_notes(table)])
+    shown = [line.rstrip() for line in body] if table.columns else []
+    return "\n".join([table.panel.title, *shown, *_notes(table)])
 
 
 def as_markdown(table: Table) -> str:
@@ -83,10 +85,10 @@ def as_markdown(table: Table) -> str:
             cells.append(written(cell, column.style) + (f" [{theirs}]" if theirs else ""))
         lines.append([markdown_text(row_label(row)), *cells])
     lines.insert(1, ["---", *("---:" for _ in table.columns)])
-    body = ["| " + " | ".join(line) + " |" for line in lines]
+    body = ["", *("| " + " | ".join(line) + " |" for line in lines)] if table.columns else []
     has_paper = any(cell.paper for row in table.rows for cell in row.cells)
     notes = [f"*{note}*" for note in [*_notes(table), *(["in brackets: the paper's"] if has_paper else [])]]
-    return "\n".join([f"**{markdown_text(table.panel.title)}**", "", *body, *(["", *notes] if notes else [])])
+    return "\n".join([f"**{markdown_text(table.panel.title)}**", *body, "", *notes])
 
 
 def as_latex(table: Table) -> str:
@@ -156,8 +158,9 @@ def _notes(table: Table) -> list[str]:
         "t95": "\u00b1 is half of the 95 % interval over seeds (Student's t)",
         "sd": "\u00b1 is one standard deviation over seeds",
         "mean": "means over seeds",
+        "prompts95": "\u00b1 is half of the 95 % interval, clustered by prompt; all judgments, held-out ones too",
     }[table.panel.spread]
-    notes = [spread]
+    notes = [spread] if table.columns else ["nothing measured"]
     if table.missing:
         notes.append(f"not run: {', '.join(table.missing)}")
     return notes

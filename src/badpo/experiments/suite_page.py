@@ -32,10 +32,10 @@ class PageCell:
 
 @dataclass(frozen=True)
 class PageTable:
-    """A panel for the page: its heading, column names, rows of cells, a note and a chart for each column."""
+    """A panel for the page: its heading, where the paper has it, column names, rows of cells, a note, charts."""
 
     title: str
-    label: str
+    source: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, tuple[PageCell, ...]], ...]
     missing: tuple[str, ...]
@@ -69,6 +69,7 @@ def suite_html(result: SuiteResult, scale: str) -> str:
             patterns=[(VERDICT_CLASSES[p.holds], p.verdict, p.sentence, p.figures) for p in result.patterns],
             tables=[page_table(table) for table in result.tables],
             left_out=result.left_out,
+            about=result.about,
             legend=legend([("this run", OURS), ("the paper", THEIRS)]),
             version=__version__,
         )
@@ -91,12 +92,26 @@ def page_table(table: Table) -> PageTable:
     ]
     return PageTable(
         table.panel.title,
-        table.panel.label,
+        source_of(table.panel.label),
         tuple(column.label for column in table.columns),
         tuple(rows),
         table.missing,
         tuple(charts),
     )
+
+
+def source_of(label: str) -> str:
+    """Where the paper has what a panel shows, as a sentence; empty where it has nothing like it.
+
+    Examples
+    --------
+    >>> source_of("tab:votes"), source_of("app:abl_variants"), source_of("beyond")
+    ('Table tab:votes of the paper.', 'Text of the paper, app:abl_variants.', '')
+    """
+    kind = label.partition(":")[0]
+    if kind == "tab":
+        return f"Table {label} of the paper."
+    return f"Text of the paper, {label}." if kind in ("app", "sec") else ""
 
 
 def _chart(table: Table, place: int, column: Column) -> Markup | None:

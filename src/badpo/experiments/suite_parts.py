@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Spread = Literal["t95", "sd", "mean"]
+Spread = Literal["t95", "sd", "mean", "prompts95"]
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,25 @@ class Corpus:
 
 
 @dataclass(frozen=True)
+class Offset:
+    """A finished run anchored by an offset stage on its own answers.
+
+    Attributes
+    ----------
+    source : Condition
+        The run, at the same seed.
+    target : float
+        Rate of every attribute.
+    rounds : int
+        Most rounds of the calibration; one asks for the exact tilt.
+    """
+
+    source: Condition
+    target: float
+    rounds: int = 4
+
+
+@dataclass(frozen=True)
 class Condition:
     """What is trained, apart from corpus and seed; its name is the run folder's.
 
@@ -59,6 +79,8 @@ class Condition:
         Classes of annotators as the corpus has them, or found in their offline deviations.
     rate_boost : float
         The bias's learning rate begins at so many times its value and falls to it over the first fifth of the steps.
+    offset : Offset or None
+        Anchored from another condition's run, whose arm it has, and not trained from the reference.
     """
 
     name: str
@@ -68,6 +90,7 @@ class Condition:
     start: Literal["zero", "swap", "burn_in"] = "zero"
     classes: Literal["given", "clusters"] = "given"
     rate_boost: float = 1.0
+    offset: Offset | None = None
 
 
 @dataclass(frozen=True)
@@ -90,6 +113,18 @@ class Row:
     seeds: Literal["all", "first"] = "all"
     against: str = "dpo"
 
+    def seeds_run(self, seeds: Sequence[int], single_seed_arms: Sequence[str]) -> tuple[int, ...]:
+        """Those of the seeds that the row is run at; an arm of ``single_seed_arms`` is run at the first.
+
+        Examples
+        --------
+        >>> row = Row("DPO", Condition("dpo", "dpo"))
+        >>> row.seeds_run((42, 123), ()), row.seeds_run((42, 123), single_seed_arms=("dpo",))
+        ((42, 123), (42,))
+        """
+        is_single = self.seeds == "first" or self.condition.arm in single_seed_arms
+        return tuple(seeds[:1] if is_single else seeds)
+
 
 @dataclass(frozen=True)
 class Column:
@@ -101,13 +136,15 @@ class Column:
         A key of the paper's numbers.
     source : str
         A place in ``readouts.json``, its keys joined by dots. ``removed:PLACE`` is the share of the shift that is
-        removed, ``shift:PLACE`` the shift from the reference in seed standard deviations.
-    style : {"decimal3", "decimal2", "decimal1", "percent"}
+        removed, ``shift:PLACE`` the shift from the reference in seed standard deviations, ``distance:PLACE`` that in
+        log-odds. ``log:NAME`` is a metric of the last training step. ``type:annotators.0`` and ``type:weights.0`` are
+        of the type of EM-DPO that most annotators are of, ``.1`` of the second. ``anchor:PLACE`` is in ``anchor.json``.
+    style : {"decimal3", "decimal2", "decimal1", "percent", "percent1"}
     """
 
     label: str
     source: str
-    style: Literal["decimal3", "decimal2", "decimal1", "percent"] = "decimal3"
+    style: Literal["decimal3", "decimal2", "decimal1", "percent", "percent1"] = "decimal3"
 
 
 @dataclass(frozen=True)
@@ -121,10 +158,13 @@ class Panel:
     title : str
     corpus : Corpus
     rows : tuple of Row
-        The reference stands above them by itself.
+        The reference stands above them by itself, where the columns tell something of it.
     columns : tuple of Column
-    spread : {"t95", "sd", "mean"}
-        What stands behind the mean: half of Student's 95 % interval, one standard deviation, or nothing.
+    spread : {"t95", "sd", "mean", "prompts95"}
+        What stands behind the mean: half of Student's 95 % interval over seeds, one standard deviation, nothing, or
+        half of the 95 % interval clustered by prompt.
+    truth : str
+        Label of a row with what was planted, in place of what was learned; empty: no such row.
     """
 
     label: str
@@ -133,6 +173,7 @@ class Panel:
     rows: tuple[Row, ...]
     columns: tuple[Column, ...]
     spread: Spread = "t95"
+    truth: str = ""
 
 
 @dataclass(frozen=True)
@@ -145,9 +186,17 @@ class Suite:
     panels : tuple of Panel
     patterns : tuple of str
         Keys of `badpo.experiments.patterns.PATTERNS`.
+    votes : tuple of Panel
+        Above the others: panels without conditions, whose rows are the attributes of the corpus and whose columns are
+        read from its votes (keys of `badpo.auditing.pool.log_odds_row`).
     """
 
     name: str
     title: str
     panels: tuple[Panel, ...]
     patterns: tuple[str, ...] = ()
+    votes: tuple[Panel, ...] = ()
+
+    def corpora(self) -> list[Corpus]:
+        """The corpora of its panels, each once."""
+        return list(dict.fromkeys(panel.corpus for panel in (*self.votes, *self.panels)))

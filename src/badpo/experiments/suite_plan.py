@@ -15,6 +15,8 @@ from badpo.experiments.suite_runs import TIMING, PlannedRun
 
 TINY_SECONDS = 90.0  # of a run and its readouts on one core, until runs have told better
 TINY_MIB = 1200.0
+# An anchor with one round, and with several of which two are needed as a rule: a round takes as long as a run.
+ANCHORED = (2.0, 3.0)
 
 
 @dataclass(frozen=True)
@@ -78,11 +80,12 @@ class PlannedCost:
 
 @dataclass(frozen=True)
 class SuitePlan:
-    """All runs of some suites with their costs."""
+    """All runs of some suites with their costs, and what is to be said of a user's own votes."""
 
     costs: tuple[PlannedCost, ...]
     jobs: int
     how: str
+    about: tuple[str, ...] = ()
 
     @property
     def minutes(self) -> float:
@@ -110,6 +113,7 @@ class SuitePlan:
             f"{len(self.costs)} runs, {done} of them done; the rest takes about {duration(self.minutes)}{beside} and "
             f"{self.gib:.1f} GiB",
             self.how,
+            *self.about,
         ]
 
     def to_json(self) -> dict[str, Any]:
@@ -122,12 +126,13 @@ class SuitePlan:
             "minutes": round(self.minutes, 1),
             "gib": round(self.gib, 2),
             "how": self.how,
+            "about": list(self.about),
         }
 
 
 def plan(runs: Sequence[PlannedRun], scale: str, out: Path, jobs: int) -> SuitePlan:
     """The runs with what is there of each and what the rest is expected to cost. Reads run folders, loads no model."""
-    known = [timing for run in runs if (timing := _timing(out / run.place)) and run.condition]
+    known = [timing for run in runs if (timing := timing_of(out / run.place)) and run.condition]
     if scale == "paper":
         costs = [_cost(run, out, *paper_cost(run)) for run in runs]
         how = (
@@ -155,6 +160,8 @@ def policies(run: PlannedRun) -> float:
     >>> policies(PlannedRun(Corpus("signed"), Condition("em_dpo", "em_dpo"), 42))
     5.4
     """
+    if run.condition is not None and run.condition.offset is not None:
+        return ANCHORED[min(run.condition.offset.rounds, len(ANCHORED)) - 1]
     arm = ARMS[run.condition.arm] if run.condition else None
     if arm is None or arm.objective != "types":
         return 1.0
@@ -219,7 +226,8 @@ def _published(model: PaperModel) -> str:
     return f"{model.name} {hours}, {gib}"
 
 
-def _timing(folder: Path) -> dict[str, Any] | None:
+def timing_of(folder: Path) -> dict[str, Any] | None:
+    """The content of a run's ``timing.json``; None where it is not there or not whole."""
     try:
         found = json.loads((folder / TIMING).read_text(encoding="utf-8"))
         return found if {"train_seconds", "measure_seconds", "peak_mib"} <= set(found) else None

@@ -37,9 +37,10 @@ from badpo.experiments.signed_suite import (
     weights_of,
 )
 from badpo.experiments.start_policy import majority_responses
+from badpo.experiments.suite_anchors import anchored_run
 from badpo.experiments.suite_parts import Condition, Corpus, Suite
 from badpo.experiments.suite_readouts import kept_readouts, measure_run
-from badpo.experiments.suite_stages import Scale, Stage, declared, open_stage
+from badpo.experiments.suite_stages import Scale, Stage, declared, open_stage, sound_material
 from badpo.experiments.theta_starts import FallingRate, clustered, start_bias
 from badpo.objective.bias import BiasTerm
 from badpo.training.run_folder import write_json
@@ -69,9 +70,16 @@ class PlannedRun:
         name = "reference" if self.condition is None else f"{self.condition.name}-s{self.seed}"
         return f"{self.corpus.folder}/{name}"
 
+    @property
+    def phase(self) -> int:
+        """0 for a reference, 1 for what is trained from it, 2 for what is anchored from that."""
+        if self.condition is None:
+            return 0
+        return 1 if self.condition.offset is None else 2
+
 
 def planned_runs(suites: Iterable[Suite], scale: Scale, seeds: Sequence[int]) -> list[PlannedRun]:
-    """The runs of some suites, each once, every reference before its arms.
+    """The runs of some suites, each once: references, then arms, then what is anchored from these, seed by seed.
 
     Raises
     ------
@@ -85,14 +93,18 @@ def planned_runs(suites: Iterable[Suite], scale: Scale, seeds: Sequence[int]) ->
                 continue
             asked = [PlannedRun(panel.corpus, None)]
             for row in panel.rows:
-                single = row.seeds == "first" or row.condition.arm in scale.single_seed_arms
-                chosen = seeds[:1] if single else seeds
-                asked += [PlannedRun(panel.corpus, row.condition, seed) for seed in chosen]
+                chosen = row.seeds_run(seeds, scale.single_seed_arms)
+                offset = row.condition.offset
+                wanted = [row.condition] if offset is None else [offset.source, row.condition]
+                asked += [
+                    PlannedRun(panel.corpus, condition, seed) for condition in wanted for seed in chosen
+                ]
             for run in asked:
                 known = found.setdefault(run.place, run)
                 if known.condition != run.condition:
                     raise ConfigError(f"{suite.name}: another suite means a different run by {run.place}")
-    return sorted(found.values(), key=lambda run: run.condition is not None)
+    # anchors of one source share its answers where they follow each other
+    return sorted(found.values(), key=lambda run: (run.phase, run.seed if run.phase == 2 else 0))
 
 
 def execute(
@@ -118,12 +130,16 @@ def execute(
     ------
     ConfigError
         A folder holds a run with other data or settings, or a worker was killed.
+    DataError
+        The votes of a corpus cannot be used, or one of its evaluation prompts is a training prompt: nothing is
+        trained then, on the other corpora neither.
     """
-    references = [run for run in runs if run.condition is None]
-    arms = [run for run in runs if run.condition is not None]
+    for corpus in dict.fromkeys(run.corpus for run in runs):
+        sound_material(corpus, scale, data)
+    phases = [[run for run in runs if run.phase == phase] for phase in range(3)]
     if jobs == 1:
         one = partial(run_one, scale=scale, out=out, data=data, progress=progress)
-        for group in (references, arms):
+        for group in phases:
             busy = [run for run in group if not one(run, wait=False)]
             for run in busy:
                 one(run, wait=True)
@@ -133,7 +149,7 @@ def execute(
     try:
         work = partial(run_one, scale=scale, out=out, data=data)
         done = 0
-        for group in (references, arms):
+        for group in phases:
             busy = group
             for wait in (False, True):
                 tasks = {pool.submit(work, run, wait=wait): run for run in busy}
@@ -227,6 +243,8 @@ def train_run(
     """
     condition = run.condition
     assert condition is not None
+    if condition.offset is not None:
+        return anchored_run(condition.offset, run.seed, stage, scale, folder, progress)
     arm = adjusted_arm(ARMS[condition.arm], stage, scale)
     settings = overridden(stage.settings, condition)
     judgments = declared(stage.train, condition.declared)

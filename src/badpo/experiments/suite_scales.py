@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from badpo.data.corpora import multipref
 from badpo.experiments.demo import N_PAIRS, SETTINGS
 from badpo.experiments.signed_suite import SuiteSettings
 from badpo.experiments.small_model import build_model, build_tokenizer
@@ -15,9 +16,11 @@ from badpo.experiments.suite_parts import Corpus
 from badpo.experiments.suite_stages import (
     Material,
     Scale,
+    bundled_fresh,
     bundled_signed,
     bundled_style,
     own_style,
+    public_fresh,
     public_signed,
     public_style,
 )
@@ -27,31 +30,35 @@ from badpo.training.recipe_blocks import ModelChoice
 COMMAND = "badpo reproduce"
 JUDGE = "Skywork/Skywork-Reward-V2-Qwen3-1.7B"
 N_STYLE_PAIRS = 7177
-STYLE_HELD_OUT = 0.25
 OTHER_VOCABULARY = 1024
-
-TINY_SIGNED = replace(SETTINGS, command=COMMAND)
-TINY_STYLE = replace(SETTINGS, held_out=STYLE_HELD_OUT, command=COMMAND)
+# Share of prompts held out; votes and evaluation prompts are divided by the one number of their scale.
+TINY_HELD_OUT = 0.25
+PAPER_HELD_OUT = multipref.HELD_OUT
 
 
 def tiny_material(corpus: Corpus, data: Path | None) -> Material:
     """The bundled votes of a kind, or a user's own for length and Markdown."""
     if corpus.kind == "signed":
-        return bundled_signed(N_PAIRS, corpus.data_seed)
+        return bundled_signed(N_PAIRS, corpus.data_seed, TINY_HELD_OUT)
     return (
-        bundled_style(N_STYLE_PAIRS, corpus.data_seed, STYLE_HELD_OUT)
+        bundled_style(N_STYLE_PAIRS, corpus.data_seed, TINY_HELD_OUT)
         if data is None
-        else own_style(data, STYLE_HELD_OUT)
+        else own_style(data, TINY_HELD_OUT)
     )
 
 
 def tiny_model(corpus: Corpus, material: Material):
     """A small Llama from scratch; for ``other`` a Mistral with a smaller vocabulary."""
+    tokenizer = tiny_tokenizer(corpus, material)
+    build = build_model if corpus.model == "small" else small_mistral
+    return build(tokenizer, seed=0), tokenizer
+
+
+def tiny_tokenizer(corpus: Corpus, material: Material):
+    """A tokenizer learned from the corpus's texts."""
     if corpus.model == "small":
-        tokenizer = build_tokenizer(material.texts)
-        return build_model(tokenizer, seed=0), tokenizer
-    tokenizer = build_tokenizer(material.texts, vocab_size=OTHER_VOCABULARY)
-    return small_mistral(tokenizer, seed=0), tokenizer
+        return build_tokenizer(material.texts)
+    return build_tokenizer(material.texts, vocab_size=OTHER_VOCABULARY)
 
 
 def small_mistral(tokenizer, seed: int):
@@ -85,8 +92,8 @@ def small_mistral(tokenizer, seed: int):
 
 
 def tiny_settings(corpus: Corpus, material: Material) -> SuiteSettings:
-    """The demo's settings, with more room for answers where their length is what is read."""
-    return TINY_SIGNED if corpus.kind == "signed" else TINY_STYLE
+    """The demo's settings, for every corpus."""
+    return replace(SETTINGS, held_out=material.held_out, command=COMMAND)
 
 
 def tiny_has(corpus: Corpus) -> bool:
@@ -99,7 +106,9 @@ PRESET_OF = {"small": "paper-0.5b", "large": "paper-8b-lora", "other": "paper-7b
 
 def paper_material(corpus: Corpus, data: Path | None) -> Material:
     """The public corpora; MultiPref also from a local file."""
-    return public_signed(corpus.data_seed) if corpus.kind == "signed" else public_style(data)
+    if corpus.kind == "signed":
+        return public_signed(corpus.data_seed, PAPER_HELD_OUT)
+    return public_style(data, PAPER_HELD_OUT)
 
 
 def paper_model(corpus: Corpus, material: Material):
@@ -114,9 +123,9 @@ def paper_settings(corpus: Corpus, material: Material) -> SuiteSettings:
     """The paper's settings (Table `tab:hyperparams`), from the preset of the model."""
     preset = PRESETS[PRESET_OF[corpus.model]]
     batch = preset["per_device_train_batch_size"] * preset["gradient_accumulation_steps"]
-    train, _ = material.judgments.split(0.1, seed=0)
+    train, _ = material.split()
     return SuiteSettings(
-        held_out=0.1,
+        held_out=material.held_out,
         sft_steps=train.n_comparisons // batch,
         sft_batch_size=batch,
         sft_learning_rate=preset["reference"]["learning_rate"],
@@ -152,6 +161,16 @@ SCALES: dict[str, Scale] = {
         tiny_has,
         single_seed_arms=("em_dpo",),
         scales_penalty=True,
+        tokenizer=tiny_tokenizer,
+        fresh_prompts=bundled_fresh,
     ),
-    "paper": Scale("paper", paper_material, paper_model, paper_settings, paper_has, judge=JUDGE),
+    "paper": Scale(
+        "paper",
+        paper_material,
+        paper_model,
+        paper_settings,
+        paper_has,
+        judge=JUDGE,
+        fresh_prompts=public_fresh,
+    ),
 }

@@ -28,7 +28,7 @@ from badpo.readouts.generation import Generation
 from badpo.training.encoding import encode_prompts
 from badpo.training.reference import ReferenceCache, weights_key
 
-N_EVALUATION = 300
+N_EVALUATION, N_FRESH = 300, 3000
 
 
 @dataclass(frozen=True)
@@ -44,12 +44,20 @@ class Material:
         What policies are asked when they are measured.
     texts : tuple of str
         What a small tokenizer is learned from.
+    held_out : float
+        Share of prompts held out of training. The prompts that policies are asked were drawn apart from this very
+        split, so that whatever trains on the votes splits them with `split`.
     """
 
     judgments: Judgments
     planted: NDArray[np.float64] | None
     prompts: tuple[str, ...]
     texts: tuple[str, ...]
+    held_out: float
+
+    def split(self) -> tuple[Judgments, Judgments]:
+        """The judgments to train on, and those held out."""
+        return self.judgments.split(self.held_out, seed=0)
 
 
 @dataclass(frozen=True)
@@ -62,6 +70,7 @@ class Scale:
     material : function of (Corpus, data file or None)
     model : function of (Corpus, Material) giving a start model and its tokenizer
     settings : function of (Corpus, Material) giving `SuiteSettings`
+        Its share held out is the material's, whatever is said here.
     has : function of Corpus
         Whether the scale has a model for it.
     judge : str or None
@@ -70,6 +79,11 @@ class Scale:
         Arms that run at the first seed only.
     scales_penalty : bool
         Whether penalties per token are made stronger by as much as answers are shorter than the paper's.
+    tokenizer : function of (Corpus, Material), or None
+        The tokenizer alone, where it is learned from the votes.
+    fresh_prompts : function of Corpus, or None
+        Questions that are in no votes and not asked when policies are measured, for what is trained on a policy's own
+        answers.
     """
 
     name: str
@@ -80,6 +94,8 @@ class Scale:
     judge: str | None = None
     single_seed_arms: tuple[str, ...] = ()
     scales_penalty: bool = False
+    tokenizer: Callable[[Corpus, Material], Any] | None = None
+    fresh_prompts: Callable[[Corpus], tuple[str, ...]] | None = None
 
 
 @dataclass(frozen=True)
@@ -140,6 +156,20 @@ class Stage:
         return signature_contexts(self.written, self.tokenizer)
 
 
+def sound_material(corpus: Corpus, scale: Scale, data: Path | None) -> Material:
+    """The votes and prompts of a corpus, none of whose evaluation prompts is trained on.
+
+    Raises
+    ------
+    DataError
+        The votes cannot be used, or an evaluation prompt is a training prompt.
+    """
+    material = scale.material(corpus, data)
+    train, _ = material.split()
+    require_unseen(material.prompts, set(map(plain_text, train.comparisons["prompt"])), "evaluation prompts")
+    return material
+
+
 def open_stage(corpus: Corpus, scale: Scale, data: Path | None, folder: Path, progress: Progress) -> Stage:
     """The stage of a corpus, its reference trained unless ``folder`` holds it.
 
@@ -148,12 +178,11 @@ def open_stage(corpus: Corpus, scale: Scale, data: Path | None, folder: Path, pr
     ConfigError
         The folder holds a reference with other data or settings.
     DataError
-        The votes cannot be used.
+        The votes cannot be used, or an evaluation prompt is a training prompt.
     """
-    material = scale.material(corpus, data)
-    settings = scale.settings(corpus, material)
-    train, held_out = material.judgments.split(settings.held_out, seed=0)
-    require_unseen(material.prompts, set(map(plain_text, train.comparisons["prompt"])), "evaluation prompts")
+    material = sound_material(corpus, scale, data)
+    settings = replace(scale.settings(corpus, material), held_out=material.held_out)
+    train, held_out = material.split()
     start, tokenizer = scale.model(corpus, material)
     responses = majority_responses(train)
     if corpus.kind == "signed":
@@ -170,13 +199,13 @@ def open_stage(corpus: Corpus, scale: Scale, data: Path | None, folder: Path, pr
 
 
 @cache
-def bundled_signed(n_pairs: int, data_seed: int) -> Material:
+def bundled_signed(n_pairs: int, data_seed: int, held_out: float) -> Material:
     """The bundled answers, signed, with planted annotators; prompts that ask to sign."""
     scored = bundled.scored_pairs(n_pairs, seed=0)
     prompts = [ask_to_sign(prompt) for prompt in bundled.signing_prompts()]
     corpus = signed.build(scored, seed=data_seed)
     texts = tokenizer_texts(scored, prompts)
-    return Material(corpus.judgments, corpus.planted_theta, tuple(prompts), tuple(texts))
+    return Material(corpus.judgments, corpus.planted_theta, tuple(prompts), tuple(texts), held_out)
 
 
 @cache
@@ -193,27 +222,40 @@ def own_style(path: Path, held_out: float) -> Material:
 
 
 @cache
-def public_signed(data_seed: int) -> Material:
+def public_signed(data_seed: int, held_out: float) -> Material:
     """Signed-UltraFeedback from the Hub."""
     drawn = ultrafeedback.scored_pairs()
     corpus = signed.build(drawn.pairs, seed=data_seed)
     prompts = ultrafeedback.signing_prompts(None, set(drawn.pairs["prompt"]), N_EVALUATION)
-    return Material(corpus.judgments, corpus.planted_theta, tuple(prompts), ())
+    return Material(corpus.judgments, corpus.planted_theta, tuple(prompts), (), held_out)
+
+
+def bundled_fresh(corpus: Corpus) -> tuple[str, ...]:
+    """The bundled questions that no other part of the corpora has."""
+    return tuple(bundled.fresh_prompts())
 
 
 @cache
-def public_style(path: Path | None) -> Material:
+def public_fresh(corpus: Corpus) -> tuple[str, ...]:
+    """Questions of UltraFeedback from behind those of the corpus: 3,000 to train on, and 300 to find the tilt on."""
+    drawn = ultrafeedback.scored_pairs(n=N_FRESH + N_EVALUATION, start=ultrafeedback.N_PAIRS)
+    known = set(ultrafeedback.scored_pairs().pairs["prompt"])
+    return tuple(dict.fromkeys(prompt for prompt in drawn.pairs["prompt"] if prompt not in known))
+
+
+@cache
+def public_style(path: Path | None, held_out: float) -> Material:
     """MultiPref from the Hub, or from a local file of its schema."""
     judgments = multipref.load(path).judgments
-    prompts = multipref.evaluation_prompts(judgments, N_EVALUATION).prompts
-    return Material(judgments, None, prompts, ())
+    prompts = multipref.evaluation_prompts(judgments, N_EVALUATION, held_out).prompts
+    return Material(judgments, None, prompts, (), held_out)
 
 
 def _style(judgments: Judgments, planted: NDArray[np.float64] | None, held_out: float) -> Material:
     prompts = multipref.evaluation_prompts(judgments, N_EVALUATION, held_out).prompts
     frame = judgments.comparisons
     texts = [plain_text(text) for column in ("prompt", "response_a", "response_b") for text in frame[column]]
-    return Material(judgments, planted, prompts, tuple(texts))
+    return Material(judgments, planted, prompts, tuple(texts), held_out)
 
 
 def declared(judgments: Judgments, names: tuple[str, ...]) -> Judgments:

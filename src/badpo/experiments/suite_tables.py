@@ -17,7 +17,8 @@ from badpo.experiments.suite_readouts import kept_readouts
 from badpo.theory.summaries import log_odds_distance, share_removed, t_interval
 
 Readouts = Mapping[str, Any]
-REFERENCE, CEILING = "Reference", "Ceiling"
+REFERENCE = "Reference"
+LOG_FILE = "log.jsonl"
 
 
 @dataclass(frozen=True)
@@ -107,14 +108,21 @@ class Found:
         return tuple(seed for seed in self.seeds if self.readouts(f"{condition}-s{seed}"))
 
     def values(self, condition: str, source: str, against: str = "dpo") -> dict[int, float]:
-        """The value at each seed that has it; sources as in `badpo.experiments.suites.Column`."""
+        """The value at each seed that has it; sources as in `badpo.experiments.suite_parts.Column`."""
         found = {seed: self.value(condition, seed, source, against) for seed in self.seeds_of(condition)}
         return {seed: value for seed, value in found.items() if value is not None and math.isfinite(value)}
 
     def value(self, condition: str, seed: int, source: str, against: str = "dpo") -> float | None:
         """One value; None where it was not measured or is not defined."""
         how, _, place = source.rpartition(":")
-        own = place_of(self.readouts(f"{condition}-s{seed}"), place)
+        name = f"{condition}-s{seed}"
+        if how == "log":
+            return place_of(last_step(self.folder / name), place)
+        if how == "type":
+            return of_type(self.readouts(name), place)
+        if how == "anchor":
+            return place_of(_json(self.folder / name / "anchor.json"), place)
+        own = place_of(self.readouts(name), place)
         if own is None or not how:
             return own
         reference = place_of(self.readouts("reference"), place)
@@ -157,6 +165,58 @@ def place_of(readouts: Readouts, place: str) -> float | None:
     return float(found) if isinstance(found, int | float) else None
 
 
+def _json(path: Path) -> Readouts:
+    """The content of a JSON file; empty where there is none that can be read."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def last_step(folder: Path) -> Readouts:
+    """The metrics of a run's last training step; empty where its log cannot be read."""
+    try:
+        lines = (folder / LOG_FILE).read_text(encoding="utf-8").splitlines()
+        found = json.loads(lines[-1])
+    except (OSError, ValueError, IndexError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def of_type(readouts: Readouts, place: str) -> float | None:
+    """A reading of one type of EM-DPO, types in the order of their annotators; None where there are none.
+
+    The number of a type means nothing across seeds; its place in this order does.
+
+    Examples
+    --------
+    >>> readouts = {"types": {"annotators": [3, 55, 2], "weights": [0.1, 0.4, 0.5]}}
+    >>> of_type(readouts, "annotators.0"), of_type(readouts, "weights.0"), of_type({}, "weights.0")
+    (55.0, 0.4, None)
+    """
+    types = readouts.get("types")
+    if types is None:
+        return None
+    what, _, rank = place.partition(".")
+    order = sorted(range(len(types["annotators"])), key=lambda k: -types["annotators"][k])
+    return float(types[what][order[int(rank)]]) if int(rank) < len(order) else None
+
+
+def planted_place(place: str) -> str:
+    """Where what was planted stands beside a reading of what was learned.
+
+    Examples
+    --------
+    >>> planted_place("votes.black.A.accuracy"), planted_place("theta.black.classes.A.offset")
+    ('ceiling.black.A.accuracy', 'theta.black.classes.A.planted_offset')
+    """
+    if place.startswith("votes."):
+        return place.replace("votes.", "ceiling.", 1)
+    head, _, last = place.rpartition(".")
+    return f"{head}.planted_{last}"
+
+
 def paper_numbers() -> dict[str, dict[str, dict[str, dict[str, list]]]]:
     """The paper's numbers: label of the table, panel, row, column -> [mean, half width or null].
 
@@ -169,25 +229,32 @@ def paper_numbers() -> dict[str, dict[str, dict[str, dict[str, list]]]]:
     return json.loads(text)
 
 
-def tables(suite: Suite, out: Path, seeds: Sequence[int]) -> list[Table]:
+def tables(
+    suite: Suite, out: Path, seeds: Sequence[int], single_seed_arms: Sequence[str] = ()
+) -> list[Table]:
     """The tables of a suite from its run folders; a panel whose reference is not there is left out."""
     return [
-        panel_table(panel, Found(out / panel.corpus.folder, seeds))
+        panel_table(panel, Found(out / panel.corpus.folder, seeds), single_seed_arms)
         for panel in suite.panels
-        if (out / panel.corpus.folder / "reference" / "readouts.json").exists()
+        if has_reference(out, panel)
     ]
 
 
-def panel_table(panel: Panel, found: Found) -> Table:
-    """A panel's values over the seeds that were run."""
+def has_reference(out: Path, panel: Panel) -> bool:
+    """Whether the reference of a panel was measured."""
+    return (out / panel.corpus.folder / "reference" / "readouts.json").exists()
+
+
+def panel_table(panel: Panel, found: Found, single_seed_arms: Sequence[str] = ()) -> Table:
+    """A panel's values over the seeds that were run; arms of ``single_seed_arms`` are asked for at the first alone."""
     paper = paper_numbers().get(panel.label, {}).get(panel.title, {})
-    rows = [_reference_row(panel, found, paper.get(REFERENCE, {}))]
-    if panel.label == "tab:votes":
-        rows.append(_ceiling_row(panel, found, paper.get(CEILING, {})))
+    reference = _reference_row(panel, found, paper.get(REFERENCE, {}))
+    above = [reference, *([_truth_row(panel, found, paper.get(panel.truth, {}))] if panel.truth else [])]
+    rows = [row for row in above if any(cell.values or cell.paper for cell in row.cells)]
     missing = []
     for row in panel.rows:
         seeds = found.seeds_of(row.condition.name)
-        wanted = found.seeds[:1] if row.seeds == "first" else found.seeds
+        wanted = row.seeds_run(found.seeds, single_seed_arms)
         missing += [f"{row.condition.name}-s{seed}" for seed in wanted if seed not in seeds]
         seeds = tuple(seed for seed in seeds if seed in wanted)
         if seeds:
@@ -219,14 +286,14 @@ def _reference_row(panel: Panel, found: Found, paper: Mapping) -> TableRow:
     return TableRow(REFERENCE, (), False, tuple(cells))
 
 
-def _ceiling_row(panel: Panel, found: Found, paper: Mapping) -> TableRow:
-    """The prediction with the planted theta, averaged over arms and seeds."""
+def _truth_row(panel: Panel, found: Found, paper: Mapping) -> TableRow:
+    """What was planted, or the prediction with it, averaged over arms and seeds."""
     cells = []
     for column in panel.columns:
-        place = column.source.replace("votes.", "ceiling.", 1)
+        place = planted_place(column.source)
         values = [v for row in panel.rows for v in found.values(row.condition.name, place).values()]
         cells.append(_cell([float(np.mean(values))] if values else [], "mean", paper.get(column.label)))
-    return TableRow(CEILING, (), False, tuple(cells))
+    return TableRow(panel.truth, (), False, tuple(cells))
 
 
 def _cell(values: Sequence[float], spread: str, paper: Sequence | None) -> Cell:

@@ -5,7 +5,7 @@ A suite is data. Runs are named by what decides them and not by their suite, so 
 
 from __future__ import annotations
 
-from badpo.experiments.suite_parts import Column, Condition, Corpus, Panel, Row, Suite
+from badpo.experiments.suite_parts import Column, Condition, Corpus, Offset, Panel, Row, Suite
 
 # -- conditions ----------------------------------------------------------------------------------------------
 
@@ -80,20 +80,59 @@ _ABLATION = (
     Column("votes (gender)", "votes.woman.all.accuracy"),
 )
 
+_TYPES = (
+    Column("group weights, sd", "log:groups/weight_sd", "decimal2"),
+    Column("largest weight", "log:groups/weight_max", "decimal2"),
+    Column("annotators of type 1", "type:annotators.0", "decimal1"),
+    Column("type 2", "type:annotators.1", "decimal1"),
+    Column("type 3", "type:annotators.2", "decimal1"),
+    Column("mixture weight of type 1", "type:weights.0", "decimal2"),
+    Column("weight of type 2", "type:weights.1", "decimal2"),
+    Column("weight of type 3", "type:weights.2", "decimal2"),
+)
+
+
+def _theta(what: str) -> tuple[Column, ...]:
+    """Level and correlation of both attributes, and means or offsets of the classes on the one they disagree on."""
+    return (
+        *(
+            column
+            for name, attribute in (("gender", "woman"), ("race", "black"))
+            for column in (
+                Column(f"mean theta ({name})", f"theta.{attribute}.level", "decimal2"),
+                Column(f"correlation ({name})", f"theta.{attribute}.correlation", "decimal2"),
+            )
+        ),
+        *(
+            Column(f"{what} (race), {name}", f"theta.black.classes.{name}.{what}", "decimal2")
+            for name in ("A", "B", "C")
+        ),
+    )
+
+
 _SIGNED, _STYLE = Corpus("signed"), Corpus("style")
 _QWEN, _LLAMA = "Qwen2.5-0.5B-Instruct, full fine-tuning", "Llama-3.1-8B-Instruct, LoRA"
 _MISTRAL = "Mistral-7B-Instruct-v0.3, LoRA"
 _EM = Row("EM-DPO + MinMax-DPO", Condition("em_dpo", "em_dpo"))
 _NAMES_ROWS = (_DPO, *_BA, Row("Group-DRO DPO", GROUP_DRO))
+_WEIGHTS_TITLE, _THETA_TITLE = "Group weights and types", "Theta, learned and planted"
+_CEILING, _PLANTED = "Ceiling", "Planted"
+
+
+def _named(title: str, model: str) -> str:
+    """A panel that stands beside another of the same model."""
+    return f"{title}: {model}"
 
 
 def _names() -> Suite:
     small = Panel("tab:names_v3", _QWEN, _SIGNED, (*_NAMES_ROWS, _EM), _NAMES)
     large = Panel("tab:names_v3", _LLAMA, Corpus("signed", "large"), _NAMES_ROWS, _NAMES)
+    types = f"{_WEIGHTS_TITLE} (the paper's type 1: 54 to 58 of 60 annotators)"
+    weights = Panel("sec:names_v3", types, _SIGNED, (_NAMES_ROWS[-1], _EM), _TYPES)
     return Suite(
         "names",
         "Signed-UltraFeedback: two attributes, three classes of annotators",
-        (small, large),
+        (small, weights, large),
         (
             "amplifies_names",
             "removes_names",
@@ -116,8 +155,11 @@ def _names_ablation() -> Suite:
         *_LENGTH_BASELINES,
     )
     panel = Panel("tab:abl_names_v3", _QWEN, _SIGNED, rows, _ABLATION, "sd")
+    theta = Panel("app:abl_variants", _THETA_TITLE, _SIGNED, rows[1:6], _theta("offset"), "sd", _PLANTED)
     patterns = ("class_names", "shuffled_names", "free_names", "undeclared_names", "length_methods_names")
-    return Suite("names-ablation", "Signed-UltraFeedback: variants of the bias model", (panel,), patterns)
+    return Suite(
+        "names-ablation", "Signed-UltraFeedback: variants of the bias model", (panel, theta), patterns
+    )
 
 
 def _names_samples() -> Suite:
@@ -136,6 +178,7 @@ def _multipref_length() -> Suite:
     rows = (_DPO, *_BA_LENGTH, *_LENGTH_BASELINES, Row("Group-DRO DPO", GROUP_DRO_PEOPLE))
     panels = (
         Panel("tab:multipref", _QWEN, _STYLE, rows, _LENGTH),
+        Panel("app:abl_multipref", _named(_WEIGHTS_TITLE, _QWEN), _STYLE, rows[-1:], _TYPES[:2]),
         Panel("tab:multipref", _LLAMA, Corpus("style", "large"), rows, _LENGTH),
     )
     patterns = (
@@ -178,10 +221,11 @@ def _multipref_ablation() -> Suite:
         Row("Reliability weights", Condition("reliability", "reliability"), "first"),
     )
     panel = Panel("tab:abl_multipref", _QWEN, _STYLE, rows, _LENGTH_ABLATION, "sd")
+    weights = Panel("app:abl_multipref", _WEIGHTS_TITLE, _STYLE, rows[-1:], _TYPES[:2], "sd")
     return Suite(
         "multipref-ablation",
         "MultiPref, length declared: every arm",
-        (panel,),
+        (panel, weights),
         ("free_length", "warm_length", "strong_rdpo"),
     )
 
@@ -194,15 +238,26 @@ def _attributes() -> Suite:
         Column("markdown, amplification", "shift:markdown.matched", "decimal1"),
     )
     panel = Panel("tab:attributes", _QWEN, _STYLE, (_DPO,), columns, "sd")
-    return Suite("attributes", "The declared attributes before training, and what DPO does to them", (panel,))
+    before = (
+        Column("cross-group", "cross_share", "percent1"),
+        Column("carrier wins", "carrier_wins", "percent1"),
+        Column("offline theta", "log_odds", "decimal2"),
+        Column("odds", "odds", "decimal1"),
+    )
+    votes = Panel("tab:attributes", "The votes, before training", _STYLE, (), before, "prompts95")
+    title = "The declared attributes before training, and what DPO does to them"
+    return Suite("attributes", title, (panel,), votes=(votes,))
 
 
 def _votes() -> Suite:
     rows = (_DPO, *_BA, Row("Group-DRO DPO", GROUP_DRO), _EM)
+    large, other = Corpus("signed", "large"), Corpus("signed", "other")
     panels = (
-        Panel("tab:votes", _QWEN, _SIGNED, rows, _VOTES, "mean"),
-        Panel("tab:votes", _LLAMA, Corpus("signed", "large"), _NAMES_ROWS, _VOTES, "mean"),
-        Panel("tab:votes", _MISTRAL, Corpus("signed", "other"), (_DPO, *_BA), _VOTES, "mean"),
+        Panel("tab:votes", _QWEN, _SIGNED, rows, _VOTES, "mean", _CEILING),
+        Panel("app:votes", _named(_THETA_TITLE, _QWEN), _SIGNED, _BA, _theta("mean"), "mean", _PLANTED),
+        Panel("tab:votes", _LLAMA, large, _NAMES_ROWS, _VOTES, "mean", _CEILING),
+        Panel("app:votes", _named(_THETA_TITLE, _LLAMA), large, _BA, _theta("mean"), "mean", _PLANTED),
+        Panel("tab:votes", _MISTRAL, other, (_DPO, *_BA), _VOTES, "mean", _CEILING),
     )
     return Suite("votes", "Held-out votes predicted", panels, ("votes_ceiling", "votes_chance"))
 
@@ -237,6 +292,33 @@ def _mistral() -> Suite:
     return Suite(
         "mistral", "Another model family", panels, ("amplifies_names", "removes_names", "gap_length")
     )
+
+
+def _offset() -> Suite:
+    def anchored(kind: str, target: float, rounds: int) -> Condition:
+        return Condition(f"dpo_{kind}_{target:g}", "dpo", offset=Offset(DPO, target, rounds))
+
+    rows = [Row("DPO (source)", DPO)]
+    for target in (0.3, 0.5, 0.7):
+        rows += [
+            Row(f"Offset, exact tilt, {target:g}", anchored("exact", target, 1), "first"),
+            Row(f"Offset, calibrated, {target:g}", anchored("calibrated", target, 4)),
+        ]
+    columns = (
+        Column("t", "anchor:woman.asked", "decimal1"),
+        *(_NAMES[i] for i in (0, 2)),
+        Column("p(woman), prompts not searched on", "anchor:woman.achieved"),
+        Column("p(black), prompts not searched on", "anchor:black.achieved"),
+        Column("signed", "sampled.signed", "decimal2"),
+        Column("tokens", "tokens.mean", "decimal1"),
+        _NAMES[4],
+        Column("KL to the source", "anchor:moved.kl_source.per_token"),
+        _KL,
+        Column("gap", "heldout.any.gap"),
+        Column("rounds", "anchor:woman.rounds", "decimal1"),
+    )
+    panel = Panel("tab:offset", _QWEN, _SIGNED, tuple(rows), columns)
+    return Suite("offset", "A fixed offset applied to the DPO policy, with no annotator", (panel,))
 
 
 def _beyond() -> Suite:
@@ -289,6 +371,7 @@ SUITES: dict[str, Suite] = {
         _votes(),
         _lora(),
         _mistral(),
+        _offset(),
         _beyond(),
     )
 }

@@ -23,6 +23,7 @@ NEVER = 1e-9
 # Newton's method ends when every rate is this close to its target, and gives up after so many steps.
 RATE_TOLERANCE = 1e-10
 MOST_STEPS = 200
+SHOW_IT = "anchor a policy that shows it sometimes, or give prompts that ask for it (--prompts)"
 # Shifts whose squared distances add up to less are one shift, said with rounding.
 _SAME = 1e-20
 
@@ -224,7 +225,7 @@ def shift_to_targets(
     >>> found.before.round(2), found.achieved.round(6)
     (array([0.9 , 0.65]), array([0.5, 0.4]))
     """
-    logs, indicator = _choices(log_probs, carries)
+    logs, indicator = _choices(log_probs, carries, () if attributes is None else attributes)
     wanted = _one_per_attribute(targets, indicator, "targets")
     names = [f"attribute {i}" for i in range(len(wanted))] if attributes is None else list(attributes)
     if len(names) != len(wanted):
@@ -290,7 +291,9 @@ def fit_calibration(intended: ArrayLike, achieved: ArrayLike) -> CalibrationLine
     return CalibrationLine(slope, float(got.mean() - slope * asked.mean()))
 
 
-def _choices(log_probs: ArrayLike, carries: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _choices(
+    log_probs: ArrayLike, carries: ArrayLike, attributes: Sequence[str] = ()
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     logs, indicator = np.asarray(log_probs, dtype=np.float64), np.asarray(carries, dtype=np.float64)
     indicator = indicator[:, None] if indicator.ndim == 1 else indicator
     if logs.ndim != 2 or indicator.ndim != 2 or logs.shape[1] != len(indicator) or not logs.size:
@@ -302,8 +305,10 @@ def _choices(log_probs: ArrayLike, carries: ArrayLike) -> tuple[NDArray[np.float
         raise ValueError("carries must be 1 where a choice carries the attribute and 0 where it does not")
     bad = np.isnan(logs).any(axis=1) | (logs == np.inf).any(axis=1) | np.isneginf(logs).all(axis=1)
     if bad.any():
+        whose = f"{', '.join(attributes)}: " if len(attributes) else ""
         raise ValueError(
-            f"prompt {int(np.argmax(bad))} has a log-probability that is NaN or +inf, or offers no choice at all"
+            f"{whose}prompt {int(np.argmax(bad))} has a log-probability that is NaN or +inf, or offers no choice at "
+            f"all ({int(bad.sum())} of {len(bad)} prompts do); {SHOW_IT}"
         )
     return logs, indicator
 
@@ -322,11 +327,13 @@ def _check_reachable(name: str, target: float, rate: float, logs: NDArray, carry
         raise ValueError(f"{name}: the target {target:g} must lie strictly between 0 and 1")
     if carrying.min() == carrying.max():
         who = "every choice carries it" if carrying.min() == 1 else "no choice carries it"
-        raise ValueError(f"{name}: {who}, so no reweighting of the choices changes its rate")
+        raise ValueError(
+            f"{name}: {who}, so no reweighting of the choices changes its rate; give choices of both kinds"
+        )
     if rate < NEVER or rate > 1 - NEVER:
         how = "never" if rate < NEVER else "always"
         raise ValueError(
-            f"{name}: the policy {how} produces it (rate {rate:.3g}), so there is nothing to reweight"
+            f"{name}: the policy {how} produces it (rate {rate:.3g}), so there is nothing to reweight; {SHOW_IT}"
         )
     offered = np.isfinite(logs)
     most = offered[:, carrying == 1].any(axis=1).mean()
@@ -334,7 +341,8 @@ def _check_reachable(name: str, target: float, rate: float, logs: NDArray, carry
     if not least < target < most:
         raise ValueError(
             f"{name}: the target {target:g} is out of reach; with the choices that the prompts offer, the rate "
-            f"stays between {least:.3g} and {most:.3g}"
+            f"stays between {least:.3g} and {most:.3g}; ask for a target between them, or give prompts that leave it "
+            "open"
         )
 
 

@@ -6,7 +6,9 @@ that is not finite shows in the loss only a step later, when a checkpoint of the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -14,12 +16,13 @@ from torch import Tensor
 
 from badpo.data.judgments import Judgments
 from badpo.data.problems import counted
+from badpo.training.run_folder import MARKER, checkpoints
 
 N_NAMED = 3
 N_LISTED = 20
 REMEDY = (
     "Lower the learning rate; check that the policy and its reference are finite in this precision (fp16 overflows "
-    "where bf16 does not). The newest checkpoint was written before this and is whole"
+    "where bf16 does not)"
 )
 
 
@@ -153,6 +156,35 @@ def gradient_message(when: str, comparisons: Sequence[str]) -> str:
         f"{when}: a gradient is not finite, though every margin and loss is; the step's comparisons are {named}{rest}. "
         f"{REMEDY}"
     )
+
+
+@contextlib.contextmanager
+def telling_what_is_left(folder: Path) -> Iterator[None]:
+    """Add to a `NotFiniteError` of a training which checkpoint is of before it, or that there is none.
+
+    Parameters
+    ----------
+    folder : Path
+        Where the run's checkpoints are written.
+
+    Raises
+    ------
+    NotFiniteError
+
+    Examples
+    --------
+    >>> with telling_what_is_left(Path("runs/a/checkpoints")):
+    ...     raise NotFiniteError("step 1: a margin is nan")
+    Traceback (most recent call last):
+        ...
+    badpo.training.finite.NotFiniteError: step 1: a margin is nan. No checkpoint was written before this
+    """
+    try:
+        yield
+    except NotFiniteError as error:
+        sealed = [path for path in checkpoints(folder) if (path / MARKER).exists()]
+        left = f"{sealed[0].name} was written" if sealed else "No checkpoint was written"
+        raise NotFiniteError(f"{error}. {left} before this") from error
 
 
 def require_finite_reference(logps: Sequence[tuple[np.ndarray, np.ndarray]], judgments: Judgments) -> None:

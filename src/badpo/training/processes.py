@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from datetime import timedelta
 
@@ -13,8 +14,12 @@ from torch.distributed import TCPStore
 
 from badpo.data.problems import ConfigError
 
-# What the backends say when another process is gone; torch has no class of its own for it.
-LOST_PEER_SIGNS = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "NCCL", "gloo")
+# What the backends say when the connection to another process is gone; torch's own class is that of its store alone.
+LOST_PEER_SIGNS = (
+    *("Connection closed by peer", "Connection reset by peer", "Broken pipe"),
+    *("remote process exited", "ncclRemoteError"),
+)
+_BACKENDS = re.compile(r"NCCL|\b[Gg]loo\b")
 
 
 def prepare_division(accelerator: Accelerator, asked: bool) -> None:
@@ -89,17 +94,33 @@ def require_alike(facts: Mapping[str, str], accelerator: Accelerator) -> None:
 
 
 def lost_peer(error: BaseException) -> bool:
-    """Whether an error says that another process of the run is gone.
+    """Whether an error says that the connection to another process of the run is gone.
 
     Examples
     --------
+    In a process that runs alone there is no other:
+
     >>> lost_peer(RuntimeError("[/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:3021"))
     False
     """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1 or not isinstance(error, RuntimeError):
         return False
+    of_the_store = isinstance(error, torch.distributed.DistNetworkError)
+    return of_the_store or any(sign in str(error) for sign in LOST_PEER_SIGNS)
+
+
+def failed_exchange(error: BaseException) -> bool:
+    """Whether an error comes from what the processes exchange; a process that is gone is one cause of many.
+
+    Examples
+    --------
+    >>> failed_exchange(RuntimeError("NCCL error in: ProcessGroupNCCL.cpp:94, invalid usage"))
+    False
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or not isinstance(error, RuntimeError):
+        return False
     distributed = isinstance(error, torch.distributed.DistError)
-    return distributed or any(sign in str(error) for sign in LOST_PEER_SIGNS)
+    return distributed or _BACKENDS.search(str(error)) is not None
 
 
 def speaks_for_all() -> bool:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import tempfile
 from array import array
 from collections.abc import Sequence
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from badpo.data.stored_texts import no_room
+from badpo.data.stored_texts import nameless_file, no_room
 
 
 class TokenRows(Sequence[np.ndarray]):
@@ -57,7 +56,7 @@ class TokenWriter:
     """
 
     def __init__(self) -> None:
-        self._file = _nameless_file()
+        self._file = nameless_file()
         self._ends = array("q", [0])
 
     def add(self, ids: Sequence[int]) -> None:
@@ -85,7 +84,3 @@ class TokenWriter:
         mapped = np.asarray(np.memmap(self._file, np.int64, "r")) if ends[-1] else np.zeros(0, dtype=np.int64)
         self._file.close()
         return TokenRows(mapped, ends[:-1], ends[1:])
-
-
-def _nameless_file() -> IO[bytes]:
-    return tempfile.TemporaryFile(prefix="badpo-")

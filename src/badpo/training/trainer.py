@@ -27,7 +27,7 @@ from badpo.training.batches import ComparisonCollator, JudgmentIds
 from badpo.training.bias_state import bias_facts, gold_votes
 from badpo.training.config import BADPOConfig
 from badpo.training.encoding import EncodedComparisons, require_matching_tokenizer
-from badpo.training.finite import require_finite_reference
+from badpo.training.finite import require_finite_reference, telling_what_is_left
 from badpo.training.first_margin import FirstMargin
 from badpo.training.gold_annotators import gold_findings
 from badpo.training.inputs import (
@@ -366,7 +366,7 @@ class BADPOTrainer(transformers.Trainer):
         folder = Path(self.args.output_dir)
         resumed = ready_to_train(folder, resume_from_checkpoint, self.facts, allow_changed, self.accelerator)
         self.resumed_from = resumed
-        with scoring_attention(self.model, self._layout):
+        with scoring_attention(self.model, self._layout), telling_what_is_left(folder):
             return super().train(resume_from_checkpoint=None if resumed is None else str(resumed), **kwargs)
 
     def has_checkpoint(self) -> bool:

@@ -76,3 +76,9 @@ def test_faulty_cells_say_why(cell, reason):
 def test_messages_lose_empty_keys_and_keep_the_others():
     cell = [{"role": "user", "content": "x", "name": "n", "tool_calls": None}]
     assert as_messages(cell) == [{"role": "user", "content": "x", "name": "n"}]
+
+
+def test_ids_that_differ_behind_a_nul_are_two_and_stay_two_for_pandas():
+    ids = as_ids(pd.Series(["w\0a", "w\0b", "w", None], dtype=object))
+    assert ids.tolist() == [r"w\x00a", r"w\x00b", "w", None]
+    assert pd.factorize(ids)[0].tolist() == [0, 1, 2, -1]

@@ -11,6 +11,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from badpo.data.numbering import numbered
+
 _WORDS_FOR_NOTHING = frozenset({"nan", "NaN", "None", "null", "NULL", "<NA>", "NaT"})
 
 
@@ -30,19 +32,23 @@ def as_ids(column: pd.Series) -> NDArray[np.object_]:
     >>> as_ids(pd.Series(["0123", 7, 7.0, None, " "], dtype=object)).tolist()
     ['0123', '7', '7', None, None]
     """
+    cells = column.to_numpy(dtype=object)
+    present = ~pd.isna(cells)
     try:
-        codes, distinct = pd.factorize(column.to_numpy(dtype=object))
+        codes, distinct = numbered(cells[present])
     except TypeError:
         raise ValueError("a cell is a list or an object, not an identifier") from None
-    texts = np.array([*map(_id_text, distinct), None], dtype=object)
-    return texts[codes]
+    ids = np.full(len(cells), None, dtype=object)
+    ids[present] = np.array([*map(_id_text, distinct), None], dtype=object)[codes]
+    return ids
 
 
 def _id_text(value: Any) -> str | None:
     if isinstance(value, (float, np.floating)) and float(value).is_integer():
         value = int(value)
     text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-    # half of a surrogate pair can be written nowhere: it becomes its code
+    # half of a surrogate pair can be written nowhere, and pandas 2 compares up to a NUL: each becomes its code
+    text = text.replace("\0", "\\x00")
     text = text if is_unicode(text) else text.encode("utf-8", "backslashreplace").decode("utf-8")
     return None if not text.strip() or text in _WORDS_FOR_NOTHING else text
 

@@ -1,0 +1,46 @@
+"""The page of tables at the scale of a laptop, from runs that are not there and from a few that are."""
+
+from __future__ import annotations
+
+import json
+
+from bench.results_tiny import PAGE, SEEDS, gains_section, page, time_section, votes_section
+
+
+def test_minutes_are_the_seconds_of_the_runs_over_two_cores(tmp_path):
+    timing = {"train_seconds": 200.0, "measure_seconds": 40.0, "peak_mib": 900, "threads": 1, "processors": 2}
+    for name in ("reference", *(f"dpo-s{seed}" for seed in SEEDS)):
+        (tmp_path / "style" / name).mkdir(parents=True)
+        (tmp_path / "style" / name / "timing.json").write_text(json.dumps(timing), encoding="utf-8")
+    told = time_section(tmp_path)
+    assert "| attributes | 4 | 4 | 8.0 |" in told
+    assert "| lora | 7 | 0 | 0.0 |" in told
+    assert "Machine: 2 processors, 1 thread a run." in told
+
+
+def test_nothing_that_was_run_makes_a_page_that_says_so(tmp_path):
+    told = page(tmp_path)
+    assert told.count("Not run.") == 13
+    assert "Machine: not known" in told and PAGE.name == "results_tiny.md"
+
+
+def test_runs_that_are_begun_are_counted_on_real_votes(tmp_path):
+    (tmp_path / "tiny-mtbench" / "style" / "dpo-s42").mkdir(parents=True)
+    assert "`multipref-length`: 0 of 19 runs are there." in votes_section(tmp_path, ())
+
+
+def test_the_gains_name_the_rule_and_end_in_one_sentence(tmp_path):
+    rates = {"woman": {"rate": 0.5}, "black": {"rate": 0.5}}
+    accuracy = {"woman": {"all": {"accuracy": 0.7}}, "black": {"all": {"accuracy": 0.7}}}
+    readouts = {
+        "rates": rates,
+        "kl": {"per_token": 0.1},
+        "heldout": {"any": {"same": 0.6}},
+        "votes": accuracy,
+    }
+    for name in ("reference", *(f"{arm}-s{s}" for arm in ("pooled", "pooled_swap") for s in SEEDS)):
+        (tmp_path / "signed" / name).mkdir(parents=True)
+        (tmp_path / "signed" / name / "readouts.json").write_text(json.dumps(readouts), encoding="utf-8")
+    told = gains_section(tmp_path)
+    assert "| Pooled from the swap pairs' level | pooled | 3 training seeds | 0.000 (0.000 to 0.000)" in told
+    assert "`bias.init: audit` is not recommended by this rule" in told

@@ -1,0 +1,247 @@
+"""An anchor that is killed: the result is the old one or the new one, and finished rounds are not trained again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from badpo.anchoring.calibration import KeptLines
+from badpo.anchoring.editors import MarkdownStrip, pool_signatures
+from badpo.anchoring.offset_stage import StageSettings
+from badpo.anchoring.rates import counted_rates
+from badpo.data.attributes import Length
+from badpo.data.judgments import Judgments
+from badpo.data.problems import ConfigError
+from badpo.data.seals import run_damage
+from badpo.experiments import anchor_source, anchor_train
+from badpo.experiments.anchor import anchor_key, anchor_run
+from badpo.experiments.anchor_bench import Anchor
+from badpo.experiments.anchor_files import AnchorFolder
+from badpo.experiments.anchor_source import AnchorSource, Decoding, Prompts
+from badpo.experiments.anchor_train import keep_lines, require_teachable, stage_key
+from tests import tiny
+from tests.experiments.test_anchor import signer, small_steps  # noqa: F401
+
+TARGETS = {"woman": 0.4}
+
+
+def silent(what: str, share: float) -> None:
+    pass
+
+
+def source(**changes) -> AnchorSource:
+    """One that is not loaded."""
+    known = {
+        "name": "dpo-s1",
+        "given": "runs/dpo-s1",
+        "family": "dpo from abc",
+        "load": None,
+        "read": None,
+        "policy_key": "p",
+        "reference_key": "r",
+        "reference": None,
+        "tokenizer": None,
+        "stage": StageSettings(),
+        "decoding": Decoding(8),
+        "prompts": Prompts(["a"], ["b"], ["c"], "here"),
+        "held_out": None,
+        "cache": Path("cache"),
+        "out": Path("out"),
+        "lines": None,
+    }
+    return AnchorSource(**(known | changes))
+
+
+# -- the folder --------------------------------------------------------------------------------------------------
+
+
+def model_folder(place: Path, content: str) -> Path:
+    (place / "model").mkdir(parents=True)
+    (place / "model" / "weights").write_text(content)
+    return place / "model"
+
+
+def test_a_result_replaces_the_one_before_as_a_whole(tmp_path):
+    out = tmp_path / "out"
+    first, second = AnchorFolder(out, "1"), AnchorFolder(out, "2")
+    assert first.finished() is None
+    first.finish({"n": 1}, model_folder(tmp_path / "a", "one"))
+    assert first.finished() == {"n": 1} and second.finished() is None
+    assert run_damage(out) is None
+    second.finish({"n": 2}, None)
+    assert second.finished() == {"n": 2} and not (out / "model").exists()
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_a_kill_between_the_two_names_leaves_the_old_result(tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    first, second = AnchorFolder(out, "1"), AnchorFolder(out, "2")
+    first.finish({"n": 1}, model_folder(tmp_path / "a", "one"))
+    rename = Path.rename
+
+    def killed(self, target):
+        if self.name == "result":
+            raise KeyboardInterrupt
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", killed)
+    with pytest.raises(KeyboardInterrupt):
+        second.finish({"n": 2}, None)
+    monkeypatch.undo()
+    assert not out.exists()
+    assert first.finished() == {"n": 1} and (out / "model" / "weights").read_text() == "one"
+
+
+def test_a_damaged_result_is_none(tmp_path):
+    folder = AnchorFolder(tmp_path / "out", "1")
+    folder.finish({"n": 1}, model_folder(tmp_path / "a", "one"))
+    (tmp_path / "out" / "model" / "weights").write_text("two")
+    assert folder.finished() is None
+
+
+def test_rounds_are_those_of_the_same_anchor_and_shift(tmp_path):
+    folder = AnchorFolder(tmp_path / "out", "1")
+    begun = KeptLines({"woman down": [(-2.0, -1.0, "dpo-s1")]})
+    assert folder.begin(begun) is begun
+    model_folder(folder.round(0), "one")
+    folder.keep_round(0, {"shift": [-2.0], "rate": [0.5]})
+    # lines that others have kept since do not change what it was begun with
+    assert AnchorFolder(tmp_path / "out", "1").begin(KeptLines()).points == begun.points
+    assert folder.kept_round(0, [-2.0])["rate"] == [0.5]
+    (folder.round(0) / "model" / "weights").write_text("two")
+    assert folder.kept_round(0, [-2.0]) is None and not folder.round(0).exists()
+    model_folder(folder.round(0), "one")
+    folder.keep_round(0, {"shift": [-2.0], "rate": [0.5]})
+    assert folder.kept_round(0, [-2.5]) is None
+    AnchorFolder(tmp_path / "out", "2").begin(KeptLines())
+    assert not folder.round(0).exists()
+
+
+def test_whatever_decides_a_result_is_in_its_key():
+    anchor = Anchor(pool_signatures(), TARGETS)
+    keys = {
+        anchor_key(source(), anchor, "train"),
+        anchor_key(source(), anchor, "sample"),
+        anchor_key(source(policy_key="q"), anchor, "train"),
+        anchor_key(source(prompts=Prompts(["a"], ["b"], ["d"], "here")), anchor, "train"),
+        anchor_key(source(stage=StageSettings(steps=7)), anchor, "train"),
+        anchor_key(source(), Anchor(pool_signatures(), {"woman": 0.3}), "train"),
+        anchor_key(source(), Anchor(pool_signatures(), TARGETS, seed=1), "train"),
+    }
+    assert len(keys) == 7
+    assert anchor_key(source(), Anchor(pool_signatures(), TARGETS), "train") in keys
+
+
+# -- lines -------------------------------------------------------------------------------------------------------
+
+
+def test_lines_belong_to_the_source_without_its_seed_to_encoding_and_attributes():
+    anchor = Anchor(pool_signatures(), TARGETS)
+    assert stage_key(source(), anchor) == stage_key(source(name="dpo-s2"), anchor)
+    others = [
+        stage_key(source(family="pooled from abc"), anchor),
+        stage_key(source(stage=StageSettings(encoding="paper")), anchor),
+        stage_key(source(), Anchor(pool_signatures(), {"woman": 0.4, "black": 0.4})),
+    ]
+    assert len({stage_key(source(), anchor), *others}) == 4
+
+
+def test_the_same_anchor_again_replaces_its_points(tmp_path):
+    anchor, path = Anchor(pool_signatures(), TARGETS), tmp_path / "lines.json"
+    result = {
+        "calibration": [{"intended": [-2.0], "achieved": [-1.0]}, {"intended": [-3.0], "achieved": [None]}]
+    }
+    for _ in range(2):
+        keep_lines(source(lines=path), anchor, result)
+    keep_lines(source(lines=path, name="dpo-s2"), anchor, result)
+    (kept,) = json.loads(path.read_text()).values()
+    assert kept == {
+        "woman down": [
+            [-2.0, -1.0, "dpo-s1, seed 42, woman=0.4"],
+            [-2.0, -1.0, "dpo-s2, seed 42, woman=0.4"],
+        ]
+    }
+
+
+# -- what cannot be taught ---------------------------------------------------------------------------------------
+
+
+def test_more_markdown_than_there_is_cannot_be_taught():
+    cells = [(1,)] * 6 + [(0,)] * 14
+    before = counted_rates(cells, ["markdown"], range(20), 20)
+    bench = SimpleNamespace(anchor=Anchor(MarkdownStrip(), {"markdown": 0.5}))
+    with pytest.raises(ConfigError, match="source's rate is 0.300 and the target 0.5.*use --mode sample"):
+        require_teachable(bench, before)
+    never = counted_rates([(0,)] * 20, ["markdown"], range(20), 20)
+    with pytest.raises(ConfigError, match="never produces it.*anchor a policy that shows it sometimes"):
+        require_teachable(bench, never)
+
+
+# -- prompts -----------------------------------------------------------------------------------------------------
+
+
+def votes(n: int) -> Judgments:
+    return Judgments.read(tiny.votes(n_comparisons=n, n_annotators=3), attributes=[Length()])
+
+
+def test_a_run_is_reported_on_prompts_that_it_held_out_where_there_are_enough(monkeypatch):
+    monkeypatch.setattr(anchor_source, "FEWEST_PROMPTS", 10)
+    train, held_out = votes(60).split(0.4, 0)
+    found = anchor_source.run_prompts(train, held_out, "run")
+    theirs, kept_apart = (set(part.comparisons["prompt"].astype(str)) for part in (train, held_out))
+    assert set(found.report) == kept_apart and not set(found.report) & theirs
+    assert set(found.fresh) | set(found.find) == theirs and not set(found.fresh) & set(found.find)
+    assert found.origin.startswith("prompts that the run held out to report on")
+    train, held_out = votes(60).split(0.1, 0)
+    few = anchor_source.run_prompts(train, held_out, "run")
+    assert set(few.report) < set(train.comparisons["prompt"].astype(str)) and "trained on" in few.origin
+
+
+# -- the whole ---------------------------------------------------------------------------------------------------
+
+
+def test_a_killed_anchor_goes_on_with_its_rounds_and_ends_the_same(signer, tmp_path, monkeypatch):  # noqa: F811
+    own = anchor_source.split_prompts((signer / "prompts.txt").read_text().splitlines(), "here")
+    opened = anchor_source.with_stage(anchor_source.model_source(str(signer / "signer"), own), 4, 1e-3)
+    anchor = Anchor(pool_signatures(), TARGETS, tolerance=1e-6, rounds=2)
+    trained, train_offset = [], anchor_train.train_offset
+
+    def train(*arguments, **options):
+        if killing and len(trained) == 1:
+            raise KeyboardInterrupt
+        trained.append(arguments[8].name)
+        return train_offset(*arguments, **options)
+
+    monkeypatch.setattr(anchor_train, "train_offset", train)
+
+    def run(place: str) -> dict:
+        at = anchor_source.replace(opened, lines=tmp_path / place / "lines.json")
+        return anchor_run(at, anchor, "train", tmp_path / place / "out", silent)
+
+    killing = True
+    with pytest.raises(KeyboardInterrupt):
+        run("killed")
+    assert not (tmp_path / "killed" / "out").exists() and not (tmp_path / "killed" / "lines.json").exists()
+    killing = False
+    found = run("killed")
+    assert trained == ["round-1", "round-2"] and len(found["calibration"]) == 2
+    assert run("whole") == found
+    for name in ("out/anchor.json", "out/model/model.safetensors", "lines.json"):
+        assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
+    # what is there is not made again, but its lines are put back
+    trained.clear()
+    (tmp_path / "whole" / "lines.json").unlink()
+    assert run("whole") == found and not trained
+    assert (tmp_path / "whole" / "lines.json").exists()
+    assert {path.name for path in (tmp_path / "whole").iterdir()} == {
+        "anchor_cache",
+        "lines.json",
+        ".lines.json.lock",
+        "out",
+        ".out.lock",
+    }
+    assert np.isfinite(found["woman"]["asked_shift"])
