@@ -18,6 +18,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
+from badpo.data.attributes import plain_text
 from badpo.data.problems import ConfigError
 from badpo.experiments.arms import ARMS, Arm
 from badpo.experiments.run_locks import RunBusyError, held
@@ -43,6 +44,7 @@ from badpo.experiments.suite_readouts import kept_readouts, measure_run
 from badpo.experiments.suite_stages import Scale, Stage, declared, open_stage, sound_material
 from badpo.experiments.theta_starts import FallingRate, clustered, start_bias
 from badpo.objective.bias import BiasTerm
+from badpo.training.encoding import encode_responses
 from badpo.training.run_folder import write_json
 
 TIMING = "timing.json"
@@ -301,13 +303,19 @@ def adjusted_arm(arm: Arm, stage: Stage, scale: Scale) -> Arm:
 
 def penalty_factor(stage: Stage) -> float:
     """Mean tokens of the paper's reference over those of the responses that this reference was trained on."""
-    return _penalty_factor(tuple(majority_responses(stage.train)), stage.tokenizer)
+    prompts, settings = tuple(map(plain_text, stage.train.comparisons["prompt"])), stage.settings
+    responses = tuple(majority_responses(stage.train))
+    return _penalty_factor(
+        prompts, responses, stage.tokenizer, settings.max_length, settings.max_prompt_length
+    )
 
 
 @cache
-def _penalty_factor(responses: tuple[str, ...], tokenizer) -> float:
-    lengths = [len(tokenizer(text, add_special_tokens=False)["input_ids"]) + 1 for text in responses]
-    return round(PAPER_TOKENS / float(np.mean(lengths)), 2)
+def _penalty_factor(
+    prompts: tuple[str, ...], responses: tuple[str, ...], tokenizer, max_length: int, max_prompt_length: int
+) -> float:
+    pairs = encode_responses(prompts, responses, tokenizer, "paper", max_length, max_prompt_length)
+    return round(PAPER_TOKENS / float(np.mean([len(response) for _, response in pairs])), 2)
 
 
 def _train_types(name: str, stage: Stage, settings: SuiteSettings, seed: int, folder: Path, progress) -> None:
