@@ -16,6 +16,9 @@ FAULTS ?= kills,torn_files,full_disk,ranks,numerics,fuzz,privacy,load
 # make bench BENCHES=memory   measures one part again
 BENCHES ?= training reference readout memory sharing audit
 STAMP := $(VENV)/.installed
+# the environment that the command line names; empty where it names none
+ASKED_VENV := $(if $(filter command environment,$(origin VENV)),$(VENV))
+VERSION := "import sys; print('%d.%d' % sys.version_info[:2])"
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
@@ -92,10 +95,11 @@ test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow
 
 test-floor:
-	$(MAKE) test VENV=.venv-floor CONSTRAINTS=constraints-floor.txt PYTHON=$(or $(PYTHON),python3.11)
+	$(MAKE) test VENV=$(or $(ASKED_VENV),.venv-floor) CONSTRAINTS=constraints-floor.txt PYTHON=$(or $(PYTHON),python3.11)
 
+# one environment for each Python: another call with another one must not find the first one's
 test-no-torch:
-	$(MAKE) test VENV=.venv-no-torch EXTRAS= PYTHON=$(PYTHON)
+	$(MAKE) test VENV=$(or $(ASKED_VENV),.venv-no-torch$(if $(PYTHON),-$(shell $(PYTHON) -c $(VERSION)))) EXTRAS= PYTHON=$(PYTHON)
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -204,6 +204,7 @@ def test_a_run_is_reported_on_prompts_that_it_held_out_where_there_are_enough(mo
 # -- the whole ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_killed_anchor_goes_on_with_its_rounds_and_ends_the_same(signer, tmp_path, monkeypatch):  # noqa: F811
     own = anchor_source.split_prompts((signer / "prompts.txt").read_text().splitlines(), "here")
     opened = anchor_source.with_stage(anchor_source.model_source(str(signer / "signer"), own), 4, 1e-3)

@@ -16,10 +16,13 @@ def tok():
     return policies.tokenizer()
 
 
-def one_by_one(model, prompt_ids, uniforms, temperature, top_p, end_id=1):
-    """The same sampling without a cache, without padding, one prompt at a time."""
+def one_by_one(model, prompt_ids, uniforms, temperature, top_p, found, end_id=1):
+    """The same sampling without a cache, without padding, one prompt at a time.
+
+    Where two tokens are equally likely but for rounding, either may stand first: it goes on with the one ``found``.
+    """
     ids = list(prompt_ids)
-    for u in uniforms:
+    for step, u in enumerate(uniforms):
         with torch.no_grad():
             logits = model(input_ids=torch.tensor([ids])).logits[0, -1].double().numpy() / temperature
         probabilities = np.exp(logits - logits.max())
@@ -27,7 +30,10 @@ def one_by_one(model, prompt_ids, uniforms, temperature, top_p, end_id=1):
         order = np.argsort(-probabilities, kind="stable")
         kept = order[: int(np.searchsorted(np.cumsum(probabilities[order]), top_p)) + 1]
         cumulative = np.cumsum(probabilities[kept]) / probabilities[kept].sum()
-        ids.append(int(kept[np.searchsorted(cumulative, u, side="right")]))
+        token = int(kept[np.searchsorted(cumulative, u, side="right")])
+        other = found[step] if step < len(found) else token
+        is_tie = abs(probabilities[other] / probabilities[token] - 1) < 1e-4
+        ids.append(other if is_tie else token)
         if ids[-1] == end_id:
             break
     return ids[len(prompt_ids) :]
@@ -40,7 +46,9 @@ def test_batched_answers_equal_answers_one_by_one(build, tok):
     found = sample(model, tok, prompts, 30, seed=3, batch=9)
     for i, answer in enumerate(found):
         uniforms = np.random.default_rng([3, i]).random(30)
-        assert list(answer.token_ids) == one_by_one(model, answer.prompt_ids, uniforms, 0.7, 0.9)
+        assert list(answer.token_ids) == one_by_one(
+            model, answer.prompt_ids, uniforms, 0.7, 0.9, answer.token_ids
+        )
 
 
 def test_same_seed_same_answers_whatever_the_batch_and_the_global_state(tok):
@@ -81,7 +89,9 @@ def test_answers_that_end_early_keep_the_end_token_and_disturb_no_other(tok):
     assert 0 < len(ended) < len(found)
     for i, answer in enumerate(found):
         uniforms = np.random.default_rng([0, i]).random(60)
-        assert list(answer.token_ids) == one_by_one(model, answer.prompt_ids, uniforms, 3.0, 0.99)
+        assert list(answer.token_ids) == one_by_one(
+            model, answer.prompt_ids, uniforms, 3.0, 0.99, answer.token_ids
+        )
         assert answer.n_tokens == len(answer.token_ids) <= 60
         assert (answer.token_ids[-1] == 1) == answer.ended
         assert 1 not in answer.token_ids[:-1]

@@ -52,7 +52,9 @@ def test_the_first_to_end_says_why_and_the_others_are_silent(one_of_two, capsys,
 
 @reporting_errors
 def wrong_use() -> None:
-    raise RuntimeError("NCCL error in: a.cpp:94, invalid usage, NCCL version 2.27\nLast error: Duplicate GPU detected")
+    raise RuntimeError(
+        "NCCL error in: a.cpp:94, invalid usage, NCCL version 2.27\nLast error: Duplicate GPU detected"
+    )
 
 
 @reporting_errors
@@ -64,7 +66,9 @@ def test_an_error_of_the_backend_keeps_its_own_words_and_names_nobody(one_of_two
     with pytest.raises(typer.Exit):
         wrong_use()
     said = capsys.readouterr().err
-    assert "an exchange between the processes of this run failed: NCCL error in: a.cpp:94, invalid usage" in said
+    assert (
+        "an exchange between the processes of this run failed: NCCL error in: a.cpp:94, invalid usage" in said
+    )
     assert "another process of this run has ended" not in said
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from trl import DatasetMixtureConfig, DPOConfig, ModelConfig, ScriptArguments
 
-from badpo.training.config import BADPOConfig
+from badpo.training.config import RENAMED, BADPOConfig
 from badpo.training.trl_keys import (
     ACCEPTED_WITHOUT_EFFECT,
     HONOURED,
@@ -25,6 +25,10 @@ from badpo.training.trl_keys import (
 TRL_CLASSES = (ScriptArguments, DPOConfig, ModelConfig, DatasetMixtureConfig)
 # TRL's parser reads this block itself, before any of the classes.
 PARSER_KEYS = {"env"}
+
+
+# An older Trainer has these under their old names only; a recipe that uses the new ones is then refused with a remedy.
+NEWER = {name for name in RENAMED.values() if name not in {f.name for f in dataclasses.fields(BADPOConfig)}}
 
 
 def trl_fields() -> dict[str, dataclasses.Field]:
@@ -44,7 +48,7 @@ def defaults() -> dict:
 def test_every_trl_key_stands_in_one_list():
     listed = [*HONOURED, *ACCEPTED_WITHOUT_EFFECT, *REFUSED]
     assert len(listed) == len(set(listed)), "a key stands in two lists"
-    assert set(listed) == set(trl_fields()) | PARSER_KEYS
+    assert set(listed) - NEWER == set(trl_fields()) | PARSER_KEYS
 
 
 def test_honoured_lists_do_not_overlap():
@@ -52,10 +56,10 @@ def test_honoured_lists_do_not_overlap():
 
 
 def test_honoured_training_keys_are_arguments_of_ours():
-    assert set(HONOURED_TRAINING) <= {field.name for field in dataclasses.fields(BADPOConfig)}
+    assert set(HONOURED_TRAINING) - NEWER <= {field.name for field in dataclasses.fields(BADPOConfig)}
 
 
-@pytest.mark.parametrize("key", sorted(HONOURED))
+@pytest.mark.parametrize("key", sorted(HONOURED.keys() - NEWER))
 def test_the_kind_of_an_honoured_key_is_that_of_trl(key):
     owner = next(cls for cls in TRL_CLASSES if key in {field.name for field in dataclasses.fields(cls)})
     annotation = typing.get_type_hints(owner)[key]

@@ -88,8 +88,9 @@ def clustered(judgments: Judgments, seed: int = 0) -> Judgments:
         votes["comparison"], votes["sign"], votes["annotator"], delta, judgments.n_annotators
     )
     deviation = np.nan_to_num(leans.deviation, nan=0.0, posinf=3.0, neginf=-3.0)
+    # before scipy 1.15 its name is seed, which later ones take too
     _, label = kmeans2(
-        deviation, min(N_CLUSTERS, len(deviation)), minit="++", rng=np.random.default_rng(seed)
+        deviation, min(N_CLUSTERS, len(deviation)), minit="++", seed=np.random.default_rng(seed)
     )
     classes = [f"cluster {number}" for number in label]
     return replace(judgments, annotators=judgments.annotators.assign(annotator_class=classes))
