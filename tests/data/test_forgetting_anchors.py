@@ -7,7 +7,7 @@ import json
 import pytest
 
 from badpo.data.forgetting import find_people, find_traces
-from badpo.data.forgetting_anchors import RESULT
+from badpo.data.forgetting_anchors import BEGUN, RESULT
 from badpo.data.problems import ConfigError
 
 PERSON, OTHER = "ann_wdfyjw2xn4", "ann_2222222222"
@@ -66,13 +66,23 @@ def test_a_run_of_the_same_name_in_another_folder_is_not_its_source(tmp_path):
     assert anchored(tmp_path) == []
 
 
-def test_the_name_is_that_which_an_anchor_writes():
+def test_the_rounds_of_an_interrupted_anchor_are_listed(tmp_path):
+    source = run(tmp_path, "dpo-s42", [PERSON])
+    work = tmp_path / ".dpo-s42-anchored.anchoring"
+    for number in (1, 2):
+        (work / f"round-{number}" / "model").mkdir(parents=True)
+    (work / BEGUN).write_text(json.dumps({"source": "dpo-s42", "lines": {}}))
+    rounds = [work / f"round-{number}" / "model" for number in (1, 2)]
+    assert anchored(tmp_path) == anchored(source) == rounds
+
+
+def test_the_names_are_those_which_an_anchor_writes():
     files = pytest.importorskip("badpo.experiments.anchor_files")
-    assert files.RESULT == RESULT
+    assert (files.RESULT, files.BEGUN) == (RESULT, BEGUN)
 
 
 def test_a_result_that_cannot_be_read_is_named(tmp_path):
     run(tmp_path, "dpo-s42", [PERSON])
     (anchor(tmp_path, "a", "dpo-s42") / RESULT).write_text("{")
-    with pytest.raises(ConfigError, match=r"anchor\.json is not the result of an anchor"):
+    with pytest.raises(ConfigError, match=r"anchor\.json does not tell what was anchored"):
         anchored(tmp_path)

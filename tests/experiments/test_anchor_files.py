@@ -106,18 +106,18 @@ def test_a_damaged_result_is_none(tmp_path):
 def test_rounds_are_those_of_the_same_anchor_and_shift(tmp_path):
     folder = AnchorFolder(tmp_path / "out", "1")
     begun = KeptLines({"woman down": [(-2.0, -1.0, "dpo-s1")]})
-    assert folder.begin(begun) is begun
+    assert folder.begin("a", begun) is begun
     model_folder(folder.round(0), "one")
     folder.keep_round(0, {"shift": [-2.0], "rate": [0.5]})
     # lines that others have kept since do not change what it was begun with
-    assert AnchorFolder(tmp_path / "out", "1").begin(KeptLines()).points == begun.points
+    assert AnchorFolder(tmp_path / "out", "1").begin("a", KeptLines()).points == begun.points
     assert folder.kept_round(0, [-2.0])["rate"] == [0.5]
     (folder.round(0) / "model" / "weights").write_text("two")
     assert folder.kept_round(0, [-2.0]) is None and not folder.round(0).exists()
     model_folder(folder.round(0), "one")
     folder.keep_round(0, {"shift": [-2.0], "rate": [0.5]})
     assert folder.kept_round(0, [-2.5]) is None
-    AnchorFolder(tmp_path / "out", "2").begin(KeptLines())
+    AnchorFolder(tmp_path / "out", "2").begin("a", KeptLines())
     assert not folder.round(0).exists()
 
 

@@ -95,13 +95,13 @@ class AnchorFolder:
         self._remove_work()
         return result
 
-    def begin(self, lines: KeptLines) -> KeptLines:
-        """The lines that the anchor starts from: these, or those that it was begun with."""
+    def begin(self, source: str, lines: KeptLines) -> KeptLines:
+        """The lines that the anchor of a source starts from: these, or those that it was begun with."""
         begun = _read(self._work / BEGUN)
         if begun is None or begun.get("anchor") != self._key:
             shutil.rmtree(self._work, ignore_errors=True)
             self._work.mkdir(parents=True)
-            write_seal(self._work / BEGUN, {"anchor": self._key, "lines": lines.points}, [])
+            write_seal(self._work / BEGUN, {"anchor": self._key, "source": source, "lines": lines.points}, [])
             return lines
         return KeptLines({key: [tuple(point) for point in points] for key, points in begun["lines"].items()})
 

@@ -20,7 +20,7 @@ from badpo.data.importers.cells import is_unicode
 from badpo.data.importers.tables import read_table
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError, Problem
-from badpo.data.seals import file_checksum
+from badpo.data.seals import RUN_SEAL, file_checksum
 from badpo.experiments import demo
 from badpo.experiments.evaluate import load_trained, require_undamaged, start_model
 from badpo.experiments.run import read_judgments
@@ -284,8 +284,11 @@ def model_source(name: str, own: Prompts | None) -> AnchorSource:
     """Any causal language model: no reference, no votes."""
     model, tokenizer = load_model(name, ModelChoice(name))
     longest = getattr(model.config, "max_position_embeddings", None) or 2048
+    folder = Path(name)
+    # the policy of a run goes by the name of the run, by which `badpo forget` finds it
+    own_name = folder.parent.name if (folder.parent / RUN_SEAL).exists() else folder.name
     return AnchorSource(
-        name=Path(name).name,
+        name=own_name,
         given=name,
         family=name,
         load=lambda: load_model(name, ModelChoice(name))[0],
@@ -303,7 +306,7 @@ def model_source(name: str, own: Prompts | None) -> AnchorSource:
         prompts=own or bundled_prompts(),
         held_out=None,
         cache=default_cache(),
-        out=Path("runs") / f"{Path(name).name}-anchored",
+        out=Path("runs") / f"{own_name}-anchored",
         lines=Path("runs") / "anchor_lines.json",
     )
 

@@ -41,7 +41,7 @@ def train_mode(bench: Bench, folder: AnchorFolder) -> tuple[dict, Path]:
         rounds.attempt,
         anchor.tolerance,
         anchor.rounds,
-        folder.begin(lines),
+        folder.begin(source.name, lines),
     )
     model = folder.round(found.best) / "model"
     return train_result(bench, found, rounds, source.read(model).to(bench.policy.device).eval()), model
