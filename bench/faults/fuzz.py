@@ -14,7 +14,7 @@ import time
 import warnings
 from pathlib import Path
 
-from bench.faults.table import Row
+from bench.faults.table import GENERATED, Row
 from bench.timing import machine
 from tests.fuzz.running import Attack, attack, shares
 from tests.fuzz.targets import TARGETS
@@ -38,7 +38,7 @@ def rows(budget_seconds: float) -> list[Row]:
     attacks = attack_all(N_INPUTS, int(time.time()), budget_seconds / len(TARGETS))
     return [
         Row(
-            "generated inputs",
+            GENERATED,
             name,
             found.n_inputs,
             "taken, or refused in words" if not found.crashes else "; ".join(found.crashes),

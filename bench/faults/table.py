@@ -20,6 +20,7 @@ KINDS = {
     "load": 39,
 }
 MINUTES = sum(KINDS.values())
+GENERATED = "generated inputs"
 COLUMNS = ("fault", "stage", "injected", "outcome", "lost")
 
 
@@ -101,10 +102,12 @@ def as_section(kind: Kind) -> str:
 
 
 def totals(kinds: Mapping[str, Kind]) -> str:
-    """How much was injected and lost over all kinds, in one line."""
+    """How much was injected and lost over all kinds, in one line; generated inputs are counted apart."""
     rows = [row for kind in kinds.values() for row in kind.rows]
-    injected, lost = sum(row.injected for row in rows), sum(row.lost for row in rows)
-    return f"{injected:,} faults injected, {lost:,} with a loss"
+    n_inputs = sum(row.injected for row in rows if row.fault == GENERATED)
+    injected, lost = sum(row.injected for row in rows) - n_inputs, sum(row.lost for row in rows)
+    inputs = f" and {n_inputs:,} generated inputs tried" if n_inputs else ""
+    return f"{injected:,} faults injected{inputs}, {lost:,} with a loss"
 
 
 def failed(kinds: Mapping[str, Kind]) -> list[str]:

@@ -15,6 +15,7 @@ from bench.faults import load
 from bench.faults.children import Kill, run_child
 from bench.faults.kills import moment_of
 from bench.faults.table import (
+    GENERATED,
     KINDS,
     MINUTES,
     Kind,
@@ -48,6 +49,8 @@ def test_the_table_names_what_was_lost():
         "ranks": Kind("ranks", (), 1.0, "x"),
     }
     assert totals(kinds) == "8 faults injected, 1 with a loss"
+    tried = {"fuzz": Kind("fuzz", (Row(GENERATED, "importer, arena", 600, "taken", 0),), 1.0)}
+    assert totals(kinds | tried) == "8 faults injected and 600 generated inputs tried, 1 with a loss"
     assert failed(kinds) == ["kills", "ranks"]
     assert "**Not whole:** x" in as_section(kinds["ranks"])
 
