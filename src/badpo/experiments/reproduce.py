@@ -91,7 +91,7 @@ def chosen_suites(name: str, data: Path | None = None) -> list[Suite]:
     Examples
     --------
     >>> [suite.name for suite in chosen_suites("lora")], len(chosen_suites("all"))
-    (['lora'], 11)
+    (['lora'], 12)
     """
     if name != "all" and name not in SUITES:
         raise ConfigError(
