@@ -76,3 +76,14 @@ def test_one_class_has_nothing_to_differ_from():
     votes, _ = pool(n=100, m=6, seed=1)
     found = class_offsets(*votes[:4], np.zeros(6, dtype=int))
     assert np.isnan(found.tests[0].p_value)
+
+
+def test_scores_that_cancel_leave_the_error_unknown():
+    """The single annotator of a class votes once for each side: no spread between clusters is left to see."""
+    comparison = np.array([0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 1])
+    annotator = np.array([2, 2, 1, 2, 1, 1, 2, 0, 2, 0, 2])
+    sign = np.array([-1, -1, -1, -1, 1, -1, 1, 1, 1, -1, 1])
+    found = class_offsets(comparison, sign, annotator, np.ones((11, 1)), [1, 0, 0])
+    assert np.isfinite(found.offset).all()
+    assert np.isnan(found.se).all() and np.isnan(found.ci_low).all() and np.isnan(found.ci_high).all()
+    assert np.isnan(found.tests[0].p_value)

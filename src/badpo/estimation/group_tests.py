@@ -14,6 +14,9 @@ from badpo.estimation.conditional import fit_conditional
 from badpo.estimation.known_wins import KnownWins
 from badpo.estimation.leans import Leans
 
+# Below it a variance is zero but for rounding.
+LEAST_VARIANCE = 1e-12
+
 
 @dataclass(frozen=True)
 class LeanTest:
@@ -38,7 +41,8 @@ class ClassOffsets:
     Attributes
     ----------
     offset, se, ci_low, ci_high : array of shape (n_classes, n_attributes)
-        Lean of the class minus the mean over annotators; NaN for a class whose votes say nothing.
+        Lean of the class minus the mean over annotators; NaN for a class whose votes say nothing, and the last three
+        where the annotators cannot tell how far it may be off.
     n : int array of shape (n_classes, n_attributes)
         Annotators of the class with an informative vote.
     tests : tuple of LeanTest
@@ -166,10 +170,13 @@ def class_offsets(
         block = covariance[np.ix_(rows * q + j, rows * q + j)]
         offset[rows, j] = contrast @ leans.deviation[rows, j]
         among = contrast @ block @ contrast.T
-        se[rows, j] = np.sqrt(np.maximum(np.diag(among), 0.0))
+        variance = np.diag(among)
+        # clusters whose scores cancel leave nothing to tell the error from
+        se[rows, j] = np.sqrt(np.where(variance > LEAST_VARIANCE, variance, np.nan))
         residual = int(n[rows, j].sum()) - len(rows)
         reach[j] = stdtrit(residual, 0.975) if residual > 0 else np.nan
-        tests.append(_no_difference(offset[rows, j], among, residual))
+        is_known = residual > 0 and bool(np.isfinite(se[rows, j]).all())
+        tests.append(_no_difference(offset[rows, j], among, residual if is_known else 0))
     return ClassOffsets(offset, se, offset - reach * se, offset + reach * se, n, tuple(tests))
 
 
