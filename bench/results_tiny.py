@@ -37,7 +37,8 @@ def timed(suites: Sequence[Suite], folder: Path) -> tuple[float, int, int]:
     """Minutes that some suites' runs take on `CORES` cores, how many runs there are, and how many were timed."""
     runs = planned_runs(suites, TINY, SEEDS)
     known = [timing for run in runs if (timing := timing_of(folder / run.place))]
-    seconds = sum(timing["train_seconds"] + timing["measure_seconds"] for timing in known)
+    # runs of earlier versions hold the time alone
+    seconds = sum(t.get("processor_seconds", t["train_seconds"] + t["measure_seconds"]) for t in known)
     return seconds / 60 / CORES, len(runs), len(known)
 
 
@@ -62,9 +63,9 @@ def time_section(folder: Path) -> str:
     return "\n".join(
         [
             "## Time\n",
-            f"Minutes: the seconds of a suite's runs, training and readouts, added up and divided by {CORES} cores, as "
-            "if it had been run alone; suites share runs, and `all` counts each once. Of a run that was stopped, the "
-            "time since it went on. Other work on the machine at the time is in it.",
+            f"Minutes: the processor seconds of a suite's runs, training and readouts, added up and divided by {CORES} "
+            "cores, as if it had been run alone; suites share runs, and `all` counts each once. Of a run that was "
+            "stopped, those since it went on.",
             f"Machine: {machine or 'not known, for nothing was run'}.\n",
             *lines,
             "",

@@ -71,7 +71,8 @@ def test_every_run_stands_in_the_folder_of_its_corpus(finished):
         "style/pooled-length-s42",
     ):
         assert (finished / place / "run.json").exists() and (finished / place / "readouts.json").exists()
-    assert json.loads((finished / "signed/dpo-s42/timing.json").read_text())["train_seconds"] > 0
+    timing = json.loads((finished / "signed/dpo-s42/timing.json").read_text())
+    assert timing["train_seconds"] > 0 and timing["processor_seconds"] > 0
 
 
 def test_a_suite_that_is_there_trains_and_measures_nothing(finished, monkeypatch):
