@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
 
 from badpo.data.corpora import bundled
 from badpo.experiments import demo
-from badpo.experiments.signed_suite import SuiteSettings
 from badpo.experiments.small_model import build_model, build_tokenizer
 
 # What `build_model` and `build_tokenizer` are called with here.
@@ -25,4 +25,4 @@ def tiny_demo(monkeypatch):
     monkeypatch.setattr(demo.bundled, "signing_prompts", lambda: prompts)
     monkeypatch.setattr(demo, "build_model", partial(build_model, **SMALL_MODEL))
     monkeypatch.setattr(demo, "build_tokenizer", partial(build_tokenizer, vocab_size=SMALL_VOCABULARY))
-    monkeypatch.setattr(demo, "SuiteSettings", partial(SuiteSettings, **settings))
+    monkeypatch.setattr(demo, "SETTINGS", replace(demo.SETTINGS, **settings))
