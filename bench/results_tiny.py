@@ -13,7 +13,7 @@ from badpo.experiments.removal_gains import READINGS, Gain, gains, recommendatio
 from badpo.experiments.reproduce import DATA_SUITES, read_suite, suites_folder
 from badpo.experiments.suite_parts import Condition, Suite
 from badpo.experiments.suite_plan import state_of, timing_of
-from badpo.experiments.suite_runs import planned_runs
+from badpo.experiments.suite_runs import PlannedRun, planned_runs
 from badpo.experiments.suite_scales import SCALES
 from badpo.experiments.suite_tables import Found
 from badpo.experiments.suites import SUITES
@@ -42,6 +42,18 @@ def timed(suites: Sequence[Suite], folder: Path) -> tuple[float, int, int]:
     return seconds / 60 / CORES, len(runs), len(known)
 
 
+def clock_only(runs: Sequence[PlannedRun], folder: Path) -> str:
+    """How many runs tell the time on the clock alone, which other work on the machine makes longer."""
+    timings = [timing for run in runs if (timing := timing_of(folder / run.place))]
+    n = sum("processor_seconds" not in timing for timing in timings)
+    if not n:
+        return ""
+    return (
+        f" {n} of the {len(timings)} timed runs are of a version that kept the time on the clock alone, and count with "
+        "it: other work on the machine at the time is in it."
+    )
+
+
 def time_section(folder: Path) -> str:
     """Minutes of every suite and of all, and the machine they were taken on."""
     runs = planned_runs(SUITES.values(), TINY, SEEDS)
@@ -65,7 +77,7 @@ def time_section(folder: Path) -> str:
             "## Time\n",
             f"Minutes: the processor seconds of a suite's runs, training and readouts, added up and divided by {CORES} "
             "cores, as if it had been run alone; suites share runs, and `all` counts each once. Of a run that was "
-            "stopped, those since it went on.",
+            f"stopped, those since it went on.{clock_only(runs, folder)}",
             f"Machine: {machine or 'not known, for nothing was run'}.\n",
             *lines,
             "",

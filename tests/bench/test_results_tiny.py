@@ -15,9 +15,11 @@ def test_minutes_are_the_seconds_of_the_runs_over_two_cores(tmp_path):
         (tmp_path / "style" / name / "timing.json").write_text(json.dumps(timing), encoding="utf-8")
     told = time_section(tmp_path)
     assert "| attributes | 4 | 4 | 8.0 |" in told
+    assert "4 of the 4 timed runs are of a version that kept the time on the clock alone" in told
     timing["processor_seconds"] = 120.0
     (tmp_path / "style" / "reference" / "timing.json").write_text(json.dumps(timing), encoding="utf-8")
     assert "| attributes | 4 | 4 | 7.0 |" in time_section(tmp_path)
+    assert "3 of the 4 timed runs" in time_section(tmp_path)
     assert "| lora | 7 | 0 | 0.0 |" in told
     assert "Machine: 2 processors, 1 thread a run." in told
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 from badpo.experiments.arms import ARMS
 from badpo.experiments.run_locks import holder
+from badpo.experiments.suite_readouts import kept_json
 from badpo.experiments.suite_runs import TIMING, PlannedRun
 
 TINY_SECONDS = 90.0  # of a run and its readouts on one core, until runs have told better
@@ -228,8 +228,5 @@ def _published(model: PaperModel) -> str:
 
 def timing_of(folder: Path) -> dict[str, Any] | None:
     """The content of a run's ``timing.json``; None where it is not there or not whole."""
-    try:
-        found = json.loads((folder / TIMING).read_text(encoding="utf-8"))
-        return found if {"train_seconds", "measure_seconds", "peak_mib"} <= set(found) else None
-    except (OSError, ValueError, TypeError):
-        return None
+    found = kept_json(folder / TIMING)
+    return found if {"train_seconds", "measure_seconds", "peak_mib"} <= set(found) else None

@@ -70,8 +70,13 @@ def measure_run(
 
 def kept_readouts(folder: Path) -> dict:
     """The content of ``readouts.json``; empty where there is none that can be read."""
+    return kept_json(folder / "readouts.json")
+
+
+def kept_json(path: Path) -> dict:
+    """The content of a JSON file of a run; empty where there is none that can be read."""
     try:
-        found = json.loads((folder / "readouts.json").read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

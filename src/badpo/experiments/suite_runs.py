@@ -220,7 +220,8 @@ def _stage(corpus: Corpus, scale: Scale, out: Path, data: Path | None, progress:
         clocks, was_done = _clocks(), (folder / "run.json").exists()
         _STAGES[place] = open_stage(corpus, scale, data, folder, progress)
         if not was_done:
-            _write_timing(folder, clocks, _clocks(), _clocks())
+            trained = _clocks()
+            _write_timing(folder, clocks, trained, trained)
     return _STAGES[place]
 
 

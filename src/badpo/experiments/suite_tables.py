@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from badpo.experiments.suite_parts import Column, Panel, Row, Suite
-from badpo.experiments.suite_readouts import kept_readouts
+from badpo.experiments.suite_readouts import kept_json, kept_readouts
 from badpo.theory.summaries import log_odds_distance, share_removed, t_interval
 
 Readouts = Mapping[str, Any]
@@ -121,7 +121,7 @@ class Found:
         if how == "type":
             return of_type(self.readouts(name), place)
         if how == "anchor":
-            return place_of(_json(self.folder / name / "anchor.json"), place)
+            return place_of(kept_json(self.folder / name / "anchor.json"), place)
         own = place_of(self.readouts(name), place)
         if own is None or not how:
             return own
@@ -163,15 +163,6 @@ def place_of(readouts: Readouts, place: str) -> float | None:
             return None
         found = found[key]
     return float(found) if isinstance(found, int | float) else None
-
-
-def _json(path: Path) -> Readouts:
-    """The content of a JSON file; empty where there is none that can be read."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def last_step(folder: Path) -> Readouts:
