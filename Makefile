@@ -88,8 +88,9 @@ fuzz: $(STAMP)
 dependencies: $(STAMP)
 	$(BIN)/python -m bench.dependencies
 
+# a test file stays with one worker, for its fixtures are shared; a worker holds torch, half a gigabyte
 test: $(STAMP)
-	$(BIN)/python -m pytest -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m "not slow"
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow
@@ -130,5 +131,5 @@ $(STAMP): pyproject.toml $(CONSTRAINTS)
 	echo "Setting up $(VENV) with $$("$$python" --version): the tested set of packages, a few minutes the first time."; \
 	"$$python" -m venv $(VENV)
 	$(if $(and $(EXTRAS),$(TORCH_INDEX)),$(PIP) install --quiet --quiet --no-deps -i $(TORCH_INDEX) $(TORCH))
-	$(PIP) install --quiet --quiet -c $(CONSTRAINTS) -e ".$(EXTRAS)" $(if $(EXTRAS),,pytest hypothesis scikit-learn statsmodels)
+	$(PIP) install --quiet --quiet -c $(CONSTRAINTS) -e ".$(EXTRAS)" $(if $(EXTRAS),,pytest pytest-xdist hypothesis scikit-learn statsmodels)
 	@touch $@

@@ -16,7 +16,7 @@ from badpo.data.problems import ConfigError
 from badpo.estimation.pool import carrier_sides
 from badpo.experiments.arms import ARMS
 from badpo.experiments.patterns import PATTERNS
-from badpo.experiments.reproduce import chosen_suites, plan_suites, scale_named, suites_folder
+from badpo.experiments.reproduce import chosen_suites, plan_suites, read_suite, scale_named, suites_folder
 from badpo.experiments.run_locks import RunBusyError, held, holder
 from badpo.experiments.suite_parts import Condition, Corpus
 from badpo.experiments.suite_plan import PAPER_MODELS, TINY_SECONDS, paper_cost, plan, policies
@@ -139,6 +139,12 @@ def test_a_plan_on_own_votes_tells_what_of_them_is_trained_on(tmp_path):
     )
     assert planned.to_json()["about"] == list(planned.about)
     assert plan_suites([suite(DPO)], SMALL, (42,), tmp_path, jobs=1).about == ()
+
+
+def test_tables_say_what_stands_in_for_the_models_they_name(tmp_path):
+    tiny = read_suite(SUITES["names"], SCALES["tiny"], SEEDS, tmp_path)
+    assert "one of 0.4 million weights" in tiny.text("text") and tiny.text("csv") == ""
+    assert "in their place" not in read_suite(SUITES["names"], SCALES["paper"], SEEDS, tmp_path).text("text")
 
 
 def test_a_damaged_timing_is_passed_over(tmp_path):

@@ -37,6 +37,8 @@ class SuiteResult:
         Panels that the scale has no model for.
     about : tuple of str
         Of a user's own votes: how many they are, and what of their texts the scale trains on.
+    stand_in : str
+        What stands in the place of the models that tables name; empty where those themselves were trained.
     """
 
     suite: Suite
@@ -44,6 +46,7 @@ class SuiteResult:
     patterns: tuple[Pattern, ...]
     left_out: tuple[str, ...]
     about: tuple[str, ...] = ()
+    stand_in: str = ""
 
     def text(self, form: str) -> str:
         """Tables in one of `FORMATS`; patterns and what is said of the votes too, except in CSV."""
@@ -58,7 +61,7 @@ class SuiteResult:
         mark = {"text": "", "markdown": "- ", "latex": "% "}[form]
         lines = [mark + line for found in self.patterns for line in pattern_lines(found)]
         lines += [f"{mark}not at this scale: {title}" for title in self.left_out]
-        lines += [mark + line for line in self.about]
+        lines += [mark + line for line in (*self.about, *([self.stand_in] if self.stand_in else []))]
         return "\n\n".join([*parts, "\n".join(lines)]).rstrip()
 
     def to_json(self) -> dict[str, Any]:
@@ -72,6 +75,7 @@ class SuiteResult:
             ],
             "left_out": list(self.left_out),
             "about": list(self.about),
+            "stand_in": self.stand_in,
         }
 
 
@@ -201,4 +205,5 @@ def read_suite(
         tuple(found_patterns(suite.patterns, [Found(out / corpus.folder, seeds) for corpus in here])),
         tuple(titles[corpus] for corpus in suite.corpora() if corpus not in here),
         tuple(line for corpus in here for line in about_votes(corpus, scale, data)) if data else (),
+        scale.stand_in,
     )

@@ -70,6 +70,7 @@ def suite_html(result: SuiteResult, scale: str) -> str:
             tables=[page_table(table) for table in result.tables],
             left_out=result.left_out,
             about=result.about,
+            stand_in=result.stand_in,
             legend=legend([("this run", OURS), ("the paper", THEIRS)]),
             version=__version__,
         )

@@ -152,6 +152,10 @@ def paper_has(corpus: Corpus) -> bool:
     return True
 
 
+STAND_IN = (
+    "The models that tables name are the paper's; in their place stands one of 0.4 million weights, trained from "
+    "scratch on the texts of these votes: compare orders, not numbers."
+)
 SCALES: dict[str, Scale] = {
     "tiny": Scale(
         "tiny",
@@ -163,6 +167,7 @@ SCALES: dict[str, Scale] = {
         scales_penalty=True,
         tokenizer=tiny_tokenizer,
         fresh_prompts=bundled_fresh,
+        stand_in=STAND_IN,
     ),
     "paper": Scale(
         "paper",

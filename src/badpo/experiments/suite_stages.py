@@ -84,6 +84,8 @@ class Scale:
     fresh_prompts : function of Corpus, or None
         Questions that are in no votes and not asked when policies are measured, for what is trained on a policy's own
         answers.
+    stand_in : str
+        What stands in the place of the models that tables name; empty where those themselves are trained.
     """
 
     name: str
@@ -96,6 +98,7 @@ class Scale:
     scales_penalty: bool = False
     tokenizer: Callable[[Corpus, Material], Any] | None = None
     fresh_prompts: Callable[[Corpus], tuple[str, ...]] | None = None
+    stand_in: str = ""
 
 
 @dataclass(frozen=True)

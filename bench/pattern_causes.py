@@ -1,0 +1,137 @@
+"""Why patterns of the style suites are not there with a small model: figures for the page of `bench.results_tiny`.
+
+Reads the policies of finished runs and trains nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from badpo.data.judgments import Judgments
+from badpo.experiments.suite_parts import Corpus
+from badpo.experiments.suite_readouts import load_trained
+from badpo.experiments.suite_scales import SCALES
+from badpo.experiments.suite_stages import sound_material
+from badpo.readouts.heldout import heldout_accuracy
+from badpo.results.labels import signed
+from badpo.theory.summaries import t_interval
+from badpo.training.encoding import encode_comparisons
+from badpo.training.logprobs import response_logps
+from bench.markdown_table import markdown_table
+
+TINY = SCALES["tiny"]
+STYLE = Corpus("style")
+LABELS = {
+    "dpo": "DPO",
+    "pooled-length": "BA-DPO (pooled)",
+    "rdpo": "R-DPO (0.005)",
+    "sampo": "SamPO",
+}
+COLUMNS = (
+    "gap on length",
+    "at equal tokens",
+    "gap on Markdown",
+    "at equal tokens",
+    "longer answer preferred",
+    "at equal tokens",
+    "log-ratio per token",
+)
+
+
+def equal_token_margins(
+    ratios_a: Sequence[ArrayLike], ratios_b: Sequence[ArrayLike], beta: float
+) -> NDArray[np.float64]:
+    """The margin that SamPO trains, averaged over its draws: as many tokens of both responses as the shorter one has.
+
+    Parameters
+    ----------
+    ratios_a, ratios_b : sequences of arrays
+        log pi - log pi_ref of every token of the two responses of each comparison.
+    beta : float
+
+    Examples
+    --------
+    >>> equal_token_margins([[0.2, 0.4]], [[0.1] * 6], beta=1.0).round(2)
+    array([0.4])
+    """
+    pairs = [(np.asarray(a), np.asarray(b)) for a, b in zip(ratios_a, ratios_b, strict=True)]
+    return beta * np.array([min(len(a), len(b)) * (a.mean() - b.mean()) for a, b in pairs])
+
+
+def differences(judgments: Judgments) -> NDArray[np.float64]:
+    """The attribute differences of every comparison, shape (n_comparisons, n_attributes)."""
+    values = np.zeros((judgments.n_comparisons, judgments.n_attributes))
+    values[judgments.votes["comparison"].to_numpy()] = judgments.delta
+    return values
+
+
+class HeldOut:
+    """The held-out comparisons as policies read them, and the reference's log-probabilities of their tokens."""
+
+    def __init__(self, folder: Path):
+        material = sound_material(STYLE, TINY, None)
+        settings = TINY.settings(STYLE, material)
+        _, self.judgments = material.split()
+        self.reference = folder / "reference"
+        tokenizer = AutoTokenizer.from_pretrained(self.reference / "model")
+        encoded = encode_comparisons(
+            self.judgments, tokenizer, "paper", settings.max_length, settings.max_prompt_length
+        )
+        sides = zip(encoded.prompt_ids, encoded.a_ids, encoded.b_ids, strict=True)
+        self.pairs = [(prompt, response) for prompt, a, b in sides for response in (a, b)]
+        lengths = np.array([len(response) for _, response in self.pairs])
+        self.longer = np.sign(lengths[0::2] - lengths[1::2])
+        self.beta = settings.beta
+        self.theirs = response_logps(
+            AutoModelForCausalLM.from_pretrained(self.reference / "model"), self.pairs
+        )
+
+    def readings(self, run: Path) -> list[float]:
+        """One value for each of `COLUMNS`."""
+        ours = response_logps(load_trained(run, self.reference), self.pairs)
+        ratios = [
+            np.asarray(own, dtype=np.float64) - base for own, base in zip(ours, self.theirs, strict=True)
+        ]
+        sums = np.array([ratio.sum() for ratio in ratios])
+        whole = self.beta * (sums[0::2] - sums[1::2])
+        equal = equal_token_margins(ratios[0::2], ratios[1::2], self.beta)
+        gaps = [heldout_accuracy(margins, self.judgments).attributes for margins in (whole, equal)]
+        differ = differences(self.judgments)[:, self.judgments.attribute_names.index("length")] != 0
+        preferred = [float(np.mean((np.sign(margins) == self.longer)[differ])) for margins in (whole, equal)]
+        per_token = float(np.concatenate(ratios).mean())
+        return [
+            *(gap["length"].gap.estimate for gap in gaps),
+            *(gap["markdown"].gap.estimate for gap in gaps),
+            *preferred,
+            per_token,
+        ]
+
+
+def style_causes(folder: Path, seeds: Sequence[int]) -> str:
+    """Table of what policies hold of length and Markdown, over whole answers and over equal numbers of tokens.
+
+    Parameters
+    ----------
+    folder : Path
+        The runs of the style corpus; empty where one of the policies is not there.
+    seeds : sequence of int
+    """
+    runs = {arm: [folder / f"{arm}-s{seed}" for seed in seeds] for arm in LABELS}
+    if not all((run / "readouts.json").exists() for places in runs.values() for run in places):
+        return ""
+    held_out = HeldOut(folder)
+    rows = []
+    for arm, places in runs.items():
+        found = [t_interval(column) for column in zip(*map(held_out.readings, places), strict=True)]
+        rows.append([LABELS[arm], *(f"{signed(one.estimate, 3)} ± {one.half_width:.3f}" for one in found)])
+    both = np.corrcoef(differences(held_out.judgments).T)[0, 1]
+    return (
+        markdown_table(["", *COLUMNS], rows)
+        + "\n\n*± is half of the 95 % interval over seeds (Student's t)*\n\n"
+        f"Correlation of the length and the Markdown difference of a comparison: {both:.2f}.\n"
+    )
