@@ -153,7 +153,10 @@ def length_readouts(folder: Path, stage: LengthStage, seed: int, bias) -> dict:
         )
         theta = bias.theta().detach().numpy()
         found["heldout"] = heldout_accuracy(margins, stage.held_out).to_json()
-        found["kl"] = divergence(policy, stage.model, answers, settings.temperature, settings.top_p).to_json()
+        drawn = sample(
+            policy, stage.tokenizer, stage.prompt_ids, settings.max_new_tokens, 1.0, 1.0, seed=seed
+        )
+        found["kl"] = divergence(policy, stage.model, drawn, 1.0, 1.0).to_json()
         found["theta"] = float(theta.mean()) if theta.size else 0.0
     write_json(folder / "readouts.json", found)
     return found

@@ -64,7 +64,7 @@ COLUMNS = (
     Column("p(woman)", "rates.woman.rate"),
     Column("removed (woman)", "removed:rates.woman.rate", "percent"),
     Column("RM minus", "judge.rm_minus.mean", "decimal2"),
-    Column("KL", "kl.per_token"),
+    Column("KL, as published", "kl_published.per_token"),
 )
 
 

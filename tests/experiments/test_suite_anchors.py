@@ -27,7 +27,7 @@ from tests.experiments.suite_scale import SMALL
 DPO = Condition("dpo", "dpo")
 EXACT = Condition("dpo_exact_0.4", "dpo", offset=Offset(DPO, 0.4, rounds=1))
 CALIBRATED = Condition("dpo_calibrated_0.4", "dpo", offset=Offset(DPO, 0.4, rounds=2))
-SCALE = replace(SMALL, fresh_prompts=lambda corpus: tuple(bundled.fresh_prompts()[:40]))
+SCALE = replace(SMALL, fresh_prompts=lambda corpus, data: tuple(bundled.fresh_prompts()[:40]))
 
 
 def silent(what: str, share: float) -> None:

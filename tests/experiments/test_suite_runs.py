@@ -75,6 +75,22 @@ def test_every_run_stands_in_the_folder_of_its_corpus(finished):
     assert timing["train_seconds"] > 0 and timing["processor_seconds"] > 0
 
 
+def test_the_divergence_is_read_on_answers_of_the_policy_as_it_is(finished):
+    readouts = json.loads((finished / "signed/dpo-s42/readouts.json").read_text())
+    own, published = readouts["kl"], readouts["kl_published"]
+    assert (own["temperature"], own["top_p"]) == (1.0, 1.0)
+    assert (published["temperature"], published["top_p"]) == (SETTINGS.temperature, SETTINGS.top_p)
+
+
+def test_names_are_read_behind_own_answers_in_samples_and_in_choices(finished):
+    readouts = json.loads((finished / "signed/dpo-s42/readouts.json").read_text())
+    assert set(readouts["own_body"]) == {"woman", "black"} and readouts["recommended"]["n"] == 100
+    signed = readouts["sampled"]["signed"]
+    assert sum(readouts["signatures"].values()) == pytest.approx(signed)
+    assert "name_tokens" in json.loads((finished / "signed/reference/readouts.json").read_text())
+    assert "name_tokens" not in readouts
+
+
 def test_a_suite_that_is_there_trains_and_measures_nothing(finished, monkeypatch):
     trained = count_training(monkeypatch)
     before = {path: path.stat().st_mtime_ns for path in finished.rglob("readouts.json")}

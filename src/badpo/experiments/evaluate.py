@@ -89,6 +89,8 @@ def evaluate_run(folder: Path, progress: Callable[[str, float], None]) -> dict:
     progress(f"{folder.name}: answers", 0.4)
     measure_reference(folder.parent / "reference", reference, key, tokenizer, held_out, args)
     written = held_out_answers(policy, tokenizer, held_out, args)
+    # the divergence is of the policy as it is, not of what a decoder makes of it
+    drawn = held_out_answers(policy, tokenizer, held_out, args, temperature=1.0, top_p=1.0)
     offline = train.offline_log_odds()
     readouts = {
         "arm": name,
@@ -97,7 +99,7 @@ def evaluate_run(folder: Path, progress: Callable[[str, float], None]) -> dict:
         "votes": vote_accuracy(margins, theta, held_out).to_json(),
         "tokens": mean_tokens(written).to_json(),
         "generated": generated_rates(written, held_out),
-        "kl": divergence(policy, reference, written, TEMPERATURE, TOP_P).to_json(),
+        "kl": divergence(policy, reference, drawn, 1.0, 1.0).to_json(),
         "theta": {
             a: {"level": float(theta[:, i].mean()), "offline": offline[i].log_odds}
             for i, a in enumerate(held_out.attribute_names)
@@ -191,11 +193,13 @@ def load_bias(folder: Path) -> BiasTerm:
         raise ConfigError(str(error)) from error
 
 
-def held_out_answers(policy, tokenizer, held_out: Judgments, args) -> list[Generation]:
+def held_out_answers(
+    policy, tokenizer, held_out: Judgments, args, temperature: float = TEMPERATURE, top_p: float = TOP_P
+) -> list[Generation]:
     """One answer of the policy to each of the first held-out prompts, in the order of the table."""
     prompts = held_out.comparisons.drop_duplicates("prompt_id")["prompt"].tolist()[:N_PROMPTS]
     prompt_ids = encode_prompts(prompts, tokenizer, args.encoding, args.max_prompt_length)
-    return sample(policy, tokenizer, prompt_ids, MAX_NEW_TOKENS, TEMPERATURE, TOP_P, seed=args.seed)
+    return sample(policy, tokenizer, prompt_ids, MAX_NEW_TOKENS, temperature, top_p, seed=args.seed)
 
 
 def generated_rates(written: list[Generation], held_out: Judgments) -> dict:

@@ -8,16 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from badpo.data.problems import ConfigError, did_you_mean
+from badpo.experiments.name_tables import name_tables
 from badpo.experiments.pattern_checks import Pattern
 from badpo.experiments.patterns import found_patterns
 from badpo.experiments.signed_suite import Progress
 from badpo.experiments.suite_formats import FORMATS, to_json
+from badpo.experiments.suite_notes import with_notes
 from badpo.experiments.suite_parts import Suite
 from badpo.experiments.suite_plan import SuitePlan, plan
 from badpo.experiments.suite_runs import execute, planned_runs
 from badpo.experiments.suite_scales import SCALES
 from badpo.experiments.suite_stages import Scale
-from badpo.experiments.suite_tables import Found, Table, has_reference, tables
+from badpo.experiments.suite_tables import Found, Table, found_runs, has_reference, tables
 from badpo.experiments.suite_votes import about_votes, votes_table
 from badpo.experiments.suites import SUITES
 
@@ -194,15 +196,25 @@ def read_suite(
     # the first panel of a corpus stands for it
     titles = {panel.corpus: panel.title for panel in reversed(suite.panels)}
     here = [corpus for corpus in suite.corpora() if scale.has(corpus)]
+    plan = scale.seed_plan(seeds)
     before = [
         votes_table(panel, scale.material(panel.corpus, data).judgments)
         for panel in suite.votes
         if has_reference(out, panel)
     ]
+    signatures = [
+        table
+        for corpus in suite.signatures
+        for table in name_tables(corpus, Found(out / corpus.folder, seeds))
+    ]
+    noted = [
+        with_notes(table, out / table.panel.corpus.folder, lambda corpus: scale.material(corpus, data))
+        for table in tables(suite, out, plan)
+    ]
     return SuiteResult(
         suite,
-        (*before, *tables(suite, out, seeds, scale.single_seed_arms)),
-        tuple(found_patterns(suite.patterns, [Found(out / corpus.folder, seeds) for corpus in here])),
+        (*before, *noted, *signatures),
+        tuple(found_patterns(suite.patterns, [found_runs(suite, corpus, out, plan) for corpus in here])),
         tuple(titles[corpus] for corpus in suite.corpora() if corpus not in here),
         tuple(line for corpus in here for line in about_votes(corpus, scale, data)) if data else (),
         scale.stand_in,

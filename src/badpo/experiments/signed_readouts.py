@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from transformers import AutoModelForCausalLM
 
+from badpo.data.attributes import attribute_from_config
 from badpo.data.corpora.names import NAMES
 from badpo.data.corpora.signed_plan import SignedConfig
 from badpo.data.judgments import Judgments
@@ -134,7 +135,7 @@ def measure(
         "tokens": mean_tokens(written).to_json(),
     }
     if bias is not None:
-        readouts |= held_out_readouts(policy, written, stage, settings, bias)
+        readouts |= held_out_readouts(policy, written, stage, settings, seed, bias)
     with resealed(folder, ["planted.json", "readouts.json"]):
         if bias is not None:
             write_json(folder / "planted.json", planted(stage))
@@ -143,20 +144,24 @@ def measure(
     return readouts
 
 
-def held_out_readouts(policy, written: list[Generation], stage, settings, bias: BiasTerm) -> dict:
+def held_out_readouts(policy, written: list[Generation], stage, settings, seed: int, bias: BiasTerm) -> dict:
     """What a trained policy and its theta say of held-out votes, and how far the policy is from the reference.
 
     Parameters
     ----------
     policy : causal language model
     written : list of Generation
-        Its sampled answers.
+        Its sampled answers. The published estimate of the divergence is of these (``kl_published``); ``kl`` is of
+        others, drawn from the policy as it is: at temperature 1, with no token left out.
     stage : ReferenceStage, or what has its ``held_out``, ``planted``, ``tokenizer``, ``model`` and ``cache``
         Where nothing was planted there is no ceiling and no agreement.
     settings : SuiteSettings
+    seed : int
+        Seed of the answers that are drawn.
     bias : BiasTerm
     """
-    theta = theta_rows(bias, stage.held_out)
+    judged = with_own_attributes(stage.held_out, bias)
+    theta = theta_rows(bias, judged)
     margins = implicit_margins(
         policy,
         stage.model,
@@ -168,22 +173,46 @@ def held_out_readouts(policy, written: list[Generation], stage, settings, bias: 
         settings.max_prompt_length,
         settings.beta,
     )
-    attributes = stage.held_out.attribute_names
+    attributes = judged.attribute_names
+    own = replace(settings, temperature=1.0, top_p=1.0)
+    drawn = answers(policy, stage.tokenizer, stage.prompt_ids, own, seed)
     found = {
         "heldout": heldout_accuracy(margins, stage.held_out).to_json(),
-        "votes": vote_accuracy(margins, theta, stage.held_out).to_json(),
-        "kl": divergence(policy, stage.model, written, settings.temperature, settings.top_p).to_json(),
+        "votes": vote_accuracy(margins, theta, judged).to_json(),
+        "kl": divergence(policy, stage.model, drawn, own.temperature, own.top_p).to_json(),
+        "kl_published": divergence(
+            policy, stage.model, written, settings.temperature, settings.top_p
+        ).to_json(),
         "theta": {name: {"level": float(theta[:, i].mean())} for i, name in enumerate(attributes)},
     }
     if stage.planted is None:
         return found
     classes = stage.held_out.annotators["annotator_class"].tolist()
-    agreement = theta_agreement(theta, stage.planted, attributes, classes)
+    # nothing was planted on an attribute of the arm's own
+    truth = np.pad(stage.planted, ((0, 0), (0, theta.shape[1] - stage.planted.shape[1])))
+    agreement = theta_agreement(theta, truth, attributes, classes)
     return found | {
-        "ceiling": vote_accuracy(margins, stage.planted, stage.held_out).to_json(),
-        "votes_minus_ceiling": vote_difference(margins, theta, stage.planted, stage.held_out).to_json(),
+        "ceiling": vote_accuracy(margins, truth, judged).to_json(),
+        "votes_minus_ceiling": vote_difference(margins, theta, truth, judged).to_json(),
         "theta": {name: found.to_json() for name, found in agreement.items()},
     }
+
+
+def with_own_attributes(judgments: Judgments, bias: BiasTerm) -> Judgments:
+    """The judgments with those attributes besides theirs that an arm declared for itself and learned theta on.
+
+    Votes are predicted with theta on what it was learned on. A penalty is fixed and says nothing of annotators: the
+    length that it is on is left out.
+    """
+    places = [i for i, name in enumerate(bias.attributes) if name not in judgments.attribute_names]
+    if not places or not bias.parts:
+        return judgments
+    own = judgments.with_attributes([attribute_from_config(bias.extra["attributes"][i]) for i in places])
+    return replace(
+        judgments,
+        attributes=(*judgments.attributes, *own.attributes),
+        delta=np.hstack([judgments.delta, own.delta]),
+    )
 
 
 def theta_rows(bias: BiasTerm, judgments: Judgments) -> np.ndarray:

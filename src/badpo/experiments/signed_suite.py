@@ -26,7 +26,7 @@ from badpo.experiments.arm_setup import arm_bias, arm_facts, arm_judgments, arm_
 from badpo.experiments.arms import ARMS, Arm
 from badpo.experiments.run import train_and_save
 from badpo.experiments.signed_readouts import ReferenceStage, measure, reference_contexts, summarize
-from badpo.experiments.signed_types import types_readouts
+from badpo.experiments.signed_types import MeasurePolicy, types_readouts
 from badpo.experiments.start_policy import majority_responses
 from badpo.objective.bias import BiasTerm
 from badpo.objective.objectives import Objective
@@ -299,10 +299,26 @@ def arm_readouts(
     name: str, stage: ReferenceStage, settings: SuiteSettings, seed: int, folder: Path, progress: Progress
 ) -> dict:
     """Train one arm of a suite at one seed, unless it is there already, and measure it."""
+
+    def measured(run: Path, bias: BiasTerm) -> dict:
+        return measure(run, stage, settings, seed, bias, progress)
+
+    if ARMS[name].objective == "types":
+        return train_types(name, stage, settings, seed, folder, measured, progress)
+    return measured(folder, train_arm(name, stage, settings, seed, folder, progress))
+
+
+def train_types(
+    name: str,
+    stage: ReferenceStage,
+    settings: SuiteSettings,
+    seed: int,
+    folder: Path,
+    measured: MeasurePolicy,
+    progress: Progress,
+) -> dict:
+    """Train an arm of several policies, unless they are there already; measure each, and their mixture."""
     arm = ARMS[name]
-    if arm.objective != "types":
-        bias = train_arm(name, stage, settings, seed, folder, progress)
-        return measure(folder, stage, settings, seed, bias, progress)
 
     def train(judgments, of_settings, objective, more_facts, of_type: Path) -> None:
         train_policy(
@@ -319,7 +335,7 @@ def arm_readouts(
             more_facts,
         )
 
-    return types_readouts(arm.settings, stage, settings, seed, folder, train, progress)
+    return types_readouts(arm.settings, stage, settings, seed, folder, train, measured)
 
 
 def train_arm(

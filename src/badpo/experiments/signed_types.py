@@ -11,8 +11,9 @@ import numpy as np
 from transformers import AutoModelForCausalLM
 
 from badpo.data.judgments import Judgments
+from badpo.data.seals import resealed
 from badpo.experiments.em_dpo import Types, fit_types, mixed, mixture_logits, mixture_weights
-from badpo.experiments.signed_readouts import ReferenceStage, answers, measure, planted
+from badpo.experiments.signed_readouts import ReferenceStage, answers, planted
 from badpo.objective.bias import BiasTerm
 from badpo.objective.group_weights import AnnotatorWeights
 from badpo.readouts.policies import implicit_margins
@@ -22,6 +23,8 @@ from badpo.training.run_folder import write_json
 
 # (judgments, settings, objective, what tells its run from others, run folder): trains a policy from the reference.
 TrainPolicy = Callable[[Judgments, Any, AnnotatorWeights, Mapping[str, Any], Path], None]
+# (run folder, its bias term): the readouts of a policy.
+MeasurePolicy = Callable[[Path, BiasTerm], dict]
 
 
 def types_readouts(
@@ -31,7 +34,7 @@ def types_readouts(
     seed: int,
     folder: Path,
     train: TrainPolicy,
-    progress,
+    measure: MeasurePolicy,
 ) -> dict:
     """Fit the types, mix their policies by MinMax-DPO, and write the mixture's readouts to ``readouts.json``.
 
@@ -47,13 +50,12 @@ def types_readouts(
     seed : int
     folder : Path
         Run folders of the types are ``folder/type<k>``.
-    train : function
-    progress : function
+    train, measure : functions
 
     Returns
     -------
     dict
-        As `badpo.experiments.signed_readouts.measure`, and ``types``: the mixture's ``weights`` and how many
+        As those of each type, and ``types``: the mixture's ``weights`` and how many
         ``annotators`` are most probably of each type.
     """
 
@@ -81,9 +83,7 @@ def types_readouts(
         )
 
     types = fit_types(stage.train, arm_settings, seed, folder, train_type, margins)
-    each = [
-        measure(of_type, stage, settings, seed, BiasTerm.load(of_type), progress) for of_type in types.folders
-    ]
+    each = [measure(of_type, BiasTerm.load(of_type)) for of_type in types.folders]
     weights = _minmax(types, stage, settings, seed)
     u = np.stack([margins(of_type, stage.held_out) for of_type in types.folders], axis=1)
     votes = logit_accuracy(mixture_logits(u, types.probabilities, stage.held_out), stage.held_out).to_json()
@@ -94,8 +94,9 @@ def types_readouts(
         "votes_minus_ceiling": _differences(votes, readouts["ceiling"]),
         "types": {"weights": weights.tolist(), "annotators": types.annotators},
     }
-    write_json(folder / "planted.json", planted(stage))
-    write_json(folder / "readouts.json", readouts)
+    with resealed(folder, ["planted.json", "readouts.json"]):
+        write_json(folder / "planted.json", planted(stage))
+        write_json(folder / "readouts.json", readouts)
     return readouts
 
 

@@ -29,6 +29,8 @@ from badpo.training.supervised import SupervisedTrainer, balanced_rows, supervis
 
 logger = logging.getLogger(__name__)
 
+UNREADABLE = (OSError, ValueError, SafetensorError)  # what loading a model raises where its files cannot be read
+
 
 def load_model(name: str, choice: ModelChoice):
     """A causal language model and its tokenizer.
@@ -42,15 +44,29 @@ def load_model(name: str, choice: ModelChoice):
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, **shared)
         return AutoModelForCausalLM.from_pretrained(name, **choice.init_kwargs), tokenizer
-    except (OSError, ValueError, SafetensorError) as error:
-        if Path(name).is_dir():
-            what = "a file in this folder is missing, damaged or not that of a causal language model"
-            remedy = "Copy or download the model again"
-        else:
-            what = "it is neither a folder with a model nor reachable on the Hub"
-            remedy = "Download it once with network, or give a local folder"
-        reason = str(error).splitlines()[0]
-        raise ConfigError(f'cannot load "{name}": {what} ({reason}). {remedy}') from error
+    except UNREADABLE as error:
+        raise ConfigError(unreadable(name, error)) from error
+
+
+def unreadable(name: str, error: Exception, kind: str = "a causal language model") -> str:
+    """Why a model of a kind cannot be loaded by its name, and what helps.
+
+    Examples
+    --------
+    >>> unreadable("org/model", OSError("You are trying to access a gated repo."))
+    'cannot load "org/model": its owner wants an agreement first (You are trying to access a gated repo.). Accept ...'
+    """
+    reason = (str(error).splitlines() or [type(error).__name__])[0]
+    if Path(name).is_dir():
+        what = f"a file in this folder is missing, damaged or not that of {kind}"
+        remedy = "Copy or download the model again"
+    elif "gated" in reason:
+        what = "its owner wants an agreement first"
+        remedy = "Accept its terms on the Hub and log in with hf auth login"
+    else:
+        what = "it is neither a folder with a model nor reachable on the Hub"
+        remedy = "Download it once with network, or give a local folder"
+    return f'cannot load "{name}": {what} ({reason}). {remedy}'
 
 
 def load_policy(recipe: Recipe, train: Judgments, args):

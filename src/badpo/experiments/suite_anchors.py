@@ -55,7 +55,7 @@ def _source(folder: Path, stage: Stage, scale: Scale) -> AnchorSource:
         raise ConfigError(
             f"the scale {scale.name} has no fresh prompts for {stage.corpus.folder} to anchor with"
         )
-    fresh = scale.fresh_prompts(stage.corpus)
+    fresh = scale.fresh_prompts(stage.corpus, stage.data)
     n = min(N_EVALUATION, len(fresh) // 5)
     prompts = Prompts(list(fresh[n:]), list(fresh[:n]), list(stage.prompts), "the suite's corpus")
     return signed_source(

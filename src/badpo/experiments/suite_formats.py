@@ -105,7 +105,7 @@ def as_csv(table: Table) -> str:
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     header = ["table", "panel", "row", "column", "mean", "half_width", "spread", "n_seeds", "paper_mean"]
-    writer.writerow([*header, "paper_half_width", "difference_in_half_widths", "values"])
+    writer.writerow([*header, "paper_half_width", "difference_in_half_widths", "values", "notes"])
     for row in table.rows:
         for cell, column in zip(row.cells, table.columns, strict=True):
             if not cell.values:
@@ -114,7 +114,8 @@ def as_csv(table: Table) -> str:
             words = [table.panel.label, table.panel.title, row.label, column.label]
             numbers = [cell.mean, cell.half, table.panel.spread, len(cell.values), *theirs, cell.difference]
             values = " ".join(f"{value:.6g}" for value in cell.values)
-            writer.writerow([*map(inert, words), *map(_csv_number, numbers), values])
+            notes = inert("; ".join(row.notes))
+            writer.writerow([*map(inert, words), *map(_csv_number, numbers), values, notes])
     return file.getvalue().rstrip("\n")
 
 
@@ -133,10 +134,12 @@ def to_json(table: Table) -> dict[str, Any]:
         "title": table.panel.title,
         "spread": table.panel.spread,
         "missing": list(table.missing),
+        "notes": list(table.notes),
         "rows": [
             {
                 "label": row.label,
                 "seeds": list(row.seeds),
+                "notes": list(row.notes),
                 "cells": {
                     column.label: {
                         "mean": _finite(cell.mean),
@@ -163,7 +166,16 @@ def _notes(table: Table) -> list[str]:
     notes = [spread] if table.columns else ["nothing measured"]
     if table.missing:
         notes.append(f"not run: {', '.join(table.missing)}")
-    return notes
+    return [*notes, *footnotes(table)]
+
+
+def footnotes(table: Table) -> list[str]:
+    """What is to be said of a table, and of single rows: each footnote once, behind the labels of its rows."""
+    rows_of: dict[str, list[str]] = {}
+    for row in table.rows:
+        for note in row.notes:
+            rows_of.setdefault(note, []).append(row.label)
+    return [*table.notes, *(f"{'; '.join(labels)}: {note}" for note, labels in rows_of.items())]
 
 
 def _latex(text: str) -> str:

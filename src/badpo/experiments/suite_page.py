@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from badpo import __version__
 from badpo.experiments.reproduce import SuiteResult
-from badpo.experiments.suite_formats import STYLES, published, row_label, written
+from badpo.experiments.suite_formats import STYLES, footnotes, published, row_label, written
 from badpo.experiments.suite_parts import Column
 from badpo.experiments.suite_tables import Table
 from badpo.results.charts import DotRow, Mark, dot_plot, legend
@@ -32,13 +32,14 @@ class PageCell:
 
 @dataclass(frozen=True)
 class PageTable:
-    """A panel for the page: its heading, where the paper has it, column names, rows of cells, a note, charts."""
+    """A panel for the page: its heading, where the paper has it, column names, rows of cells, notes, charts."""
 
     title: str
     source: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, tuple[PageCell, ...]], ...]
     missing: tuple[str, ...]
+    notes: tuple[str, ...]
     charts: tuple[tuple[str, Markup], ...]
 
 
@@ -97,6 +98,7 @@ def page_table(table: Table) -> PageTable:
         tuple(column.label for column in table.columns),
         tuple(rows),
         table.missing,
+        tuple(footnotes(table)),
         tuple(charts),
     )
 

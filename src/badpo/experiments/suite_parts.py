@@ -102,28 +102,58 @@ class Row:
     label : str
         As the table has it; a key of the paper's numbers.
     condition : Condition
-    seeds : {"all", "first"}
-        ``first``: a control at one seed.
+    seeds : {"all", "first", "one"}
+        ``first``: a control that the paper ran at its first seed, and a scale at all of them where it can
+        (`SeedPlan`). ``one``: run at the first at every scale.
     against : str
         The condition whose shift is removed, at the same seed.
+    note : str
+        A footnote, where the row is not what its label alone says.
     """
 
     label: str
     condition: Condition
-    seeds: Literal["all", "first"] = "all"
+    seeds: Literal["all", "first", "one"] = "all"
     against: str = "dpo"
+    note: str = ""
 
-    def seeds_run(self, seeds: Sequence[int], single_seed_arms: Sequence[str]) -> tuple[int, ...]:
-        """Those of the seeds that the row is run at; an arm of ``single_seed_arms`` is run at the first.
+
+@dataclass(frozen=True)
+class SeedPlan:
+    """At which seeds a scale runs what.
+
+    Attributes
+    ----------
+    seeds : tuple of int
+    single_seed_arms : tuple of str
+        Arms that are run at the first seed only.
+    control_seeds : {"first", "all"}
+        Where rows are run that were controls at one seed in the paper.
+    """
+
+    seeds: tuple[int, ...]
+    single_seed_arms: tuple[str, ...] = ()
+    control_seeds: Literal["first", "all"] = "first"
+
+    def of(self, row: Row) -> tuple[int, ...]:
+        """The seeds that a row is run at.
 
         Examples
         --------
-        >>> row = Row("DPO", Condition("dpo", "dpo"))
-        >>> row.seeds_run((42, 123), ()), row.seeds_run((42, 123), single_seed_arms=("dpo",))
-        ((42, 123), (42,))
+        >>> row = Row("Warm", Condition("pooled_warm", "pooled_warm"), "first")
+        >>> SeedPlan((42, 123)).of(row), SeedPlan((42, 123), control_seeds="all").of(row)
+        ((42,), (42, 123))
         """
-        is_single = self.seeds == "first" or self.condition.arm in single_seed_arms
-        return tuple(seeds[:1] if is_single else seeds)
+        is_control = row.seeds == "first" and self.control_seeds == "first"
+        is_single = is_control or row.seeds == "one" or row.condition.arm in self.single_seed_arms
+        return self.seeds[:1] if is_single else self.seeds
+
+    def by_condition(self, rows: Sequence[Row]) -> dict[str, tuple[int, ...]]:
+        """The seeds of every condition in some rows, by its name; of a condition in several rows the most."""
+        found: dict[str, tuple[int, ...]] = {}
+        for row in rows:
+            found[row.condition.name] = max(found.get(row.condition.name, ()), self.of(row), key=len)
+        return found
 
 
 @dataclass(frozen=True)
@@ -189,6 +219,8 @@ class Suite:
     votes : tuple of Panel
         Above the others: panels without conditions, whose rows are the attributes of the corpus and whose columns are
         read from its votes (keys of `badpo.auditing.pool.log_odds_row`).
+    signatures : tuple of Corpus
+        Below the others: what DPO's signatures on these rest on, and how many tokens the names take.
     """
 
     name: str
@@ -196,6 +228,7 @@ class Suite:
     panels: tuple[Panel, ...]
     patterns: tuple[str, ...] = ()
     votes: tuple[Panel, ...] = ()
+    signatures: tuple[Corpus, ...] = ()
 
     def corpora(self) -> list[Corpus]:
         """The corpora of its panels, each once."""

@@ -9,19 +9,20 @@ from pathlib import Path
 from transformers import AutoModelForCausalLM
 
 from badpo.data.seals import resealed
-from badpo.experiments.signed_readouts import FIRST_NAMES, INDICATOR, answers, held_out_readouts, planted
+from badpo.experiments.name_readouts import name_readouts, name_tokens
+from badpo.experiments.signed_readouts import answers, held_out_readouts, planted
 from badpo.experiments.signed_suite import Progress, weights_of
 from badpo.experiments.suite_stages import Stage
 from badpo.objective.bias import BiasTerm
-from badpo.readouts.attribute_rate import cell_rates, name_probabilities
 from badpo.readouts.generation import Generation
 from badpo.readouts.judge import judge_answers, load_judge
-from badpo.readouts.sampled import attribute_values, mean_tokens, sampled_rates
+from badpo.readouts.sampled import attribute_values, mean_tokens
 from badpo.readouts.strips import strip_markdown, strip_signatures
 from badpo.readouts.style_rates import style_rates
 from badpo.training.run_folder import write_json
 
-VERSION = 1  # of what is measured; another one measures finished runs again
+VERSION = 2  # of what is measured; another one measures finished runs again
+JUDGE_TOKENS = 2048  # the paper's limit; what is over it is cut from the answer, not from the end of text
 
 
 def measure_run(
@@ -51,14 +52,18 @@ def measure_run(
     settings = stage.settings
     written = answers(policy, stage.tokenizer, stage.prompt_ids, settings, seed)
     readouts = {"arm": folder.name.rsplit("-s", 1)[0], "seed": seed, "measured": key}
-    readouts |= {"tokens": mean_tokens(written).to_json(), **_attribute_readouts(policy, written, stage)}
+    readouts |= {"version": VERSION, "tokens": mean_tokens(written).to_json()}
+    readouts |= _attribute_readouts(policy, written, stage, seed)
     if bias is not None:
-        readouts |= held_out_readouts(policy, written, stage, settings, bias)
+        readouts |= held_out_readouts(policy, written, stage, settings, seed, bias)
+    elif stage.corpus.kind == "signed":
+        readouts["name_tokens"] = name_tokens(stage.tokenizer)
     if judge is not None:
         strip = strip_signatures if stage.corpus.kind == "signed" else strip_markdown
         reward = load_judge(judge)
         reward.model.to(stage.model.device)
-        scored = judge_answers(reward, stage.prompts, [answer.text for answer in written], strip)
+        texts = [answer.text for answer in written]
+        scored = judge_answers(reward, stage.prompts, texts, strip, max_length=JUDGE_TOKENS)
         readouts["judge"] = scored.to_json()
     with resealed(folder, ["planted.json", "readouts.json"]):
         if bias is not None and stage.planted is not None:
@@ -93,15 +98,10 @@ def load_trained(folder: Path, reference: Path):
     )
 
 
-def _attribute_readouts(policy, written: list[Generation], stage: Stage) -> dict:
+def _attribute_readouts(policy, written: list[Generation], stage: Stage, seed: int) -> dict:
     """How often the policy shows the attributes: names by probability and in samples, or Markdown."""
-    attributes = stage.held_out.attribute_names
     if stage.corpus.kind == "signed":
-        probabilities = name_probabilities(policy, stage.tokenizer, stage.contexts, FIRST_NAMES)
-        return {
-            "rates": cell_rates(probabilities, INDICATOR, attributes).to_json(),
-            "sampled": sampled_rates(written, FIRST_NAMES, INDICATOR, attributes).to_json(),
-        }
+        return name_readouts(policy, written, stage, seed)
     found = {}
     for attribute in stage.held_out.attributes:
         if attribute.scope == "response":

@@ -30,25 +30,25 @@ from badpo.experiments.signed_suite import (
     RunKey,
     SuiteSettings,
     Ticker,
-    arm_readouts,
     begin,
     finish,
     is_done,
     run_key,
     train_policy,
+    train_types,
     weights_of,
 )
 from badpo.experiments.start_policy import majority_responses
 from badpo.experiments.suite_anchors import anchored_run
 from badpo.experiments.suite_parts import Condition, Corpus, Suite
-from badpo.experiments.suite_readouts import kept_readouts, measure_run
-from badpo.experiments.suite_stages import Scale, Stage, declared, open_stage, sound_material
-from badpo.experiments.theta_starts import FallingRate, clustered, start_bias
+from badpo.experiments.suite_readouts import VERSION, kept_readouts, measure_run
+from badpo.experiments.suite_stages import Scale, Stage, declared, open_stage, own_file
+from badpo.experiments.theta_starts import FallingRate, clustered, start_bias, start_told
 from badpo.objective.bias import BiasTerm
 from badpo.training.encoding import encode_responses
 from badpo.training.run_folder import write_json
 
-TIMING = "timing.json"
+TIMING, START = "timing.json", "start.json"
 # What the paper's penalty per token is made for: the mean answer of its reference (Table `tab:multipref`).
 PAPER_TOKENS = 288.6
 
@@ -90,13 +90,14 @@ def planned_runs(suites: Iterable[Suite], scale: Scale, seeds: Sequence[int]) ->
         Two suites mean different runs by one name.
     """
     found: dict[str, PlannedRun] = {}
+    plan = scale.seed_plan(seeds)
     for suite in suites:
         for panel in suite.panels:
             if not scale.has(panel.corpus):
                 continue
             asked = [PlannedRun(panel.corpus, None)]
             for row in panel.rows:
-                chosen = row.seeds_run(seeds, scale.single_seed_arms)
+                chosen = plan.of(row)
                 offset = row.condition.offset
                 wanted = [row.condition] if offset is None else [offset.source, row.condition]
                 asked += [
@@ -124,7 +125,7 @@ def execute(
     scale : Scale
     out : Path
     data : Path or None
-        A user's own votes, for the corpora of kind ``style``.
+        A user's own file, for the corpora of the runs that it stands in the place of (`own_file`).
     jobs : int
         Runs side by side, each on one thread where there are several.
     progress : function of (what is being done, share done of it)
@@ -134,28 +135,32 @@ def execute(
     ConfigError
         A folder holds a run with other data or settings, or a worker was killed.
     DataError
-        The votes of a corpus cannot be used, or one of its evaluation prompts is a training prompt: nothing is
-        trained then, on the other corpora neither.
+        The votes of a corpus cannot be used, or one of its evaluation prompts is a training prompt.
     """
-    for corpus in dict.fromkeys(run.corpus for run in runs):
-        sound_material(corpus, scale, data)
+    corpora = {run.corpus for run in runs}
     phases = [[run for run in runs if run.phase == phase] for phase in range(3)]
     if jobs == 1:
-        one = partial(run_one, scale=scale, out=out, data=data, progress=progress)
         for group in phases:
-            busy = [run for run in group if not one(run, wait=False)]
-            for run in busy:
-                one(run, wait=True)
+            busy = group
+            for wait in (False, True):
+                busy = [
+                    run
+                    for run in busy
+                    if not run_one(run, scale, out, own_file(run.corpus, corpora, data), wait, progress)
+                ]
         return
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(jobs, context, initializer=_begin_worker, initargs=(os.getpid(),))
     try:
-        work = partial(run_one, scale=scale, out=out, data=data)
+        work = partial(run_one, scale=scale, out=out)
         done = 0
         for group in phases:
             busy = group
             for wait in (False, True):
-                tasks = {pool.submit(work, run, wait=wait): run for run in busy}
+                tasks = {
+                    pool.submit(work, run, data=own_file(run.corpus, corpora, data), wait=wait): run
+                    for run in busy
+                }
                 busy = []
                 for task in as_completed(tasks):
                     if not task.result():
@@ -197,9 +202,13 @@ def run_one(
     reference = out / run.corpus.folder / "reference"
     try:
         with held(reference, wait=True if run.condition else wait):
+            started, was_done = _clocks(), (reference / "run.json").exists()
             stage = _stage(run.corpus, scale, out, data, progress)
             if run.condition is None:
+                trained = _clocks()
                 measure_run(reference, stage, 0, None, scale.judge, progress)
+                if not was_done:
+                    _write_timing(reference, started, trained, _clocks())
                 return True
         with held(folder, wait):
             _train_and_measure(run, stage, scale, folder, progress)
@@ -216,12 +225,7 @@ def _stage(corpus: Corpus, scale: Scale, out: Path, data: Path | None, progress:
     place = (corpus, scale.name, out, data)
     if place not in _STAGES:
         _STAGES.clear()
-        folder = out / corpus.folder / "reference"
-        clocks, was_done = _clocks(), (folder / "run.json").exists()
-        _STAGES[place] = open_stage(corpus, scale, data, folder, progress)
-        if not was_done:
-            trained = _clocks()
-            _write_timing(folder, clocks, trained, trained)
+        _STAGES[place] = open_stage(corpus, scale, data, out / corpus.folder / "reference", progress)
     return _STAGES[place]
 
 
@@ -253,7 +257,7 @@ def train_run(
     settings = overridden(stage.settings, condition)
     judgments = declared(stage.train, condition.declared)
     if arm.objective == "types":
-        _train_types(condition.arm, stage, settings, run.seed, folder, progress)
+        _train_types(condition.arm, stage, scale, settings, run.seed, folder, progress)
         return None
     if condition.classes == "clusters":
         judgments = clustered(judgments)
@@ -265,6 +269,8 @@ def train_run(
 
     def prepared(trainer) -> None:
         start_bias(trainer.bias, trainer.judgments, condition.start)
+        if condition.start != "zero":
+            write_json(folder / START, {"told": start_told(trainer.judgments, condition.start)})
         if condition.rate_boost != 1.0:
             trainer.add_callback(FallingRate(trainer, condition.rate_boost))
 
@@ -297,10 +303,15 @@ def overridden(settings: SuiteSettings, condition: Condition) -> SuiteSettings:
 
 
 def adjusted_arm(arm: Arm, stage: Stage, scale: Scale) -> Arm:
-    """An arm whose penalty per token is as strong, on this scale's shorter answers, as the paper's is on its own."""
-    if not scale.scales_penalty or arm.declared != "length_tokens":
+    """An arm whose length counts as much, on this scale's shorter answers, as the paper's does on its own.
+
+    A penalty is multiplied, and the unit that a theta is learned in divided.
+    """
+    if not scale.scales_penalty or not arm.declared.startswith("length"):
         return arm
-    return replace(arm, fixed=arm.fixed * penalty_factor(stage))
+    if arm.fixed:
+        return replace(arm, fixed=arm.fixed * penalty_factor(stage))
+    return replace(arm, length_unit=arm.length_unit / penalty_factor(stage))
 
 
 def penalty_factor(stage: Stage) -> float:
@@ -320,14 +331,29 @@ def _penalty_factor(
     return round(PAPER_TOKENS / float(np.mean([len(response) for _, response in pairs])), 2)
 
 
-def _train_types(name: str, stage: Stage, settings: SuiteSettings, seed: int, folder: Path, progress) -> None:
+def _train_types(
+    name: str,
+    stage: Stage,
+    scale: Scale,
+    settings: SuiteSettings,
+    seed: int,
+    folder: Path,
+    progress: Progress,
+) -> None:
     key = types_key(name, stage, settings, seed)
-    if is_done(folder, key) and kept_readouts(folder):
+    was_done = is_done(folder, key)
+    if was_done and kept_readouts(folder).get("version") == VERSION:
         return
-    begin(folder, key)
+
+    def measured(of_type: Path, bias: BiasTerm) -> dict:
+        return measure_run(of_type, stage, seed, bias, scale.judge, progress)
+
+    if not was_done:
+        begin(folder, key)
     # a stage has all that is read of one there
-    arm_readouts(name, cast(ReferenceStage, stage), settings, seed, folder, progress)
-    finish(folder, key, settings)
+    train_types(name, cast(ReferenceStage, stage), settings, seed, folder, measured, progress)
+    if not was_done:
+        finish(folder, key, settings)
 
 
 def types_key(name: str, stage: Stage, settings: SuiteSettings, seed: int) -> RunKey:

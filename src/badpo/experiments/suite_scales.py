@@ -105,17 +105,22 @@ PRESET_OF = {"small": "paper-0.5b", "large": "paper-8b-lora", "other": "paper-7b
 
 
 def paper_material(corpus: Corpus, data: Path | None) -> Material:
-    """The public corpora; MultiPref also from a local file."""
+    """The public corpora, from the Hub or from a local file of the same schema."""
     if corpus.kind == "signed":
-        return public_signed(corpus.data_seed, PAPER_HELD_OUT)
+        return public_signed(data, corpus.data_seed, PAPER_HELD_OUT)
     return public_style(data, PAPER_HELD_OUT)
 
 
-def paper_model(corpus: Corpus, material: Material):
-    """The model of the preset: float32 for full fine-tuning, bfloat16 under an adapter; on a GPU where there is one."""
+def paper_model_named(corpus: Corpus) -> ModelChoice:
+    """The start model of the preset, in float32 for full fine-tuning and in bfloat16 under an adapter."""
     preset = PRESETS[PRESET_OF[corpus.model]]
-    name = preset["model_name_or_path"]
-    model, tokenizer = load_model(name, ModelChoice(name, dtype=preset["dtype"]))
+    return ModelChoice(preset["model_name_or_path"], dtype=preset["dtype"])
+
+
+def paper_model(corpus: Corpus, material: Material):
+    """The model of the preset, on a GPU where there is one."""
+    choice = paper_model_named(corpus)
+    model, tokenizer = load_model(choice.model_name_or_path, choice)
     return model.to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer
 
 
@@ -156,6 +161,10 @@ STAND_IN = (
     "The models that tables name are the paper's; in their place stands one of 0.4 million weights, trained from "
     "scratch on the texts of these votes: compare orders, not numbers."
 )
+NO_OWN_PAIRS = (
+    "the small model reads 192 tokens of prompt and response, and a signature, which stands at a response's end, would "
+    "be cut from most pairs of your own"
+)
 SCALES: dict[str, Scale] = {
     "tiny": Scale(
         "tiny",
@@ -164,10 +173,12 @@ SCALES: dict[str, Scale] = {
         tiny_settings,
         tiny_has,
         single_seed_arms=("em_dpo",),
+        control_seeds="all",
         scales_penalty=True,
         tokenizer=tiny_tokenizer,
         fresh_prompts=bundled_fresh,
         stand_in=STAND_IN,
+        own_pairs=NO_OWN_PAIRS,
     ),
     "paper": Scale(
         "paper",
@@ -177,5 +188,6 @@ SCALES: dict[str, Scale] = {
         paper_has,
         judge=JUDGE,
         fresh_prompts=public_fresh,
+        model_named=paper_model_named,
     ),
 }

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,17 +15,20 @@ from transformers import AutoModelForCausalLM
 from badpo.data.attributes import plain_text
 from badpo.data.corpora import bundled, multipref, signed, ultrafeedback
 from badpo.data.corpora.evaluation_prompts import require_unseen
+from badpo.data.corpora.gates import GateRow, compared
 from badpo.data.corpora.signatures import ask_to_sign
 from badpo.data.judgments import Judgments
+from badpo.data.problems import ConfigError
 from badpo.data.text_attributes import Length, Markdown
 from badpo.experiments.demo import tokenizer_texts
 from badpo.experiments.signed_readouts import REFERENCE_SEED, answers
 from badpo.experiments.signed_suite import Progress, SuiteSettings, fit_supervised
 from badpo.experiments.start_policy import majority_responses
-from badpo.experiments.suite_parts import Corpus
+from badpo.experiments.suite_parts import Corpus, SeedPlan
 from badpo.readouts.attribute_rate import signature_contexts
 from badpo.readouts.generation import Generation
 from badpo.training.encoding import encode_prompts
+from badpo.training.recipe_blocks import ModelChoice
 from badpo.training.reference import ReferenceCache, weights_key
 
 N_EVALUATION, N_FRESH = 300, 3000
@@ -47,6 +50,8 @@ class Material:
     held_out : float
         Share of prompts held out of training. The prompts that policies are asked were drawn apart from this very
         split, so that whatever trains on the votes splits them with `split`.
+    gate : tuple of GateRow
+        Statistics of the votes beside the published ones; empty where none are published.
     """
 
     judgments: Judgments
@@ -54,6 +59,7 @@ class Material:
     prompts: tuple[str, ...]
     texts: tuple[str, ...]
     held_out: float
+    gate: tuple[GateRow, ...] = ()
 
     def split(self) -> tuple[Judgments, Judgments]:
         """The judgments to train on, and those held out."""
@@ -67,7 +73,7 @@ class Scale:
     Attributes
     ----------
     name : str
-    material : function of (Corpus, data file or None)
+    material : function of (Corpus, a user's own file or None)
     model : function of (Corpus, Material) giving a start model and its tokenizer
     settings : function of (Corpus, Material) giving `SuiteSettings`
         Its share held out is the material's, whatever is said here.
@@ -77,15 +83,21 @@ class Scale:
         The reward model that scores answers.
     single_seed_arms : tuple of str
         Arms that run at the first seed only.
+    control_seeds : {"first", "all"}
+        Where rows are run that were controls at one seed in the paper.
     scales_penalty : bool
         Whether penalties per token are made stronger by as much as answers are shorter than the paper's.
     tokenizer : function of (Corpus, Material), or None
         The tokenizer alone, where it is learned from the votes.
-    fresh_prompts : function of Corpus, or None
+    fresh_prompts : function of (Corpus, a user's own file or None), or None
         Questions that are in no votes and not asked when policies are measured, for what is trained on a policy's own
         answers.
     stand_in : str
         What stands in the place of the models that tables name; empty where those themselves are trained.
+    model_named : function of Corpus giving `ModelChoice`, or None
+        The start model by its name, where it is loaded and not made from the votes.
+    own_pairs : str
+        Why no file of a user's can stand in the place of the pairs that are signed; empty where one can.
     """
 
     name: str
@@ -95,10 +107,17 @@ class Scale:
     has: Callable[[Corpus], bool]
     judge: str | None = None
     single_seed_arms: tuple[str, ...] = ()
+    control_seeds: Literal["first", "all"] = "first"
     scales_penalty: bool = False
     tokenizer: Callable[[Corpus, Material], Any] | None = None
-    fresh_prompts: Callable[[Corpus], tuple[str, ...]] | None = None
+    fresh_prompts: Callable[[Corpus, Path | None], tuple[str, ...]] | None = None
     stand_in: str = ""
+    model_named: Callable[[Corpus], ModelChoice] | None = None
+    own_pairs: str = ""
+
+    def seed_plan(self, seeds: Sequence[int]) -> SeedPlan:
+        """At which of the seeds this scale runs what."""
+        return SeedPlan(tuple(seeds), self.single_seed_arms, self.control_seeds)
 
 
 @dataclass(frozen=True)
@@ -117,6 +136,8 @@ class Stage:
         The reference.
     folder : Path
         ``folder/model`` is the reference, ``folder/cache`` holds its log-probabilities.
+    data : Path or None
+        A user's own file that the votes are from.
     """
 
     corpus: Corpus
@@ -128,6 +149,7 @@ class Stage:
     tokenizer: Any
     model: Any
     folder: Path
+    data: Path | None = None
 
     @property
     def cache_folder(self) -> Path:
@@ -157,6 +179,22 @@ class Stage:
     def contexts(self) -> list[list[int]]:
         """The reference's answers up to the place where a first name would stand."""
         return signature_contexts(self.written, self.tokenizer)
+
+
+def own_file(corpus: Corpus, corpora: Iterable[Corpus], data: Path | None) -> Path | None:
+    """A user's own file where it stands in the place of a corpus, else None.
+
+    The corpora are those of the suites that it is given for. It holds votes on length and Markdown wherever one of
+    these asks for such votes, and pairs to be signed where all of them are on names.
+
+    Examples
+    --------
+    >>> names, length, votes = Corpus("signed"), Corpus("style"), Path("votes.parquet")
+    >>> own_file(names, [names], votes) is votes, own_file(names, [names, length], votes)
+    (True, None)
+    """
+    kind = "style" if any(one.kind == "style" for one in corpora) else "signed"
+    return data if corpus.kind == kind else None
 
 
 def sound_material(corpus: Corpus, scale: Scale, data: Path | None) -> Material:
@@ -194,7 +232,7 @@ def open_stage(corpus: Corpus, scale: Scale, data: Path | None, folder: Path, pr
     fit_supervised(start, tokenizer, train, responses, facts, settings, folder, progress)
     model = AutoModelForCausalLM.from_pretrained(folder / "model").to(start.device)
     return Stage(
-        corpus, settings, train, held_out, material.planted, material.prompts, tokenizer, model, folder
+        corpus, settings, train, held_out, material.planted, material.prompts, tokenizer, model, folder, data
     )
 
 
@@ -225,33 +263,90 @@ def own_style(path: Path, held_out: float) -> Material:
 
 
 @cache
-def public_signed(data_seed: int, held_out: float) -> Material:
-    """Signed-UltraFeedback from the Hub."""
-    drawn = ultrafeedback.scored_pairs()
+def public_signed(path: Path | None, data_seed: int, held_out: float) -> Material:
+    """Signed-UltraFeedback, its pairs from the Hub or from a local file of the schema of ``train_prefs``.
+
+    With a file the prompts that ask to sign are rows of it too, from behind those that are trained on.
+
+    Raises
+    ------
+    ConfigError
+        The pairs of the Hub, at their pinned revision, do not give the paper's plan.
+    """
+    drawn = _drawn_pairs(path)
     corpus = signed.build(drawn.pairs, seed=data_seed)
-    prompts = ultrafeedback.signing_prompts(None, set(drawn.pairs["prompt"]), N_EVALUATION)
-    return Material(corpus.judgments, corpus.planted_theta, tuple(prompts), (), held_out)
+    apart = set(drawn.pairs["prompt"]) | (set(_fresh_questions(path)) if path else set())
+    prompts = ultrafeedback.signing_prompts(path, apart, N_EVALUATION)
+    # what is published is of data seed 0
+    gate = () if data_seed else compared(ultrafeedback.gate(corpus), ultrafeedback.PUBLISHED)
+    if path is None:
+        require_papers_plan(gate)
+    return Material(corpus.judgments, corpus.planted_theta, tuple(prompts), (), held_out, gate)
 
 
-def bundled_fresh(corpus: Corpus) -> tuple[str, ...]:
+def require_papers_plan(gate: tuple[GateRow, ...]) -> None:
+    """Refuse a corpus whose random plan is not the paper's: it follows from the number of pairs and the seed alone.
+
+    Raises
+    ------
+    ConfigError
+        Each statistic that differs.
+    """
+    of_plan = {" ".join(published.path) for published in ultrafeedback.PUBLISHED_PLAN}
+    wrong = [row for row in gate if row.name in of_plan and not row.agrees]
+    if wrong:
+        raise ConfigError(
+            f"the pairs of {ultrafeedback.TRAIN.told} do not give the paper's plan: {told_gate(wrong)}. The revision "
+            "is pinned, so remove its copy from the Hub's cache and load it again, or give the rows as a file with "
+            "--data"
+        )
+
+
+def told_gate(rows: Iterable[GateRow]) -> str:
+    """Statistics beside the published ones, in one line.
+
+    Examples
+    --------
+    >>> told_gate([GateRow("pairs swap", 1460.0, 1462, 0), GateRow("log-odds", None, 0.71, 2)])
+    'pairs swap 1,460 (published 1,462), log-odds - (published 0.71)'
+    """
+    return ", ".join(
+        f"{row.name} {'-' if row.found is None else f'{row.found:,.{row.decimals}f}'} "
+        f"(published {row.published:,.{row.decimals}f})"
+        for row in rows
+    )
+
+
+def bundled_fresh(corpus: Corpus, data: Path | None) -> tuple[str, ...]:
     """The bundled questions that no other part of the corpora has."""
     return tuple(bundled.fresh_prompts())
 
 
-@cache
-def public_fresh(corpus: Corpus) -> tuple[str, ...]:
+def public_fresh(corpus: Corpus, data: Path | None) -> tuple[str, ...]:
     """Questions of UltraFeedback from behind those of the corpus: 3,000 to train on, and 300 to find the tilt on."""
-    drawn = ultrafeedback.scored_pairs(n=N_FRESH + N_EVALUATION, start=ultrafeedback.N_PAIRS)
-    known = set(ultrafeedback.scored_pairs().pairs["prompt"])
+    return _fresh_questions(data)
+
+
+@cache
+def _drawn_pairs(path: Path | None) -> ultrafeedback.ScoredPairs:
+    """The pairs that are signed, whatever the data seed."""
+    return ultrafeedback.scored_pairs(path)
+
+
+@cache
+def _fresh_questions(path: Path | None) -> tuple[str, ...]:
+    drawn = ultrafeedback.scored_pairs(path, n=N_FRESH + N_EVALUATION, start=ultrafeedback.N_PAIRS)
+    known = set(_drawn_pairs(path).pairs["prompt"])
     return tuple(dict.fromkeys(prompt for prompt in drawn.pairs["prompt"] if prompt not in known))
 
 
 @cache
 def public_style(path: Path | None, held_out: float) -> Material:
     """MultiPref from the Hub, or from a local file of its schema."""
-    judgments = multipref.load(path).judgments
-    prompts = multipref.evaluation_prompts(judgments, N_EVALUATION, held_out).prompts
-    return Material(judgments, None, prompts, (), held_out)
+    corpus = multipref.load(path)
+    prompts = multipref.evaluation_prompts(corpus.judgments, N_EVALUATION, held_out).prompts
+    gate = compared(multipref.gate(corpus), multipref.PUBLISHED)
+    return Material(corpus.judgments, None, prompts, (), held_out, gate)
 
 
 def _style(judgments: Judgments, planted: NDArray[np.float64] | None, held_out: float) -> Material:

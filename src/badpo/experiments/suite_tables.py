@@ -12,13 +12,20 @@ from typing import Any
 
 import numpy as np
 
-from badpo.experiments.suite_parts import Column, Panel, Row, Suite
+from badpo.experiments.suite_parts import Column, Corpus, Panel, Row, SeedPlan, Suite
 from badpo.experiments.suite_readouts import kept_json, kept_readouts
-from badpo.theory.summaries import log_odds_distance, share_removed, t_interval
+from badpo.results.labels import arm_label, signed
+from badpo.theory.summaries import log_odds_distance, share_removed, shift, t_interval
 
 Readouts = Mapping[str, Any]
 REFERENCE = "Reference"
 LOG_FILE = "log.jsonl"
+# What shares are taken of, in words, and with how many places a shift of it is told.
+SHIFTED = {
+    "tokens.mean": ("tokens", 1),
+    "rates.woman.rate": ("p(woman)", 3),
+    "rates.black.rate": ("p(black)", 3),
+}
 
 
 @dataclass(frozen=True)
@@ -53,12 +60,13 @@ class Cell:
 
 @dataclass(frozen=True)
 class TableRow:
-    """A row: its label, how many seeds it has and whether it is a control, and a cell for each column."""
+    """A row: its label, how many seeds it has and whether it is a control, a cell for each column, and footnotes."""
 
     label: str
     seeds: tuple[int, ...]
     is_control: bool
     cells: tuple[Cell, ...]
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -74,12 +82,15 @@ class Table:
         The reference first.
     missing : tuple of str
         Runs that are not there.
+    notes : tuple of str
+        Footnotes of the whole.
     """
 
     panel: Panel
     columns: tuple[Column, ...]
     rows: tuple[TableRow, ...]
     missing: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
 
 class Found:
@@ -90,11 +101,16 @@ class Found:
     folder : Path
         Of the panel's corpus, with ``reference`` and ``<condition>-s<seed>`` in it.
     seeds : sequence of int
+    planned : mapping of str to tuple of int, or None
+        The seeds that a condition is run at, by its name; those that are not named are run at all of ``seeds``.
     """
 
-    def __init__(self, folder: Path, seeds: Sequence[int]):
+    def __init__(
+        self, folder: Path, seeds: Sequence[int], planned: Mapping[str, tuple[int, ...]] | None = None
+    ):
         self.folder = folder
         self.seeds = tuple(seeds)
+        self._planned = dict(planned or {})
         self._kept: dict[str, Readouts] = {}
 
     def readouts(self, name: str) -> Readouts:
@@ -102,6 +118,10 @@ class Found:
         if name not in self._kept:
             self._kept[name] = kept_readouts(self.folder / name)
         return self._kept[name]
+
+    def planned(self, condition: str) -> tuple[int, ...]:
+        """The seeds at which a condition is to be run."""
+        return self._planned.get(condition, self.seeds)
 
     def seeds_of(self, condition: str) -> tuple[int, ...]:
         """The seeds at which a condition was measured."""
@@ -132,12 +152,30 @@ class Found:
             return float(log_odds_distance(own, reference))
         dpo = place_of(self.readouts(f"{against}-s{seed}"), place)
         if how == "removed":
-            return (
-                None
-                if dpo is None or condition == against
-                else float(share_removed([dpo], [own], reference)[0])
-            )
+            if dpo is None or condition == against or self.no_share(against, place):
+                return None
+            return float(share_removed([dpo], [own], reference)[0])
         raise ValueError(f"there is no source {how}:PLACE")
+
+    def no_share(self, against: str, place: str) -> str:
+        """Why no share of a condition's shift can be said to be removed; empty where it moved up, or was not run.
+
+        It moved up where its whole interval over the seeds that were measured lies above the reference, or the value
+        itself with one seed. A share of a shift that is not there, or goes the other way, has no meaning.
+        """
+        reference = place_of(self.readouts("reference"), place)
+        values = list(self.values(against, place).values())
+        if reference is None or not values:
+            return ""
+        moved = shift(values, reference)
+        if (moved.low if moved.n > 1 else moved.estimate) > 0:
+            return ""
+        words, places = SHIFTED.get(place, (place, 3))
+        ends = f"{signed(moved.low, places)} to {signed(moved.high, places)}" if moved.n > 1 else "one seed"
+        told = f"{signed(moved.estimate, places)} ({ends})"
+        return (
+            f"no share removed: {arm_label(against)}'s own shift in {words}, {told}, does not lie above zero"
+        )
 
     def shift(self, condition: str, place: str) -> float | None:
         """How far a condition moved from the reference, in standard deviations over its seeds."""
@@ -220,12 +258,16 @@ def paper_numbers() -> dict[str, dict[str, dict[str, dict[str, list]]]]:
     return json.loads(text)
 
 
-def tables(
-    suite: Suite, out: Path, seeds: Sequence[int], single_seed_arms: Sequence[str] = ()
-) -> list[Table]:
+def found_runs(suite: Suite, corpus: Corpus, out: Path, plan: SeedPlan) -> Found:
+    """A suite's runs on a corpus, with the seeds that its rows are planned at."""
+    rows = [row for panel in suite.panels if panel.corpus == corpus for row in panel.rows]
+    return Found(out / corpus.folder, plan.seeds, plan.by_condition(rows))
+
+
+def tables(suite: Suite, out: Path, plan: SeedPlan) -> list[Table]:
     """The tables of a suite from its run folders; a panel whose reference is not there is left out."""
     return [
-        panel_table(panel, Found(out / panel.corpus.folder, seeds), single_seed_arms)
+        panel_table(panel, found_runs(suite, panel.corpus, out, plan))
         for panel in suite.panels
         if has_reference(out, panel)
     ]
@@ -236,8 +278,8 @@ def has_reference(out: Path, panel: Panel) -> bool:
     return (out / panel.corpus.folder / "reference" / "readouts.json").exists()
 
 
-def panel_table(panel: Panel, found: Found, single_seed_arms: Sequence[str] = ()) -> Table:
-    """A panel's values over the seeds that were run; arms of ``single_seed_arms`` are asked for at the first alone."""
+def panel_table(panel: Panel, found: Found) -> Table:
+    """A panel's values over the seeds that were planned and run."""
     paper = paper_numbers().get(panel.label, {}).get(panel.title, {})
     reference = _reference_row(panel, found, paper.get(REFERENCE, {}))
     above = [reference, *([_truth_row(panel, found, paper.get(panel.truth, {}))] if panel.truth else [])]
@@ -245,14 +287,27 @@ def panel_table(panel: Panel, found: Found, single_seed_arms: Sequence[str] = ()
     missing = []
     for row in panel.rows:
         seeds = found.seeds_of(row.condition.name)
-        wanted = row.seeds_run(found.seeds, single_seed_arms)
+        wanted = found.planned(row.condition.name)
         missing += [f"{row.condition.name}-s{seed}" for seed in wanted if seed not in seeds]
         seeds = tuple(seed for seed in seeds if seed in wanted)
         if seeds:
             rows.append(_row(panel, row, seeds, found, paper.get(row.label, {})))
     known = [i for i in range(len(panel.columns)) if any(row.cells[i].values for row in rows)]
     rows = [TableRow(r.label, r.seeds, r.is_control, tuple(r.cells[i] for i in known)) for r in rows]
-    return Table(panel, tuple(panel.columns[i] for i in known), tuple(rows), tuple(missing))
+    columns = tuple(panel.columns[i] for i in known)
+    return Table(panel, columns, tuple(rows), tuple(missing), _no_shares(panel, found))
+
+
+def _no_shares(panel: Panel, found: Found) -> tuple[str, ...]:
+    """Why shares are not in a panel that asks for them and has the runs; each reason once."""
+    reasons = [
+        found.no_share(row.against, column.source.removeprefix("removed:"))
+        for column in panel.columns
+        if column.source.startswith("removed:")
+        for row in panel.rows
+        if row.condition.name != row.against and found.seeds_of(row.condition.name)
+    ]
+    return tuple(dict.fromkeys(filter(None, reasons)))
 
 
 def _row(panel: Panel, row: Row, seeds: tuple[int, ...], found: Found, paper: Mapping) -> TableRow:

@@ -34,14 +34,15 @@ _LENGTH_BASELINES = (Row("R-DPO (0.005)", RDPO), Row("SamPO", SAMPO))
 # -- columns -------------------------------------------------------------------------------------------------
 
 _WOMAN, _BLACK = "rates.woman.rate", "rates.black.rate"
-_KL = Column("KL", "kl.per_token")
+# by definition, on answers drawn at temperature 1; and as the paper's numbers were made, on those of the other readouts
+_KL = (Column("KL", "kl.per_token"), Column("KL, as published", "kl_published.per_token"))
 _NAMES = (
     Column("p(woman)", _WOMAN),
     Column("removed (woman)", f"removed:{_WOMAN}", "percent"),
     Column("p(black)", _BLACK),
     Column("removed (black)", f"removed:{_BLACK}", "percent"),
     Column("RM minus", "judge.rm_minus.mean", "decimal2"),
-    _KL,
+    *_KL,
 )
 _VOTES = tuple(
     Column(title, f"votes.{attribute}.{who}.accuracy")
@@ -58,13 +59,13 @@ _LENGTH = (
     Column("removed", "removed:tokens.mean", "percent"),
     Column("gap", "heldout.length.gap"),
     Column("RM", "judge.rm.mean", "decimal2"),
-    _KL,
+    *_KL,
 )
 _FORMATTING = (
     Column("rate", "markdown.matched"),
     Column("gap", "heldout.markdown.gap"),
     Column("RM minus", "judge.rm_minus.mean", "decimal2"),
-    _KL,
+    *_KL,
 )
 _LENGTH_ABLATION = (
     *_LENGTH[:2],
@@ -72,10 +73,12 @@ _LENGTH_ABLATION = (
     Column("same", "heldout.length.same"),
     Column("cross", "heldout.length.cross"),
     Column("mean theta", "theta.length.level", "decimal2"),
+    Column("theta of the length in words", "theta.length_words.level", "decimal2"),
+    Column("votes (length)", "votes.length.all.accuracy"),
 )
 _ABLATION = (
     *_NAMES[:4],
-    _KL,
+    *_KL,
     Column("votes (race)", "votes.black.all.accuracy"),
     Column("votes (gender)", "votes.woman.all.accuracy"),
 )
@@ -145,6 +148,7 @@ def _names() -> Suite:
 
 
 def _names_ablation() -> Suite:
+    ipo = Condition("ipo", "ipo")
     rows = (
         _DPO,
         *_BA,
@@ -153,6 +157,20 @@ def _names_ablation() -> Suite:
         Row("One theta per annotator", PER_ANNOTATOR),
         Row("Pooled, gender declared only", Condition("declared_subset", "declared_subset"), "first"),
         *_LENGTH_BASELINES,
+        Row(
+            "IPO (extension)",
+            ipo,
+            "one",
+            note="not in the paper: IPO's loss with DPO's beta and learning rate",
+        ),
+        Row(
+            "IPO with a pooled theta (extension)",
+            Condition("ipo_pooled", "ipo_pooled"),
+            "one",
+            against=ipo.name,
+            note="not in the paper, which names it as future work: what it removes is taken of IPO's own shift, and "
+            "its theta is reward per token and no log-odds, so that votes are predicted with the policy alone",
+        ),
     )
     panel = Panel("tab:abl_names_v3", _QWEN, _SIGNED, rows, _ABLATION, "sd")
     theta = Panel("app:abl_variants", _THETA_TITLE, _SIGNED, rows[1:6], _theta("offset"), "sd", _PLANTED)
@@ -168,10 +186,22 @@ def _names_samples() -> Suite:
         Column("sampled, black", "sampled.black.rate", "decimal2"),
         Column("p(woman)", _WOMAN),
         Column("p(black)", _BLACK),
+        Column("own body, woman", "own_body.woman.difference"),
+        Column("own body, black", "own_body.black.difference"),
+    )
+    choices = (
+        Column("answers that choose", "recommended.readable", "percent"),
+        Column("the first", "recommended.first.share", "decimal2"),
+        Column("the woman", "recommended.attributes.woman.share", "decimal2"),
+        Column("the black candidate", "recommended.attributes.black.share", "decimal2"),
     )
     rows = (_DPO, *_BA, Row("BA-DPO (shuffled ids)", SHUFFLED))
-    panel = Panel("tab:names_samples", _QWEN, _SIGNED, rows, columns, "mean")
-    return Suite("names-samples", "Sampled signatures beside probabilities", (panel,), ("samples_saturate",))
+    panels = (
+        Panel("tab:names_samples", _QWEN, _SIGNED, rows, columns, "mean"),
+        Panel("app:names", "Two candidates with the same qualifications", _SIGNED, rows, choices, "mean"),
+    )
+    title = "Sampled signatures beside probabilities"
+    return Suite("names-samples", title, panels, ("samples_saturate",), signatures=(_SIGNED,))
 
 
 def _multipref_length() -> Suite:
@@ -207,6 +237,16 @@ def _multipref_ablation() -> Suite:
     pooled, shared = _BA_LENGTH
     warm = (Condition("pooled_warm-length", "pooled_warm", ("length",)),
             Condition("shared_mean_warm-length", "shared_mean_warm", ("length",)))  # fmt: skip
+    weighted = (
+        Row("Reliability weights", Condition("reliability", "reliability"), "first"),
+        Row(
+            "Group-DRO DPO, parts of 2",
+            Condition("group_dro_parts", "group_dro_parts"),
+            "one",
+            note="weights normalized within micro-batches of 2, as the published code does, where the paper's "
+            "definition has the whole step",
+        ),
+    )
     rows = (
         _DPO,
         pooled,
@@ -218,10 +258,35 @@ def _multipref_ablation() -> Suite:
         Row("R-DPO (0.02)", Condition("rdpo_strong", "rdpo_strong"), "first"),
         Row("R-DPO (0.005)", RDPO, "first"),
         Row("SamPO", SAMPO, "first"),
-        Row("Reliability weights", Condition("reliability", "reliability"), "first"),
+        *weighted,
+        Row(
+            "LD-DPO",
+            Condition("ld_dpo", "ld_dpo"),
+            "one",
+            note="not in the paper: what is longer than the shorter response counts one half",
+        ),
+        Row(
+            "Reliability, spectral",
+            Condition("spectral", "spectral"),
+            "one",
+            note="Crowd-PrefRL's own spectral meta-learner: one label for each comparison, no weights",
+        ),
+        Row(
+            "BA-DPO (pooled, length in words)",
+            Condition("length_pooled", "length_pooled"),
+            "one",
+            note="not in the paper: the attribute is the length as a number and not the ratio; votes are predicted "
+            "with theta on it",
+        ),
+        Row(
+            "R-DPO (0.005 a word)",
+            Condition("rdpo_words", "rdpo_words"),
+            "one",
+            note="white-space words, as the published code counts, where the paper's definition has tokens",
+        ),
     )
     panel = Panel("tab:abl_multipref", _QWEN, _STYLE, rows, _LENGTH_ABLATION, "sd")
-    weights = Panel("app:abl_multipref", _WEIGHTS_TITLE, _STYLE, rows[-1:], _TYPES[:2], "sd")
+    weights = Panel("app:abl_multipref", _WEIGHTS_TITLE, _STYLE, weighted, _TYPES[:2], "sd")
     return Suite(
         "multipref-ablation",
         "MultiPref, length declared: every arm",
@@ -301,7 +366,7 @@ def _offset() -> Suite:
     rows = [Row("DPO (source)", DPO)]
     for target in (0.3, 0.5, 0.7):
         rows += [
-            Row(f"Offset, exact tilt, {target:g}", anchored("exact", target, 1), "first"),
+            Row(f"Offset, exact tilt, {target:g}", anchored("exact", target, 1), "one"),
             Row(f"Offset, calibrated, {target:g}", anchored("calibrated", target, 4)),
         ]
     columns = (
@@ -313,7 +378,7 @@ def _offset() -> Suite:
         Column("tokens", "tokens.mean", "decimal1"),
         _NAMES[4],
         Column("KL to the source", "anchor:moved.kl_source.per_token"),
-        _KL,
+        *_KL,
         Column("gap", "heldout.any.gap"),
         Column("rounds", "anchor:woman.rounds", "decimal1"),
     )
@@ -343,19 +408,19 @@ def _beyond() -> Suite:
         *_NAMES[:4],
         Column("distance (woman)", f"distance:{_WOMAN}"),
         Column("distance (black)", f"distance:{_BLACK}"),
-        _KL,
+        _KL[0],
         Column("same-group", "heldout.any.same"),
         Column("votes (race)", "votes.black.all.accuracy"),
         Column("votes (gender)", "votes.woman.all.accuracy"),
     )
     panels = [Panel("beyond", "Data seed 0", _SIGNED, rows, columns)]
     again = (_DPO, *_BA, Row("Pooled from the swap pairs' level", swap), rows[5])
-    first_only = tuple(Row(row.label, row.condition, "first") for row in again)
+    first_only = tuple(Row(row.label, row.condition, "one") for row in again)
     panels += [
         Panel("beyond", f"Data seed {seed}", Corpus("signed", data_seed=seed), first_only, columns)
         for seed in (1, 2)
     ]
-    return Suite("beyond", "Beyond the paper's own removal", tuple(panels), ("swap_start", "burn_in"))
+    return Suite("beyond", "Beyond the paper's own removal", tuple(panels))
 
 
 SUITES: dict[str, Suite] = {

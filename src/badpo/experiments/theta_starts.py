@@ -16,6 +16,7 @@ from badpo.data.problems import ConfigError
 from badpo.estimation.conditional import fit_conditional
 from badpo.estimation.pool import carrier_sides, joint_log_odds
 from badpo.objective.bias import BiasTerm
+from badpo.results.labels import signed
 
 N_CLUSTERS = 3
 BOOSTED_SHARE = 0.2  # of the steps
@@ -54,7 +55,7 @@ def starting_level(judgments: Judgments, start: str) -> tuple[NDArray[np.float64
         prompts = judgments.comparisons["prompt_id"].to_numpy()[judgments.votes["comparison"].to_numpy()]
         joint = joint_log_odds(judgments.delta, judgments.votes["sign"], prompts)
         levels = [interval.estimate if interval else None for interval in joint]
-        sources = ("burn-in",) * len(levels)
+        sources = ("a burn-in",) * len(levels)
     for name, level in zip(judgments.attribute_names, levels, strict=True):
         if level is None or not np.isfinite(level):
             raise ConfigError(
@@ -69,6 +70,22 @@ def start_bias(bias: BiasTerm, judgments: Judgments, start: str) -> None:
     if start != "zero":
         level, _ = starting_level(judgments, start)
         bias.warm_start(torch.from_numpy(level).float())
+
+
+def start_told(judgments: Judgments, start: str) -> str:
+    """Where theta starts, in words.
+
+    Parameters
+    ----------
+    judgments : Judgments
+        The training judgments.
+    start : {"swap", "burn_in"}
+    """
+    level, sources = starting_level(judgments, start)
+    each = zip(judgments.attribute_names, level, sources, strict=True)
+    return "started at: " + ", ".join(
+        f"{name} {signed(value, 2)} from {source}" for name, value, source in each
+    )
 
 
 def clustered(judgments: Judgments, seed: int = 0) -> Judgments:

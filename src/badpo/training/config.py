@@ -47,6 +47,14 @@ def without_double_precision() -> bool:
     return torch.backends.mps.is_available() and not torch.cuda.is_available()
 
 
+def computes_in_bf16(use_cpu: bool) -> bool:
+    """Whether a stage that is told nothing else computes under bf16 autocast: wherever its GPU has bf16.
+
+    The weights that are trained stay in the precision that they were loaded in. Both stages ask here.
+    """
+    return is_torch_bf16_gpu_available() and not use_cpu
+
+
 @dataclass
 class BADPOConfig(TrainingArguments):
     r"""Arguments of a BA-DPO run: everything of `transformers.TrainingArguments`, and the fields below.
@@ -249,7 +257,7 @@ class BADPOConfig(TrainingArguments):
         self.hub_strategy = "end"
 
     def _choose_bf16(self) -> None:
-        has_bf16 = is_torch_bf16_gpu_available() and not self.use_cpu
+        has_bf16 = computes_in_bf16(bool(self.use_cpu))
         if self.bf16 is None:
             self.bf16 = has_bf16 and not self.fp16
             asked = not self.fp16

@@ -13,13 +13,16 @@ import transformers
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
-from badpo.training.config import without_double_precision
+from badpo.training.config import computes_in_bf16, without_double_precision
 from badpo.training.logprobs import attach, on_device, response_layout, scoring_attention
 from badpo.training.prompt_trees import Pair
 
 
 def supervised_arguments(folder: Path, **options: Any) -> transformers.TrainingArguments:
-    """The supervised stage's arguments: cosine with 10 % warm-up, no checkpoints, and the Trainer's own ``options``."""
+    """The supervised stage's arguments: cosine with 10 % warm-up, no checkpoints, and the Trainer's own ``options``.
+
+    Without ``bf16`` among the options its precision is that of a preference stage that is told nothing either.
+    """
     settings: dict[str, Any] = {
         "lr_scheduler_type": "cosine",
         "warmup_steps": 0.1,
@@ -32,7 +35,9 @@ def supervised_arguments(folder: Path, **options: Any) -> transformers.TrainingA
         "disable_tqdm": True,
         "seed": 0,
     }
-    return transformers.TrainingArguments(output_dir=str(folder / "checkpoints"), **(settings | options))
+    chosen = settings | options
+    precision = {"bf16": computes_in_bf16(chosen["use_cpu"])}
+    return transformers.TrainingArguments(output_dir=str(folder / "checkpoints"), **(precision | chosen))
 
 
 def balanced_rows(values: NDArray[np.float64], seed: int) -> NDArray[np.intp]:

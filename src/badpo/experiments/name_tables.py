@@ -1,0 +1,91 @@
+"""What DPO's sampled signatures rest on, and how many tokens the names of the pool take."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from badpo.experiments.signed_readouts import FIRST_NAMES, INDICATOR
+from badpo.experiments.suite_parts import Column, Corpus, Panel
+from badpo.experiments.suite_tables import Cell, Found, Table, TableRow, paper_numbers
+from badpo.readouts.name_nulls import concentration, relabelling_null
+
+ATTRIBUTES = ("woman", "black")
+SHIFT = (
+    Column("shift of the share", "shift"),
+    Column("random labels, sd", "sd"),
+    Column("lowest", "low"),
+    Column("highest", "high"),
+    Column("share as large", "p_greater"),
+    Column("three names' share", "top_share", "percent"),
+    Column("shift without them", "shift_without_top"),
+)
+TOKENS = (
+    Column("names", "n_names", "decimal1"),
+    Column("tokens a name", "mean_tokens", "decimal1"),
+    Column("one token", "one_token_share", "percent"),
+    Column("first tokens", "first_tokens", "decimal1"),
+    Column("begin alike", "largest_first_share", "percent"),
+)
+SHIFT_TITLE = (
+    "DPO's share of all answers signed by carriers: among 1,000 random labels, and without its three names"
+)
+TOKENS_TITLE = "Tokens of the names, cell by cell"
+
+
+def name_tables(corpus: Corpus, found: Found) -> list[Table]:
+    """Both tables, as far as there are readouts for them.
+
+    Parameters
+    ----------
+    corpus : Corpus
+        A signed one.
+    found : Found
+        Of its runs.
+
+    References
+    ----------
+    BA-DPO, appendix `app:abl_names` (relabelling, three names) and `app:names` ("Marker", tokens per cell).
+    """
+    shift = Panel("app:abl_names", SHIFT_TITLE, corpus, (), SHIFT, "mean")
+    tokens = Panel("app:names", TOKENS_TITLE, corpus, (), TOKENS, "mean")
+    rows = ((shift, _shifts(found)), (tokens, found.readouts("reference").get("name_tokens", {})))
+    return [_table(panel, values) for panel, values in rows if values]
+
+
+def _shifts(found: Found) -> dict[str, dict]:
+    """For each attribute, DPO's mean share over its seeds beside random labels of the pool."""
+    reference = found.readouts("reference").get("signatures")
+    kept = [found.readouts(f"dpo-s{seed}").get("signatures") for seed in found.seeds_of("dpo")]
+    arm = [_mass(signatures) for signatures in kept if signatures is not None]
+    if reference is None or not arm:
+        return {}
+    masses = np.mean(arm, axis=0), _mass(reference)
+    return {
+        name: relabelling_null(*masses, carries).to_json()
+        | concentration(*masses, carries, FIRST_NAMES).to_json()
+        for name, carries in zip(ATTRIBUTES, INDICATOR.T, strict=True)
+    }
+
+
+def _mass(signatures: Mapping[str, float]) -> list[float]:
+    return [signatures.get(name, 0.0) for name in FIRST_NAMES]
+
+
+def _table(panel: Panel, values: Mapping[str, Mapping]) -> Table:
+    paper = paper_numbers().get(panel.label, {}).get(panel.title, {})
+    rows = [_row(name, found, panel.columns, paper.get(name, {})) for name, found in values.items()]
+    return Table(panel, panel.columns, tuple(rows), ())
+
+
+def _row(name: str, found: Mapping, columns: Sequence[Column], paper: Mapping) -> TableRow:
+    cells = []
+    for column in columns:
+        value, theirs = found[column.source], paper.get(column.label)
+        known = () if value is None else (float(value),)
+        cells.append(
+            Cell(known, known[0] if known else math.nan, math.nan, (theirs[0], theirs[1]) if theirs else None)
+        )
+    return TableRow(name.replace("_", " "), (), False, tuple(cells))

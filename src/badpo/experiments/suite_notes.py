@@ -1,0 +1,71 @@
+"""Footnotes of a suite's rows: what one is besides its label, how a scale changes a penalty, where theta started."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from badpo.experiments.arms import ARMS
+from badpo.experiments.suite_parts import Condition, Corpus, Row
+from badpo.experiments.suite_readouts import kept_json
+from badpo.experiments.suite_runs import START
+from badpo.experiments.suite_stages import Material, declared
+from badpo.experiments.suite_tables import Table, TableRow
+from badpo.experiments.theta_starts import start_told
+
+
+def with_notes(table: Table, folder: Path, material: Callable[[Corpus], Material]) -> Table:
+    """A table with the footnotes of its rows.
+
+    Parameters
+    ----------
+    table : Table
+    folder : Path
+        Of the runs of its corpus.
+    material : function of Corpus
+        The votes, for runs that did not keep where they started: it is a function of these alone.
+    """
+    rows = {row.label: row for row in table.panel.rows}
+
+    def notes(shown: TableRow) -> tuple[str, ...]:
+        row = rows.get(shown.label)
+        if row is None:
+            return ()
+        run = folder / f"{row.condition.name}-s{shown.seeds[0]}"
+        started = start_note(row.condition, run, lambda: material(table.panel.corpus))
+        return tuple(note for note in (row.note, length_note(row, run), started) if note)
+
+    return replace(table, rows=tuple(replace(row, notes=notes(row)) for row in table.rows))
+
+
+def length_note(row: Row, run: Path) -> str:
+    """How a penalty was changed by the scale, and the unit of a length, as the run was trained; empty without either."""
+    arm, facts = ARMS[row.condition.arm], _facts(run)
+    fixed, unit = facts.get("fixed", arm.fixed), facts.get("length_unit", arm.length_unit)
+    if arm.fixed and fixed != arm.fixed:
+        return (
+            f"{arm.fixed:g} is multiplied by {fixed / arm.fixed:.2f} at this scale, whose answers are as much shorter "
+            "than the paper's"
+        )
+    if arm.declared == "length_words" and not arm.fixed:
+        return f"theta is for {unit:.3g} words"
+    return ""
+
+
+def start_note(condition: Condition, run: Path, material: Callable[[], Material]) -> str:
+    """Where theta started; empty for a start at zero."""
+    if condition.start == "zero":
+        return ""
+    kept = kept_json(run / START).get("told")
+    if kept:
+        return str(kept)
+    train, _ = material().split()
+    return start_told(declared(train, condition.declared), condition.start)
+
+
+def _facts(run: Path) -> Mapping[str, Any]:
+    """What decided a finished run; empty where that cannot be read."""
+    facts = kept_json(run / "run.json").get("facts")
+    return facts if isinstance(facts, dict) else {}
