@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from badpo.experiments.removal_gains import READINGS, Gain, gains, recommendation, verdict
-from badpo.experiments.reproduce import DATA_SUITES, read_suite, suites_folder
+from badpo.experiments.reproduce import read_suite, suites_folder
 from badpo.experiments.suite_parts import Condition, Suite
 from badpo.experiments.suite_plan import state_of, timing_of
 from badpo.experiments.suite_runs import PlannedRun, planned_runs
@@ -24,6 +24,7 @@ PAGE = Path("docs/results_tiny.md")
 SEEDS = (42, 123, 456)
 CORES = 2
 TINY = SCALES["tiny"]
+VOTES_SUITES = "multipref"  # of which runs on real votes are shown
 PAPERS_ARMS = ("dpo", "pooled", "shared_mean")
 PLACES = {"KL": 4}
 HEAD = """# The paper's tables with a small model
@@ -150,7 +151,7 @@ def votes_section(runs: Path, files: Sequence[Path]) -> str:
     for folder in sorted(path for path in runs.glob(f"{TINY.name}-*") if path.is_dir()):
         parts.append(f"### {folder.name.removeprefix(f'{TINY.name}-')}\n")
         for suite in SUITES.values():
-            if not suite.name.startswith(DATA_SUITES):
+            if not suite.name.startswith(VOTES_SUITES):
                 continue
             states = [state_of(folder / run.place) for run in planned_runs([suite], TINY, SEEDS)]
             if all(state == "done" for state in states):

@@ -8,6 +8,8 @@ from typing import Any
 from badpo.data.problems import ConfigError
 from badpo.training.recipe_yaml import parse_value
 
+LARGEST_SEED = 2**32 - 1
+
 
 def parsed_attribute(text: str) -> dict[str, Any]:
     """The configuration of an attribute written as NAME:KEY=VALUE,KEY=VALUE.
@@ -59,19 +61,23 @@ def parsed_pairs(pairs: Sequence[str] | None, option: str) -> dict[str, str] | N
 
 
 def parsed_seeds(text: str) -> list[int]:
-    """Training seeds separated by commas.
+    """Training seeds separated by commas, each once: an interval over runs counts every run once.
 
     Examples
     --------
     >>> parsed_seeds("42,123,456")
     [42, 123, 456]
     """
-    try:
-        return [int(seed) for seed in text.split(",")]
-    except ValueError as error:
-        raise ConfigError(
-            f"--seeds {text}: write whole numbers separated by commas, as in 42,123,456"
-        ) from error
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() for part in parts):
+        raise ConfigError(f'--seeds "{text}": write whole numbers separated by commas, as in 42,123,456')
+    seeds = [int(part) for part in parts]
+    for seed in seeds:
+        if seed > LARGEST_SEED:
+            raise ConfigError(f"--seeds: {seed} is more than {LARGEST_SEED}, the largest seed there is")
+        if seeds.count(seed) > 1:
+            raise ConfigError(f"--seeds: {seed} is given twice; a seed is one run, so name each once")
+    return seeds
 
 
 def parsed_sweep(text: str | None) -> tuple[str, list[Any]] | None:

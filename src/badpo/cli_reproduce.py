@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
-from contextlib import redirect_stdout
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Annotated
 
@@ -22,20 +25,33 @@ def reproduce(
         str, typer.Option(help="tiny: a small model on the CPU; paper: what the authors ran.")
     ] = "tiny",
     seeds: Annotated[str, typer.Option(help="Training seeds, separated by commas.")] = "42,123,456",
-    jobs: Annotated[int, typer.Option(min=1, help="Runs side by side, one thread each from two on.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs side by side, one thread each from two on; no more than processors.")] = 1,
     data: Annotated[
         Path | None,
-        typer.Option(help="Your own votes, for the multipref suites; MultiPref's rows at scale paper."),
+        typer.Option(
+            help="Your own votes, where length is asked about; at scale paper rows of the public corpus."
+        ),
     ] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the runs.")] = Path("runs/reproduce"),
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run and what it costs.")] = False,
+    generate_with: Annotated[
+        str, typer.Option(help="What draws the answers that are measured: transformers, or vllm.")
+    ] = "transformers",
     form: Annotated[str, typer.Option("--format", help="text, markdown, latex or csv.")] = "text",
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Run the paper's experiments: tables, a page, and which patterns were found. Runs are shared and resumed."""
     from badpo.data.problems import ConfigError, did_you_mean
-    from badpo.experiments.reproduce import chosen_suites, plan_suites, run_suites, scale_named, suites_folder
+    from badpo.experiments.reproduce import (
+        chosen_suites,
+        drawing_with,
+        plan_suites,
+        require_usable,
+        run_suites,
+        scale_named,
+        suites_folder,
+    )
     from badpo.experiments.suite_formats import FORMATS
     from badpo.experiments.suite_page import write_suite_page
 
@@ -43,8 +59,12 @@ def reproduce(
         raise ConfigError(
             f'"{form}" is no format.{did_you_mean(form, list(FORMATS))} Formats: {", ".join(FORMATS)}'
         )
-    suites, chosen = chosen_suites(suite, data), scale_named(scale)
+    suites, chosen = chosen_suites(suite), drawing_with(scale_named(scale), generate_with)
+    if data is not None:
+        require_usable(data, suites, chosen)
+    require_folder(out)
     folder, numbers = suites_folder(out, chosen, data), parsed_seeds(seeds)
+    jobs = min(jobs, os.cpu_count() or 1)
     if dry_run:
         planned = plan_suites(suites, chosen, numbers, folder, jobs, data)
         if as_json:
@@ -52,15 +72,50 @@ def reproduce(
         else:
             print("\n".join(planned.lines()))
         return
-    with redirect_stdout(sys.stderr), terminal_progress(as_json) as progress:
+    quiet_libraries()
+    with stopping_whole(), redirect_stdout(sys.stderr), terminal_progress(as_json) as progress:
         results = run_suites(suites, chosen, numbers, folder, progress, jobs, data)
-        pages = [
-            write_suite_page(result, chosen.name, folder / f"{result.suite.name}.html") for result in results
-        ]
     if as_json:
         print_json([result.to_json() for result in results])
-        return
-    for result, page in zip(results, pages, strict=True):
-        print(result.text(form), end="\n\n" if form != "csv" else "\n")
-        if form == "text":
+    for result in results:
+        # tables first: a page that cannot be written takes none of them away
+        if not as_json:
+            print(result.text(form), end="\n\n" if form != "csv" else "\n")
+        page = write_suite_page(result, chosen.name, folder / f"{result.suite.name}.html")
+        if form == "text" and not as_json:
             print(f"page: {page}\n")
+
+
+def require_folder(out: Path) -> None:
+    """Stop at a place that cannot hold the runs of suites."""
+    from badpo.data.problems import ConfigError
+
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f'--out: "{out}" is no folder; name one, such as runs/reproduce')
+    for folder in (out, *out.absolute().parents):
+        if (folder / "run.json").exists():
+            raise ConfigError(f"--out: {folder} is the folder of one run; name one outside it")
+
+
+def quiet_libraries() -> None:
+    """Bars of other libraries, one for every model that is loaded, would hide our own lines."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+
+
+@contextmanager
+def stopping_whole() -> Iterator[None]:
+    """A command that is told to stop says what is left; SIGTERM stops it as Ctrl-C does."""
+
+    def stop(signum, frame):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    except KeyboardInterrupt:
+        print("stopped; finished runs are whole, and the same command goes on from here", file=sys.stderr)
+        raise typer.Exit(130) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -20,13 +20,36 @@ from transformers import (
     Qwen3ForSequenceClassification,
 )
 
-from badpo.experiments import suite_scales
-from badpo.experiments.reproduce import run_suites
-from badpo.experiments.signed_suite import SuiteSettings
+from badpo.data.corpora import bundled, ultrafeedback
+from badpo.data.importers.tables import read_table
+from badpo.data.problems import ConfigError
+from badpo.experiments import suite_scales, suite_stages
+from badpo.experiments.arms import ARMS
+from badpo.experiments.reproduce import plan_suites, run_suites
+from badpo.experiments.signed_readouts import FIRST_NAMES
+from badpo.experiments.signed_suite import SuiteSettings, arm_arguments, supervised_settings
 from badpo.experiments.small_model import build_tokenizer
+from badpo.experiments.suite_needs import require_model, require_needs
 from badpo.experiments.suite_parts import Column, Condition, Corpus
-from badpo.experiments.suite_scales import PAPER_HELD_OUT, PRESET_OF, SCALES, paper_model, paper_settings
-from badpo.experiments.suite_stages import Material
+from badpo.experiments.suite_scales import (
+    PAPER_HELD_OUT,
+    PRESET_OF,
+    SCALES,
+    paper_material,
+    paper_model,
+    paper_settings,
+)
+from badpo.experiments.suite_stages import Material, public_signed, public_style
+from badpo.experiments.suites import SUITES
+from badpo.readouts.attribute_rate import name_probabilities, signature_contexts
+from badpo.readouts.generation import sample
+from badpo.training import config as config_module
+from badpo.training.encoding import encode_prompts, encode_responses
+from badpo.training.recipe_blocks import ModelChoice
+from badpo.training.run_folder import write_json
+from badpo.training.supervised import supervised_arguments
+from tests.data.corpora import public_rows
+from tests.experiments.chat_templates import AROUND, FAMILIES, of_family
 from tests.experiments.suite_scale import material, suite
 
 SHAPE = {
@@ -50,11 +73,16 @@ def saved(config, architecture, tokenizer, folder: Path, **more) -> Path:
     ids = {
         "pad_token_id": tokenizer.pad_token_id,
         "eos_token_id": tokenizer.eos_token_id,
-        "bos_token_id": None,
+        "bos_token_id": tokenizer.bos_token_id,
     }
     architecture(config(vocab_size=len(tokenizer), **SHAPE, **ids, **more)).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+def tokenizer_of(family: str):
+    texts = material(Corpus("signed"), None).texts
+    return of_family(build_tokenizer(texts, vocab_size=600), family)
 
 
 def short_settings(corpus: Corpus, found: Material) -> SuiteSettings:
@@ -67,14 +95,12 @@ def short_settings(corpus: Corpus, found: Material) -> SuiteSettings:
 @pytest.fixture
 def stand_ins(tmp_path, monkeypatch):
     """The paper's scale on local folders: three models, a judge, and bundled votes for the public ones."""
-    tokenizer = build_tokenizer(material(Corpus("signed"), None).texts, vocab_size=600)
     for model, (config, architecture) in MODELS.items():
-        folder = saved(config, architecture, tokenizer, tmp_path / model)
+        folder = saved(config, architecture, tokenizer_of(model), tmp_path / model)
         preset = suite_scales.PRESETS[PRESET_OF[model]] | {"model_name_or_path": str(folder)}
         monkeypatch.setitem(suite_scales.PRESETS, PRESET_OF[model], preset)
-    judge = saved(
-        Qwen3Config, Qwen3ForSequenceClassification, tokenizer, tmp_path / "judge", head_dim=8, num_labels=1
-    )
+    tokenizer, more = tokenizer_of("small"), {"head_dim": 8, "num_labels": 1}
+    judge = saved(Qwen3Config, Qwen3ForSequenceClassification, tokenizer, tmp_path / "judge", **more)
     return replace(
         SCALES["paper"],
         material=partial(material, held_out=PAPER_HELD_OUT),
@@ -104,6 +130,252 @@ def test_the_settings_are_those_of_the_table(model):
 def test_the_precision_is_that_of_the_paper(stand_ins, model):
     loaded, _ = paper_model(Corpus("signed", model), material(Corpus("signed"), None))
     assert next(loaded.parameters()).dtype == DTYPES[model]
+
+
+@pytest.mark.parametrize("has_bf16", [True, False])
+@pytest.mark.parametrize("model", list(MODELS))
+def test_both_stages_train_in_one_precision(model, has_bf16, tmp_path, monkeypatch):
+    monkeypatch.setattr(config_module, "is_torch_bf16_gpu_available", lambda: has_bf16)
+    settings = paper_settings(Corpus("signed", model), material(Corpus("signed"), None))
+    supervised = supervised_arguments(tmp_path, **supervised_settings(settings))
+    preference = arm_arguments(ARMS["pooled"], settings, 42, tmp_path, tmp_path)
+    assert supervised.bf16 is preference.bf16 is has_bf16
+    assert supervised.fp16 is preference.fp16 is False
+
+
+# -- chat templates --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", list(MODELS))
+def test_a_prompt_is_read_as_its_template_writes_it(family):
+    tokenizer, (before, after) = tokenizer_of(family), AROUND[family]
+    (ids,) = encode_prompts(["How do I boil rice?"], tokenizer, "paper", 384)
+    assert tokenizer.decode(ids) == f"{before}How do I boil rice?{after}"
+    first = tokenizer.bos_token_id
+    assert first is None or (ids[0] == first and list(ids).count(first) == 1)
+    # a long prompt loses its beginning, never the mark that an answer begins at
+    (cut,) = encode_prompts(["How do I boil rice?" * 40], tokenizer, "paper", 20)
+    assert len(cut) == 20 and tokenizer.decode(cut).endswith(after)
+
+
+@pytest.mark.parametrize("family", list(MODELS))
+def test_an_answer_is_ended_or_cut(family):
+    tokenizer = tokenizer_of(family)
+    question, answer = "How do I boil rice?", "Boil the water.\n\n\u2014 Emily Walsh"
+    ((prompt, whole),) = encode_responses([question], [answer], tokenizer, "paper", 1280, 384)
+    assert tokenizer.decode(whole) == answer + FAMILIES[family][2]
+    ((_, cut),) = encode_responses([question], [answer], tokenizer, "paper", len(prompt) + 3, 384)
+    assert cut.tolist() == whole[:3].tolist()
+
+
+@pytest.mark.parametrize("family", list(MODELS))
+def test_the_place_of_a_name_is_found(stand_ins, family):
+    model, tokenizer = paper_model(Corpus("signed", family), material(Corpus("signed"), None))
+    (prompt,) = encode_prompts(["How do I boil rice?"], tokenizer, "paper", 384)
+    (answer,) = sample(model, tokenizer, [prompt], 4, seed=0)
+    signed = replace(answer, text="Boil the water.\n\n\u2014 Emily Walsh")
+    (context,) = signature_contexts([signed], tokenizer)
+    assert tokenizer.decode(context) == tokenizer.decode(prompt) + "Boil the water.\n\n\u2014 "
+    found = name_probabilities(model, tokenizer, [context], FIRST_NAMES)
+    assert found.shape == (1, 89) and found.sum() == pytest.approx(1) and found.std() > 0
+
+
+# -- what is needed ----------------------------------------------------------------------------------------------
+
+
+def no_votes(corpus, data):
+    raise AssertionError("models are looked at first")
+
+
+def test_a_judge_without_a_template_is_told_before_anything_is_trained(stand_ins, tmp_path):
+    judge = Path(stand_ins.judge)
+    (judge / "chat_template.jinja").unlink()
+    scale = replace(stand_ins, material=no_votes)
+    named = [replace(suite(Condition("dpo", "dpo")), name=name) for name in ("one", "two")]
+    with pytest.raises(
+        ConfigError, match="has no chat template, .* was trained with .needed by one, two."
+    ) as told:
+        run_suites(named, scale, (42,), tmp_path / "out", lambda what, share: None)
+    assert str(judge) in str(told.value) and not (tmp_path / "out").exists()
+
+
+def test_a_judge_is_not_needed_where_all_is_measured(stand_ins, tmp_path):
+    asked = suite(Condition("dpo", "dpo"))
+    for place in ("signed/reference", "signed/dpo-s42"):
+        for name in ("run.json", "readouts.json"):
+            write_json(tmp_path / place / name, {})
+    require_needs([asked], replace(stand_ins, judge="gone"), (42,), tmp_path, None)
+    with pytest.raises(ConfigError, match='cannot load "gone".* .needed by test.'):
+        require_needs([asked], replace(stand_ins, judge="gone"), (42, 123), tmp_path, None)
+
+
+def test_a_model_that_is_not_there_is_told_with_the_suites_that_need_it(stand_ins, tmp_path, monkeypatch):
+    gone = str(tmp_path / "gone")
+    preset = suite_scales.PRESETS["paper-8b-lora"] | {"model_name_or_path": gone}
+    monkeypatch.setitem(suite_scales.PRESETS, "paper-8b-lora", preset)
+    asked = [SUITES[name] for name in ("names", "lora", "multipref-length")]
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    with pytest.raises(ConfigError) as told:
+        run_suites(asked, stand_ins, (42,), tmp_path, lambda what, share: None)
+    first, last = str(told.value).splitlines()
+    assert first.startswith(
+        f'cannot load "{gone}": it is neither a folder with a model nor reachable on the Hub'
+    )
+    assert first.endswith("(needed by names, multipref-length)") and last == "nothing was trained"
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
+@pytest.mark.parametrize(
+    ("removed", "told"),
+    [
+        ("model.safetensors", "none of model.safetensors.* is there"),
+        ("config.json", "is missing, damaged or not that of a causal language model"),
+        ("chat_template.jinja", "has no chat template"),
+    ],
+)
+def test_a_model_folder_without_a_file_is_told(stand_ins, tmp_path, removed, told):
+    folder = tmp_path / "small"
+    require_model(ModelChoice(str(folder)))
+    (folder / removed).unlink()
+    with pytest.raises(ConfigError, match=told):
+        require_model(ModelChoice(str(folder)))
+
+
+# -- the public corpora --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_public_corpora():
+    """Forget what was read before and after a test."""
+    kept = (public_signed, public_style, suite_stages._drawn_pairs, suite_stages._fresh_questions)
+    for function in kept:
+        function.cache_clear()
+    yield
+    for function in kept:
+        function.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def ultrafeedback_file(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("ultrafeedback") / "train_prefs.parquet"
+    public_rows.ultrafeedback(11_700).to_parquet(path)
+    return path
+
+
+@pytest.mark.slow
+def test_signed_ultrafeedback_comes_from_a_file(ultrafeedback_file, no_public_corpora, tmp_path):
+    found = paper_material(Corpus("signed"), ultrafeedback_file)
+    trained = set(found.judgments.comparisons["prompt"])
+    fresh = SCALES["paper"].fresh_prompts(Corpus("signed"), ultrafeedback_file)
+    asked = {prompt.split("\n\n")[0] for prompt in found.prompts}
+    assert len(trained) == 8_000 and len(fresh) == 3_300 and len(asked) == 300
+    assert not trained & set(fresh) and not trained & asked and not asked & set(fresh)
+    other = paper_material(Corpus("signed", data_seed=1), ultrafeedback_file)
+    assert other.judgments.fingerprint() != found.judgments.fingerprint() and other.gate == ()
+    planned = plan_suites([SUITES["names"]], SCALES["paper"], (42,), tmp_path, 1, ultrafeedback_file)
+    assert "| usable_pairs | 8,000 | 7,177 | **differs** |" in planned.about
+    assert sum(line.startswith("warning: of 34 published") for line in planned.about) == 1
+    assert not any("not read" in line for line in planned.about)
+
+
+@pytest.mark.slow
+def test_pairs_of_the_hub_must_give_the_papers_plan(ultrafeedback_file, no_public_corpora, monkeypatch):
+    rows = read_table(ultrafeedback_file)
+    monkeypatch.setattr(ultrafeedback, "read_split", lambda split, source=None: rows)
+    with pytest.raises(ConfigError, match=r"the paper's plan: pairs quality [\d,]+ .published 2,887.*pinned"):
+        public_signed(None, 0, PAPER_HELD_OUT)
+    drawn = ultrafeedback.scored_pairs(None, n=7_177)
+    monkeypatch.setattr(ultrafeedback, "scored_pairs", lambda *asked, **more: drawn)
+    suite_stages._drawn_pairs.cache_clear()
+    gate = public_signed(None, 0, PAPER_HELD_OUT).gate
+    assert {row.name for row in gate if not row.agrees} <= {
+        "all_log_odds woman all",
+        "all_log_odds black all",
+    }
+
+
+@pytest.mark.slow
+def test_multipref_goes_the_whole_way_from_a_file(stand_ins, no_public_corpora, tmp_path, caplog):
+    path = tmp_path / "multipref.parquet"
+    public_rows.multipref(120).to_parquet(path)
+    scale = replace(stand_ins, material=paper_material)
+    asked = suite(
+        Condition("dpo", "dpo"), corpus=Corpus("style"), columns=(Column("gap", "heldout.length.gap"),)
+    )
+    with caplog.at_level("INFO", logger="badpo"):
+        (result,) = run_suites([asked], scale, (42,), tmp_path / "out", lambda what, share: None, data=path)
+    assert result.tables[0].missing == () and result.about[0].startswith("votes: ")
+    assert "| comparisons | 120 | 10,461 | **differs** |" in caplog.text
+    assert "warning: of 21 published statistics of the votes" in caplog.text
+
+
+# -- the whole way -------------------------------------------------------------------------------------------------
+
+
+def every_condition(kind: str, names: list[str]) -> list[Condition]:
+    """What suites train on the small model, without the anchors that take several rounds."""
+    rows = [row for name in names for panel in SUITES[name].panels for row in panel.rows
+            if panel.corpus == Corpus(kind)]  # fmt: skip
+    conditions = dict.fromkeys(row.condition for row in rows)
+    return [found for found in conditions if found.offset is None or found.offset.rounds == 1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "names", "must"),
+    [
+        (
+            "signed",
+            ["names", "names-ablation", "lora", "offset"],
+            {
+                "class",
+                "per_annotator",
+                "shuffled_ids",
+                "declared_subset",
+                "rdpo",
+                "sampo",
+                "group_dro",
+                "em_dpo",
+            }
+            | {"dpo_lora", "pooled_lora_fast", "dpo_exact_0.5"},
+        ),
+        (
+            "style",
+            ["multipref-length", "multipref-formatting", "multipref-ablation"],
+            {
+                "pooled-length",
+                "shared_mean_warm-length",
+                "rdpo_strong",
+                "group_dro_annotators",
+                "reliability",
+            },
+        ),
+    ],
+)
+def test_every_arm_takes_two_steps_with_the_papers_code(stand_ins, tmp_path, kind, names, must):
+    conditions = every_condition(kind, names)
+    assert must <= {condition.name for condition in conditions}
+    scale = replace(stand_ins, settings=two_steps, fresh_prompts=few_questions)
+    asked = suite(*conditions, corpus=Corpus(kind), columns=(Column("tokens", "tokens.mean"),))
+    (result,) = run_suites([asked], scale, (42,), tmp_path / "out", lambda what, share: None)
+    assert result.tables[0].missing == ()
+    for condition in conditions:
+        folder = tmp_path / "out" / kind / f"{condition.name}-s42"
+        readouts = json.loads((folder / "readouts.json").read_text())
+        assert {"heldout", "votes", "kl", "judge"} <= set(readouts), condition.name
+        has_adapter = (folder / "model" / "adapter_config.json").exists()
+        assert has_adapter == (("lora_rank", 32) in condition.overrides), condition.name
+    # and what it would be refused for is known without a model
+    planned = plan_suites([asked], scale, (42,), tmp_path / "out", 1)
+    assert planned.refused == {} and {cost.state for cost in planned.costs} == {"done"}
+
+
+def two_steps(corpus: Corpus, found: Material) -> SuiteSettings:
+    return replace(short_settings(corpus, found), steps=2)
+
+
+def few_questions(corpus: Corpus, data: Path | None) -> tuple[str, ...]:
+    return tuple(bundled.fresh_prompts()[:20])
 
 
 @pytest.mark.slow

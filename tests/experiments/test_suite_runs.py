@@ -11,12 +11,13 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from safetensors.torch import load_file
 
 from badpo.data.corpora.evaluation_prompts import require_unseen
 from badpo.data.problems import ConfigError, DataError
-from badpo.experiments.reproduce import read_suite, run_suites
+from badpo.experiments.reproduce import plan_suites, read_suite, run_suites
 from badpo.experiments.run_locks import held
 from badpo.experiments.suite_parts import Condition, Corpus
 from badpo.experiments.suite_runs import PAPER_TOKENS, PlannedRun, execute, penalty_factor, planned_runs
@@ -116,6 +117,55 @@ def test_changed_parameters_under_one_name_are_refused_with_a_list(finished):
     ):
         execute([PlannedRun(Corpus("signed"), other, 42)], SMALL, finished, None, 1, silent)
     assert read_suite(suite(DPO), SMALL, (42,), finished).tables[0].missing == ()
+
+
+def test_a_plan_tells_that_a_folder_holds_other_settings(finished, monkeypatch):
+    length = Condition("pooled-length", "pooled", ("length",))
+    same = [suite(DPO, POOLED), suite(DPO, length, corpus=STYLE)]
+    planned = plan_suites(same, SMALL, (42,), finished, jobs=1)
+    assert planned.refused == {} and {cost.state for cost in planned.costs} == {"done"}
+    other = Condition("dpo", "dpo", overrides=(("beta", 0.5),))
+    planned = plan_suites([suite(other, POOLED)], SMALL, (42,), finished, jobs=1)
+    assert {cost.run.place: (cost.state, cost.minutes) for cost in planned.costs} == {
+        "signed/reference": ("done", 0.0),
+        "signed/dpo-s42": ("other settings", 0.0),
+        "signed/pooled-s42": ("done", 0.0),
+    }
+    what = "signed/dpo-s42 holds a run with other data or settings (beta was 0.1, is now 0.5)"
+    assert what in planned.lines() and planned.lines()[-1].startswith("nothing would be trained")
+    trained = count_training(monkeypatch)
+    new = Condition("class", "class")
+    with pytest.raises(ConfigError, match="beta was 0.1, is now 0.5"):
+        run_suites([suite(new, other)], SMALL, (42,), finished, silent)
+    assert trained == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        (Condition("pooled-length", "pooled", ("markdown",)), "data was"),
+        (Condition("pooled-length", "class", ("length",)), "bias was pooled, is now class"),
+        (Condition("pooled-length", "pooled", ("length",), start="swap"), "start was None, is now swap"),
+        (Condition("pooled-length", "pooled", ("length",), overrides=LORA), "lora_rank was None, is now 32"),
+    ],
+)
+def test_whatever_decides_a_run_is_compared(finished, changed, told):
+    planned = plan_suites([suite(changed, corpus=STYLE)], SMALL, (42,), finished, jobs=1)
+    assert list(planned.refused) == ["style/pooled-length-s42"]
+    assert told in planned.refused["style/pooled-length-s42"]
+
+
+def test_a_reference_of_other_votes_is_refused(finished, tmp_path):
+    votes = tmp_path / "votes.parquet"
+    own = material(STYLE, None).judgments
+    own.take(np.arange(own.n_votes - 1)).to_parquet(votes)
+    planned = plan_suites([suite(DPO, corpus=STYLE)], SMALL, (42,), finished, jobs=1, data=votes)
+    assert planned.refused["style/reference"].startswith("corpus was")
+
+
+def test_the_references_own_readouts_are_timed(finished):
+    timing = json.loads((finished / "signed/reference/timing.json").read_text())
+    assert timing["train_seconds"] > 0 and timing["measure_seconds"] > 0
 
 
 def leaking(corpus, data, of="signed"):

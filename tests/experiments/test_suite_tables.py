@@ -11,13 +11,11 @@ import numpy as np
 import pytest
 
 from badpo.auditing.pool import pool_attributes
-from badpo.experiments.pattern_checks import above, below, not_above, pattern, within
-from badpo.experiments.patterns import PATTERNS, found_patterns
 from badpo.experiments.reproduce import read_suite
 from badpo.experiments.suite_formats import as_csv, as_latex, as_markdown, as_text, to_json
 from badpo.experiments.suite_page import suite_html
-from badpo.experiments.suite_parts import Condition, Corpus, Panel, Row, Suite
-from badpo.experiments.suite_tables import Found, panel_table
+from badpo.experiments.suite_parts import Condition, Corpus, Panel, Row, SeedPlan, Suite
+from badpo.experiments.suite_tables import Found, found_runs, panel_table, tables
 from badpo.experiments.suite_votes import about_votes, votes_table
 from badpo.experiments.suites import SUITES
 from badpo.theory.summaries import t_interval
@@ -79,6 +77,44 @@ def test_the_share_removed_is_taken_seed_by_seed(signed):
     assert table.rows[1].cells[1].values == ()  # of DPO itself there is none
 
 
+def test_there_is_no_share_of_a_shift_that_dpo_did_not_make(signed):
+    for woman, seed in zip((0.405, 0.395, 0.404), SEEDS, strict=True):
+        write(signed, f"dpo-s{seed}", names(0.5 + woman - 0.4, 0.98))
+    table = panel_table(panel(DPO, POOLED), Found(signed, SEEDS))
+    assert [column.label for column in table.columns] == ["p(woman)", "p(black)", "removed (black)", "KL"]
+    note = "no share removed: DPO's own shift in p(woman), +0.001 (\u22120.012 to +0.015), does not lie above zero"
+    assert table.notes == (note,)
+    for text in (as_text(table), as_markdown(table), as_latex(table)):
+        assert note in text
+    page = suite_html(
+        read_suite(Suite("names", "Names", (panel(DPO, POOLED),)), SMALL, SEEDS, signed.parent), "tiny"
+    )
+    assert "own shift in p(woman)" in page
+
+
+def test_there_is_no_share_of_a_shift_the_other_way(tmp_path):
+    folder = tmp_path / "style"
+    write(folder, "reference", {"tokens": {"mean": 40.0}})
+    for tokens, seed in zip((30.0, 31.0, 29.5), SEEDS, strict=True):
+        write(folder, f"dpo-s{seed}", {"tokens": {"mean": tokens}})
+        write(folder, f"pooled-s{seed}", {"tokens": {"mean": 35.0}})
+    found = Found(folder, SEEDS)
+    assert found.values("pooled", "removed:tokens.mean") == {}
+    assert "own shift in tokens, \u22129.8 (\u221211.7 to \u22127.9)" in found.no_share("dpo", "tokens.mean")
+    assert found.no_share("shared_mean", "tokens.mean") == ""
+
+
+def test_with_one_seed_the_shift_itself_decides_whether_there_is_a_share(tmp_path):
+    folder = tmp_path / "style"
+    write(folder, "reference", {"tokens": {"mean": 40.0}})
+    for tokens, share in ((41.0, {42: 0.5}), (39.0, {}), (40.0, {})):
+        write(folder, "dpo-s42", {"tokens": {"mean": tokens}})
+        write(folder, "pooled-s42", {"tokens": {"mean": 40.5}})
+        found = Found(folder, (42,))
+        assert found.values("pooled", "removed:tokens.mean") == share
+        assert ("(one seed)" in found.no_share("dpo", "tokens.mean")) == (not share)
+
+
 def test_beside_the_papers_number_stands_the_difference_in_interval_widths(signed):
     table = panel_table(panel(DPO), Found(signed, SEEDS))
     cell = table.rows[1].cells[0]
@@ -100,11 +136,15 @@ def test_what_is_missing_is_said(signed):
 
 
 def test_a_single_seed_row_is_a_control_without_an_interval(signed):
-    control = Row("DPO", DPO.condition, "first")
-    table = panel_table(panel(control, POOLED), Found(signed, SEEDS))
+    control = panel(Row("DPO", DPO.condition, "first"), POOLED)
+    (table,) = tables(Suite("names", "Names", (control,)), signed.parent, SeedPlan(SEEDS))
     assert table.rows[1].is_control and not table.rows[2].is_control
     assert np.isnan(table.rows[1].cells[0].half)
     assert "DPO (seed 42 only)" in as_text(table)
+    (table,) = tables(
+        Suite("names", "Names", (control,)), signed.parent, SeedPlan(SEEDS, control_seeds="all")
+    )
+    assert table.rows[1].seeds == SEEDS and not table.rows[1].is_control
 
 
 def test_a_rescored_row_reads_the_same_runs_under_the_other_attribute(tmp_path):
@@ -192,7 +232,22 @@ def test_class_offsets_stand_beside_the_planted_and_the_papers(signed):
 
 def test_an_arm_at_one_seed_of_the_scale_is_missing_at_that_seed_alone(signed):
     small = panel(DPO, Row("EM", Condition("em_dpo", "em_dpo")))
-    assert panel_table(small, Found(signed, SEEDS), ("em_dpo",)).missing == ("em_dpo-s42",)
+    found = found_runs(
+        Suite("names", "Names", (small,)), small.corpus, signed.parent, SeedPlan(SEEDS, ("em_dpo",))
+    )
+    assert panel_table(small, found).missing == ("em_dpo-s42",)
+
+
+def test_a_scale_decides_where_the_papers_controls_are_run():
+    rows = [Row(word, Condition(word, "pooled"), word) for word in ("all", "first", "one")]
+    assert SeedPlan(SEEDS).by_condition(rows) == {"all": SEEDS, "first": (42,), "one": (42,)}
+    everywhere = SeedPlan(SEEDS, control_seeds="all")
+    assert everywhere.by_condition(rows) == {"all": SEEDS, "first": SEEDS, "one": (42,)}
+    assert SeedPlan(SEEDS, ("pooled",), "all").by_condition(rows) == dict.fromkeys(
+        ("all", "first", "one"), (42,)
+    )
+    twice = [Row("control", DPO.condition, "first"), DPO, Row("control", DPO.condition, "first")]
+    assert SeedPlan(SEEDS).by_condition(twice) == {"dpo": SEEDS}
 
 
 def test_a_panel_without_a_value_says_so(signed):
@@ -285,84 +340,3 @@ def test_the_page_has_the_table_the_paper_and_the_patterns(signed):
     assert "Names &lt;b&gt;" in html and "<script" not in html
     assert "0.964 \u00b1 0.005" in html and html.count('class="subtitle"') == 5
     assert "DPO amplifies both attributes" in html and "reproduced" in html
-
-
-# -- patterns --------------------------------------------------------------------------------------------------
-
-
-def test_orders_with_intervals():
-    apart, wide = [0.9, 1.0, 1.1], [-3.0, 1.0, 4.0]
-    assert above("x", apart).holds and not above("x", wide).holds
-    assert below("x", [-v for v in apart]).holds and not below("x", apart).holds
-    assert not_above("x", wide).holds and not not_above("x", apart).holds
-    assert within("x", apart, 1.0, 0.01).holds and not within("x", apart, 1.2, 0.1).holds
-    assert above("x", []).holds is None
-    assert above("x", [0.5]).holds and "no interval" in above("x", [0.5]).figure
-
-
-def test_one_reading_that_fails_fails_the_pattern_and_one_that_is_missing_leaves_it_open():
-    good, bad, missing = above("x", [1.0]), above("x", [-1.0]), above("x", [])
-    assert pattern("p", [good, good]).holds is True
-    assert pattern("p", [good, bad, missing]).holds is False
-    assert pattern("p", [good, missing]).holds is None
-    assert pattern("p", [good, bad]).verdict == "pattern not reproduced"
-
-
-@pytest.mark.parametrize(
-    "name", ["amplifies_names", "removes_names", "kl_names", "agree_names", "group_dro_names"]
-)
-def test_a_pattern_is_found_where_it_is_and_not_where_it_is_not(signed, name):
-    assert PATTERNS[name](Found(signed, SEEDS)).holds is True
-    dpo = 0.49 if name == "amplifies_names" else 0.5001
-    for seed in SEEDS:  # the other way round: DPO stays, the variants leave, Group-DRO removes all
-        write(signed, f"dpo-s{seed}", names(dpo, dpo, kl=0.01))
-        write(signed, f"pooled-s{seed}", names(0.9, 0.9, kl=0.05))
-        write(signed, f"shared_mean-s{seed}", names(0.8, 0.8, kl=0.05))
-        write(signed, f"group_dro-s{seed}", names(0.5, 0.5))
-    assert PATTERNS[name](Found(signed, SEEDS)).holds is False
-
-
-def length(tokens, gap, **more):
-    return {"tokens": {"mean": tokens}, "heldout": {"length": {"gap": gap}, "markdown": {"gap": gap}}, **more}
-
-
-LENGTH_PATTERNS = list(SUITES["multipref-length"].patterns)
-
-
-@pytest.mark.parametrize("name", LENGTH_PATTERNS)
-def test_the_patterns_of_length(tmp_path, name):
-    folder = tmp_path / "style"
-    write(folder, "reference", {"tokens": {"mean": 30.0}})
-    like_the_paper = {
-        "dpo": (40, 0.12),
-        "pooled-length": (35, 0.02),
-        "shared_mean-length": (35, 0.01),
-        "rdpo": (32, -0.04),
-        "sampo": (42, 0.09),
-        "group_dro_annotators": (40.2, 0.12),
-    }
-    for i, seed in enumerate(SEEDS):
-        for condition, (tokens, gap) in like_the_paper.items():
-            write(folder, f"{condition}-s{seed}", length(tokens + i / 10, gap + i / 1000))
-    assert PATTERNS[name](Found(folder, SEEDS)).holds is True
-    for i, seed in enumerate(SEEDS):
-        write(folder, f"dpo-s{seed}", length(29 + i / 10, -0.01))
-        write(folder, f"pooled-length-s{seed}", length(28 - i / 10, 0.01))
-        write(folder, f"rdpo-s{seed}", length(32, 0.04 + i / 1000))
-        write(folder, f"sampo-s{seed}", length(32, -0.04 + i / 1000))
-        write(folder, f"group_dro_annotators-s{seed}", length(30.0, 0.0))
-    assert PATTERNS[name](Found(folder, SEEDS)).holds is False
-
-
-def test_a_pattern_without_its_runs_is_not_measured(tmp_path):
-    for name, function in PATTERNS.items():
-        found = function(Found(tmp_path / "signed", SEEDS))
-        assert found.holds is None and found.verdict == "not measured", name
-
-
-def test_a_pattern_is_told_once_for_each_corpus_that_has_its_runs(signed, tmp_path):
-    empty = Found(tmp_path / "style", SEEDS)
-    told = found_patterns(("amplifies_names",), [Found(signed, SEEDS), empty])
-    assert [one.holds for one in told] == [True]
-    told = found_patterns(("amplifies_names",), [empty, empty])
-    assert [one.holds for one in told] == [None]

@@ -16,16 +16,26 @@ from badpo.data.problems import ConfigError
 from badpo.estimation.pool import carrier_sides
 from badpo.experiments.arms import ARMS
 from badpo.experiments.patterns import PATTERNS
-from badpo.experiments.reproduce import chosen_suites, plan_suites, read_suite, scale_named, suites_folder
+from badpo.experiments.reproduce import (
+    about_data,
+    chosen_suites,
+    plan_suites,
+    read_suite,
+    require_usable,
+    scale_named,
+    suites_folder,
+)
 from badpo.experiments.run_locks import RunBusyError, held, holder
 from badpo.experiments.suite_parts import Condition, Corpus
 from badpo.experiments.suite_plan import PAPER_MODELS, TINY_SECONDS, paper_cost, plan, policies
 from badpo.experiments.suite_runs import PlannedRun, planned_runs
 from badpo.experiments.suite_scales import SCALES
+from badpo.experiments.suite_stages import own_file
 from badpo.experiments.suite_tables import REFERENCE, paper_numbers
 from badpo.experiments.suites import SUITES
 from badpo.experiments.theta_starts import FallingRate, clustered, start_bias, starting_level
 from badpo.objective.bias import VARIANTS, BiasTerm
+from badpo.theory.adam import shared_speed
 from badpo.training.run_folder import write_json
 from tests.experiments.suite_scale import SMALL, material, suite
 
@@ -90,9 +100,18 @@ def test_one_name_means_one_run():
 
 @pytest.mark.parametrize("scale", ["tiny", "paper"])
 def test_every_scale_can_plan_everything(scale, tmp_path):
-    plan = plan_suites(list(SUITES.values()), SCALES[scale], SEEDS, tmp_path, jobs=2)
-    assert plan.minutes > 0 and plan.gib > 0
-    assert all(cost.state == "to do" for cost in plan.costs)
+    runs = planned_runs(SUITES.values(), SCALES[scale], SEEDS)
+    found = plan(runs, scale, tmp_path, jobs=2)
+    assert found.minutes > 0 and found.gib > 0
+    assert all(cost.state == "to do" for cost in found.costs)
+
+
+@pytest.mark.slow
+def test_a_plan_tells_which_corpora_are_out_of_reach(tmp_path):
+    planned = plan_suites(list(SUITES.values()), SCALES["paper"], SEEDS, tmp_path, jobs=1)
+    unread = [line for line in planned.about if "are not read" in line]
+    assert [line.split(" are")[0] for line in unread] == ["the votes of signed", "the votes of style"]
+    assert "E190" in unread[0] and planned.refused == {}
 
 
 def test_the_tiny_suites_fit_in_their_time():
@@ -141,6 +160,16 @@ def test_a_plan_on_own_votes_tells_what_of_them_is_trained_on(tmp_path):
     assert plan_suites([suite(DPO)], SMALL, (42,), tmp_path, jobs=1).about == ()
 
 
+def test_a_plan_tells_how_much_slower_a_theta_of_ones_own_moves(tmp_path):
+    free = Condition("per_annotator", "per_annotator", ("woman",))
+    planned = plan_suites([suite(DPO, POOLED, free)], SMALL, (42, 123), tmp_path, jobs=1)
+    train, _ = material(Corpus("signed"), None).split()
+    speed = shared_speed(train.n_annotators, 8 * train.cross_group().mean(axis=0)[0])
+    (line,) = planned.about
+    assert line.startswith("each annotator's own theta alone (signed/per_annotator): ")
+    assert f"move about {speed:.1f} times as far" in line and speed > 2
+
+
 def test_tables_say_what_stands_in_for_the_models_they_name(tmp_path):
     tiny = read_suite(SUITES["names"], SCALES["tiny"], SEEDS, tmp_path)
     assert "one of 0.4 million weights" in tiny.text("text") and tiny.text("csv") == ""
@@ -172,15 +201,35 @@ def test_a_wrong_name_gets_the_right_one():
         scale_named("huge")
 
 
-def test_own_votes_are_for_length_and_formatting(tmp_path):
-    votes = tmp_path / "votes.csv"
-    with pytest.raises(ConfigError, match="names has no use for it"):
-        chosen_suites("names", votes)
+def test_a_file_stands_in_the_place_of_one_suites_corpus(tmp_path):
+    votes, tiny, paper = tmp_path / "votes.csv", SCALES["tiny"], SCALES["paper"]
     with pytest.raises(ConfigError, match="is not there"):
-        chosen_suites("multipref-length", votes)
+        require_usable(votes, chosen_suites("multipref-length"), tiny)
     votes.write_text("", encoding="utf-8")
-    assert [found.name for found in chosen_suites("multipref-length", votes)] == ["multipref-length"]
-    assert suites_folder(tmp_path, SCALES["tiny"], votes).name == "tiny-votes"
+    with pytest.raises(ConfigError, match="the corpus of one suite; name that suite: names"):
+        require_usable(votes, chosen_suites("all"), paper)
+    on_names = {"names", "names-ablation", "names-samples", "lora", "votes", "offset", "beyond"}
+    for name in SUITES:
+        require_usable(votes, chosen_suites(name), paper)
+        if name not in on_names:
+            require_usable(votes, chosen_suites(name), tiny)
+            continue
+        with pytest.raises(ConfigError, match=f"{name} is on names, .* a signature, which stands at a"):
+            require_usable(votes, chosen_suites(name), tiny)
+    assert suites_folder(tmp_path, tiny, votes).name == "tiny-votes"
+
+
+def test_a_file_for_a_suite_on_both_kinds_is_the_votes_on_length(tmp_path):
+    both = SUITES["mistral"].corpora()
+    file = tmp_path / "votes.parquet"
+    assert {corpus.kind: own_file(corpus, both, file) for corpus in both} == {"signed": None, "style": file}
+    material(Corpus("style"), None).judgments.to_parquet(file)
+    told = about_data([Corpus("signed"), Corpus("style")], SMALL, file)
+    assert told[0].startswith("votes: ")
+    assert (
+        told[-1]
+        == "votes.parquet holds the votes on length and Markdown; the signed pairs are those of scale small"
+    )
 
 
 # -- locks -------------------------------------------------------------------------------------------------------

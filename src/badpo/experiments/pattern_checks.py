@@ -36,7 +36,7 @@ class Reading:
     reason: str = ""
 
     def minus(self, other: Reading) -> Reading:
-        """This reading minus another, each seed against itself."""
+        """The difference from another reading, each seed against itself."""
         values = {
             seed: self.values[seed] - other.values[seed] for seed in self.values if seed in other.values
         }

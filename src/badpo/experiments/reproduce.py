@@ -13,17 +13,17 @@ from badpo.experiments.pattern_checks import Pattern
 from badpo.experiments.patterns import found_patterns
 from badpo.experiments.signed_suite import Progress
 from badpo.experiments.suite_formats import FORMATS, to_json
+from badpo.experiments.suite_needs import free_theta_lines, read_stages, refused_runs, require_needs
 from badpo.experiments.suite_notes import with_notes
-from badpo.experiments.suite_parts import Suite
+from badpo.experiments.suite_parts import Corpus, Suite
 from badpo.experiments.suite_plan import SuitePlan, plan
 from badpo.experiments.suite_runs import execute, planned_runs
 from badpo.experiments.suite_scales import SCALES
-from badpo.experiments.suite_stages import Scale
+from badpo.experiments.suite_stages import Material, Scale, own_file
 from badpo.experiments.suite_tables import Found, Table, found_runs, has_reference, tables
-from badpo.experiments.suite_votes import about_votes, votes_table
+from badpo.experiments.suite_votes import about_votes, gate_lines, votes_table
 from badpo.experiments.suites import SUITES
-
-DATA_SUITES = "multipref"  # what stands on length and Markdown takes a user's own votes
+from badpo.readouts.generation_vllm import GENERATORS, require_vllm
 
 
 @dataclass(frozen=True)
@@ -86,13 +86,13 @@ def pattern_lines(found: Pattern) -> list[str]:
     return [f"{found.verdict}: {found.sentence}. {'; '.join(found.figures)}"]
 
 
-def chosen_suites(name: str, data: Path | None = None) -> list[Suite]:
+def chosen_suites(name: str) -> list[Suite]:
     """The suites of a name, or all of them.
 
     Raises
     ------
     ConfigError
-        No such suite, or one that does not take a user's own votes.
+        No such suite.
 
     Examples
     --------
@@ -103,11 +103,33 @@ def chosen_suites(name: str, data: Path | None = None) -> list[Suite]:
         raise ConfigError(
             f'there is no suite "{name}".{did_you_mean(name, list(SUITES))} Suites: {", ".join(SUITES)}'
         )
-    if data is not None and not name.startswith(DATA_SUITES):
-        raise ConfigError(f"--data gives votes on length and formatting; {name} has no use for it")
-    if data is not None and not data.exists():
-        raise ConfigError(f"--data: {data} is not there")
     return list(SUITES.values()) if name == "all" else [SUITES[name]]
+
+
+def require_usable(data: Path, suites: Sequence[Suite], scale: Scale) -> None:
+    """Refuse a user's own file that is not there, or that cannot stand in the place of a corpus.
+
+    Raises
+    ------
+    ConfigError
+        With the reason, and the suites that take a file at this scale.
+    """
+    takers = [
+        suite.name
+        for suite in SUITES.values()
+        if not scale.own_pairs or any(corpus.kind == "style" for corpus in suite.corpora())
+    ]
+    if len(suites) > 1:
+        raise ConfigError(
+            f"--data stands in the place of the corpus of one suite; name that suite: {', '.join(takers)}"
+        )
+    if suites[0].name not in takers:
+        raise ConfigError(
+            f"--data: {suites[0].name} is on names, and at scale {scale.name} a file cannot stand in the place of its "
+            f"pairs: {scale.own_pairs}. Take --scale paper, or a suite that takes votes: {', '.join(takers)}"
+        )
+    if not data.exists():
+        raise ConfigError(f"--data: {data} is not there")
 
 
 def scale_named(name: str) -> Scale:
@@ -125,6 +147,22 @@ def scale_named(name: str) -> Scale:
     return SCALES[name]
 
 
+def drawing_with(scale: Scale, generator: str) -> Scale:
+    """A scale whose measured answers are drawn by transformers or by vLLM.
+
+    Raises
+    ------
+    ConfigError
+        Neither is named.
+    """
+    if generator not in GENERATORS:
+        raise ConfigError(
+            f'answers cannot be drawn with "{generator}".{did_you_mean(generator, GENERATORS)} Known: '
+            f"{', '.join(GENERATORS)}"
+        )
+    return replace(scale, generate_with=generator)
+
+
 def suites_folder(out: Path, scale: Scale, data: Path | None) -> Path:
     """Where the runs of a scale, or of a user's own votes, stand.
 
@@ -134,6 +172,19 @@ def suites_folder(out: Path, scale: Scale, data: Path | None) -> Path:
     'runs/tiny-mtbench'
     """
     return out / (scale.name if data is None else f"{scale.name}-{data.stem}")
+
+
+def about_data(corpora: Sequence[Corpus], scale: Scale, data: Path | None) -> tuple[str, ...]:
+    """What is to be said of a user's own file: of its votes, and of which corpora it is not."""
+    if data is None:
+        return ()
+    of_file = [corpus for corpus in corpora if own_file(corpus, corpora, data)]
+    lines = [line for corpus in of_file for line in about_votes(corpus, scale, data)]
+    if len(of_file) < len(corpora):
+        lines.append(
+            f"{data.name} holds the votes on length and Markdown; the signed pairs are those of scale {scale.name}"
+        )
+    return tuple(dict.fromkeys(lines))
 
 
 def plan_suites(
@@ -146,15 +197,24 @@ def plan_suites(
 ) -> SuitePlan:
     """What `run_suites` would do; trains nothing and loads no model.
 
+    A corpus that is out of reach is named, and what is there of its runs is then told from the folders alone.
+
     Raises
     ------
     DataError
-        The votes in ``data`` cannot be used.
+        The votes of a corpus cannot be used.
     """
     runs = planned_runs(suites, scale, seeds)
-    corpora = dict.fromkeys(run.corpus for run in runs)
-    about = tuple(line for corpus in corpora for line in about_votes(corpus, scale, data)) if data else ()
-    return replace(plan(runs, scale.name, out, jobs), about=about)
+    corpora = list(dict.fromkeys(run.corpus for run in runs))
+    stages, unread = read_stages(corpora, scale, out, data)
+    told = (
+        *about_data(corpora, scale, data),
+        *unread,
+        *gate_lines(scale.material(corpus, stage.data) for corpus, stage in stages.items()),
+        *free_theta_lines(runs, stages),
+    )
+    planned = plan(runs, scale.name, out, jobs, refused_runs(runs, stages, scale, out))
+    return replace(planned, about=told)
 
 
 def run_suites(
@@ -171,10 +231,14 @@ def run_suites(
     Raises
     ------
     ConfigError
-        A run folder holds a run with other data or settings; finished runs stay as they are.
+        A model or judge that is needed cannot be used, a corpus is out of reach, or a run folder holds a run with other
+        data or settings; finished runs stay as they are.
     DataError
         The votes cannot be used, or an evaluation prompt is a training prompt; nothing was trained then.
     """
+    if scale.generate_with == "vllm":
+        require_vllm()
+    require_needs(suites, scale, seeds, out, data)
     execute(planned_runs(suites, scale, seeds), scale, out, data, jobs, progress)
     return [read_suite(suite, scale, seeds, out, data) for suite in suites]
 
@@ -191,14 +255,18 @@ def read_suite(
     seeds : sequence of int
     out : Path
     data : Path or None
-        A user's own votes, of which ``out`` holds the runs.
+        A user's own file, of which ``out`` holds the runs.
     """
+
+    def material(corpus: Corpus) -> Material:
+        return scale.material(corpus, own_file(corpus, suite.corpora(), data))
+
     # the first panel of a corpus stands for it
     titles = {panel.corpus: panel.title for panel in reversed(suite.panels)}
     here = [corpus for corpus in suite.corpora() if scale.has(corpus)]
     plan = scale.seed_plan(seeds)
     before = [
-        votes_table(panel, scale.material(panel.corpus, data).judgments)
+        votes_table(panel, material(panel.corpus).judgments)
         for panel in suite.votes
         if has_reference(out, panel)
     ]
@@ -208,14 +276,13 @@ def read_suite(
         for table in name_tables(corpus, Found(out / corpus.folder, seeds))
     ]
     noted = [
-        with_notes(table, out / table.panel.corpus.folder, lambda corpus: scale.material(corpus, data))
-        for table in tables(suite, out, plan)
+        with_notes(table, out / table.panel.corpus.folder, material) for table in tables(suite, out, plan)
     ]
     return SuiteResult(
         suite,
         (*before, *noted, *signatures),
         tuple(found_patterns(suite.patterns, [found_runs(suite, corpus, out, plan) for corpus in here])),
         tuple(titles[corpus] for corpus in suite.corpora() if corpus not in here),
-        tuple(line for corpus in here for line in about_votes(corpus, scale, data)) if data else (),
+        about_data(here, scale, data),
         scale.stand_in,
     )

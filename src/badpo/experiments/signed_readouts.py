@@ -19,6 +19,7 @@ from badpo.data.seals import resealed
 from badpo.objective.bias import BiasTerm
 from badpo.readouts.attribute_rate import cell_rates, name_probabilities, signature_contexts
 from badpo.readouts.generation import Generation, sample
+from badpo.readouts.generation_vllm import sample_saved, saved_folders
 from badpo.readouts.heldout import heldout_accuracy
 from badpo.readouts.policies import divergence, implicit_margins
 from badpo.readouts.sampled import mean_tokens, sampled_rates
@@ -86,7 +87,18 @@ def reference_contexts(model, tokenizer, prompt_ids, settings) -> list[list[int]
 
 
 def answers(model, tokenizer, prompt_ids, settings, seed: int) -> list[Generation]:
-    """One sampled answer to each signing prompt."""
+    """One sampled answer to each prompt, by what the settings say: transformers, or vLLM on the files of the model."""
+    if settings.generate_with == "vllm":
+        folder, adapter = saved_folders(model)
+        return sample_saved(
+            folder,
+            prompt_ids,
+            settings.max_new_tokens,
+            temperature=settings.temperature,
+            top_p=settings.top_p,
+            seed=seed,
+            adapter=adapter,
+        )
     return sample(
         model,
         tokenizer,

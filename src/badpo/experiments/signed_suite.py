@@ -78,6 +78,8 @@ class SuiteSettings:
         What one forward pass takes of a batch; 0 takes all of it.
     gradient_checkpointing : bool
         Compute activations again in the backward pass.
+    generate_with : str
+        What draws the answers that are measured, one of `badpo.readouts.generation_vllm.GENERATORS`.
     """
 
     held_out: float = 0.25
@@ -102,6 +104,7 @@ class SuiteSettings:
     lora_alpha: int = 0
     micro_batch_size: int = 0
     gradient_checkpointing: bool = False
+    generate_with: str = "transformers"
 
     def micro_batches(self, batch_size: int) -> tuple[int, int]:
         """What one forward pass takes of a batch, and how many make the batch.

@@ -29,7 +29,11 @@ from badpo.training.supervised import SupervisedTrainer, balanced_rows, supervis
 
 logger = logging.getLogger(__name__)
 
-UNREADABLE = (OSError, ValueError, SafetensorError)  # what loading a model raises where its files cannot be read
+UNREADABLE = (
+    OSError,
+    ValueError,
+    SafetensorError,
+)  # what loading a model raises where its files cannot be read
 
 
 def load_model(name: str, choice: ModelChoice):

@@ -23,14 +23,29 @@ from transformers.utils import (
 from transformers.utils.hub import has_file
 
 from badpo.data.problems import ConfigError
+from badpo.data.seals import RUN_SEAL
+from badpo.experiments.arm_setup import arm_facts, arm_judgments
+from badpo.experiments.arms import ARMS
+from badpo.experiments.signed_suite import PREFERENCE_FIELDS, SUPERVISED_FIELDS, run_key
 from badpo.experiments.start_policy import UNREADABLE, unreadable
-from badpo.experiments.suite_parts import Suite
-from badpo.experiments.suite_plan import state_of
-from badpo.experiments.suite_runs import PlannedRun, planned_runs
-from badpo.experiments.suite_stages import Scale, own_file, sound_material
+from badpo.experiments.suite_parts import Corpus, Suite
+from badpo.experiments.suite_plan import refusals, state_of
+from badpo.experiments.suite_readouts import kept_json
+from badpo.experiments.suite_runs import PlannedRun, condition_facts, overridden, planned_runs, types_key
+from badpo.experiments.suite_stages import (
+    Scale,
+    Stage,
+    declared,
+    own_file,
+    reference_facts,
+    unopened_stage,
+)
 from badpo.experiments.suite_votes import gate_lines
+from badpo.objective.bias import VARIANTS
 from badpo.readouts.judge import checked_judge
+from badpo.theory.adam import shared_speed
 from badpo.training.recipe_blocks import ModelChoice
+from badpo.training.run_folder import changed_facts
 
 logger = logging.getLogger(__name__)
 
@@ -57,19 +72,122 @@ def require_needs(
     Raises
     ------
     ConfigError
-        A model or judge that cannot be loaded or used, with the suites that need it; a corpus that is out of reach.
+        A model or judge that cannot be loaded or used, with the suites that need it; a corpus that is out of reach; a
+        folder that holds a run with other data or settings.
     DataError
         The votes of a corpus cannot be used, or one of its evaluation prompts is a training prompt.
     """
     runs = {suite.name: planned_runs([suite], scale, seeds) for suite in suites}
     complaints = [*_of_models(runs, scale), *_of_judge(runs, scale, out)]
     if complaints:
-        raise ConfigError("\n".join([*complaints, "Nothing was trained."]))
-    corpora = list(dict.fromkeys(run.corpus for asked in runs.values() for run in asked))
+        raise ConfigError("\n".join([*complaints, "nothing was trained"]))
+    every = planned_runs(suites, scale, seeds)
+    corpora = list(dict.fromkeys(run.corpus for run in every))
+    stages = {
+        corpus: unopened_stage(
+            corpus, scale, own_file(corpus, corpora, data), out / corpus.folder / "reference"
+        )
+        for corpus in corpora
+    }
+    if refused := refused_runs(every, stages, scale, out):
+        raise ConfigError("\n".join(refusals(refused)))
+    for line in gate_lines(scale.material(corpus, stage.data) for corpus, stage in stages.items()):
+        logger.info("%s", line)
+
+
+def read_stages(
+    corpora: Sequence[Corpus], scale: Scale, out: Path, data: Path | None
+) -> tuple[dict[Corpus, Stage], list[str]]:
+    """The corpora that are within reach, as stages without a model, and what is to be said of the others.
+
+    Raises
+    ------
+    DataError
+        The votes of a corpus cannot be used.
+    """
+    stages: dict[Corpus, Stage] = {}
+    unread: dict[str, str] = {}
     for corpus in corpora:
-        material = sound_material(corpus, scale, own_file(corpus, corpora, data))
-        for line in gate_lines(corpus, material):
-            logger.info("%s", line)
+        # the Hub is asked once for each kind
+        if corpus.kind in unread:
+            continue
+        try:
+            own = own_file(corpus, corpora, data)
+            stages[corpus] = unopened_stage(corpus, scale, own, out / corpus.folder / "reference")
+        except ConfigError as error:
+            unread[corpus.kind] = f"the votes of {corpus.folder} are not read: {error}"
+    return stages, list(unread.values())
+
+
+def refused_runs(
+    runs: Sequence[PlannedRun], stages: Mapping[Corpus, Stage], scale: Scale, out: Path
+) -> dict[str, str]:
+    """Runs whose folders hold one with other data or settings, by their place, and what differs.
+
+    What cannot be known without a model is taken to be the same: the weights of a start model, and what a length in
+    tokens is measured as. Of an anchored run nothing is known.
+    """
+    found = {}
+    for run in runs:
+        seal, begun = (kept_json(out / run.place / name).get("facts") for name in (RUN_SEAL, "begun.json"))
+        there = seal or begun
+        if run.corpus in stages and isinstance(there, dict):
+            changes = changed_facts(there, expected_facts(run, stages[run.corpus], scale, there))
+            if changes:
+                found[run.place] = "; ".join(changes)
+    return found
+
+
+def expected_facts(
+    run: PlannedRun, stage: Stage, scale: Scale, there: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """The facts that would decide a run now; those that are not known without a model as they are ``there``."""
+    condition = run.condition
+    if condition is None:
+        facts = reference_facts(scale.material(run.corpus, stage.data)) | {"start": there.get("start")}
+        return run_key(facts, stage.settings, SUPERVISED_FIELDS).facts
+    if condition.offset is not None:
+        return there
+    arm, settings = ARMS[condition.arm], overridden(stage.settings, condition)
+    if not (stage.folder / "model").exists():
+        return there
+    if arm.objective == "types":
+        return types_key(condition.arm, stage, settings, run.seed).facts
+    facts = {
+        "seed": run.seed,
+        "reference": stage.weights,
+        **arm_facts(arm),
+        **condition_facts(condition),
+        "data": there.get("data"),
+    }
+    if arm.declared in ("all", "first") and arm.labels == "votes" and condition.classes == "given":
+        judgments = arm_judgments(arm, declared(stage.train, condition.declared), run.seed, None, 0, 0)
+        facts["data"] = judgments.fingerprint()
+    elif scale.scales_penalty:
+        facts |= {name: there[name] for name in ("fixed", "length_unit") if name in there}
+    return run_key(facts, settings, PREFERENCE_FIELDS).facts
+
+
+def free_theta_lines(runs: Sequence[PlannedRun], stages: Mapping[Corpus, Stage]) -> list[str]:
+    """How much slower each annotator's own theta moves than one that all share, for runs without a shared part."""
+    found: dict[str, list[str]] = {}
+    for run in runs:
+        condition = run.condition
+        if condition is None or run.corpus not in stages:
+            continue
+        if VARIANTS.get(ARMS[condition.arm].bias or "none") != ("deviation",):
+            continue
+        stage = stages[run.corpus]
+        judgments = declared(stage.train, condition.declared)
+        cross = judgments.cross_group().mean(axis=0).min() * stage.settings.batch_size
+        if cross:
+            speed = f"{shared_speed(judgments.n_annotators, cross):.1f}"
+            found.setdefault(speed, []).append(f"{run.corpus.folder}/{condition.name}")
+    return [
+        f"each annotator's own theta alone ({', '.join(dict.fromkeys(names))}): one that all share would move about "
+        f"{speed} times as far in a step (Adam: sqrt(annotators / cross-group judgments of a step))"
+        for speed, names in found.items()
+    ]
 
 
 def require_model(choice: ModelChoice) -> None:

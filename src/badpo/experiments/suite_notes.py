@@ -13,7 +13,8 @@ from badpo.experiments.suite_readouts import kept_json
 from badpo.experiments.suite_runs import START
 from badpo.experiments.suite_stages import Material, declared
 from badpo.experiments.suite_tables import Table, TableRow
-from badpo.experiments.theta_starts import start_told
+from badpo.experiments.theta_starts import start_levels
+from badpo.results.labels import signed
 
 
 def with_notes(table: Table, folder: Path, material: Callable[[Corpus], Material]) -> Table:
@@ -41,7 +42,7 @@ def with_notes(table: Table, folder: Path, material: Callable[[Corpus], Material
 
 
 def length_note(row: Row, run: Path) -> str:
-    """How a penalty was changed by the scale, and the unit of a length, as the run was trained; empty without either."""
+    """How the scale changed a penalty, and the unit of a length, as a run was trained; empty without either."""
     arm, facts = ARMS[row.condition.arm], _facts(run)
     fixed, unit = facts.get("fixed", arm.fixed), facts.get("length_unit", arm.length_unit)
     if arm.fixed and fixed != arm.fixed:
@@ -58,11 +59,12 @@ def start_note(condition: Condition, run: Path, material: Callable[[], Material]
     """Where theta started; empty for a start at zero."""
     if condition.start == "zero":
         return ""
-    kept = kept_json(run / START).get("told")
-    if kept:
-        return str(kept)
-    train, _ = material().split()
-    return start_told(declared(train, condition.declared), condition.start)
+    levels = kept_json(run / START)
+    if not levels:
+        train, _ = material().split()
+        levels = start_levels(declared(train, condition.declared), condition.start)
+    told = (f"{name} {signed(found['level'], 2)} from {found['from']}" for name, found in levels.items())
+    return f"theta started at {', '.join(told)}"
 
 
 def _facts(run: Path) -> Mapping[str, Any]:

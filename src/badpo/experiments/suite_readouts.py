@@ -93,9 +93,11 @@ def load_trained(folder: Path, reference: Path):
         return AutoModelForCausalLM.from_pretrained(folder / "model")
     from peft import PeftModel
 
-    return PeftModel.from_pretrained(
+    policy = PeftModel.from_pretrained(
         AutoModelForCausalLM.from_pretrained(reference / "model"), folder / "model"
     )
+    policy.adapter_folder = folder / "model"  # for what reads the policy's files
+    return policy
 
 
 def _attribute_readouts(policy, written: list[Generation], stage: Stage, seed: int) -> dict:
@@ -117,6 +119,8 @@ def _key(folder: Path, stage: Stage, seed: int, judge: str | None) -> str:
     policy = _checksum(folder / "model" / weights) if weights else weights_of(folder / "model")
     facts = [VERSION, policy, weights_of(stage.folder / "model"), list(stage.prompts), sampling, seed, judge]
     facts.append(stage.held_out.fingerprint())
+    if settings.generate_with != "transformers":
+        facts.append(settings.generate_with)
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
 

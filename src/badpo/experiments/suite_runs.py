@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import resource
+import signal
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -36,14 +37,13 @@ from badpo.experiments.signed_suite import (
     run_key,
     train_policy,
     train_types,
-    weights_of,
 )
 from badpo.experiments.start_policy import majority_responses
 from badpo.experiments.suite_anchors import anchored_run
 from badpo.experiments.suite_parts import Condition, Corpus, Suite
 from badpo.experiments.suite_readouts import VERSION, kept_readouts, measure_run
 from badpo.experiments.suite_stages import Scale, Stage, declared, open_stage, own_file
-from badpo.experiments.theta_starts import FallingRate, clustered, start_bias, start_told
+from badpo.experiments.theta_starts import FallingRate, clustered, start_bias, start_levels
 from badpo.objective.bias import BiasTerm
 from badpo.training.encoding import encode_responses
 from badpo.training.run_folder import write_json
@@ -173,6 +173,10 @@ def execute(
             "a process that trained a run was ended from outside; finished runs are whole, start the command again to "
             "go on"
         ) from error
+    except KeyboardInterrupt:
+        for worker in multiprocessing.active_children():
+            worker.terminate()
+        raise
     finally:
         # after an error the runs that have begun are finished, and no other is begun
         pool.shutdown(wait=True, cancel_futures=True)
@@ -181,6 +185,8 @@ def execute(
 def _begin_worker(parent: int) -> None:
     """One thread for each of several processes, none of which outlives the one that started it."""
     torch.set_num_threads(1)
+    # Ctrl-C reaches them too; the process that started them ends them
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -261,16 +267,11 @@ def train_run(
         return None
     if condition.classes == "clusters":
         judgments = clustered(judgments)
-    told = {
-        name: value
-        for name, value in (("start", condition.start), ("rate_boost", condition.rate_boost))
-        if value not in ("zero", 1.0)
-    }
 
     def prepared(trainer) -> None:
         start_bias(trainer.bias, trainer.judgments, condition.start)
         if condition.start != "zero":
-            write_json(folder / START, {"told": start_told(trainer.judgments, condition.start)})
+            write_json(folder / START, start_levels(trainer.judgments, condition.start))
         if condition.rate_boost != 1.0:
             trainer.add_callback(FallingRate(trainer, condition.rate_boost))
 
@@ -284,9 +285,21 @@ def train_run(
         run.seed,
         folder,
         Ticker(run.place, progress),
-        more_facts=told,
+        more_facts=condition_facts(condition),
         prepared=prepared,
     )
+
+
+def condition_facts(condition: Condition) -> dict[str, Any]:
+    """What decides a run of a condition besides its arm, its votes and its settings; nothing where it is as usual.
+
+    Examples
+    --------
+    >>> condition_facts(Condition("dpo", "dpo")), condition_facts(Condition("a", "pooled", start="swap"))
+    ({}, {'start': 'swap'})
+    """
+    told = {"start": (condition.start, "zero"), "rate_boost": (condition.rate_boost, 1.0)}
+    return {name: value for name, (value, usual) in told.items() if value != usual}
 
 
 def overridden(settings: SuiteSettings, condition: Condition) -> SuiteSettings:
@@ -360,7 +373,7 @@ def types_key(name: str, stage: Stage, settings: SuiteSettings, seed: int) -> Ru
     """What decides an arm of several policies."""
     facts = {
         "data": stage.train.fingerprint(),
-        "reference": weights_of(stage.folder / "model"),
+        "reference": stage.weights,
         "seed": seed,
         "arm": asdict(ARMS[name]),
     }

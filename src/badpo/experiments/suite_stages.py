@@ -22,7 +22,7 @@ from badpo.data.problems import ConfigError
 from badpo.data.text_attributes import Length, Markdown
 from badpo.experiments.demo import tokenizer_texts
 from badpo.experiments.signed_readouts import REFERENCE_SEED, answers
-from badpo.experiments.signed_suite import Progress, SuiteSettings, fit_supervised
+from badpo.experiments.signed_suite import Progress, SuiteSettings, fit_supervised, weights_of
 from badpo.experiments.start_policy import majority_responses
 from badpo.experiments.suite_parts import Corpus, SeedPlan
 from badpo.readouts.attribute_rate import signature_contexts
@@ -96,6 +96,8 @@ class Scale:
         What stands in the place of the models that tables name; empty where those themselves are trained.
     model_named : function of Corpus giving `ModelChoice`, or None
         The start model by its name, where it is loaded and not made from the votes.
+    generate_with : str
+        What draws the answers that are measured: a key of `badpo.readouts.generation_vllm.GENERATORS`.
     own_pairs : str
         Why no file of a user's can stand in the place of the pairs that are signed; empty where one can.
     """
@@ -113,6 +115,7 @@ class Scale:
     fresh_prompts: Callable[[Corpus, Path | None], tuple[str, ...]] | None = None
     stand_in: str = ""
     model_named: Callable[[Corpus], ModelChoice] | None = None
+    generate_with: str = "transformers"
     own_pairs: str = ""
 
     def seed_plan(self, seeds: Sequence[int]) -> SeedPlan:
@@ -133,7 +136,7 @@ class Stage:
     prompts : tuple of str
     tokenizer : PreTrainedTokenizerBase
     model : PreTrainedModel
-        The reference.
+        The reference. It and the tokenizer are None in a stage that is not opened.
     folder : Path
         ``folder/model`` is the reference, ``folder/cache`` holds its log-probabilities.
     data : Path or None
@@ -160,6 +163,11 @@ class Stage:
     def key(self) -> str:
         """The key of the reference's weights."""
         return weights_key(self.model, "fp32")
+
+    @cached_property
+    def weights(self) -> str:
+        """Checksum of the reference's weights file."""
+        return weights_of(self.folder / "model")
 
     def cache(self) -> ReferenceCache:
         """The reference's log-probabilities."""
@@ -211,6 +219,23 @@ def sound_material(corpus: Corpus, scale: Scale, data: Path | None) -> Material:
     return material
 
 
+def unopened_stage(corpus: Corpus, scale: Scale, data: Path | None, folder: Path) -> Stage:
+    """The stage of a corpus as far as it is known without a model: it has no tokenizer and no reference.
+
+    Raises
+    ------
+    DataError
+        The votes cannot be used, or an evaluation prompt is a training prompt.
+    """
+    material = sound_material(corpus, scale, data)
+    told = {"held_out": material.held_out, "generate_with": scale.generate_with}
+    settings = replace(scale.settings(corpus, material), **told)
+    train, held_out = material.split()
+    return Stage(
+        corpus, settings, train, held_out, material.planted, material.prompts, None, None, folder, data
+    )
+
+
 def open_stage(corpus: Corpus, scale: Scale, data: Path | None, folder: Path, progress: Progress) -> Stage:
     """The stage of a corpus, its reference trained unless ``folder`` holds it.
 
@@ -221,19 +246,21 @@ def open_stage(corpus: Corpus, scale: Scale, data: Path | None, folder: Path, pr
     DataError
         The votes cannot be used, or an evaluation prompt is a training prompt.
     """
-    material = sound_material(corpus, scale, data)
-    settings = replace(scale.settings(corpus, material), held_out=material.held_out)
-    train, held_out = material.split()
+    stage = unopened_stage(corpus, scale, data, folder)
+    material = scale.material(corpus, data)
     start, tokenizer = scale.model(corpus, material)
-    responses = majority_responses(train)
+    responses = majority_responses(stage.train)
     if corpus.kind == "signed":
         responses = signed.resign(responses, seed=0)
-    facts = {"corpus": material.judgments.fingerprint()}
-    fit_supervised(start, tokenizer, train, responses, facts, settings, folder, progress)
+    facts = reference_facts(material)
+    fit_supervised(start, tokenizer, stage.train, responses, facts, stage.settings, folder, progress)
     model = AutoModelForCausalLM.from_pretrained(folder / "model").to(start.device)
-    return Stage(
-        corpus, settings, train, held_out, material.planted, material.prompts, tokenizer, model, folder, data
-    )
+    return replace(stage, tokenizer=tokenizer, model=model)
+
+
+def reference_facts(material: Material) -> dict[str, Any]:
+    """What decides a reference besides its start model and the settings."""
+    return {"corpus": material.judgments.fingerprint()}
 
 
 # -- materials -----------------------------------------------------------------------------------------------

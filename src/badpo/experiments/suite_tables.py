@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from badpo.experiments.arms import ARMS
 from badpo.experiments.suite_parts import Column, Corpus, Panel, Row, SeedPlan, Suite
 from badpo.experiments.suite_readouts import kept_json, kept_readouts
 from badpo.results.labels import arm_label, signed
@@ -173,9 +174,8 @@ class Found:
         words, places = SHIFTED.get(place, (place, 3))
         ends = f"{signed(moved.low, places)} to {signed(moved.high, places)}" if moved.n > 1 else "one seed"
         told = f"{signed(moved.estimate, places)} ({ends})"
-        return (
-            f"no share removed: {arm_label(against)}'s own shift in {words}, {told}, does not lie above zero"
-        )
+        whose = arm_label(against) if against in ARMS else against
+        return f"no share removed: {whose}'s own shift in {words}, {told}, does not lie above zero"
 
     def shift(self, condition: str, place: str) -> float | None:
         """How far a condition moved from the reference, in standard deviations over its seeds."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from badpo.auditing.pool import log_odds_row
+from badpo.data.corpora.gates import GateRow, gate_text
 from badpo.data.judgments import Judgments
 from badpo.experiments.signed_suite import SuiteSettings
 from badpo.experiments.suite_parts import Corpus, Panel
-from badpo.experiments.suite_stages import Scale, sound_material
+from badpo.experiments.suite_stages import Material, Scale, sound_material, told_gate
 from badpo.experiments.suite_tables import Cell, Table, TableRow, paper_numbers
 from badpo.training.encoding import encode_comparisons, length_report
 
@@ -89,6 +90,43 @@ def about_votes(corpus: Corpus, scale: Scale, data: Path) -> tuple[str, ...]:
         settings = scale.settings(corpus, material)
         lines += _about_texts(judgments, scale.tokenizer(corpus, material), settings)
     return tuple(lines)
+
+
+def gate_lines(materials: Iterable[Material]) -> list[str]:
+    """The statistics of public corpora beside the published ones, each table once, and how they agree.
+
+    Parameters
+    ----------
+    materials : iterable of Material
+        Those without published statistics are passed over.
+    """
+    gates = dict.fromkeys(material.gate for material in materials if material.gate)
+    return [
+        line
+        for gate in gates
+        for line in (
+            "statistics of the votes before training:",
+            *gate_text(gate).splitlines()[:-2],
+            gate_verdict(gate),
+        )
+    ]
+
+
+def gate_verdict(gate: tuple[GateRow, ...]) -> str:
+    """How the statistics of a corpus agree with the published ones, in one line.
+
+    Examples
+    --------
+    >>> gate_verdict((GateRow("pairs swap", 1460.0, 1462, 0), GateRow("log-odds", 0.714, 0.71, 2)))
+    'warning: of 2 published statistics of the votes 1 differs: pairs swap 1,460 (published 1,462)'
+    """
+    differ = [row for row in gate if not row.agrees]
+    if not differ:
+        return f"all {len(gate)} published statistics of the votes agree"
+    verb = "differs" if len(differ) == 1 else "differ"
+    return (
+        f"warning: of {len(gate)} published statistics of the votes {len(differ)} {verb}: {told_gate(differ)}"
+    )
 
 
 def _about_texts(judgments: Judgments, tokenizer, settings: SuiteSettings) -> list[str]:

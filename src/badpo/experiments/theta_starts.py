@@ -16,7 +16,6 @@ from badpo.data.problems import ConfigError
 from badpo.estimation.conditional import fit_conditional
 from badpo.estimation.pool import carrier_sides, joint_log_odds
 from badpo.objective.bias import BiasTerm
-from badpo.results.labels import signed
 
 N_CLUSTERS = 3
 BOOSTED_SHARE = 0.2  # of the steps
@@ -72,20 +71,13 @@ def start_bias(bias: BiasTerm, judgments: Judgments, start: str) -> None:
         bias.warm_start(torch.from_numpy(level).float())
 
 
-def start_told(judgments: Judgments, start: str) -> str:
-    """Where theta starts, in words.
-
-    Parameters
-    ----------
-    judgments : Judgments
-        The training judgments.
-    start : {"swap", "burn_in"}
-    """
-    level, sources = starting_level(judgments, start)
-    each = zip(judgments.attribute_names, level, sources, strict=True)
-    return "started at: " + ", ".join(
-        f"{name} {signed(value, 2)} from {source}" for name, value, source in each
-    )
+def start_levels(judgments: Judgments, start: str) -> dict[str, dict[str, float | str]]:
+    """`starting_level` of each attribute and where it comes from, as JSON: {attribute: {"level", "from"}}."""
+    levels, sources = starting_level(judgments, start)
+    return {
+        name: {"level": float(level), "from": source}
+        for name, level, source in zip(judgments.attribute_names, levels, sources, strict=True)
+    }
 
 
 def clustered(judgments: Judgments, seed: int = 0) -> Judgments:

@@ -98,12 +98,11 @@ def sample(
     ----------
     BA-DPO, Appendix `app:readouts`, "Generation": temperature 0.7, top-p 0.9, 512 new tokens.
     """
-    if temperature < 0 or not 0 < top_p <= 1:
-        raise ValueError(f"temperature must be >= 0 and top_p in (0, 1]; got {temperature} and {top_p}")
-    prompt_ids = _prompt_ids(prompts, tokenizer)
-    most = _most_tokens(model, prompt_ids, max_new_tokens)
+    require_decoding(temperature, top_p)
+    prompt_ids = given_prompt_ids(prompts, tokenizer)
+    most = most_tokens(model.config, prompt_ids, max_new_tokens)
     uniforms = [np.random.default_rng([seed, i]).random(max_new_tokens) for i in range(len(prompt_ids))]
-    end_ids = _end_ids(model, tokenizer)
+    ends = end_ids(model.generation_config, tokenizer)
     order = sorted(range(len(prompt_ids)), key=lambda i: len(prompt_ids[i]))
     answers: list[list[int]] = [[] for _ in prompt_ids]
     n_done = 0
@@ -123,13 +122,19 @@ def sample(
                 torch.from_numpy(np.stack([uniforms[i] for i in rows])).to(device),
                 most[rows],
                 (temperature, top_p),
-                end_ids,
+                ends,
                 finished,
                 adjust,
             )
             for i, ids in zip(rows, found, strict=True):
                 answers[i] = ids
-    return [_generation(tokenizer, p, a, end_ids) for p, a in zip(prompt_ids, answers, strict=True)]
+    return [as_generation(tokenizer, p, a, ends) for p, a in zip(prompt_ids, answers, strict=True)]
+
+
+def require_decoding(temperature: float, top_p: float) -> None:
+    """Refuse settings that no answer can be sampled with."""
+    if temperature < 0 or not 0 < top_p <= 1:
+        raise ValueError(f"temperature must be >= 0 and top_p in (0, 1]; got {temperature} and {top_p}")
 
 
 def next_tokens(
@@ -225,7 +230,8 @@ def _sample_batch(model, prompts, uniforms, most, decoding, end_ids, finished, a
     return answers
 
 
-def _prompt_ids(prompts: Sequence, tokenizer) -> list[list[int]]:
+def given_prompt_ids(prompts: Sequence, tokenizer) -> list[list[int]]:
+    """Token ids of prompts in any of the forms that `sample` takes."""
     given = [_is_token_ids(prompt) for prompt in prompts]
     texts = [prompt for prompt, is_ids in zip(prompts, given, strict=True) if not is_ids]
     encoding = "paper" if tokenizer.chat_template is not None else "trl"
@@ -244,10 +250,10 @@ def _is_token_ids(prompt) -> bool:
     return not isinstance(prompt, str) and (len(prompt) == 0 or not isinstance(prompt[0], dict))
 
 
-def _most_tokens(model, prompt_ids: Sequence[Sequence[int]], max_new_tokens: int) -> np.ndarray:
+def most_tokens(config, prompt_ids: Sequence[Sequence[int]], max_new_tokens: int) -> np.ndarray:
     """Tokens each answer may have at most, shape (n_prompts,)."""
     lengths = np.array([len(ids) for ids in prompt_ids], dtype=np.int64)
-    limit = getattr(model.config, "max_position_embeddings", None)
+    limit = getattr(config, "max_position_embeddings", None)
     if limit is None:
         return np.full(len(lengths), max_new_tokens)
     if (lengths >= limit).any():
@@ -259,14 +265,16 @@ def _most_tokens(model, prompt_ids: Sequence[Sequence[int]], max_new_tokens: int
     return np.minimum(max_new_tokens, limit - lengths)
 
 
-def _end_ids(model, tokenizer) -> set[int]:
-    configured = model.generation_config.eos_token_id
+def end_ids(generation_config, tokenizer) -> set[int]:
+    """The tokens that end an answer: those of the model's generation settings, and the tokenizer's."""
+    configured = generation_config.eos_token_id
     ids = set(configured) if isinstance(configured, (list, tuple)) else {configured}
     return {int(i) for i in ids | {tokenizer.eos_token_id} if i is not None}
 
 
-def _generation(tokenizer, prompt_ids: list[int], token_ids: list[int], end_ids: set[int]) -> Generation:
-    ended = bool(token_ids) and token_ids[-1] in end_ids
+def as_generation(tokenizer, prompt_ids: list[int], token_ids: list[int], ends: set[int]) -> Generation:
+    """The answer that some sampled tokens are."""
+    ended = bool(token_ids) and token_ids[-1] in ends
     body = token_ids[:-1] if ended else token_ids
     text = tokenizer.decode(body, skip_special_tokens=True, clean_up_tokenization_spaces=False)
     return Generation(tuple(prompt_ids), tuple(token_ids), text, ended)
