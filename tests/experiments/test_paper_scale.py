@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
@@ -31,6 +32,7 @@ from badpo.experiments.signed_suite import SuiteSettings, arm_arguments, supervi
 from badpo.experiments.small_model import build_tokenizer
 from badpo.experiments.suite_needs import require_model, require_needs
 from badpo.experiments.suite_parts import Column, Condition, Corpus
+from badpo.experiments.suite_readouts import VERSION
 from badpo.experiments.suite_scales import (
     PAPER_HELD_OUT,
     PRESET_OF,
@@ -48,6 +50,7 @@ from badpo.training.encoding import encode_prompts, encode_responses
 from badpo.training.recipe_blocks import ModelChoice
 from badpo.training.run_folder import write_json
 from badpo.training.supervised import supervised_arguments
+from badpo.training.trainer import BADPOTrainer
 from tests.data.corpora import public_rows
 from tests.experiments.chat_templates import AROUND, FAMILIES, of_family
 from tests.experiments.suite_scale import material, suite
@@ -135,7 +138,8 @@ def test_the_precision_is_that_of_the_paper(stand_ins, model):
 @pytest.mark.parametrize("has_bf16", [True, False])
 @pytest.mark.parametrize("model", list(MODELS))
 def test_both_stages_train_in_one_precision(model, has_bf16, tmp_path, monkeypatch):
-    monkeypatch.setattr(config_module, "is_torch_bf16_gpu_available", lambda: has_bf16)
+    for module in (config_module, transformers.training_args):
+        monkeypatch.setattr(module, "is_torch_bf16_gpu_available", lambda: has_bf16)
     settings = paper_settings(Corpus("signed", model), material(Corpus("signed"), None))
     supervised = supervised_arguments(tmp_path, **supervised_settings(settings))
     preference = arm_arguments(ARMS["pooled"], settings, 42, tmp_path, tmp_path)
@@ -202,8 +206,8 @@ def test_a_judge_without_a_template_is_told_before_anything_is_trained(stand_ins
 def test_a_judge_is_not_needed_where_all_is_measured(stand_ins, tmp_path):
     asked = suite(Condition("dpo", "dpo"))
     for place in ("signed/reference", "signed/dpo-s42"):
-        for name in ("run.json", "readouts.json"):
-            write_json(tmp_path / place / name, {})
+        write_json(tmp_path / place / "run.json", {})
+        write_json(tmp_path / place / "readouts.json", {"version": VERSION})
     require_needs([asked], replace(stand_ins, judge="gone"), (42,), tmp_path, None)
     with pytest.raises(ConfigError, match='cannot load "gone".* .needed by test.'):
         require_needs([asked], replace(stand_ins, judge="gone"), (42, 123), tmp_path, None)
@@ -352,7 +356,15 @@ def every_condition(kind: str, names: list[str]) -> list[Condition]:
         ),
     ],
 )
-def test_every_arm_takes_two_steps_with_the_papers_code(stand_ins, tmp_path, kind, names, must):
+def test_every_arm_takes_two_steps_with_the_papers_code(stand_ins, tmp_path, monkeypatch, kind, names, must):
+    dtypes = {}
+
+    def train(self, *args, _train=BADPOTrainer.train, **kwargs):
+        of_run = dtypes.setdefault(Path(self.args.output_dir).parent.name, set())
+        of_run |= {("lora" in name, weights.dtype) for name, weights in self.model.named_parameters()}
+        return _train(self, *args, **kwargs)
+
+    monkeypatch.setattr(BADPOTrainer, "train", train)
     conditions = every_condition(kind, names)
     assert must <= {condition.name for condition in conditions}
     scale = replace(stand_ins, settings=two_steps, fresh_prompts=few_questions)
@@ -365,6 +377,9 @@ def test_every_arm_takes_two_steps_with_the_papers_code(stand_ins, tmp_path, kin
         assert {"heldout", "votes", "kl", "judge"} <= set(readouts), condition.name
         has_adapter = (folder / "model" / "adapter_config.json").exists()
         assert has_adapter == (("lora_rank", 32) in condition.overrides), condition.name
+        mixed = {(True, torch.float32), (False, torch.bfloat16)}
+        if condition.offset is None and condition.arm != "em_dpo":
+            assert dtypes[folder.name] == (mixed if has_adapter else {(False, torch.float32)})
     # and what it would be refused for is known without a model
     planned = plan_suites([asked], scale, (42,), tmp_path / "out", 1)
     assert planned.refused == {} and {cost.state for cost in planned.costs} == {"done"}

@@ -84,10 +84,11 @@ def saved(tmp_path_factory):
 
 def test_the_result_is_that_of_transformers_to_the_letter(engine, saved):
     """vLLM keeps the end-of-text token among the ids, and gives no text here."""
-    drawn = sample(policies.qwen2(), policies.tokenizer(), PROMPTS, 60, temperature=3.0, top_p=0.99)
+    prompts = PROMPTS * 6
+    drawn = sample(policies.qwen2(), policies.tokenizer(), prompts, 60, temperature=3.0, top_p=0.99)
     assert len({answer.ended for answer in drawn}) == 2
     engine.answers = [(answer.token_ids, "stop" if answer.ended else "length") for answer in drawn]
-    assert sample_saved(saved, PROMPTS, 60, temperature=3.0, top_p=0.99) == drawn
+    assert sample_saved(saved, prompts, 60, temperature=3.0, top_p=0.99) == drawn
 
 
 def test_every_prompt_has_settings_and_a_seed_of_its_own(engine, saved):

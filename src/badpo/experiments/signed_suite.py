@@ -74,6 +74,8 @@ class SuiteSettings:
         What makes the same runs again; told in the report.
     lora_rank, lora_alpha : int
         Of an adapter on all linear layers; rank 0 trains all weights.
+    lora_base : str
+        Precision of the weights under an adapter, such as "bfloat16"; "auto" keeps that of the reference.
     micro_batch_size : int
         What one forward pass takes of a batch; 0 takes all of it.
     gradient_checkpointing : bool
@@ -102,6 +104,7 @@ class SuiteSettings:
     command: str = "badpo demo"
     lora_rank: int = 0
     lora_alpha: int = 0
+    lora_base: str = "auto"
     micro_batch_size: int = 0
     gradient_checkpointing: bool = False
     generate_with: str = "transformers"
@@ -127,7 +130,7 @@ SUPERVISED_FIELDS = (
     "max_prompt_length",
 )
 # These decide a run's figures only where they are not what they have always been.
-ADAPTER_FIELDS = ("lora_rank", "lora_alpha")
+ADAPTER_FIELDS = ("lora_rank", "lora_alpha", "lora_base")
 PREFERENCE_FIELDS = (
     "steps",
     "warmup",
@@ -408,7 +411,9 @@ def train_policy(
     if not is_done(folder, key):
         begin(folder, key)
         trainer = BADPOTrainer(
-            AutoModelForCausalLM.from_pretrained(reference),
+            AutoModelForCausalLM.from_pretrained(
+                reference, dtype=settings.lora_base if settings.lora_rank else "auto"
+            ),
             args=arm_arguments(arm, settings, seed, folder, cache),
             train_dataset=judgments,
             processing_class=tokenizer,
@@ -490,6 +495,8 @@ def run_key(facts: dict, settings: SuiteSettings, fields: Sequence[str]) -> RunK
         The settings that this stage reads.
     """
     adapter = {name: getattr(settings, name) for name in ADAPTER_FIELDS if settings.lora_rank}
+    if settings.lora_base == SuiteSettings.lora_base:
+        adapter.pop("lora_base", None)
     decided = {**facts, **{name: getattr(settings, name) for name in fields}, **adapter}
     content = json.dumps(decided, sort_keys=True)
     return RunKey(hashlib.sha256(content.encode()).hexdigest()[:16], json.loads(content))

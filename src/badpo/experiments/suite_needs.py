@@ -29,8 +29,8 @@ from badpo.experiments.arms import ARMS
 from badpo.experiments.signed_suite import PREFERENCE_FIELDS, SUPERVISED_FIELDS, run_key
 from badpo.experiments.start_policy import UNREADABLE, unreadable
 from badpo.experiments.suite_parts import Corpus, Suite
-from badpo.experiments.suite_plan import refusals, state_of
-from badpo.experiments.suite_readouts import kept_json
+from badpo.experiments.suite_plan import refusals
+from badpo.experiments.suite_readouts import VERSION, kept_json, kept_readouts
 from badpo.experiments.suite_runs import PlannedRun, condition_facts, overridden, planned_runs, types_key
 from badpo.experiments.suite_stages import (
     Scale,
@@ -149,7 +149,7 @@ def expected_facts(
     if condition.offset is not None:
         return there
     arm, settings = ARMS[condition.arm], overridden(stage.settings, condition)
-    if not (stage.folder / "model").exists():
+    if not (stage.folder / "model" / SAFE_WEIGHTS_NAME).exists():
         return there
     if arm.objective == "types":
         return types_key(condition.arm, stage, settings, run.seed).facts
@@ -268,7 +268,9 @@ def _of_models(runs: Mapping[str, Sequence[PlannedRun]], scale: Scale) -> list[s
 def _of_judge(runs: Mapping[str, Sequence[PlannedRun]], scale: Scale, out: Path) -> list[str]:
     """What is wrong with the judge, with the suites that have runs to measure."""
     suites = [
-        suite for suite, asked in runs.items() if any(state_of(out / run.place) != "done" for run in asked)
+        suite
+        for suite, asked in runs.items()
+        if any(kept_readouts(out / run.place).get("version") != VERSION for run in asked)
     ]
     if scale.judge is None or not suites:
         return []

@@ -147,6 +147,7 @@ def paper_settings(corpus: Corpus, material: Material) -> SuiteSettings:
         command=COMMAND,
         lora_rank=preset.get("lora_r", 0),
         lora_alpha=preset.get("lora_alpha", 0),
+        lora_base="bfloat16",
         micro_batch_size=preset["per_device_train_batch_size"],
         gradient_checkpointing=True,
     )

@@ -228,8 +228,8 @@ def unopened_stage(corpus: Corpus, scale: Scale, data: Path | None, folder: Path
         The votes cannot be used, or an evaluation prompt is a training prompt.
     """
     material = sound_material(corpus, scale, data)
-    told = {"held_out": material.held_out, "generate_with": scale.generate_with}
-    settings = replace(scale.settings(corpus, material), **told)
+    of_scale = scale.settings(corpus, material)
+    settings = replace(of_scale, held_out=material.held_out, generate_with=scale.generate_with)
     train, held_out = material.split()
     return Stage(
         corpus, settings, train, held_out, material.planted, material.prompts, None, None, folder, data

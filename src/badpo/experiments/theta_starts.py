@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -71,7 +72,7 @@ def start_bias(bias: BiasTerm, judgments: Judgments, start: str) -> None:
         bias.warm_start(torch.from_numpy(level).float())
 
 
-def start_levels(judgments: Judgments, start: str) -> dict[str, dict[str, float | str]]:
+def start_levels(judgments: Judgments, start: str) -> dict[str, dict[str, Any]]:
     """`starting_level` of each attribute and where it comes from, as JSON: {attribute: {"level", "from"}}."""
     levels, sources = starting_level(judgments, start)
     return {

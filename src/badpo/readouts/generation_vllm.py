@@ -149,7 +149,8 @@ def saved_folders(policy) -> tuple[Path, Path | None]:
     is_adapted = hasattr(policy, "peft_config")
     base = policy.get_base_model() if is_adapted else policy
     folder, adapter = Path(base.name_or_path), getattr(policy, "adapter_folder", None)
-    if not folder.is_dir() or (is_adapted and adapter is None):
+    is_saved = bool(base.name_or_path) and (folder / "config.json").exists()
+    if not is_saved or (is_adapted and adapter is None):
         raise ConfigError("vLLM reads a policy from its files, and this one was not loaded from a folder")
     return folder, adapter
 
