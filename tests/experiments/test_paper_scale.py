@@ -21,10 +21,11 @@ from transformers import (
     Qwen3ForSequenceClassification,
 )
 
+from badpo.anchoring.offset_stage import StageSettings
 from badpo.data.corpora import bundled, ultrafeedback
 from badpo.data.importers.tables import read_table
 from badpo.data.problems import ConfigError
-from badpo.experiments import suite_scales, suite_stages
+from badpo.experiments import anchor_bench, anchor_source, suite_anchors, suite_scales, suite_stages
 from badpo.experiments.arms import ARMS
 from badpo.experiments.reproduce import plan_suites, run_suites
 from badpo.experiments.signed_readouts import FIRST_NAMES
@@ -54,6 +55,7 @@ from badpo.training.trainer import BADPOTrainer
 from tests.data.corpora import public_rows
 from tests.experiments.chat_templates import AROUND, FAMILIES, of_family
 from tests.experiments.suite_scale import material, suite
+from tests.experiments.test_suite_anchors import SigningBench
 
 SHAPE = {
     "hidden_size": 32,
@@ -278,7 +280,8 @@ def test_signed_ultrafeedback_comes_from_a_file(ultrafeedback_file, no_public_co
     assert other.judgments.fingerprint() != found.judgments.fingerprint() and other.gate == ()
     planned = plan_suites([SUITES["names"]], SCALES["paper"], (42,), tmp_path, 1, ultrafeedback_file)
     assert "| usable_pairs | 8,000 | 7,177 | **differs** |" in planned.about
-    assert sum(line.startswith("warning: of 34 published") for line in planned.about) == 1
+    (warning,) = [line for line in planned.about if line.startswith("warning: ")]
+    assert f"of {len(ultrafeedback.PUBLISHED)} published statistics of the votes" in warning
     assert not any("not read" in line for line in planned.about)
 
 
@@ -317,11 +320,16 @@ def test_multipref_goes_the_whole_way_from_a_file(stand_ins, no_public_corpora, 
 
 
 def every_condition(kind: str, names: list[str]) -> list[Condition]:
-    """What suites train on the small model, without the anchors that take several rounds."""
+    """What suites train on the small model, with one of the anchors."""
     rows = [row for name in names for panel in SUITES[name].panels for row in panel.rows
             if panel.corpus == Corpus(kind)]  # fmt: skip
     conditions = dict.fromkeys(row.condition for row in rows)
-    return [found for found in conditions if found.offset is None or found.offset.rounds == 1]
+    anchors = {(0.5, 1)}  # targets and rounds
+    return [
+        found
+        for found in conditions
+        if found.offset is None or (found.offset.target, found.offset.rounds) in anchors
+    ]
 
 
 @pytest.mark.slow
@@ -365,6 +373,9 @@ def test_every_arm_takes_two_steps_with_the_papers_code(stand_ins, tmp_path, mon
         return _train(self, *args, **kwargs)
 
     monkeypatch.setattr(BADPOTrainer, "train", train)
+    monkeypatch.setattr(suite_anchors, "Bench", SigningBench)
+    monkeypatch.setattr(anchor_source, "StageSettings", partial(StageSettings, steps=2, batch_size=4))
+    monkeypatch.setattr(anchor_bench, "FEWEST_ANSWERS", 10)
     conditions = every_condition(kind, names)
     assert must <= {condition.name for condition in conditions}
     scale = replace(stand_ins, settings=two_steps, fresh_prompts=few_questions)
@@ -390,7 +401,7 @@ def two_steps(corpus: Corpus, found: Material) -> SuiteSettings:
 
 
 def few_questions(corpus: Corpus, data: Path | None) -> tuple[str, ...]:
-    return tuple(bundled.fresh_prompts()[:20])
+    return tuple(bundled.fresh_prompts()[:40])
 
 
 @pytest.mark.slow

@@ -147,7 +147,8 @@ def verdict(row: Row, found: Sequence[Gain]) -> Verdict:
     reasons = [
         *([f"not shown to be nearer to the reference over {' and '.join(not_more)}"] if not_more else []),
         *([f"worse in {'; '.join(costs)}"] if costs else []),
-        *([f"not run at enough {' and '.join(missing)}"] if missing else []),
+        # what is not nearer over training seeds is not run at other data seeds
+        *([f"not run at enough {' and '.join(missing)}"] if missing and not not_more else []),
     ]
     return Verdict(row, not reasons, "; ".join(reasons) or f"nearer to the reference than {kind}, at no cost")
 

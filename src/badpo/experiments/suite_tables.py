@@ -251,7 +251,9 @@ def paper_numbers() -> dict[str, dict[str, dict[str, dict[str, list]]]]:
 
     Examples
     --------
-    >>> paper_numbers()["tab:lora"]["Qwen2.5-0.5B-Instruct, full fine-tuning"]["Full fine-tuning, DPO"]["KL"]
+    >>> paper_numbers()["tab:lora"]["Qwen2.5-0.5B-Instruct, full fine-tuning"]["Full fine-tuning, DPO"][
+    ...     "KL, as published"
+    ... ]
     [0.037, None]
     """
     text = resources.files("badpo.experiments").joinpath("paper_numbers.json").read_text(encoding="utf-8")

@@ -387,21 +387,19 @@ def _offset() -> Suite:
 
 
 def _beyond() -> Suite:
-    swap = Condition("pooled_swap", "pooled", start="swap")
-    rows = (
-        _DPO,
-        *_BA,
-        Row("Pooled from the swap pairs' level", swap),
-        Row(
-            "Pooled held at it",
-            Condition("pooled_held", "pooled", overrides=(("bias_learning_rate", 0.0),), start="swap"),
-        ),
+    held = Condition("pooled_held", "pooled", overrides=(("bias_learning_rate", 0.0),), start="swap")
+    # these are nearer to the reference than the paper's over training seeds, and so are run at other data seeds too
+    nearer = (
+        Row("Pooled from the swap pairs' level", Condition("pooled_swap", "pooled", start="swap")),
         Row("Pooled after a burn-in", Condition("pooled_burn_in", "pooled", start="burn_in")),
         Row("Pooled, bias rate boosted", Condition("pooled_boost", "pooled", rate_boost=4.0)),
         Row(
             "Shared mean from the swap pairs' level",
             Condition("shared_mean_swap", "shared_mean", start="swap"),
         ),
+    )
+    others = (
+        Row("Pooled held at the swap pairs' level", held),
         Row("Class, clusters of deviations", Condition("class_clusters", "class", classes="clusters")),
     )
     columns = (
@@ -413,9 +411,9 @@ def _beyond() -> Suite:
         Column("votes (race)", "votes.black.all.accuracy"),
         Column("votes (gender)", "votes.woman.all.accuracy"),
     )
-    panels = [Panel("beyond", "Data seed 0", _SIGNED, rows, columns)]
-    again = (_DPO, *_BA, Row("Pooled from the swap pairs' level", swap), rows[5])
-    first_only = tuple(Row(row.label, row.condition, "one") for row in again)
+    paper = (_DPO, *_BA)
+    panels = [Panel("beyond", "Data seed 0", _SIGNED, (*paper, *nearer, *others), columns)]
+    first_only = tuple(Row(row.label, row.condition, "one") for row in (*paper, *nearer))
     panels += [
         Panel("beyond", f"Data seed {seed}", Corpus("signed", data_seed=seed), first_only, columns)
         for seed in (1, 2)
