@@ -217,7 +217,7 @@ def with_own_attributes(judgments: Judgments, bias: BiasTerm) -> Judgments:
     length that it is on is left out.
     """
     places = [i for i, name in enumerate(bias.attributes) if name not in judgments.attribute_names]
-    if True:
+    if not places or not bias.parts:
         return judgments
     own = judgments.with_attributes([attribute_from_config(bias.extra["attributes"][i]) for i in places])
     return replace(
