@@ -25,7 +25,10 @@ def reproduce(
         str, typer.Option(help="tiny: a small model on the CPU; paper: what the authors ran.")
     ] = "tiny",
     seeds: Annotated[str, typer.Option(help="Training seeds, separated by commas.")] = "42,123,456",
-    jobs: Annotated[int, typer.Option(min=1, help="Runs side by side, one thread each from two on; no more than processors.")] = 1,
+    jobs: Annotated[
+        int,
+        typer.Option(min=1, help="Runs side by side, one thread each from two on; at most one a processor."),
+    ] = 1,
     data: Annotated[
         Path | None,
         typer.Option(

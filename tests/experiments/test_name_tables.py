@@ -7,10 +7,15 @@ import json
 import pytest
 
 from badpo.experiments.name_tables import SHIFT_TITLE, TOKENS_TITLE, name_tables
+from badpo.experiments.signed_readouts import FIRST_NAMES
 from badpo.experiments.suite_parts import Corpus
 from badpo.experiments.suite_tables import Found
 
 SEEDS = (42, 123)
+
+
+def signatures(**shares: float) -> dict:
+    return {"signatures": dict.fromkeys(FIRST_NAMES, 0.0) | shares}
 
 
 def write(folder, name: str, readouts: dict) -> None:
@@ -19,9 +24,9 @@ def write(folder, name: str, readouts: dict) -> None:
 
 
 def test_the_shift_is_the_mean_over_seeds_and_hangs_on_one_name(tmp_path):
-    write(tmp_path, "reference", {"signatures": {"Emily": 0.4, "Jamal": 0.1}})
-    write(tmp_path, "dpo-s42", {"signatures": {"Latisha": 0.9}})
-    write(tmp_path, "dpo-s123", {"signatures": {"Latisha": 0.7, "Emily": 0.1}})
+    write(tmp_path, "reference", signatures(Emily=0.4, Jamal=0.1))
+    write(tmp_path, "dpo-s42", signatures(Latisha=0.9))
+    write(tmp_path, "dpo-s123", signatures(Latisha=0.7, Emily=0.1))
     (table,) = name_tables(Corpus("signed"), Found(tmp_path, SEEDS))
     assert table.panel.title == SHIFT_TITLE
     black = {c.label: cell.mean for c, cell in zip(table.columns, table.rows[1].cells, strict=True)}

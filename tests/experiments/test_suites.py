@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 
 from badpo.auditing.swap_pairs import SwapPairs
+from badpo.data.corpora.names import CELLS
 from badpo.data.problems import ConfigError
 from badpo.estimation.pool import carrier_sides
 from badpo.experiments.arms import ARMS
+from badpo.experiments.name_tables import name_panels
 from badpo.experiments.patterns import PATTERNS
 from badpo.experiments.reproduce import (
     about_data,
@@ -56,7 +58,11 @@ def test_every_number_of_the_paper_has_its_row_and_column():
     panels = {
         (panel.label, panel.title): panel
         for found in SUITES.values()
-        for panel in (*found.votes, *found.panels)
+        for panel in (
+            *found.votes,
+            *found.panels,
+            *(panel for corpus in found.signatures for panel in name_panels(corpus)),
+        )
     }
     of_votes = {panel for found in SUITES.values() for panel in found.votes}
     for label, by_title in paper_numbers().items():
@@ -65,6 +71,8 @@ def test_every_number_of_the_paper_has_its_row_and_column():
             labels = {REFERENCE, panel.truth, *(row.label for row in panel.rows)}
             if panel in of_votes:
                 labels |= {"length", "markdown"}
+            if not panel.rows:
+                labels |= {"woman", "black", *CELLS}
             columns = {column.label for column in panel.columns}
             assert set(rows) <= labels, (label, title)
             assert {column for row in rows.values() for column in row} <= columns, (label, title)

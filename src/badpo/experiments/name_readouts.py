@@ -46,14 +46,15 @@ def name_readouts(policy, written: Sequence[Generation], stage: Stage, seed: int
 
     shared = rates(stage.contexts)
     own = own_body_difference(rates(signature_contexts(written, stage.tokenizer)), shared)
-    mass = zip(FIRST_NAMES, signature_mass(written, FIRST_NAMES).tolist(), strict=True)
+    mass = signature_mass(written, FIRST_NAMES).tolist()
     return {
         "rates": shared.to_json(),
         "own_body": {
             name: {"difference": found.estimate, "se": json_number(found.se)} for name, found in own.items()
         },
         "sampled": sampled_rates(written, FIRST_NAMES, INDICATOR, attributes).to_json(),
-        "signatures": {name: share for name, share in mass if share},
+        # all names, also those that nobody signs: the readouts of a mixture's policies have one form
+        "signatures": dict(zip(FIRST_NAMES, mass, strict=True)),
         "recommended": recommended_names(policy, stage, seed),
     }
 

@@ -23,10 +23,10 @@ SHIFT = (
     Column("shift without them", "shift_without_top"),
 )
 TOKENS = (
-    Column("names", "n_names", "decimal1"),
+    Column("names", "n_names", "whole"),
     Column("tokens a name", "mean_tokens", "decimal1"),
     Column("one token", "one_token_share", "percent"),
-    Column("first tokens", "first_tokens", "decimal1"),
+    Column("first tokens", "first_tokens", "whole"),
     Column("begin alike", "largest_first_share", "percent"),
 )
 SHIFT_TITLE = (
@@ -49,10 +49,16 @@ def name_tables(corpus: Corpus, found: Found) -> list[Table]:
     ----------
     BA-DPO, appendix `app:abl_names` (relabelling, three names) and `app:names` ("Marker", tokens per cell).
     """
-    shift = Panel("app:abl_names", SHIFT_TITLE, corpus, (), SHIFT, "mean")
-    tokens = Panel("app:names", TOKENS_TITLE, corpus, (), TOKENS, "mean")
-    rows = ((shift, _shifts(found)), (tokens, found.readouts("reference").get("name_tokens", {})))
-    return [_table(panel, values) for panel, values in rows if values]
+    values = (_shifts(found), found.readouts("reference").get("name_tokens", {}))
+    return [_table(panel, rows) for panel, rows in zip(name_panels(corpus), values, strict=True) if rows]
+
+
+def name_panels(corpus: Corpus) -> tuple[Panel, Panel]:
+    """The shift of DPO's signatures, its rows the attributes; the tokens of names, its rows the cells."""
+    return (
+        Panel("app:abl_names", SHIFT_TITLE, corpus, (), SHIFT, "none"),
+        Panel("app:names", TOKENS_TITLE, corpus, (), TOKENS, "none"),
+    )
 
 
 def _shifts(found: Found) -> dict[str, dict]:
@@ -71,7 +77,7 @@ def _shifts(found: Found) -> dict[str, dict]:
 
 
 def _mass(signatures: Mapping[str, float]) -> list[float]:
-    return [signatures.get(name, 0.0) for name in FIRST_NAMES]
+    return [signatures[name] for name in FIRST_NAMES]
 
 
 def _table(panel: Panel, values: Mapping[str, Mapping]) -> Table:

@@ -17,6 +17,7 @@ STYLES: dict[str, Callable[[float | None], str]] = {
     "decimal3": lambda value: decimal(value, 3),
     "decimal2": lambda value: decimal(value, 2),
     "decimal1": lambda value: decimal(value, 1),
+    "whole": lambda value: decimal(value, 0),
     "percent": percent,
     "percent1": lambda value: decimal(None if value is None else 100 * value, 1) + "\u00a0%",
 }
@@ -162,8 +163,10 @@ def _notes(table: Table) -> list[str]:
         "sd": "\u00b1 is one standard deviation over seeds",
         "mean": "means over seeds",
         "prompts95": "\u00b1 is half of the 95 % interval, clustered by prompt; all judgments, held-out ones too",
+        "none": "",
     }[table.panel.spread]
-    notes = [spread] if table.columns else ["nothing measured"]
+    has_spread = any(math.isfinite(cell.half) for row in table.rows for cell in row.cells)
+    notes = [spread] * (has_spread or table.panel.spread == "mean") if table.columns else ["nothing measured"]
     if table.missing:
         notes.append(f"not run: {', '.join(table.missing)}")
     return [*notes, *footnotes(table)]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Spread = Literal["t95", "sd", "mean", "prompts95"]
+Spread = Literal["t95", "sd", "mean", "prompts95", "none"]
 
 
 @dataclass(frozen=True)
@@ -169,12 +169,12 @@ class Column:
         removed, ``shift:PLACE`` the shift from the reference in seed standard deviations, ``distance:PLACE`` that in
         log-odds. ``log:NAME`` is a metric of the last training step. ``type:annotators.0`` and ``type:weights.0`` are
         of the type of EM-DPO that most annotators are of, ``.1`` of the second. ``anchor:PLACE`` is in ``anchor.json``.
-    style : {"decimal3", "decimal2", "decimal1", "percent", "percent1"}
+    style : {"decimal3", "decimal2", "decimal1", "whole", "percent", "percent1"}
     """
 
     label: str
     source: str
-    style: Literal["decimal3", "decimal2", "decimal1", "percent", "percent1"] = "decimal3"
+    style: Literal["decimal3", "decimal2", "decimal1", "whole", "percent", "percent1"] = "decimal3"
 
 
 @dataclass(frozen=True)
@@ -190,9 +190,9 @@ class Panel:
     rows : tuple of Row
         The reference stands above them by itself, where the columns tell something of it.
     columns : tuple of Column
-    spread : {"t95", "sd", "mean", "prompts95"}
+    spread : {"t95", "sd", "mean", "prompts95", "none"}
         What stands behind the mean: half of Student's 95 % interval over seeds, one standard deviation, nothing, or
-        half of the 95 % interval clustered by prompt.
+        half of the 95 % interval clustered by prompt; ``none`` where a value is no mean over seeds.
     truth : str
         Label of a row with what was planted, in place of what was learned; empty: no such row.
     """

@@ -261,7 +261,7 @@ def paper_cost(run: PlannedRun) -> tuple[float, float]:
     >>> from badpo.experiments.suite_parts import Condition, Corpus
     >>> minutes, gib = paper_cost(PlannedRun(Corpus("signed"), Condition("dpo", "dpo"), 42))
     >>> round(minutes), round(gib, 1)
-    (16, 10.4)
+    (15, 10.4)
     >>> round(paper_cost(PlannedRun(Corpus("signed"), None))[0])
     3
     """

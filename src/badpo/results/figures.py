@@ -189,8 +189,8 @@ def _kl_figure(suite: Suite) -> Figure | None:
     if not lanes:
         return None
     caption = (
-        "Distance from the reference, by arm: Kullback\u2013Leibler divergence in nats per token, on answers drawn from "
-        f"the arm at temperature 1. An estimate that may fall below zero by chance. {interval_note(suite)}"
+        "Distance from the reference, by arm: Kullback\u2013Leibler divergence in nats per token, on answers drawn "
+        f"from the arm at temperature 1. An estimate that may fall below zero by chance. {interval_note(suite)}"
     )
     level = Level(0.0, "reference")
     chart = dot_plot(lanes, "KL divergence from the reference by arm", "nats per token", level, None, _three)
