@@ -16,7 +16,7 @@ from badpo.data.judgments import Judgments
 from badpo.experiments.suite_parts import Corpus
 from badpo.experiments.suite_readouts import load_trained
 from badpo.experiments.suite_scales import SCALES
-from badpo.experiments.suite_stages import sound_material
+from badpo.experiments.suite_stages import own_style, sound_material
 from badpo.readouts.heldout import heldout_accuracy
 from badpo.results.labels import signed
 from badpo.theory.summaries import t_interval
@@ -112,6 +112,41 @@ class HeldOut:
         ]
 
 
+EXPLANATIONS = """
+**SamPO and the gap on length.** The gap is read with sums over whole answers, as the paper reads it. At equal numbers
+of tokens, which is the margin that SamPO trains, SamPO's gap is as large as DPO's and it prefers the longer answer
+nearly as often: the lean is in what it has learned. In a model this small every token of either answer loses
+probability against the reference (last column), so that a longer answer loses more in the sum, and the sum hides it.
+
+**R-DPO and Markdown.** A penalty on length can turn the lean toward Markdown only as far as longer answers have more
+Markdown. On these votes the two differences hardly go together.
+"""
+
+
+def explanations(folder: Path, seeds: Sequence[int], files: Sequence[Path]) -> str:
+    """What explains the patterns of the style suites that are not there; empty where their runs are not.
+
+    Parameters
+    ----------
+    folder : Path
+        Runs of the suites.
+    seeds : sequence of int
+    files : sequence of Path
+        Tables of real votes, of which the correlation of length and Markdown is told.
+    """
+    table = style_causes(folder / STYLE.folder, seeds)
+    if not table:
+        return ""
+    real = [(file.stem, together(own_style(file, 0.25).judgments)) for file in files]
+    told = "".join(f" On the real votes of {name} it is {value:.2f}." for name, value in real)
+    return f"{EXPLANATIONS}\n{table.rstrip()}{told}\n"
+
+
+def together(judgments: Judgments) -> float:
+    """Correlation of the length and the Markdown difference over comparisons."""
+    return float(np.corrcoef(differences(judgments).T)[0, 1])
+
+
 def style_causes(folder: Path, seeds: Sequence[int]) -> str:
     """Table of what policies hold of length and Markdown, over whole answers and over equal numbers of tokens.
 
@@ -129,9 +164,8 @@ def style_causes(folder: Path, seeds: Sequence[int]) -> str:
     for arm, places in runs.items():
         found = [t_interval(column) for column in zip(*map(held_out.readings, places), strict=True)]
         rows.append([LABELS[arm], *(f"{signed(one.estimate, 3)} ± {one.half_width:.3f}" for one in found)])
-    both = np.corrcoef(differences(held_out.judgments).T)[0, 1]
     return (
         markdown_table(["", *COLUMNS], rows)
         + "\n\n*± is half of the 95 % interval over seeds (Student's t)*\n\n"
-        f"Correlation of the length and the Markdown difference of a comparison: {both:.2f}.\n"
+        f"Correlation of the length and the Markdown difference of a comparison: {together(held_out.judgments):.2f}.\n"
     )

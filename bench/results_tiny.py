@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from badpo.experiments.removal_gains import READINGS, Gain, gains, recommendation, verdict
-from badpo.experiments.reproduce import read_suite, suites_folder
+from badpo.experiments.reproduce import SuiteResult, read_suite, suites_folder
 from badpo.experiments.suite_parts import Condition, Suite
 from badpo.experiments.suite_plan import state_of, timing_of
 from badpo.experiments.suite_runs import PlannedRun, planned_runs
@@ -19,6 +19,7 @@ from badpo.experiments.suite_scales import SCALES
 from badpo.experiments.suite_tables import Found
 from badpo.experiments.suites import SUITES
 from badpo.results.labels import DASH, signed
+from bench.pattern_causes import explanations
 
 PAGE = Path("docs/results_tiny.md")
 SEEDS = (42, 123, 456)
@@ -68,12 +69,12 @@ def time_section(folder: Path) -> str:
         f"{processors} processors, {threads} {'thread' if threads == 1 else 'threads'} a run"
         for processors, threads in sorted(machines)
     )
-    lines = ["| suite | runs | of them timed | minutes |", "|---|--:|--:|--:|"]
+    lines = ["| suite | runs | of them timed | minutes | goal |", "|---|--:|--:|--:|--:|"]
     for name, suites in (
         {suite.name: [suite] for suite in SUITES.values()} | {"all": list(SUITES.values())}
     ).items():
         minutes, n, known = timed(suites, folder)
-        lines.append(f"| {name} | {n} | {known} | {minutes:.1f} |")
+        lines.append(f"| {name} | {n} | {known} | {minutes:.1f} | {180 if name == 'all' else 30} |")
     return "\n".join(
         [
             "## Time\n",
@@ -87,12 +88,27 @@ def time_section(folder: Path) -> str:
     )
 
 
-def suite_section(suite: Suite, folder: Path, data: Path | None = None, depth: str = "##") -> str:
+def suite_section(result: SuiteResult, depth: str = "##") -> str:
     """Tables and patterns of a suite."""
     # what stands in for the paper's models is said once, in the head
-    result = replace(read_suite(suite, TINY, SEEDS, folder, data), stand_in="")
-    body = result.text("markdown") if result.tables else "Not run."
-    return f"{depth} {suite.name}: {suite.title}\n\n{body}\n"
+    body = replace(result, stand_in="").text("markdown") if result.tables else "Not run."
+    return f"{depth} {result.suite.name}: {result.suite.title}\n\n{body}\n"
+
+
+def unmet_section(results: Sequence[SuiteResult], folder: Path, files: Sequence[Path]) -> str:
+    """Every pattern that was measured and is not there, with what explains it."""
+    unmet = [
+        (result.suite.name, pattern)
+        for result in results
+        for pattern in result.patterns
+        if pattern.verdict not in ("reproduced", "not measured")
+    ]
+    lines = [
+        f"- `{name}`, {pattern.verdict}: {pattern.sentence}. {'; '.join(pattern.figures)}"
+        for name, pattern in unmet
+    ]
+    parts = ["## Patterns that are not there, and why\n", *(lines or ["None."]), ""]
+    return "\n".join([*parts, explanations(folder, SEEDS, files)])
 
 
 def gain_line(found: Gain, labels: dict[Condition, str]) -> str:
@@ -155,7 +171,8 @@ def votes_section(runs: Path, files: Sequence[Path]) -> str:
                 continue
             states = [state_of(folder / run.place) for run in planned_runs([suite], TINY, SEEDS)]
             if all(state == "done" for state in states):
-                parts.append(suite_section(suite, folder, data.get(folder), "####"))
+                result = read_suite(suite, TINY, SEEDS, folder, data.get(folder))
+                parts.append(suite_section(result, "####"))
             else:
                 parts.append(f"`{suite.name}`: {states.count('done')} of {len(states)} runs are there.\n")
     return "\n".join(parts if len(parts) > 1 else [*parts, "Not run.\n"])
@@ -172,8 +189,16 @@ def page(runs: Path, files: Sequence[Path] = ()) -> str:
         Tables of real votes that runs were made from; without them the page does not say what was cut of their texts.
     """
     folder = suites_folder(runs, TINY, None)
-    suites = [suite_section(suite, folder) for suite in SUITES.values()]
-    return "\n".join([HEAD, time_section(folder), *suites, gains_section(folder), votes_section(runs, files)])
+    results = [read_suite(suite, TINY, SEEDS, folder) for suite in SUITES.values()]
+    parts = [
+        HEAD,
+        time_section(folder),
+        *map(suite_section, results),
+        unmet_section(results, folder, files),
+        gains_section(folder),
+        votes_section(runs, files),
+    ]
+    return "\n".join(parts)
 
 
 def main() -> None:

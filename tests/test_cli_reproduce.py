@@ -24,7 +24,7 @@ def test_a_dry_run_tells_runs_and_cost_and_writes_nothing(tmp_path):
     assert told.exit_code == 0, told.output
     plan = json.loads(told.stdout)
     assert [run["run"] for run in plan["runs"]][:2] == ["signed/reference", "signed/dpo-s42"]
-    assert len(plan["runs"]) == 7 and plan["minutes"] > 0
+    assert len(plan["runs"]) == 19 and plan["minutes"] > 0
     assert not (tmp_path / "out").exists()
 
 

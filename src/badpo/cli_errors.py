@@ -33,6 +33,10 @@ def reporting_errors(command: Callable) -> Callable:
             return command(*args, **kwargs)
         except typer.Exit:
             raise
+        except BrokenPipeError:
+            # who read the output has had enough; the interpreter would complain when it writes out the rest
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(EXIT_FAILED) from None
         except Exception as error:
             if _of_several():
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ from transformers.utils import (
 )
 from transformers.utils.hub import has_file
 
-from badpo.data.problems import ConfigError
+from badpo.data.checks import check
+from badpo.data.problems import ConfigError, DataError
 from badpo.data.seals import RUN_SEAL
 from badpo.experiments.arm_setup import arm_facts, arm_judgments
 from badpo.experiments.arms import ARMS
@@ -89,10 +91,59 @@ def require_needs(
         )
         for corpus in corpora
     }
+    if data is not None:
+        for corpus, stage in stages.items():
+            if stage.data is not None:
+                require_differences(stage, [run for run in every if run.corpus == corpus])
+                require_same_file(stage, reference_facts(scale.material(corpus, data))["corpus"])
     if refused := refused_runs(every, stages, scale, out):
         raise ConfigError("\n".join(refusals(refused)))
     for line in gate_lines(scale.material(corpus, stage.data) for corpus, stage in stages.items()):
         logger.info("%s", line)
+
+
+def require_differences(stage: Stage, runs: Sequence[PlannedRun]) -> None:
+    """Stop at votes that say nothing of an attribute that a run declares by name.
+
+    Raises
+    ------
+    DataError
+        E120 or E121, with the file.
+    """
+    wanted = {name for run in runs if run.condition is not None for name in run.condition.declared}
+    attributes = [name for name in stage.train.attribute_names if name in wanted]
+    if not attributes:
+        return
+    found = check(declared(stage.train, tuple(attributes)))
+    silent = [problem for problem in found if problem.code in ("E120", "E121")]
+    if silent:
+        raise DataError([replace(problem, where=f"{stage.data}, {problem.where}") for problem in silent])
+
+
+def require_same_file(stage: Stage, fingerprint: str) -> None:
+    """Stop at a table that is not the one that the runs of this folder were made from.
+
+    Parameters
+    ----------
+    stage : Stage
+    fingerprint : str
+        Of the table's judgments.
+
+    Raises
+    ------
+    ConfigError
+        The reference was trained on other votes.
+    """
+    seal = kept_json(stage.folder / RUN_SEAL).get("facts") or kept_json(stage.folder / "begun.json").get(
+        "facts"
+    )
+    if not isinstance(seal, dict) or "corpus" not in seal:
+        return
+    if seal["corpus"] != fingerprint:
+        raise ConfigError(
+            f"--data {stage.data}: the runs in {stage.folder.parent.parent} were made from other votes under that "
+            "name; give that table, or name another folder with --out; nothing was changed"
+        )
 
 
 def read_stages(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -309,6 +310,8 @@ def _published(model: PaperModel) -> str:
 
 
 def timing_of(folder: Path) -> dict[str, Any] | None:
-    """The content of a run's ``timing.json``; None where it is not there or not whole."""
+    """The content of a run's ``timing.json``; None where it is not there, or is no time and no memory."""
     found = kept_json(folder / TIMING)
-    return found if {"train_seconds", "measure_seconds", "peak_mib"} <= set(found) else None
+    needed = [found.get(name) for name in ("train_seconds", "measure_seconds", "peak_mib")]
+    are_times = all(isinstance(value, int | float) and 0 <= value < math.inf for value in needed)
+    return found if are_times else None

@@ -18,7 +18,7 @@ from badpo.data.corpora.evaluation_prompts import require_unseen
 from badpo.data.corpora.gates import GateRow, compared
 from badpo.data.corpora.signatures import ask_to_sign
 from badpo.data.judgments import Judgments
-from badpo.data.problems import ConfigError
+from badpo.data.problems import ConfigError, DataError
 from badpo.data.text_attributes import Length, Markdown
 from badpo.experiments.demo import tokenizer_texts
 from badpo.experiments.signed_readouts import REFERENCE_SEED, answers
@@ -286,7 +286,13 @@ def bundled_style(n_pairs: int, data_seed: int, held_out: float) -> Material:
 @cache
 def own_style(path: Path, held_out: float) -> Material:
     """A user's votes, with length and Markdown declared."""
-    return _style(Judgments.read(path, attributes=(Length(ratio=1.5), Markdown())), None, held_out)
+    judgments = Judgments.read(path, attributes=(Length(ratio=1.5), Markdown()))
+    try:
+        return _style(judgments, None, held_out)
+    except DataError as error:
+        raise DataError(
+            [replace(found, where=f"{path}, {found.where}") for found in error.problems]
+        ) from error
 
 
 @cache

@@ -20,6 +20,7 @@ from badpo.experiments.suite_tables import Cell, Table, TableRow, paper_numbers
 from badpo.training.encoding import encode_comparisons, length_report
 
 MOST = 0.5
+FEW_PROMPTS = 30
 _NO_PROMPT_LIMIT = 2**31
 
 
@@ -86,6 +87,10 @@ def about_votes(corpus: Corpus, scale: Scale, data: Path) -> tuple[str, ...]:
         f"{judgments.n_comparisons:,} comparisons of {n_prompts:,} prompts{reasons}; "
         f"{train.n_votes:,} to train on, {held_out.n_votes:,} held out; {len(material.prompts):,} evaluation prompts"
     ]
+    if len(material.prompts) < FEW_PROMPTS:
+        lines.append(
+            f"{len(material.prompts)} evaluation prompts are few: what is read from sampled answers is rough"
+        )
     if scale.tokenizer is not None:
         settings = scale.settings(corpus, material)
         lines += _about_texts(judgments, scale.tokenizer(corpus, material), settings)

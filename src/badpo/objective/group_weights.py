@@ -143,7 +143,7 @@ class AnnotatorWeights(VoteWeights):
 
     def __init__(self, weight, annotator):
         given = torch.tensor(np.asarray(weight, dtype=np.float64))
-        mean = given[torch.as_tensor(np.asarray(annotator), dtype=torch.long)].mean()
+        mean = given[torch.tensor(np.array(annotator), dtype=torch.long)].mean()
         if not mean > 0:
             raise ValueError("no vote has a weight, so that there is nothing to train on")
         self._weight = given / mean

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from badpo.data.importers.tables import Table, read_table
@@ -77,7 +80,10 @@ def _from_hub(split: HubSplit) -> Table:
     from datasets.exceptions import DatasetsError
 
     try:
-        rows = load_dataset(split.repository, split.configuration, split=split.split, revision=split.revision)
+        with _quiet():
+            rows = load_dataset(
+                split.repository, split.configuration, split=split.split, revision=split.revision
+            )
     except (OSError, ValueError, DatasetsError) as error:
         reason = str(error).strip().split("\n")[0]
         remedy = (
@@ -86,6 +92,19 @@ def _from_hub(split: HubSplit) -> Table:
             else "download it once with network"
         )
         raise ConfigError(
-            f"E190 {split.told} cannot be loaded: {reason}; {remedy}, or give a local file of the same schema"
+            f"E190 {split.told} cannot be loaded: {reason}; {remedy}, or give a local file of the same schema "
+            "(badpo reproduce takes it with --data)"
         ) from error
     return Table(read_table(rows).frame, split.told)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the lines that the Hub's library writes at every attempt: one message tells how it ended."""
+    log = logging.getLogger("huggingface_hub")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)

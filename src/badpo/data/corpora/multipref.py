@@ -18,7 +18,7 @@ from badpo.data.corpora.gates import Published
 from badpo.data.corpora.hub_splits import HubSplit, read_split
 from badpo.data.importers.formats import import_votes
 from badpo.data.judgments import Judgments
-from badpo.data.problems import DataError, Problem
+from badpo.data.problems import DataError, Problem, counted
 from badpo.data.text_attributes import Length, Markdown, markedly_longer
 
 __all__ = [
@@ -242,18 +242,16 @@ def evaluation_prompts(
     draw.shuffle(texts)
     fresh = [text for text in texts if text not in trained]
     if not fresh:
-        what = f"all {len(texts):,} held-out prompts are training prompts too; none is left to evaluate on"
-        raise DataError(
-            [
-                Problem(
-                    "E154",
-                    what,
-                    "judgments",
-                    "give one prompt_id to equal prompts, or hold more out",
-                    "error",
-                )
-            ]
+        what, remedy = (
+            f"{counted(len(prompt_ids), 'prompt')}: none can be held out to evaluate on",
+            "give more",
         )
+        if texts:
+            what = (
+                f"all {len(texts):,} held-out prompts are training prompts too; none is left to evaluate on"
+            )
+            remedy = "give one prompt_id to equal prompts, or hold more out"
+        raise DataError([Problem("E154", what, "judgments", remedy, "error")])
     return EvaluationPrompts(tuple(fresh[:n]), len(texts) - len(fresh))
 
 
