@@ -80,6 +80,8 @@ def test_an_unknown_choice_names_the_choices(tmp_path, name):
             "between 1 and max_length - 1, here 99",
         ),
         ({"bias": "none", "warm_start": "offline"}, "warm_start: offline needs a bias"),
+        ({"bias": "none", "warm_start": "audit"}, "warm_start: audit needs a bias"),
+        ({"warm_start": "audit", "gold_annotators": ["p1"]}, "gold_annotators fix another"),
         ({"auto_find_batch_size": True}, "auto_find_batch_size: True is refused"),
         (
             {"load_best_model_at_end": True, "eval_strategy": "steps"},

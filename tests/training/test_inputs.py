@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
-from badpo.attributes import Length, LengthWords
+from badpo.attributes import Emoji, Length, LengthWords
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError
 from badpo.objective.bias import BiasTerm
@@ -125,6 +127,27 @@ def test_a_warm_start_is_the_offline_estimate():
     [estimate] = data.offline_log_odds()
     assert bias.theta().ravel().tolist() == pytest.approx([estimate.log_odds] * data.n_annotators)
     assert estimate.log_odds > 0
+
+
+def test_the_audits_start_is_read_on_swap_pairs():
+    rows = [
+        {
+            "prompt": f"{i}?",
+            "chosen": ("So. \U0001f642", "So.")[i % 4 == 0],
+            "rejected": ("So.", "So. \U0001f642")[i % 4 == 0],
+        }
+        | {"annotator": f"p{i % 3}"}
+        for i in range(40)
+    ]
+    other = [row | {"prompt": f"{row['prompt']}!", "rejected": "No, it is not."} for row in rows]
+    data = Judgments.read(rows + other, attributes=[Emoji()])
+    kinds = [("real", "swap")[text.endswith("?")] for text in data.comparisons["prompt"]]
+    kinded = replace(data, comparisons=data.comparisons.assign(kind=kinds))
+    bias = build_bias(kinded, "shared_mean", "audit")
+    assert bias.theta().ravel().tolist() == pytest.approx([np.log(3)] * 3, abs=1e-6)
+    offline = build_bias(kinded, "shared_mean", "offline").theta()[0, 0].item()
+    assert abs(offline - np.log(3)) > 0.1
+    assert build_bias(data, "pooled", "audit").theta()[0, 0].item() == pytest.approx(offline)
 
 
 def test_a_bias_of_other_people_or_attributes_is_refused():

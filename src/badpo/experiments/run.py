@@ -125,9 +125,11 @@ def arm_name(bias: str, warm_start: str, gold_annotators: Sequence[str] = ()) ->
     --------
     >>> arm_name("none", "zero"), arm_name("pooled", "offline"), arm_name("pooled", "zero", ["ann_wdfyjw2xn4"])
     ('dpo', 'pooled_warm', 'pooled_gold')
+    >>> arm_name("shared_mean", "audit")
+    'shared_mean_audit'
     """
     name = {"none": "dpo"}.get(bias, bias) + ("_gold" if gold_annotators else "")
-    return name + ("_warm" if warm_start == "offline" else "")
+    return name + {"zero": "", "offline": "_warm", "audit": "_audit"}[warm_start]
 
 
 def plan_run(recipe: Recipe) -> Plan:
@@ -200,7 +202,9 @@ def anchor_text(trainer: BADPOTrainer) -> str:
             f"{counted(len(gold), 'gold annotator')}, whose theta is held at 0: the level of the others' theta "
             f"rests on their cross-group judgments ({votes}), and the policy moves where those put it"
         )
-    start = "0" if trainer.args.warm_start == "zero" else "the votes' own log-odds"
+    start = {"zero": "0", "offline": "the votes' own log-odds", "audit": "what the audit says of the votes"}[
+        trainer.args.warm_start
+    ]
     return f"the reference: theta starts at {start}, and the policy keeps the reference's rate"
 
 

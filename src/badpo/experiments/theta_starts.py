@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from scipy.cluster.vq import kmeans2
 from transformers import TrainerCallback
 
-from badpo.auditing.swap_pairs import SwapPairs
+from badpo.auditing.start_level import audit_level
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
 from badpo.estimation.conditional import fit_conditional
-from badpo.estimation.pool import carrier_sides, joint_log_odds
+from badpo.estimation.pool import joint_log_odds
 from badpo.objective.bias import BiasTerm
 
 N_CLUSTERS = 3
@@ -44,13 +44,10 @@ def starting_level(judgments: Judgments, start: str) -> tuple[NDArray[np.float64
     ConfigError
         An attribute whose votes all go one way, or which the votes do not tell apart from the others.
     """
-    sides = carrier_sides(judgments.delta, judgments.cross_group())
+    levels: list[float | None]
     if start == "swap":
-        pairs = SwapPairs(judgments, sides)
-        found = [pairs.log_odds(j) for j in range(judgments.n_attributes)]
-        offline = [estimate.log_odds for estimate in judgments.offline_log_odds()]
-        levels = [pair.log_odds if pair else other for pair, other in zip(found, offline, strict=True)]
-        sources = tuple("swap pairs" if pair else "offline" for pair in found)
+        found = audit_level(judgments).values()
+        levels, sources = [level for level, _ in found], tuple(source for _, source in found)
     else:
         prompts = judgments.comparisons["prompt_id"].to_numpy()[judgments.votes["comparison"].to_numpy()]
         joint = joint_log_odds(judgments.delta, judgments.votes["sign"], prompts)

@@ -24,7 +24,7 @@ def anchor_of_run(run: Run) -> Anchor:
         return "none"
     if run.bias.get("gold_annotators"):
         return "gold"
-    return "warm" if run.arm.endswith("_warm") else "reference"
+    return "warm" if run.arm.endswith(("_warm", "_audit")) else "reference"
 
 
 def anchor_sentences(suite: Suite) -> list[str]:

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 CHOICES: dict[str, tuple[str, ...]] = {
     "encoding": ("trl", "paper"),
     "bias": tuple(VARIANTS),
-    "warm_start": ("zero", "offline"),
+    "warm_start": ("zero", "offline", "audit"),
     "batching": tuple(BATCHING),
     "attention": ("packed", "padded"),
 }
@@ -80,9 +80,9 @@ class BADPOConfig(TrainingArguments):
         offset for each class of annotators.
     bias_learning_rate : float
         Rate of the bias's own Adam: constant, unclipped. 0 keeps theta where it starts.
-    warm_start : {"zero", "offline"}
-        Where theta starts: at 0, which anchors the policy at the reference's attribute rate, or at the
-        log-odds of the training votes.
+    warm_start : {"zero", "offline", "audit"}
+        Where theta starts: at 0, which anchors the policy at the reference's attribute rate, at the log-odds of the
+        training votes, or at those of their swap pairs, in which quality cancels (offline where there are none).
     gold_annotators : list of str
         Annotators known to lean nowhere: their theta is held at zero, and their votes fix the level that the others'
         votes leave open. Ids as the table has them, or pseudonyms; kept as pseudonyms.
@@ -156,7 +156,7 @@ class BADPOConfig(TrainingArguments):
     )
     bias: str = field(default="shared_mean", metadata={"help": "Which parts of theta are learned."})
     bias_learning_rate: float = field(default=1e-2, metadata={"help": "Rate of the bias's own Adam."})
-    warm_start: str = field(default="zero", metadata={"help": "Where theta starts: zero or offline."})
+    warm_start: str = field(default="zero", metadata={"help": "Where theta starts: zero, offline or audit."})
     gold_annotators: list[str] = field(
         default_factory=list,
         metadata={"help": "Annotators known to lean nowhere, whose theta is held at zero."},
@@ -231,8 +231,15 @@ class BADPOConfig(TrainingArguments):
                 f"max_prompt_length is {self.max_prompt_length}; it must lie between 1 and max_length - 1, "
                 f"here {longest}, so that a response fits"
             )
-        if self.warm_start == "offline" and self.bias == "none":
-            complaints.append("warm_start: offline needs a bias to start; with bias: none there is none")
+        if self.warm_start != "zero" and self.bias == "none":
+            complaints.append(
+                f"warm_start: {self.warm_start} needs a bias to start; with bias: none there is none"
+            )
+        if self.warm_start == "audit" and self.gold_annotators:
+            complaints.append(
+                "warm_start: audit starts at a level of all votes, and gold_annotators fix another; with them use "
+                "warm_start: offline, which starts at estimates that are anchored on them"
+            )
         if isinstance(self.gold_annotators, str):
             complaints.append("gold_annotators is a list of annotators; write [id] for a single one")
         elif self.gold_annotators and self.bias == "none":

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM
 
+from badpo.auditing.start_level import audit_level
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError, Problem, counted
 from badpo.objective.bias import VARIANTS, BiasTerm
@@ -64,15 +65,16 @@ def disable_dropout(model) -> None:
 def build_bias(
     judgments: Judgments, variant: str, warm_start: str, gold_named: Sequence[str] = ()
 ) -> BiasTerm:
-    """The bias term of a named variant for a pool, at zero or at the offline estimate of its own judgments.
+    """The bias term of a named variant for a pool, at zero or at what its own judgments say.
 
     Parameters
     ----------
     variant : str
         A key of `badpo.objective.bias.VARIANTS`.
-    warm_start : "zero" or "offline"
-        ``offline`` starts the common level at the log-odds that the carrying side wins a cross-group judgment; with
-        gold annotators, every lean starts at what the votes say of it when theirs are zero (`leans_above_gold`).
+    warm_start : "zero", "offline" or "audit"
+        ``audit`` starts the common level at `badpo.auditing.start_level.audit_level`, ``offline`` at the log-odds that
+        the carrying side wins a cross-group judgment; with gold annotators ``offline`` starts every lean at what the
+        votes say of it when theirs are zero (`leans_above_gold`).
     gold_named : sequence of str
         Annotators whose theta is held at zero, as `gold_annotators` takes them.
 
@@ -99,9 +101,13 @@ def build_bias(
     )
     if warm_start == "offline" and parts and gold.any():
         bias.start_at(torch.from_numpy(leans_above_gold(judgments, gold)))
-    elif warm_start == "offline" and parts:
-        estimates = judgments.offline_log_odds()
-        bias.warm_start(torch.tensor([e.log_odds if e.log_odds is not None else 0.0 for e in estimates]))
+    elif warm_start != "zero" and parts:
+        levels = (
+            [level for level, _ in audit_level(judgments).values()]
+            if warm_start == "audit"
+            else [estimate.log_odds for estimate in judgments.offline_log_odds()]
+        )
+        bias.warm_start(torch.tensor([0.0 if level is None else level for level in levels]))
     return bias
 
 

@@ -61,7 +61,7 @@ class BiasBlock(Block):
 
     variant: Literal["none", "pooled", "per_annotator", "shared_mean", "class"] = "shared_mean"
     learning_rate: float = Field(default=1e-2, ge=0)
-    warm_start: Literal["zero", "offline"] = "zero"
+    warm_start: Literal["zero", "offline", "audit"] = "zero"
     gold_annotators: list[str] = Field(default_factory=list)
 
     @field_validator("gold_annotators", mode="before")

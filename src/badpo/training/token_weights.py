@@ -101,8 +101,8 @@ def batch_margins(token_logps: torch.Tensor, inputs: Mapping[str, Any], beta: fl
 
 def require_comparable_start(objective: Objective, warm_start: str) -> None:
     """Raise `ConfigError` where theta would start at log-odds and the objective counts in another unit."""
-    if warm_start == "offline" and not objective.in_log_odds:
+    if warm_start != "zero" and not objective.in_log_odds:
         raise ConfigError(
-            f"warm_start: offline starts theta at log-odds of the votes, and {type(objective).__name__} counts in "
+            f"warm_start: {warm_start} starts theta at log-odds of the votes, and {type(objective).__name__} counts in "
             "another unit, in which the same number means another lean; use warm_start: zero"
         )
