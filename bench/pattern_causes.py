@@ -38,7 +38,7 @@ COLUMNS = (
     "gap on Markdown",
     "at equal tokens",
     "longer answer preferred",
-    "at equal tokens",
+    "preferred at equal tokens",
     "log-ratio per token",
 )
 
@@ -120,6 +120,15 @@ probability against the reference (last column), so that a longer answer loses m
 
 **R-DPO and Markdown.** A penalty on length can turn the lean toward Markdown only as far as longer answers have more
 Markdown. On these votes the two differences hardly go together.
+
+**Group-DRO and length.** Its weights end on a few annotators, on others at each seed, and three seeds do not say how
+much it removes: the interval holds both nothing and more than half.
+
+**Votes of class C.** Classes A and B lie at the ceiling with their whole interval. In class C the three seeds scatter
+by more than the bound allows; their mean lies within it.
+
+**The larger LoRA rate.** Forty times the rate of full fine-tuning, the paper's ratio, is too much for this model:
+DPO itself comes apart and moves p(woman) down, so that there is no shift of which a share could be removed.
 """
 
 
@@ -163,7 +172,13 @@ def style_causes(folder: Path, seeds: Sequence[int]) -> str:
     rows = []
     for arm, places in runs.items():
         found = [t_interval(column) for column in zip(*map(held_out.readings, places), strict=True)]
-        rows.append([LABELS[arm], *(f"{signed(one.estimate, 3)} ± {one.half_width:.3f}" for one in found)])
+        texts = [
+            f"{one.estimate:.3f}" if "preferred" in label else signed(one.estimate, 3)
+            for label, one in zip(COLUMNS, found, strict=True)
+        ]
+        rows.append(
+            [LABELS[arm], *(f"{text} ± {one.half_width:.3f}" for text, one in zip(texts, found, strict=True))]
+        )
     return (
         markdown_table(["", *COLUMNS], rows)
         + "\n\n*± is half of the 95 % interval over seeds (Student's t)*\n\n"

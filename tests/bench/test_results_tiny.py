@@ -14,13 +14,15 @@ def test_minutes_are_the_seconds_of_the_runs_over_two_cores(tmp_path):
         (tmp_path / "style" / name).mkdir(parents=True)
         (tmp_path / "style" / name / "timing.json").write_text(json.dumps(timing), encoding="utf-8")
     told = time_section(tmp_path)
-    assert "| attributes | 4 | 4 | 8.0 | 30 |" in told
+    assert "| attributes | 4 | 4 | 8.0 | 8.0 | 30 |" in told
     assert "4 of the 4 timed runs are of a version that kept the time on the clock alone" in told
     timing["processor_seconds"] = 120.0
-    (tmp_path / "style" / "reference" / "timing.json").write_text(json.dumps(timing), encoding="utf-8")
-    assert "| attributes | 4 | 4 | 7.0 | 30 |" in time_section(tmp_path)
-    assert "3 of the 4 timed runs" in time_section(tmp_path)
-    assert "| lora | 19 | 0 | 0.0 | 30 |" in told
+    for name in ("reference", "dpo-s42"):
+        (tmp_path / "style" / name / "timing.json").write_text(json.dumps(timing), encoding="utf-8")
+    # two runs with 120 processor seconds, and two with 240 on the clock that count with 120
+    assert "| attributes | 4 | 4 | 4.0 | 6.0 | 30 |" in time_section(tmp_path)
+    assert "2 of the 4 timed runs" in time_section(tmp_path) and "with 120 s" in time_section(tmp_path)
+    assert "| lora | 19 | 0 | 0.0 | 0.0 | 30 |" in told
     assert "Machine: 2 processors, 1 thread a run." in told
 
 
@@ -49,4 +51,4 @@ def test_the_gains_name_the_rule_and_end_in_one_sentence(tmp_path):
         (tmp_path / "signed" / name / "readouts.json").write_text(json.dumps(readouts), encoding="utf-8")
     told = gains_section(tmp_path)
     assert "| Pooled from the swap pairs' level | pooled | 3 training seeds | 0.000 (0.000 to 0.000)" in told
-    assert "`bias.init: audit` is not recommended by this rule" in told
+    assert "`warm_start: audit` is not recommended by this rule" in told

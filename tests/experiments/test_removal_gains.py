@@ -67,7 +67,7 @@ def test_distances_count_without_their_sign_and_pair_by_pair(founds):
 def test_an_arm_that_is_nearer_over_both_kinds_of_seeds_earns_it(founds):
     told = verdict(SWAP, gains([SWAP], founds))
     assert told.earns and "nearer to the reference than pooled" in told.reason
-    assert recommendation([told]).endswith("`bias.init: audit` is recommended by this rule.")
+    assert recommendation([told]).endswith("`warm_start: audit` is recommended by this rule.")
     assert SWAP.label in recommendation([told])
 
 
@@ -86,7 +86,7 @@ def test_a_cost_or_no_gain_loses_it(founds, change, reason):
             write(found.folder, f"pooled_swap-s{seed}", **({"distance": 0.1 + i / 100} | change))
     told = verdict(SWAP, gains([SWAP], founds))
     assert not told.earns and reason in told.reason
-    assert "`bias.init: audit` is not recommended" in recommendation([told])
+    assert "`warm_start: audit` is not recommended" in recommendation([told])
 
 
 def test_training_seeds_alone_are_not_enough(founds):

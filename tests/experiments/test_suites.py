@@ -41,6 +41,7 @@ from badpo.experiments.suites import SUITES
 from badpo.experiments.theta_starts import FallingRate, clustered, start_bias, starting_level
 from badpo.objective.bias import VARIANTS, BiasTerm
 from badpo.theory.adam import shared_speed
+from badpo.training.inputs import build_bias
 from badpo.training.run_folder import write_json
 from tests.experiments.suite_scale import SMALL, material, suite
 
@@ -325,6 +326,15 @@ def test_a_bias_term_takes_its_start(signed_votes):
         assert not bias.theta().any()
         start_bias(bias, signed_votes, "swap")
         np.testing.assert_allclose(bias.theta().detach().numpy()[7], level, rtol=1e-6)
+
+
+def test_the_trainers_own_key_starts_theta_where_the_suite_did(signed_votes):
+    for variant in ("pooled", "shared_mean"):
+        people = signed_votes.annotators["pseudonym"].tolist()
+        suites_own = BiasTerm(signed_votes.attribute_names, people, VARIANTS[variant])
+        start_bias(suites_own, signed_votes, "swap")
+        trainers = build_bias(signed_votes, variant, "audit")
+        assert (trainers.theta() == suites_own.theta()).all() and trainers.theta().abs().min() > 0
 
 
 def test_clusters_stand_in_for_classes(signed_votes):

@@ -154,14 +154,14 @@ def verdict(row: Row, found: Sequence[Gain]) -> Verdict:
 
 
 def starts_at_the_audit(condition: Condition) -> bool:
-    """Whether the arm is what ``bias.init: audit`` would be: theta starts at the audit's level and is then trained."""
+    """Whether the arm is what ``warm_start: audit`` would be: theta starts at the audit's level and is then trained."""
     return condition.start == "swap" and "bias_learning_rate" not in dict(condition.overrides)
 
 
 def recommendation(verdicts: Sequence[Verdict]) -> str:
-    """Which arms earn it, and whether ``bias.init: audit`` is among them."""
+    """Which arms earn it, and whether ``warm_start: audit`` is among them."""
     earned = [found.row for found in verdicts if found.earns]
     names = ", ".join(row.label for row in earned)
     first = f"Removes more at no cost: {names}." if earned else "No arm is shown to remove more at no cost."
     is_audit = any(starts_at_the_audit(row.condition) for row in earned)
-    return f"{first} `bias.init: audit` is {'recommended' if is_audit else 'not recommended'} by this rule."
+    return f"{first} `warm_start: audit` is {'recommended' if is_audit else 'not recommended'} by this rule."

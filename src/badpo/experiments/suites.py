@@ -238,7 +238,7 @@ def _multipref_ablation() -> Suite:
     warm = (Condition("pooled_warm-length", "pooled_warm", ("length",)),
             Condition("shared_mean_warm-length", "shared_mean_warm", ("length",)))  # fmt: skip
     weighted = (
-        Row("Reliability weights", Condition("reliability", "reliability"), "first"),
+        Row("Reliability weights", Condition("reliability", "reliability"), "one"),
         Row(
             "Group-DRO DPO, parts of 2",
             Condition("group_dro_parts", "group_dro_parts"),
@@ -252,7 +252,7 @@ def _multipref_ablation() -> Suite:
         pooled,
         Row("BA-DPO (pooled, warm)", warm[0], "first"),
         Row("BA-DPO (theta_k only)", _on(PER_ANNOTATOR, "length")),
-        Row("BA-DPO (shuffled ids)", _on(SHUFFLED, "length"), "first"),
+        Row("BA-DPO (shuffled ids)", _on(SHUFFLED, "length"), "one"),
         shared,
         Row("BA-DPO (shared mean, warm)", warm[1], "first"),
         Row("R-DPO (0.02)", Condition("rdpo_strong", "rdpo_strong"), "first"),
