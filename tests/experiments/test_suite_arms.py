@@ -41,7 +41,7 @@ AT_ONE_SEED = {
     for name in ("names-ablation", "multipref-ablation")
     for panel in SUITES[name].panels
     for row in panel.rows
-    if row.seeds == "one"
+    if row.seeds == "one" and row.condition.arm not in ("shuffled_ids", "reliability")
 }
 
 
