@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from importlib import resources
+from itertools import pairwise
 
 import pytest
 
@@ -152,3 +154,21 @@ def contrast(one: str, other: str) -> float:
 
     low, high = sorted((luminance(one), luminance(other)))
     return (high + 0.05) / (low + 0.05)
+
+
+def test_long_labels_stand_above_their_marks_and_leave_them_the_width():
+    rows = [
+        DotRow("Shared mean from the swap pairs' level", (Mark(0.2, "here", 1),)),
+        DotRow("DPO", (Mark(0.9, "here", 1),)),
+    ]
+    places = set(re.findall(r'<text class="label" x="([^"]+)"', dot_plot(rows, "rates", "rate")))
+    assert places == {"0.0"}
+    short = dot_plot([replace(row, label="DPO") for row in rows], "rates", "rate")
+    assert "0.0" not in re.findall(r'<text class="label" x="([^"]+)"', short)
+
+
+def test_numbers_of_ticks_do_not_touch():
+    svg = dot_plot([DotRow("DPO", (Mark(-0.0098, "a", 1), Mark(0.0024, "b", 1)))], "body", "difference")
+    ticks = re.findall(r'<text class="tick" x="([^"]+)" y="[^"]+" text-anchor="middle">([^<]+)<', svg)
+    places = [float(x) for x, _ in ticks]
+    assert min(b - a for a, b in pairwise(places)) > 6 * max(len(text) for _, text in ticks)

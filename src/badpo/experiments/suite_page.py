@@ -32,11 +32,12 @@ class PageCell:
 
 @dataclass(frozen=True)
 class PageTable:
-    """A panel for the page: its heading, where the paper has it, column names, rows of cells, notes, charts."""
+    """A panel for the page: its heading, where the paper has it, columns, those it has numbers for, cells, charts."""
 
     title: str
     source: str
     columns: tuple[str, ...]
+    published: tuple[str, ...]
     rows: tuple[tuple[str, tuple[PageCell, ...]], ...]
     missing: tuple[str, ...]
     notes: tuple[str, ...]
@@ -96,6 +97,11 @@ def page_table(table: Table) -> PageTable:
         table.panel.title,
         source_of(table.panel.label),
         tuple(column.label for column in table.columns),
+        tuple(
+            column.label
+            for i, column in enumerate(table.columns)
+            if any(row.cells[i].paper for row in table.rows)
+        ),
         tuple(rows),
         table.missing,
         tuple(footnotes(table)),

@@ -11,6 +11,7 @@ from markupsafe import Markup
 from badpo.results.labels import decimal
 
 WIDTH = 360
+_DIGIT = 6.2  # of a tick's number
 
 
 @dataclass(frozen=True)
@@ -75,11 +76,14 @@ def anchor_of(scale: Scale, value: float) -> str:
 
 
 def vertical_grid(across: Scale, top: float, bottom: float) -> list[Markup]:
-    """The ticks of a horizontal axis with their lines and numbers."""
+    """The ticks of a horizontal axis with their lines, and as many of their numbers as do not touch."""
     line = Markup('<line class="grid" x1="{0}" y1="{1}" x2="{0}" y2="{2}"/>')
     drawn = [line.format(across.at(tick), top, bottom) for tick in across.ticks]
+    widest = _DIGIT * (max(len(across.tick_label(t)) for t in across.ticks) + 1)
+    apart = abs(across.at(across.ticks[1]) - across.at(across.ticks[0])) if len(across.ticks) > 1 else widest
     labels = [
-        text_at(across.at(t), bottom + 16, across.tick_label(t), "middle", "tick") for t in across.ticks
+        text_at(across.at(t), bottom + 16, across.tick_label(t), "middle", "tick")
+        for t in across.ticks[:: max(1, math.ceil(widest / apart))]
     ]
     return drawn + labels
 

@@ -30,6 +30,7 @@ from badpo.results.labels import decimal
 _RIGHT = 52
 _LETTER = 7.2
 _LANE, _ROW_GAP = 20, 10
+_HEADING, _LONGEST_LABEL = 16, 170.0
 _LINE_HEIGHT = 236
 
 Number = Callable[[float], str]
@@ -136,14 +137,19 @@ def dot_plot(
     """
     values = [value for row in rows for mark in row.marks for value in mark.extent()]
     left = max(56.0, round(_LETTER * max(len(row.label) for row in rows)) + 14.0)
+    # labels that would leave the marks too little room stand above them
+    heading = _HEADING if left > _LONGEST_LABEL else 0
+    if heading:
+        left = 12.0
     across = scale_of([*values, *([level.value] if level else [])], limits, left, WIDTH - _RIGHT)
     top = 22 if level else 8
     parts, y = [], top
     for row in rows:
-        height = _LANE * len(row.marks) + _ROW_GAP
-        parts.append(text_at(left - 10, y + height / 2 + 4, row.label, "end", "label"))
+        height = _LANE * len(row.marks) + _ROW_GAP + heading
+        x, base, anchor = (0.0, y + heading, "start") if heading else (left - 10, y + height / 2 + 4, "end")
+        parts.append(text_at(x, base, row.label, anchor, "label"))
         for lane, mark in enumerate(row.marks):
-            parts.append(_lane(mark, y + _ROW_GAP / 2 + _LANE * (lane + 0.5), across, number))
+            parts.append(_lane(mark, y + heading + _ROW_GAP / 2 + _LANE * (lane + 0.5), across, number))
         y += height
     frame = [
         *vertical_grid(across, top, y),
