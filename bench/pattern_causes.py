@@ -112,43 +112,33 @@ class HeldOut:
         ]
 
 
-EXPLANATIONS = """
-**SamPO and the gap on length.** The gap is read with sums over whole answers, as the paper reads it. At equal numbers
-of tokens, which is the margin that SamPO trains, SamPO's gap is as large as DPO's and it prefers the longer answer
-nearly as often: the lean is in what it has learned. In a model this small every token of either answer loses
-probability against the reference (last column), so that a longer answer loses more in the sum, and the sum hides it.
-
-**R-DPO and Markdown.** A penalty on length can turn the lean toward Markdown only as far as longer answers have more
-Markdown. On these votes the two differences hardly go together.
-
-**Group-DRO and length.** Its weights end on a few annotators, on others at each seed, and three seeds do not say how
-much it removes: the interval holds both nothing and more than half.
-
-**Votes of class C.** Classes A and B lie at the ceiling with their whole interval. In class C the three seeds scatter
-by more than the bound allows; their mean lies within it.
-
-**The larger LoRA rate.** Forty times the rate of full fine-tuning, the paper's ratio, is too much for this model:
-DPO itself comes apart and moves p(woman) down, so that there is no shift of which a share could be removed.
-"""
+# By the beginning of a pattern's sentence.
+EXPLANATIONS = {
+    "SamPO does not close the gap": "The gap is read with sums over whole answers, as the paper reads it. SamPO trains "
+    "the margin at equal numbers of tokens, and there its gap stays open, like that of BA-DPO and of R-DPO (table "
+    "below). Nothing in it keeps up the sum of a longer answer, and a token of either answer loses probability against "
+    "the reference here (last column), so that a longer answer loses more in the sum.",
+    "Group-DRO removes less": "The three seeds do not say how much it removes: the interval holds both nothing and "
+    "more than half.",
+    "Under Markdown R-DPO's gap": "A penalty on length can turn the lean toward Markdown only as far as longer answers "
+    "have more Markdown, and on these votes the two differences hardly go together (correlation below).",
+    "Shared mean predicts votes": "Two classes lie at the ceiling with their whole interval. In class C the three "
+    "seeds scatter by more than the bound allows; their mean lies within it.",
+    "A larger LoRA rate": "Forty times the rate of full fine-tuning, the paper's ratio, is too much for this model: "
+    "DPO itself moves p(woman) down, so that there is no shift of which a share could be removed.",
+}
 
 
-def explanations(folder: Path, seeds: Sequence[int], files: Sequence[Path]) -> str:
-    """What explains the patterns of the style suites that are not there; empty where their runs are not.
+def explanation(sentence: str) -> str:
+    """What explains that a pattern is not there; says so where nothing was found out.
 
-    Parameters
-    ----------
-    folder : Path
-        Runs of the suites.
-    seeds : sequence of int
-    files : sequence of Path
-        Tables of real votes, of which the correlation of length and Markdown is told.
+    Examples
+    --------
+    >>> explanation("A new pattern")
+    'Not explained.'
     """
-    table = style_causes(folder / STYLE.folder, seeds)
-    if not table:
-        return ""
-    real = [(file.stem, together(own_style(file, 0.25).judgments)) for file in files]
-    told = "".join(f" On the real votes of {name} it is {value:.2f}." for name, value in real)
-    return f"{EXPLANATIONS}\n{table.rstrip()}{told}\n"
+    found = [text for beginning, text in EXPLANATIONS.items() if sentence.startswith(beginning)]
+    return found[0] if found else "Not explained."
 
 
 def together(judgments: Judgments) -> float:
@@ -156,7 +146,7 @@ def together(judgments: Judgments) -> float:
     return float(np.corrcoef(differences(judgments).T)[0, 1])
 
 
-def style_causes(folder: Path, seeds: Sequence[int]) -> str:
+def style_causes(folder: Path, seeds: Sequence[int], files: Sequence[Path]) -> str:
     """Table of what policies hold of length and Markdown, over whole answers and over equal numbers of tokens.
 
     Parameters
@@ -164,6 +154,8 @@ def style_causes(folder: Path, seeds: Sequence[int]) -> str:
     folder : Path
         The runs of the style corpus; empty where one of the policies is not there.
     seeds : sequence of int
+    files : sequence of Path
+        Tables of real votes, of which the correlation of length and Markdown is told beside.
     """
     runs = {arm: [folder / f"{arm}-s{seed}" for seed in seeds] for arm in LABELS}
     if not all((run / "readouts.json").exists() for places in runs.values() for run in places):
@@ -179,8 +171,11 @@ def style_causes(folder: Path, seeds: Sequence[int]) -> str:
         rows.append(
             [LABELS[arm], *(f"{text} ± {one.half_width:.3f}" for text, one in zip(texts, found, strict=True))]
         )
+    real = [(file.stem, together(own_style(file, 0.25).judgments)) for file in files]
+    told = "".join(f" On the real votes of {name} it is {value:.2f}." for name, value in real)
     return (
         markdown_table(["", *COLUMNS], rows)
         + "\n\n*± is half of the 95 % interval over seeds (Student's t)*\n\n"
-        f"Correlation of the length and the Markdown difference of a comparison: {together(held_out.judgments):.2f}.\n"
+        f"Correlation of the length and the Markdown difference of a comparison: {together(held_out.judgments):.2f}."
+        f"{told}\n"
     )

@@ -13,15 +13,15 @@ from pathlib import Path
 from statistics import fmean
 
 from badpo.experiments.removal_gains import READINGS, Gain, gains, recommendation, verdict
-from badpo.experiments.reproduce import SuiteResult, read_suite, suites_folder
-from badpo.experiments.suite_parts import Condition, Suite
+from badpo.experiments.reproduce import SuiteResult, pattern_lines, read_suite, suites_folder
+from badpo.experiments.suite_parts import Condition
 from badpo.experiments.suite_plan import state_of, timing_of
 from badpo.experiments.suite_runs import PlannedRun, planned_runs
 from badpo.experiments.suite_scales import SCALES
 from badpo.experiments.suite_tables import Found
 from badpo.experiments.suites import SUITES
 from badpo.results.labels import DASH, signed
-from bench.pattern_causes import explanations
+from bench.pattern_causes import STYLE, explanation, style_causes
 
 PAGE = Path("docs/results_tiny.md")
 SEEDS = (42, 123, 456)
@@ -53,15 +53,14 @@ class Timed:
         return condition is not None and condition.offset is None and condition.arm != "em_dpo"
 
 
-def timed(suites: Sequence[Suite], folder: Path) -> list[Timed]:
-    """The runs of some suites that were timed."""
-    found = []
-    for run in planned_runs(suites, TINY, SEEDS):
+def timed(folder: Path) -> dict[str, Timed]:
+    """The runs of all suites that were timed, by their place."""
+    found = {}
+    for run in planned_runs(SUITES.values(), TINY, SEEDS):
         if timing := timing_of(folder / run.place):
             clock = timing["train_seconds"] + timing["measure_seconds"]
-            found.append(
-                Timed(run, timing.get("processor_seconds", clock), "processor_seconds" not in timing)
-            )
+            seconds = timing.get("processor_seconds", clock)
+            found[run.place] = Timed(run, seconds, "processor_seconds" not in timing)
     return found
 
 
@@ -96,21 +95,22 @@ def time_section(folder: Path) -> str:
         f"{processors} processors, {threads} {'thread' if threads == 1 else 'threads'} a run"
         for processors, threads in sorted(machines)
     )
-    every = timed(list(SUITES.values()), folder)
+    found = timed(folder)
+    every = list(found.values())
     usual = usual_seconds(every)
     lines = ["| suite | runs | of them timed | minutes | at most | goal |", "|---|--:|--:|--:|--:|--:|"]
     for name, suites in (
         {suite.name: [suite] for suite in SUITES.values()} | {"all": list(SUITES.values())}
     ).items():
-        known = timed(suites, folder)
+        runs_of = planned_runs(suites, TINY, SEEDS)
+        known = [found[run.place] for run in runs_of if run.place in found]
         likely = sum(
             min(one.seconds, usual) if one.is_clock and one.trains_one_policy else one.seconds
             for one in known
         )
-        n = len(planned_runs(suites, TINY, SEEDS))
         cells = [f"{seconds / 60 / CORES:.1f}" for seconds in (likely, sum(one.seconds for one in known))]
         lines.append(
-            f"| {name} | {n} | {len(known)} | {' | '.join(cells)} | {180 if name == 'all' else 30} |"
+            f"| {name} | {len(runs_of)} | {len(known)} | {' | '.join(cells)} | {180 if name == 'all' else 30} |"
         )
     return "\n".join(
         [
@@ -134,18 +134,14 @@ def suite_section(result: SuiteResult, depth: str = "##") -> str:
 
 def unmet_section(results: Sequence[SuiteResult], folder: Path, files: Sequence[Path]) -> str:
     """Every pattern that is not there, of the suites that were run, with what explains it."""
-    unmet = [
-        (result.suite.name, pattern)
+    lines = [
+        f"- `{result.suite.name}`, {pattern_lines(pattern)[0]} **Why:** {explanation(pattern.sentence)}"
         for result in results
         for pattern in result.patterns
         if pattern.verdict != "reproduced" and result.tables
     ]
-    lines = [
-        f"- `{name}`, {pattern.verdict}: {pattern.sentence}. {'; '.join(pattern.figures)}"
-        for name, pattern in unmet
-    ]
-    parts = ["## Patterns that are not there, and why\n", *(lines or ["None."]), ""]
-    return "\n".join([*parts, explanations(folder, SEEDS, files)])
+    causes = style_causes(folder / STYLE.folder, SEEDS, files)
+    return "\n".join(["## Patterns that are not there, and why\n", *(lines or ["None."]), "", causes])
 
 
 def gain_line(found: Gain, labels: dict[Condition, str]) -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
 from badpo.experiments.signed_readouts import FIRST_NAMES, INDICATOR
 from badpo.experiments.suite_parts import Column, Corpus, Panel
-from badpo.experiments.suite_tables import Cell, Found, Table, TableRow, paper_numbers
+from badpo.experiments.suite_tables import Found, Table, TableRow, cell_of, paper_numbers
 from badpo.readouts.name_nulls import concentration, relabelling_null
 
 ATTRIBUTES = ("woman", "black")
@@ -82,16 +81,12 @@ def _mass(signatures: Mapping[str, float]) -> list[float]:
 
 def _table(panel: Panel, values: Mapping[str, Mapping]) -> Table:
     paper = paper_numbers().get(panel.label, {}).get(panel.title, {})
-    rows = [_row(name, found, panel.columns, paper.get(name, {})) for name, found in values.items()]
-    return Table(panel, panel.columns, tuple(rows), ())
-
-
-def _row(name: str, found: Mapping, columns: Sequence[Column], paper: Mapping) -> TableRow:
-    cells = []
-    for column in columns:
-        value, theirs = found[column.source], paper.get(column.label)
-        known = () if value is None else (float(value),)
-        cells.append(
-            Cell(known, known[0] if known else math.nan, math.nan, (theirs[0], theirs[1]) if theirs else None)
+    rows = []
+    for name, found in values.items():
+        theirs = paper.get(name, {})
+        cells = (
+            cell_of([] if found[c.source] is None else [found[c.source]], panel.spread, theirs.get(c.label))
+            for c in panel.columns
         )
-    return TableRow(name.replace("_", " "), (), False, tuple(cells))
+        rows.append(TableRow(name.replace("_", " "), (), False, tuple(cells)))
+    return Table(panel, panel.columns, tuple(rows), ())

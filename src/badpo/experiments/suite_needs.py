@@ -25,14 +25,13 @@ from transformers.utils.hub import has_file
 
 from badpo.data.checks import check
 from badpo.data.problems import ConfigError, DataError
-from badpo.data.seals import RUN_SEAL
 from badpo.experiments.arm_setup import arm_facts, arm_judgments
 from badpo.experiments.arms import ARMS
 from badpo.experiments.signed_suite import PREFERENCE_FIELDS, SUPERVISED_FIELDS, run_key
 from badpo.experiments.start_policy import UNREADABLE, unreadable
 from badpo.experiments.suite_parts import Corpus, Suite
 from badpo.experiments.suite_plan import refusals
-from badpo.experiments.suite_readouts import VERSION, kept_json, kept_readouts
+from badpo.experiments.suite_readouts import VERSION, kept_facts, kept_readouts
 from badpo.experiments.suite_runs import PlannedRun, condition_facts, overridden, planned_runs, types_key
 from badpo.experiments.suite_stages import (
     Scale,
@@ -91,11 +90,10 @@ def require_needs(
         )
         for corpus in corpora
     }
-    if data is not None:
-        for corpus, stage in stages.items():
-            if stage.data is not None:
-                require_differences(stage, [run for run in every if run.corpus == corpus])
-                require_same_file(stage, reference_facts(scale.material(corpus, data))["corpus"])
+    for corpus, stage in stages.items():
+        if stage.data is not None:
+            require_differences(stage, [run for run in every if run.corpus == corpus])
+            require_same_file(stage, reference_facts(scale.material(corpus, data))["corpus"])
     if refused := refused_runs(every, stages, scale, out):
         raise ConfigError("\n".join(refusals(refused)))
     for line in gate_lines(scale.material(corpus, stage.data) for corpus, stage in stages.items()):
@@ -134,12 +132,7 @@ def require_same_file(stage: Stage, fingerprint: str) -> None:
     ConfigError
         The reference was trained on other votes.
     """
-    seal = kept_json(stage.folder / RUN_SEAL).get("facts") or kept_json(stage.folder / "begun.json").get(
-        "facts"
-    )
-    if not isinstance(seal, dict) or "corpus" not in seal:
-        return
-    if seal["corpus"] != fingerprint:
+    if kept_facts(stage.folder).get("corpus", fingerprint) != fingerprint:
         raise ConfigError(
             f"--data {stage.data}: the runs in {stage.folder.parent.parent} were made from other votes under that "
             "name; give that table, or name another folder with --out; nothing was changed"
@@ -180,9 +173,8 @@ def refused_runs(
     """
     found = {}
     for run in runs:
-        seal, begun = (kept_json(out / run.place / name).get("facts") for name in (RUN_SEAL, "begun.json"))
-        there = seal or begun
-        if run.corpus in stages and isinstance(there, dict):
+        there = kept_facts(out / run.place)
+        if run.corpus in stages and there:
             changes = changed_facts(there, expected_facts(run, stages[run.corpus], scale, there))
             if changes:
                 found[run.place] = "; ".join(changes)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from badpo.experiments.arms import ARMS
 from badpo.experiments.suite_parts import Condition, Corpus, Row
-from badpo.experiments.suite_readouts import kept_json
+from badpo.experiments.suite_readouts import kept_facts, kept_json
 from badpo.experiments.suite_runs import START
 from badpo.experiments.suite_stages import Material, declared
 from badpo.experiments.suite_tables import Table, TableRow
@@ -43,7 +42,7 @@ def with_notes(table: Table, folder: Path, material: Callable[[Corpus], Material
 
 def length_note(row: Row, run: Path) -> str:
     """How the scale changed a penalty, and the unit of a length, as a run was trained; empty without either."""
-    arm, facts = ARMS[row.condition.arm], _facts(run)
+    arm, facts = ARMS[row.condition.arm], kept_facts(run)
     fixed, unit = facts.get("fixed", arm.fixed), facts.get("length_unit", arm.length_unit)
     if arm.fixed and fixed != arm.fixed:
         return (
@@ -65,9 +64,3 @@ def start_note(condition: Condition, run: Path, material: Callable[[], Material]
         levels = start_levels(declared(train, condition.declared), condition.start)
     told = (f"{name} {signed(found['level'], 2)} from {found['from']}" for name, found in levels.items())
     return f"theta started at {', '.join(told)}"
-
-
-def _facts(run: Path) -> Mapping[str, Any]:
-    """What decided a finished run; empty where that cannot be read."""
-    facts = kept_json(run / "run.json").get("facts")
-    return facts if isinstance(facts, dict) else {}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from transformers import AutoModelForCausalLM
 
-from badpo.data.seals import resealed
+from badpo.data.seals import RUN_SEAL, resealed
 from badpo.experiments.name_readouts import name_readouts, name_tokens
 from badpo.experiments.signed_readouts import answers, held_out_readouts, planted
 from badpo.experiments.signed_suite import Progress, weights_of
@@ -85,6 +85,15 @@ def kept_json(path: Path) -> dict:
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def kept_facts(folder: Path) -> dict:
+    """What decided the run in a folder, finished or begun; empty where that cannot be read."""
+    for name in (RUN_SEAL, "begun.json"):
+        facts = kept_json(folder / name).get("facts")
+        if isinstance(facts, dict):
+            return facts
+    return {}
 
 
 def load_trained(folder: Path, reference: Path):

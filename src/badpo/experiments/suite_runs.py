@@ -43,7 +43,7 @@ from badpo.experiments.suite_anchors import anchored_run
 from badpo.experiments.suite_parts import Condition, Corpus, Suite
 from badpo.experiments.suite_readouts import VERSION, kept_readouts, measure_run
 from badpo.experiments.suite_stages import Scale, Stage, declared, open_stage, own_file
-from badpo.experiments.theta_starts import FallingRate, clustered, start_bias, start_levels
+from badpo.experiments.theta_starts import FallingRate, clustered, start_bias
 from badpo.objective.bias import BiasTerm
 from badpo.training.encoding import encode_responses
 from badpo.training.run_folder import write_json
@@ -138,16 +138,13 @@ def execute(
         The votes of a corpus cannot be used, or one of its evaluation prompts is a training prompt.
     """
     corpora = {run.corpus for run in runs}
+    own = {corpus: own_file(corpus, corpora, data) for corpus in corpora}
     phases = [[run for run in runs if run.phase == phase] for phase in range(3)]
     if jobs == 1:
         for group in phases:
             busy = group
             for wait in (False, True):
-                busy = [
-                    run
-                    for run in busy
-                    if not run_one(run, scale, out, own_file(run.corpus, corpora, data), wait, progress)
-                ]
+                busy = [run for run in busy if not run_one(run, scale, out, own[run.corpus], wait, progress)]
         return
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(jobs, context, initializer=_begin_worker, initargs=(os.getpid(),))
@@ -157,10 +154,7 @@ def execute(
         for group in phases:
             busy = group
             for wait in (False, True):
-                tasks = {
-                    pool.submit(work, run, data=own_file(run.corpus, corpora, data), wait=wait): run
-                    for run in busy
-                }
+                tasks = {pool.submit(work, run, data=own[run.corpus], wait=wait): run for run in busy}
                 busy = []
                 for task in as_completed(tasks):
                     if not task.result():
@@ -269,9 +263,8 @@ def train_run(
         judgments = clustered(judgments)
 
     def prepared(trainer) -> None:
-        start_bias(trainer.bias, trainer.judgments, condition.start)
-        if condition.start != "zero":
-            write_json(folder / START, start_levels(trainer.judgments, condition.start))
+        if levels := start_bias(trainer.bias, trainer.judgments, condition.start):
+            write_json(folder / START, levels)
         if condition.rate_boost != 1.0:
             trainer.add_callback(FallingRate(trainer, condition.rate_boost))
 

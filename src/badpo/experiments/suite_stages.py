@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 from badpo.data.attributes import plain_text
 from badpo.data.corpora import bundled, multipref, signed, ultrafeedback
 from badpo.data.corpora.evaluation_prompts import require_unseen
-from badpo.data.corpora.gates import GateRow, compared
+from badpo.data.corpora.gates import GateRow, compared, told_gate
 from badpo.data.corpora.signatures import ask_to_sign
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError
@@ -97,7 +97,7 @@ class Scale:
     model_named : function of Corpus giving `ModelChoice`, or None
         The start model by its name, where it is loaded and not made from the votes.
     generate_with : str
-        What draws the answers that are measured: a key of `badpo.readouts.generation_vllm.GENERATORS`.
+        What draws the answers that are measured: one of `badpo.readouts.generation_vllm.GENERATORS`.
     own_pairs : str
         Why no file of a user's can stand in the place of the pairs that are signed; empty where one can.
     """
@@ -333,21 +333,6 @@ def require_papers_plan(gate: tuple[GateRow, ...]) -> None:
             "is pinned, so remove its copy from the Hub's cache and load it again, or give the rows as a file with "
             "--data"
         )
-
-
-def told_gate(rows: Iterable[GateRow]) -> str:
-    """Statistics beside the published ones, in one line.
-
-    Examples
-    --------
-    >>> told_gate([GateRow("pairs swap", 1460.0, 1462, 0), GateRow("log-odds", None, 0.71, 2)])
-    'pairs swap 1,460 (published 1,462), log-odds - (published 0.71)'
-    """
-    return ", ".join(
-        f"{row.name} {'-' if row.found is None else f'{row.found:,.{row.decimals}f}'} "
-        f"(published {row.published:,.{row.decimals}f})"
-        for row in rows
-    )
 
 
 def bundled_fresh(corpus: Corpus, data: Path | None) -> tuple[str, ...]:

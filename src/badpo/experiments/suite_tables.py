@@ -15,6 +15,7 @@ import numpy as np
 from badpo.experiments.arms import ARMS
 from badpo.experiments.suite_parts import Column, Corpus, Panel, Row, SeedPlan, Suite
 from badpo.experiments.suite_readouts import kept_json, kept_readouts
+from badpo.readouts.amplification import amplification
 from badpo.results.labels import arm_label, signed
 from badpo.theory.summaries import log_odds_distance, share_removed, shift, t_interval
 
@@ -183,8 +184,8 @@ class Found:
         values = list(self.values(condition, place).values())
         if reference is None or len(values) < 2:
             return None
-        spread = float(np.std(values, ddof=1))
-        return (float(np.mean(values)) - reference) / spread if spread > 0 else None
+        moved = amplification(values, reference).in_seed_sds
+        return moved if math.isfinite(moved) else None
 
 
 def place_of(readouts: Readouts, place: str) -> float | None:
@@ -321,7 +322,7 @@ def _row(panel: Panel, row: Row, seeds: tuple[int, ...], found: Found, paper: Ma
         else:
             at = found.values(row.condition.name, column.source, row.against)
             values = [at[seed] for seed in seeds if seed in at]
-        cells.append(_cell(values, panel.spread, paper.get(column.label)))
+        cells.append(cell_of(values, panel.spread, paper.get(column.label)))
     return TableRow(row.label, seeds, len(seeds) < len(found.seeds), tuple(cells))
 
 
@@ -330,7 +331,7 @@ def _reference_row(panel: Panel, found: Found, paper: Mapping) -> TableRow:
     cells = []
     for column in panel.columns:
         value = None if ":" in column.source else place_of(readouts, column.source)
-        cells.append(_cell([] if value is None else [value], "mean", paper.get(column.label)))
+        cells.append(cell_of([] if value is None else [value], "mean", paper.get(column.label)))
     return TableRow(REFERENCE, (), False, tuple(cells))
 
 
@@ -340,11 +341,26 @@ def _truth_row(panel: Panel, found: Found, paper: Mapping) -> TableRow:
     for column in panel.columns:
         place = planted_place(column.source)
         values = [v for row in panel.rows for v in found.values(row.condition.name, place).values()]
-        cells.append(_cell([float(np.mean(values))] if values else [], "mean", paper.get(column.label)))
+        cells.append(cell_of([float(np.mean(values))] if values else [], "mean", paper.get(column.label)))
     return TableRow(panel.truth, (), False, tuple(cells))
 
 
-def _cell(values: Sequence[float], spread: str, paper: Sequence | None) -> Cell:
+def cell_of(values: Sequence[float], spread: str, paper: Sequence | None) -> Cell:
+    """A cell from its value at each seed, or from the one value that there is.
+
+    Parameters
+    ----------
+    values : sequence of float
+        Empty where nothing is known.
+    spread : str
+        As a panel has it; two values or more have one.
+    paper : (mean, half width or None), or None
+
+    Examples
+    --------
+    >>> cell_of([0.5], "none", None).mean, cell_of([0.0, 1.0], "sd", (0.4, None)).half
+    (0.5, 0.7071067811865476)
+    """
     mean = float(np.mean(values)) if values else math.nan
     half = math.nan
     if len(values) > 1 and spread == "t95":

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from badpo.auditing.pool import log_odds_row
-from badpo.data.corpora.gates import GateRow, gate_text
+from badpo.data.corpora.gates import gate_table, gate_verdict
 from badpo.data.judgments import Judgments
 from badpo.experiments.signed_suite import SuiteSettings
 from badpo.experiments.suite_parts import Corpus, Panel
-from badpo.experiments.suite_stages import Material, Scale, sound_material, told_gate
-from badpo.experiments.suite_tables import Cell, Table, TableRow, paper_numbers
+from badpo.experiments.suite_stages import Material, Scale, sound_material
+from badpo.experiments.suite_tables import Cell, Table, TableRow, cell_of, paper_numbers
 from badpo.training.encoding import encode_comparisons, length_report
 
 MOST = 0.5
@@ -49,13 +49,9 @@ def votes_table(panel: Panel, judgments: Judgments) -> Table:
 
 def _cell(read: Mapping[str, Any], source: str, paper: list | None) -> Cell:
     value, low, high = read[source], read["ci_low"], read["ci_high"]
+    cell = cell_of([] if value is None else [float(value)], "prompts95", paper)
     has_interval = source == "log_odds" and low is not None and high is not None
-    return Cell(
-        () if value is None else (float(value),),
-        math.nan if value is None else float(value),
-        (high - low) / 2 if has_interval else math.nan,
-        None if paper is None else (paper[0], paper[1]),
-    )
+    return replace(cell, half=(high - low) / 2) if has_interval else cell
 
 
 @cache
@@ -111,27 +107,10 @@ def gate_lines(materials: Iterable[Material]) -> list[str]:
         for gate in gates
         for line in (
             "statistics of the votes before training:",
-            *gate_text(gate).splitlines()[:-2],
+            *gate_table(gate),
             gate_verdict(gate),
         )
     ]
-
-
-def gate_verdict(gate: tuple[GateRow, ...]) -> str:
-    """How the statistics of a corpus agree with the published ones, in one line.
-
-    Examples
-    --------
-    >>> gate_verdict((GateRow("pairs swap", 1460.0, 1462, 0), GateRow("log-odds", 0.714, 0.71, 2)))
-    'warning: of 2 published statistics of the votes 1 differs: pairs swap 1,460 (published 1,462)'
-    """
-    differ = [row for row in gate if not row.agrees]
-    if not differ:
-        return f"all {len(gate)} published statistics of the votes agree"
-    verb = "differs" if len(differ) == 1 else "differ"
-    return (
-        f"warning: of {len(gate)} published statistics of the votes {len(differ)} {verb}: {told_gate(differ)}"
-    )
 
 
 def _about_texts(judgments: Judgments, tokenizer, settings: SuiteSettings) -> list[str]:

@@ -62,11 +62,13 @@ def starting_level(judgments: Judgments, start: str) -> tuple[NDArray[np.float64
     return np.array(levels, dtype=np.float64), sources
 
 
-def start_bias(bias: BiasTerm, judgments: Judgments, start: str) -> None:
-    """Start a bias term at `starting_level`; ``zero`` leaves it."""
-    if start != "zero":
-        level, _ = starting_level(judgments, start)
-        bias.warm_start(torch.from_numpy(level).float())
+def start_bias(bias: BiasTerm, judgments: Judgments, start: str) -> dict[str, dict[str, Any]]:
+    """Start a bias term at `start_levels`, and return these; ``zero`` leaves it and returns nothing."""
+    if start == "zero":
+        return {}
+    levels = start_levels(judgments, start)
+    bias.warm_start(torch.tensor([found["level"] for found in levels.values()]))
+    return levels
 
 
 def start_levels(judgments: Judgments, start: str) -> dict[str, dict[str, Any]]:

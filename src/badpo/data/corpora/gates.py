@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["GateRow", "Published", "compared", "gate_text"]
+__all__ = ["GateRow", "Published", "compared", "gate_table", "gate_text", "gate_verdict", "told_gate"]
 
 _ROUNDING = 1e-9
 
@@ -62,6 +62,12 @@ class GateRow:
         half_a_digit = 0.5 * 10.0**-self.decimals
         return self.found is not None and abs(self.found - self.published) <= half_a_digit + _ROUNDING
 
+    @property
+    def texts(self) -> tuple[str, str]:
+        """The statistic and the published one, with as many decimals as the published one has."""
+        found = "-" if self.found is None else f"{self.found:,.{self.decimals}f}"
+        return found, f"{self.published:,.{self.decimals}f}"
+
     def to_json(self) -> dict[str, Any]:
         """{"name", "found", "published", "agrees"}."""
         return {"name": self.name, "found": self.found, "published": self.published, "agrees": self.agrees}
@@ -102,6 +108,21 @@ def compared(gate: Mapping[str, Any], published: Iterable[Published]) -> tuple[G
     return tuple(rows)
 
 
+def gate_table(rows: Sequence[GateRow]) -> list[str]:
+    """The rows as the lines of a Markdown table.
+
+    Examples
+    --------
+    >>> gate_table([GateRow("pairs swap", 1462.0, 1462, 0)])[-1]
+    '| pairs swap | 1,462 | 1,462 | agrees |'
+    """
+    lines = ["| statistic | here | published | |", "|--|--|--|--|"]
+    for row in rows:
+        found, published = row.texts
+        lines.append(f"| {row.name} | {found} | {published} | {'agrees' if row.agrees else '**differs**'} |")
+    return lines
+
+
 def gate_text(rows: Sequence[GateRow]) -> str:
     """The rows as a Markdown table, and how many of them agree.
 
@@ -115,10 +136,35 @@ def gate_text(rows: Sequence[GateRow]) -> str:
     <BLANKLINE>
     1 of 2 agree with the published statistics.
     """
-    lines = ["| statistic | here | published | |", "|--|--|--|--|"]
-    for row in rows:
-        found = "-" if row.found is None else f"{row.found:,.{row.decimals}f}"
-        verdict = "agrees" if row.agrees else "**differs**"
-        lines.append(f"| {row.name} | {found} | {row.published:,.{row.decimals}f} | {verdict} |")
     n_agreeing = sum(row.agrees for row in rows)
-    return "\n".join([*lines, "", f"{n_agreeing} of {len(rows)} agree with the published statistics."])
+    return "\n".join(
+        [*gate_table(rows), "", f"{n_agreeing} of {len(rows)} agree with the published statistics."]
+    )
+
+
+def gate_verdict(rows: Sequence[GateRow]) -> str:
+    """How the statistics of a corpus agree with the published ones, in one line.
+
+    Examples
+    --------
+    >>> gate_verdict((GateRow("pairs swap", 1460.0, 1462, 0), GateRow("log-odds", 0.714, 0.71, 2)))
+    'warning: of 2 published statistics of the votes 1 differs: pairs swap 1,460 (published 1,462)'
+    """
+    differ = [row for row in rows if not row.agrees]
+    if not differ:
+        return f"all {len(rows)} published statistics of the votes agree"
+    verb = "differs" if len(differ) == 1 else "differ"
+    return (
+        f"warning: of {len(rows)} published statistics of the votes {len(differ)} {verb}: {told_gate(differ)}"
+    )
+
+
+def told_gate(rows: Iterable[GateRow]) -> str:
+    """Statistics beside the published ones, in one line.
+
+    Examples
+    --------
+    >>> told_gate([GateRow("pairs swap", 1460.0, 1462, 0), GateRow("log-odds", None, 0.71, 2)])
+    'pairs swap 1,460 (published 1,462), log-odds - (published 0.71)'
+    """
+    return ", ".join("{} {} (published {})".format(row.name, *row.texts) for row in rows)
