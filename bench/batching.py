@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from badpo.experiments.demo import run_demo
-from badpo.experiments.signed_suite import SuiteSettings
+from badpo.experiments.suite_settings import SuiteSettings
 from badpo.results.labels import arm_label, decimal, percent
 from badpo.theory.summaries import t_interval
 from bench.markdown_table import markdown_table

@@ -19,8 +19,9 @@ import numpy as np
 from badpo.data.corpora import signed
 from badpo.experiments.arms import Arm
 from badpo.experiments.demo import DATA_SEED, SETTINGS, bundled_material, tokenizer_texts
+from badpo.experiments.progress import Ticker
 from badpo.experiments.signed_readouts import ReferenceStage, measure
-from badpo.experiments.signed_suite import Ticker, fit_reference, train_policy
+from badpo.experiments.signed_suite import fit_reference, train_policy
 from badpo.experiments.small_model import build_model, build_tokenizer
 from bench.gold_page import write_page
 from bench.real_data import progress

@@ -23,19 +23,12 @@ from badpo.data.corpora.names import NAMES, SURNAMES
 from badpo.data.corpora.signatures import ask_to_sign, signature
 from badpo.data.judgments import Judgments
 from badpo.experiments.arms import ARMS
-from badpo.experiments.signed_suite import (
-    SUPERVISED_FIELDS,
-    SuiteSettings,
-    Ticker,
-    finish,
-    is_done,
-    run_key,
-    run_suite,
-    supervised_settings,
-    train_policy,
-)
+from badpo.experiments.progress import Ticker
+from badpo.experiments.run_keys import finish, is_done, run_key
+from badpo.experiments.signed_suite import run_suite, train_policy
 from badpo.experiments.small_model import build_model, build_tokenizer
 from badpo.experiments.start_policy import majority_responses
+from badpo.experiments.suite_settings import SUPERVISED_FIELDS, SuiteSettings, supervised_settings
 from badpo.readouts.generation import sample
 from badpo.readouts.heldout import heldout_accuracy
 from badpo.readouts.policies import divergence, implicit_margins

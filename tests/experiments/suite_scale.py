@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from badpo.experiments.signed_suite import SuiteSettings
 from badpo.experiments.small_model import build_model, build_tokenizer
 from badpo.experiments.suite_parts import Column, Condition, Corpus, Panel, Row, Suite
+from badpo.experiments.suite_settings import SuiteSettings
 from badpo.experiments.suite_stages import Material, Scale, bundled_signed, bundled_style, own_style
 from tests.experiments.conftest import SMALL_MODEL, SMALL_VOCABULARY
 

@@ -29,7 +29,6 @@ from badpo.experiments import anchor_bench, anchor_source, suite_anchors, suite_
 from badpo.experiments.arms import ARMS
 from badpo.experiments.reproduce import plan_suites, run_suites
 from badpo.experiments.signed_readouts import FIRST_NAMES
-from badpo.experiments.signed_suite import SuiteSettings, arm_arguments, supervised_settings
 from badpo.experiments.small_model import build_tokenizer
 from badpo.experiments.suite_needs import require_model, require_needs
 from badpo.experiments.suite_parts import Column, Condition, Corpus
@@ -42,6 +41,7 @@ from badpo.experiments.suite_scales import (
     paper_model,
     paper_settings,
 )
+from badpo.experiments.suite_settings import SuiteSettings, arm_arguments, supervised_settings
 from badpo.experiments.suite_stages import Material, public_signed, public_style
 from badpo.experiments.suites import SUITES
 from badpo.readouts.attribute_rate import name_probabilities, signature_contexts

@@ -19,8 +19,9 @@ from badpo.data.problems import ConfigError, DataError
 from badpo.experiments.arms import ARMS
 from badpo.experiments.demo import run_demo, tokenizer_texts
 from badpo.experiments.signed_readouts import summarize
-from badpo.experiments.signed_suite import SuiteSettings, run_suite
+from badpo.experiments.signed_suite import run_suite
 from badpo.experiments.small_model import build_model, build_tokenizer
+from badpo.experiments.suite_settings import SuiteSettings
 from badpo.objective.bias import BiasTerm
 from badpo.results.run_page import write_report
 from badpo.training.supervised import SupervisedTrainer

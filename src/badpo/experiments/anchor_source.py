@@ -24,8 +24,9 @@ from badpo.data.seals import RUN_SEAL, file_checksum
 from badpo.experiments import demo
 from badpo.experiments.evaluate import load_trained, require_undamaged, start_model
 from badpo.experiments.run import read_judgments
-from badpo.experiments.signed_suite import SuiteSettings, weights_of
+from badpo.experiments.run_keys import weights_of
 from badpo.experiments.start_policy import load_model
+from badpo.experiments.suite_settings import SuiteSettings
 from badpo.training.recipe import read_recipe
 from badpo.training.recipe_blocks import ModelChoice
 from badpo.training.reference import default_cache, weights_key

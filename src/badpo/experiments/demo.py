@@ -16,9 +16,11 @@ from badpo.data.corpora.signatures import ask_to_sign
 from badpo.data.corpora.signed_files import read_scored_pairs
 from badpo.data.judgments import Judgments
 from badpo.data.problems import DataError, Problem
-from badpo.experiments.signed_suite import Progress, SuiteSettings, run_suite
+from badpo.experiments.progress import Progress
+from badpo.experiments.signed_suite import run_suite
 from badpo.experiments.small_model import build_model, build_tokenizer
 from badpo.experiments.start_policy import load_model
+from badpo.experiments.suite_settings import SuiteSettings
 from badpo.results.run_page import write_report
 from badpo.training.encoding import encode_comparisons, require_matching_tokenizer
 from badpo.training.recipe_blocks import ModelChoice

@@ -11,7 +11,7 @@ from badpo.data.problems import ConfigError, did_you_mean
 from badpo.experiments.name_tables import name_tables
 from badpo.experiments.pattern_checks import Pattern
 from badpo.experiments.patterns import found_patterns
-from badpo.experiments.signed_suite import Progress
+from badpo.experiments.progress import Progress
 from badpo.experiments.suite_formats import FORMATS, to_json
 from badpo.experiments.suite_needs import free_theta_lines, read_stages, refused_runs, require_needs
 from badpo.experiments.suite_notes import with_notes

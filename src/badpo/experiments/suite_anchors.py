@@ -12,7 +12,7 @@ from badpo.experiments.anchor_bench import Anchor, Bench
 from badpo.experiments.anchor_files import AnchorFolder
 from badpo.experiments.anchor_source import AnchorSource, Prompts, signed_source
 from badpo.experiments.evaluate import load_bias, require_undamaged
-from badpo.experiments.signed_suite import Progress
+from badpo.experiments.progress import Progress
 from badpo.experiments.suite_parts import Offset
 from badpo.experiments.suite_stages import N_EVALUATION, Scale, Stage
 from badpo.objective.bias import BiasTerm

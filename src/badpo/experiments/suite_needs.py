@@ -27,12 +27,13 @@ from badpo.data.checks import check
 from badpo.data.problems import ConfigError, DataError
 from badpo.experiments.arm_setup import arm_facts, arm_judgments
 from badpo.experiments.arms import ARMS
-from badpo.experiments.signed_suite import PREFERENCE_FIELDS, SUPERVISED_FIELDS, run_key
+from badpo.experiments.run_keys import run_key
 from badpo.experiments.start_policy import UNREADABLE, unreadable
 from badpo.experiments.suite_parts import Corpus, Suite
 from badpo.experiments.suite_plan import refusals
 from badpo.experiments.suite_readouts import VERSION, kept_facts, kept_readouts
 from badpo.experiments.suite_runs import PlannedRun, condition_facts, overridden, planned_runs, types_key
+from badpo.experiments.suite_settings import PREFERENCE_FIELDS, SUPERVISED_FIELDS
 from badpo.experiments.suite_stages import (
     Scale,
     Stage,

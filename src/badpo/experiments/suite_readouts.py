@@ -10,8 +10,9 @@ from transformers import AutoModelForCausalLM
 
 from badpo.data.seals import RUN_SEAL, resealed
 from badpo.experiments.name_readouts import name_readouts, name_tokens
+from badpo.experiments.progress import Progress
+from badpo.experiments.run_keys import weights_of
 from badpo.experiments.signed_readouts import answers, held_out_readouts, planted
-from badpo.experiments.signed_suite import Progress, weights_of
 from badpo.experiments.suite_stages import Stage
 from badpo.objective.bias import BiasTerm
 from badpo.readouts.generation import Generation

@@ -23,25 +23,16 @@ from numpy.typing import NDArray
 from badpo.data.attributes import plain_text
 from badpo.data.problems import ConfigError
 from badpo.experiments.arms import ARMS, Arm
+from badpo.experiments.progress import Progress, Ticker
+from badpo.experiments.run_keys import RunKey, begin, finish, is_done, run_key
 from badpo.experiments.run_locks import RunBusyError, held
 from badpo.experiments.signed_readouts import ReferenceStage
-from badpo.experiments.signed_suite import (
-    PREFERENCE_FIELDS,
-    Progress,
-    RunKey,
-    SuiteSettings,
-    Ticker,
-    begin,
-    finish,
-    is_done,
-    run_key,
-    train_policy,
-    train_types,
-)
+from badpo.experiments.signed_suite import train_policy, train_types
 from badpo.experiments.start_policy import majority_responses
 from badpo.experiments.suite_anchors import anchored_run
 from badpo.experiments.suite_parts import Condition, Corpus, Suite
 from badpo.experiments.suite_readouts import VERSION, kept_readouts, measure_run
+from badpo.experiments.suite_settings import PREFERENCE_FIELDS, SuiteSettings
 from badpo.experiments.suite_stages import Scale, Stage, declared, open_stage, own_file
 from badpo.experiments.theta_starts import FallingRate, clustered, start_bias
 from badpo.objective.bias import BiasTerm

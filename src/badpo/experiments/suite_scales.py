@@ -9,10 +9,10 @@ import torch
 
 from badpo.data.corpora import multipref
 from badpo.experiments.demo import N_PAIRS, SETTINGS
-from badpo.experiments.signed_suite import SuiteSettings
 from badpo.experiments.small_model import build_model, build_tokenizer
 from badpo.experiments.start_policy import load_model
 from badpo.experiments.suite_parts import Corpus
+from badpo.experiments.suite_settings import SuiteSettings
 from badpo.experiments.suite_stages import (
     Material,
     Scale,

@@ -21,10 +21,13 @@ from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError
 from badpo.data.text_attributes import Length, Markdown
 from badpo.experiments.demo import tokenizer_texts
+from badpo.experiments.progress import Progress
+from badpo.experiments.run_keys import weights_of
 from badpo.experiments.signed_readouts import REFERENCE_SEED, answers
-from badpo.experiments.signed_suite import Progress, SuiteSettings, fit_supervised, weights_of
+from badpo.experiments.signed_suite import fit_supervised
 from badpo.experiments.start_policy import majority_responses
 from badpo.experiments.suite_parts import Corpus, SeedPlan
+from badpo.experiments.suite_settings import SuiteSettings
 from badpo.readouts.attribute_rate import signature_contexts
 from badpo.readouts.generation import Generation
 from badpo.training.encoding import encode_prompts

@@ -13,8 +13,8 @@ import numpy as np
 from badpo.auditing.pool import log_odds_row
 from badpo.data.corpora.gates import gate_table, gate_verdict
 from badpo.data.judgments import Judgments
-from badpo.experiments.signed_suite import SuiteSettings
 from badpo.experiments.suite_parts import Corpus, Panel
+from badpo.experiments.suite_settings import SuiteSettings
 from badpo.experiments.suite_stages import Material, Scale, sound_material
 from badpo.experiments.suite_tables import Cell, Table, TableRow, cell_of, paper_numbers
 from badpo.training.encoding import encode_comparisons, length_report
