@@ -49,16 +49,7 @@ def evaluate_run(folder: Path, progress: Callable[[str, float], None]) -> dict:
     DataError
         The table cannot be read any more, or no held-out comparison fits.
     """
-    if not (folder / "model").exists() or not (folder / "config.yaml").exists():
-        raise ConfigError(f"{folder} holds no finished run: there is no model/ with a config.yaml beside it")
-    require_enclosed(folder)
-    require_undamaged(folder)
-    recipe = read_recipe(folder / "config.yaml")
-    train, held_out = read_judgments(recipe)
-    if held_out.n_votes == 0:
-        raise ConfigError(
-            f"{folder} held no judgments out; set held_out to a share such as 0.1 and train again"
-        )
+    recipe, train, held_out = finished_run(folder)
     args = recipe.arguments(output_dir=str(folder))
     progress(f"{folder.name}: loading", 0.0)
     start = start_model(recipe, train, args)
@@ -110,6 +101,29 @@ def evaluate_run(folder: Path, progress: Callable[[str, float], None]) -> dict:
     write_card(folder)
     progress(f"{folder.name}: done", 1.0)
     return readouts
+
+
+def finished_run(folder: Path) -> tuple[Recipe, Judgments, Judgments]:
+    """The recipe of a finished run that is as it was sealed, and its training and held-out judgments.
+
+    Raises
+    ------
+    ConfigError
+        The folder holds no finished run, a file in it is damaged, or the run held nothing out.
+    DataError
+        The table cannot be read any more.
+    """
+    if not (folder / "model").exists() or not (folder / "config.yaml").exists():
+        raise ConfigError(f"{folder} holds no finished run: there is no model/ with a config.yaml beside it")
+    require_enclosed(folder)
+    require_undamaged(folder)
+    recipe = read_recipe(folder / "config.yaml")
+    train, held_out = read_judgments(recipe)
+    if held_out.n_votes == 0:
+        raise ConfigError(
+            f"{folder} held no judgments out; set held_out to a share such as 0.1 and train again"
+        )
+    return recipe, train, held_out
 
 
 def measure_reference(folder: Path, reference, key: str, tokenizer, held_out: Judgments, args) -> None:
