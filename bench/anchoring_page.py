@@ -30,7 +30,9 @@ INTRODUCTION = """\
 Printed by `make anchoring`, from the DPO runs of `make demo-seeds` at {seeds}.
 `sample` reweights the choice of the name while sampling; its shift is found on one set of prompts and the rates are
 read on {n_prompts} others. `train` is the offset stage: the policy's own answers, no votes, calibrated on the first set
-and read on the others. Rates are probabilities of the names of the pool. All means are over the source seeds, with the
+and read on the others. Rates are probabilities of the names of the pool, a name counted only where a space follows it;
+the paper's readout, which [the demo's page](results_demo.md) has, also counts longer words that begin with it, and can
+stand elsewhere for the same policies. All means are over the source seeds, with the
 95 % t interval over them.
 """
 MOVED = """\
@@ -38,7 +40,7 @@ MOVED = """\
 
 `tokens` is the ratio of mean lengths, `same-group accuracy` the change of the held-out accuracy where the responses do
 not differ, a `deviation` an annotator's lean less the pool mean when the margins are taken as the quality; KL in nats
-per token, on sampled answers.
+per token, on the answers as they are decoded: the published estimate ([readouts.md](readouts.md)).
 
 {closed}"""
 CLOSED = """\

@@ -116,8 +116,8 @@ class HeldOut:
 EXPLANATIONS = {
     "SamPO does not close the gap": "The gap is read with sums over whole answers, as the paper reads it. SamPO trains "
     "the margin at equal numbers of tokens, and there its gap stays open, like that of BA-DPO and of R-DPO (table "
-    "below). Nothing in it keeps up the sum of a longer answer, and a token of either answer loses probability against "
-    "the reference here (last column), so that a longer answer loses more in the sum.",
+    "below). Nothing in it keeps up the sum of a longer answer, and on average a token loses probability against the "
+    "reference here (last column), so that a longer answer loses more in the sum.",
     "Group-DRO removes less": "The three seeds do not say how much it removes: the interval holds both nothing and "
     "more than half.",
     "Under Markdown R-DPO's gap": "A penalty on length can turn the lean toward Markdown only as far as longer answers "

@@ -81,7 +81,7 @@ def test_a_suite_of_anchors_is_made_once_and_stands_in_its_table(tmp_path, monke
     columns = (
         Column("t", "anchor:woman.asked"),
         Column("woman", "rates.woman.rate"),
-        Column("KL to the source", "anchor:moved.kl_source.per_token"),
+        Column("KL to the source, as published", "anchor:moved.kl_source.per_token"),
         Column("gap", "heldout.any.gap"),
     )
     rows = (Row("DPO", DPO), Row("Exact", EXACT), Row("Calibrated", CALIBRATED))

@@ -15,8 +15,8 @@ ATTRIBUTES = ("woman", "black")
 SHIFT = (
     Column("shift of the share", "shift"),
     Column("random labels, sd", "sd"),
-    Column("lowest", "low"),
-    Column("highest", "high"),
+    Column("2.5 %", "low"),
+    Column("97.5 %", "high"),
     Column("share as large", "p_greater"),
     Column("three names' share", "top_share", "percent"),
     Column("shift without them", "shift_without_top"),
@@ -28,9 +28,7 @@ TOKENS = (
     Column("first tokens", "first_tokens", "whole"),
     Column("begin alike", "largest_first_share", "percent"),
 )
-SHIFT_TITLE = (
-    "DPO's share of all answers signed by carriers: among 1,000 random labels, and without its three names"
-)
+SHIFT_TITLE = "DPO's signatures by carriers: among 1,000 random labels, and without three names"
 TOKENS_TITLE = "Tokens of the names, cell by cell"
 
 
