@@ -54,8 +54,9 @@ def run_key(facts: dict, settings: SuiteSettings, fields: Sequence[str]) -> RunK
 
 
 def weights_of(model_folder: Path) -> str:
-    """Checksum of the weights file of a saved model."""
-    with (model_folder / "model.safetensors").open("rb") as file:
+    """Checksum of the weights file of a saved model, or of a saved adapter."""
+    adapter = model_folder / "adapter_model.safetensors"
+    with (adapter if adapter.exists() else model_folder / "model.safetensors").open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -125,15 +125,16 @@ def _attribute_readouts(policy, written: list[Generation], stage: Stage, seed: i
 def _key(folder: Path, stage: Stage, seed: int, judge: str | None) -> str:
     settings = stage.settings
     sampling = [settings.max_new_tokens, settings.temperature, settings.top_p, settings.max_prompt_length]
-    weights = "adapter_model.safetensors" if (folder / "model" / "adapter_config.json").exists() else None
-    policy = _checksum(folder / "model" / weights) if weights else weights_of(folder / "model")
-    facts = [VERSION, policy, weights_of(stage.folder / "model"), list(stage.prompts), sampling, seed, judge]
-    facts.append(stage.held_out.fingerprint())
+    facts = [
+        VERSION,
+        weights_of(folder / "model"),
+        weights_of(stage.folder / "model"),
+        list(stage.prompts),
+        sampling,
+        seed,
+        judge,
+        stage.held_out.fingerprint(),
+    ]
     if settings.generate_with != "transformers":
         facts.append(settings.generate_with)
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
-
-
-def _checksum(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
