@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from types import SimpleNamespace
 
 import numpy as np
@@ -37,6 +38,7 @@ from badpo.experiments.suite_runs import PlannedRun, planned_runs
 from badpo.experiments.suite_scales import SCALES
 from badpo.experiments.suite_stages import own_file, own_style
 from badpo.experiments.suite_tables import REFERENCE, paper_numbers
+from badpo.experiments.suite_votes import about_votes
 from badpo.experiments.suites import SUITES
 from badpo.experiments.theta_starts import FallingRate, clustered, start_bias, starting_level
 from badpo.objective.bias import VARIANTS, BiasTerm
@@ -391,6 +393,15 @@ def test_another_table_of_the_same_name_is_refused_by_its_own(tmp_path):
     write_json(reference / "begun.json", {"key": "", "facts": {"corpus": "another"}})
     with pytest.raises(ConfigError, match="votes.parquet: the runs in .* were made from other votes"):
         require_needs([length], SMALL, (42,), tmp_path, file)
+
+
+def test_few_prompts_of_own_votes_are_asked_often_and_as_often_each(tmp_path):
+    file = own_votes(tmp_path / "few.parquet", "It is so because it has always been so.", n_prompts=28)
+    asked = Counter(own_style(file, 0.25).prompts)
+    assert len(asked) == 7 and set(asked.values()) == {42}
+    told = about_votes(Corpus("style"), SCALES["tiny"], file)
+    assert "7 evaluation prompts, 42 times each" in told[0]
+    assert told[1].startswith("7 evaluation prompts are few")
 
 
 def test_a_single_prompt_cannot_be_held_out(tmp_path):

@@ -146,6 +146,11 @@ def test_rm_minus_scores_the_stripped_answers(judge):
     assert judge_answers(judge, PROMPTS, ANSWERS).to_json()["rm_minus"] is None
 
 
+def test_answers_to_one_prompt_are_one_piece_of_evidence(judge):
+    once, often = (judge_scores(judge, PROMPTS * n, ANSWERS * n) for n in (1, 4))
+    assert often.mean.se == pytest.approx(once.mean.se, rel=1e-4) and often.mean.n == len(PROMPTS)
+
+
 def test_chat_messages_are_prompts_too(judge):
     messages = [[{"role": "user", "content": prompt}] for prompt in PROMPTS]
     np.testing.assert_array_equal(

@@ -53,6 +53,16 @@ def test_standard_error_counts_answers_not_tokens():
     assert many.per_token.se == pytest.approx(few.per_token.se)
 
 
+def test_answers_to_one_prompt_are_one_piece_of_evidence():
+    levels = np.random.default_rng(2).normal(size=50)
+    policy, reference = [np.full(2, level) for level in levels], [np.zeros(2)] * 50
+    once = kl_per_token(policy, reference)
+    often = kl_per_token(policy * 20, reference * 20, prompts=np.tile(np.arange(50), 20))
+    for name in ("per_token", "k3", "per_response"):
+        assert getattr(often, name).se == pytest.approx(getattr(once, name).se)
+    assert often.n_generations == 1000
+
+
 def test_answers_must_match():
     with pytest.raises(ValueError, match="answer 1"):
         kl_per_token([[-1.0], [-1.0, -1.0]], [[-1.0], [-1.0]])

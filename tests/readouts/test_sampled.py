@@ -12,8 +12,8 @@ from badpo.theory.summaries import wilson_interval
 NAMES, INDICATOR = ["Emily", "Theo", "Tia", "Brad"], [[1, 0], [0, 1], [1, 1], [0, 0]]
 
 
-def answer(text, ended=True, n_tokens=3):
-    return SimpleNamespace(text=text, ended=ended, token_ids=tuple(range(n_tokens)))
+def answer(text, ended=True, n_tokens=3, prompt=0):
+    return SimpleNamespace(prompt_ids=(prompt,), text=text, ended=ended, token_ids=tuple(range(n_tokens)))
 
 
 def test_rates_are_shares_of_the_right_whole():
@@ -41,12 +41,19 @@ def test_unsigned_answers_leave_the_attribute_unknown():
 
 
 def test_mean_tokens_counts_every_sampled_token():
-    answers = [answer("", n_tokens=n) for n in (2, 4, 9)]
+    answers = [answer("", n_tokens=n, prompt=n) for n in (2, 4, 9)]
     assert token_counts(answers).tolist() == [2, 4, 9]
     found = mean_tokens(answers)
     assert (found.mean, found.n) == (5.0, 3)
     assert found.se == pytest.approx(np.std([2, 4, 9], ddof=1) / np.sqrt(3))
     assert mean_tokens(answers[:1]).to_json() == {"mean": 2.0, "se": None, "n": 1}
+
+
+def test_the_same_answers_again_to_the_same_prompts_are_no_more_evidence():
+    answers = [answer("", n_tokens=n, prompt=n) for n in (2, 4, 9)]
+    once, often = mean_tokens(answers), mean_tokens(answers * 20)
+    assert (often.mean, often.n) == (once.mean, 60)
+    assert often.se == pytest.approx(once.se)
 
 
 def test_attribute_values_pass_the_prompt_and_refuse_pairs():

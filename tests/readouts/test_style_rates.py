@@ -15,8 +15,8 @@ from badpo.readouts.style_rates import style_rates
 def answers(lengths, marked=None):
     marked = [False] * len(lengths) if marked is None else marked
     return [
-        SimpleNamespace(token_ids=(5,) * n, text="- rice" if is_marked else "rice")
-        for n, is_marked in zip(lengths, marked, strict=True)
+        SimpleNamespace(prompt_ids=(i,), token_ids=(5,) * n, text="- rice" if is_marked else "rice")
+        for i, (n, is_marked) in enumerate(zip(lengths, marked, strict=True))
     ]
 
 
@@ -38,6 +38,17 @@ def test_a_policy_that_only_shortens_its_answers_keeps_its_matched_rate():
     assert own.matched.estimate == pytest.approx(own.raw.estimate)
     assert own.raw.estimate - found.raw.estimate > 3 * found.raw.se
     assert abs(found.matched.estimate - own.matched.estimate) < 3 * np.hypot(found.matched.se, own.raw.se)
+
+
+def test_the_same_answers_again_to_the_same_prompts_are_no_more_evidence():
+    rng = np.random.default_rng(2)
+    reference, policy = by_length(rng, 60, 100), by_length(rng, 60, 90)
+    once, often = (style_rates(values(g), g, reference) for g in (policy, policy * 20))
+    for name in ("raw", "matched", "tokens"):
+        few, many = getattr(once, name), getattr(often, name)
+        assert many.estimate == pytest.approx(few.estimate) and many.n == 60
+        assert many.se == pytest.approx(few.se)
+    assert often.to_json()["n"] == 1200
 
 
 def test_five_bins_add_up():

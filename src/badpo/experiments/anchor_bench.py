@@ -28,6 +28,7 @@ from badpo.readouts.json_number import json_number
 from badpo.readouts.judge import JudgeReadout, judge_answers, load_judge
 from badpo.readouts.kl import Divergence, kl_per_token
 from badpo.readouts.policies import implicit_margins
+from badpo.readouts.sampled import prompt_numbers
 from badpo.readouts.strips import strip_for
 from badpo.theory.summaries import cluster_mean
 from badpo.training.encoding import encode_comparisons, encode_prompts
@@ -276,11 +277,11 @@ class Bench:
     def divergences(self, ours, answers) -> tuple[Divergence, Divergence | None]:
         """KL of a policy from the source and from the reference, given its log-probabilities of its answers."""
         how = self.source.decoding
-        decoding = (how.temperature, how.top_p)
-        to_source = kl_per_token(ours, answer_logps(self.policy, answers), *decoding)
+        asked = (how.temperature, how.top_p, prompt_numbers(answers))
+        to_source = kl_per_token(ours, answer_logps(self.policy, answers), *asked)
         if self.source.reference is None:
             return to_source, None
-        return to_source, kl_per_token(ours, answer_logps(self.source.reference, answers), *decoding)
+        return to_source, kl_per_token(ours, answer_logps(self.source.reference, answers), *asked)
 
     def moved(self, after: Behavior) -> dict:
         """What else moved."""

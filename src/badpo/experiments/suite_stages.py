@@ -47,7 +47,7 @@ class Material:
     planted : array of shape (n_annotators, n_attributes), or None
         Planted theta; None for real votes.
     prompts : tuple of str
-        What policies are asked when they are measured.
+        What policies are asked when they are measured; one that stands there twice is answered twice.
     texts : tuple of str
         What a small tokenizer is learned from.
     held_out : float
@@ -291,11 +291,12 @@ def own_style(path: Path, held_out: float) -> Material:
     """A user's votes, with length and Markdown declared."""
     judgments = Judgments.read(path, attributes=(Length(ratio=1.5), Markdown()))
     try:
-        return _style(judgments, None, held_out)
+        material = _style(judgments, None, held_out)
     except DataError as error:
         raise DataError(
             [replace(found, where=f"{path}, {found.where}") for found in error.problems]
         ) from error
+    return replace(material, prompts=asked_often(material.prompts))
 
 
 @cache
@@ -365,9 +366,21 @@ def _fresh_questions(path: Path | None) -> tuple[str, ...]:
 def public_style(path: Path | None, held_out: float) -> Material:
     """MultiPref from the Hub, or from a local file of its schema."""
     corpus = multipref.load(path)
-    prompts = multipref.evaluation_prompts(corpus.judgments, N_EVALUATION, held_out).prompts
+    prompts = asked_often(multipref.evaluation_prompts(corpus.judgments, N_EVALUATION, held_out).prompts)
     gate = compared(multipref.gate(corpus), multipref.PUBLISHED)
     return Material(corpus.judgments, None, prompts, (), held_out, gate)
+
+
+def asked_often(prompts: tuple[str, ...]) -> tuple[str, ...]:
+    """Prompts, all of them as often as makes up to `N_EVALUATION`: of a few, one answer to each says next to nothing.
+
+    Examples
+    --------
+    >>> found = asked_often(("Why?", "How?"))
+    >>> len(found), found[:3]
+    (300, ('Why?', 'How?', 'Why?'))
+    """
+    return prompts * max(1, N_EVALUATION // len(prompts))
 
 
 def _style(judgments: Judgments, planted: NDArray[np.float64] | None, held_out: float) -> Material:

@@ -77,16 +77,15 @@ def about_votes(corpus: Corpus, scale: Scale, data: Path) -> tuple[str, ...]:
     train, held_out = material.split()
     left_out = judgments.dropped.groupby("reason")["n"].sum()
     reasons = "".join(f"; {n:,} rows left out ({reason})" for reason, n in left_out.items())
-    n_prompts = judgments.comparisons["prompt_id"].nunique()
+    n_prompts, n_asked = judgments.comparisons["prompt_id"].nunique(), len(set(material.prompts))
     lines = [
         f"votes: {judgments.n_votes:,} judgments of {judgments.n_annotators:,} annotators on "
         f"{judgments.n_comparisons:,} comparisons of {n_prompts:,} prompts{reasons}; "
-        f"{train.n_votes:,} to train on, {held_out.n_votes:,} held out; {len(material.prompts):,} evaluation prompts"
+        f"{train.n_votes:,} to train on, {held_out.n_votes:,} held out; {n_asked:,} evaluation prompts, "
+        f"{len(material.prompts) // n_asked:,} times each"
     ]
-    if len(material.prompts) < FEW_PROMPTS:
-        lines.append(
-            f"{len(material.prompts)} evaluation prompts are few: what is read from sampled answers is rough"
-        )
+    if n_asked < FEW_PROMPTS:
+        lines.append(f"{n_asked} evaluation prompts are few: what is read from sampled answers is rough")
     if scale.tokenizer is not None:
         settings = scale.settings(corpus, material)
         lines += _about_texts(judgments, scale.tokenizer(corpus, material), settings)

@@ -15,7 +15,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from badpo.data.numbering import numbered
 from badpo.data.problems import ConfigError
+from badpo.data.row_texts import text_key
 from badpo.readouts.json_number import json_number
 from badpo.theory.summaries import Interval, cluster_mean
 from badpo.training.logprobs import looking_at
@@ -50,15 +52,18 @@ class JudgeScores:
         In the order of the answers, unbounded; higher is better.
     n_cut : int
         Conversations that were longer than the judge reads.
+    prompts : int array of shape (n_answers,), or None
+        Which prompt each answer is to; None: each to one of its own.
     """
 
     scores: NDArray[np.float64]
     n_cut: int
+    prompts: NDArray[np.intp] | None = None
 
     @property
     def mean(self) -> Interval:
-        """Mean over answers."""
-        return cluster_mean(self.scores)
+        """Mean over answers, clustered by prompt."""
+        return cluster_mean(self.scores, self.prompts)
 
     def to_json(self) -> dict[str, float | int | None]:
         """{"mean", "se", "n", "n_cut"}."""
@@ -252,7 +257,7 @@ def judge_scores(
             scores[at] = judge.model(input_ids=ids, attention_mask=mask).logits[:, 0].double().cpu().numpy()
             if progress is not None:
                 progress(start + len(at), len(rows))
-    return JudgeScores(scores, len(cut_rows))
+    return JudgeScores(scores, len(cut_rows), numbered(map(text_key, prompts))[0])
 
 
 def _limit(model, max_length: int | None) -> int:

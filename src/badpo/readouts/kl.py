@@ -24,7 +24,8 @@ class Divergence:
     Attributes
     ----------
     per_token : Interval
-        k1 in nats per token: the sum over all answers divided by all their tokens. Clustered by answer.
+        k1 in nats per token: the sum over all answers divided by all their tokens. Clustered by prompt, where prompts
+        are told, else by answer.
     k3 : Interval
         The estimator that is never negative, in nats per token, the same way.
     per_response : Interval
@@ -64,6 +65,7 @@ def kl_per_token(
     reference_logps: Sequence[ArrayLike],
     temperature: float = 1.0,
     top_p: float = 1.0,
+    prompts: ArrayLike | None = None,
 ) -> Divergence:
     """Divergence of the policy from the reference, estimated on answers of the policy.
 
@@ -74,6 +76,8 @@ def kl_per_token(
         one, under the policy that sampled and under the reference.
     temperature, top_p : float
         How the answers were sampled; repeated in the result.
+    prompts : array of shape (n_generations,) or None
+        Which prompt each answer is to (`badpo.readouts.sampled.prompt_numbers`). None: each to one of its own.
 
     Raises
     ------
@@ -97,9 +101,9 @@ def kl_per_token(
     k1 = np.array([x.sum() for x in differences])
     k3 = np.array([(np.expm1(-x) + x).sum() for x in differences])
     return Divergence(
-        per_token=ratio_of_sums(k1, n_tokens),
-        k3=ratio_of_sums(k3, n_tokens),
-        per_response=cluster_mean(k1),
+        per_token=ratio_of_sums(k1, n_tokens, prompts),
+        k3=ratio_of_sums(k3, n_tokens, prompts),
+        per_response=cluster_mean(k1, prompts),
         n_tokens=int(n_tokens.sum()),
         n_generations=len(differences),
         temperature=float(temperature),

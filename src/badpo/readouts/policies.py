@@ -9,6 +9,7 @@ import numpy as np
 from badpo.data.judgments import Judgments
 from badpo.readouts.generation import Generation
 from badpo.readouts.kl import Divergence, kl_per_token
+from badpo.readouts.sampled import prompt_numbers
 from badpo.training.encoding import encode_comparisons
 from badpo.training.logprobs import response_logps
 from badpo.training.reference import ReferenceCache, comparison_logps
@@ -65,7 +66,13 @@ def divergence(
         How they were sampled, repeated in the result: at another temperature than 1 this estimate is not the KL.
     """
     pairs = [(np.asarray(g.prompt_ids), np.asarray(g.token_ids)) for g in answers]
-    return kl_per_token(response_logps(policy, pairs), response_logps(reference, pairs), temperature, top_p)
+    return kl_per_token(
+        response_logps(policy, pairs),
+        response_logps(reference, pairs),
+        temperature,
+        top_p,
+        prompt_numbers(answers),
+    )
 
 
 def _sums(values: Sequence[np.ndarray]) -> np.ndarray:

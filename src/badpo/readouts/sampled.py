@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from badpo.data.attributes import Attribute
 from badpo.data.corpora.signatures import read_signature
+from badpo.data.numbering import numbered
 from badpo.readouts.json_number import json_number
 from badpo.theory.summaries import Interval, cluster_mean, wilson_interval
 
@@ -124,7 +125,7 @@ def sampled_rates(
 
 
 def mean_tokens(generations: Sequence) -> MeanTokens:
-    """Mean and standard error of the number of sampled tokens.
+    """Mean and standard error of the number of sampled tokens, the latter clustered by prompt.
 
     Every sampled token counts, the end-of-text token of answers that ended included, whatever the tokenizer pads
     with.
@@ -132,14 +133,26 @@ def mean_tokens(generations: Sequence) -> MeanTokens:
     Examples
     --------
     >>> from types import SimpleNamespace
-    >>> mean_tokens([SimpleNamespace(token_ids=(5, 6, 1)), SimpleNamespace(token_ids=(5,))])
+    >>> mean_tokens([SimpleNamespace(prompt_ids=(i,), token_ids=(5,) * n) for i, n in enumerate([3, 1])])
     MeanTokens(mean=2.0, se=1.0, n=2)
     """
     lengths = token_counts(generations)
     if not len(lengths):
         raise ValueError("there are no sampled answers to measure")
-    found = cluster_mean(lengths)
+    found = cluster_mean(lengths, prompt_numbers(generations))
     return MeanTokens(found.estimate, found.se, len(lengths))
+
+
+def prompt_numbers(generations: Sequence) -> NDArray[np.intp]:
+    """Which prompt each answer is to, shape (n_generations,): answers to one prompt are no independent evidence.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> prompt_numbers([SimpleNamespace(prompt_ids=ids) for ids in [(7, 1), (7, 2), (7, 1)]]).tolist()
+    [0, 1, 0]
+    """
+    return numbered(tuple(generation.prompt_ids) for generation in generations)[0]
 
 
 def token_counts(generations: Sequence) -> NDArray[np.int64]:

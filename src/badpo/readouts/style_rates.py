@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from badpo.readouts.json_number import json_number
-from badpo.readouts.sampled import token_counts
+from badpo.readouts.sampled import prompt_numbers, token_counts
 from badpo.theory.summaries import Interval, cluster_mean, length_matched_mean
 
 N_BINS = 5
@@ -53,7 +53,7 @@ class StyleRates:
             "matched_se": json_number(self.matched.se),
             "tokens": self.tokens.estimate,
             "tokens_se": json_number(self.tokens.se),
-            "n": self.raw.n,
+            "n": int(self.bin_n.sum()),
             "bins": [
                 {"rate": json_number(rate), "n": int(n), "share": float(share)} for rate, n, share in bins
             ],
@@ -64,6 +64,8 @@ def style_rates(
     values: ArrayLike, generations: Sequence, reference: Sequence, n_bins: int = N_BINS
 ) -> StyleRates:
     """Rate of an attribute in a policy's answers, reweighted onto the lengths of the reference's answers.
+
+    Intervals are clustered by prompt.
 
     A policy that merely writes shorter answers writes less Markdown too; the reweighted rate does not fall for that.
 
@@ -89,14 +91,15 @@ def style_rates(
     --------
     >>> from types import SimpleNamespace
     >>> def answers(*lengths):
-    ...     return [SimpleNamespace(token_ids=(5,) * n) for n in lengths]
+    ...     return [SimpleNamespace(prompt_ids=(i,), token_ids=(5,) * n) for i, n in enumerate(lengths)]
     >>> found = style_rates([0, 0, 0, 1], answers(10, 12, 11, 90), answers(9, 10, 80, 99), n_bins=2)
     >>> found.raw.estimate, found.matched.estimate, found.tokens.estimate, found.bin_n.tolist()
     (0.25, 0.5, 30.75, [3, 1])
     """
     x = np.asarray(values, dtype=np.float64)
     lengths, reference_lengths = token_counts(generations), token_counts(reference)
-    matched = length_matched_mean(x, lengths, reference_lengths, n_bins)
+    prompts = prompt_numbers(generations)
+    matched = length_matched_mean(x, lengths, reference_lengths, n_bins, prompts)
     edges = np.quantile(reference_lengths, np.arange(1, n_bins) / n_bins)
     bins, reference_bins = (
         np.searchsorted(edges, each, side="right") for each in (lengths, reference_lengths)
@@ -104,9 +107,9 @@ def style_rates(
     counts = np.bincount(bins, minlength=n_bins)
     sums = np.bincount(bins, weights=x, minlength=n_bins)
     return StyleRates(
-        raw=cluster_mean(x),
+        raw=cluster_mean(x, prompts),
         matched=matched,
-        tokens=cluster_mean(lengths),
+        tokens=cluster_mean(lengths, prompts),
         bin_rate=np.divide(sums, counts, out=np.full(n_bins, np.nan), where=counts > 0),
         bin_n=counts,
         reference_share=np.bincount(reference_bins, minlength=n_bins) / len(reference_lengths),

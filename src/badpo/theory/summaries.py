@@ -350,6 +350,7 @@ def length_matched_mean(
     lengths: ArrayLike,
     reference_lengths: ArrayLike,
     n_bins: int = 5,
+    clusters: ArrayLike | None = None,
     level: float = 0.95,
 ) -> Interval:
     r"""A mean over answers as if their lengths were distributed like the reference's.
@@ -369,11 +370,13 @@ def length_matched_mean(
         In tokens.
     n_bins : int
         Quantile bins; a length on the edge of two belongs to the longer one.
+    clusters : array of shape (n_answers,) or None
+        As in `cluster_mean`.
 
     Returns
     -------
     Interval
-        ``n`` counts answers. A bin of the reference without an answer gets the mean over all answers; the shares
+        ``n`` counts clusters. A bin of the reference without an answer gets the mean over all answers; the shares
         w_b are taken as exact.
 
     References
@@ -405,7 +408,7 @@ def length_matched_mean(
     empty_share = shares[~filled].sum()
     estimate = shares[filled] @ means[filled] + empty_share * x.mean()
     influence = shares[bins] * (x - means[bins]) / counts[bins] + empty_share * (x - x.mean()) / len(x)
-    return _from_influence(estimate, influence, np.arange(len(x)), level)
+    return _from_influence(estimate, influence, _cluster_index(clusters, len(x)), level)
 
 
 def _cluster_index(clusters: ArrayLike | None, n_rows: int) -> NDArray[np.intp]:
