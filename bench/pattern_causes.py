@@ -14,9 +14,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from badpo.data.judgments import Judgments
 from badpo.experiments.suite_parts import Corpus
-from badpo.experiments.suite_readouts import load_trained
+from badpo.experiments.suite_readouts import kept_readouts, load_trained
 from badpo.experiments.suite_scales import SCALES
-from badpo.experiments.suite_stages import own_style, sound_material
+from badpo.experiments.suite_stages import sound_material
 from badpo.readouts.heldout import heldout_accuracy
 from badpo.results.labels import signed
 from badpo.theory.summaries import t_interval
@@ -32,15 +32,7 @@ LABELS = {
     "rdpo": "R-DPO (0.005)",
     "sampo": "SamPO",
 }
-COLUMNS = (
-    "gap on length",
-    "at equal tokens",
-    "gap on Markdown",
-    "at equal tokens",
-    "longer answer preferred",
-    "preferred at equal tokens",
-    "log-ratio per token",
-)
+EQUAL = "at equal tokens"
 
 
 def equal_token_margins(
@@ -73,8 +65,8 @@ def differences(judgments: Judgments) -> NDArray[np.float64]:
 class HeldOut:
     """The held-out comparisons as policies read them, and the reference's log-probabilities of their tokens."""
 
-    def __init__(self, folder: Path):
-        material = sound_material(STYLE, TINY, None)
+    def __init__(self, folder: Path, votes: Path | None):
+        material = sound_material(STYLE, TINY, votes)
         settings = TINY.settings(STYLE, material)
         _, self.judgments = material.split()
         self.reference = folder / "reference"
@@ -91,29 +83,31 @@ class HeldOut:
             AutoModelForCausalLM.from_pretrained(self.reference / "model"), self.pairs
         )
 
-    def readings(self, run: Path) -> list[float]:
-        """One value for each of `COLUMNS`."""
+    def readings(self, run: Path) -> dict[str, float]:
+        """The columns of the table: gaps on what held-out responses differ in, preference for the longer one, drift."""
         ours = response_logps(load_trained(run, self.reference), self.pairs)
         ratios = [
             np.asarray(own, dtype=np.float64) - base for own, base in zip(ours, self.theirs, strict=True)
         ]
         sums = np.array([ratio.sum() for ratio in ratios])
-        whole = self.beta * (sums[0::2] - sums[1::2])
-        equal = equal_token_margins(ratios[0::2], ratios[1::2], self.beta)
-        gaps = [heldout_accuracy(margins, self.judgments).attributes for margins in (whole, equal)]
-        differ = differences(self.judgments)[:, self.judgments.attribute_names.index("length")] != 0
-        preferred = [float(np.mean((np.sign(margins) == self.longer)[differ])) for margins in (whole, equal)]
-        per_token = float(np.concatenate(ratios).mean())
-        return [
-            *(gap["length"].gap.estimate for gap in gaps),
-            *(gap["markdown"].gap.estimate for gap in gaps),
-            *preferred,
-            per_token,
-        ]
+        sides = {
+            "": self.beta * (sums[0::2] - sums[1::2]),
+            f", {EQUAL}": equal_token_margins(ratios[0::2], ratios[1::2], self.beta),
+        }
+        differ = differences(self.judgments) != 0
+        found = {}
+        for place, name in enumerate(self.judgments.attribute_names):
+            for how, margins in sides.items() if differ[:, place].any() else ():
+                gap = heldout_accuracy(margins, self.judgments).attributes[name].gap
+                found[f"gap on {name}{how}"] = gap.estimate
+        longer = differ[:, self.judgments.attribute_names.index("length")]
+        for how, margins in sides.items():
+            found[f"longer preferred{how}"] = float(np.mean((np.sign(margins) == self.longer)[longer]))
+        return found | {"log-ratio per token": float(np.concatenate(ratios).mean())}
 
 
 # By the beginning of a pattern's sentence.
-EXPLANATIONS = {
+BUNDLED = {
     "SamPO does not close the gap": "The gap is read with sums over whole answers, as the paper reads it. SamPO trains "
     "the margin at equal numbers of tokens, and there its gap stays open, like that of BA-DPO and of R-DPO (table "
     "below). Nothing in it keeps up the sum of a longer answer, and on average a token loses probability against the "
@@ -127,26 +121,59 @@ EXPLANATIONS = {
     "A larger LoRA rate": "Forty times the rate of full fine-tuning, the paper's ratio, is too much for this model: "
     "DPO itself moves p(woman) down, so that there is no shift of which a share could be removed.",
 }
+UKP = {
+    "Pooled and shared mean take a part": "Pooled does. Shared mean takes as much in the mean, but its three seeds "
+    "scatter and the interval reaches to nothing.",
+    "DPO opens a held-out gap": "In sums over whole answers, as the paper reads the gap, it does not open: on average "
+    "a token loses probability against the reference (table below, last column), so that a longer answer loses more in "
+    "the sum. At equal numbers of tokens DPO's gap is open with its whole interval.",
+    "R-DPO turns the gap negative": "In the sums DPO leaves no gap that a penalty could turn; at equal numbers of "
+    "tokens R-DPO leaves most of it open.",
+    "SamPO does not close the gap": "For the reason of the bundled votes: at equal numbers of tokens its gap is open.",
+}
+EXPLANATIONS = {"": BUNDLED, "ukpconvarg1_human": UKP}  # by the name of the table of real votes
 
 
-def explanation(sentence: str) -> str:
+def explanation(sentence: str, votes: str = "") -> str:
     """What explains that a pattern is not there; says so where nothing was found out.
+
+    Parameters
+    ----------
+    sentence : str
+        The pattern's.
+    votes : str
+        Name of the table of real votes; empty for the bundled corpus.
 
     Examples
     --------
     >>> explanation("A new pattern")
     'Not explained.'
     """
-    found = [text for beginning, text in EXPLANATIONS.items() if sentence.startswith(beginning)]
+    known = EXPLANATIONS.get(votes, {})
+    found = [text for beginning, text in known.items() if sentence.startswith(beginning)]
     return found[0] if found else "Not explained."
 
 
-def together(judgments: Judgments) -> float:
-    """Correlation of the length and the Markdown difference over comparisons."""
-    return float(np.corrcoef(differences(judgments).T)[0, 1])
+def together(judgments: Judgments) -> str:
+    """How length and Markdown go together over comparisons, in a sentence; empty where one of them is in none."""
+    values = differences(judgments)
+    if not values.any(axis=0).all():
+        return ""
+    correlation = np.corrcoef(values.T)[0, 1]
+    return f"\nCorrelation of the length and the Markdown difference of a comparison: {correlation:.2f}.\n"
 
 
-def style_causes(folder: Path, seeds: Sequence[int], files: Sequence[Path]) -> str:
+def gap_by_prompt(folder: Path, seeds: Sequence[int]) -> str:
+    """How sure the held-out gap of DPO is over prompts, which an interval over seeds does not know, in a sentence."""
+    found = [kept_readouts(folder / f"dpo-s{seed}").get("heldout", {}).get("length", {}) for seed in seeds]
+    ends = [(one["gap_low"], one["gap_high"]) for one in found if one.get("gap_low") is not None]
+    if not ends:
+        return ""
+    told = "; ".join(f"{signed(low, 3)} to {signed(high, 3)}" for low, high in ends)
+    return f"DPO's gap on length at each seed, with its 95 % interval over held-out prompts: {told}.\n"
+
+
+def style_causes(folder: Path, seeds: Sequence[int], votes: Path | None = None) -> str:
     """Table of what policies hold of length and Markdown, over whole answers and over equal numbers of tokens.
 
     Parameters
@@ -154,28 +181,24 @@ def style_causes(folder: Path, seeds: Sequence[int], files: Sequence[Path]) -> s
     folder : Path
         The runs of the style corpus; empty where one of the policies is not there.
     seeds : sequence of int
-    files : sequence of Path
-        Tables of real votes, of which the correlation of length and Markdown is told beside.
+    votes : Path or None
+        The table of real votes that they are of; None for the bundled corpus.
     """
     runs = {arm: [folder / f"{arm}-s{seed}" for seed in seeds] for arm in LABELS}
     if not all((run / "readouts.json").exists() for places in runs.values() for run in places):
         return ""
-    held_out = HeldOut(folder)
-    rows = []
+    held_out = HeldOut(folder, votes)
+    rows, columns = [], []
     for arm, places in runs.items():
-        found = [t_interval(column) for column in zip(*map(held_out.readings, places), strict=True)]
+        readings = [held_out.readings(run) for run in places]
+        columns = list(readings[0])
+        found = [t_interval([reading[column] for reading in readings]) for column in columns]
         texts = [
-            f"{one.estimate:.3f}" if "preferred" in label else signed(one.estimate, 3)
-            for label, one in zip(COLUMNS, found, strict=True)
+            f"{one.estimate:.3f}" if "preferred" in column else signed(one.estimate, 3)
+            for column, one in zip(columns, found, strict=True)
         ]
         rows.append(
             [LABELS[arm], *(f"{text} ± {one.half_width:.3f}" for text, one in zip(texts, found, strict=True))]
         )
-    real = [(file.stem, together(own_style(file, 0.25).judgments)) for file in files]
-    told = "".join(f" On the real votes of {name} it is {value:.2f}." for name, value in real)
-    return (
-        markdown_table(["", *COLUMNS], rows)
-        + "\n\n*± is half of the 95 % interval over seeds (Student's t)*\n\n"
-        f"Correlation of the length and the Markdown difference of a comparison: {together(held_out.judgments):.2f}."
-        f"{told}\n"
-    )
+    table = markdown_table(["", *columns], rows)
+    return f"{table}\n\n*± is half of the 95 % interval over seeds (Student's t)*\n{together(held_out.judgments)}"

@@ -21,7 +21,7 @@ from badpo.experiments.suite_scales import SCALES
 from badpo.experiments.suite_tables import Found
 from badpo.experiments.suites import SUITES
 from badpo.results.labels import DASH, signed
-from bench.pattern_causes import STYLE, explanation, style_causes
+from bench.pattern_causes import STYLE, explanation, gap_by_prompt, style_causes
 
 PAGE = Path("docs/results_tiny.md")
 SEEDS = (42, 123, 456)
@@ -132,16 +132,21 @@ def suite_section(result: SuiteResult, depth: str = "##") -> str:
     return f"{depth} {result.suite.name}: {result.suite.title}\n\n{body}\n"
 
 
-def unmet_section(results: Sequence[SuiteResult], folder: Path, files: Sequence[Path]) -> str:
+def unmet_section(results: Sequence[SuiteResult], folder: Path) -> str:
     """Every pattern that is not there, of the suites that were run, with what explains it."""
-    lines = [
-        f"- `{result.suite.name}`, {pattern_lines(pattern)[0]} **Why:** {explanation(pattern.sentence)}"
+    lines = unmet_lines(results)
+    causes = style_causes(folder / STYLE.folder, SEEDS)
+    return "\n".join(["## Patterns that are not there, and why\n", *(lines or ["None."]), "", causes])
+
+
+def unmet_lines(results: Sequence[SuiteResult], votes: str = "") -> list[str]:
+    """A line for every pattern that is not there; ``votes`` is the name of the table of real votes."""
+    return [
+        f"- `{result.suite.name}`, {pattern_lines(pattern)[0]} **Why:** {explanation(pattern.sentence, votes)}"
         for result in results
         for pattern in result.patterns
         if pattern.verdict != "reproduced" and result.tables
     ]
-    causes = style_causes(folder / STYLE.folder, SEEDS, files)
-    return "\n".join(["## Patterns that are not there, and why\n", *(lines or ["None."]), "", causes])
 
 
 def gain_line(found: Gain, labels: dict[Condition, str]) -> str:
@@ -206,9 +211,23 @@ def votes_section(runs: Path, files: Sequence[Path]) -> str:
             if all(state == "done" for state in states):
                 result = read_suite(suite, TINY, SEEDS, folder, data.get(folder))
                 parts.append(suite_section(result, "####"))
+                parts += votes_causes(result, folder, data.get(folder))
             else:
                 parts.append(f"`{suite.name}`: {states.count('done')} of {len(states)} runs are there.\n")
     return "\n".join(parts if len(parts) > 1 else [*parts, "Not run.\n"])
+
+
+def votes_causes(result: SuiteResult, folder: Path, votes: Path | None) -> list[str]:
+    """What explains the patterns that are not there on real votes; nothing where the table is not given."""
+    if votes is None:
+        return []
+    style = folder / STYLE.folder
+    lines = unmet_lines([result], votes.stem)
+    return [
+        *(["**Patterns that are not there, and why**\n", *lines, ""] if lines else []),
+        gap_by_prompt(style, SEEDS),
+        style_causes(style, SEEDS, votes),
+    ]
 
 
 def page(runs: Path, files: Sequence[Path] = ()) -> str:
@@ -227,7 +246,7 @@ def page(runs: Path, files: Sequence[Path] = ()) -> str:
         HEAD,
         time_section(folder),
         *map(suite_section, results),
-        unmet_section(results, folder, files),
+        unmet_section(results, folder),
         gains_section(folder),
         votes_section(runs, files),
     ]

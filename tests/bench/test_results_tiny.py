@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
+from badpo.experiments import patterns
 from badpo.experiments.suites import SUITES
+from bench.pattern_causes import EXPLANATIONS, explanation, gap_by_prompt
 from bench.results_tiny import PAGE, SEEDS, gains_section, page, time_section, votes_section
 
 
@@ -52,3 +55,22 @@ def test_the_gains_name_the_rule_and_end_in_one_sentence(tmp_path):
     told = gains_section(tmp_path)
     assert "| Pooled from the swap pairs' level | pooled | 3 training seeds | 0.000 (0.000 to 0.000)" in told
     assert "`warm_start: audit` is not recommended by this rule" in told
+
+
+def test_every_explanation_is_of_a_pattern():
+    source = Path(patterns.__file__).read_text(encoding="utf-8")
+    for votes, known in EXPLANATIONS.items():
+        for beginning, text in known.items():
+            assert beginning in source, f"no pattern begins with {beginning!r} any more"
+            assert explanation(f"{beginning} and so on", votes) == text
+    assert explanation("SamPO does not close the gap", "other votes") == "Not explained."
+
+
+def test_the_gap_over_prompts_is_told_for_each_seed(tmp_path):
+    assert gap_by_prompt(tmp_path, SEEDS) == ""
+    for seed, low in zip(SEEDS, (-0.2, -0.1, 0.0), strict=True):
+        run = tmp_path / f"dpo-s{seed}"
+        run.mkdir()
+        found = {"heldout": {"length": {"gap_low": low, "gap_high": 0.1}}}
+        (run / "readouts.json").write_text(json.dumps(found), encoding="utf-8")
+    assert "\u22120.200 to +0.100; \u22120.100 to +0.100; 0.000 to +0.100." in gap_by_prompt(tmp_path, SEEDS)
