@@ -88,11 +88,11 @@ def reference_contexts(model, tokenizer, prompt_ids, settings) -> list[list[int]
 
 def answers(model, tokenizer, prompt_ids, settings, seed: int) -> list[Generation]:
     """One sampled answer to each prompt, by what the settings say: transformers, or vLLM on the files of the model."""
-    asked = (prompt_ids, settings.max_new_tokens, settings.temperature, settings.top_p, seed)
+    how = {"temperature": settings.temperature, "top_p": settings.top_p, "seed": seed}
     if settings.generate_with == "vllm":
         folder, adapter = saved_folders(model)
-        return sample_saved(folder, *asked, adapter)
-    return sample(model, tokenizer, *asked)
+        return sample_saved(folder, prompt_ids, settings.max_new_tokens, adapter=adapter, **how)
+    return sample(model, tokenizer, prompt_ids, settings.max_new_tokens, **how)
 
 
 def measure(
