@@ -132,11 +132,12 @@ UKP = {
     "SamPO does not close the gap": "For the reason of the bundled votes: at equal numbers of tokens its gap is open.",
 }
 MTBENCH = {
-    "Pooled and shared mean take a part": "Tokens can hardly show it: answers are cut at 128 tokens, which those of DPO "
-    "nearly fill.",
+    "Pooled and shared mean take a part": "Tokens can hardly show it: answers are cut at 128 tokens, which those of "
+    "DPO nearly fill.",
     "DPO opens a held-out gap": "Over seeds it does; over the held-out prompts the interval holds zero at every seed "
     "(line below). What pooled and shared mean leave of it is not decided: their gaps scatter over seeds by more than "
-    "DPO's is wide, and most votes that differ in length are on two responses that are both cut (lines under the table).",
+    "DPO's is wide, and most votes that differ in length are on two responses that are both cut (lines under the "
+    "table).",
     "R-DPO turns the gap negative": "Not decided, for the same reason: the interval reaches to both sides of zero.",
     "SamPO does not close the gap": "Not decided, for the same reason: the interval reaches to both sides of zero.",
 }
