@@ -100,7 +100,8 @@ class HeldOut:
             for how, margins in sides.items() if differ[:, place].any() else ():
                 gap = heldout_accuracy(margins, self.judgments).attributes[name].gap
                 found[f"gap on {name}{how}"] = gap.estimate
-        longer = differ[:, self.judgments.attribute_names.index("length")]
+        # two responses that are cut to the same number of tokens have no longer one
+        longer = differ[:, self.judgments.attribute_names.index("length")] & (self.longer != 0)
         for how, margins in sides.items():
             found[f"longer preferred{how}"] = float(np.mean((np.sign(margins) == self.longer)[longer]))
         return found | {"log-ratio per token": float(np.concatenate(ratios).mean())}
