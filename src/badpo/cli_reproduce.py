@@ -80,11 +80,12 @@ def reproduce(
         results = run_suites(suites, chosen, numbers, folder, progress, jobs, data)
     if as_json:
         print_json([result.to_json() for result in results])
+    options = f"--scale {chosen.name}" + (f" --data {data.name}" if data else "")
     for result in results:
         # tables first: a page that cannot be written takes none of them away
         if not as_json:
             print(result.text(form), end="\n\n" if form != "csv" else "\n")
-        page = write_suite_page(result, chosen.name, folder / f"{result.suite.name}.html")
+        page = write_suite_page(result, options, folder / f"{result.suite.name}.html")
         if form == "text" and not as_json:
             print(f"page: {page}\n")
 

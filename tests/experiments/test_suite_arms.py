@@ -222,7 +222,9 @@ def test_every_format_has_the_footnotes_of_its_rows(tmp_path):
     assert "white-space words" in words["notes"] and multiplied in words["notes"]
     assert next(line for line in lines if line["row"] == "Reference")["notes"] == ""
     assert multiplied in result.to_json()["tables"][0]["rows"][-1]["notes"][-1]
-    assert "white-space words" in suite_html(result, "small") and multiplied in suite_html(result, "small")
+    assert "white-space words" in suite_html(result, "--scale small") and multiplied in suite_html(
+        result, "--scale small"
+    )
 
 
 # -- what draws the answers --------------------------------------------------------------------------------------

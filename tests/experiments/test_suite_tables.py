@@ -87,8 +87,10 @@ def test_there_is_no_share_of_a_shift_that_dpo_did_not_make(signed):
     for text in (as_text(table), as_markdown(table), as_latex(table)):
         assert note in text
     page = suite_html(
-        read_suite(Suite("names", "Names", (panel(DPO, POOLED),)), SMALL, SEEDS, signed.parent), "tiny"
+        read_suite(Suite("names", "Names", (panel(DPO, POOLED),)), SMALL, SEEDS, signed.parent),
+        "--scale tiny --data own.parquet",
     )
+    assert "badpo reproduce names --scale tiny --data own.parquet" in page
     assert "own shift in p(woman)" in page
 
 
@@ -257,7 +259,9 @@ def test_a_panel_without_a_value_says_so(signed):
     table = panel_table(empty, Found(signed, SEEDS))
     for text in (as_text(table), as_markdown(table)):
         assert "nothing measured" in text and "not run: em_dpo-s42" in text and "| --- |" not in text
-    page = suite_html(read_suite(Suite("names", "Names", (empty,)), SMALL, SEEDS, signed.parent), "tiny")
+    page = suite_html(
+        read_suite(Suite("names", "Names", (empty,)), SMALL, SEEDS, signed.parent), "--scale tiny"
+    )
     assert "Nothing measured" in page
 
 
@@ -285,7 +289,7 @@ def test_the_votes_before_training_are_the_audits(tmp_path):
     assert [one.panel.title for one in result.tables] == ["The votes, before training", QWEN]
     for form in ("text", "markdown", "latex", "csv"):
         assert "offline theta" in result.text(form)
-    assert "offline theta" in suite_html(result, "tiny") and result.to_json()["tables"][0]["rows"]
+    assert "offline theta" in suite_html(result, "--scale tiny") and result.to_json()["tables"][0]["rows"]
 
 
 def test_an_attribute_whose_votes_all_go_one_way_has_a_dash():
@@ -336,7 +340,7 @@ def test_a_formula_in_a_label_is_text_in_csv(signed):
 
 def test_the_page_has_the_table_the_paper_and_the_patterns(signed):
     found = Suite("names", "Names <b>", (panel(DPO, POOLED),), ("amplifies_names", "removes_names"))
-    html = suite_html(read_suite(found, SMALL, SEEDS, signed.parent), "tiny")
+    html = suite_html(read_suite(found, SMALL, SEEDS, signed.parent), "--scale tiny")
     assert "Names &lt;b&gt;" in html and "<script" not in html
     assert "0.964 \u00b1 0.005" in html and html.count('class="subtitle"') == 5
     assert "DPO amplifies both attributes" in html and "reproduced" in html

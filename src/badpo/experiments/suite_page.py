@@ -44,22 +44,22 @@ class PageTable:
     charts: tuple[tuple[str, Markup], ...]
 
 
-def write_suite_page(result: SuiteResult, scale: str, page: Path) -> Path:
+def write_suite_page(result: SuiteResult, options: str, page: Path) -> Path:
     """Write one HTML page about a suite and return its path; it needs no network and no script.
 
     Parameters
     ----------
     result : SuiteResult
-    scale : str
-        Named in the heading.
+    options : str
+        What the runs were asked for with, such as ``--scale tiny``; told above the heading.
     page : Path
         Replaced only once the new page is whole.
     """
     page.parent.mkdir(parents=True, exist_ok=True)
-    return write_whole(suite_html(result, scale), page)
+    return write_whole(suite_html(result, options), page)
 
 
-def suite_html(result: SuiteResult, scale: str) -> str:
+def suite_html(result: SuiteResult, options: str) -> str:
     """The page as text."""
     return (
         page_templates()
@@ -67,7 +67,7 @@ def suite_html(result: SuiteResult, scale: str) -> str:
         .render(
             name=result.suite.name,
             title=result.suite.title,
-            scale=scale,
+            options=options,
             patterns=[(VERDICT_CLASSES[p.holds], p.verdict, p.sentence, p.figures) for p in result.patterns],
             tables=[page_table(table) for table in result.tables],
             left_out=result.left_out,
