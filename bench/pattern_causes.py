@@ -32,7 +32,6 @@ LABELS = {
     "rdpo": "R-DPO (0.005)",
     "sampo": "SamPO",
 }
-EQUAL = "at equal tokens"
 
 
 def equal_token_margins(
@@ -92,14 +91,14 @@ class HeldOut:
         sums = np.array([ratio.sum() for ratio in ratios])
         sides = {
             "": self.beta * (sums[0::2] - sums[1::2]),
-            f", {EQUAL}": equal_token_margins(ratios[0::2], ratios[1::2], self.beta),
+            ", at equal tokens": equal_token_margins(ratios[0::2], ratios[1::2], self.beta),
         }
         differ = differences(self.judgments) != 0
-        found = {}
-        for place, name in enumerate(self.judgments.attribute_names):
-            for how, margins in sides.items() if differ[:, place].any() else ():
-                gap = heldout_accuracy(margins, self.judgments).attributes[name].gap
-                found[f"gap on {name}{how}"] = gap.estimate
+        gaps = {how: heldout_accuracy(margins, self.judgments).attributes for how, margins in sides.items()}
+        shown = [
+            n for n, varies in zip(self.judgments.attribute_names, differ.any(axis=0), strict=True) if varies
+        ]
+        found = {f"gap on {name}{how}": gaps[how][name].gap.estimate for name in shown for how in sides}
         # two responses that are cut to the same number of tokens have no longer one
         longer = differ[:, self.judgments.attribute_names.index("length")] & (self.longer != 0)
         for how, margins in sides.items():

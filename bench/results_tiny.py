@@ -204,27 +204,27 @@ def votes_section(runs: Path, files: Sequence[Path]) -> str:
     parts = ["## On real votes\n"]
     for folder in sorted(path for path in runs.glob(f"{TINY.name}-*") if path.is_dir()):
         parts.append(f"### {folder.name.removeprefix(f'{TINY.name}-')}\n")
+        results = []
         for suite in SUITES.values():
             if not suite.name.startswith(VOTES_SUITES):
                 continue
             states = [state_of(folder / run.place) for run in planned_runs([suite], TINY, SEEDS)]
             if all(state == "done" for state in states):
-                result = read_suite(suite, TINY, SEEDS, folder, data.get(folder))
-                parts.append(suite_section(result, "####"))
-                parts += votes_causes(result, folder, data.get(folder))
+                results.append(read_suite(suite, TINY, SEEDS, folder, data.get(folder)))
+                parts.append(suite_section(results[-1], "####"))
             else:
                 parts.append(f"`{suite.name}`: {states.count('done')} of {len(states)} runs are there.\n")
+        if results and folder in data:
+            parts += votes_causes(results, folder / STYLE.folder, data[folder])
     return "\n".join(parts if len(parts) > 1 else [*parts, "Not run.\n"])
 
 
-def votes_causes(result: SuiteResult, folder: Path, votes: Path | None) -> list[str]:
-    """What explains the patterns that are not there on real votes; nothing where the table is not given."""
-    if votes is None:
-        return []
-    style = folder / STYLE.folder
-    lines = unmet_lines([result], votes.stem)
+def votes_causes(results: Sequence[SuiteResult], style: Path, votes: Path) -> list[str]:
+    """What explains the patterns that are not there on real votes; ``style`` holds the runs."""
     return [
-        *(["**Patterns that are not there, and why**\n", *lines, ""] if lines else []),
+        "#### Patterns that are not there, and why\n",
+        *(unmet_lines(results, votes.stem) or ["None."]),
+        "",
         gap_by_prompt(style, SEEDS),
         style_causes(style, SEEDS, votes),
     ]

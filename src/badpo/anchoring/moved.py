@@ -14,6 +14,7 @@ from badpo.anchoring.editors import CounterfactualEditor
 from badpo.anchoring.rates import answer_rates
 from badpo.data import attributes as declared
 from badpo.data.judgments import Judgments
+from badpo.data.numbering import numbered
 from badpo.readouts.generation import Generation
 from badpo.readouts.heldout import judgment_margins, judgment_prompts
 from badpo.readouts.json_number import json_number
@@ -140,7 +141,7 @@ def tilted_margins(margins: ArrayLike, delta: ArrayLike, tilt: ArrayLike) -> NDA
 
 
 def _sampled(sides: Sequence[Behavior], prompts: Sequence[str], editor: CounterfactualEditor) -> dict:
-    numbers = _numbers(prompts)
+    numbers = numbered(prompts)[0]
     tables = [answer_rates(side.answers, editor, numbers.tolist()) for side in sides]
     before, after = ([_interval(found) for found in table.intervals()] for table in tables)
     return {
@@ -193,12 +194,8 @@ def _judged(before: JudgeReadout, after: JudgeReadout, prompts: Sequence[str]) -
 
 def _paired(sides: Sequence[NDArray], prompts: Sequence[str]) -> dict:
     before, after = sides
-    change = cluster_mean(after.astype(np.float64) - before, _numbers(prompts))
+    change = cluster_mean(after.astype(np.float64) - before, numbered(prompts)[0])
     return _row(before.mean(), after.mean(), change)
-
-
-def _numbers(prompts: Sequence[str]) -> NDArray[np.int64]:
-    return np.unique(np.asarray(prompts, dtype=object), return_inverse=True)[1]
 
 
 def _row(before: float, after: float, difference: Interval) -> dict:
