@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pickle
 
-from badpo.data.problems import DataError, Problem, did_you_mean
+from badpo.data.problems import ConfigError, DataError, Problem, did_you_mean
 
 
 def problem(code: str) -> Problem:
@@ -18,6 +18,11 @@ def test_all_problems_are_in_the_message():
         "remedy: mend it",
     ):
         assert part in text
+
+
+def test_code_that_catches_value_errors_catches_ours():
+    for error in (ConfigError("beta is 0"), DataError([problem("E101")])):
+        assert isinstance(error, ValueError)
 
 
 def test_error_survives_pickling():

@@ -65,7 +65,7 @@ class Problem:
         )
 
 
-class DataError(Exception):
+class DataError(ValueError):
     """The data cannot be used as they are; everything found in one pass is in `problems` and in the message.
 
     Examples
@@ -85,7 +85,7 @@ class DataError(Exception):
         )
 
 
-class ConfigError(Exception):
+class ConfigError(ValueError):
     """A setting, an argument or a combination of them is wrong; nothing was started."""
 
     def __str__(self) -> str:

@@ -243,6 +243,9 @@ class _Reading:
             return model(**{str(key): entry for key, entry in value.items()})
         except ValidationError as error:
             for detail in error.errors():
+                cause = detail.get("ctx", {}).get("error")
+                if isinstance(cause, ConfigError):
+                    raise cause from error
                 place = (name, *(str(part) for part in detail["loc"]))
                 if detail["type"] == "extra_forbidden":
                     known = list(model.model_fields)

@@ -70,6 +70,8 @@ def read_yaml(path: str | Path) -> YamlFile:
         raise ConfigError(f"E208 {path}: is not UTF-8 text (byte {error.start})") from error
     try:
         return _read_text(text, path.name)
+    except ConfigError:
+        raise
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise ConfigError(f"E208 {path.name}:{line}: not valid YAML: {error.problem}") from error

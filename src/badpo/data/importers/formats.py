@@ -263,6 +263,8 @@ def _read(importer: Importer, table: Table, asked: Asked) -> Votes:
     if importer.fits(table):
         try:
             return importer.read(table, asked)
+        except (ConfigError, DataError):
+            raise
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             what = f"it has the columns of {importer.what}, but something else in them: {error}"
             remedy = "export it again, or name the columns of a plain table with --format table"
