@@ -23,7 +23,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-seeds misspecified batching anchoring gold-annotators real-data bench audit-statistics faults fuzz dependencies test test-slow test-floor test-no-torch check format clean
+.PHONY: help demo demo-seeds misspecified batching anchoring gold-annotators real-data bench audit-statistics faults fuzz linear-time dependencies test test-slow test-floor test-no-torch check format clean
 
 help:
 	@echo "make demo        train reference, DPO, pooled and shared-mean on the bundled corpus; report in runs/demo"
@@ -37,6 +37,7 @@ help:
 	@echo "make audit-statistics  what the audit's figures are worth, by simulation; writes docs/audit_statistics.md"
 	@echo "make faults      kills runs, tears files, fills disks and more; writes docs/reliability_tables.md (forty minutes of a core)"
 	@echo "make fuzz        a hundred thousand generated inputs; writes docs/fuzz_tables.md (half an hour)"
+	@echo "make linear-time  four times the text takes four times as long, for every reader of texts (minutes)"
 	@echo "make dependencies  licences of everything an installation brings; writes docs/dependencies.md"
 	@echo "make test        tests and documented examples; make test-slow adds processes, kills and browsers"
 	@echo "make test-floor  the tests with the oldest versions that badpo allows (constraints-floor.txt), on Python 3.11"
@@ -84,6 +85,9 @@ faults: $(STAMP)
 
 fuzz: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.faults.fuzz
+
+linear-time: $(STAMP)
+	$(BIN)/python -m bench.linear_time
 
 dependencies: $(STAMP)
 	$(BIN)/python -m bench.dependencies

@@ -43,6 +43,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help, without importing rich
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Train a language model on people's votes without teaching it the lean that they share.",
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pandas as pd
@@ -102,15 +101,6 @@ def test_ties_are_counted():
     dropped = read(UKP).dropped
     assert dropped["reason"].unique().tolist() == ["tie"]
     assert round(dropped["n"].sum() / 84_445, 3) == 0.226
-
-
-def test_eighty_five_thousand_votes_take_seconds():
-    source = path(UKP)
-    started = time.process_time()
-    judgments = Judgments.read(source, attributes=[Length(), Markdown()])
-    judgments.split()
-    judgments.fingerprint()
-    assert time.process_time() - started < 15
 
 
 def test_real_votes_read_back_the_same(tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 
 import numpy as np
 import pandas as pd
@@ -18,7 +17,7 @@ from badpo.data.importers.fields import field_paths, personal_fields
 from badpo.data.importers.formats import import_votes
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import direct_identifiers
-from badpo.data.problems import ConfigError, DataError, did_you_mean
+from badpo.data.problems import ConfigError, DataError
 from badpo.estimation.agreement import pool_agreement
 from badpo.estimation.offline import offline_log_odds
 from badpo.experiments.anchor_source import read_prompts
@@ -285,7 +284,7 @@ def test_a_damaged_file_of_kept_lines_is_refused(tmp_path, content):
 
 @pytest.mark.parametrize("read", [lambda text: direct_identifiers([text]), lambda text: _personal(text)])
 def test_a_long_cell_that_begins_as_an_address_does(read):
-    assert _seconds(read, "a@" + "." * 60_000 + " ") < 1
+    assert not read("a@" + "." * 60_000 + " ")
     assert read("someone@example.org")
 
 
@@ -296,15 +295,4 @@ def _personal(text: str) -> list[str]:
 @pytest.mark.parametrize(("unit", "left"), [("- ", ""), ("|:\n", "\n"), ("1. # ", "")])
 def test_a_long_row_of_marks_is_stripped_at_once(unit, left):
     text = unit * 100_000
-    assert _seconds(strip_markdown, text) < 3
     assert strip_markdown(text + "x").replace("\n", "").endswith("x")
-
-
-def test_two_long_names_are_not_compared_letter_by_letter():
-    assert _seconds(lambda text: did_you_mean(text, [text[1:]]), "ab" * 50_000) < 1
-
-
-def _seconds(read, text: str) -> float:
-    start = time.process_time()
-    read(text)
-    return time.process_time() - start

@@ -1,5 +1,3 @@
-import time
-
 import numpy as np
 import pytest
 
@@ -185,15 +183,13 @@ def test_joint_separation_agrees_with_a_search_over_directions():
     assert not (alone & ~found).any()
 
 
-@pytest.mark.parametrize(("attribute", "seconds"), [("binary", 5), ("continuous", 20)])
-def test_three_thousand_annotators_take_seconds(attribute, seconds):
+@pytest.mark.parametrize("attribute", ["binary", "continuous"])
+def test_three_thousand_annotators(attribute):
     rng = np.random.default_rng(0)
     comparison, annotator = np.repeat(np.arange(40_000), 4), rng.integers(0, 3000, 160_000)
     values = rng.integers(-1, 2, (40_000, 2)) if attribute == "binary" else rng.normal(size=(40_000, 2))
-    start = time.process_time()
     free = free_directions(comparison, annotator, values[comparison])
     groups = free.difference_groups()
-    assert time.process_time() - start < seconds
     assert free.n_free == 2
     assert groups.max() == 0
 
