@@ -14,11 +14,11 @@ import pytest
 
 from badpo.attributes import Length
 from badpo.auditing.audit import audit
+from badpo.data.files import _write, seal_damage
 from badpo.data.forgetting import find_people, find_traces
 from badpo.data.importing import import_file
 from badpo.data.privacy import pseudonym_key
 from badpo.data.problems import ConfigError
-from badpo.data.seals import _write, seal_damage
 from badpo.results import audit_page
 from badpo.results.pages import page_templates
 from badpo.results.run_files import read_run, read_suite

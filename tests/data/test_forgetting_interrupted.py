@@ -11,11 +11,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from badpo.data.files import RUN_SEAL, leftovers, run_damage, write_seal
 from badpo.data.forgetting import erase, find_people, find_traces
 from badpo.data.importing import import_file
 from badpo.data.privacy import KEY_VARIABLE, pseudonyms
-from badpo.data.seals import RUN_SEAL, run_damage, write_seal
-from badpo.data.whole_files import leftovers
 from bench.faults.children import Kill, run_child
 
 save = pytest.importorskip("safetensors.numpy").save

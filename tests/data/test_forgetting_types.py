@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from badpo.data.files import RUN_SEAL, read_seal, run_damage, write_seal
 from badpo.data.forgetting import erase, find_people, find_traces
 from badpo.data.privacy import KEY_VARIABLE, pseudonyms
 from badpo.data.problems import ConfigError
-from badpo.data.seals import RUN_SEAL, read_seal, run_damage, write_seal
 
 save = pytest.importorskip("safetensors.numpy").save
 PEOPLE = ["ann", "tom", "mia"]

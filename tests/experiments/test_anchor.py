@@ -21,7 +21,7 @@ from badpo.anchoring.editors import pool_signatures
 from badpo.cli import app
 from badpo.data.corpora.names import NAMES, SURNAMES
 from badpo.data.corpora.signatures import ask_to_sign, signature
-from badpo.data.seals import run_damage
+from badpo.data.files import run_damage
 from badpo.experiments import anchor_source
 from badpo.experiments.anchor_bench import Anchor
 from badpo.experiments.run import train_run

@@ -14,9 +14,9 @@ from badpo.anchoring.editors import MarkdownStrip, pool_signatures
 from badpo.anchoring.offset_stage import StageSettings
 from badpo.anchoring.rates import counted_rates
 from badpo.data.attributes import Length
+from badpo.data.files import run_damage
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
-from badpo.data.seals import run_damage
 from badpo.experiments import anchor_source, anchor_train
 from badpo.experiments.anchor import anchor_key, anchor_run
 from badpo.experiments.anchor_bench import Anchor

@@ -15,9 +15,9 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from badpo.data.attributes import attribute_from_config
+from badpo.data.files import run_damage
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
-from badpo.data.seals import run_damage
 from badpo.experiments.run import n_steps, plan_run, read_judgments, train_run
 from badpo.objective.bias import BiasTerm
 from badpo.results.run_files import read_run

@@ -16,9 +16,9 @@ import pytest
 from safetensors.torch import load_file
 
 from badpo.data.corpora.evaluation_prompts import require_unseen
+from badpo.data.files import locked
 from badpo.data.problems import ConfigError, DataError
 from badpo.experiments.reproduce import plan_suites, read_suite, run_suites
-from badpo.experiments.run_locks import held
 from badpo.experiments.suite_parts import Condition, Corpus
 from badpo.experiments.suite_runs import PAPER_TOKENS, PlannedRun, execute, penalty_factor, planned_runs
 from badpo.experiments.suite_scales import SCALES
@@ -279,7 +279,7 @@ def test_a_run_that_another_process_works_on_is_left_for_last(finished, tmp_path
     waiting, release = threading.Event(), threading.Event()
 
     def hold():
-        with held(out / "signed/dpo-s42"):
+        with locked(out / "signed/dpo-s42"):
             waiting.set()
             release.wait(60)
 

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 from collections import Counter
 from types import SimpleNamespace
 
@@ -30,7 +26,6 @@ from badpo.experiments.reproduce import (
     scale_named,
     suites_folder,
 )
-from badpo.experiments.run_locks import RunBusyError, held, holder
 from badpo.experiments.suite_needs import require_needs
 from badpo.experiments.suite_parts import Condition, Corpus
 from badpo.experiments.suite_plan import PAPER_MODELS, TINY_SECONDS, paper_cost, plan, policies, timing_of
@@ -246,47 +241,6 @@ def test_a_file_for_a_suite_on_both_kinds_is_the_votes_on_length(tmp_path):
         told[-1]
         == "votes.parquet holds the votes on length and Markdown; the signed pairs are those of scale small"
     )
-
-
-# -- locks -------------------------------------------------------------------------------------------------------
-
-
-def test_a_run_is_held_by_one(tmp_path):
-    run = tmp_path / "dpo-s42"
-    with held(run):
-        assert holder(run) == os.getpid()
-        with pytest.raises(RunBusyError, match=f"process {os.getpid()} works on it"), held(run):
-            pass
-    with held(run):
-        pass
-    assert holder(run) is None
-
-
-def test_the_lock_of_a_killed_process_is_taken_over(tmp_path):
-    run = tmp_path / "dpo-s42"
-    code = (
-        "import sys, time; from pathlib import Path; from badpo.experiments.run_locks import held\n"
-        "with held(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
-    )
-    process = subprocess.Popen([sys.executable, "-c", code, str(run)], stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None and process.stdout.readline() == "held\n"
-        with pytest.raises(RunBusyError, match=f"process {process.pid}"), held(run):
-            pass
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    with held(run):
-        assert holder(run) == os.getpid()
-
-
-def test_a_lock_that_is_a_link_is_not_followed(tmp_path):
-    target = tmp_path / "precious"
-    target.write_text("kept", encoding="utf-8")
-    (tmp_path / ".dpo-s42.lock").symlink_to(target)
-    with pytest.raises(OSError), held(tmp_path / "dpo-s42"):
-        pass
-    assert target.read_text(encoding="utf-8") == "kept"
 
 
 # -- where theta starts ------------------------------------------------------------------------------------------

@@ -62,7 +62,7 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch,
     write_atomically(path, b"old")
     with monkeypatch.context() as disk:
         if call == "write":
-            disk.setattr(os, "fdopen", lambda handle, mode: FullDiskFile(handle, mode))
+            disk.setattr(Path, "open", lambda path, mode, **_: FullDiskFile(path, mode))
         else:
             disk.setattr(os, call, no_space)
         with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):

@@ -15,8 +15,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
+from badpo.data.files import appearing
 from badpo.data.problems import ConfigError, DataError, Problem
-from badpo.data.whole_files import appearing
 from badpo.estimation.sequential import (
     GRID,
     e_bh,
@@ -222,8 +222,7 @@ class AuditMonitor:
             },
             "comparisons": base64.b64encode(b"".join(k + v for k, v in self._seen.items())).decode(),
         }
-        with appearing(path) as unfinished:
-            unfinished.touch(mode=0o600)
+        with appearing(path, private=True) as unfinished:
             unfinished.write_text(json.dumps(state, allow_nan=False), encoding="utf-8")
 
     @classmethod

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from badpo.data.whole_files import appearing, flush_to_disk, remove_leftovers, unfinished_name
+from badpo.data.files import appearing, flush_to_disk, remove_leftovers, unfinished_name
 
 SCHEMA = "badpo.audit/1"
 ANNOTATORS_FILE = "annotators.parquet"

@@ -8,8 +8,8 @@ from typing import Any
 
 import pandas as pd
 
+from badpo.data.files import appearing
 from badpo.data.problems import written_out
-from badpo.data.whole_files import appearing
 
 # What makes a spreadsheet take a cell for a formula, also in the full-width forms that it takes for the same.
 _FORMULA = re.compile(r"[=+\-@\t\n\uff1d\uff0b\uff0d\uff20]")

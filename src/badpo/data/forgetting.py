@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from badpo.data.enclosed import require_enclosed
+from badpo.data.files import require_enclosed
 from badpo.data.forgetting_people import People, find_people
 from badpo.data.forgetting_runs import in_runs
 from badpo.data.forgetting_tables import in_audit, in_mapping, in_table

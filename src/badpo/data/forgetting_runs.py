@@ -12,13 +12,12 @@ from pathlib import Path
 import numpy as np
 
 from badpo.data.bias_files import DESCRIPTION, TENSORS, without_annotators
+from badpo.data.files import appearing, file_checksum, is_unfinished, left_open, resealed
 from badpo.data.forgetting_anchors import anchored_policies
 from badpo.data.forgetting_people import People
 from badpo.data.forgetting_traces import Trace, mentions, remover, write_json
 from badpo.data.forgetting_types import annotators_of, in_types
 from badpo.data.problems import counted
-from badpo.data.seals import file_checksum, left_open, resealed
-from badpo.data.whole_files import appearing, is_unfinished
 
 OBJECTIVE = "objective.safetensors"
 _SEAL = "complete.json"

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from badpo.data.files import appearing
 from badpo.data.forgetting_people import People, read_mapping
 from badpo.data.forgetting_traces import Trace, mentions, remover, write_json
 from badpo.data.importers.cells import as_ids
@@ -19,7 +20,6 @@ from badpo.data.importers.columns import annotator_hint
 from badpo.data.importers.tables import DROPPED_KEY, Table, read_table
 from badpo.data.problems import DataError, Problem, counted
 from badpo.data.sealed_tables import SEALED_KEY, write_sealed
-from badpo.data.whole_files import appearing
 
 _AUDIT_TABLES = ("annotators.parquet", "annotators.csv", "requests.parquet")
 _AUDIT_PAGES = ("audit.json", "report.html")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from badpo.data.files import appearing, is_unfinished, leftovers, unfinished_name
 from badpo.data.forgetting_people import People
-from badpo.data.whole_files import appearing, is_unfinished, leftovers, unfinished_name
 
 _TEXT_FILES = frozenset({".json", ".jsonl", ".yaml", ".yml", ".csv", ".html", ".md", ".txt", ".log"})
 
@@ -79,7 +78,5 @@ def remover(path: Path) -> Callable[[], None]:
 
 def write_json(path: Path, value: Any) -> None:
     """Write JSON in place of a file, readable by those who could read that one."""
-    path = path.resolve()
     with appearing(path) as unfinished:
-        unfinished.touch(mode=stat.S_IMODE(path.stat().st_mode))
         unfinished.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from badpo.data.bias_files import DESCRIPTION
+from badpo.data.files import RUN_SEAL, is_unfinished, read_seal, rewrite_seal
 from badpo.data.forgetting_people import People
 from badpo.data.forgetting_traces import Trace, remover, write_json
 from badpo.data.problems import ConfigError, counted
-from badpo.data.seals import RUN_SEAL, is_sealed, read_seal, rewrite_seal
-from badpo.data.whole_files import is_unfinished
 
 _ROUND = re.compile(r"round\d+\.json")
 _WEIGHTS = "annotator_weights"
@@ -110,7 +109,7 @@ def _in_weights(path: Path, people: People) -> list[Trace]:
 
 def _drop_weights(path: Path) -> None:
     """Take the weights of everybody out of a run's facts: they are those of the last round, which names its rows."""
-    sealed = path.name == RUN_SEAL and is_sealed(path)
+    sealed = path.name == RUN_SEAL
     content = read_seal(path) if sealed else json.loads(path.read_text(encoding="utf-8"))
     facts = {name: value for name, value in content["facts"].items() if name != _WEIGHTS}
     (rewrite_seal if sealed else write_json)(path, {**content, "facts": facts})

@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
+from badpo.data.files import appearing, flush_to_disk, remove_leftovers, unfinished_name
 from badpo.data.importers.cells import as_ids
 from badpo.data.importers.fields import personal_fields
 from badpo.data.importers.formats import PAIRS, Imported, import_votes
@@ -21,7 +22,6 @@ from badpo.data.judgments import Judgments
 from badpo.data.privacy import pseudonyms
 from badpo.data.problems import ConfigError, did_you_mean
 from badpo.data.sealed_tables import write_sealed
-from badpo.data.whole_files import appearing, flush_to_disk, remove_leftovers, unfinished_name
 
 TIMES = ("drop", "day")
 _LATEST_SECONDS = 1e11  # later than any date in seconds: then it is milliseconds

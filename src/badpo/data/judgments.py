@@ -22,13 +22,13 @@ from numpy.typing import NDArray
 
 from badpo.data.attributes import Attribute
 from badpo.data.carried import VOTE_COLUMNS
+from badpo.data.files import appearing
 from badpo.data.importers.tables import DROPPED_KEY
 from badpo.data.measuring import measure_delta
 from badpo.data.problems import ConfigError, DataError, Problem
 from badpo.data.reading import Options, read_votes
 from badpo.data.row_texts import text_key
 from badpo.data.sealed_tables import write_sealed
-from badpo.data.whole_files import appearing
 from badpo.estimation.offline import LogOdds, offline_log_odds
 
 

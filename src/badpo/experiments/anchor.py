@@ -16,6 +16,7 @@ from badpo.anchoring.editors import (
     WordSwap,
     pool_signatures,
 )
+from badpo.data.files import locked
 from badpo.data.problems import ConfigError, did_you_mean
 from badpo.experiments.anchor_bench import Anchor, Bench
 from badpo.experiments.anchor_files import AnchorFolder, require_own_folder
@@ -23,7 +24,6 @@ from badpo.experiments.anchor_sample import sample_mode
 from badpo.experiments.anchor_source import AnchorSource
 from badpo.experiments.anchor_train import keep_lines, train_mode
 from badpo.experiments.progress import Progress
-from badpo.experiments.run_locks import held
 
 VERSION = 1  # of what an anchor does; a result of another one is made again
 
@@ -86,7 +86,7 @@ def anchor_run(source: AnchorSource, anchor: Anchor, mode: str, out: Path, progr
         Too few answers that can be edited.
     """
     require_own_folder(out, source.given)
-    with held(out):
+    with locked(out):
         folder = AnchorFolder(out, anchor_key(source, anchor, mode))
         result = folder.finished() or make_anchor(Bench(source, anchor, progress), mode, folder)
         if mode == "train":

@@ -13,9 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from badpo.anchoring.calibration import KeptLines
+from badpo.data.files import RUN_SEAL, SealError, flush_folder, read_seal, seal_damage, write_seal
 from badpo.data.problems import ConfigError
-from badpo.data.seals import RUN_SEAL, SealError, read_seal, seal_damage, write_seal
-from badpo.data.whole_files import flush_folder
 from badpo.training.run_folder import flush_tree, write_json
 
 RESULT = "anchor.json"

@@ -15,12 +15,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from badpo.anchoring.offset_stage import StageSettings
 from badpo.data.attributes import plain_text
 from badpo.data.corpora import bundled, signed
-from badpo.data.enclosed import require_enclosed
+from badpo.data.files import RUN_SEAL, file_checksum, require_enclosed
 from badpo.data.importers.cells import is_unicode
 from badpo.data.importers.tables import read_table
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError, Problem
-from badpo.data.seals import RUN_SEAL, file_checksum
 from badpo.experiments import demo
 from badpo.experiments.evaluate import load_trained, require_undamaged, start_model
 from badpo.experiments.run import read_judgments

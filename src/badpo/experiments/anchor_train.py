@@ -10,12 +10,12 @@ from badpo.anchoring.calibration import Calibration, KeptLines, calibrate
 from badpo.anchoring.editors import MarkdownStrip
 from badpo.anchoring.offset_stage import train_offset
 from badpo.anchoring.rates import RateTable
+from badpo.data.files import locked
 from badpo.data.problems import ConfigError
 from badpo.experiments.anchor_bench import Anchor, Bench, refusing
 from badpo.experiments.anchor_files import AnchorFolder
 from badpo.experiments.anchor_source import AnchorSource
 from badpo.experiments.progress import Ticker
-from badpo.experiments.run_locks import held
 from badpo.readouts.json_number import json_number
 from badpo.theory.tilt import shift_to_targets
 
@@ -169,7 +169,7 @@ def keep_lines(source: AnchorSource, anchor: Anchor, result: dict) -> None:
     if source.lines is None:
         return
     stage, name = stage_key(source, anchor), anchor_name(source, anchor)
-    with held(source.lines, wait=True):
+    with locked(source.lines, wait=True):
         lines = KeptLines.read(source.lines, stage)
         lines.remove(name)
         for measured in result["calibration"]:

@@ -9,10 +9,9 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from badpo.data.attributes import plain_text
-from badpo.data.enclosed import require_enclosed
+from badpo.data.files import require_enclosed, resealed, run_damage
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
-from badpo.data.seals import resealed, run_damage
 from badpo.experiments.run import read_judgments, write_card
 from badpo.experiments.start_policy import kept_reference, load_model
 from badpo.objective.bias import BiasFileError, BiasTerm

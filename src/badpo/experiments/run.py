@@ -16,9 +16,9 @@ import yaml
 
 from badpo.data.attributes import attribute_from_config
 from badpo.data.checks import check
+from badpo.data.files import RUN_SEAL
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError, Problem, counted
-from badpo.data.seals import RUN_SEAL
 from badpo.experiments.start_policy import kept_reference, load_model, load_policy
 from badpo.results.model_card import model_card
 from badpo.theory.adam import shared_speed

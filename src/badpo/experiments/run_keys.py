@@ -10,8 +10,8 @@ from pathlib import Path
 
 import yaml
 
+from badpo.data.files import RUN_SEAL, run_damage
 from badpo.data.problems import ConfigError
-from badpo.data.seals import RUN_SEAL, run_damage
 from badpo.experiments.suite_settings import ADAPTER_FIELDS, SuiteSettings
 from badpo.training.run_folder import changed_facts, environment, seal_run, write_atomically, write_json
 

@@ -14,8 +14,8 @@ from transformers import AutoModelForCausalLM
 from badpo.data.attributes import attribute_from_config
 from badpo.data.corpora.names import NAMES
 from badpo.data.corpora.signed_plan import SignedConfig
+from badpo.data.files import resealed
 from badpo.data.judgments import Judgments
-from badpo.data.seals import resealed
 from badpo.objective.bias import BiasTerm
 from badpo.readouts.attribute_rate import cell_rates, name_probabilities, signature_contexts
 from badpo.readouts.generation import Generation, sample

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from transformers import AutoModelForCausalLM
 
+from badpo.data.files import resealed
 from badpo.data.judgments import Judgments
-from badpo.data.seals import resealed
 from badpo.experiments.em_dpo import Types, fit_types, mixed, mixture_logits, mixture_weights
 from badpo.experiments.signed_readouts import ReferenceStage, answers, planted
 from badpo.objective.bias import BiasTerm

@@ -14,11 +14,11 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
 
 from badpo.data.attributes import Attribute, plain_text
+from badpo.data.files import RUN_SEAL, run_damage
 from badpo.data.judgments import Judgments
 from badpo.data.markers import signature_first_name
 from badpo.data.measuring import measure_sides
 from badpo.data.problems import ConfigError, did_you_mean
-from badpo.data.seals import RUN_SEAL, run_damage
 from badpo.training.encoding import require_matching_tokenizer
 from badpo.training.inputs import encode_judgments
 from badpo.training.recipe import Recipe

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from badpo.anchoring.editors import pool_signatures
+from badpo.data.files import RUN_SEAL
 from badpo.data.problems import ConfigError
-from badpo.data.seals import RUN_SEAL
 from badpo.experiments.anchor import anchor_key, make_anchor
 from badpo.experiments.anchor_bench import Anchor, Bench
 from badpo.experiments.anchor_files import AnchorFolder

@@ -11,8 +11,8 @@ from types import MappingProxyType
 from typing import Any
 
 from badpo.data.corpora import multipref
+from badpo.data.files import holder
 from badpo.experiments.arms import ARMS
-from badpo.experiments.run_locks import holder
 from badpo.experiments.suite_readouts import kept_json
 from badpo.experiments.suite_runs import TIMING, PlannedRun
 

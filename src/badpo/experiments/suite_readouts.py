@@ -8,7 +8,7 @@ from pathlib import Path
 
 from transformers import AutoModelForCausalLM
 
-from badpo.data.seals import RUN_SEAL, resealed
+from badpo.data.files import RUN_SEAL, resealed
 from badpo.experiments.name_readouts import name_readouts, name_tokens
 from badpo.experiments.progress import Progress
 from badpo.experiments.run_keys import weights_of

@@ -21,11 +21,11 @@ import torch
 from numpy.typing import NDArray
 
 from badpo.data.attributes import plain_text
+from badpo.data.files import BusyError, locked
 from badpo.data.problems import ConfigError
 from badpo.experiments.arms import ARMS, Arm
 from badpo.experiments.progress import Progress, Ticker
 from badpo.experiments.run_keys import RunKey, begin, finish, is_done, run_key
-from badpo.experiments.run_locks import RunBusyError, held
 from badpo.experiments.signed_readouts import ReferenceStage
 from badpo.experiments.signed_suite import train_policy, train_types
 from badpo.experiments.start_policy import majority_responses
@@ -192,7 +192,7 @@ def run_one(
     folder = out / run.place
     reference = out / run.corpus.folder / "reference"
     try:
-        with held(reference, wait=True if run.condition else wait):
+        with locked(reference, wait=True if run.condition else wait):
             started, was_done = _clocks(), (reference / "run.json").exists()
             stage = _stage(run.corpus, scale, out, data, progress)
             if run.condition is None:
@@ -201,9 +201,9 @@ def run_one(
                 if not was_done:
                     _write_timing(reference, started, trained, _clocks())
                 return True
-        with held(folder, wait):
+        with locked(folder, wait):
             _train_and_measure(run, stage, scale, folder, progress)
-    except RunBusyError:
+    except BusyError:
         return False
     return True
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import jinja2
 
-from badpo.data.whole_files import appearing
+from badpo.data.files import appearing
 
 
 def page_templates() -> jinja2.Environment:

@@ -12,9 +12,8 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from badpo.data.enclosed import require_enclosed
+from badpo.data.files import require_enclosed, run_damage
 from badpo.data.problems import ConfigError
-from badpo.data.seals import run_damage
 from badpo.results.labels import REFERENCE, arm_order
 
 _READ = (

@@ -19,7 +19,7 @@ import torch
 from accelerate import Accelerator
 from safetensors.numpy import save as to_safetensors
 
-from badpo.data.enclosed import require_enclosed
+from badpo.data.files import require_enclosed
 from badpo.training.encoding import EncodedComparisons
 from badpo.training.logprobs import response_logps
 from badpo.training.prompt_trees import Pair

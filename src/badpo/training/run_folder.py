@@ -13,9 +13,17 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from badpo.data.files import (
+    RUN_SEAL,
+    SealError,
+    appearing,
+    flush_folder,
+    flush_to_disk,
+    read_seal,
+    seal_damage,
+    write_seal,
+)
 from badpo.data.problems import ConfigError, did_you_mean
-from badpo.data.seals import RUN_SEAL, SealError, read_seal, seal_damage, write_seal
-from badpo.data.whole_files import appearing, flush_folder, flush_to_disk
 
 MARKER = "complete.json"
 RUN_FILES = ("config.yaml", "environment.json", "log.jsonl", "bias.json", "bias.safetensors")
@@ -47,11 +55,8 @@ ALLOWED_CHANGES = {
 }
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file so that a reader sees the old content or the new one, never a part of it.
-
-    The content goes to a temporary file in the same folder that only this user can read, is flushed to the disk and
-    renamed over ``path``.
+def write_atomically(path: Path, content: bytes, private: bool = False) -> None:
+    """Write a file so that a reader sees the old content or the new one, never a part of it (see `appearing`).
 
     Examples
     --------
@@ -61,17 +66,15 @@ def write_atomically(path: Path, content: bytes) -> None:
     >>> (folder / "a.json").read_bytes()
     b'{}'
     """
-    with appearing(path) as unfinished:
-        handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
+    with appearing(path, private) as unfinished:
+        unfinished.write_bytes(content)
 
 
-def write_json(path: Path, value) -> None:
+def write_json(path: Path, value, private: bool = False) -> None:
     """Write ``value`` as indented JSON, atomically."""
     text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
     # what has no UTF-8 form, half of a surrogate pair, becomes the escape that JSON has for it
-    write_atomically(path, text.encode("utf-8", "backslashreplace"))
+    write_atomically(path, text.encode("utf-8", "backslashreplace"), private)
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 from transformers import AutoTokenizer
 
-from badpo.data.enclosed import require_enclosed
+from badpo.data.files import require_enclosed
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, Problem
 from badpo.objective.bias import BiasTerm

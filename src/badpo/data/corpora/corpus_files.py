@@ -16,7 +16,7 @@ import pandas as pd
 from badpo.data.corpora import bundled, multipref, signed, ultrafeedback
 from badpo.data.corpora.gates import GateRow, compared, gate_text
 from badpo.data.corpora.signed_files import write_planted_votes
-from badpo.data.whole_files import appearing
+from badpo.data.files import appearing
 
 __all__ = ["card", "write_multipref", "write_signed_ultrafeedback", "write_style_votes"]
 

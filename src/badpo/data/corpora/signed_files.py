@@ -10,10 +10,10 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from badpo.data.corpora import bundled, signed
+from badpo.data.files import appearing
 from badpo.data.importers.tables import read_table
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
-from badpo.data.whole_files import appearing
 
 
 def write_signed_corpus(

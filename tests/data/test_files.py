@@ -7,6 +7,8 @@ import json
 import os
 import random
 import signal
+import socket
+import stat
 import subprocess
 import sys
 
@@ -14,26 +16,31 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from badpo.data.importers.tables import read_table
-from badpo.data.judgments import Judgments
-from badpo.data.problems import DataError
-from badpo.data.sealed_tables import DamagedTableError, is_sealed, write_sealed
-from badpo.data.seals import (
+from badpo.data.files import (
     RUN_SEAL,
+    BusyError,
     SealError,
+    appearing,
+    holder,
     left_open,
+    leftovers,
+    locked,
     read_seal,
+    remove_leftovers,
     resealed,
     run_damage,
     seal_damage,
     write_seal,
 )
-from badpo.data.whole_files import appearing, leftovers, remove_leftovers, unfinished_name
+from badpo.data.importers.tables import read_table
+from badpo.data.judgments import Judgments
+from badpo.data.problems import DataError
+from badpo.data.sealed_tables import DamagedTableError, is_sealed, write_sealed
 
 DROPPED = [{"reason": "tie", "annotator": "ann_x", "n": 1}]
 KILLED_WHILE_WRITING = """
 import os, pathlib, signal, sys
-from badpo.data.whole_files import appearing
+from badpo.data.files import appearing
 with appearing(pathlib.Path(sys.argv[1])) as unfinished:
     unfinished.write_text("hal")
     os.kill(os.getpid(), signal.SIGKILL)
@@ -72,13 +79,40 @@ def test_a_killed_writer_leaves_the_old_file_and_its_half_is_removed_later(kille
     assert [path.name for path in killed_writer.parent.iterdir()] == ["a.txt"]
 
 
-def test_what_a_living_process_writes_is_left_alone(tmp_path):
-    half = tmp_path / unfinished_name("a.txt")
-    half.touch()
-    os.utime(half, (0, 0))
-    assert leftovers(tmp_path) == []
-    (tmp_path / f".writing-{2**22 + 5}.1-b.txt").touch()
-    assert [path.name[-5:] for path in leftovers(tmp_path)] == ["b.txt"]
+def test_writers_of_one_file_share_nothing_but_its_name(tmp_path):
+    # process and thread are the same here, as they are for process 1 of two containers
+    path = tmp_path / "a.txt"
+    with appearing(path) as first:
+        with appearing(path) as second:
+            second.write_text("second")
+        first.write_text("first")
+        assert path.read_text() == "second"
+    assert path.read_text() == "first" and [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such modes")
+@pytest.mark.parametrize(("private", "mode"), [(True, 0o600), (False, 0o640)])
+def test_a_new_file_has_the_mode_of_its_kind_and_a_replaced_one_keeps_its_own(tmp_path, private, mode):
+    path = tmp_path / "a.txt"
+    before = os.umask(0o027)
+    try:
+        for kept in (mode, 0o604):
+            with appearing(path, private) as unfinished:
+                unfinished.write_text("content")
+            assert stat.S_IMODE(path.stat().st_mode) == kept
+            path.chmod(0o604)
+    finally:
+        os.umask(before)
+
+
+def test_a_link_stays_and_the_file_that_it_names_is_replaced(tmp_path):
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "elsewhere" / "a.txt")
+    for content in ("made", "replaced"):
+        with appearing(link) as unfinished:
+            unfinished.write_text(content)
+        assert link.is_symlink() and (tmp_path / "elsewhere" / "a.txt").read_text() == content
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["elsewhere", "link"]
 
 
 def test_a_full_disk_is_told_with_the_file(tmp_path):
@@ -88,6 +122,47 @@ def test_a_full_disk_is_told_with_the_file(tmp_path):
 
     with pytest.raises(OSError, match=r"No space left on device: '.*a\.txt'"):
         full()
+
+
+# -- locks -------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_held_by_one(tmp_path):
+    run = tmp_path / "dpo-s42"
+    with locked(run):
+        assert holder(run) == f"process {os.getpid()} on {socket.gethostname()}"
+        with pytest.raises(BusyError, match=f"process {os.getpid()} on .* works on it"), locked(run):
+            pass
+    with locked(run):
+        pass
+    assert holder(run) is None
+
+
+def test_the_lock_of_a_killed_process_is_taken_over(tmp_path):
+    run = tmp_path / "dpo-s42"
+    code = (
+        "import sys, time; from pathlib import Path; from badpo.data.files import locked\n"
+        "with locked(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code, str(run)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None and process.stdout.readline() == "held\n"
+        with pytest.raises(BusyError, match=f"process {process.pid}"), locked(run):
+            pass
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    with locked(run):
+        pass
+
+
+def test_a_lock_that_is_a_link_is_not_followed(tmp_path):
+    target = tmp_path / "precious"
+    target.write_text("kept", encoding="utf-8")
+    (tmp_path / ".dpo-s42.lock").symlink_to(target)
+    with pytest.raises(OSError), locked(tmp_path / "dpo-s42"):
+        pass
+    assert target.read_text(encoding="utf-8") == "kept"
 
 
 # -- seals -----------------------------------------------------------------------------------------------------
@@ -124,13 +199,11 @@ def test_every_bit_of_a_seal_counts(tmp_path):
         assert seal_damage(path) is not None
 
 
-def test_a_run_of_before_there_were_seals_passes(tmp_path):
-    assert run_damage(tmp_path) is None
-    (tmp_path / RUN_SEAL).write_text(json.dumps({"key": "abc"}))
+def test_a_run_that_is_not_finished_has_no_seal(tmp_path):
     assert run_damage(tmp_path) is None
     with resealed(tmp_path, ["a"]):
         pass
-    assert json.loads((tmp_path / RUN_SEAL).read_text()) == {"key": "abc"}
+    assert not (tmp_path / RUN_SEAL).exists()
 
 
 def test_files_that_are_written_anew_are_sealed_again(tmp_path):

@@ -1,0 +1,400 @@
+"""Files that appear whole, one process at a time that changes them, and checksums that tell when they were damaged.
+
+A seal is a JSON file that holds the checksums of files beside it and its own. A checkpoint counts only with its seal;
+a finished run's is its ``run.json``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import secrets
+import shutil
+import socket
+import stat
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from badpo.data.problems import ConfigError
+
+RUN_SEAL = "run.json"
+_OWN = "sha256"
+_PREFIX = ".writing-"
+_LEFTOVER = re.compile(rf"{re.escape(_PREFIX)}[0-9a-f]{{16}}-.+")
+# whoever is at work touches the file more often; a number of a process says nothing where containers share a disk
+_PATIENCE_SECONDS = 3600
+
+
+class SealError(ValueError):
+    """A seal cannot be read, or is not as it was written."""
+
+
+class BusyError(ConfigError):
+    """Another process works on a folder or file."""
+
+
+# -- whole files -----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def appearing(path: str | os.PathLike[str], private: bool = False) -> Iterator[Path]:
+    """A file to write into that takes the place of ``path`` when the block ends, and vanishes after an error.
+
+    The content is flushed to the disk before it takes the name, and the name after it. The file is made under a random
+    name that nobody else has. What stands at ``path`` stays until then, and gives its mode to the new file; where
+    ``path`` is a symbolic link, the link stays and the file that it names is replaced.
+
+    Parameters
+    ----------
+    path : path
+        Its folder is made when it is not there.
+    private : bool
+        Whether a new file is readable by this user only. Otherwise it has the mode that the umask leaves.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "a.txt"
+    >>> with appearing(path) as unfinished:
+    ...     _ = unfinished.write_text("whole")
+    >>> path.read_text(), len(list(path.parent.iterdir()))
+    ('whole', 1)
+    """
+    path = Path(os.path.realpath(path))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(path)
+    unfinished = path.with_name(unfinished_name(path.name))
+    mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else None
+    try:
+        first = 0o600 if private or mode is not None else 0o666
+        os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, first))
+        yield unfinished
+        if mode is not None:
+            unfinished.chmod(mode)
+        flush_to_disk(unfinished)
+        os.replace(unfinished, path)
+    except OSError as error:
+        # a write that fails does not know which file it was
+        error.filename = error.filename or str(path)
+        raise
+    finally:
+        unfinished.unlink(missing_ok=True)
+    flush_folder(path.parent)
+
+
+def unfinished_name(name: str) -> str:
+    """What a file or folder is called while it is being written; another name at every call.
+
+    Examples
+    --------
+    >>> is_unfinished(Path("runs") / unfinished_name("model") / "config.json"), is_unfinished(Path("runs/model"))
+    (True, False)
+    """
+    return f"{_PREFIX}{secrets.token_hex(8)}-{name}"
+
+
+def is_unfinished(path: Path) -> bool:
+    """Whether a file, or a folder that it is in, is one that somebody is writing or has left half written."""
+    return any(_LEFTOVER.fullmatch(part) for part in path.parts)
+
+
+def leftovers(folder: Path, older_than: float = 0.0) -> list[Path]:
+    """What is half written in a folder and was last touched so many seconds ago, or more."""
+    found = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if not _LEFTOVER.fullmatch(entry.name):
+                continue
+            with contextlib.suppress(FileNotFoundError):
+                if time.time() - entry.stat(follow_symlinks=False).st_mtime >= older_than:
+                    found.append(Path(entry.path))
+    return sorted(found)
+
+
+def remove_leftovers(path: Path) -> None:
+    """Remove what killed processes left half written of one file or folder, where it is an hour old or more."""
+    for leftover in leftovers(path.parent, _PATIENCE_SECONDS):
+        if leftover.name.endswith(f"-{path.name}"):
+            if leftover.is_dir() and not leftover.is_symlink():
+                shutil.rmtree(leftover, ignore_errors=True)
+            else:
+                with contextlib.suppress(OSError):
+                    leftover.unlink()
+
+
+def flush_to_disk(path: Path) -> None:
+    """Have the content of a file on the disk before anything that relies on it."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def flush_folder(folder: Path) -> None:
+    """Have the names in a folder on the disk, where the system can do that."""
+    # some file systems, and Windows, have no way to; the names then come to the disk in their own time
+    with contextlib.suppress(OSError):
+        flush_to_disk(folder)
+
+
+# -- locks -----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def locked(path: str | os.PathLike[str], wait: bool = False) -> Iterator[None]:
+    """Hold a folder or file: nobody else who asks for it gets it until the block ends, or this process does.
+
+    The lock is the operating system's, on a hidden file beside it (``.NAME.lock``), which stays. A process that was
+    killed holds nothing.
+
+    Parameters
+    ----------
+    path : path
+        Need not exist. Two names of one folder or file are one.
+    wait : bool
+        Wait for another process instead of raising.
+
+    Raises
+    ------
+    BusyError
+        Another process holds it; its number and machine are told.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> run = Path(tempfile.mkdtemp()) / "dpo-s42"
+    >>> with locked(run):
+    ...     holder(run) == f"process {os.getpid()} on {socket.gethostname()}"
+    True
+    >>> holder(run)
+    """
+    from filelock import FileLock, Timeout
+
+    note = _lock_file(path)
+    note.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(note)
+    try:
+        lock.acquire(blocking=wait)
+    except Timeout as error:
+        raise BusyError(f"{path}: {_noted(note)} works on it; wait for it, or end it") from error
+    try:
+        _write_note(note, f"process {os.getpid()} on {socket.gethostname()}")
+        yield
+    finally:
+        _write_note(note, "")
+        lock.release()
+
+
+def holder(path: str | os.PathLike[str]) -> str | None:
+    """Which process holds a folder or file now, in words; None when there is none."""
+    from filelock import FileLock, Timeout
+
+    note = _lock_file(path)
+    if not note.exists():
+        return None
+    try:
+        with FileLock(note, blocking=False):
+            return None
+    except Timeout:
+        return _noted(note)
+
+
+def _lock_file(path: str | os.PathLike[str]) -> Path:
+    path = Path(os.path.realpath(path))
+    return path.with_name(f".{path.name}.lock")
+
+
+def _write_note(note: Path, text: str) -> None:
+    # Windows lets nobody write into a file that is locked; who holds it is then not known
+    with contextlib.suppress(OSError):
+        note.write_text(text, encoding="utf-8")
+
+
+def _noted(note: Path) -> str:
+    with contextlib.suppress(OSError):
+        return note.read_text(encoding="utf-8") or "another process"
+    return "another process"
+
+
+# -- seals -----------------------------------------------------------------------------------------------------
+
+
+def write_seal(path: Path, content: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Write ``content`` with the checksums of the named files beside it, last of all.
+
+    Parameters
+    ----------
+    path : Path
+        The seal, such as ``run.json``.
+    content : mapping
+        What else it says, as JSON.
+    names : iterable of str
+        Files, relative to the folder of the seal.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> _ = (folder / "a.txt").write_text("whole")
+    >>> write_seal(folder / "seal.json", {"beta": 0.1}, ["a.txt"])
+    >>> seal_damage(folder / "seal.json") is None
+    True
+    >>> _ = (folder / "a.txt").write_text("whale")
+    >>> seal_damage(folder / "seal.json").partition("/")[2]
+    'a.txt is damaged (its checksum does not match)'
+    """
+    files = {name: file_checksum(path.parent / name) for name in sorted(names)}
+    rewrite_seal(path, {**content, "files": files})
+
+
+def rewrite_seal(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a seal anew that says something else, from `read_seal`; the checksums of its files stay as they are."""
+    text = json.dumps({**content, _OWN: _digest(content)}, indent=2, ensure_ascii=False)
+    with appearing(path) as unfinished:
+        unfinished.write_text(text + "\n", encoding="utf-8")
+
+
+def read_seal(path: Path) -> dict[str, Any]:
+    """What a seal says, with its own checksum verified.
+
+    Raises
+    ------
+    FileNotFoundError
+    SealError
+        It is damaged.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        own = content.pop(_OWN)
+        whole = own == _digest(content) and isinstance(content["files"], dict)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        whole = False
+    if not whole:
+        raise SealError(f"{path.parent.name}/{path.name} is damaged")
+    return content
+
+
+def seal_damage(path: Path, names: Collection[str] | None = None, but: Collection[str] = ()) -> str | None:
+    """What is wrong with sealed files, in words; None when every checksum agrees.
+
+    Parameters
+    ----------
+    path : Path
+        The seal, which is there.
+    names : collection of str or None
+        Only these of the sealed files; None is all of them.
+    but : collection of str
+        Not these.
+    """
+    folder = path.parent
+    try:
+        files = read_seal(path)["files"]
+    except SealError as error:
+        return str(error)
+    for name, checksum in files.items():
+        if name in but or (names is not None and name not in names):
+            continue
+        if leads_out(name):
+            return f"{folder.name}/{path.name} names a file outside of its folder"
+        if not (folder / name).is_file():
+            return f"{folder.name}/{name} is missing"
+        if file_checksum(folder / name) != checksum:
+            return f"{folder.name}/{name} is damaged (its checksum does not match)"
+    return None
+
+
+def run_damage(folder: Path, names: Collection[str] | None = None, but: Collection[str] = ()) -> str | None:
+    """What `seal_damage` says of a run folder; None also when the run is not finished and has no seal."""
+    path = folder / RUN_SEAL
+    return seal_damage(path, names, but) if path.exists() else None
+
+
+@contextmanager
+def resealed(folder: Path, names: Collection[str]) -> Iterator[None]:
+    """Files of a run that may be written anew within the block; a run without a seal stays without.
+
+    Between the two a killed process leaves them without a checksum, which is less than is known and not wrong.
+    """
+    path = folder / RUN_SEAL
+    if not path.exists():
+        yield
+        return
+    content = read_seal(path)
+    others = {name: checksum for name, checksum in content["files"].items() if name not in names}
+    rewrite_seal(path, {**content, "files": others})
+    yield
+    files = others | {name: file_checksum(folder / name) for name in names if (folder / name).is_file()}
+    rewrite_seal(path, {**content, "files": dict(sorted(files.items()))})
+
+
+def left_open(folder: Path, names: Collection[str]) -> list[str]:
+    """Those of some files of a sealed run that are there without a checksum, as a killed process leaves them."""
+    path = folder / RUN_SEAL
+    if not path.exists():
+        return []
+    sealed = read_seal(path)["files"]
+    return [name for name in names if name not in sealed and (folder / name).is_file()]
+
+
+def file_checksum(path: Path) -> str:
+    """SHA-256 of a file's bytes, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    # as it will be read back
+    plain = json.loads(json.dumps(content))
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+
+
+# -- folders that came from somebody else ----------------------------------------------------------------------
+
+
+def require_enclosed(folder: Path) -> None:
+    """Refuse a folder in which a symbolic link leads out of it.
+
+    A run folder or a cache that came from another machine could otherwise have any file of this one read into a page,
+    or taken for a policy. The folder itself may be a link, and one that is not there is enclosed.
+
+    Raises
+    ------
+    ConfigError
+        Naming the link.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> (folder / "log.jsonl").symlink_to("/etc/hostname")
+    >>> require_enclosed(folder)
+    Traceback (most recent call last):
+    badpo.data.problems.ConfigError: ...log.jsonl is a symbolic link that leads out of ...
+    """
+    top = folder.resolve()
+    for here, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            path = Path(here, name)
+            if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(top):
+                raise ConfigError(
+                    f"{path} is a symbolic link that leads out of {folder}; put the file or folder itself in its place"
+                )
+
+
+def leads_out(name: str) -> bool:
+    """Whether a file's name, relative to a folder, is of something outside of that folder.
+
+    Examples
+    --------
+    >>> leads_out("model/config.json"), leads_out("../key"), leads_out("/etc/hostname"), leads_out("a/../../b")
+    (False, True, True, True)
+    """
+    path = PurePosixPath(name.replace("\\", "/"))
+    return path.is_absolute() or ".." in path.parts or ":" in path.parts[:1]
