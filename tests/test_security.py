@@ -14,7 +14,7 @@ import pytest
 
 from badpo.attributes import Length
 from badpo.auditing.audit import audit
-from badpo.data.files import _write, seal_damage
+from badpo.data.files import rewrite_seal, seal_damage
 from badpo.data.forgetting import find_people, find_traces
 from badpo.data.importing import import_file
 from badpo.data.privacy import pseudonym_key
@@ -226,7 +226,7 @@ def test_a_cache_with_a_link_that_leads_out_is_refused(tmp_path, outside):
 
 @pytest.mark.parametrize("name", ["../outside/secret.json", "/etc/hostname", "..\\outside\\secret.json"])
 def test_a_seal_names_nothing_outside_of_its_folder(run, name):
-    _write(run / "run.json", {"files": {name: "0"}})
+    rewrite_seal(run / "run.json", {"files": {name: "0"}})
     assert "names a file outside of its folder" in str(seal_damage(run / "run.json"))
 
 
