@@ -10,10 +10,10 @@ import contextlib
 import hashlib
 import json
 import os
+import platform
 import re
 import secrets
 import shutil
-import socket
 import stat
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -171,7 +171,7 @@ def locked(path: str | os.PathLike[str], wait: bool = False) -> Iterator[None]:
     >>> import tempfile
     >>> run = Path(tempfile.mkdtemp()) / "dpo-s42"
     >>> with locked(run):
-    ...     holder(run) == f"process {os.getpid()} on {socket.gethostname()}"
+    ...     holder(run) == f"process {os.getpid()} on {platform.node()}"
     True
     >>> holder(run)
     """
@@ -185,7 +185,7 @@ def locked(path: str | os.PathLike[str], wait: bool = False) -> Iterator[None]:
     except Timeout as error:
         raise BusyError(f"{path}: {_noted(note)} works on it; wait for it, or end it") from error
     try:
-        _write_note(note, f"process {os.getpid()} on {socket.gethostname()}")
+        _write_note(note, f"process {os.getpid()} on {platform.node()}")
         yield
     finally:
         _write_note(note, "")
