@@ -124,9 +124,7 @@ def test_training_moves_policy_and_theta(tmp_path):
     moved = [not torch.equal(p, q) for p, q in zip(before.parameters(), run.model.parameters(), strict=True)]
     assert all(moved)
     assert run.bias.theta().mean() > 0.02
-    assert log_lines(tmp_path)[-1]["bias/theta/length"] == pytest.approx(
-        float(run.bias.theta().detach().mean())
-    )
+    assert log_lines(tmp_path)[-1]["bias/theta/length"] == round(float(run.bias.theta().detach().mean()), 2)
 
 
 def test_micro_batches_do_not_change_the_step(tmp_path):

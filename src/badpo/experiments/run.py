@@ -123,7 +123,7 @@ def arm_name(bias: str, warm_start: str, gold_annotators: Sequence[str] = ()) ->
 
     Examples
     --------
-    >>> arm_name("none", "zero"), arm_name("pooled", "offline"), arm_name("pooled", "zero", ["ann_wdfyjw2xn4"])
+    >>> arm_name("none", "zero"), arm_name("pooled", "offline"), arm_name("pooled", "zero", ["ann_wdfyjw2xn4g5pc"])
     ('dpo', 'pooled_warm', 'pooled_gold')
     >>> arm_name("shared_mean", "audit")
     'shared_mean_audit'
