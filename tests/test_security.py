@@ -19,7 +19,6 @@ from badpo.data.forgetting import find_people, find_traces
 from badpo.data.importing import import_file
 from badpo.data.privacy import pseudonym_key
 from badpo.data.problems import ConfigError
-from badpo.results import audit_page
 from badpo.results.pages import page_templates
 from badpo.results.run_files import read_run, read_suite
 from badpo.training.recipe import read_recipe
@@ -275,18 +274,17 @@ def test_the_key_and_the_mapping_are_for_their_owner_alone(tmp_path, monkeypatch
     assert mode(tmp_path / "mapping.json") == 0o600
 
 
-def test_what_is_half_written_is_for_its_owner_alone(tmp_path, monkeypatch, open_umask):
-    seen = []
-    write = audit_page.write_audit_page
-    monkeypatch.setattr(
-        audit_page, "write_audit_page", lambda folder: seen.append(mode(folder)) or write(folder)
-    )
+def test_what_an_audit_says_of_single_people_is_for_its_owner_alone(tmp_path, open_umask):
     rows = [
         {"prompt": f"q{i}", "response_a": "It just is so.", "response_b": "So.", "winner": "ab"[i % 2]}
         for i in range(6)
     ]
     audit(rows, [Length()]).write(tmp_path / "audit")
-    assert seen == [0o700]
+    modes = {path.name: mode(path) for path in (tmp_path / "audit").iterdir()}
+    assert modes == {
+        "report.html": 0o666,
+        **dict.fromkeys(("audit.json", "annotators.csv", "annotators.parquet", "requests.parquet"), 0o600),
+    }
 
 
 # -- nothing is sent -----------------------------------------------------------------------------------------------

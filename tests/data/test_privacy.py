@@ -60,9 +60,10 @@ def test_two_first_uses_at_once_agree_on_one_key(tmp_path):
     assert len(keys) == 1
 
 
-def test_short_key_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="has 5 bytes"):
-        pseudonym_key({"BADPO_PSEUDONYM_KEY": "short"})
+@pytest.mark.parametrize(("key", "told"), [("short", "has 5 bytes"), ("a" * 16, "repeats 1 character")])
+def test_a_key_that_can_be_guessed_is_refused(key, told):
+    with pytest.raises(ConfigError, match=told):
+        pseudonym_key({"BADPO_PSEUDONYM_KEY": key})
 
 
 def test_key_that_others_can_read_is_refused(tmp_path):

@@ -6,8 +6,8 @@ import html
 import json
 import math
 import os
-import shutil
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from badpo.data.files import appearing, flush_to_disk, remove_leftovers, unfinished_name
+from badpo.data.files import appearing, locked
 
 SCHEMA = "badpo.audit/1"
 ANNOTATORS_FILE = "annotators.parquet"
@@ -77,7 +77,7 @@ class AuditResult:
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
         """Write the summary; the file appears whole or not at all."""
-        with appearing(path) as temporary:
+        with appearing(path, private=True) as temporary:
             temporary.write_text(as_json(self.summary), encoding="utf-8")
 
     def to_html(self, path: str | os.PathLike[str]) -> None:
@@ -89,7 +89,7 @@ class AuditResult:
         """Write all files of the audit into a folder, which is made when it is not there.
 
         Files of an earlier audit are replaced. ``audit.json`` is removed first and appears last, so that a folder
-        that holds it holds one audit.
+        that holds it holds one audit. All but the page are readable by this user only.
 
         Returns
         -------
@@ -97,26 +97,20 @@ class AuditResult:
             The page.
         """
         from badpo.data.csv_cells import write_csv
-        from badpo.results.audit_page import write_audit_page
 
         folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        remove_leftovers(folder / "audit")
-        made = folder / unfinished_name("audit")
-        made.mkdir(mode=0o700)
-        try:
-            self.annotators.to_parquet(made / ANNOTATORS_FILE, index=False)
-            write_csv(self.annotators, made / ANNOTATORS_CSV)
-            self.requests.to_parquet(made / REQUESTS_FILE, index=False)
-            (made / SUMMARY_FILE).write_text(as_json(self.summary), encoding="utf-8")
-            write_audit_page(made)
-            for name in (ANNOTATORS_FILE, ANNOTATORS_CSV, REQUESTS_FILE, REPORT_FILE, SUMMARY_FILE):
-                flush_to_disk(made / name)
+        with locked(folder, wait=True), ExitStack() as files:
+
+            def begun(name: str) -> Path:
+                return files.enter_context(appearing(folder / name, private=name != REPORT_FILE))
+
+            # what is begun first appears last, when everything is written
+            self.to_json(begun(SUMMARY_FILE))
+            self.to_html(begun(REPORT_FILE))
+            self.requests.to_parquet(begun(REQUESTS_FILE), index=False)
+            write_csv(self.annotators, begun(ANNOTATORS_CSV))
+            self.annotators.to_parquet(begun(ANNOTATORS_FILE), index=False)
             (folder / SUMMARY_FILE).unlink(missing_ok=True)
-            for name in (ANNOTATORS_FILE, ANNOTATORS_CSV, REQUESTS_FILE, REPORT_FILE, SUMMARY_FILE):
-                os.replace(made / name, folder / name)
-        finally:
-            shutil.rmtree(made, ignore_errors=True)
         return folder / REPORT_FILE
 
     def _html(self) -> str:

@@ -297,7 +297,7 @@ class Judgments:
         dropped = json.dumps(self.dropped.to_dict("records"))
         try:
             arrow = pa.Table.from_pandas(table, preserve_index=False)
-            with appearing(path) as unfinished:
+            with appearing(path, private=True) as unfinished:
                 write_sealed(arrow.replace_schema_metadata({DROPPED_KEY: dropped.encode()}), unfinished)
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
             what = "the messages have fields besides role and content that are of several kinds, or empty"

@@ -17,10 +17,11 @@ import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from badpo.data.problems import ConfigError
+from badpo.data.problems import ConfigError, counted
 
 KEY_VARIABLE = "BADPO_PSEUDONYM_KEY"
 SHORTEST_KEY = 16
+FEWEST_CHARACTERS = 6
 EVERYONE = "everyone"  # who casts all votes of a table that does not say whose they are
 FEWEST_ANNOTATORS = 5
 _PSEUDONYM = re.compile(r"ann_([a-z2-7]{10})([a-z2-7]{4})")
@@ -110,7 +111,7 @@ def pseudonym_key(environment: Mapping[str, str] = os.environ) -> bytes:
     Raises
     ------
     ConfigError
-        When the key is shorter than 16 bytes, other users can read its file, or the file cannot be made.
+        When the key can be guessed or read by other users, or its file cannot be made.
 
     Examples
     --------
@@ -147,14 +148,14 @@ def known_key(environment: Mapping[str, str] = os.environ) -> bytes | None:
     b'sixteen letters!'
     """
     if environment.get(KEY_VARIABLE):
-        return _long_enough(environment[KEY_VARIABLE].encode(), KEY_VARIABLE)
+        return _hard_to_guess(environment[KEY_VARIABLE].encode(), KEY_VARIABLE)
     path = _key_file(environment)
     try:
         if not path.exists():
             return None
         if os.name == "posix" and stat.S_IMODE(path.stat().st_mode) & 0o077:
             raise ConfigError(f"{path} can be read by other users; run: chmod 600 {path}")
-        return _long_enough(path.read_bytes().strip(), str(path))
+        return _hard_to_guess(path.read_bytes().strip(), str(path))
     except OSError as error:
         raise _unusable(path, error) from error
 
@@ -213,10 +214,15 @@ def _unusable(path: Path, error: OSError) -> ConfigError:
     )
 
 
-def _long_enough(key: bytes, source: str) -> bytes:
+def _hard_to_guess(key: bytes, source: str) -> bytes:
     if len(key) < SHORTEST_KEY:
         raise ConfigError(
             f"the pseudonym key in {source} has {len(key)} bytes; with fewer than {SHORTEST_KEY} ids can be guessed"
+        )
+    if len(set(key)) < FEWEST_CHARACTERS:
+        raise ConfigError(
+            f"the pseudonym key in {source} repeats {counted(len(set(key)), 'character')}, so that ids can be guessed; "
+            f'make a random one, such as python -c "import secrets; print(secrets.token_hex(32))"'
         )
     return key
 

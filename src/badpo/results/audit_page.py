@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from badpo.results.audit_figures import (
@@ -27,12 +25,11 @@ from badpo.results.audit_tables import (
 )
 from badpo.results.audit_verdicts import audit_labels, audit_verdicts, interval_text, limits
 from badpo.results.labels import attribute_definition, decimal, percent, shown
-from badpo.results.pages import page_templates, write_whole
+from badpo.results.pages import page_templates
 
 if TYPE_CHECKING:
     import pandas as pd
 
-SUMMARY_FILE, ANNOTATORS_FILE, REPORT_FILE = "audit.json", "annotators.parquet", "report.html"
 _LONGEST = 400
 _SEVERITIES = ("error", "warning", "notice")
 
@@ -43,29 +40,6 @@ class Caution:
 
     title: str
     text: str
-
-
-def write_audit_page(folder: Path) -> Path:
-    """Write ``report.html`` beside the ``audit.json`` and ``annotators.parquet`` of a folder, and return its path.
-
-    The page needs no network and no script, follows a light or a dark system and prints. It holds estimates about
-    people: treat it as personal data.
-
-    Parameters
-    ----------
-    folder : Path
-
-    Raises
-    ------
-    FileNotFoundError
-        One of the two files is not there.
-    """
-    import pandas as pd
-
-    folder = Path(folder)
-    summary = json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8"))
-    annotators = pd.read_parquet(folder / ANNOTATORS_FILE)
-    return write_whole(audit_html(summary, annotators), folder / REPORT_FILE)
 
 
 def audit_html(summary: Mapping[str, Any], annotators: pd.DataFrame) -> str:
