@@ -72,13 +72,13 @@ def spaced(size: int, apart: float) -> np.ndarray:
 def test_moments_of_the_winners_are_those_of_their_definition(logits):
     size, pairs = len(logits), [(0, 1), (0, len(logits) - 1), (len(logits) // 2, len(logits) - 1)]
     odds = [Decimal(float(x)).exp() for x in logits]
-    for n_wins in range(1, size):
+    for n_wins in {1, size // 3, size // 2, size - 1} - {0}:
         found = winners(logits[None], n_wins)
         with localcontext(Context(prec=50)):
             total = sums_over_sets(odds, n_wins)
             assert found.log_total[0] == pytest.approx(float(total.ln()), rel=1e-12, abs=1e-12)
             assert log_total(logits[None], n_wins) == pytest.approx(found.log_total)
-            for i in range(size):
+            for i in range(0, size, 2):
                 rest = odds[:i] + odds[i + 1 :]
                 chance = float(odds[i] * sums_over_sets(rest, n_wins - 1) / total)
                 assert found.chance[0, i] == pytest.approx(chance, abs=1e-13)

@@ -173,9 +173,9 @@ def _frequencies(logits: NDArray[np.float64], n_wins: int) -> _Frequencies:
 
 def _tilt(logits: NDArray[np.float64], n_wins: int) -> NDArray[np.float64]:
     """What to add to the logits so that ``n_wins`` votes are expected to win; near enough is enough."""
-    reach = np.log(logits.shape[1])
-    low, high = -logits.max(axis=1) - reach, -logits.min(axis=1) + reach
-    for _ in range(30):
+    size = logits.shape[1]
+    low, high = -logits.max(axis=1) - np.log(size), -logits.min(axis=1) + np.log(size)
+    for _ in range(20):
         middle = (low + high) / 2
         above = expit(logits + middle[:, None]).sum(axis=1) > n_wins
         low, high = np.where(above, low, middle), np.where(above, middle, high)
