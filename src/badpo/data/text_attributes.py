@@ -285,4 +285,4 @@ def _found(pattern: re.Pattern[str]) -> Callable[[str], bool]:
 def _pretrained_tokenizer(name: str) -> Any:
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(name)
+    return AutoTokenizer.from_pretrained(name, trust_remote_code=False)

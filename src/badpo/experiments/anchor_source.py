@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import yaml
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoTokenizer
 
 from badpo.anchoring.offset_stage import StageSettings
 from badpo.data.attributes import plain_text
@@ -26,6 +26,7 @@ from badpo.experiments.run import read_judgments
 from badpo.experiments.run_keys import weights_of
 from badpo.experiments.start_policy import load_model
 from badpo.experiments.suite_settings import SuiteSettings
+from badpo.training.model_files import load_weights
 from badpo.training.recipe import read_recipe
 from badpo.training.recipe_blocks import ModelChoice
 from badpo.training.reference import default_cache, weights_key
@@ -190,8 +191,8 @@ def suite_source(folder: Path, settings: dict, own: Prompts | None) -> AnchorSou
         folder,
         suite,
         reference,
-        AutoModelForCausalLM.from_pretrained(reference / "model"),
-        AutoTokenizer.from_pretrained(folder / "model"),
+        load_weights(reference / "model"),
+        AutoTokenizer.from_pretrained(folder / "model", trust_remote_code=False),
         own or bundled_prompts(),
         # the bundled corpus's own votes; prompts of one's own come with another corpus
         bundled_votes(suite.held_out) if own is None else None,
@@ -213,7 +214,7 @@ def signed_source(
     reference_key = weights_of(reference_folder / "model")
 
     def read(saved: Path):
-        return AutoModelForCausalLM.from_pretrained(saved).to(reference.device)
+        return load_weights(saved).to(reference.device)
 
     return AnchorSource(
         name=folder.name,

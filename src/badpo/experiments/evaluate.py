@@ -24,6 +24,7 @@ from badpo.readouts.votes import theta_rows_for, vote_accuracy
 from badpo.theory.summaries import cluster_mean
 from badpo.training.encoding import encode_prompts
 from badpo.training.inputs import encode_judgments
+from badpo.training.model_files import load_adapter
 from badpo.training.recipe import Recipe, read_recipe
 from badpo.training.reference import ReferenceCache, default_cache, weights_key
 from badpo.training.run_folder import write_json
@@ -193,9 +194,7 @@ def load_trained(folder: Path, start: str, recipe: Recipe):
     """The trained policy; an adapter is put on the model that it was trained on."""
     if not (folder / "model" / "adapter_config.json").exists():
         return load_model(str(folder / "model"), recipe.model)[0]
-    from peft import PeftModel
-
-    return PeftModel.from_pretrained(load_model(start, recipe.model)[0], folder / "model")
+    return load_adapter(load_model(start, recipe.model)[0], folder / "model")
 
 
 def load_bias(folder: Path) -> BiasTerm:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from transformers import AutoModelForCausalLM
 
 from badpo.data.attributes import attribute_from_config
 from badpo.data.corpora.names import NAMES
@@ -26,6 +25,7 @@ from badpo.readouts.sampled import mean_tokens, sampled_rates
 from badpo.readouts.theta import theta_agreement
 from badpo.readouts.votes import vote_accuracy, vote_difference
 from badpo.theory.summaries import log_odds_distance, share_removed
+from badpo.training.model_files import load_weights
 from badpo.training.reference import ReferenceCache, weights_key
 from badpo.training.run_folder import write_json
 
@@ -119,7 +119,7 @@ def measure(
     """
     name = folder.name.rsplit("-s", 1)[0]
     progress(f"{folder.name} readouts", 0.0)
-    policy = AutoModelForCausalLM.from_pretrained(folder / "model").to(stage.model.device)
+    policy = load_weights(folder / "model").to(stage.model.device)
     written = answers(policy, stage.tokenizer, stage.prompt_ids, settings, seed)
     progress(f"{folder.name} readouts", 0.5)
     attributes = stage.held_out.attribute_names

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from transformers import AutoModelForCausalLM, PrinterCallback, set_seed
+from transformers import PrinterCallback, set_seed
 
 from badpo.data.corpora import signed
 from badpo.data.judgments import Judgments
@@ -36,6 +36,7 @@ from badpo.objective.bias import BiasTerm
 from badpo.objective.objectives import Objective
 from badpo.training.encoding import encode_prompts, encode_responses
 from badpo.training.inputs import with_adapter
+from badpo.training.model_files import load_weights
 from badpo.training.reference import weights_key
 from badpo.training.run_folder import whole_folder, write_json
 from badpo.training.supervised import SupervisedTrainer, supervised_arguments
@@ -111,7 +112,7 @@ def fit_reference(
     responses = signed.resign(majority_responses(train), seed=0)
     facts = {"corpus": corpus.judgments.fingerprint()}
     fit_supervised(start_model, tokenizer, train, responses, facts, settings, folder, progress)
-    model = AutoModelForCausalLM.from_pretrained(folder / "model").to(start_model.device)
+    model = load_weights(folder / "model").to(start_model.device)
     prompt_ids = encode_prompts(list(signing_prompts), tokenizer, "paper", settings.max_prompt_length)
     contexts = reference_contexts(model, tokenizer, prompt_ids, settings)
     return ReferenceStage(
@@ -276,9 +277,7 @@ def train_policy(
     if not is_done(folder, key):
         begin(folder, key)
         trainer = BADPOTrainer(
-            AutoModelForCausalLM.from_pretrained(
-                reference, dtype=settings.lora_base if settings.lora_rank else "auto"
-            ),
+            load_weights(reference, dtype=settings.lora_base if settings.lora_rank else "auto"),
             args=arm_arguments(arm, settings, seed, folder, cache),
             train_dataset=judgments,
             processing_class=tokenizer,

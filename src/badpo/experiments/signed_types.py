@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from transformers import AutoModelForCausalLM
 
 from badpo.data.files import resealed
 from badpo.data.judgments import Judgments
@@ -19,6 +18,7 @@ from badpo.objective.group_weights import AnnotatorWeights
 from badpo.readouts.policies import implicit_margins
 from badpo.readouts.votes import logit_accuracy
 from badpo.training.logprobs import response_logps
+from badpo.training.model_files import load_weights
 from badpo.training.run_folder import write_json
 
 # (judgments, settings, objective, what tells its run from others, run folder): trains a policy from the reference.
@@ -71,7 +71,7 @@ def types_readouts(
 
     def margins(of_type: Path, judgments: Judgments) -> np.ndarray:
         return implicit_margins(
-            AutoModelForCausalLM.from_pretrained(of_type / "model").to(stage.model.device),
+            load_weights(of_type / "model").to(stage.model.device),
             stage.model,
             stage.cache(),
             judgments,
@@ -102,10 +102,7 @@ def types_readouts(
 
 def _minmax(types: Types, stage: ReferenceStage, settings, seed: int) -> np.ndarray:
     """The mixture's weights, from the answers of every type's policy to the signing prompts."""
-    policies = [
-        AutoModelForCausalLM.from_pretrained(of_type / "model").to(stage.model.device)
-        for of_type in types.folders
-    ]
+    policies = [load_weights(of_type / "model").to(stage.model.device) for of_type in types.folders]
     pairs = [
         [
             (np.asarray(answer.prompt_ids), np.asarray(answer.token_ids))

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
+from transformers import AutoTokenizer, set_seed
 
 from badpo.data.attributes import Attribute, plain_text
 from badpo.data.files import RUN_SEAL, run_damage
@@ -21,6 +21,7 @@ from badpo.data.measuring import measure_sides
 from badpo.data.problems import ConfigError, did_you_mean
 from badpo.training.encoding import require_matching_tokenizer
 from badpo.training.inputs import encode_judgments
+from badpo.training.model_files import load_weights
 from badpo.training.recipe import Recipe
 from badpo.training.recipe_blocks import ModelChoice
 from badpo.training.reference import Pair
@@ -47,7 +48,7 @@ def load_model(name: str, choice: ModelChoice):
     shared = {"revision": choice.model_revision, "trust_remote_code": choice.trust_remote_code}
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, **shared)
-        return AutoModelForCausalLM.from_pretrained(name, **choice.init_kwargs), tokenizer
+        return load_weights(name, **choice.init_kwargs), tokenizer
     except UNREADABLE as error:
         raise ConfigError(unreadable(name, error)) from error
 
@@ -171,7 +172,7 @@ def fit_reference(model, tokenizer, recipe: Recipe, train: Judgments, args):
     if is_writer:
         seal_run(folder, {"facts": reference_facts(recipe, train, args)})
     trainer.accelerator.wait_for_everyone()
-    return AutoModelForCausalLM.from_pretrained(folder / "model", dtype=model.dtype)
+    return load_weights(folder / "model", dtype=model.dtype)
 
 
 def majority_pairs(

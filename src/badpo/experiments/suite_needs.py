@@ -15,12 +15,7 @@ from transformers import (
     AutoModelForSequenceClassification,
     AutoTokenizer,
 )
-from transformers.utils import (
-    SAFE_WEIGHTS_INDEX_NAME,
-    SAFE_WEIGHTS_NAME,
-    WEIGHTS_INDEX_NAME,
-    WEIGHTS_NAME,
-)
+from transformers.utils import SAFE_WEIGHTS_NAME
 from transformers.utils.hub import has_file
 
 from badpo.data.checks import check
@@ -46,12 +41,11 @@ from badpo.experiments.suite_votes import gate_lines
 from badpo.objective.bias import VARIANTS
 from badpo.readouts.judge import checked_judge
 from badpo.theory.adam import shared_speed
+from badpo.training.model_files import WEIGHTS
 from badpo.training.recipe_blocks import ModelChoice
 from badpo.training.run_folder import changed_facts
 
 logger = logging.getLogger(__name__)
-
-WEIGHTS = (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_NAME, WEIGHTS_INDEX_NAME)
 
 
 def require_needs(
@@ -276,8 +270,8 @@ def require_judge(name: str) -> None:
         It is not there, has no chat template, or has another number of outputs than one.
     """
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name)
-        config = AutoConfig.from_pretrained(name)
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(name, trust_remote_code=False)
         with torch.device("meta"):
             model = AutoModelForSequenceClassification.from_config(config)
         _require_weights(name, "main")

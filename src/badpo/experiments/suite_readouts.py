@@ -6,8 +6,6 @@ import hashlib
 import json
 from pathlib import Path
 
-from transformers import AutoModelForCausalLM
-
 from badpo.data.files import RUN_SEAL, resealed
 from badpo.experiments.name_readouts import name_readouts, name_tokens
 from badpo.experiments.progress import Progress
@@ -20,6 +18,7 @@ from badpo.readouts.judge import judge_answers, load_judge
 from badpo.readouts.sampled import attribute_values, mean_tokens
 from badpo.readouts.strips import strip_markdown, strip_signatures
 from badpo.readouts.style_rates import style_rates
+from badpo.training.model_files import load_adapter, load_weights
 from badpo.training.run_folder import write_json
 
 VERSION = 2  # of what is measured; another one measures finished runs again
@@ -100,12 +99,8 @@ def kept_facts(folder: Path) -> dict:
 def load_trained(folder: Path, reference: Path):
     """The trained policy; an adapter is put on the reference that it was trained on."""
     if not (folder / "model" / "adapter_config.json").exists():
-        return AutoModelForCausalLM.from_pretrained(folder / "model")
-    from peft import PeftModel
-
-    policy = PeftModel.from_pretrained(
-        AutoModelForCausalLM.from_pretrained(reference / "model"), folder / "model"
-    )
+        return load_weights(folder / "model")
+    policy = load_adapter(load_weights(reference / "model"), folder / "model")
     policy.adapter_folder = folder / "model"  # for what reads the policy's files
     return policy
 

@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from transformers import AutoModelForCausalLM
 
 from badpo.data.attributes import plain_text
 from badpo.data.corpora import bundled, multipref, signed, ultrafeedback
@@ -31,6 +30,7 @@ from badpo.experiments.suite_settings import SuiteSettings
 from badpo.readouts.attribute_rate import signature_contexts
 from badpo.readouts.generation import Generation
 from badpo.training.encoding import encode_prompts
+from badpo.training.model_files import load_weights
 from badpo.training.recipe_blocks import ModelChoice
 from badpo.training.reference import ReferenceCache, weights_key
 
@@ -257,7 +257,7 @@ def open_stage(corpus: Corpus, scale: Scale, data: Path | None, folder: Path, pr
         responses = signed.resign(responses, seed=0)
     facts = reference_facts(material)
     fit_supervised(start, tokenizer, stage.train, responses, facts, stage.settings, folder, progress)
-    model = AutoModelForCausalLM.from_pretrained(folder / "model").to(start.device)
+    model = load_weights(folder / "model").to(start.device)
     return replace(stage, tokenizer=tokenizer, model=model)
 
 

@@ -75,7 +75,8 @@ def sample_saved(
     require_vllm()
     from vllm import LLM, SamplingParams
 
-    config, tokenizer = AutoConfig.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     prompt_ids = given_prompt_ids(prompts, tokenizer)
     most = most_tokens(config, prompt_ids, max_new_tokens)
     ends = end_ids(_generation_config(folder, config), tokenizer)

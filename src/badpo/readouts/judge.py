@@ -120,10 +120,16 @@ def load_judge(name: str, revision: str | None = None, dtype: str = "auto") -> J
     """
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+    from badpo.training.model_files import load_weights
+
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name, revision=revision)
-        model, loading = AutoModelForSequenceClassification.from_pretrained(
-            name, revision=revision, dtype=dtype, output_loading_info=True
+        tokenizer = AutoTokenizer.from_pretrained(name, revision=revision, trust_remote_code=False)
+        model, loading = load_weights(
+            name,
+            AutoModelForSequenceClassification,
+            revision=revision or "main",
+            dtype=dtype,
+            output_loading_info=True,
         )
     except (OSError, ValueError) as error:
         reason = str(error).strip().split("\n")[0]

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM
 
 from badpo.auditing.start_level import audit_level
 from badpo.data.judgments import Judgments
@@ -18,6 +17,7 @@ from badpo.training.batches import EncodedJudgments
 from badpo.training.config import BADPOConfig
 from badpo.training.encoding import EncodedComparisons, encode_comparisons, length_report
 from badpo.training.gold_annotators import gold_annotators, leans_above_gold
+from badpo.training.model_files import load_weights
 
 
 def load_model(model, args: BADPOConfig):
@@ -29,7 +29,7 @@ def load_model(model, args: BADPOConfig):
         given = args.model_init_kwargs
         options = json.loads(given) if isinstance(given, str) else given or {}
         options = {"trust_remote_code": args.trust_remote_code, "dtype": "float32", **options}
-        model = AutoModelForCausalLM.from_pretrained(model, **options)
+        model = load_weights(model, **options)
     return model
 
 

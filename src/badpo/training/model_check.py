@@ -37,8 +37,8 @@ def model_problems(judgments: Judgments, model: str, encoding: str, max_length: 
     from transformers import AutoConfig, AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(model)
-        n_embeddings = AutoConfig.from_pretrained(model).get_text_config().vocab_size
+        tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
+        n_embeddings = AutoConfig.from_pretrained(model, trust_remote_code=False).get_text_config().vocab_size
     except OSError as error:
         raise ConfigError(
             f'cannot read "{model}": it is neither a folder with a model nor reachable on the Hub '

@@ -18,6 +18,7 @@ from badpo.data.problems import ConfigError, Problem, did_you_mean
 from badpo.training.presets import PRESETS
 from badpo.training.recipe_blocks import (
     BLOCKS,
+    DTYPES,
     OWN_DATA,
     OWN_TRAINING,
     BiasBlock,
@@ -25,6 +26,7 @@ from badpo.training.recipe_blocks import (
     DataChoice,
     ModelChoice,
     ReferenceBlock,
+    model_keyword_refusal,
 )
 from badpo.training.recipe_yaml import YamlFile, read_yaml
 from badpo.training.trl_keys import (
@@ -293,9 +295,15 @@ class _Reading:
         for key in ("model_init_kwargs", "winners"):
             if not isinstance(values.get(key, {}), dict):
                 self._complain("E202", (key,), f"{key} is {values[key]!r}; it must be a block of keys")
-            elif values.get(key, {}).get("trust_remote_code"):
-                place = (key, "trust_remote_code")
-                self._complain("E205", place, str(refusal("trust_remote_code", True)))
+                values[key] = {}
+        for keyword, value in values.get("model_init_kwargs", {}).items():
+            reason = model_keyword_refusal(str(keyword), value)
+            if reason is not None:
+                place = ("model_init_kwargs", str(keyword))
+                # a secret is not repeated
+                self._complain("E205", place, f"{'.'.join(place)} is refused: {reason}")
+        if values.get("dtype", "auto") not in DTYPES:
+            self._complain("E202", ("dtype",), f"dtype is {values['dtype']!r}; choose {', '.join(DTYPES)}")
 
     def _require_stage(self, reference: ReferenceBlock) -> None:
         if reference.balance and not reference.sft:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +14,7 @@ from badpo.data.attributes import Attribute
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import pseudonyms
 from badpo.data.problems import ConfigError
+from badpo.training.trl_keys import REFUSED
 
 OWN_TRAINING: dict[str, Any] = {
     "encoding": str,
@@ -30,6 +32,61 @@ OWN_DATA: dict[str, Any] = {
     "repeated": str,
     "winners": Any,
 }
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+# Of attention and of experts: code of transformers itself. Any other name is that of a kernel on the Hub.
+IMPLEMENTATIONS = ("eager", "sdpa", "flex_attention", "grouped_mm", "batched_mm")
+FLASH = ("flash_attention_2", "flash_attention_3")
+
+# What a recipe may say of how its model is loaded, and the values: none is run, fetched or a secret.
+MODEL_KEYWORDS: dict[str, tuple[Any, ...]] = {
+    "attn_implementation": IMPLEMENTATIONS + FLASH,
+    "dtype": DTYPES,
+    "torch_dtype": DTYPES,
+    "low_cpu_mem_usage": (True, False),
+    "use_cache": (True, False),
+    "local_files_only": (True, False),
+    "use_safetensors": (True,),
+    "trust_remote_code": (False,),
+}
+
+
+def kernels_are_fetched() -> bool:
+    """Whether `transformers` would fetch a kernel, which is code, from the Hub: where the package for that is there."""
+    return find_spec("kernels") is not None
+
+
+def is_implementation(name: str) -> bool:
+    """Whether an implementation of attention or experts is code that is installed here."""
+    return name in IMPLEMENTATIONS or (name in FLASH and not kernels_are_fetched())
+
+
+def model_keyword_refusal(keyword: str, value: Any) -> str | None:
+    """Why a recipe may not set this keyword of ``from_pretrained``, and what to do instead; None where it may.
+
+    Examples
+    --------
+    >>> model_keyword_refusal("attn_implementation", "sdpa") is None
+    True
+    >>> model_keyword_refusal("attn_implementation", "someone/kernel")
+    'choose eager, sdpa, flex_attention, grouped_mm, batched_mm, flash_attention_2, flash_attention_3'
+    """
+    if keyword == "trust_remote_code" and value:
+        return REFUSED[keyword].reason
+    if "token" in keyword:
+        return "a recipe is kept with its run and holds no secret; log in with hf auth login"
+    if keyword not in MODEL_KEYWORDS:
+        return (
+            f"a recipe may set {', '.join(MODEL_KEYWORDS)}; for anything else load the model in Python and hand it to "
+            "BADPOTrainer"
+        )
+    if str(value) in FLASH and kernels_are_fetched():
+        return "the package kernels is installed, with which it may be fetched from the Hub; uninstall it, or use sdpa"
+    # by their text, for 1 is True and a list has no hash
+    allowed = [str(choice) for choice in MODEL_KEYWORDS[keyword]]
+    if str(value) not in allowed or not isinstance(value, bool | str):
+        return f"choose {', '.join(allowed)}"
+    return None
 
 
 class Block(BaseModel):

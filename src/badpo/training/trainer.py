@@ -139,7 +139,9 @@ class BADPOTrainer(transformers.Trainer):
         # The Trainer's files hold pickles and the annotators' estimates; only run_folder/model is ever published.
         args.output_dir = str(self.run_folder / "checkpoints")
         keep, args.save_total_limit = args.save_total_limit, None
-        tokenizer = processing_class or AutoTokenizer.from_pretrained(_model_name(model))
+        tokenizer = processing_class or AutoTokenizer.from_pretrained(
+            _model_name(model), trust_remote_code=args.trust_remote_code
+        )
         self._policies = policies = policy_and_reference(model, ref_model, peft_config, args)
         self.findings: list[Problem] = []
         judgments = training_judgments(train_dataset, attributes, args.bias)
