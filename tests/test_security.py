@@ -19,10 +19,10 @@ from badpo.data.forgetting import find_people, find_traces
 from badpo.data.importing import import_file
 from badpo.data.privacy import pseudonym_key
 from badpo.data.problems import ConfigError
+from badpo.data.yaml_files import _Loader
 from badpo.results.pages import page_templates
 from badpo.results.run_files import read_run, read_suite
 from badpo.training.recipe import read_recipe
-from badpo.training.recipe_yaml import _Loader
 from badpo.training.trl_keys import refusal
 from tests.results.suites import write_suite
 
@@ -108,7 +108,7 @@ def test_a_shell_is_never_asked():
 def test_code_of_a_model_is_run_only_where_the_flag_is_passed_on():
     """``trust_remote_code`` is what the caller chose, or is not mentioned, which transformers takes for no."""
     said = {value_of(call, "trust_remote_code") for _, _, call in CALLS} - {None}
-    assert said <= {"trust_remote_code", "choice.trust_remote_code", "False"}, said
+    assert said <= {"trust_remote_code", "choice.trust_remote_code", "args.trust_remote_code", "False"}, said
     assert refusal("trust_remote_code", True)
 
 
@@ -126,19 +126,88 @@ def test_a_recipe_cannot_ask_for_code(keys):
 
 
 @pytest.mark.parametrize(
-    "tag", ["!!python/object/apply:os.system ['touch owned']", "!!python/name:os.system ''"]
+    "value",
+    [
+        "!!python/object/apply:os.system ['touch owned']",
+        "!!python/name:os.system ''",
+        "!!timestamp x",
+        "[" + "".join(f"&a{i} [{f'*a{i - 1}, ' * 9 if i else 'x'}], " for i in range(9)) + "]",
+        "&a [*a]",
+        "9" * 300_000,
+    ],
+    ids=["call", "name", "tag", "bomb", "itself", "long"],
 )
-def test_a_recipe_cannot_name_a_python_object(tmp_path, monkeypatch, tag):
+def test_yaml_holds_plain_values_in_a_recipe_and_in_a_run(tmp_path, monkeypatch, value):
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "run.yaml"
-    path.write_text(f"output_dir: {tag}\n")
-    with pytest.raises(ConfigError, match="not valid YAML"):
+    path.write_text(f"output_dir: {value}\n")
+    with pytest.raises(ConfigError, match="not valid YAML|characters"):
         read_recipe(path)
     folder = write_suite(tmp_path / "suite")
-    (folder / "dpo-s42" / "config.yaml").write_text(f"a: {tag}\n")
-    with pytest.raises(ConfigError):
+    (folder / "dpo-s42" / "config.yaml").write_text(f"a: {value}\n")
+    with pytest.raises(ConfigError, match="not valid YAML|characters"):
         read_suite(folder)
     assert not (tmp_path / "owned").exists()
+
+
+def test_yaml_is_read_in_one_place():
+    reads = [where for where, called, _ in CALLS if called in ("yaml.load", "yaml.safe_load")]
+    assert {where.partition(":")[0] for where in reads} == {"src/badpo/data/yaml_files.py"}
+
+
+# -- models ------------------------------------------------------------------------------------------------------
+
+
+def test_weights_and_adapters_are_loaded_in_one_place():
+    """And every class that finds out by itself what to load is told that code of the model's own is none."""
+    loads = [(where, called, call) for where, called, call in CALLS if called.endswith(".from_pretrained")]
+    for where, called, call in loads:
+        if called.split(".")[0] in ("AutoTokenizer", "AutoConfig"):
+            assert value_of(call, "trust_remote_code") or any(k.arg is None for k in call.keywords), where
+        elif called != "GenerationConfig.from_pretrained":
+            assert "training/model_files.py" in where, f"{where} {called}"
+
+
+@pytest.mark.parametrize(
+    ("keyword", "value"),
+    [
+        ("weights_only", False),
+        ("use_safetensors", False),
+        ("attn_implementation", "someone/kernel"),
+        ("attn_implementation", ["sdpa"]),
+        ("allow_all_kernels", True),
+        ("use_kernels", True),
+        ("kernel_config", {}),
+        ("quantization_config", {"quant_method": "mxfp4"}),
+        ("gguf_file", "weights.gguf"),
+        ("dtype", "load"),
+        ("token", "hf_secret"),
+        ("use_auth_token", "hf_secret"),
+        ("low_cpu_mem_usage", 1),
+        ("config", "/etc"),
+        (1, True),
+    ],
+)
+def test_a_recipe_sets_only_listed_keywords_of_its_model(keyword, value):
+    with pytest.raises(ConfigError, match=rf"model_init_kwargs\.{keyword} is refused") as refused:
+        read_recipe(overrides={"model_init_kwargs": {keyword: value}})
+    assert "hf_secret" not in str(refused.value)
+
+
+def test_a_recipe_may_choose_attention_and_dtype():
+    keywords = {
+        "attn_implementation": "sdpa",
+        "dtype": "bfloat16",
+        "use_cache": False,
+        "use_safetensors": True,
+    }
+    asked = {
+        "model_init_kwargs": keywords,
+        "model_name_or_path": "m",
+        "dataset_name": "d.csv",
+        "output_dir": "o",
+    }
+    assert read_recipe(overrides=asked | {"bias": "none"}).model.init_kwargs["attn_implementation"] == "sdpa"
 
 
 # -- pages -----------------------------------------------------------------------------------------------------

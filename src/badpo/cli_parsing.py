@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from badpo.data.problems import ConfigError
-from badpo.training.recipe_yaml import parse_value
+from badpo.data.yaml_files import parse_value
 
 LARGEST_SEED = 2**32 - 1
 

@@ -252,7 +252,7 @@ def test_a_config_that_holds_no_settings_is_told(content, tmp_path):
     (tmp_path / "dpo-s1" / "model").mkdir(parents=True)
     (tmp_path / "dpo-s1" / "config.yaml").write_text(content)
     result = badpo(tmp_path / "dpo-s1", "--target", "woman=0.5")
-    assert result.exit_code == USAGE and "in place of the run's settings" in result.stderr
+    assert result.exit_code == USAGE and "restore it, or train the run again" in result.stderr
 
 
 def test_a_folder_that_holds_nothing_is_told(tmp_path):

@@ -26,8 +26,8 @@ from badpo.data.importers.formats import FORMATS, import_votes
 from badpo.data.importers.tables import read_table
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError
+from badpo.data.yaml_files import parse_value
 from badpo.training.recipe import read_recipe
-from badpo.training.recipe_yaml import parse_value
 from tests.fuzz.inputs import changed_json, json_values, mutated_bytes, table_files, texts, vote_rows
 from tests.fuzz.running import Target
 

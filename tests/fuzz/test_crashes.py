@@ -18,13 +18,13 @@ from badpo.data.importers.formats import import_votes
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import direct_identifiers
 from badpo.data.problems import ConfigError, DataError
+from badpo.data.yaml_files import parse_value, read_yaml
 from badpo.estimation.agreement import pool_agreement
 from badpo.estimation.offline import offline_log_odds
 from badpo.experiments.anchor_source import read_prompts
 from badpo.readouts.strips import strip_markdown
 from badpo.theory.tilt import fit_calibration
 from badpo.training.recipe import read_recipe
-from badpo.training.recipe_yaml import parse_value, read_yaml
 from badpo.training.run_folder import write_json
 
 ROW = {"prompt": "Why?", "chosen": "It just is so.", "rejected": "So."}
@@ -141,8 +141,10 @@ def test_an_export_of_objects_in_objects():
     ("text", "said"),
     [
         ("max_steps: " + "[" * DEEP, "nested too deep"),
-        ("a: &a [*a]\n", "hold themselves"),
-        (BOMB, "more than 20,000 values"),
+        ("a: &a [*a]\n", "an alias (*name) is not read"),
+        (BOMB, "an alias (*name) is not read"),
+        ("a: " + "9 " * 100_000, "more than 200,000 characters"),
+        ("seed: !!timestamp x\n", "a tag (!name) is not read"),
         ("\x01", "not valid YAML"),
         ("seed: !!int a\n", "not valid YAML"),
         ("seed: 2001-99-99\n", "not valid YAML"),

@@ -8,11 +8,11 @@ import yaml
 from badpo.attributes import Length
 from badpo.data.importers.columns import KNOWN
 from badpo.data.problems import ConfigError
+from badpo.data.yaml_files import read_yaml
 from badpo.objective.bias import VARIANTS
 from badpo.training.presets import PRESETS
 from badpo.training.recipe import read_recipe
 from badpo.training.recipe_blocks import BiasBlock, Columns, DataChoice
-from badpo.training.recipe_yaml import read_yaml
 
 RECIPE = """\
 model_name_or_path: some/model

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 from transformers import AutoTokenizer
 
 from badpo.anchoring.offset_stage import StageSettings
@@ -20,6 +19,7 @@ from badpo.data.importers.cells import is_unicode
 from badpo.data.importers.tables import read_table
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError, Problem
+from badpo.data.yaml_files import read_yaml
 from badpo.experiments import demo
 from badpo.experiments.evaluate import load_trained, require_undamaged, start_model
 from badpo.experiments.run import read_judgments
@@ -157,16 +157,11 @@ def read_config(path: Path) -> dict:
         The file holds no names with values.
     """
     try:
-        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"{path} cannot be read as YAML: {error}; restore it, or train the run again"
-        ) from error
-    if not isinstance(settings, dict):
-        raise ConfigError(
-            f"{path} holds {type(settings).__name__} in place of the run's settings, names with values; restore it, or "
-            "train the run again"
-        )
+        settings = read_yaml(path).values
+    except ConfigError as error:
+        raise ConfigError(f"{path} cannot be read: {error}; restore it, or train the run again") from error
+    if not settings:
+        raise ConfigError(f"{path} holds no settings; restore it, or train the run again")
     return settings
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
 from badpo.data.files import require_enclosed, run_damage
 from badpo.data.problems import ConfigError
+from badpo.data.yaml_files import read_yaml
 from badpo.results.labels import REFERENCE, arm_order
 
 _READ = (
@@ -259,9 +259,9 @@ def _yaml(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        return yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not valid YAML; remove it and make it again") from error
+        return read_yaml(path).values
+    except ConfigError as error:
+        raise ConfigError(f"{path} cannot be read: {error}; remove it and make it again") from error
 
 
 def _steps(path: Path) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from badpo.data.attributes import attribute_from_config
 from badpo.data.problems import ConfigError, Problem, did_you_mean
+from badpo.data.yaml_files import YamlFile, read_yaml
 from badpo.training.presets import PRESETS
 from badpo.training.recipe_blocks import (
     BLOCKS,
@@ -28,7 +29,6 @@ from badpo.training.recipe_blocks import (
     ReferenceBlock,
     model_keyword_refusal,
 )
-from badpo.training.recipe_yaml import YamlFile, read_yaml
 from badpo.training.trl_keys import (
     ACCEPTED_WITHOUT_EFFECT,
     HONOURED,

@@ -14,12 +14,21 @@ from badpo.data.problems import ConfigError, Problem
 # YAML 1.1 reads 5e-7 and 5.0e7 as text, because the dot and the sign of the exponent are compulsory there.
 _BARE_EXPONENT = re.compile(r"^[-+]?(?:\d+|\d+\.\d*|\.\d+)[eE][-+]?\d+$")
 _FLOAT_TAG = "tag:yaml.org,2002:float"
-# A recipe has a few hundred values; a short file whose anchors repeat each other can stand for billions.
-_MOST_VALUES = 20_000
+# A recipe has a few thousand; reading takes seconds for each million.
+_MOST_CHARACTERS = 200_000
 
 
 class _Loader(yaml.SafeLoader):
-    pass
+    """Plain values only: an alias makes a short file stand for billions of them, a tag makes another thing of one."""
+
+    def fetch_alias(self) -> None:
+        self._refuse("an alias (*name) is not read; write the value")
+
+    def fetch_tag(self) -> None:
+        self._refuse("a tag (!name) is not read; leave it out")
+
+    def _refuse(self, problem: str) -> None:
+        raise yaml.MarkedYAMLError(problem=problem, problem_mark=self.get_mark())
 
 
 _Loader.add_implicit_resolver(_FLOAT_TAG, _BARE_EXPONENT, list("-+.0123456789"))
@@ -59,15 +68,21 @@ def read_yaml(path: str | Path) -> YamlFile:
     Raises
     ------
     ConfigError
-        The file is missing, is not YAML, is not a mapping, or has a key twice; with the line.
+        The file is missing, is too long, is not YAML, is not a mapping, or has an alias, a tag or a key twice; with the
+        line.
     """
     path = Path(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open(encoding="utf-8") as file:
+            text = file.read(_MOST_CHARACTERS + 1)
     except OSError as error:
         raise ConfigError(f"E208 {path}: cannot be read ({error.strerror or error})") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"E208 {path}: is not UTF-8 text (byte {error.start})") from error
+    if len(text) > _MOST_CHARACTERS:
+        raise ConfigError(
+            f"E208 {path.name}: it has more than {_MOST_CHARACTERS:,} characters, as no recipe and no run has"
+        )
     try:
         return _read_text(text, path.name)
     except ConfigError:
@@ -78,7 +93,7 @@ def read_yaml(path: str | Path) -> YamlFile:
     except (yaml.YAMLError, ValueError) as error:
         raise ConfigError(f"E208 {path.name}: not valid YAML: {error}") from error
     except RecursionError as error:
-        raise ConfigError(f"E208 {path.name}: its values are nested too deep, or hold themselves") from error
+        raise ConfigError(f"E208 {path.name}: its values are nested too deep") from error
 
 
 def _read_text(text: str, name: str) -> YamlFile:
@@ -113,8 +128,6 @@ def parse_value(text: str) -> Any:
 
 
 def _walk(node: yaml.Node, place: tuple[str, ...], name: str, lines: dict, notices: list[Problem]) -> None:
-    if len(lines) > _MOST_VALUES:
-        raise ConfigError(f"E208 {name}: it stands for more than {_MOST_VALUES:,} values, as no recipe does")
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             inner = (*place, str(key.value))

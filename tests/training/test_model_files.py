@@ -1,0 +1,86 @@
+"""Models of others: nothing of theirs is run, whatever their folder holds."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from badpo.data.problems import ConfigError
+from badpo.experiments.start_policy import load_model
+from badpo.training import recipe_blocks
+from badpo.training.model_files import load_adapter, load_weights, require_data
+from badpo.training.recipe_blocks import ModelChoice, model_keyword_refusal
+from tests.experiments.recipes import save_model
+
+
+class Owned:
+    """A pickle that leaves a folder where it is read."""
+
+    def __init__(self, path: Path):
+        self._path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self._path),)
+
+
+@pytest.fixture
+def model_folder(tmp_path) -> Path:
+    return save_model(tmp_path / "model")
+
+
+def configured(folder: Path, **keys: object) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **keys}))
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "adapter_model.bin"])
+@pytest.mark.parametrize("dtype", ["auto", "float32"])
+def test_weights_in_a_pickle_are_not_opened(tmp_path, model_folder, name, dtype):
+    """Also where the configuration names no dtype, so that `transformers` would look for one in the weights."""
+    for path in model_folder.glob("*.safetensors"):
+        path.unlink()
+    torch.save(Owned(tmp_path / "owned"), model_folder / name)
+    configured(model_folder, dtype=None, torch_dtype=None)
+    if name.startswith("adapter"):
+        (model_folder / "adapter_config.json").write_text('{"base_model_name_or_path": "x"}')
+    with pytest.raises(ConfigError, match=rf"{name}.*save_pretrained"):
+        load_model(str(model_folder), ModelChoice(str(model_folder), dtype=dtype))
+    assert not (tmp_path / "owned").exists()
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"attn_implementation": "someone/kernel"},
+        {"text_config": {"attn_implementation": {"": "sdpa", "vision": "someone/kernel@main:f"}}},
+        {"experts_implementation": "sonicmoe"},
+        {"transformers_weights": "adapter_model.bin"},
+    ],
+)
+def test_a_configuration_that_asks_for_a_kernel_or_a_pickle_is_refused(model_folder, keys):
+    configured(model_folder, **keys)
+    with pytest.raises(ConfigError, match="hand it to BADPOTrainer"):
+        load_weights(model_folder)
+
+
+def test_where_kernels_would_be_fetched_no_flash_attention_and_no_quantisation_is_taken(
+    model_folder, monkeypatch
+):
+    configured(model_folder, quantization_config={"quant_method": "mxfp4"})
+    require_data(str(model_folder))
+    monkeypatch.setattr(recipe_blocks, "find_spec", lambda name: name == "kernels")
+    with pytest.raises(ConfigError, match="mxfp4"):
+        require_data(str(model_folder))
+    assert "uninstall it" in str(model_keyword_refusal("attn_implementation", "flash_attention_2"))
+
+
+def test_an_adapter_in_a_pickle_is_not_opened(tmp_path):
+    (tmp_path / "adapter_config.json").write_text("{}")
+    torch.save(Owned(tmp_path / "owned"), tmp_path / "adapter_model.bin")
+    with pytest.raises(ConfigError, match="adapter_model.bin"):
+        load_adapter(None, tmp_path)
+    assert not (tmp_path / "owned").exists()
