@@ -69,6 +69,16 @@ def test_as_json_prints_what_the_file_holds(table, tmp_path):
     assert json.loads(result.stdout) == summary_of(folder)
 
 
+def test_people_have_a_page_where_it_is_asked_for_and_only_there(table, tmp_path):
+    result, folder = audited(table, tmp_path, "--people")
+    assert result.exit_code == OK, result.output
+    names = set(pd.read_parquet(folder / "annotators.parquet")["annotator"])
+    assert all(name in (folder / "people.html").read_text() for name in names)
+    assert not any(name in (folder / "report.html").read_text() for name in names)
+    audited(table, tmp_path)
+    assert {path.name for path in folder.iterdir()} == FILES
+
+
 def test_options_reach_the_audit(table, tmp_path):
     options = ("--rho", 0.3, "--fdr", 0.05, "--shrink", "npmle", "--min-informative", 5, "--quality", "joint")
     result, folder = audited(table, tmp_path, *options)

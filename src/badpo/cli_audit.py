@@ -57,6 +57,9 @@ def audit(
     repeated: Annotated[
         str, typer.Option(help="What to do with an annotator's repeated votes: all or last.")
     ] = "all",
+    people: Annotated[
+        bool, typer.Option("--people", help="Also write people.html: single annotators, personal data.")
+    ] = False,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -66,6 +69,7 @@ def audit(
     _keep_to_one_thread()
     from badpo.auditing.audit import audit as audit_judgments
     from badpo.auditing.options import Flag
+    from badpo.auditing.result import PEOPLE_FILE
     from badpo.data.attributes import attribute_from_config
 
     with terminal_progress(as_json) as progress:
@@ -86,11 +90,15 @@ def audit(
         )
         progress("drawing the page", 1.0)
         page = result.write(out)
+        if people:
+            result.people_to_html(out / PEOPLE_FILE)
     if as_json:
         print_json(result.summary)
         return
     print(result)
-    print(f"\nreport: {page}")
+    print(f"\nreport: {page} (may be passed on; everything else in the folder is about single people)")
+    if people:
+        print(f"people: {out / PEOPLE_FILE}")
 
 
 @reporting_errors

@@ -18,6 +18,7 @@ from badpo.data.problems import ConfigError, DataError
 from tests.auditing.planted import votes
 
 KEYS = {
+    "about_single_people",
     "schema",
     "version",
     "data",

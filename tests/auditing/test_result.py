@@ -51,6 +51,16 @@ def test_an_earlier_audit_is_replaced_and_a_stranger_stays(result, tmp_path):
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
+def test_what_is_about_single_people_says_so_and_an_earlier_page_of_people_goes(result, tmp_path):
+    result.people_to_html(tmp_path / "people.html")
+    assert result.annotators["annotator"][0] in (tmp_path / "people.html").read_text()
+    result.write(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == FILES
+    assert json.loads((tmp_path / "audit.json").read_text())["about_single_people"] is True
+    for name in ("annotators.parquet", "requests.parquet"):
+        assert pd.read_parquet(tmp_path / name).attrs == {"about_single_people": True}
+
+
 def test_a_failure_leaves_the_earlier_audit_as_it_was(result, tmp_path, monkeypatch):
     result.write(tmp_path)
     before = {name: (tmp_path / name).read_bytes() for name in FILES}

@@ -15,8 +15,8 @@ from badpo.attributes import Column, Length, Markdown
 from badpo.auditing.audit import audit
 from badpo.auditing.result import AuditResult
 from badpo.data.judgments import Judgments
-from badpo.results.audit_figures import FEWEST_DRAWN, MOST_ROWS, caterpillar_figure, spread_figure
-from badpo.results.audit_page import audit_html
+from badpo.results.audit_page import audit_html, shareable, shown_classes, spread_figure
+from badpo.results.audit_people import FEWEST_DRAWN, MOST_ROWS, caterpillar_figure, people_html
 from badpo.results.audit_tables import attribute_table, scan_table
 from tests.auditing.planted import votes
 from tests.results.test_run_page import Page
@@ -45,7 +45,7 @@ def result() -> AuditResult:
 
 @pytest.fixture(scope="module")
 def html(result) -> str:
-    return audit_html(result.summary, result.annotators)
+    return audit_html(result.summary)
 
 
 def pool_of(n_annotators: int, n_comparisons: int, seed: int = 0) -> AuditResult:
@@ -100,7 +100,7 @@ def test_it_follows_light_and_dark_narrow_windows_and_paper(html):
 
 def test_it_says_what_it_is_and_what_it_cannot_say(html):
     text = Page(html).text
-    assert "This page holds estimates about people: treat it as personal data." in text
+    assert "This page may be passed on." in text
     assert "What these numbers cannot say" in text
     assert "not known: if everyone leaned more toward it" in text
     for word in ("bad annotator", "biased annotator", "unbiased model"):
@@ -162,9 +162,10 @@ def test_hostile_text_anywhere_in_the_summary_does_nothing(result, text):
         summary["checks"]["components"]["informative"],
     ):
         part[text] = part.pop(name)
-    hostile = audit_html(_replaced(summary, text), annotators)
-    assert is_inert(hostile)
-    assert len(hostile) < 500_000
+    summary = _replaced(summary, text)
+    for hostile in (audit_html(summary), people_html(summary, annotators)):
+        assert is_inert(hostile)
+        assert len(hostile) < 500_000
 
 
 KEPT = {"advice", "recommendation", "interval", "severity", "type", "schema", "scope"}
@@ -183,17 +184,120 @@ def _replaced(value: Any, text: str, key: str = "") -> Any:
 
 
 def test_a_class_of_few_people_has_no_figures():
-    table = votes(500, 14)[0]
+    table = votes(500, 20)[0]
     table.loc[table["annotator"].isin(["w1", "w3"]), "annotator_class"] = "reviewer"
     found = audit(table, [Length()])
     offset = {row["class"]: row for row in found.pool["length"]["classes"]}
-    assert offset["reviewer"]["n"] == 2
-    figure = spread_figure(found.summary, found.annotators)
-    rows = {row[0]: row[1:] for row in figure.table.rows}
-    assert rows["length, class reviewer"] == ("fewer than 5 people", "", "", "", "")
-    assert rows["length, class crowd (n = 7)"][0] != ""
-    assert "Classes with fewer than 5 people are not shown (1 left out)." in figure.caption
-    assert Page(audit_html(found.summary, found.annotators)).text.count("reviewer") == 1
+    assert (offset["reviewer"]["n"], offset["staff"]["n"], offset["crowd"]["n"]) == (2, 8, 10)
+    figure = spread_figure(shareable(found.summary))
+    assert [row[0] for row in figure.table.rows] == ["length, class crowd (n = 10)"]
+    assert "reviewer" not in audit_html(found.summary)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "shown"),
+    [
+        ((4, 40), ()),  # the difference of the larger one from the pool would give the smaller one
+        ((4, 9, 40), (40,)),
+        ((2, 2, 9, 40), (40,)),  # four people together are too few
+        ((4, 4, 9, 40), (9, 40)),
+        ((0, 9, 40), (9, 40)),  # nobody is nobody
+        ((5, 40), (5, 40)),
+    ],
+)
+def test_a_small_class_cannot_be_computed_from_the_others(sizes, shown):
+    classes = [{"class": f"class {i}", "n": n} for i, n in enumerate(sizes)]
+    assert tuple(row["n"] for row in shown_classes(classes)) == shown
+
+
+def test_what_fewer_than_five_people_did_is_withheld():
+    """Four people alone saw sides that differ in length; the pool is twelve."""
+    table = votes(300, 12)[0]
+    alike = ~table["annotator"].isin(["w0", "w1", "w2", "w3"])
+    table.loc[alike, "response_a"] = table.loc[alike, "comparison_id"] + " so"
+    table.loc[alike, "response_b"] = table.loc[alike, "comparison_id"] + " no"
+    table.loc[alike, "comparison_id"] += "x"
+    found = audit(table, [Length()])
+    assert found.attributes["n_annotators"].tolist() == [4]
+    page = Page(audit_html(found.summary)).text
+    assert "Fewer than 5 annotators judged responses that differ in length" in page
+    row = attribute_table(shareable(found.summary)).rows[0]
+    assert set(row[1:]) == {"fewer than 5 (\u2013)", "\u2013"}
+
+
+@pytest.mark.parametrize(
+    ("what", "where", "told"),
+    [
+        ("3 annotators of 1,234 always sided one way", 'attribute "length": ann_aaaaaaaaaa', None),
+        ("one annotator cast 31% of the votes", "ann_aaaaaaaaaa", None),
+        ("24 of 66 annotators", 'attribute "length": ann_a', ("20 of 70 annotators", 'attribute "length"')),
+        ("no winner: 17 of 5,755 rows", "votes.csv, rows 3, 9", ("no winner: 20 of 5,760 rows", "")),
+        ("inflated by 1.33 or more (p = 0.0321)", "x", ("inflated by 1.3 or more (p = 0.03)", "")),
+    ],
+)
+def test_what_a_finding_tells_others(result, what, where, told):
+    row = {"code": "W999", "what": what, "where": where, "remedy": "", "severity": "warning", "count": 1}
+    found = shareable({**result.summary, "warnings": [row]})["warnings"]
+    assert [(row["what"], row["where"]) for row in found] == [told] * (told is not None)
+
+
+def test_one_person_cannot_be_computed_from_the_pages_of_two_audits():
+    """Whoever has both pages knows the votes of the one whom they differ in no better than the rounding says."""
+    table, _ = votes(500, 15)
+    theirs = (table["annotator"] == "w4").to_numpy()
+    pages = [audit(part, [Length()]) for part in (table, table[~theirs])]
+    (n, k), (n_without, k_without) = [
+        (row["n_cross"], round(row["n_cross"] * row["carrier_wins"]))
+        for row in (page.summary["attributes"][0] for page in pages)
+    ]
+    votes_of, wins_of = zip(*_differences(*[audit_html(page.summary) for page in pages]), strict=True)
+    assert min(votes_of) <= n - n_without <= max(votes_of)
+    assert max(votes_of) - min(votes_of) >= 15
+    leans = [np.log((w + 0.5) / (v - w + 0.5)) for v, w in zip(votes_of, wins_of, strict=True)]
+    true = np.log((k - k_without + 0.5) / (n - n_without - k + k_without + 0.5))
+    assert min(leans) < true < max(leans)
+    assert max(leans) - min(leans) > 1.5
+
+
+def _differences(*pages: str) -> set[tuple[int, int]]:
+    """Votes, and votes for the longer side, that one person can have cast, for all that two pages print."""
+    found = []
+    for html in pages:
+        text = Page(html).text
+        step = 0.05 if "in steps of 0.05" in text else 0.01
+        about, share, log_odds = re.search(
+            r"length([\d,]+) \(\d+\s%\)(\d+)\s%(\d\.\d\d)\d\.\d\d to", text
+        ).groups()  # fmt: skip
+        n = np.arange(-5, 5)[:, None] + int(about.replace(",", ""))
+        k = np.arange(1, n.max())[None, :]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            fits = (np.abs(k / n - int(share) / 100) <= step / 2) & (k < n)
+            fits &= np.abs(np.log(k / (n - k)) - float(log_odds)) <= step / 2
+        found.append([(int(n[i, 0]), int(k[0, j])) for i, j in np.argwhere(fits)])
+    return {(n - m, k - j) for n, k in found[0] for m, j in found[1] if 0 <= k - j <= n - m}
+
+
+def test_every_number_of_the_page_is_rounded(result):
+    """Whatever an audit will say one day: a count is a multiple of ten, an estimate one of the step."""
+    found = shareable(result.summary)
+    assert found["step"] == 0.05
+    assert not _finer_than({"pool": found["pool"], "scan": found["scan"], "data": found["data"]}, "", 0.05)
+    assert _finer_than(result.summary["pool"], "", 0.05)
+    text = audit_html(result.summary)
+    for exact in (result.summary["data"]["fingerprint"], *result.annotators["annotator"].unique()):
+        assert exact in str(result.summary) + str(result.annotators)
+        assert exact not in text
+
+
+def _finer_than(value: Any, key: str, step: float) -> list[tuple[str, Any]]:
+    if isinstance(value, dict):
+        return [found for name, entry in value.items() for found in _finer_than(entry, name, step)]
+    if isinstance(value, list):
+        return [found for entry in value for found in _finer_than(entry, key, step)]
+    if isinstance(value, bool | str | None) or key in ("equal_leans_p", "class_test_p", "q_value"):
+        return []
+    unit = 10 if isinstance(value, int) else 0.01 if key.endswith("share") else step
+    return [] if abs(value / unit - round(value / unit)) < 1e-6 else [(key, value)]
 
 
 def test_annotators_are_drawn_by_votes_and_at_most_sixty():
@@ -231,14 +335,14 @@ def test_where_nobody_is_estimated_a_sentence_stands_for_the_chart(result):
         "classes instead.</p>"
     )
     assert not figure.table.rows and not figure.legend
-    assert "Single annotators" in Page(audit_html(summary, annotators)).text
+    assert "Single annotators" in Page(people_html(summary, annotators)).text
 
 
 def test_without_annotators_there_is_no_section_about_them():
     table = votes(120, 6)[0].drop(columns=["annotator", "annotator_class"])
     found = audit(table, [Length()])
     assert found.annotators.empty
-    text = Page(audit_html(found.summary, found.annotators)).text
+    text = Page(audit_html(found.summary)).text
     assert "The table does not say who voted" in text
     assert "Single annotators" not in text and "How far annotators differ" not in text
 
@@ -249,7 +353,7 @@ def test_without_annotators_there_is_no_section_about_them():
 def test_a_way_of_reading_that_no_attribute_has_is_left_out_and_said(result):
     assert "Quality-adjusted" not in attribute_table(result.summary).header
     assert "Beside the others" not in attribute_table(result.summary).header
-    assert "There is no quality-adjusted estimate" in Page(audit_html(result.summary, result.annotators)).text
+    assert "There is no quality-adjusted estimate" in Page(audit_html(result.summary)).text
     both = audit(votes(120, 6)[0].assign(response_a=lambda t: "- " + t["response_a"]), [Length(), Markdown()])
     table = attribute_table(both.summary)
     assert "Beside the others" in table.header
@@ -273,4 +377,4 @@ def test_absurd_intervals_of_the_scan_are_not_printed(result):
 def test_the_page_stays_small(n_annotators, most):
     found = pool_of(n_annotators, 15 * n_annotators if n_annotators < 1_000 else 5 * n_annotators)
     assert len(found.annotators) == n_annotators
-    assert len(audit_html(found.summary, found.annotators).encode()) <= most
+    assert len(audit_html(found.summary).encode()) <= most

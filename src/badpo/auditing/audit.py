@@ -113,6 +113,7 @@ def audit(
     summary = {
         "schema": SCHEMA,
         "version": __version__,
+        "about_single_people": True,
         "data": data_health(judgments, design, source or _name(data)) | agreed.summary,
         "settings": _settings(judgments, options),
         "attributes": rows,
@@ -126,7 +127,10 @@ def audit(
     summary = plain(summary)
     for row, verdict in zip(summary["attributes"], audit_verdicts(summary), strict=True):
         row["verdict"] = verdict.finding
-    return AuditResult(summary, people.table(agreed.annotators), requests)
+    tables = people.table(agreed.annotators), requests
+    for table in tables:
+        table.attrs["about_single_people"] = True
+    return AuditResult(summary, *tables)
 
 
 def _judgments(

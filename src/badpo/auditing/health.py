@@ -8,6 +8,7 @@ import numpy as np
 from scipy.special import expit
 
 from badpo.auditing.design import Design
+from badpo.auditing.pool import voters
 from badpo.data.judgments import Judgments
 from badpo.estimation.offline import offline_log_odds
 
@@ -80,6 +81,7 @@ def _position(judgments: Judgments) -> dict[str, Any] | None:
     ends = [found.carrier_wins if end is None else float(expit(end)) for end in (found.ci_low, found.ci_high)]
     known_ends = found.ci_low is not None or found.ci_high is not None
     return {
+        "n_annotators": voters(judgments, known),
         "n_known": found.n_cross,
         "first_wins": found.carrier_wins,
         "ci_low": ends[0] if known_ends else None,

@@ -41,18 +41,18 @@ def pool_attributes(judgments: Judgments) -> list[dict[str, Any]]:
     Returns
     -------
     list of dict, one for each attribute
-        ``name``, ``scope``; ``n_cross`` and ``cross_share``: judgments whose sides differ; ``n_prompts`` that they
-        stand on; ``carrier_wins``: share in which the carrying side won; ``log_odds`` and ``odds``; ``ci_low``,
-        ``ci_high``: 95 %, clustered by prompt (`badpo.estimation.clusters`); ``interval``: "clustered",
-        "small-cluster" (the same form, on fewer than 50 prompts), "naive only" (one prompt, or prompts that all
-        have the very same share, which leaves no spread to tell others from) or None;
-        ``naive_ci_low``, ``naive_ci_high``: as if every vote were independent. Where every vote went one way,
-        log-odds are None and the interval has one end.
+        ``name``, ``scope``; ``n_cross`` and ``cross_share``: judgments whose sides differ; ``n_annotators`` who cast
+        them and ``n_prompts`` that they stand on; ``carrier_wins``: share in which the carrying side won;
+        ``log_odds`` and ``odds``; ``ci_low``, ``ci_high``: 95 %, clustered by prompt
+        (`badpo.estimation.clusters`); ``interval``: "clustered", "small-cluster" (the same form, on fewer than 50
+        prompts), "naive only" (one prompt, or prompts that all have the very same share, which leaves no spread to
+        tell others from) or None; ``naive_ci_low``, ``naive_ci_high``: as if every vote were independent. Where every
+        vote went one way, log-odds are None and the interval has one end.
 
         ``sweep``: for a length ratio, ``parameter``, ``value``, ``cross_share``, ``log_odds``, ``ci_low``,
         ``ci_high`` for each of the ratios 1, 1.25, 1.5, 2 and 3; else empty. ``joint``: ``log_odds`` and interval
         beside the other attributes. ``quality_adjusted``: ``log_odds``, interval, ``how`` ("swap pairs" or "quality
-        column ..."), ``n_votes`` and what it ``assumes``. ``arena``: ``coefficient`` and interval as
+        column ..."), ``n_votes``, ``n_annotators`` and what it ``assumes``. ``arena``: ``coefficient`` and interval as
         `badpo.estimation.arena` defines them. ``collinear_with``: attributes that say exactly the same together
         with this one; ``variance_inflation``: how much the others widen its variance; ``co_occurrence``: for each
         other attribute the share of this one's cross-group judgments in which the same side has it too.
@@ -87,6 +87,7 @@ def pool_attributes(judgments: Judgments) -> list[dict[str, Any]]:
         {
             "name": attribute.name,
             "scope": attribute.scope,
+            "n_annotators": voters(judgments, cross[:, j]),
             **log_odds_row(found[j], judgments.n_votes),
             "sweep": _length_sweep(judgments, words, prompts) if _is_length(attribute) else [],
             "joint": interval_row(joint[j], "log_odds"),
@@ -110,6 +111,18 @@ def vote_prompts(judgments: Judgments) -> NDArray[np.intp]:
     array([0, 1, 0])
     """
     return pd.factorize(judgments.comparisons["prompt_id"])[0][judgments.votes["comparison"].to_numpy()]
+
+
+def voters(judgments: Judgments, rows: NDArray[np.bool_]) -> int:
+    """How many annotators cast the chosen votes.
+
+    Examples
+    --------
+    >>> row = {"prompt": "Why?", "chosen": "so", "rejected": "no"}
+    >>> voters(Judgments.read([row | {"annotator": k} for k in ("1", "2", "2")]), np.array([False, True, True]))
+    1
+    """
+    return int(judgments.votes["annotator"][rows].nunique())
 
 
 def log_odds_row(found: LogOdds, n_votes: int) -> dict[str, Any]:
@@ -270,6 +283,7 @@ def _beside_quality(
     return {
         **interval_row(lean, "log_odds"),
         "n_votes": int((columns[:, 0] != 0).sum()),
+        "n_annotators": voters(judgments, rows & (side != 0)),
         "assumes": assumes,
         "how": f"quality column {column[0]}",
     }

@@ -6,8 +6,8 @@ import html
 import json
 import math
 import os
+import shutil
 from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from badpo.data.files import appearing, locked
+from badpo.data.files import appearing, flush_to_disk, remove_leftovers, unfinished_name
 
 SCHEMA = "badpo.audit/1"
 ANNOTATORS_FILE = "annotators.parquet"
@@ -23,6 +23,8 @@ ANNOTATORS_CSV = "annotators.csv"
 REQUESTS_FILE = "requests.parquet"
 SUMMARY_FILE = "audit.json"
 REPORT_FILE = "report.html"
+PEOPLE_FILE = "people.html"
+_ABOUT_PEOPLE = (ANNOTATORS_FILE, ANNOTATORS_CSV, REQUESTS_FILE, SUMMARY_FILE)
 _NOTEBOOK_HEIGHT = 700
 
 
@@ -33,7 +35,8 @@ class AuditResult:
     Attributes
     ----------
     summary : dict
-        Everything except the per-annotator tables, as ``audit.json`` holds it; plain values only.
+        Everything except the per-annotator tables, as ``audit.json`` holds it; plain values only. Its counts and
+        estimates are exact, so that single annotators can be computed from it: personal data.
     annotators : DataFrame
         One row for each annotator and attribute, in the order of the annotators' ids; `docs/audit.md` explains the
         columns. Estimates about people: treat it as personal data.
@@ -76,20 +79,28 @@ class AuditResult:
         return self.summary["warnings"]
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
-        """Write the summary; the file appears whole or not at all."""
+        """Write the summary, for its owner alone; the file appears whole or not at all."""
         with appearing(path, private=True) as temporary:
             temporary.write_text(as_json(self.summary), encoding="utf-8")
 
     def to_html(self, path: str | os.PathLike[str]) -> None:
-        """Write the page: one file that needs no network and no script."""
+        """Write the page that may be passed on: one file that needs no network and no script."""
         with appearing(path) as temporary:
             temporary.write_text(self._html(), encoding="utf-8")
 
-    def write(self, folder: str | os.PathLike[str]) -> Path:
-        """Write all files of the audit into a folder, which is made when it is not there.
+    def people_to_html(self, path: str | os.PathLike[str]) -> None:
+        """Write the page about single annotators: personal data, for its owner alone."""
+        from badpo.results.audit_people import people_html
 
-        Files of an earlier audit are replaced. ``audit.json`` is removed first and appears last, so that a folder
-        that holds it holds one audit. All but the page are readable by this user only.
+        with appearing(path, private=True) as temporary:
+            temporary.write_text(people_html(self.summary, self.annotators), encoding="utf-8")
+
+    def write(self, folder: str | os.PathLike[str]) -> Path:
+        """Write the audit into a folder, which is made when it is not there.
+
+        ``report.html`` may be passed on; every other file is about single people, and is its owner's alone. Files of
+        an earlier audit are replaced, and its page of people is removed. ``audit.json`` is removed first and appears
+        last, so that a folder that holds it holds one audit.
 
         Returns
         -------
@@ -99,24 +110,31 @@ class AuditResult:
         from badpo.data.csv_cells import write_csv
 
         folder = Path(folder)
-        with locked(folder, wait=True), ExitStack() as files:
-
-            def begun(name: str) -> Path:
-                return files.enter_context(appearing(folder / name, private=name != REPORT_FILE))
-
-            # what is begun first appears last, when everything is written
-            self.to_json(begun(SUMMARY_FILE))
-            self.to_html(begun(REPORT_FILE))
-            self.requests.to_parquet(begun(REQUESTS_FILE), index=False)
-            write_csv(self.annotators, begun(ANNOTATORS_CSV))
-            self.annotators.to_parquet(begun(ANNOTATORS_FILE), index=False)
-            (folder / SUMMARY_FILE).unlink(missing_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(folder / "audit")
+        made = folder / unfinished_name("audit")
+        made.mkdir(mode=0o700)
+        try:
+            self.annotators.to_parquet(made / ANNOTATORS_FILE, index=False)
+            write_csv(self.annotators, made / ANNOTATORS_CSV)
+            self.requests.to_parquet(made / REQUESTS_FILE, index=False)
+            self.to_json(made / SUMMARY_FILE)
+            self.to_html(made / REPORT_FILE)
+            for name in _ABOUT_PEOPLE:
+                (made / name).chmod(0o600)
+                flush_to_disk(made / name)
+            for name in (SUMMARY_FILE, PEOPLE_FILE):
+                (folder / name).unlink(missing_ok=True)
+            for name in (REPORT_FILE, *_ABOUT_PEOPLE):
+                os.replace(made / name, folder / name)
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
         return folder / REPORT_FILE
 
     def _html(self) -> str:
         from badpo.results.audit_page import audit_html
 
-        return audit_html(self.summary, self.annotators)
+        return audit_html(self.summary)
 
     def _repr_html_(self) -> str:
         """The page in a frame of its own, so that its style does not touch the notebook's."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from badpo.auditing.pool import interval_row, vote_prompts
+from badpo.auditing.pool import interval_row, vote_prompts, voters
 from badpo.data.attribute import Attribute
 from badpo.data.judgments import Judgments
 from badpo.data.table_attributes import Position
@@ -68,11 +68,11 @@ def scan_features(judgments: Judgments, fdr: float = 0.1) -> list[dict[str, Any]
     Returns
     -------
     list of dict, in the order of ``FEATURES``
-        ``feature``; ``n_cross``, ``cross_share``, ``carrier_wins``, ``log_odds``: as for a declared attribute
-        (`badpo.auditing.pool.pool_attributes`); ``ci_low``, ``ci_high``: clustered by prompt and simultaneous, so
-        that all features' intervals together cover with 95 % (Bonferroni); ``q_value``: of Benjamini and Hochberg
-        over the features; ``beyond_declared``: ``log_odds`` and interval (simultaneous too) beside the declared
-        attributes, None where none is declared or where they say the same; ``advice``: "declare", "watch" or
+        ``feature``; ``n_annotators``, ``n_cross``, ``cross_share``, ``carrier_wins``, ``log_odds``: as for a declared
+        attribute (`badpo.auditing.pool.pool_attributes`); ``ci_low``, ``ci_high``: clustered by prompt and
+        simultaneous, so that all features' intervals together cover with 95 % (Bonferroni); ``q_value``: of Benjamini
+        and Hochberg over the features; ``beyond_declared``: ``log_odds`` and interval (simultaneous too) beside the
+        declared attributes, None where none is declared or where they say the same; ``advice``: "declare", "watch" or
         "nothing", by ``RULE``. None stands for what the votes do not tell; a feature that stands on one prompt is
         never sure.
 
@@ -94,12 +94,15 @@ def scan_features(judgments: Judgments, fdr: float = 0.1) -> list[dict[str, Any]
     feature = carrier_sides(measured.delta, cross)
     level = 1 - 0.05 / max(1, sum(one.n_cross > 0 for one in found))
     rows = []
-    for attribute, one, q_value, side in zip(measured.attributes, found, q_values, feature.T, strict=True):
+    for attribute, rows_differ, one, q_value, side in zip(
+        measured.attributes, cross.T, found, q_values, feature.T, strict=True
+    ):
         columns = np.column_stack([declared, side])
         beyond = joint_log_odds(columns, sign, prompts, level)[-1] if judgments.n_attributes else None
         low, high = one.interval(level) if one.n_cross else (None, None)
         row = {
             "feature": attribute.name,
+            "n_annotators": voters(judgments, rows_differ),
             "n_cross": one.n_cross,
             "cross_share": one.n_cross / max(1, judgments.n_votes),
             "carrier_wins": one.carrier_wins,

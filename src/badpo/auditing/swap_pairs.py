@@ -30,8 +30,8 @@ class SwapEstimate:
     ----------
     log_odds, ci_low, ci_high : float or None
         Ends are None where a single prompt has swap pairs.
-    n_votes : int
-        Votes that it rests on.
+    n_votes, n_annotators : int
+        Votes that it rests on, and who cast them.
     assumes : str
         What it rests on besides, as part of a sentence.
     """
@@ -40,6 +40,7 @@ class SwapEstimate:
     ci_low: float | None
     ci_high: float | None
     n_votes: int
+    n_annotators: int
     assumes: str
 
 
@@ -84,6 +85,7 @@ class SwapPairs:
         self._side = side
         self._comparison = judgments.votes["comparison"].to_numpy()
         self._sign = judgments.votes["sign"].to_numpy()
+        self._annotator = judgments.votes["annotator"].to_numpy()
         comparisons = judgments.comparisons
         self._prompt = pd.factorize(comparisons["prompt_id"])[0][self._comparison]
         first, second = _body_codes(comparisons)
@@ -104,9 +106,9 @@ class SwapPairs:
         (found,) = offline_log_odds(self._sign, side, rows[:, None], self._prompt)
         if found.log_odds is None:
             return None
-        return SwapEstimate(
-            found.log_odds, found.ci_low, found.ci_high, found.n_cross, self._convention(attribute)
-        )
+        n_annotators = len(np.unique(self._annotator[rows]))
+        ends = found.ci_low, found.ci_high
+        return SwapEstimate(found.log_odds, *ends, found.n_cross, n_annotators, self._convention(attribute))
 
     def _from_reversals(self, attribute: int, of_judgment: bool) -> SwapEstimate | None:
         others = np.delete(self._side, attribute, axis=1)
@@ -130,7 +132,8 @@ class SwapPairs:
             if of_judgment
             else self._convention(attribute)
         )
-        return SwapEstimate(found.estimate, *_known(found), int(both.sum()), assumes)
+        n_annotators = len(np.unique(self._annotator[rows][both]))
+        return SwapEstimate(found.estimate, *_known(found), int(both.sum()), n_annotators, assumes)
 
     def _convention(self, attribute: int) -> str:
         name = self._judgments.attribute_names[attribute]

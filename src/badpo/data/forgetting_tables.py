@@ -22,7 +22,7 @@ from badpo.data.problems import DataError, Problem, counted
 from badpo.data.sealed_tables import SEALED_KEY, write_sealed
 
 _AUDIT_TABLES = ("annotators.parquet", "annotators.csv", "requests.parquet")
-_AUDIT_PAGES = ("audit.json", "report.html")
+_AUDIT_PAGES = ("audit.json", "report.html", "people.html")
 
 
 def in_table(path: Path, people: People, column: str, noun: str) -> list[Trace]:

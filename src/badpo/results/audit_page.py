@@ -1,19 +1,19 @@
-"""One page about an audit, drawn from its files: verdicts, tables, figures, what is not known, provenance."""
+"""The page of an audit that may be passed on: verdicts, tables, figures, what is not known, provenance.
+
+Everything on the page comes from `shareable`, which leaves out whatever is about fewer than five people and rounds the
+rest, so that the pages of two audits do not tell what the one annotator voted in whom their tables differ.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from badpo.results.audit_figures import (
-    agreement_figure,
-    caterpillar_figure,
-    funnel_figure,
-    least_informative,
-    shown_classes,
-    spread_figure,
-)
+from markupsafe import Markup
+
+from badpo.data.privacy import FEWEST_ANNOTATORS, rounded_count
 from badpo.results.audit_tables import (
     attribute_table,
     known_table,
@@ -23,85 +23,331 @@ from badpo.results.audit_tables import (
     sweep_table,
     votes_needed_table,
 )
-from badpo.results.audit_verdicts import audit_labels, audit_verdicts, interval_text, limits
-from badpo.results.labels import attribute_definition, decimal, percent, shown
+from badpo.results.audit_verdicts import (
+    audit_labels,
+    audit_verdicts,
+    has_usable_spread,
+    interval_text,
+    limits,
+)
+from badpo.results.charts import DotRow, Level, Mark, dot_plot
+from badpo.results.figure_parts import FIRST_CLASS_STYLE, Figure, Table
+from badpo.results.labels import attribute_definition, count_text, decimal, percent, shown
 from badpo.results.pages import page_templates
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _LONGEST = 400
 _SEVERITIES = ("error", "warning", "notice")
+_WIDEST_CHART = 4.0
+# Taking one annotator out moves an estimate by about their share of the votes times how far they lean from the pool.
+# At these steps the difference of two pages leaves that lean open by half a log-odd or more.
+LARGE_SHARE_OF_VOTES = 0.02
+FINE_STEP, COARSE_STEP = 0.01, 0.05
+_EXACT = ("schema", "version", "settings", "annotators_file")
+_NAMES = {"source", "name", "class", "feature", "attribute", "collinear_with", "parameter", "quality", "code"}
+_PROBABILITIES = {"equal_leans_p", "class_test_p", "p_value", "q_value"}
+_COUNTS = {"median", "informative_votes", "judgments"}
+_NUMBER = re.compile(r"(?<![\w.\-])(\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?)(\s?%)?(?!\w)")
+_PSEUDONYM = re.compile(r"ann_[a-z2-7]{10}")
+_ATTRIBUTE = re.compile(r'attribute "[^"]*"')
 
 
-@dataclass(frozen=True)
-class Caution:
-    """What the page leads with when it says little about single annotators; empty texts when it says enough."""
-
-    title: str
-    text: str
-
-
-def audit_html(summary: Mapping[str, Any], annotators: pd.DataFrame) -> str:
-    """The page about an audit as HTML text.
+def audit_html(summary: Mapping[str, Any]) -> str:
+    """The page about an audit as HTML text. It needs no network and no script, and may be passed on.
 
     Parameters
     ----------
     summary : mapping
         The content of ``audit.json``.
-    annotators : DataFrame
-        The content of ``annotators.parquet``.
     """
-    spread = spread_figure(summary, annotators)
-    people = [
-        caterpillar_figure(summary, annotators),
-        funnel_figure(summary, annotators),
-        agreement_figure(summary, annotators),
-    ]
+    found = shareable(summary)
     return (
         page_templates()
         .get_template("audit.html.jinja")
         .render(
-            name=shown(summary["data"]["source"]),
-            facts=_facts(summary),
-            caution=few_votes(summary, annotators),
-            verdicts=audit_verdicts(summary),
-            spread=spread,
-            spread_table=spread_table(summary),
-            people=[figure for figure in people if figure],
-            health=health(summary),
-            problems=problems(summary),
-            attributes=attribute_table(summary),
-            sweeps=sweep_table(summary),
-            together=_together(summary),
-            known=known_table(summary),
-            not_known=_not_known(summary),
-            scan=scan_table(summary),
-            votes_needed=votes_needed_table(summary),
-            next_steps=_next_steps(summary),
-            limits=limits(summary),
-            provenance=provenance(summary),
-            version=shown(str(summary["version"])),
+            name=shown(found["data"]["source"]),
+            facts=_facts(found),
+            rounding=_rounding(found),
+            caution=few_votes(found),
+            verdicts=audit_verdicts(found),
+            spread=spread_figure(found),
+            spread_table=spread_table(found),
+            health=health(found),
+            problems=problems(found),
+            attributes=attribute_table(found),
+            sweeps=sweep_table(found),
+            together=_together(found),
+            known=known_table(found),
+            not_known=_not_known(found),
+            scan=scan_table(found),
+            votes_needed=votes_needed_table(found),
+            next_steps=_next_steps(found),
+            limits=limits(found),
+            provenance=provenance(found),
+            version=shown(str(found["version"])),
         )
     )
 
 
-def few_votes(summary: Mapping[str, Any], annotators: pd.DataFrame) -> Caution | None:
-    """What the page leads with when most annotators have too few informative votes, on any attribute; else None."""
-    least, labels, parts = least_informative(summary), audit_labels(summary), []
-    for name, label in labels.items():
-        votes = annotators.loc[annotators["attribute"] == name, "n_informative"]
-        few = int((votes < least).sum())
-        if few > len(votes) / 2:
-            parts.append(f"{few:,} of {len(votes):,} ({percent(few / len(votes))}) on {label}")
-    if not parts:
+# -- what may be passed on ---------------------------------------------------------------------------------------
+
+
+def shareable(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """The summary of an audit as others may see it.
+
+    Counts go to the nearest ten and are None below five; estimates go to two digits, in steps of 0.05 where one
+    annotator cast more than 2 % of the votes. What rests on fewer than five annotators is None or left out, with it
+    whatever would let it be computed, and no annotator is named.
+
+    Parameters
+    ----------
+    summary : mapping
+        The content of ``audit.json``.
+
+    Returns
+    -------
+    dict
+        Of the same shape, with ``step``: to what the estimates are rounded.
+    """
+    data = summary["data"]
+    largest = data["judgments_per_annotator"]["max"] / max(data["n_judgments"], 1)
+    step = COARSE_STEP if data["has_annotators"] and largest > LARGE_SHARE_OF_VOTES else FINE_STEP
+    telling = {
+        "data": _telling_data(data),
+        "attributes": [_telling_attribute(row, data) for row in summary["attributes"]],
+        "pool": {name: _telling_pool(pool, summary) for name, pool in summary["pool"].items()},
+        "checks": _telling_checks(summary["checks"]),
+        "scan": [row for row in summary["scan"] if not _is_withheld(row, data)],
+        "next": summary["next"],
+        "warnings": [told for row in summary["warnings"] if (told := _telling_problem(row))],
+    }
+    found = {name: summary[name] for name in _EXACT} | _rounded(telling, "", step) | {"step": step}
+    for row in found["attributes"]:
+        row["odds"] = None if row["log_odds"] is None else math.exp(row["log_odds"])
+    for graph in found["checks"]["components"].values():
+        for groups in graph.values():
+            groups["sizes"] = [size for size in groups["sizes"] if size is not None]
+    return found
+
+
+def _is_withheld(row: Mapping[str, Any] | None, data: Mapping[str, Any]) -> bool:
+    """Whether an estimate rests on so few annotators that it is about single ones."""
+    return row is not None and data["has_annotators"] and row["n_annotators"] < FEWEST_ANNOTATORS
+
+
+def _telling_data(data: Mapping[str, Any]) -> dict[str, Any]:
+    nobody = data["n_annotators"] < FEWEST_ANNOTATORS and data["has_annotators"]
+    agreement = dict.fromkeys(data["agreement"]) if nobody else data["agreement"]
+    sizes = {k: n for k, n in data["votes_per_comparison"].items() if rounded_count(n) is not None}
+    few = _is_withheld(data["position"], data)
+    return {name: value for name, value in data.items() if name != "fingerprint"} | {
+        "judgments_per_annotator": {"median": data["judgments_per_annotator"]["median"]},
+        "votes_per_comparison": sizes,
+        "dropped": [row for row in data["dropped"] if not _is_withheld(row, data)],
+        "unanimous_share": None if nobody else data["unanimous_share"],
+        "agreement": agreement,
+        "position": None if few else data["position"],
+    }
+
+
+def _telling_attribute(row: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
+    if _is_withheld(row, data):
+        nothing = {name: None for name, value in row.items() if not isinstance(value, list | str | dict)}
+        return {
+            **nothing, "name": row["name"], "scope": row["scope"], "interval": None, "sweep": [], "joint": {},
+            "quality_adjusted": None, "arena": {}, "collinear_with": [], "co_occurrence": {}, "withheld": True,
+        }  # fmt: skip
+    adjusted = row["quality_adjusted"]
+    told = {**row, "verdict": None, "quality_adjusted": None if _is_withheld(adjusted, data) else adjusted}
+    if row["interval"] != "naive only":
+        # its width says how many votes there are
+        told |= {"naive_ci_low": None, "naive_ci_high": None}
+    return told
+
+
+def _telling_pool(pool: Mapping[str, Any], summary: Mapping[str, Any]) -> dict[str, Any]:
+    told = {**pool, "classes": shown_classes(pool["classes"])}
+    if len(told["classes"]) < 2 and pool["classes"]:
+        told["class_test_p"] = None
+        if pool["recommendation"] == "class":
+            told |= {"recommendation": None, "recommendation_reason": ""}
+    n_informed = pool["n_estimated"] + pool["n_insufficient"] + pool["n_separated"]
+    if n_informed < FEWEST_ANNOTATORS:
+        told |= {"tau": None, "tau_ci": [None, None], "reliability": None, "equal_leans_p": None}
+        told |= {"recommendation": None, "recommendation_reason": "", "classes": []}
+    anchors = summary["checks"]["anchors"]
+    if pool["level"] is not None and anchors and anchors["n"] < FEWEST_ANNOTATORS:
+        why = "not on this page: it rests on few people who are declared to lean nowhere (anchors)"
+        told |= {"level": None, "level_ci": None, "absolute_why": why}
+    return told
+
+
+def shown_classes(classes: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The classes that may be shown: those of five people or more, unless the rest could be computed from them.
+
+    The offsets of all classes come to zero. So a class too small to be shown takes larger ones with it, until at
+    least two classes of together five people are left out.
+
+    Examples
+    --------
+    >>> sizes = {"staff": 2, "crowd": 40, "experts": 9}
+    >>> [row["class"] for row in shown_classes([{"class": name, "n": n} for name, n in sizes.items()])]
+    ['crowd']
+    """
+    shown_first = sorted(classes, key=lambda row: row["n"])
+    n_hidden = sum(row["n"] < FEWEST_ANNOTATORS for row in shown_first)
+    while 0 < n_hidden < len(shown_first) and (
+        sum(row["n"] > 0 for row in shown_first[:n_hidden]) == 1
+        or 0 < sum(row["n"] for row in shown_first[:n_hidden]) < FEWEST_ANNOTATORS
+    ):
+        n_hidden += 1
+    kept = shown_first[n_hidden:]
+    return [row for row in classes if row in kept]
+
+
+def _telling_checks(checks: Mapping[str, Any]) -> dict[str, Any]:
+    estimator, anchors = checks["estimator"], checks["anchors"]
+    # one group, or more: how many more is known from the warning
+    graphs = {
+        kind: {
+            name: {**graph, "n": ("none", "one", "several")[min(graph["n"], 2)]}
+            for name, graph in found.items()
+        }
+        for kind, found in checks["components"].items()
+    }
+    return {
+        "assignment": checks["assignment"] and {"p_value": checks["assignment"]["p_value"]},
+        "estimator": {name: estimator[name] for name in ("quality", "why")},
+        "components": graphs,
+        "anchors": anchors and {"n": anchors["n"]},
+    }
+
+
+def _telling_problem(row: Mapping[str, Any]) -> dict[str, Any] | None:
+    """A finding without its rows and names; None where it is about one annotator or counts fewer than five."""
+    numbers = [
+        number
+        for number, share in _NUMBER.findall(row["what"])
+        if not share and number.replace(",", "").isdigit()
+    ]
+    few = any(rounded_count(int(number.replace(",", ""))) is None for number in numbers)
+    if few or _PSEUDONYM.fullmatch(row["where"]) or _PSEUDONYM.search(row["what"]):
         return None
-    text = (
-        f"Most annotators have fewer than {least} informative votes: {'; '.join(parts)}. What these votes do tell is "
-        "how far the pool spreads (tau) and how classes differ, so the page leads with that. Estimates of single "
-        "people come further down and are rough guesses."
+    where = _ATTRIBUTE.match(row["where"])
+    return {name: row[name] for name in ("code", "severity", "what", "remedy")} | {
+        "where": where[0] if where else ""
+    }
+
+
+def _rounded(value: Any, key: str, step: float) -> Any:
+    """A part of the summary with its counts, estimates and the numbers in its sentences rounded."""
+    if isinstance(value, Mapping):
+        return {name: _rounded(entry, name, step) for name, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(entry, key, step) for entry in value]
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return value if key in _NAMES else _NUMBER.sub(_rounded_number, value)
+    if isinstance(value, int) or key in _COUNTS:
+        return rounded_count(round(value))
+    if key in _PROBABILITIES:
+        return float(f"{value:.1g}")
+    step = FINE_STEP if key.endswith("share") else step
+    return round(round(value / step) * step, 2)
+
+
+def _rounded_number(found: re.Match[str]) -> str:
+    number, percent_sign = found[1].replace(",", ""), found[2]
+    if percent_sign:
+        return f"{float(number):.0f}{percent_sign}"
+    if number.isdigit():
+        return count_text(rounded_count(int(number)))
+    return f"{float(number):.1g}" if float(number) < 0.1 else f"{float(number):.2g}"
+
+
+def _rounding(found: Mapping[str, Any]) -> str:
+    steps = "to two digits" if found["step"] == FINE_STEP else f"in steps of {found['step']:.2f}"
+    return (
+        f"This page may be passed on. Nothing on it is about fewer than {FEWEST_ANNOTATORS} people, counts are rounded "
+        f"to the nearest 10 (\u201cfewer than {FEWEST_ANNOTATORS}\u201d may be none) and estimates {steps}, so that "
+        "nobody\u2019s votes can be computed from it. The exact figures are in audit.json and in "
+        f"{shown(found['annotators_file'])}: those are personal data."
     )
-    return Caution("Read the pool, not the people", text)
+
+
+# -- figures and facts -------------------------------------------------------------------------------------------
+
+
+def spread_figure(summary: Mapping[str, Any]) -> Figure | None:
+    """The pool's leans, how far annotators spread around them, and the classes' offsets; None without annotators."""
+    if not summary["data"]["has_annotators"]:
+        return None
+    labels = audit_labels(summary)
+    pools = [(labels[name], pool) for name, pool in summary["pool"].items()]
+    spreads = [(label, pool["tau"], *pool["tau_ci"]) for label, pool in pools if has_usable_spread(pool)]
+    panels = []
+    if spreads:
+        panels.append(
+            ("Tau: how far leans spread", _chart(spreads, "spread of leans", "tau, log-odds", None))
+        )
+    rows = []
+    for label, pool in pools:
+        classes = [
+            (shown(c["class"], 16), c["offset"], c["ci_low"], c["ci_high"])
+            for c in pool["classes"]
+            if c["offset"] is not None
+        ]
+        if classes:
+            name = f"classes of annotators on {label}"
+            axis = "difference from the pool, log-odds"
+            panels.append((f"{label}: classes", _chart(classes, name, axis, Level(0.0, "pool mean"))))
+        rows += [
+            (f"{label}, class {shown(c['class'], 24)} (n = {count_text(c['n'])})", decimal(c["offset"]),
+             interval_text(c["ci_low"], c["ci_high"]))
+            for c in pool["classes"]
+        ]  # fmt: skip
+    if not panels:
+        return None
+    caption = (
+        "Marks and lines: estimates and their 95 % intervals. Classes: difference of each class from the pool mean, "
+        f"from the conditional likelihood; a class of fewer than {FEWEST_ANNOTATORS} people is left out, and so is "
+        "one that would let it be computed."
+    )
+    return Figure(
+        "Spread and classes",
+        tuple(panels),
+        Markup(""),
+        caption,
+        Table(("Attribute, class", "Offset", "95 %"), tuple(rows)),
+    )
+
+
+def _chart(rows: Sequence[tuple[Any, ...]], label: str, axis: str, level: Level | None) -> Markup:
+    drawn = [
+        DotRow(name, (Mark(value, name, FIRST_CLASS_STYLE + i % 6, low, high),))
+        for i, (name, value, low, high) in enumerate(rows)
+    ]
+    ends = [abs(value) for row in drawn for value in row.marks[0].extent()]
+    reach = min(max([0.2, *ends]), _WIDEST_CHART)
+    return dot_plot(drawn, label, axis, level, (-reach if level else 0.0, reach))
+
+
+def few_votes(summary: Mapping[str, Any]) -> str:
+    """What the page leads with when most annotators have no sure estimate on some attribute; else nothing."""
+    labels, parts = audit_labels(summary), []
+    for name, pool in summary["pool"].items():
+        sure = pool["n_estimated"] or 0
+        others = sum(pool[kind] or 0 for kind in ("n_insufficient", "n_separated", "n_no_information"))
+        if sure < others:
+            parts.append(
+                f"{count_text(pool['n_estimated'])} of {count_text(summary['data']['n_annotators'])} on {labels[name]}"
+            )
+    if not parts:
+        return ""
+    return (
+        f"Few annotators have enough informative votes for an estimate of their own: {'; '.join(parts)}. What these "
+        "votes do tell is how far the pool spreads (tau) and how classes differ, so the page leads with that."
+    )
 
 
 def health(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -110,7 +356,8 @@ def health(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     facts = [
         (
             "Judgments",
-            f"{data['n_judgments']:,} on {data['n_comparisons']:,} comparisons of {data['n_prompts']:,} prompts",
+            f"{count_text(data['n_judgments'])} on {count_text(data['n_comparisons'])} comparisons of "
+            f"{count_text(data['n_prompts'])} prompts",
         ),
         ("Annotators", _people_text(data)),
         ("Votes per comparison", ", ".join(f"{k}: {n:,}" for k, n in data["votes_per_comparison"].items())),
@@ -149,16 +396,11 @@ def provenance(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         f"{shown(str(config.get('name', '')), 24)}: {attribute_definition(config)}"
         for config in settings["attributes"]
     ]
-    numbers = f"gradient norm {estimator['gradient_norm']:.1e} after {estimator['n_newton']:,} Newton steps"
-    if estimator["gradient_norm"] is None:
-        numbers = "not recorded"
     return [
         ("Data", shown(summary["data"]["source"], 100)),
-        ("Data fingerprint", shown(str(summary["data"]["fingerprint"]), 100)),
         ("Attributes", "; ".join(definitions)),
         ("Settings", ", ".join(f"{shown(key)} {shown(str(value))}" for key, value in asked.items())),
         ("Estimator", f"{shown(estimator['quality'])}: {shown(estimator['why'], _LONGEST)}"),
-        ("Fit", numbers),
         ("Annotators", shown(summary["annotators_file"])),
         ("Schema", shown(summary["schema"])),
         ("Made by", f"badpo {shown(str(summary['version']))}"),
@@ -167,9 +409,9 @@ def provenance(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _facts(summary: Mapping[str, Any]) -> str:
     data = summary["data"]
-    parts = [f"{data['n_judgments']:,} judgments", f"{data['n_prompts']:,} prompts"]
+    parts = [f"{count_text(data['n_judgments'])} judgments", f"{count_text(data['n_prompts'])} prompts"]
     if data["has_annotators"]:
-        parts.append(f"{data['n_annotators']:,} annotators")
+        parts.append(f"{count_text(data['n_annotators'])} annotators")
     return " \u00b7 ".join([*parts, f"attributes: {', '.join(audit_labels(summary).values())}"])
 
 
@@ -188,8 +430,8 @@ def _together(summary: Mapping[str, Any]) -> list[str]:
             )
     if not any(row["quality_adjusted"] for row in summary["attributes"]):
         found.append(
-            "There is no quality-adjusted estimate: the table has neither scores of the responses nor pairs in which "
-            "they were swapped."
+            "There is no quality-adjusted estimate: the table has neither scores of the responses nor enough pairs in "
+            "which they were swapped."
         )
     return found
 
@@ -204,7 +446,7 @@ def _not_known(summary: Mapping[str, Any]) -> list[str]:
         for name, pool in summary["pool"].items()
     ]
     if anchors:
-        found.append(f"Anchors: {anchors['n']:,} annotators are taken to lean nowhere.")
+        found.append(f"Anchors: {count_text(anchors['n'])} annotators are taken to lean nowhere.")
     found.append(
         "Leans of two annotators are compared only inside a group. The theorem\u2019s groups are joined by judging one "
         "comparison whose sides differ; those of informative votes only by comparisons that were not unanimous, which "
@@ -223,13 +465,8 @@ def _next_steps(summary: Mapping[str, Any]) -> list[str]:
     ]
     if steps["n_requests"]:
         found.append(
-            f"{shown(steps['requests_file'])} lists {steps['n_requests']:,} votes in {steps['n_rounds']:,} rounds that "
-            f"would join groups or tighten estimates; {shown(steps['how'], _LONGEST)}."
-        )
-    small = any(len(shown_classes(pool)) < len(pool["classes"]) for pool in summary["pool"].values())
-    if small:
-        found.append(
-            "Some classes are too small to be shown; more people in them would make them comparable."
+            f"{shown(steps['requests_file'])} lists {count_text(steps['n_requests'])} votes that would join groups or "
+            f"tighten estimates; {shown(steps['how'], _LONGEST)}."
         )
     return found
 
@@ -237,22 +474,18 @@ def _next_steps(summary: Mapping[str, Any]) -> list[str]:
 def _people_text(data: Mapping[str, Any]) -> str:
     if not data["has_annotators"]:
         return "not in the table"
-    q = data["judgments_per_annotator"]
-    return (
-        f"{data['n_annotators']:,}; judgments of each: median {decimal(q['median'], 0)}, half of them "
-        f"{decimal(q['lower_quartile'], 0)} to {decimal(q['upper_quartile'], 0)}, all {decimal(q['min'], 0)} to "
-        f"{decimal(q['max'], 0)}"
-    )
+    median = count_text(data["judgments_per_annotator"]["median"])
+    return f"{count_text(data['n_annotators'])}; judgments of the median one: {median}"
 
 
 def _dropped_text(data: Mapping[str, Any]) -> str:
-    reasons = ", ".join(f"{shown(row['reason'], 40)} {row['n']:,}" for row in data["dropped"])
-    return f"{data['n_dropped']:,} rows ({reasons})" if reasons else f"{data['n_dropped']:,} rows"
+    reasons = ", ".join(f"{shown(row['reason'], 40)} {count_text(row['n'])}" for row in data["dropped"])
+    return f"{count_text(data['n_dropped'])} rows{f' ({reasons})' if reasons else ''}"
 
 
 def _agreement_text(agreement: Mapping[str, Any]) -> str:
     if agreement["percent"] is None:
-        return "not known: no comparison has two votes"
+        return "not known, or not to be passed on"
     low, high = agreement["ci_low"], agreement["ci_high"]
     ends = (
         f" (95 % interval {percent(low)} to {percent(high)})" if low is not None and high is not None else ""
@@ -262,16 +495,17 @@ def _agreement_text(agreement: Mapping[str, Any]) -> str:
 
 
 def _repeats_text(repeats: Mapping[str, Any]) -> str:
-    if not repeats["n_repeated"]:
-        return "never"
+    told = f"{count_text(repeats['n_repeated'])} times"
+    if repeats["n_annotators"] is None:
+        return told
     return (
-        f"{repeats['n_repeated']:,} times; contradicted {repeats['n_contradicted']:,} times, by "
-        f"{repeats['n_annotators']:,} annotators"
+        f"{told}; contradicted {count_text(repeats['n_contradicted'])} times, by {count_text(repeats['n_annotators'])} "
+        "annotators"
     )
 
 
 def _position_text(position: Mapping[str, Any] | None) -> str:
     if position is None:
-        return "not known: the table does not say which response was shown first"
+        return "not known, or not to be passed on"
     ends = interval_text(position["ci_low"], position["ci_high"])
-    return f"{percent(position['first_wins'])} of {position['n_known']:,} judgments (95 % interval {ends})"
+    return f"{percent(position['first_wins'])} of {count_text(position['n_known'])} judgments (95 % interval {ends})"

@@ -7,10 +7,10 @@ from typing import Any
 
 from badpo.results.audit_verdicts import audit_labels, interval_text
 from badpo.results.figure_parts import Table
-from badpo.results.labels import decimal, percent, shown
+from badpo.results.labels import count_text, decimal, percent, shown
 
 # Columns of the pool's table that are there whether or not an attribute fills them.
-_ALWAYS = 7
+_ALWAYS = 6
 # exp(10) is odds of 22,000 to 1: an interval that goes beyond says nothing.
 _WIDEST = 10.0
 
@@ -18,7 +18,7 @@ _WIDEST = 10.0
 def attribute_table(summary: Mapping[str, Any]) -> Table:
     """The pool's lean on every attribute, by every way of reading it that some attribute has."""
     header = (
-        "Attribute", "Sides differ", "Carrier wins", "Log-odds", "95 %, clustered", "95 %, naive", "Odds",
+        "Attribute", "Sides differ", "Carrier wins", "Log-odds", "95 %, clustered", "Odds",
         "Beside the others", "Quality-adjusted", "Arena-style",
     )  # fmt: skip
     labels = audit_labels(summary)
@@ -62,7 +62,7 @@ def spread_table(summary: Mapping[str, Any]) -> Table | None:
             decimal(pool["reliability"]),
             p_value(pool["equal_leans_p"]),
             p_value(pool["class_test_p"]),
-            shown(pool["recommendation"], 20),
+            shown(pool["recommendation"] or decimal(None), 20),
         )
         for name, pool in summary["pool"].items()
     ]
@@ -81,10 +81,10 @@ def known_table(summary: Mapping[str, Any]) -> Table | None:
             _component_text(graphs["theorem"][name]),
             _component_text(graphs["informative"][name]),
             percent(pool["informative_share"]),
-            f"{pool['n_estimated']:,}",
-            f"{pool['n_insufficient']:,}",
-            f"{pool['n_separated']:,}",
-            f"{pool['n_no_information']:,}",
+            *(
+                count_text(pool[name])
+                for name in ("n_estimated", "n_insufficient", "n_separated", "n_no_information")
+            ),
         )
         for name, pool in summary["pool"].items()
     ]
@@ -157,13 +157,12 @@ def _attribute_row(row: Mapping[str, Any], label: str) -> tuple[str, ...]:
     how = f"; {shown(adjusted['how'], 40)}" if adjusted else ""
     return (
         label,
-        f"{row['n_cross']:,} ({percent(row['cross_share'])})",
+        f"{count_text(row['n_cross'])} ({percent(row['cross_share'])})",
         percent(row["carrier_wins"]),
         decimal(row["log_odds"]),
         interval_text(row["ci_low"], row["ci_high"])
         + (" (few prompts)" if row["interval"] == "small-cluster" else ""),
-        interval_text(row["naive_ci_low"], row["naive_ci_high"]),
-        decimal(row["odds"]),
+        decimal(row["odds"], 1),
         _estimate_text(row["joint"], "log_odds"),
         _estimate_text(adjusted, "log_odds") + how,
         _estimate_text(row["arena"], "coefficient"),
@@ -177,8 +176,7 @@ def _estimate_text(found: Mapping[str, Any] | None, key: str) -> str:
 
 
 def _component_text(graph: Mapping[str, Any]) -> str:
-    if not graph["n"]:
+    if graph["n"] == "none":
         return "none"
     sizes = " + ".join(f"{size:,}" for size in graph["sizes"])
-    more = " + \u2026" if graph["n"] > len(graph["sizes"]) else ""
-    return f"{graph['n']:,} ({sizes}{more}); outside: {graph['outside']:,}"
+    return f"{graph['n']}{f' ({sizes})' if sizes else ''}; outside: {count_text(graph['outside'])}"

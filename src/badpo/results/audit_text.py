@@ -91,5 +91,5 @@ def _problems(rows: Sequence[Mapping[str, Any]]) -> str:
         _wrapped(f"{shown(row['code'], 8)} {shown(row['what'], 300)}: {shown(row['remedy'], 300)}")
         for row in rows[:_WORST]
     ]
-    more = [f"  and {len(rows) - _WORST:,} more in the report"] if len(rows) > _WORST else []
+    more = [f"  and {len(rows) - _WORST:,} more in audit.json"] if len(rows) > _WORST else []
     return "\n".join(["to look at", *lines, *more])

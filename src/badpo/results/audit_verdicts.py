@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from badpo.results.labels import attribute_label, decimal, percent, shown
+from badpo.data.privacy import FEWEST_ANNOTATORS
+from badpo.results.labels import attribute_label, count_text, decimal, percent, shown
 
 # Spreads beyond this are no spreads of people: exp(5) is odds of 148 to 1.
 LARGEST_TAU = 5.0
 # A lean below this moves a policy little: 0.3 log-odds is 57 to 43.
 WORTH_WATCHING = 0.3
-FEWEST_IN_CLASS = 5
 _REASONS = 400
 
 
@@ -152,15 +152,17 @@ def spread_sentence(pool: Mapping[str, Any], rho: float, fdr: float) -> str:
         )
         if not low:
             text += " A spread of zero is not ruled out."
-    n = pool.get("n_flagged", 0)
-    who = f"{n:,} annotators are" if n != 1 else "1 annotator is"
     beyond = f"beyond \u00b1{decimal(rho)} at a false discovery rate of {percent(fdr)}"
-    return f"{text} {who} flagged for a deviation {beyond}."
+    return f"{text} Flagged for a deviation {beyond}: {count_text(pool.get('n_flagged', 0))}."
 
 
 def _verdict(summary: Mapping[str, Any], row: Mapping[str, Any], label: str) -> AuditVerdict:
+    if row.get("withheld"):
+        few = f"Fewer than {FEWEST_ANNOTATORS} annotators judged responses that differ in {label}"
+        return AuditVerdict(label, f"{few}: what they lean toward is not for others to see.", ())
     if not row["n_cross"]:
-        finding = f"The two responses never differ in {label}, so the votes say nothing about it."
+        ever = "hardly ever" if row["n_cross"] is None else "never"
+        finding = f"The two responses {ever} differ in {label}, so the votes say nothing about it."
         advice = f"Collect comparisons whose sides differ in {label}, or leave it out."
         return AuditVerdict(label, finding, (("What to do", advice),))
     pool = summary["pool"].get(row["name"], {})
@@ -178,7 +180,7 @@ def _verdict(summary: Mapping[str, Any], row: Mapping[str, Any], label: str) -> 
 
 
 def _finding(row: Mapping[str, Any], label: str) -> str:
-    among = f"of the {row['n_cross']:,} judgments whose sides differ ({percent(row['cross_share'])} of all)"
+    among = f"of the {count_text(row['n_cross'])} judgments whose sides differ ({percent(row['cross_share'])} of all)"
     if row["log_odds"] is None:
         won = "all" if row["carrier_wins"] else "none"
         return f"On {label} every vote went one way: the side that has more of it won {won} {among}."
@@ -195,15 +197,18 @@ def _odds(odds: float) -> str:
 def _certainty(row: Mapping[str, Any], label: str) -> str:
     naive = interval_text(row["naive_ci_low"], row["naive_ci_high"])
     if row["interval"] == "naive only":
+        if row["n_prompts"] is None:
+            return f"The prompts are too few to tell apart: {naive} takes every vote as independent of the others."
         if row["n_prompts"] > 1:
             return f"All prompts have the very same share: {naive} takes every vote as independent of the others."
         return f"All judgments stand on one prompt: {naive} covers other votes on it, not other prompts."
     few = ", in the form for few prompts" if row["interval"] == "small-cluster" else ""
     text = (
         f"Log-odds {decimal(row['log_odds'])}, 95 % interval {interval_text(row['ci_low'], row['ci_high'])}, "
-        f"clustered by {row['n_prompts']:,} prompts{few}; counted as if every vote were independent it would be "
-        f"{naive}."
+        f"clustered by {count_text(row['n_prompts'])} prompts{few}"
     )
+    independent = row["naive_ci_low"] is not None or row["naive_ci_high"] is not None
+    text += f"; counted as if every vote were independent it would be {naive}." if independent else "."
     joint = row.get("joint") or {}
     if joint.get("log_odds") is not None and is_sure(row) and not is_sure(joint):
         text += (
@@ -228,8 +233,10 @@ def _advice(row: Mapping[str, Any], pool: Mapping[str, Any], label: str) -> str:
     reason = shown(pool.get("recommendation_reason", ""), _REASONS)
     chosen = action(row, pool)
     if chosen == "declare":
-        variant = shown(pool.get("recommendation", "pooled"), 20)
-        return f"Declare {label} and train with bias: {variant}. {reason}".strip()
+        variant = pool.get("recommendation", "pooled")
+        if variant is None:
+            return f"Declare {label}; audit.json says with which bias term to train, since that rests on few people."
+        return f"Declare {label} and train with bias: {shown(variant, 20)}. {reason}".strip()
     if chosen == "watch":
         return f"Watch {label}: the lean is large but not sure. More prompts would tell. {reason}".strip()
     return f"Nothing calls for declaring {label}. {reason}".strip()

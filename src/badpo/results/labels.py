@@ -6,6 +6,8 @@ import math
 import unicodedata
 from collections.abc import Mapping
 
+from badpo.data.privacy import FEWEST_ANNOTATORS
+
 REFERENCE, DPO = "reference", "dpo"
 MINUS = "\u2212"
 DASH = "\u2013"
@@ -162,6 +164,17 @@ def signed(value: float | None, places: int = 2) -> str:
     text = decimal(value, places)
     positive = value is not None and value > 0 and any(character in text for character in "123456789\u221e")
     return f"+{text}" if positive else text
+
+
+def count_text(n: int | None) -> str:
+    """A count; None is one that is too small to be passed on.
+
+    Examples
+    --------
+    >>> count_text(65340), count_text(None)
+    ('65,340', 'fewer than 5')
+    """
+    return f"fewer than {FEWEST_ANNOTATORS}" if n is None else f"{n:,}"
 
 
 def percent(share: float | None) -> str:

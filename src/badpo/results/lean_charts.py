@@ -1,4 +1,4 @@
-"""Charts of many annotators: caterpillar, points with limits around them, histogram.
+"""Charts of many annotators: caterpillar, points with limits around them.
 
 As in `badpo.results.charts` every function returns one ``<svg>`` element. What lies beyond an axis is drawn at its end
 with an arrow, so that one infinite interval does not press everyone else together.
@@ -32,7 +32,7 @@ from badpo.results.labels import decimal
 _LANE = 14
 _VOTES = 40
 _LETTER = 6.5
-_CLOUD_HEIGHT, _HISTOGRAM_HEIGHT = 300, 190
+_CLOUD_HEIGHT = 300
 # Drawn from the place of a point, relative to it, and short: there may be thousands. One shape per style.
 _POINT_SHAPES = ("m-2.6 0l2.6-2.6 2.6 2.6-2.6 2.6z", "m-2.5-2.5h5v5h-5z", "h0")
 
@@ -178,57 +178,6 @@ def point_cloud(
     parts += [_curve(curve, across, up) for curve in curves]
     parts += [_points(cloud, across, up) for cloud in clouds if np.size(cloud.x)]
     return chart_svg(_CLOUD_HEIGHT, label, parts)
-
-
-def histogram(
-    values: ArrayLike, label: str, axis: str, limits: tuple[float, float], level: Level, n_bars: int = 24
-) -> Markup:
-    """How many values lie where; those beyond an end of the axis are counted in its last bar.
-
-    Parameters
-    ----------
-    values : array
-        Finite numbers.
-    label : str
-        What the chart shows, for people who cannot see it.
-    axis : str
-        Name and unit of the horizontal axis.
-    limits : (low, high)
-        Ends of the axis.
-    level : Level
-        A vertical line to read the bars against.
-    n_bars : int
-
-    Returns
-    -------
-    Markup
-
-    Examples
-    --------
-    >>> svg = histogram([0.1, 0.2, 7.0], "leans", "lean", (-1, 1), Level(0, "pool mean"), n_bars=2)
-    >>> "0.00 to 1.00: 3" in svg
-    True
-    """
-    left, right, top, bottom = 40.0, WIDTH - 12.0, 28.0, _HISTOGRAM_HEIGHT - 44.0
-    across = scale_of([], limits, left, right)
-    edges = np.linspace(across.low, across.high, n_bars + 1)
-    counts, _ = np.histogram(np.clip(np.asarray(values, dtype=float), across.low, across.high), edges)
-    up = scale_of([], (0.0, float(max(4, counts.max(initial=0)))), bottom, top)
-    parts = [*vertical_grid(across, top, bottom), *horizontal_grid(up, left, right)]
-    parts.append(text_at((left + right) / 2, bottom + 34, axis, "middle", "axis"))
-    bar = Markup('<path class="bar s2" d="M{} {}V{}H{}V{}z"><title>{} to {}: {}</title></path>')
-    for low, high, count in zip(edges[:-1], edges[1:], counts, strict=True):
-        if count:
-            x1, x2 = across.at(low) + 0.5, across.at(high) - 0.5
-            ends = decimal(float(low)), decimal(float(high))
-            parts.append(
-                bar.format(round(x1, 1), bottom, up.at(int(count)), round(x2, 1), bottom, *ends, count)
-            )
-    parts.append(dashed_line(across.at(level.value), top - 4, across.at(level.value), bottom))
-    parts.append(
-        text_at(across.at(level.value), top - 10, level.name, anchor_of(across, level.value), "level")
-    )
-    return chart_svg(_HISTOGRAM_HEIGHT, label, parts)
 
 
 # -- pieces ------------------------------------------------------------------------------------------------------

@@ -179,18 +179,14 @@ class StepSampler(torch.utils.data.Sampler):
         return self._steps(self._comparison, self._batch_size, rng)
 
 
-class EncodedJudgments(torch.utils.data.Dataset):
-    """Judgments with the token ids of their comparisons.
+class JudgmentIds(torch.utils.data.Dataset):
+    """The judgments' positions; the collator does the rest, because a micro-batch shares its comparisons."""
 
-    An item is the position of a judgment; the collator does the rest, because a micro-batch shares its comparisons.
-    """
-
-    def __init__(self, judgments: Judgments, encoded: EncodedComparisons):
-        self.judgments = judgments
-        self.encoded = encoded
+    def __init__(self, n_votes: int):
+        self._n_votes = n_votes
 
     def __len__(self) -> int:
-        return self.judgments.n_votes
+        return self._n_votes
 
     def __getitem__(self, index: int) -> int:
         return index
@@ -204,7 +200,8 @@ class ComparisonCollator:
 
     Parameters
     ----------
-    data : EncodedJudgments
+    judgments : Judgments
+    encoded : EncodedComparisons
     reference : sequence of (array, array), one per comparison
         Reference log-probabilities of every token of response a and of response b.
     layout : function
@@ -218,17 +215,18 @@ class ComparisonCollator:
 
     def __init__(
         self,
-        data: EncodedJudgments,
+        judgments: Judgments,
+        encoded: EncodedComparisons,
         reference: Sequence[tuple[np.ndarray, np.ndarray]],
         layout: Callable,
     ):
-        votes = data.judgments.votes
+        votes = judgments.votes
         self._comparison = votes["comparison"].to_numpy()
         self._sign = votes["sign"].to_numpy(dtype=np.float32)
         self._annotator = votes["annotator"].to_numpy(dtype=np.int64)
         self._weight = votes["weight"].to_numpy(dtype=np.float32)
-        self._delta = data.judgments.delta.astype(np.float32)
-        self._encoded = data.encoded
+        self._delta = judgments.delta.astype(np.float32)
+        self._encoded = encoded
         self._reference = reference
         self._layout = layout
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from pathlib import Path
 from typing import TextIO
@@ -12,6 +13,8 @@ from transformers import TrainerCallback
 from badpo.training.bias_state import load_state, save_state
 from badpo.training.first_margin import FirstMargin, first_margin_problem, first_margin_tolerance
 from badpo.training.run_folder import keep_newest, mark_complete, write_atomically
+
+logger = logging.getLogger(__name__)
 
 LOG_FILE = "log.jsonl"
 
@@ -72,7 +75,8 @@ class RunCallback(TrainerCallback):
             self._trainer.first_margin = first
             problem = first_margin_problem(first)
             if problem is not None:
-                self._trainer.tell([problem])
+                self._trainer.findings.append(problem)
+                logger.warning("%s", problem)
         if self._log_file is not None:
             line = {"step": state.global_step + 1, "n_judgments": sums.n_judgments, **sums.metrics()}
             self._log_file.write(json.dumps(line | self._trainer.state_metrics()) + "\n")

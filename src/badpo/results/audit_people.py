@@ -1,19 +1,20 @@
-"""The figures of an audit's page: single annotators, the funnel, classes, lean against agreement."""
+"""The page of an audit's single annotators: their leans, the funnel, lean against agreement."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
-from badpo.results.audit_verdicts import FEWEST_IN_CLASS, audit_labels, has_usable_spread, interval_text
-from badpo.results.charts import DotRow, Level, Mark, dot_plot, legend
-from badpo.results.figure_parts import FIRST_CLASS_STYLE, Figure, Table
+from badpo.results.audit_verdicts import audit_labels, has_usable_spread
+from badpo.results.charts import Level, legend
+from badpo.results.figure_parts import Figure, Table
 from badpo.results.labels import decimal, shown
-from badpo.results.lean_charts import Cloud, Curve, LeanRow, caterpillar, histogram, point_cloud
+from badpo.results.lean_charts import Cloud, Curve, LeanRow, caterpillar, point_cloud
+from badpo.results.pages import page_templates
 
 MOST_ROWS, FEWEST_DRAWN = 60, 2
 _KINDS = (("fewer informative votes than asked for", 0), ("flagged", 1), ("estimated", 2))
@@ -21,43 +22,26 @@ _FUNNEL_LIMITS = (("95 %", 1.959964, 2), ("99.8 %", 3.090232, 3))
 _SMALLEST_REACH, _LARGEST_REACH, _LARGEST_SE = 1.0, 4.0, 2.0
 
 
-def spread_figure(summary: Mapping[str, Any], annotators: pd.DataFrame) -> Figure | None:
-    """The distribution of the shrunken estimates, and the classes' offsets from the pool; None without annotators."""
-    labels, panels, rows = audit_labels(summary), [], []
-    hidden: set[str] = set()
-    for name, people in _by_attribute(summary, annotators):
-        shrunken = people["shrunk"].to_numpy(dtype=float)
-        shrunken, label = shrunken[np.isfinite(shrunken)], labels[name]
-        if shrunken.size:
-            panels.append((f"{label}: {shrunken.size:,} annotators", _histogram(label, shrunken)))
-            quantiles = np.quantile(shrunken, [0.05, 0.25, 0.5, 0.75, 0.95])
-            rows.append(
-                (f"{label}, shrunken: 5, 25, 50, 75, 95 % of annotators lie below", *_texts(quantiles))
-            )
-        classes = shown_classes(summary["pool"][name])
-        if classes:
-            panels.append((f"{label}: classes", _class_chart(label, classes)))
-        rows += [
-            (f"{label}, class {shown(c['class'], 24)} (n = {c['n']:,})", *_class_texts(c)) for c in classes
-        ]
-        small = [c["class"] for c in summary["pool"][name]["classes"] if c not in classes]
-        rows += [
-            (f"{label}, class {shown(entry, 24)}", f"fewer than {FEWEST_IN_CLASS} people") for entry in small
-        ]
-        hidden.update(small)
-    if not panels:
-        return None
-    caption = (
-        "Bars: how many annotators have a shrunken estimate there, in log-odds from the pool mean; it looks narrower "
-        "than the pool is, by as much as votes are few. Classes: difference of each class from the pool mean with its "
-        "95 % interval, from the conditional likelihood."
-    )
-    if hidden:
-        caption += (
-            f" Classes with fewer than {FEWEST_IN_CLASS} people are not shown ({len(hidden):,} left out)."
+def people_html(summary: Mapping[str, Any], annotators: pd.DataFrame) -> str:
+    """The page about an audit's single annotators as HTML text: personal data, which is not to be passed on.
+
+    Parameters
+    ----------
+    summary : mapping
+        The content of ``audit.json``.
+    annotators : DataFrame
+        The content of ``annotators.parquet``.
+    """
+    figures = [draw(summary, annotators) for draw in (caterpillar_figure, funnel_figure, agreement_figure)]
+    return (
+        page_templates()
+        .get_template("people.html.jinja")
+        .render(
+            name=shown(summary["data"]["source"]),
+            figures=[figure for figure in figures if figure],
+            version=shown(str(summary["version"])),
         )
-    header = ("Attribute", "", "", "", "", "")
-    return Figure("Spread and classes", tuple(panels), Markup(""), caption, Table(header, _padded(rows, 6)))
+    )
 
 
 def caterpillar_figure(summary: Mapping[str, Any], annotators: pd.DataFrame) -> Figure | None:
@@ -172,17 +156,6 @@ def agreement_figure(summary: Mapping[str, Any], annotators: pd.DataFrame) -> Fi
     )
 
 
-def shown_classes(pool: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The classes of an attribute that are large enough to be shown.
-
-    Examples
-    --------
-    >>> [c["class"] for c in shown_classes({"classes": [{"class": "staff", "n": 2}, {"class": "crowd", "n": 40}]})]
-    ['crowd']
-    """
-    return [row for row in pool["classes"] if row["n"] >= FEWEST_IN_CLASS]
-
-
 def _by_attribute(summary: Mapping[str, Any], annotators: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     names = [row["name"] for row in summary["attributes"]]
     parts = [(name, annotators[annotators["attribute"] == name]) for name in names if len(annotators)]
@@ -192,12 +165,7 @@ def _by_attribute(summary: Mapping[str, Any], annotators: pd.DataFrame) -> list[
 def _kind(person: Mapping[str, Any], summary: Mapping[str, Any]) -> int:
     if person["flag"]:
         return 1
-    return 0 if person["n_informative"] < least_informative(summary) else 2
-
-
-def least_informative(summary: Mapping[str, Any]) -> int:
-    """Informative votes below which an annotator's estimate counts as insufficient."""
-    return summary.get("settings", {}).get("min_informative", 10)
+    return 0 if person["n_informative"] < summary["settings"]["min_informative"] else 2
 
 
 def _told(people: pd.DataFrame, pool: Mapping[str, Any]) -> pd.DataFrame:
@@ -240,46 +208,8 @@ def _middle(pool: Mapping[str, Any]) -> Level:
     return Level(0.0, "pool mean")
 
 
-def _histogram(label: str, shrunken: np.ndarray) -> Markup:
-    reach = float(np.ceil(2 * min(max(np.quantile(np.abs(shrunken), 0.99), 0.5), _LARGEST_REACH)) / 2)
-    return histogram(
-        shrunken,
-        f"distribution of the shrunken leans on {label}",
-        "shrunken deviation, log-odds",
-        (-reach, reach),
-        Level(0.0, ""),
-    )
-
-
-def _class_chart(label: str, classes: Sequence[Mapping[str, Any]]) -> Markup:
-    rows = []
-    for i, row in enumerate(classes):
-        if row["offset"] is None:
-            continue
-        name = shown(row["class"], 16)
-        style = FIRST_CLASS_STYLE + i % 6
-        rows.append(DotRow(name, (Mark(row["offset"], name, style, row["ci_low"], row["ci_high"]),)))
-    ends = [abs(value) for row in rows for value in row.marks[0].extent()]
-    reach = min(max([0.2, *ends]), _LARGEST_REACH)
-    return dot_plot(
-        rows,
-        f"classes of annotators on {label}",
-        "difference from the pool, log-odds",
-        Level(0.0, "pool mean"),
-        (-reach, reach),
-    )
-
-
-def _class_texts(row: Mapping[str, Any]) -> tuple[str, str]:
-    return decimal(row["offset"]), interval_text(row["ci_low"], row["ci_high"])
-
-
 def _texts(values: np.ndarray) -> tuple[str, ...]:
     return tuple(decimal(float(value)) for value in values)
-
-
-def _padded(rows: Sequence[tuple[str, ...]], width: int) -> tuple[tuple[str, ...], ...]:
-    return tuple((*row, *[""] * (width - len(row))) for row in rows)
 
 
 def _lean_row(person: Mapping[str, Any], kind: int) -> LeanRow:
@@ -303,7 +233,7 @@ def _person_cells(label: str, lean: LeanRow) -> tuple[str, ...]:
 
 
 def _clouds(people: pd.DataFrame, summary: Mapping[str, Any], x: str, y: str) -> list[Cloud]:
-    few = people["n_informative"].to_numpy() < least_informative(summary)
+    few = people["n_informative"].to_numpy() < summary["settings"]["min_informative"]
     flagged = people["flag"].to_numpy(dtype=bool)
     kind = np.where(flagged, 1, np.where(few, 0, 2))
     # flagged points last, so that they are not covered
