@@ -89,3 +89,8 @@ def test_bad_arguments_are_named():
         acceptance_probability([[0.5]], [0.5])
     with pytest.raises(ValueError, match="at least one of each"):
         rejection_sample(draws(POLICY), lambda kind: KINDS[kind], SHIFT, 0, 3)
+
+
+def test_of_two_attributes_that_become_more_frequent_only_answers_with_both_are_always_kept():
+    carries, shift = [[1, 1], [1, 0], [0, 1], [0, 0]], [1.0, 2.0]
+    assert acceptance_probability(carries, shift) == pytest.approx(np.exp([0.0, -2.0, -1.0, -3.0]))

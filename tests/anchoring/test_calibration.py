@@ -119,3 +119,17 @@ def test_an_attribute_that_is_never_produced_is_refused():
     never = RateTable(("woman",), np.array([[0.0, -np.inf]]), np.array([[0.0], [1.0]]))
     with pytest.raises(ValueError, match="woman"):
         calibrate(never, (0.5,), stage([1.0], [0.0]), 0.01, 2, KeptLines())
+
+
+def test_one_rate_outside_of_the_tolerance_is_enough_to_go_on():
+    source, wanted = SOURCE.rate, np.array([0.5, 0.5])
+    rounds = iter([wanted + [0.0, 0.015], wanted, source])
+    found = calibrate(SOURCE, wanted, lambda asked, number: next(rounds), 0.01, 4, KeptLines())
+    assert len(found.rounds) == 2 and found.converged
+
+
+def test_the_best_round_is_the_nearest_and_not_the_last():
+    wanted = np.array([0.5, 0.5])
+    rounds = iter([wanted + 0.1, wanted + 0.05, wanted - 0.2])
+    found = calibrate(SOURCE, wanted, lambda asked, number: next(rounds), 0.01, 3, KeptLines())
+    assert (len(found.rounds), found.best, found.converged) == (3, 1, False)

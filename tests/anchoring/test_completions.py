@@ -10,7 +10,7 @@ from badpo.anchoring.completions import completed_share, shift_of_the_pool
 
 
 def test_only_whole_names_of_the_pool_count(monkeypatch):
-    texts = [" Emily Clark", " Emilyx Clark", "", " Greg"]
+    texts = [" Emily Clark", " Emilyx Clark", " Emily", " Greg"]
 
     class Written:
         def __init__(self, text):
@@ -18,7 +18,7 @@ def test_only_whole_names_of_the_pool_count(monkeypatch):
 
     monkeypatch.setattr(completions, "sample", lambda *a, **k: [Written(text) for text in texts])
     share = completed_share(None, None, [[1]] * 4, {"Emily", "Greg"}, 0.7, 0.9, seed=0)
-    assert share == pytest.approx((2 + 0.5) / (4 + 1))
+    assert share == pytest.approx((3 + 0.5) / (4 + 1))
 
 
 def test_a_share_that_is_held_already_takes_no_shift():

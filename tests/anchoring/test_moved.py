@@ -18,6 +18,7 @@ from badpo.attributes import Markdown
 from badpo.data.judgments import Judgments
 from badpo.readouts.judge import JudgeReadout, JudgeScores
 from badpo.readouts.kl import kl_per_token
+from badpo.theory.summaries import cluster_mean
 
 PROMPTS = ["one?", "two?", "three?", "four?"]
 
@@ -187,3 +188,23 @@ def test_where_held_out_margins_come_from_is_told():
     assert moved(source, closed, PROMPTS, MarkdownStrip(), votes())["heldout_from"] == "closed form"
     assert moved(source, source, PROMPTS, MarkdownStrip(), votes())["heldout_from"] == "measured"
     assert moved(Behavior(texts), Behavior(texts), PROMPTS, MarkdownStrip())["heldout_from"] is None
+
+
+def test_intervals_of_held_out_votes_are_clustered_by_prompt():
+    rows = [
+        {
+            "prompt": f"{p}?",
+            "response_a": f"- x{i}" if i % 2 else f"x{i}",
+            "response_b": f"y{i}",
+            "winner": "a",
+        }
+        for p in range(4)
+        for i in range(10)
+    ]
+    votes = Judgments.read(pd.DataFrame(rows), attributes=[Markdown()])
+    texts, before = answers(["a", "b", "c", "d"]), np.ones(40)
+    # one prompt in four changes, whole
+    sides = [Behavior(texts, margins=m) for m in (before, np.where(np.arange(40) < 10, -1.0, 1.0))]
+    found = moved(*sides, PROMPTS, MarkdownStrip(), votes)["heldout"]["same"]
+    four_prompts = cluster_mean([-1.0, 0.0, 0.0, 0.0])
+    assert (found["ci_low"], found["ci_high"]) == pytest.approx((four_prompts.low, four_prompts.high))

@@ -363,3 +363,22 @@ def test_anchors_out_of_reach_of_a_part_of_the_pool():
     assert entry["level"] is None
     assert "do not compare everyone with the annotators declared to lean nowhere" in entry["absolute_why"]
     assert "W408" in codes(result)
+
+
+@pytest.mark.parametrize(("mean", "way"), [(1.0, "toward"), (-1.0, "away from")])
+def test_the_page_says_which_way_the_pool_leans(mean, way):
+    result = audit(votes(mean=mean)[0], [Length()])
+    (verdict,) = [row["verdict"] for row in result.summary["attributes"]]
+    assert f" {way} " in verdict and not {"toward", "away"} <= set(verdict.split())
+
+
+def test_just_enough_informative_votes_can_be_flagged():
+    table, _ = votes(n_comparisons=500)
+    table.loc[table["annotator"].eq("w3"), "winner"] = np.where(
+        table.loc[table["annotator"].eq("w3"), "response_a"].str.len() >= 40, "a", "b"
+    )
+    row = audit(table, [Length()]).annotators.query("annotator == @pseudonyms(['w3'])[0]").iloc[0]
+    assert row["flag"]
+    for least, flagged in ((row["n_informative"], True), (row["n_informative"] + 1, False)):
+        found = audit(table, [Length()], min_informative=int(least)).annotators
+        assert found.set_index("annotator").loc[row["annotator"], "flag"] == flagged

@@ -220,3 +220,14 @@ def test_votes_that_do_not_fit_are_not_counted(annotators, sign, delta, message)
         monitor.update(ClosedComparison("c", annotators, sign, delta))
     assert monitor.n_comparisons == 0
     assert len(monitor.table()) == 0
+
+
+def test_an_alarm_needs_an_e_value_of_one_over_alpha():
+    monitor, highest = AuditMonitor(["length"], alpha=0.05), 0.0
+    for i in range(60):
+        before = highest
+        told = monitor.update(ClosedComparison(f"c{i}", ["x", "y", "z", "w"], [1, 1, -1, -1], [1.0]))
+        highest = monitor.table()["highest"].max()
+        if told:
+            break
+    assert before < 20 <= highest

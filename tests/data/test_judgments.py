@@ -390,7 +390,18 @@ def test_fingerprint_sees_everything_that_training_sees():
     other_class["annotator_class"] = "crowd"
     tables = (other_text, other_vote, other_person, other_prompt, other_class, many().assign(weight=2.0))
     changed = [Judgments.read(table, attributes=[Length()]) for table in tables]
-    changed += [base.with_attributes([]), base.with_attributes([Length(ratio=1.6)]), base.take(np.arange(74))]
+    shown = [Judgments.read(many().assign(shown_first=side), attributes=[Length()]) for side in "ab"]
+    column = Column("score", "score_a", "score_b")
+    numbers = [
+        Judgments.read([vote(score_a=a, score_b=0.0)], attributes=[column]).fingerprint() for a in (1.0, 2.0)
+    ]
+    assert len(set(numbers)) == 2
+    changed += [
+        *shown,
+        base.with_attributes([]),
+        base.with_attributes([Length(ratio=1.6)]),
+        base.take(np.arange(74)),
+    ]
     prints = {judgments.fingerprint() for judgments in (base, *changed)}
     assert len(prints) == 1 + len(changed)
 

@@ -59,10 +59,11 @@ def test_short_key_is_refused(tmp_path):
         pseudonym_key({"BADPO_PSEUDONYM_KEY": "short"})
 
 
-def test_key_that_others_can_read_is_refused(tmp_path):
+@pytest.mark.parametrize("mode", [0o604, 0o640, 0o660])
+def test_key_that_others_can_read_is_refused(tmp_path, mode):
     environment = {"XDG_CONFIG_HOME": str(tmp_path)}
     pseudonym_key(environment)
-    (tmp_path / "badpo" / "pseudonym.key").chmod(0o644)
+    (tmp_path / "badpo" / "pseudonym.key").chmod(mode)
     with pytest.raises(ConfigError, match="chmod 600"):
         pseudonym_key(environment)
 

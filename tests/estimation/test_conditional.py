@@ -275,3 +275,18 @@ def test_no_votes_is_no_estimate():
     leans = fit_conditional([], [], [], np.zeros((0, 1)), 3)
     assert np.isnan(leans.deviation).all()
     assert (leans.status == "no_cross").all()
+
+
+def test_twice_as_many_annotators_know_a_level_by_the_square_root_of_two_better():
+    (comparison, sign, annotator, _, m), _ = pool(n=300)
+    position = np.random.default_rng(1).choice([-1.0, 1.0], size=(len(sign), 1))
+    once = fit_conditional(comparison, sign, annotator, position, m)
+    twice = fit_conditional(
+        np.concatenate([comparison, comparison + 300]),
+        np.tile(sign, 2),
+        np.concatenate([annotator, annotator + m]),
+        np.tile(position, (2, 1)),
+        2 * m,
+    )
+    assert twice.level[0] == pytest.approx(once.level[0])
+    assert twice.level_se[0] == pytest.approx(once.level_se[0] / np.sqrt(2))

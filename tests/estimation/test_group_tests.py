@@ -87,3 +87,10 @@ def test_scores_that_cancel_leave_the_error_unknown():
     assert np.isfinite(found.offset).all()
     assert np.isnan(found.se).all() and np.isnan(found.ci_low).all() and np.isnan(found.ci_high).all()
     assert np.isnan(found.tests[0].p_value)
+
+
+def test_offsets_are_from_the_mean_over_annotators_and_not_over_classes():
+    votes, _ = pool(n=800, m=30, seed=1)
+    found = class_offsets(*votes[:4], np.where(np.arange(30) < 4, 0, 1))
+    assert found.n.ravel().tolist() == [4, 26]
+    assert found.n.ravel() @ found.offset.ravel() == pytest.approx(0.0, abs=1e-8)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy import sparse
 
 from badpo.estimation import lean_design, lean_fit, maximizing
 from badpo.estimation.conditional import fit_conditional
 from badpo.estimation.estimable import find_estimable
 from badpo.estimation.known_wins import KnownWins
-from badpo.estimation.lean_design import LeanDesign, confirmed, expected_leans, identified_leans
+from badpo.estimation.lean_design import Centering, LeanDesign, confirmed, expected_leans, identified_leans
 from badpo.estimation.lean_votes import lean_votes
 from badpo.estimation.maximizing import Information
 from badpo.theory.identifiability import informative_judgments
@@ -110,3 +111,12 @@ def test_votes_twice_on_a_comparison_enter_the_errors_of_a_large_pool(monkeypatc
         monkeypatch.setattr(module, "LARGEST_DENSE", 10)
     large = fit_conditional(comparison, sign, annotator, delta, 40)
     np.testing.assert_allclose(large.se, small.se, rtol=0.1)
+
+
+def test_variances_after_centering_are_those_of_the_whole_matrix():
+    rng = np.random.default_rng(0)
+    group = np.array([0, 0, 0, 1, 1, 2])
+    member = sparse.csr_array(np.eye(3)[group])
+    centering, variance = Centering(member, np.asarray(member.sum(axis=0)).ravel()), rng.random(6)
+    whole = centering @ np.eye(6)
+    np.testing.assert_allclose(centering.variance(variance), np.diag(whole @ np.diag(variance) @ whole.T))

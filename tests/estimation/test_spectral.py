@@ -91,3 +91,15 @@ def test_one_type_is_everyone_and_more_types_than_annotators_are_refused():
 
 def test_votes_without_overlap_still_make_types():
     assert set(agreement_types([0, 1, 2], [1, 1, -1], [0, 1, 2], 3, 2, seed=0)) <= {0, 1}
+
+
+def test_a_start_that_meets_no_type_does_not_decide():
+    """Six types of four: several k-means starts out of ten put two centers into one type."""
+    rng = np.random.default_rng(0)
+    n, kind = 2000, np.repeat(np.arange(6), 4)
+    sides = rng.choice([-1, 1], (n, 6))
+    annotator = np.concatenate([rng.choice(24, 6, replace=False) for _ in range(n)])
+    comparison = np.repeat(np.arange(n), 6)
+    sign = sides[comparison, kind[annotator]]
+    for seed in range(8):
+        assert agreement_types(comparison, sign, annotator, 24, 6, seed=seed).tolist() == kind.tolist()

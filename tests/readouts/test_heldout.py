@@ -7,7 +7,7 @@ import pytest
 
 from badpo.data.attributes import Length
 from badpo.data.judgments import Judgments
-from badpo.readouts.heldout import heldout_accuracy
+from badpo.readouts.heldout import group_accuracy, heldout_accuracy
 from tests import tiny
 from tests.readouts.policies import judgments
 
@@ -98,3 +98,11 @@ def test_margins_must_fit_the_comparisons():
         heldout_accuracy([1.0], votes)
     with pytest.raises(ValueError, match="comparison c1"):
         heldout_accuracy([1.0, np.nan], votes)
+
+
+def test_judgments_on_one_prompt_are_one_piece_of_evidence():
+    correct, cross, prompts = np.array([1, 0, 1, 1, 0, 1]), np.array([1, 1, 1, 0, 0, 0]), np.arange(6)
+    once = group_accuracy(correct, cross, prompts)
+    often = group_accuracy(*(np.repeat(each, 10) for each in (correct, cross, prompts)))
+    for name in ("same", "cross", "gap"):
+        assert getattr(often, name).half_width == pytest.approx(getattr(once, name).half_width)

@@ -5,6 +5,7 @@ import pytest
 from scipy import stats
 
 from badpo.theory.summaries import (
+    Interval,
     cluster_difference,
     cluster_mean,
     length_matched_mean,
@@ -184,3 +185,10 @@ def test_length_matched_mean_by_hand():
 def test_labels_of_another_length_are_refused():
     with pytest.raises(ValueError, match="3 rows"):
         cluster_mean([1, 2, 3], clusters=[0, 1])
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "excluded"), [(0.0, 1.0, False), (-1.0, 0.0, False), (0.1, 1.0, True)]
+)
+def test_an_interval_that_touches_a_value_does_not_exclude_it(low, high, excluded):
+    assert Interval((low + high) / 2, 0.1, low, high, 3).excludes(0.0) == excluded

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from badpo.training.metrics import StepSums
+from badpo.objective.bias import BiasTerm
+from badpo.training.metrics import StepSums, publishable
 
 
 def judgments() -> dict[str, torch.Tensor]:
@@ -71,3 +72,11 @@ def test_gradients_do_not_enter_the_sums():
     sums = StepSums(["length", "tone"], [0.0, 1.0])
     sums.add(**(judgments() | {"losses": torch.ones(4, requires_grad=True)}))
     assert not sums.vector.requires_grad
+
+
+@pytest.mark.parametrize(("n_learned", "told"), [(4, False), (5, True)])
+def test_a_mean_of_theta_over_fewer_than_five_learned_annotators_is_not_published(n_learned, told):
+    people = [f"ann_{i}" for i in range(n_learned + 3)]
+    mask = torch.tensor([0] * 3 + [1] * n_learned)
+    bias = BiasTerm(["length"], people, ["mean"], mask=mask)
+    assert ("bias/theta/length" in publishable({"bias/theta/length": 0.5, "loss": 1.0}, bias)) == told
