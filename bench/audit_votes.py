@@ -26,6 +26,7 @@ SIZES = {
     "S": Size(7_177, 60, 2),
     "M": Size(10_461, 227, 2),
     "L": Size(1_000_000, 10_000, 3),
+    "panel": Size(200, 96, 3, votes_each=96),
 }
 
 
@@ -60,7 +61,9 @@ def draw(size: Size, seed: int = 0) -> Votes:
 
 
 def _distinct(random: np.random.Generator, n: int, m: int, each: int) -> NDArray[np.int64]:
-    """Rows of distinct annotators: those with a repetition are drawn again."""
+    """Rows of distinct annotators; where they are few of many, those with a repetition are drawn again."""
+    if each > m / 2:
+        return np.argsort(random.random((n, m)), axis=1)[:, :each]
     drawn = random.integers(m, size=(n, each))
     while len(again := np.flatnonzero((np.diff(np.sort(drawn, axis=1), axis=1) == 0).any(axis=1))):
         drawn[again] = random.integers(m, size=(len(again), each))

@@ -14,7 +14,6 @@ import pytest
 
 from badpo.attributes import Length
 from badpo.auditing.audit import audit
-from badpo.auditing.result import AuditResult
 from badpo.data.files import rewrite_seal, seal_damage
 from badpo.data.forgetting import find_people, find_traces
 from badpo.data.importing import import_file
@@ -272,7 +271,7 @@ def test_a_run_folder_with_a_link_that_leads_out_is_refused(run, outside, name):
             read()
         assert "do not show" not in str(refused.value)
     with pytest.raises(ConfigError, match="symbolic link that leads out"):
-        find_traces(find_people(["ann_aaaaaaaaaa"]), runs=[run])
+        find_traces(find_people(["ann_aaaaaaaaaats6n"]), runs=[run])
 
 
 def test_a_link_within_a_run_folder_and_a_folder_that_is_a_link_are_taken(run, tmp_path):
@@ -301,18 +300,19 @@ def test_a_seal_names_nothing_outside_of_its_folder(run, name):
 
 def test_forgetting_follows_a_link_to_the_table(tmp_path):
     rows = [
-        {"prompt": "Why?", "chosen": "So.", "rejected": "No.", "annotator": f"ann_{c * 10}"} for c in "ab"
+        {"prompt": "Why?", "chosen": "So.", "rejected": "No.", "annotator": name}
+        for name in ("ann_aaaaaaaaaats6n", "ann_bbbbbbbbbbsjzo")
     ]
     table, link = tmp_path / "data" / "votes.jsonl", tmp_path / "votes.jsonl"
     table.parent.mkdir()
     table.write_text("".join(json.dumps(row) + "\n" for row in rows))
     link.symlink_to(table)
-    (trace,) = find_traces(find_people(["ann_aaaaaaaaaa"]), data=[link])
+    (trace,) = find_traces(find_people(["ann_aaaaaaaaaats6n"]), data=[link])
     trace.erase()
     assert (
         link.is_symlink()
-        and "ann_aaaaaaaaaa" not in table.read_text()
-        and "ann_bbbbbbbbbb" in table.read_text()
+        and "ann_aaaaaaaaaats6n" not in table.read_text()
+        and "ann_bbbbbbbbbbsjzo" in table.read_text()
     )
 
 
@@ -343,23 +343,17 @@ def test_the_key_and_the_mapping_are_for_their_owner_alone(tmp_path, monkeypatch
     assert mode(tmp_path / "mapping.json") == 0o600
 
 
-def test_what_is_half_written_is_for_its_owner_alone(tmp_path, monkeypatch, open_umask):
-    seen = []
-    write = AuditResult.to_html
-    monkeypatch.setattr(
-        AuditResult, "to_html", lambda found, path: seen.append(mode(path.parent)) or write(found, path)
-    )
+def test_what_an_audit_says_of_single_people_is_for_its_owner_alone(tmp_path, open_umask):
     rows = [
         {"prompt": f"q{i}", "response_a": "It just is so.", "response_b": "So.", "winner": "ab"[i % 2]}
         for i in range(6)
     ]
-    result = audit(rows, [Length()])
-    page = result.write(tmp_path / "audit")
-    assert seen == [0o700]
-    result.people_to_html(tmp_path / "audit" / "people.html")
-    others = {path.name: mode(path) for path in page.parent.iterdir() if path != page}
-    assert set(others.values()) == {0o600} and len(others) == 5
-    assert mode(page) == 0o666
+    audit(rows, [Length()]).write(tmp_path / "audit")
+    modes = {path.name: mode(path) for path in (tmp_path / "audit").iterdir()}
+    assert modes == {
+        "report.html": 0o666,
+        **dict.fromkeys(("audit.json", "annotators.csv", "annotators.parquet", "requests.parquet"), 0o600),
+    }
 
 
 # -- nothing is sent -----------------------------------------------------------------------------------------------

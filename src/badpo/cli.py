@@ -33,6 +33,7 @@ from badpo.cli_printing import (
     terminal_progress,
 )
 from badpo.cli_reproduce import reproduce
+from badpo.data.files import appearing
 
 RunsArgument = Annotated[
     list[Path], typer.Argument(metavar="RUN...", help="Run folders, or a folder of run folders.")
@@ -120,7 +121,6 @@ def demo(
     from badpo.results.tables import demo_table, seeds_markdown
 
     if results is not None:
-        results.parent.mkdir(parents=True, exist_ok=True)
         given = {"--out": out, "--seeds": seeds, "--model": model, "--corpus": corpus, "--results": results}
         command = " ".join(["badpo demo", *(f"{name} {value}" for name, value in given.items() if value)])
         text = (
@@ -128,7 +128,8 @@ def demo(
             "seed 0). Another number of threads rounds differently, and training carries that to the second digit "
             f"of a rate.\n\n{seeds_markdown(summaries)}"
         )
-        results.write_text(text, encoding="utf-8")
+        with appearing(results) as unfinished:
+            unfinished.write_text(text, encoding="utf-8")
     if as_json:
         print_json(summaries[0] if len(summaries) == 1 else summaries)
         return

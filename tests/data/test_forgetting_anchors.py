@@ -10,7 +10,7 @@ from badpo.data.forgetting import find_people, find_traces
 from badpo.data.forgetting_anchors import BEGUN, RESULT
 from badpo.data.problems import ConfigError
 
-PERSON, OTHER = "ann_wdfyjw2xn4", "ann_2222222222"
+PERSON, OTHER = "ann_wdfyjw2xn4g5pc", "ann_2222222222bat7"
 
 
 def run(folder, name, annotators):

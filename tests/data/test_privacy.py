@@ -8,8 +8,10 @@ import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
+from badpo.data.importing import import_file
 from badpo.data.privacy import is_pseudonym, pseudonym, pseudonym_key, pseudonyms
 from badpo.data.problems import ConfigError
 
@@ -18,13 +20,17 @@ KEY = b"a key of sixteen bytes or more"
 
 def test_pseudonym_is_an_hmac_and_not_a_hash():
     digest = hmac.new(KEY, b"A1B2C3", hashlib.sha256).digest()
-    assert pseudonym("A1B2C3", KEY) == "ann_" + base64.b32encode(digest).decode().lower()[:10]
+    assert pseudonym("A1B2C3", KEY)[:-4] == "ann_" + base64.b32encode(digest).decode().lower()[:10]
     assert pseudonym("A1B2C3", KEY) != pseudonym("A1B2C3", b"another key of sixteen bytes")
     plain = base64.b32encode(hashlib.sha256(b"A1B2C3").digest()).decode().lower()[:10]
-    assert pseudonym("A1B2C3", KEY) != "ann_" + plain
+    assert pseudonym("A1B2C3", KEY)[:-4] != "ann_" + plain
 
 
-@pytest.mark.parametrize("raw", ["", "ann_short", "ANN_ABCDEFGHIJ", "ann_abcdefghi1", "ann_abcdefghij "])
+@pytest.mark.parametrize(
+    "raw",
+    ["", "ann_short", "ANN_ABCDEFGHIJ", "ann_abcdefghi1", "ann_abcdefghijc2qu "]
+    + ["ann_johnsmitha", "ann_maximilianjohn", "ann_abcdefghijc2qv"],
+)
 def test_what_only_looks_like_a_pseudonym_is_replaced(raw):
     assert not is_pseudonym(raw)
     assert is_pseudonym(pseudonym(raw, KEY))
@@ -33,7 +39,7 @@ def test_what_only_looks_like_a_pseudonym_is_replaced(raw):
 def test_pseudonyms_stay_and_need_no_key(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.delenv("BADPO_PSEUDONYM_KEY", raising=False)
-    assert pseudonyms(["ann_abcdefghij"]) == ["ann_abcdefghij"]
+    assert pseudonyms(["ann_abcdefghijc2qu"]) == ["ann_abcdefghijc2qu"]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -54,9 +60,10 @@ def test_two_first_uses_at_once_agree_on_one_key(tmp_path):
     assert len(keys) == 1
 
 
-def test_short_key_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="has 5 bytes"):
-        pseudonym_key({"BADPO_PSEUDONYM_KEY": "short"})
+@pytest.mark.parametrize(("key", "told"), [("short", "has 5 bytes"), ("a" * 16, "repeats 1 character")])
+def test_a_key_that_can_be_guessed_is_refused(key, told):
+    with pytest.raises(ConfigError, match=told):
+        pseudonym_key({"BADPO_PSEUDONYM_KEY": key})
 
 
 @pytest.mark.parametrize("mode", [0o604, 0o640, 0o660])
@@ -79,3 +86,14 @@ def test_home_is_used_without_a_configuration_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "home", lambda: tmp_path)
     pseudonym_key({})
     assert os.path.exists(tmp_path / ".config" / "badpo" / "pseudonym.key")
+
+
+def test_a_table_imported_twice_keeps_its_pseudonyms(tmp_path):
+    row = {"prompt": "Why?", "response_a": "So.", "response_b": "No.", "winner": "a"}
+    raw = pd.DataFrame([row | {"annotator": name} for name in ("ann_johnsmitha", "ann_maximilianjohn", "7")])
+    raw.to_csv(tmp_path / "votes.csv", index=False)
+    import_file(tmp_path / "votes.csv", tmp_path / "once.parquet")
+    import_file(tmp_path / "once.parquet", tmp_path / "twice.parquet")
+    once, twice = (pd.read_parquet(tmp_path / f"{name}.parquet")["annotator"] for name in ("once", "twice"))
+    assert once.tolist() == twice.tolist() == pseudonyms(raw["annotator"].tolist())
+    assert not set(once) & set(raw["annotator"])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
+from decimal import Context, Decimal, localcontext
 from itertools import combinations
 
 import numpy as np
@@ -10,7 +12,7 @@ import pytest
 
 from badpo.estimation.comparison_blocks import sorted_blocks
 from badpo.estimation.conditional import fit_conditional
-from badpo.estimation.known_wins import KnownWins, winners
+from badpo.estimation.known_wins import KnownWins, log_total, winners
 
 
 def pool(n=400, m=12, q=1, votes=4, spread=0.5, quality=1.0, seed=0):
@@ -40,32 +42,80 @@ def log_likelihood(theta, comparison, sign, annotator, delta) -> float:
     return total
 
 
-@pytest.mark.parametrize(("size", "n_wins"), [(2, 1), (4, 1), (4, 2), (5, 4), (13, 6), (14, 1)])
-def test_moments_of_the_winners_are_those_of_the_enumeration(size, n_wins):
-    logits = np.random.default_rng(size).normal(size=(3, size)) * 2
-    found = winners(logits, n_wins)
-    for i, row in enumerate(logits):
-        sets = np.array(
-            [np.isin(range(size), chosen) for chosen in combinations(range(size), n_wins)], dtype=float
-        )
-        weight = np.exp(sets @ row)
-        share = weight / weight.sum()
-        assert found.log_total[i] == pytest.approx(np.log(weight.sum()), rel=1e-12)
-        np.testing.assert_allclose(found.chance[i], share @ sets, rtol=1e-10)
-        np.testing.assert_allclose(found.together[i], (sets * share[:, None]).T @ sets, rtol=1e-9, atol=1e-14)
+def sums_over_sets(odds: list[Decimal], n_wins: int) -> Decimal:
+    """The definition, one vote at a time in 50 digits: the products of the odds of all sets of winners, summed."""
+    sums = [Decimal(1)] + [Decimal(0)] * n_wins
+    for one in odds:
+        sums = [sums[0], *(sums[i] + one * sums[i - 1] for i in range(1, n_wins + 1))]
+    return sums[n_wins]
+
+
+def spaced(size: int, apart: float) -> np.ndarray:
+    """Logits of which every second nearly equals the one before, the middle ones farther apart."""
+    return np.repeat(np.linspace(-2, 2, (size + 1) // 2), 2)[:size] + apart * (np.arange(size) % 2)
+
+
+@pytest.mark.parametrize(
+    "logits",
+    [
+        *(np.random.default_rng(size).normal(size=size) * 2 for size in (2, 4, 5, 11, 13)),
+        np.zeros(3),
+        np.zeros(16),
+        *(spaced(15, apart) for apart in (1e-12, 1e-9, 1e-6, 1e-3)),
+        np.linspace(-30, 30, 5),
+        np.linspace(-30, 30, 14),
+        np.r_[np.full(7, -30.0), np.full(9, 30.0)],
+        np.r_[np.zeros(13), 30.0],
+        np.r_[np.zeros(13), -30.0],
+    ],
+)
+def test_moments_of_the_winners_are_those_of_their_definition(logits):
+    size, pairs = len(logits), [(0, 1), (0, len(logits) - 1), (len(logits) // 2, len(logits) - 1)]
+    odds = [Decimal(float(x)).exp() for x in logits]
+    for n_wins in {1, size // 3, size // 2, size - 1} - {0}:
+        found = winners(logits[None], n_wins)
+        with localcontext(Context(prec=50)):
+            total = sums_over_sets(odds, n_wins)
+            assert found.log_total[0] == pytest.approx(float(total.ln()), rel=1e-12, abs=1e-12)
+            assert log_total(logits[None], n_wins) == pytest.approx(found.log_total)
+            for i in range(0, size, 2):
+                rest = odds[:i] + odds[i + 1 :]
+                chance = float(odds[i] * sums_over_sets(rest, n_wins - 1) / total)
+                assert found.chance[0, i] == pytest.approx(chance, abs=1e-13)
+                assert found.together[0, i, i] == pytest.approx(chance, abs=1e-13)
+            for i, j in pairs:
+                rest = [z for place, z in enumerate(odds) if place not in (i, j)]
+                both = (
+                    odds[i] * odds[j] * sums_over_sets(rest, n_wins - 2) / total
+                    if i != j and n_wins > 1
+                    else 0
+                )
+                assert i == j or found.together[0, i, j] == pytest.approx(float(both), abs=1e-13)
 
 
 def test_winners_hold_at_logits_that_would_overflow():
-    found = winners(np.array([[800.0, 0.0, -800.0]]), 1)
-    np.testing.assert_allclose(found.chance, [[1.0, 0.0, 0.0]])
+    for long in (np.array([[800.0, 0.0, -800.0]]), np.array([[800.0, *np.zeros(20), -800.0]])):
+        np.testing.assert_allclose(winners(long, 1).chance, [[1.0, *np.zeros(long.shape[1] - 1)]], atol=1e-12)
     long = np.zeros((1, 20))
     long[0, 3] = 900.0
     assert winners(long, 10).chance[0, 3] == pytest.approx(1.0)
     assert winners(long, 10).chance[0, 0] == pytest.approx(9 / 19)
 
 
-def test_derivatives_agree_with_finite_differences():
-    (comparison, sign, *_), _ = pool(n=30, votes=5, seed=4)
+def test_a_panel_of_many_judges_takes_no_more_calls_than_a_small_one():
+    def calls(size: int) -> int:
+        seen = []
+        sys.setprofile(lambda frame, event, arg: seen.append(event))
+        winners(np.zeros((2, size)), size // 2)
+        sys.setprofile(None)
+        return len(seen)
+
+    assert calls(96) <= calls(16)
+
+
+@pytest.mark.parametrize("votes", [5, 12])
+def test_derivatives_agree_with_finite_differences(votes):
+    (comparison, sign, *_), _ = pool(n=30, votes=votes, seed=4)
     order, blocks = sorted_blocks(comparison)
     model = KnownWins(blocks, sign[order].astype(float))
     logits = np.random.default_rng(1).normal(size=len(order))

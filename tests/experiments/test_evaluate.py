@@ -14,6 +14,7 @@ from badpo.data.problems import ConfigError, DataError
 from badpo.experiments import evaluate
 from badpo.experiments.evaluate import evaluate_run
 from badpo.experiments.run import read_judgments, train_run
+from badpo.objective.bias import BiasTerm
 from badpo.results.run_page import write_report
 from tests import tiny
 from tests.experiments.recipes import as_chat, recipe, written
@@ -62,8 +63,8 @@ def test_readouts_are_written_and_returned(tmp_path):
 
 def test_the_theta_that_predicts_is_that_of_the_run(tmp_path):
     readouts = run_and_measure(tmp_path, bias={"variant": "pooled", "learning_rate": 0.05})
-    last = json.loads((tmp_path / "runs" / "pooled-s42" / "log.jsonl").read_text().splitlines()[-1])
-    assert readouts["theta"]["length"]["level"] == pytest.approx(last["bias/theta/length"], rel=1e-6)
+    learned = BiasTerm.load(tmp_path / "runs" / "pooled-s42").theta().mean()
+    assert readouts["theta"]["length"]["level"] == pytest.approx(float(learned), rel=1e-6)
     assert readouts["theta"]["length"]["level"] != 0
 
 

@@ -34,7 +34,7 @@ HOSTILE = (
     "-0",
     "9" * 400,
     "../../etc/passwd",
-    "ann_aaaaaaaaaa",
+    "ann_aaaaaaaaaats6n",
     "\N{FAMILY}\N{ZERO WIDTH JOINER}" * 8,
     "\N{COMBINING ACUTE ACCENT}" * 40,
     "a" * 3_000,

@@ -11,7 +11,7 @@ from badpo.data.judgments import Judgments
 from badpo.training.batches import (
     BATCHING,
     ComparisonCollator,
-    JudgmentIds,
+    EncodedJudgments,
     StepSampler,
     n_fed,
     random_steps,
@@ -174,8 +174,9 @@ def test_fewer_comparisons_than_micro_batches_leaves_empty_ones():
 
 
 def test_rows_are_judgments_handed_on_as_they_are():
-    rows = JudgmentIds(5)
-    assert len(rows) == 5
+    data = judgments(n_comparisons=2)
+    rows = EncodedJudgments(data, encode_comparisons(data, tiny.tokenizer()))
+    assert len(rows) == data.n_votes == 6
     assert rows[3] == 3
     assert rows.__getitems__([4, 0]) == [4, 0]
 
@@ -203,7 +204,7 @@ REFERENCE = [
 
 def batch_of(data: Judgments, vote_ids, layout=packed_layout) -> dict:
     encoded = encode_comparisons(data, tiny.tokenizer())
-    return ComparisonCollator(data, encoded, REFERENCE, layout)(vote_ids)
+    return ComparisonCollator(EncodedJudgments(data, encoded), REFERENCE, layout)(vote_ids)
 
 
 def test_votes_are_kept_apart_from_their_comparisons():
@@ -238,7 +239,7 @@ def test_a_shared_token_with_unequal_reference_values_is_not_counted():
     data = two_comparisons()
     encoded = encode_comparisons(data, tiny.tokenizer())
     rounded = [(REFERENCE[0][0] - np.array([0.125, 0, 0, 0]), REFERENCE[0][1]), REFERENCE[1]]
-    collate = ComparisonCollator(data, encoded, rounded, packed_layout)
+    collate = ComparisonCollator(EncodedJudgments(data, encoded), rounded, packed_layout)
     assert collate([0])["reference_difference"].tolist() == [-14.0 + 48.0]
 
 

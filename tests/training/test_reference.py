@@ -58,18 +58,18 @@ def test_another_instance_reads_what_is_there(tmp_path, no_model, monkeypatch):
     asked = pairs(6)
     with monkeypatch.context() as computing:
         computing.setattr(reference, "response_logps", stand_in)
-        written = ReferenceCache(tmp_path, "key").logps(None, asked)
+        written = ReferenceCache(tmp_path, "key").logps("a model", asked)
     second = ReferenceCache(tmp_path, "key")
-    assert same(second.logps(None, asked[2:]), written[2:])
+    assert same(second.logps("a model", asked[2:]), written[2:])
     assert second.n_computed == 0
     with pytest.raises(AssertionError, match="ran a model"):
-        ReferenceCache(tmp_path, "another key").logps(None, asked)
+        ReferenceCache(tmp_path, "another key").logps("a model", asked)
 
 
 def test_values_on_disk_are_mapped_not_read(tmp_path, monkeypatch):
     monkeypatch.setattr(reference, "response_logps", stand_in)
-    ReferenceCache(tmp_path, "key").logps(None, pairs(6))
-    for values in ReferenceCache(tmp_path, "key").logps(None, pairs(6)):
+    ReferenceCache(tmp_path, "key").logps("a model", pairs(6))
+    for values in ReferenceCache(tmp_path, "key").logps("a model", pairs(6)):
         assert isinstance(values, np.memmap)
         assert values.dtype == np.float32
         with pytest.raises(ValueError, match="read-only"):
@@ -80,26 +80,26 @@ def test_a_prompt_and_response_divided_elsewhere_is_another_response(tmp_path, m
     monkeypatch.setattr(reference, "response_logps", stand_in)
     ids = np.array([5, 6, 7, 8])
     cache = ReferenceCache(tmp_path, "key")
-    cache.logps(None, [(ids[:1], ids[1:]), (ids[:2], ids[2:])])
+    cache.logps("a model", [(ids[:1], ids[1:]), (ids[:2], ids[2:])])
     assert cache.n_computed == 2
-    assert [len(v) for v in cache.logps(None, [(ids[:2], ids[2:]), (ids[:1], ids[1:])])] == [2, 3]
+    assert [len(v) for v in cache.logps("a model", [(ids[:2], ids[2:]), (ids[:1], ids[1:])])] == [2, 3]
 
 
 @pytest.mark.parametrize("damage", ["a changed byte", "a lost end", "nothing left"])
 def test_a_damaged_shard_is_named_and_computed_again(tmp_path, monkeypatch, damage):
     monkeypatch.setattr(reference, "response_logps", stand_in)
-    written = ReferenceCache(tmp_path, "key").logps(None, pairs(6))
+    written = ReferenceCache(tmp_path, "key").logps("a model", pairs(6))
     [shard] = (tmp_path / "key").iterdir()
     content = shard.read_bytes()
     damaged = {"a changed byte": content[:-1] + b"\x7f", "a lost end": content[:-3], "nothing left": b""}
     shard.write_bytes(damaged[damage])
 
     again = ReferenceCache(tmp_path, "key")
-    assert same(again.logps(None, pairs(6)), written)
+    assert same(again.logps("a model", pairs(6)), written)
     assert again.damaged == [shard.name]
     assert again.n_computed == 6
     mended = ReferenceCache(tmp_path, "key")
-    assert same(mended.logps(None, pairs(6)), written)
+    assert same(mended.logps("a model", pairs(6)), written)
     assert (mended.damaged, mended.n_computed) == ([], 0)
 
 
@@ -116,7 +116,7 @@ def test_two_writers_at_once_do_no_harm(tmp_path, monkeypatch):
     results: dict[str, bool] = {}
 
     def write(name: str, part: list) -> None:
-        found = ReferenceCache(tmp_path, "key").logps(None, part)
+        found = ReferenceCache(tmp_path, "key").logps("a model", part)
         results[name] = same(found, stand_in(None, part, 0))
 
     for first, second in [(asked[:20], asked[:20]), (asked[10:35], asked[15:])]:
@@ -132,7 +132,7 @@ def test_two_writers_at_once_do_no_harm(tmp_path, monkeypatch):
         results.clear()
 
     reader = ReferenceCache(tmp_path, "key")
-    assert same(reader.logps(None, asked), expected)
+    assert same(reader.logps("a model", asked), expected)
     assert (reader.damaged, reader.n_computed) == ([], 0)
     # the same values from both are one shard, overlapping ones are two; nothing unfinished is left
     names = sorted(path.name for path in (tmp_path / "key").iterdir())
@@ -166,7 +166,7 @@ def test_comparisons_give_both_responses(tmp_path, monkeypatch):
     monkeypatch.setattr(reference, "response_logps", stand_in)
     prompts = [np.array([5]), np.array([6, 7])]
     a_ids, b_ids = [np.array([1]), np.array([4, 9])], [np.array([16, 25]), np.array([36])]
-    found = comparison_logps(ReferenceCache(tmp_path, "key"), None, prompts, a_ids, b_ids)
+    found = comparison_logps(ReferenceCache(tmp_path, "key"), "a model", prompts, a_ids, b_ids)
     assert [[side.tolist() for side in both] for both in found] == [[[1], [4, 5]], [[2, 3], [6]]]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 import types
@@ -9,10 +10,13 @@ import types
 import numpy as np
 import pytest
 import torch
+from datasets import Dataset, DatasetDict
+from transformers import TrainingArguments
+from trl import DPOConfig, DPOTrainer
 
 from badpo.attributes import Length
 from badpo.data.judgments import Judgments
-from badpo.data.problems import ConfigError
+from badpo.data.problems import ConfigError, DataError
 from badpo.objective.objectives import VoteWeights
 from badpo.training.config import BADPOConfig
 from badpo.training.run_folder import damage
@@ -124,9 +128,7 @@ def test_training_moves_policy_and_theta(tmp_path):
     moved = [not torch.equal(p, q) for p, q in zip(before.parameters(), run.model.parameters(), strict=True)]
     assert all(moved)
     assert run.bias.theta().mean() > 0.02
-    assert log_lines(tmp_path)[-1]["bias/theta/length"] == pytest.approx(
-        float(run.bias.theta().detach().mean())
-    )
+    assert log_lines(tmp_path)[-1]["bias/theta/length"] == round(float(run.bias.theta().detach().mean()), 2)
 
 
 def test_micro_batches_do_not_change_the_step(tmp_path):
@@ -288,6 +290,112 @@ def test_evaluate_gives_the_mean_loss_of_the_held_out_votes(tmp_path):
     assert metrics["eval_loss"] == pytest.approx(math.log(2), abs=1e-6)
     run.train()
     assert run.evaluate()["eval_loss"] != pytest.approx(math.log(2), abs=1e-4)
+
+
+def test_what_is_given_to_evaluate_is_evaluated(tmp_path):
+    train, held_out = judgments(n_comparisons=40).split(0.25, seed=0)
+    others = tiny.votes(n_comparisons=6, seed=5)
+    run = with_evaluation(tmp_path, train, None)
+    with pytest.raises(ConfigError, match="no eval_dataset"):
+        run.evaluate()
+    for given in (held_out, others, {"held_out": held_out, "others": others}):
+        run.evaluate(given)  # the reference of the full policy is there until the first step
+    run.train()
+    given = with_evaluation(tmp_path / "given", train, held_out, reference_cache=str(tmp_path / "cache"))
+    given.train()
+    assert run.evaluate(held_out) == given.evaluate() != run.evaluate(others)
+    several = run.evaluate({"held_out": held_out, "others": others})
+    assert several["eval_held_out_loss"] == given.evaluate()["eval_loss"]
+    assert several["eval_others_loss"] == run.evaluate(others)["eval_loss"]
+    with pytest.raises(ConfigError, match="has been trained since"):
+        run.evaluate(tiny.votes(seed=9))
+
+
+@pytest.mark.parametrize("given", ["nonsense", 5, [], {}, {"a": 5}, judgments().take(np.zeros(72, bool))])
+def test_what_is_no_data_set_is_not_evaluated(tmp_path, given):
+    run = with_evaluation(tmp_path, judgments(), judgments(n_comparisons=3))
+    with pytest.raises(ValueError):
+        run.evaluate(given)
+
+
+def test_several_evaluation_sets_are_measured_while_training(tmp_path):
+    train, held_out = judgments(n_comparisons=40).split(0.25, seed=0)
+    sets = DatasetDict({name: Dataset.from_pandas(tiny.votes(seed=n)) for n, name in enumerate(["a", "b"])})
+    run = with_evaluation(tmp_path, train, {**sets, "c": held_out}, eval_strategy="steps", eval_steps=3)
+    run.train()
+    seen = {key for entry in run.state.log_history for key in entry}
+    assert {"eval_a_loss", "eval_b_loss", "eval_c_rewards/margins"} <= seen
+    batch = next(iter(run.get_eval_dataloader("b")))
+    assert len(batch["sign"]) == run.args.per_device_eval_batch_size
+    assert run.evaluate("b")["eval_loss"] == run.evaluate()["eval_b_loss"]
+
+
+def test_a_prediction_is_the_margin_of_each_judgment(tmp_path):
+    train, held_out = judgments(n_comparisons=40).split(0.25, seed=0)
+    run = with_evaluation(tmp_path, train, held_out)
+    run.train()
+    found = run.predict(run.eval_dataset)
+    assert found.metrics == {name.replace("eval_", "test_"): value for name, value in run.evaluate().items()}
+    chose = held_out.votes["sign"].to_numpy()
+    assert (found.label_ids == chose).all()
+    assert (found.predictions * chose).mean() == pytest.approx(found.metrics["test_rewards/margins"])
+    assert np.ptp(found.predictions) > 0
+
+
+def test_what_the_reader_noticed_is_logged_once_and_kept(tmp_path, caplog):
+    frame = tiny.votes().assign(tools="[]")
+    frame.loc[:5, "winner"] = "tie"
+    data = Judgments.read(frame, attributes=[Length(ratio=1.5)])
+    with caplog.at_level("INFO", "badpo"):
+        run = with_evaluation(tmp_path, data, data)
+    assert set(data.findings) <= set(run.findings)
+    for finding in data.findings:
+        (record,) = [r for r in caplog.records if r.getMessage() == str(finding)]
+        assert record.levelname == ("INFO" if finding.severity == "notice" else "WARNING")
+    assert {"W107", "N130"} <= {finding.code for finding in data.findings}
+
+
+def test_nothing_to_learn_stops_before_the_reference(tmp_path):
+    start = "the same words at the start "
+    same = tiny.votes().assign(response_a=lambda rows: start + rows["response_a"])
+    same["response_b"] = start + same["response_b"]
+    with pytest.raises(DataError, match="E144 .*same tokens"):
+        trainer(tmp_path, Judgments.read(same, attributes=[Length(ratio=1.5)]), max_length=6)
+    with pytest.raises(DataError, match="there is no judgment"):
+        trainer(tmp_path, judgments().take(np.zeros(72, bool)))
+    assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"args": "dpo"}, "args is a DPOConfig; give a BADPOConfig"),
+        ({"args": "transformers"}, "args is a TrainingArguments; give a BADPOConfig"),
+        ({"train_dataset": None}, "train_dataset is missing"),
+        ({"train_dataset": DatasetDict()}, "train_dataset holds several sets"),
+        ({"data_collator": print}, "data_collator is refused"),
+        ({"compute_metrics": print}, "compute_metrics is refused"),
+        ({"quantization_config": object()}, "quantization_config is refused"),
+    ],
+)
+def test_what_dpo_trainer_takes_and_this_cannot_gets_a_sentence(tmp_path, given, said):
+    kinds = {"dpo": DPOConfig, "transformers": TrainingArguments}
+    if "args" in given:
+        given = {"args": kinds[given["args"]](str(tmp_path), use_cpu=True, bf16=False)}
+    usual = {"args": config(tmp_path), "train_dataset": judgments(), "processing_class": tiny.tokenizer()}
+    with pytest.raises(ConfigError, match=said):
+        BADPOTrainer(tiny.model(), **(usual | given))
+
+
+def test_the_arguments_stand_in_the_order_of_trl():
+    ours, theirs = (list(inspect.signature(cls).parameters) for cls in (BADPOTrainer, DPOTrainer))
+    assert ours[: len(theirs)] == theirs
+
+
+def test_several_gpus_without_a_launcher_are_refused_with_the_command(tmp_path, monkeypatch):
+    monkeypatch.setattr(BADPOConfig, "n_gpu", 2)
+    with pytest.raises(ConfigError, match="accelerate launch --num_processes 2"):
+        trainer(tmp_path)
 
 
 def test_lora_trains_only_the_adapter(tmp_path):

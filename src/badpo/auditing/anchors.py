@@ -48,7 +48,7 @@ def named_annotators(annotators: ArrayLike, named: Sequence[object], key: str) -
 
     Examples
     --------
-    >>> named_annotators(["ann_aaaaaaaaaa", "ann_bbbbbbbbbb"], ["ann_bbbbbbbbbb"], "anchors")
+    >>> named_annotators(["ann_aaaaaaaaaats6n", "ann_bbbbbbbbbbsjzo"], ["ann_bbbbbbbbbbsjzo"], "anchors")
     array([False,  True])
     """
     wanted = pseudonyms(list(dict.fromkeys(str(name) for name in named)))

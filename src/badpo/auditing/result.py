@@ -6,8 +6,8 @@ import html
 import json
 import math
 import os
-import shutil
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from badpo.data.files import appearing, flush_to_disk, remove_leftovers, unfinished_name
+from badpo.data.files import appearing, locked
 
 SCHEMA = "badpo.audit/1"
 ANNOTATORS_FILE = "annotators.parquet"
@@ -24,7 +24,6 @@ REQUESTS_FILE = "requests.parquet"
 SUMMARY_FILE = "audit.json"
 REPORT_FILE = "report.html"
 PEOPLE_FILE = "people.html"
-_ABOUT_PEOPLE = (ANNOTATORS_FILE, ANNOTATORS_CSV, REQUESTS_FILE, SUMMARY_FILE)
 _NOTEBOOK_HEIGHT = 700
 
 
@@ -110,25 +109,19 @@ class AuditResult:
         from badpo.data.csv_cells import write_csv
 
         folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        remove_leftovers(folder / "audit")
-        made = folder / unfinished_name("audit")
-        made.mkdir(mode=0o700)
-        try:
-            self.annotators.to_parquet(made / ANNOTATORS_FILE, index=False)
-            write_csv(self.annotators, made / ANNOTATORS_CSV)
-            self.requests.to_parquet(made / REQUESTS_FILE, index=False)
-            self.to_json(made / SUMMARY_FILE)
-            self.to_html(made / REPORT_FILE)
-            for name in _ABOUT_PEOPLE:
-                (made / name).chmod(0o600)
-                flush_to_disk(made / name)
+        with locked(folder, wait=True), ExitStack() as files:
+
+            def begun(name: str) -> Path:
+                return files.enter_context(appearing(folder / name, private=name != REPORT_FILE))
+
+            # what is begun first appears last, when everything is written
+            self.to_json(begun(SUMMARY_FILE))
+            self.to_html(begun(REPORT_FILE))
+            self.requests.to_parquet(begun(REQUESTS_FILE), index=False)
+            write_csv(self.annotators, begun(ANNOTATORS_CSV))
+            self.annotators.to_parquet(begun(ANNOTATORS_FILE), index=False)
             for name in (SUMMARY_FILE, PEOPLE_FILE):
                 (folder / name).unlink(missing_ok=True)
-            for name in (REPORT_FILE, *_ABOUT_PEOPLE):
-                os.replace(made / name, folder / name)
-        finally:
-            shutil.rmtree(made, ignore_errors=True)
         return folder / REPORT_FILE
 
     def _html(self) -> str:

@@ -59,8 +59,8 @@ def find_people(annotators: Sequence[str], mapping: str | os.PathLike[str] | Non
 
     Examples
     --------
-    >>> sorted(find_people(["ann_wdfyjw2xn4"]).pseudonyms)
-    ['ann_wdfyjw2xn4']
+    >>> sorted(find_people(["ann_wdfyjw2xn4g5pc"]).pseudonyms)
+    ['ann_wdfyjw2xn4g5pc']
     """
     key = known_key()
     whose = read_mapping(mapping) if mapping is not None else {}

@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from badpo.data.files import appearing, flush_to_disk, remove_leftovers, unfinished_name
+from badpo.data.files import appearing
 from badpo.data.importers.cells import as_ids
 from badpo.data.importers.fields import personal_fields
 from badpo.data.importers.formats import PAIRS, Imported, import_votes
@@ -191,16 +191,5 @@ def _whose(imported: Imported, judgments: Judgments) -> dict[str, str]:
 
 def _write_mapping(whose: Mapping[str, str], path: Path) -> None:
     """Write a mapping as JSON that only this user can read."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    remove_leftovers(path)
-    temporary = path.with_name(unfinished_name(path.name))
-    temporary.unlink(missing_ok=True)
-    # for its owner only; the link fails where something stands at the path already
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(json.dumps(whose, indent=1, ensure_ascii=False) + "\n")
-        flush_to_disk(temporary)
-        os.link(temporary, path)
-    finally:
-        os.unlink(temporary)
+    with appearing(path, private=True) as unfinished:
+        unfinished.write_text(json.dumps(whose, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

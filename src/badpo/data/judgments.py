@@ -7,7 +7,6 @@ difference is a minus b, so that the logit of judgment j is ``sign_j * (u_c + th
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import os
 import random
@@ -25,6 +24,7 @@ from badpo.data.carried import VOTE_COLUMNS
 from badpo.data.files import appearing
 from badpo.data.importers.tables import DROPPED_KEY
 from badpo.data.measuring import measure_delta
+from badpo.data.privacy import keyed_digest
 from badpo.data.problems import ConfigError, DataError, Problem
 from badpo.data.reading import Options, read_votes
 from badpo.data.row_texts import text_key
@@ -239,12 +239,13 @@ class Judgments:
         return offline_log_odds(self.votes["sign"], self.delta, self.cross_group(), prompts)
 
     def fingerprint(self) -> str:
-        """SHA-256 over texts, prompts, votes, differences and attribute configurations, in the order of the votes.
+        """HMAC-SHA256 over texts, prompts, votes, differences and attribute configurations, in the order of the votes.
 
-        The same for a table that was written by `to_parquet` and read again with the same attributes. Pseudonyms and
-        their key do not enter, nor do comparison ids and rows of the source.
+        The same for a table that was written by `to_parquet` and read again with the same attributes on a machine with
+        the same pseudonym key. Without the key, votes that are not known cannot be found by trying. Pseudonyms do not
+        enter, nor do comparison ids and rows of the source.
         """
-        digest = hashlib.sha256()
+        digest = keyed_digest()
         comparison = self.votes["comparison"].to_numpy()
         number, order = pd.factorize(comparison)
         texts = self.comparisons[["prompt_id", "prompt", "response_a", "response_b"]].iloc[order]
@@ -296,7 +297,7 @@ class Judgments:
         dropped = json.dumps(self.dropped.to_dict("records"))
         try:
             arrow = pa.Table.from_pandas(table, preserve_index=False)
-            with appearing(path) as unfinished:
+            with appearing(path, private=True) as unfinished:
                 write_sealed(arrow.replace_schema_metadata({DROPPED_KEY: dropped.encode()}), unfinished)
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
             what = "the messages have fields besides role and content that are of several kinds, or empty"

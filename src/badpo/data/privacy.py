@@ -17,13 +17,14 @@ import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from badpo.data.problems import ConfigError
+from badpo.data.problems import ConfigError, counted
 
 KEY_VARIABLE = "BADPO_PSEUDONYM_KEY"
 SHORTEST_KEY = 16
+FEWEST_CHARACTERS = 6
 EVERYONE = "everyone"  # who casts all votes of a table that does not say whose they are
 FEWEST_ANNOTATORS = 5
-_PSEUDONYM = re.compile(r"ann_[a-z2-7]{10}")
+_PSEUDONYM = re.compile(r"ann_([a-z2-7]{10})([a-z2-7]{4})")
 _DIRECT_IDENTIFIERS = {
     # no address is longer; an id may be a megabyte of dots behind an @
     "e-mail addresses": re.compile(r"(?!\S{321})[^@\s]+@[^@\s]+\.[^@\s]+"),
@@ -33,7 +34,7 @@ _DIRECT_IDENTIFIERS = {
 
 
 def pseudonym(raw_id: str, key: bytes) -> str:
-    """Pseudonym of an annotator: ``ann_`` and ten base32 characters of HMAC-SHA256(key, id).
+    """Pseudonym of an annotator: ``ann_``, ten base32 characters of HMAC-SHA256(key, id), and four that check them.
 
     Parameters
     ----------
@@ -51,25 +52,26 @@ def pseudonym(raw_id: str, key: bytes) -> str:
     Examples
     --------
     >>> pseudonym("worker 7", b"a key of sixteen bytes or more")
-    'ann_wdfyjw2xn4'
-    >>> pseudonym("ann_wdfyjw2xn4", b"any other key in the world")
-    'ann_wdfyjw2xn4'
+    'ann_wdfyjw2xn4g5pc'
+    >>> pseudonym("ann_wdfyjw2xn4g5pc", b"any other key in the world")
+    'ann_wdfyjw2xn4g5pc'
     """
     if is_pseudonym(raw_id):
         return raw_id
-    digest = hmac.new(key, raw_id.encode("utf-8", "surrogatepass"), hashlib.sha256).digest()
-    return "ann_" + base64.b32encode(digest).decode("ascii").lower()[:10]
+    name = _base32(hmac.new(key, raw_id.encode("utf-8", "surrogatepass"), hashlib.sha256).digest())[:10]
+    return f"ann_{name}{_check(name)}"
 
 
 def is_pseudonym(text: str) -> bool:
-    """Whether a text has the form of a pseudonym.
+    """Whether a text is a pseudonym: of ids that merely have its form, one in a million passes the check.
 
     Examples
     --------
-    >>> is_pseudonym("ann_wdfyjw2xn4"), is_pseudonym("worker 7")
-    (True, False)
+    >>> is_pseudonym("ann_wdfyjw2xn4g5pc"), is_pseudonym("ann_maximilianjohn"), is_pseudonym("worker 7")
+    (True, False, False)
     """
-    return _PSEUDONYM.fullmatch(text) is not None
+    found = _PSEUDONYM.fullmatch(text)
+    return found is not None and _check(found[1]) == found[2]
 
 
 def pseudonyms(raw_ids: Sequence[str]) -> list[str]:
@@ -82,8 +84,8 @@ def pseudonyms(raw_ids: Sequence[str]) -> list[str]:
 
     Examples
     --------
-    >>> pseudonyms(["ann_wdfyjw2xn4"])
-    ['ann_wdfyjw2xn4']
+    >>> pseudonyms(["ann_wdfyjw2xn4g5pc"])
+    ['ann_wdfyjw2xn4g5pc']
     """
     if all(is_pseudonym(raw_id) for raw_id in raw_ids):
         return list(raw_ids)
@@ -109,7 +111,7 @@ def pseudonym_key(environment: Mapping[str, str] = os.environ) -> bytes:
     Raises
     ------
     ConfigError
-        When the key is shorter than 16 bytes, other users can read its file, or the file cannot be made.
+        When the key can be guessed or read by other users, or its file cannot be made.
 
     Examples
     --------
@@ -146,16 +148,21 @@ def known_key(environment: Mapping[str, str] = os.environ) -> bytes | None:
     b'sixteen letters!'
     """
     if environment.get(KEY_VARIABLE):
-        return _long_enough(environment[KEY_VARIABLE].encode(), KEY_VARIABLE)
+        return _hard_to_guess(environment[KEY_VARIABLE].encode(), KEY_VARIABLE)
     path = _key_file(environment)
     try:
         if not path.exists():
             return None
         if os.name == "posix" and stat.S_IMODE(path.stat().st_mode) & 0o077:
             raise ConfigError(f"{path} can be read by other users; run: chmod 600 {path}")
-        return _long_enough(path.read_bytes().strip(), str(path))
+        return _hard_to_guess(path.read_bytes().strip(), str(path))
     except OSError as error:
         raise _unusable(path, error) from error
+
+
+def keyed_digest(content: bytes = b"") -> hmac.HMAC:
+    """HMAC-SHA256 with this machine's key, for what is made of votes: nobody without the key finds them by trying."""
+    return hmac.new(pseudonym_key(), content, hashlib.sha256)
 
 
 def direct_identifiers(raw_ids: Sequence[str]) -> list[str]:
@@ -180,10 +187,19 @@ def is_about_single_people(annotators: Collection[str]) -> bool:
 
     Examples
     --------
-    >>> is_about_single_people(["ann_wdfyjw2xn4"]), is_about_single_people(["everyone"])
+    >>> is_about_single_people(["ann_wdfyjw2xn4g5pc"]), is_about_single_people(["everyone"])
     (True, False)
     """
     return set(annotators) != {EVERYONE} and len(annotators) < FEWEST_ANNOTATORS
+
+
+def _check(name: str) -> str:
+    """Four characters that a name has without any key."""
+    return _base32(hashlib.sha256(b"badpo pseudonym " + name.encode()).digest())[:4]
+
+
+def _base32(digest: bytes) -> str:
+    return base64.b32encode(digest).decode("ascii").lower()
 
 
 def rounded_count(n: int) -> int | None:
@@ -211,10 +227,15 @@ def _unusable(path: Path, error: OSError) -> ConfigError:
     )
 
 
-def _long_enough(key: bytes, source: str) -> bytes:
+def _hard_to_guess(key: bytes, source: str) -> bytes:
     if len(key) < SHORTEST_KEY:
         raise ConfigError(
             f"the pseudonym key in {source} has {len(key)} bytes; with fewer than {SHORTEST_KEY} ids can be guessed"
+        )
+    if len(set(key)) < FEWEST_CHARACTERS:
+        raise ConfigError(
+            f"the pseudonym key in {source} repeats {counted(len(set(key)), 'character')}, so that ids can be guessed; "
+            f'make a random one, such as python -c "import secrets; print(secrets.token_hex(32))"'
         )
     return key
 

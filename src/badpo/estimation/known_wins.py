@@ -17,13 +17,13 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import logsumexp
+from scipy.special import expit
 
 from badpo.estimation.comparison_blocks import ComparisonBlocks
 from badpo.estimation.maximizing import Curvature
 
-# Up to so many sets of winners are listed; beyond that the sums over them come from a recursion.
-MOST_LISTED = 1000
+# Up to so many sets of winners are listed; beyond that the sums over them come from a polynomial's values.
+MOST_LISTED = 300
 # Entries of one intermediate array: what is worked on at once should fit into the processor's cache.
 AT_ONCE = 2**18
 
@@ -72,7 +72,12 @@ def winners(logits: NDArray[np.float64], n_wins: int) -> Winners:
     """
     size = logits.shape[1]
     if comb(size, n_wins) > MOST_LISTED:
-        return _by_recursion(logits, n_wins)
+        log_sum, weight, won = _frequencies(logits, n_wins)
+        halves = np.sqrt(weight) * won
+        together = _products(halves.real) - _products(halves.imag)
+        chance = (weight * won).real.sum(axis=1)
+        together[:, np.arange(size), np.arange(size)] = chance
+        return Winners(log_sum, chance, together)
     members = _sets_of_winners(size, n_wins)
     weight, total, highest = _weights(members, logits)
     weight /= total
@@ -97,9 +102,13 @@ def log_total(logits: NDArray[np.float64], n_wins: int) -> NDArray[np.float64]:
     """
     size = logits.shape[1]
     if comb(size, n_wins) > MOST_LISTED:
-        return _log_sums(logits, n_wins)[size][:, n_wins]
+        return _frequencies(logits, n_wins).log_total
     _, total, highest = _weights(_sets_of_winners(size, n_wins), logits)
     return highest + np.log(total)
+
+
+def _products(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    return values.transpose(0, 2, 1) @ values
 
 
 @cache
@@ -124,44 +133,53 @@ def _weights(
     return weight, weight.sum(axis=0), highest
 
 
-def _by_recursion(logits: NDArray[np.float64], n_wins: int) -> Winners:
-    """The same by adding one vote at a time; one pass for each vote that is taken to have won."""
-    log_total, chance = _marginals(logits, n_wins)
+class _Frequencies(NamedTuple):
+    r"""Sums over sets of winners as coefficients of a polynomial, read off on the unit circle.
+
+    Let every vote win by itself with chance p, such that about ``n_wins`` of them do. Given how many win, the winners
+    are the same as before, and the number of wins has the generating function :math:`\prod_j (1 - p_j + p_j w)`. Its
+    mean over the roots of unity w is exact and divides by no difference of logits, so that equal votes need no care
+    (Fernandez and Williams 2010). Every root stands for its conjugate too; their number is odd, so that none is -1,
+    where a factor could vanish.
+
+    Attributes
+    ----------
+    log_total : array of shape (n,)
+    weight : complex array of shape (n, roots, 1)
+        Share of each root in the sum.
+    won : complex array of shape (n, roots, T)
+        :math:`p_j w` over the factor of the vote.
+    """
+
+    log_total: NDArray[np.float64]
+    weight: NDArray[np.complex128]
+    won: NDArray[np.complex128]
+
+
+def _frequencies(logits: NDArray[np.float64], n_wins: int) -> _Frequencies:
     size = logits.shape[1]
-    together = np.empty((len(logits), size, size))
-    for j in range(size):
-        others = np.delete(np.arange(size), j)
-        together[:, j, j] = chance[:, j]
-        if n_wins == 1:
-            together[:, j, others] = 0.0
-            continue
-        rest = _marginals(logits[:, others], n_wins - 1)[1]
-        together[:, j, others] = chance[:, j, None] * rest
-    return Winners(log_total, chance, together)
+    tilt = _tilt(logits, n_wins)
+    n_roots = size + 1 + size % 2
+    angle = 2 * np.pi / n_roots * np.arange((n_roots + 1) // 2)[:, None]
+    shifted = (logits + tilt[:, None])[:, None, :]
+    won = expit(shifted) * np.exp(1j * angle)
+    factors = expit(-shifted) + won
+    weight = np.prod(factors, axis=2, keepdims=True) * np.exp(-1j * n_wins * angle)
+    weight[:, 1:] *= 2
+    total = weight.real.sum(axis=(1, 2))
+    log_total = np.log(total / n_roots) + np.logaddexp(0, shifted).sum(axis=(1, 2)) - n_wins * tilt
+    return _Frequencies(log_total, weight / total[:, None, None], won / factors)
 
 
-def _marginals(logits: NDArray[np.float64], n_wins: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Log of the sum over sets of winners, and every vote's chance; sums over the votes before and after each."""
+def _tilt(logits: NDArray[np.float64], n_wins: int) -> NDArray[np.float64]:
+    """What to add to the logits so that ``n_wins`` votes are expected to win; near enough is enough."""
     size = logits.shape[1]
-    before, after = _log_sums(logits, n_wins), _log_sums(logits[:, ::-1], n_wins)
-    log_total = before[size][:, n_wins]
-    chance = np.empty_like(logits)
-    for j in range(size):
-        without = logsumexp(before[j][:, :n_wins] + after[size - 1 - j][:, n_wins - 1 :: -1], axis=1)
-        chance[:, j] = np.exp(logits[:, j] + without - log_total)
-    return log_total, chance
-
-
-def _log_sums(logits: NDArray[np.float64], n_wins: int) -> list[NDArray[np.float64]]:
-    """For the first 0, 1, ..., T votes: logs of the sums over sets of 0, 1, ..., n_wins of them."""
-    sums = np.full((len(logits), n_wins + 1), -np.inf)
-    sums[:, 0] = 0.0
-    steps = [sums]
-    for vote in logits.T:
-        sums = sums.copy()
-        sums[:, 1:] = np.logaddexp(sums[:, 1:], steps[-1][:, :-1] + vote[:, None])
-        steps.append(sums)
-    return steps
+    low, high = -logits.max(axis=1) - np.log(size), -logits.min(axis=1) + np.log(size)
+    for _ in range(20):
+        middle = (low + high) / 2
+        above = expit(logits + middle[:, None]).sum(axis=1) > n_wins
+        low, high = np.where(above, low, middle), np.where(above, middle, high)
+    return low
 
 
 class KnownWins:
@@ -183,7 +201,7 @@ class KnownWins:
             size, of = votes.shape[1], wins[blocks.comparison[votes[:, 0]]]
             for n_wins in range(1, size):
                 rows = np.flatnonzero(of == n_wins)
-                width = max(size**2, min(comb(size, n_wins), MOST_LISTED), size * n_wins)
+                width = max(size**2, min(comb(size, n_wins), MOST_LISTED))
                 step = max(1, AT_ONCE // width)
                 parts = (rows[start : start + step] for start in range(0, len(rows), step))
                 self._alike += [_Alike(number, _consecutive(part), n_wins) for part in parts]

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from transformers import TrainerCallback
 from trl import RewardConfig, RewardTrainer
 from trl.trainer.reward_trainer import DataCollatorForPreference
@@ -17,7 +17,7 @@ from badpo.data.attribute import plain_text
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, counted
 from badpo.objective.bias import BiasTerm
-from badpo.training.bias_state import BIAS_OPTIMIZER_FILE, adam_tensors, load_adam_tensors
+from badpo.training.bias_state import BIAS_OPTIMIZER_FILE, adam_tensors, load_adam_tensors, save_privately
 from badpo.training.inputs import require_matching_bias
 
 logger = logging.getLogger(__name__)
@@ -190,4 +190,4 @@ class _ThetaCallback(TrainerCallback):
         folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         self._trainer.bias.save(folder)
         if self._trainer.bias_optimizer is not None:
-            save_file(adam_tensors(self._trainer.bias_optimizer), folder / BIAS_OPTIMIZER_FILE)
+            save_privately(adam_tensors(self._trainer.bias_optimizer), folder / BIAS_OPTIMIZER_FILE)

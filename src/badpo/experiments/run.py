@@ -8,7 +8,7 @@ import logging
 import math
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -123,7 +123,7 @@ def arm_name(bias: str, warm_start: str, gold_annotators: Sequence[str] = ()) ->
 
     Examples
     --------
-    >>> arm_name("none", "zero"), arm_name("pooled", "offline"), arm_name("pooled", "zero", ["ann_wdfyjw2xn4"])
+    >>> arm_name("none", "zero"), arm_name("pooled", "offline"), arm_name("pooled", "zero", ["ann_wdfyjw2xn4g5pc"])
     ('dpo', 'pooled_warm', 'pooled_gold')
     >>> arm_name("shared_mean", "audit")
     'shared_mean_audit'
@@ -336,11 +336,12 @@ def make_trainer(
     recipe: Recipe, args, train: Judgments, held_out: Judgments, model, tokenizer
 ) -> BADPOTrainer:
     """The trainer of a recipe on judgments that were read and a start policy that was loaded."""
+    # what the reader noticed stands in `examined` already
     return BADPOTrainer(
         model,
         args=args,
-        train_dataset=train,
-        eval_dataset=held_out if held_out.n_votes else None,
+        train_dataset=replace(train, findings=()),
+        eval_dataset=replace(held_out, findings=()) if held_out.n_votes else None,
         processing_class=tokenizer,
         peft_config=recipe.model.peft_config(),
     )

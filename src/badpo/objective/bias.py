@@ -19,6 +19,7 @@ from safetensors.torch import load as tensors_from_bytes
 from safetensors.torch import save as tensors_to_bytes
 from torch import Tensor
 
+from badpo.data.files import appearing
 from badpo.data.problems import ConfigError, did_you_mean
 from badpo.theory.likelihood import bias_logit
 
@@ -318,7 +319,6 @@ class BiasTerm(torch.nn.Module):
             What the numbers belong to, as JSON: attribute configurations, data fingerprint, variant.
         """
         folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in self.state_dict().items()}
         content = tensors_to_bytes(tensors)
         description = {
@@ -332,8 +332,10 @@ class BiasTerm(torch.nn.Module):
             "extra": dict(extra or {}),
         }
         text = json.dumps(description, indent=1, ensure_ascii=False)
-        _replace(folder / TENSORS_FILE, content)
-        _replace(folder / DESCRIPTION_FILE, (text + "\n").encode())
+        with appearing(folder / TENSORS_FILE, private=True) as unfinished:
+            unfinished.write_bytes(content)
+        with appearing(folder / DESCRIPTION_FILE, private=True) as unfinished:
+            unfinished.write_text(text + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, folder: str | os.PathLike) -> BiasTerm:
@@ -421,18 +423,6 @@ def _checked_mask(mask: Tensor | None, n_annotators: int) -> Tensor:
     if mask.shape != (n_annotators,) or not torch.isin(mask, torch.tensor([0.0, 1.0])).all():
         raise ConfigError(f"the mask needs a 0 or a 1 for each of {n_annotators} annotators")
     return mask.clone()
-
-
-def _replace(path: Path, content: bytes) -> None:
-    part = path.with_name(path.name + ".part")
-    try:
-        with part.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _read_pair(folder: Path) -> tuple[dict, bytes]:

@@ -83,9 +83,12 @@ class GroupWeights(VoteWeights):
         self._weight /= self._weight.mean()
 
     def metrics(self) -> dict[str, float]:
-        """Spread of the weights around their mean, which is 1, and the largest."""
+        """Spread of the weights around their mean, which is 1, and the largest; to two decimal places, as of people."""
         spread = float(self._weight.std(correction=0))
-        return {"groups/weight_sd": spread, "groups/weight_max": float(self._weight.max())}
+        return {
+            "groups/weight_sd": round(spread, 2),
+            "groups/weight_max": round(float(self._weight.max()), 2),
+        }
 
     def state_dict(self) -> dict[str, Tensor]:
         """The weights."""

@@ -47,7 +47,7 @@ _NAMES = {"source", "name", "class", "feature", "attribute", "collinear_with", "
 _PROBABILITIES = {"equal_leans_p", "class_test_p", "p_value", "q_value"}
 _COUNTS = {"median", "informative_votes", "judgments"}
 _NUMBER = re.compile(r"(?<![\w.\-])(\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?)(\s?%)?(?!\w)")
-_PSEUDONYM = re.compile(r"ann_[a-z2-7]{10}")
+_PSEUDONYM = re.compile(r"ann_[a-z2-7]{10,}")
 _ATTRIBUTE = re.compile(r'attribute "[^"]*"')
 
 

@@ -107,7 +107,6 @@ def model_card(run_folder: Path) -> str:
         has_reference=reference is not None,
         n_annotators=n_annotators,
         settings=[(key, markdown_text(str(value))) for key, value in _settings(run).items()],
-        fingerprint=markdown_text(str(run.bias.get("extra", {}).get("data", "not recorded"))[:64]),
         version=__version__,
     )
 

@@ -179,14 +179,18 @@ class StepSampler(torch.utils.data.Sampler):
         return self._steps(self._comparison, self._batch_size, rng)
 
 
-class JudgmentIds(torch.utils.data.Dataset):
-    """The judgments' positions; the collator does the rest, because a micro-batch shares its comparisons."""
+class EncodedJudgments(torch.utils.data.Dataset):
+    """Judgments with the token ids of their comparisons.
 
-    def __init__(self, n_votes: int):
-        self._n_votes = n_votes
+    An item is the position of a judgment; the collator does the rest, because a micro-batch shares its comparisons.
+    """
+
+    def __init__(self, judgments: Judgments, encoded: EncodedComparisons):
+        self.judgments = judgments
+        self.encoded = encoded
 
     def __len__(self) -> int:
-        return self._n_votes
+        return self.judgments.n_votes
 
     def __getitem__(self, index: int) -> int:
         return index
@@ -200,8 +204,7 @@ class ComparisonCollator:
 
     Parameters
     ----------
-    judgments : Judgments
-    encoded : EncodedComparisons
+    data : EncodedJudgments
     reference : sequence of (array, array), one per comparison
         Reference log-probabilities of every token of response a and of response b.
     layout : function
@@ -215,18 +218,17 @@ class ComparisonCollator:
 
     def __init__(
         self,
-        judgments: Judgments,
-        encoded: EncodedComparisons,
+        data: EncodedJudgments,
         reference: Sequence[tuple[np.ndarray, np.ndarray]],
         layout: Callable,
     ):
-        votes = judgments.votes
+        votes = data.judgments.votes
         self._comparison = votes["comparison"].to_numpy()
         self._sign = votes["sign"].to_numpy(dtype=np.float32)
         self._annotator = votes["annotator"].to_numpy(dtype=np.int64)
         self._weight = votes["weight"].to_numpy(dtype=np.float32)
-        self._delta = judgments.delta.astype(np.float32)
-        self._encoded = encoded
+        self._delta = data.judgments.delta.astype(np.float32)
+        self._encoded = data.encoded
         self._reference = reference
         self._layout = layout
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
+from badpo.data.files import appearing
 from badpo.data.judgments import Judgments
 from badpo.objective.bias import BiasTerm
 from badpo.objective.objectives import Objective
@@ -29,9 +30,15 @@ OBJECTIVE_FILE = "objective.safetensors"
 def save_state(folder: Path, optimizer: torch.optim.Optimizer | None, objective: Objective) -> None:
     """Write what a checkpoint needs besides the bias term: the moments of its optimizer and the objective's state."""
     if optimizer is not None:
-        save_file(adam_tensors(optimizer), folder / BIAS_OPTIMIZER_FILE)
+        save_privately(adam_tensors(optimizer), folder / BIAS_OPTIMIZER_FILE)
     if state := objective.state_dict():
-        save_file(dict(state), folder / OBJECTIVE_FILE)
+        save_privately(dict(state), folder / OBJECTIVE_FILE)
+
+
+def save_privately(tensors: dict[str, torch.Tensor], path: Path) -> None:
+    """Write tensors that concern single annotators; the file is readable by this user only."""
+    with appearing(path, private=True) as unfinished:
+        save_file(tensors, unfinished)
 
 
 def load_state(

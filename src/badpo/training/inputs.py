@@ -13,6 +13,7 @@ from badpo.auditing.start_level import audit_level
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError, Problem, counted
 from badpo.objective.bias import VARIANTS, BiasTerm
+from badpo.training.batches import EncodedJudgments
 from badpo.training.config import BADPOConfig
 from badpo.training.encoding import EncodedComparisons, encode_comparisons, length_report
 from badpo.training.gold_annotators import gold_annotators, leans_above_gold
@@ -134,22 +135,24 @@ def encode_judgments(
     """
     encoded = encode_comparisons(judgments, tokenizer, args.encoding, args.max_length, args.max_prompt_length)
     findings = length_report(judgments, encoded, tokenizer, args.max_length)
-    if encoded.fits.all():
+    if judgments.n_votes and encoded.fits.all():
         return judgments, encoded, findings
     kept = judgments.take(encoded.fits[judgments.votes["comparison"].to_numpy()])
     if kept.n_votes == 0:
-        raise DataError(
-            [
-                Problem(
-                    "E140",
-                    "no comparison fits",
-                    f"every prompt has {args.max_length} tokens or more",
-                    "raise max_length",
-                    "error",
-                )
-            ]
-        )
+        where, remedy = f"every prompt has {args.max_length} tokens or more", "raise max_length"
+        if judgments.n_votes == 0:
+            where, remedy = "there is no judgment", "look at what was left out when the table was read"
+        raise DataError([Problem("E140", "no comparison fits", where, remedy, "error")])
     return kept, encoded.take(np.flatnonzero(encoded.fits)), findings
+
+
+def require_something_to_learn(judgments: Judgments, encoded: EncodedComparisons) -> None:
+    """Raise `DataError` where every comparison's two responses are the same token ids (E144): no margin can move."""
+    if encoded.identical().all():
+        what = f"nothing to learn: the two responses of all {counted(len(encoded), 'comparison')} are the same tokens"
+        place = f"first: comparison {judgments.comparisons['comparison_id'].iloc[0]}"
+        remedy = "look at the columns of the responses; raise max_length where they were cut"
+        raise DataError([Problem("E144", what, place, remedy, "error", len(encoded))])
 
 
 def bias_for(judgments: Judgments, given: BiasTerm | None, args: BADPOConfig) -> BiasTerm:
@@ -184,13 +187,11 @@ def require_matching_bias(bias: BiasTerm, judgments: Judgments, gold_named: Sequ
 
 def encode_evaluation(
     data, train: Judgments, tokenizer, args: BADPOConfig
-) -> tuple[Judgments | None, EncodedComparisons | None, list[Problem]]:
-    """`encode_judgments` of `evaluation_judgments`; nothing where ``data`` is None."""
-    if data is None:
-        return None, None, []
+) -> tuple[EncodedJudgments, list[Problem]]:
+    """`encode_judgments` of `evaluation_judgments`, with everything that is to be known of them."""
     judgments, strangers = evaluation_judgments(data, train)
-    judgments, encoded, findings = encode_judgments(judgments, tokenizer, args)
-    return judgments, encoded, strangers + findings
+    kept, encoded, findings = encode_judgments(judgments, tokenizer, args)
+    return EncodedJudgments(kept, encoded), [*judgments.findings, *strangers, *findings]
 
 
 def evaluation_judgments(data, train: Judgments) -> tuple[Judgments, list[Problem]]:

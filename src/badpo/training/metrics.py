@@ -84,7 +84,9 @@ class StepSums:
 
 
 def theta_metrics(bias: BiasTerm) -> dict[str, float]:
-    """``bias/theta/<attribute>``: the mean over annotators of the composed theta.
+    """``bias/theta/<attribute>``: the mean over annotators of the composed theta, to two decimal places.
+
+    With all digits, n times the mean less the theta of the others would be the theta of somebody who was forgotten.
 
     Examples
     --------
@@ -92,7 +94,9 @@ def theta_metrics(bias: BiasTerm) -> dict[str, float]:
     {'bias/theta/length': 0.0}
     """
     mean = bias.theta().detach().mean(dim=0).tolist()
-    return {f"{THETA_METRIC}{name}": value for name, value in zip(bias.attributes, mean, strict=True)}
+    return {
+        f"{THETA_METRIC}{name}": round(value, 2) for name, value in zip(bias.attributes, mean, strict=True)
+    }
 
 
 def publishable(metrics: Mapping[str, float], bias: BiasTerm) -> dict[str, float]:

@@ -20,6 +20,7 @@ from accelerate import Accelerator
 from safetensors.numpy import save as to_safetensors
 
 from badpo.data.files import require_enclosed
+from badpo.data.problems import ConfigError
 from badpo.training.encoding import EncodedComparisons
 from badpo.training.logprobs import response_logps
 from badpo.training.prompt_trees import Pair
@@ -89,6 +90,8 @@ class ReferenceCache:
     def logps(self, model, pairs: Sequence[Pair], token_budget: int = 16384) -> list[np.ndarray]:
         """Log-probabilities of the response tokens of every (prompt ids, response ids), each computed once.
 
+        Without a model all of them must be there: a policy that was its own reference has been trained.
+
         Returns
         -------
         list of float32 arrays, one value per response token
@@ -96,6 +99,12 @@ class ReferenceCache:
         self.load()
         keys = [_pair_key(prompt, response) for prompt, response in pairs]
         missing = {key: pair for key, pair in zip(keys, pairs, strict=True) if key not in self._values}
+        if missing and model is None:
+            raise ConfigError(
+                "the policy was its own reference and has been trained since, so that the reference's values "
+                "on this set cannot be computed any more: give the set to the trainer as an eval_dataset, evaluate on "
+                "it once before training, or give a ref_model"
+            )
         keys_of, pairs_of = list(missing), list(missing.values())
         for start in range(0, len(missing), RESPONSES_PER_SHARD):
             some = slice(start, start + RESPONSES_PER_SHARD)

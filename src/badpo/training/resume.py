@@ -16,6 +16,7 @@ from accelerate import Accelerator
 from transformers import TrainingArguments
 
 from badpo.data.judgments import Judgments
+from badpo.data.privacy import KEY_VARIABLE, keyed_digest
 from badpo.data.problems import ConfigError
 from badpo.objective.bias import BiasTerm
 from badpo.training.config import BADPOConfig
@@ -36,6 +37,7 @@ from badpo.training.run_folder import (
 logger = logging.getLogger(__name__)
 
 VALUES = "attribute values"
+KEY = "pseudonym key"
 CODE = ("ba-dpo", "torch", "transformers", "accelerate", "peft", "numpy")
 # Of our own arguments these decide nothing that a checkpoint holds; what they lead to is a fact of its own.
 _OWN_BUT_NO_FACT = {"reference_cache", "model_init_kwargs", "trust_remote_code", "gold_annotators"}
@@ -97,10 +99,11 @@ def run_facts(
     fixed = bias.fixed.detach().cpu().numpy()
     facts = {
         "data": f"{votes} ({judgments.with_attributes(()).fingerprint()[:12]})",
-        "annotators": f"{len(people):,} ({_digest(json.dumps(people, default=str))})",
+        "annotators": f"{len(people):,} ({_of_people(json.dumps(people, default=str).encode())})",
+        KEY: _of_people(b"the key itself"),
         "attributes": ", ".join(json.dumps(dict(attribute.config)) for attribute in judgments.attributes)
         or "none",
-        VALUES: f"{judgments.delta.shape[1]} a judgment ({_digest(judgments.delta.astype('<f8'))})",
+        VALUES: f"{judgments.delta.shape[1]} a judgment ({_of_people(judgments.delta.astype('<f8').tobytes())})",
         "parts of theta": ", ".join(bias.parts) or "none",
         "fixed part of theta": _digest(fixed) if fixed.any() else "none",
         "gold_annotators": ", ".join(bias.gold_annotators) or "none",
@@ -292,6 +295,11 @@ def _refusal(name: str, changes: Sequence[str], names: Sequence[str]) -> str:
     if allowed == list(names):
         options = " ".join(f"--allow-changed {fact}" for fact in allowed)
         remedy += f"; or go on with {options}: " + ", and ".join(ALLOWED_CHANGES[fact] for fact in allowed)
+    if KEY in names:
+        remedy = (
+            "Pseudonyms and the checksums of votes are made with the pseudonym key, which is another one here: bring "
+            f"the key of the machine that began the run ({KEY_VARIABLE}, or pseudonym.key in the configuration folder)"
+        )
     return f"{name} was made with other settings: {'; '.join(changes)}. {remedy}"
 
 
@@ -333,6 +341,10 @@ def _objective_name(objective) -> str:
 
 def _plain(value: Any) -> Any:
     return getattr(value, "value", value)
+
+
+def _of_people(content: bytes) -> str:
+    return keyed_digest(content).hexdigest()[:12]
 
 
 def _digest(content: str | np.ndarray) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import shutil
 from pathlib import Path
 from typing import TextIO
@@ -13,8 +12,6 @@ from transformers import TrainerCallback
 from badpo.training.bias_state import load_state, save_state
 from badpo.training.first_margin import FirstMargin, first_margin_problem, first_margin_tolerance
 from badpo.training.run_folder import keep_newest, mark_complete, write_atomically
-
-logger = logging.getLogger(__name__)
 
 LOG_FILE = "log.jsonl"
 
@@ -75,8 +72,7 @@ class RunCallback(TrainerCallback):
             self._trainer.first_margin = first
             problem = first_margin_problem(first)
             if problem is not None:
-                self._trainer.findings.append(problem)
-                logger.warning("%s", problem)
+                self._trainer.tell([problem])
         if self._log_file is not None:
             line = {"step": state.global_step + 1, "n_judgments": sums.n_judgments, **sums.metrics()}
             self._log_file.write(json.dumps(line | self._trainer.state_metrics()) + "\n")

@@ -8,18 +8,17 @@ import numpy as np
 import torch
 
 from badpo.data.judgments import Judgments
-from badpo.training.batches import ComparisonCollator, JudgmentIds, StepSampler
+from badpo.training.batches import ComparisonCollator, EncodedJudgments, StepSampler
 from badpo.training.config import BADPOConfig
-from badpo.training.encoding import EncodedComparisons
 
 
 def step_loader(
-    judgments: Judgments, encoded: EncodedComparisons, collator: ComparisonCollator, args: BADPOConfig
+    data: EncodedJudgments, collator: ComparisonCollator, args: BADPOConfig
 ) -> torch.utils.data.DataLoader:
     """Micro-batches of this process, planned by `StepSampler`."""
     sampler = StepSampler(
-        judgments,
-        encoded,
+        data.judgments,
+        data.encoded,
         args.batching,
         args.step_size,
         args.gradient_accumulation_steps,
@@ -27,9 +26,20 @@ def step_loader(
         args.process_index,
         args.world_size,
     )
+    return _loader(data, sampler, collator, args)
+
+
+def evaluation_loader(
+    data: EncodedJudgments, collator: ComparisonCollator, args: BADPOConfig
+) -> torch.utils.data.DataLoader:
+    """Micro-batches of this process's share, from `evaluation_batches`."""
+    return _loader(data, evaluation_batches(data.judgments, args), collator, args)
+
+
+def _loader(data: EncodedJudgments, batches, collator, args: BADPOConfig) -> torch.utils.data.DataLoader:
     return torch.utils.data.DataLoader(
-        JudgmentIds(judgments.n_votes),
-        batch_sampler=sampler,
+        data,
+        batch_sampler=batches,
         collate_fn=collator,
         num_workers=args.dataloader_num_workers,
         pin_memory=args.dataloader_pin_memory and torch.cuda.is_available(),

@@ -8,22 +8,24 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
 import torch
 import transformers
+from accelerate.utils import gather_object
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, ProcessorMixin
+from transformers.trainer_utils import PredictionOutput
 
 from badpo.data.files import require_enclosed
-from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, Problem
 from badpo.objective.bias import BiasTerm
 from badpo.objective.objectives import Step, VoteWeights
-from badpo.training.batches import ComparisonCollator, JudgmentIds
+from badpo.training.batches import ComparisonCollator, EncodedJudgments
 from badpo.training.bias_state import bias_facts, gold_votes
 from badpo.training.config import BADPOConfig
 from badpo.training.encoding import EncodedComparisons, require_matching_tokenizer
@@ -34,6 +36,7 @@ from badpo.training.inputs import (
     bias_for,
     encode_evaluation,
     encode_judgments,
+    require_something_to_learn,
     training_judgments,
 )
 from badpo.training.logprobs import choose_layout, forward_difference, scoring_attention
@@ -46,7 +49,7 @@ from badpo.training.resume import ready_to_train, run_facts
 from badpo.training.run_callback import LOG_FILE, RunCallback
 from badpo.training.run_folder import newest_complete
 from badpo.training.separated import separated_findings
-from badpo.training.shares import evaluation_batches, step_loader
+from badpo.training.shares import evaluation_loader, step_loader
 from badpo.training.tally import Tally, new_sums
 from badpo.training.token_weights import batch_margins, require_comparable_start, scored_layout, weigh_tokens
 
@@ -71,19 +74,23 @@ class BADPOTrainer(transformers.Trainer):
     ref_model : PreTrainedModel or None
         Another reference. Then the first margin is not zero, and the run says so.
     args : BADPOConfig
-    train_dataset, eval_dataset : Judgments, or whatever `Judgments.read` takes
+    train_dataset : Judgments, or whatever `Judgments.read` takes
+    eval_dataset : the same, or a mapping of names to several
+        Of several sets the metrics are called ``eval_<name>_loss`` and so on.
     processing_class : PreTrainedTokenizerBase or None
         None loads the model's own tokenizer.
-    attributes : sequence of Attribute
-        Declared attributes, when the data set is not a `Judgments` that carries them.
     peft_config : peft.PeftConfig or None
         Trains an adapter; the reference is the model without it.
+    attributes : sequence of Attribute
+        Declared attributes, when the data set is not a `Judgments` that carries them.
     bias : BiasTerm or None
         None builds the variant named by ``args.bias``.
     objective : Objective or None
         What a vote costs (`badpo.objective.objectives`); None weights every vote as the table does.
     callbacks, optimizers
         As in `transformers.Trainer`.
+    data_collator, compute_metrics, quantization_config
+        Stand here for the order of TRL's arguments; anything but None is refused with the reason.
 
     Attributes
     ----------
@@ -91,7 +98,7 @@ class BADPOTrainer(transformers.Trainer):
     judgments : Judgments
         What is trained on, after comparisons that do not fit ``max_length`` were left out.
     findings : list of Problem
-        What the length limit cost.
+        What was noticed about the data and the start, each once: by the reader, by the length limit, by the first step.
     reference_cache : ReferenceCache
     first_margin : FirstMargin or None
         The mean margin of the first step, which is 0 where the policy starts at its reference; None before it.
@@ -106,17 +113,27 @@ class BADPOTrainer(transformers.Trainer):
         model,
         ref_model=None,
         args: BADPOConfig | None = None,
+        data_collator=None,
         train_dataset=None,
         eval_dataset=None,
         processing_class=None,
-        attributes: Sequence = (),
-        peft_config=None,
-        bias: BiasTerm | None = None,
-        objective=None,
+        compute_metrics=None,
         callbacks=None,
         optimizers=(None, None),
+        quantization_config=None,
+        peft_config=None,
+        *,
+        attributes: Sequence = (),
+        bias: BiasTerm | None = None,
+        objective=None,
     ):
         args = copy.copy(args) if args is not None else BADPOConfig("runs/badpo")
+        not_taken = {
+            "data_collator": data_collator,
+            "compute_metrics": compute_metrics,
+            "quantization_config": quantization_config,
+        }
+        _require_understood(args, train_dataset, processing_class, not_taken)
         self.run_folder = Path(args.output_dir)
         require_enclosed(self.run_folder)
         # The Trainer's files hold pickles and the annotators' estimates; only run_folder/model is ever published.
@@ -126,21 +143,18 @@ class BADPOTrainer(transformers.Trainer):
             _model_name(model), trust_remote_code=args.trust_remote_code
         )
         self._policies = policies = policy_and_reference(model, ref_model, peft_config, args)
+        self.findings: list[Problem] = []
         judgments = training_judgments(train_dataset, attributes, args.bias)
-        self.judgments, self.encoded, self.findings = encode_judgments(judgments, tokenizer, args)
-        evaluation = encode_evaluation(eval_dataset, self.judgments, tokenizer, args)
-        self.eval_judgments, self.eval_encoded = evaluation[:2]
-        self.findings += evaluation[2]
-        _warn(self.findings)
+        self.judgments, self.encoded, cost = encode_judgments(judgments, tokenizer, args)
+        self.tell([*judgments.findings, *cost])
+        require_something_to_learn(self.judgments, self.encoded)
         require_matching_tokenizer(
             self.encoded, tokenizer, policies.plain.get_input_embeddings().weight.shape[0]
         )
 
         self.bias = bias_for(self.judgments, bias, args)
         gold = self.bias.mask.cpu().numpy() == 0
-        of_people = gold_findings(self.judgments, gold) + separated_findings(self.judgments, self.bias)
-        _warn(of_people)
-        self.findings += of_people
+        self.tell(gold_findings(self.judgments, gold) + separated_findings(self.judgments, self.bias))
         self.first_margin: FirstMargin | None = None
         self.objective = objective if objective is not None else VoteWeights()
         require_comparable_start(self.objective, args.warm_start)
@@ -150,12 +164,14 @@ class BADPOTrainer(transformers.Trainer):
         super().__init__(
             model=policies.policy,
             args=args,
-            train_dataset=JudgmentIds(self.judgments.n_votes),
-            eval_dataset=None if self.eval_judgments is None else JudgmentIds(self.eval_judgments.n_votes),
+            train_dataset=EncodedJudgments(self.judgments, self.encoded),
+            eval_dataset=self._encoded_sets(eval_dataset, tokenizer, args),
             processing_class=tokenizer,
             callbacks=callbacks,
             optimizers=optimizers,
         )
+        _require_one_gpu(self.args.n_gpu)
+        self.model.add_model_tags(["ba-dpo", "dpo"])
         self.model_accepts_loss_kwargs = True
         if hasattr(self, "loss_is_scaled_for_ga"):
             self.loss_is_scaled_for_ga = True
@@ -175,31 +191,81 @@ class BADPOTrainer(transformers.Trainer):
 
     def get_train_dataloader(self) -> DataLoader:
         """Micro-batches of comparisons with their votes, planned by `StepSampler`; not sharded by accelerate."""
-        collator = self._collator(self.judgments, self.encoded, self.references[0])
-        return step_loader(self.judgments, self.encoded, collator, self.args)
+        return step_loader(self.train_dataset, self._collator(self.train_dataset), self.args)
 
-    def _collator(self, judgments: Judgments, encoded: EncodedComparisons, references: ReferenceLogps):
-        return ComparisonCollator(judgments, encoded, references, scored_layout(self.objective, self._layout))
+    def get_eval_dataloader(self, eval_dataset=None) -> DataLoader:
+        """Micro-batches of this process's share of an evaluation set: the trainer's, one of them by name, or another.
+
+        Raises
+        ------
+        ConfigError, DataError
+            There is no set, there are several, or what is given cannot be read as judgments.
+        """
+        data = self._evaluation_set(self.eval_dataset if eval_dataset is None else eval_dataset)
+        return evaluation_loader(data, self._collator(data), self.args)
+
+    def get_test_dataloader(self, test_dataset) -> DataLoader:
+        """`get_eval_dataloader` of a set that must be given."""
+        data = self._evaluation_set(test_dataset)
+        return evaluation_loader(data, self._collator(data), self.args)
+
+    def _collator(self, data: EncodedJudgments) -> ComparisonCollator:
+        return ComparisonCollator(
+            data, self._references_of(data), scored_layout(self.objective, self._layout)
+        )
+
+    def _encoded_sets(self, given, tokenizer, args):
+        """Evaluation data as they are given, encoded: None, one set, or a mapping of names to sets."""
+        if given is None or isinstance(given, EncodedJudgments):
+            return given
+        if isinstance(given, Mapping):
+            return {str(name): self._encoded_sets(part, tokenizer, args) for name, part in given.items()}
+        data, findings = encode_evaluation(given, self.judgments, tokenizer, args)
+        self.tell(findings)
+        return data
+
+    def _evaluation_set(self, given) -> EncodedJudgments:
+        if isinstance(given, str) and isinstance(self.eval_dataset, Mapping) and given in self.eval_dataset:
+            given = self.eval_dataset[given]
+        data = self._encoded_sets(given, self.processing_class, self.args)
+        if data is None:
+            raise ConfigError("there is no eval_dataset to evaluate on; give one here or to the trainer")
+        if isinstance(data, Mapping):
+            raise ConfigError(f"{len(data)} evaluation sets were given ({', '.join(data)}); name one of them")
+        return data
 
     @cached_property
-    def references(self) -> tuple[ReferenceLogps, ReferenceLogps]:
-        """Reference log-probabilities of the training and of the evaluation comparisons.
+    def references(self) -> dict[EncodedJudgments, ReferenceLogps]:
+        """Reference log-probabilities of the training set and of the evaluation sets that the trainer was given.
 
         Asked for before the first step and before a checkpoint is read: without ``ref_model`` the policy is its own
         reference only until then.
         """
         require_alike({name: str(value) for name, value in self.facts.items()}, self.accelerator)
-        found: list[ReferenceLogps] = [[], []]
-        parts = ((self.judgments, self.encoded), (self.eval_judgments, self.eval_encoded))
-        for i, (judgments, encoded) in enumerate(parts):
-            if judgments is not None and encoded is not None:
-                found[i] = self.reference_logps(encoded)
-                require_finite_reference(found[i], judgments)
-        return found[0], found[1]
+        evaluated = (
+            self.eval_dataset.values() if isinstance(self.eval_dataset, Mapping) else [self.eval_dataset]
+        )
+        sets = [self.train_dataset, *(data for data in evaluated if data is not None)]
+        return {data: self._finite_reference(data) for data in sets}
+
+    def _references_of(self, data: EncodedJudgments) -> ReferenceLogps:
+        known = self.references
+        return known[data] if data in known else self._finite_reference(data)
+
+    def _finite_reference(self, data: EncodedJudgments) -> ReferenceLogps:
+        found = self.reference_logps(data.encoded)
+        require_finite_reference(found, data.judgments)
+        return found
 
     def reference_logps(self, encoded: EncodedComparisons) -> ReferenceLogps:
         """Reference log-probabilities of both responses of every comparison, each process computing its share."""
         with self._policies.reference(self.model, self.args.device) as reference:
+            if (
+                self.state.global_step
+                and reference is self.model
+                and self._policies.policy is self._policies.plain
+            ):
+                reference = None
             return divided_logps(self.reference_cache, reference, encoded, self.accelerator)
 
     def get_batch_samples(self, epoch_iterator, num_batches, device):
@@ -217,12 +283,17 @@ class BADPOTrainer(transformers.Trainer):
         weights, normaliser = self.objective(self._step)
         for batch, part in zip(batches, weights.split(sizes), strict=True):
             batch["weight"] = part
-            weigh_tokens(batch, self.objective, self.judgments, self.references[0], self.state.global_step)
+            self._weigh(batch, self.train_dataset)
         totals = torch.tensor([float(normaliser), *sizes], dtype=torch.float64, device=device)
         totals = self.accelerator.reduce(totals, reduction="sum")
         normaliser, sizes = totals[0], totals[1:].tolist()
         skipped = [{**batch, "scoring": None} for batch, n in zip(batches, sizes, strict=True) if n == 0]
         return skipped + [batch for batch, n in zip(batches, sizes, strict=True) if n], normaliser
+
+    def _weigh(self, batch: dict, data: EncodedJudgments) -> None:
+        if self.objective.weighs_tokens:
+            references = self._references_of(data)
+            weigh_tokens(batch, self.objective, data.judgments, references, self.state.global_step)
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         """Sum of the micro-batch's weighted losses over the step's normaliser; theta's gradient is added apart."""
@@ -247,7 +318,7 @@ class BADPOTrainer(transformers.Trainer):
         """
         if not isinstance(self.model_wrapped, DistributedDataParallel):
             return
-        collator = ComparisonCollator(self.judgments, self.encoded, self.references[0], self._layout)
+        collator = ComparisonCollator(self.train_dataset, self.references[self.train_dataset], self._layout)
         inputs = self._prepare_inputs(collator([]))
         (self._margins(self.model_wrapped, inputs).sum() * 0).backward()
         self.model_wrapped.zero_grad()
@@ -312,29 +383,58 @@ class BADPOTrainer(transformers.Trainer):
     def evaluate(
         self, eval_dataset=None, ignore_keys=None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
-        """Loss and accuracies on the evaluation judgments; unknown annotators are given the pool mean of theta."""
-        if self.eval_judgments is None or self.eval_encoded is None:
-            raise ConfigError("there is no eval_dataset to evaluate on")
-        tally = Tally(self.eval_judgments, self.args.device)
-        collator = self._collator(self.eval_judgments, self.eval_encoded, self.references[1])
+        """Loss and accuracies on evaluation judgments; unknown annotators are given the pool mean of theta.
+
+        Parameters
+        ----------
+        eval_dataset : as for the trainer, the name of one of its own sets, or None for all of them
+        ignore_keys : ignored
+        metric_key_prefix : str
+            Of several sets the name follows it.
+        """
+        given = self.eval_dataset if eval_dataset is None else eval_dataset
+        if isinstance(given, Mapping) and given:
+            parts = [self.evaluate(part, None, f"{metric_key_prefix}_{name}") for name, part in given.items()]
+            return {name: value for part in parts for name, value in part.items()}
+        metrics, _ = self._measured(self.get_eval_dataloader(given), metric_key_prefix)
+        self.log(dict(metrics))
+        self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
+
+    def predict(self, test_dataset, ignore_keys=None, metric_key_prefix: str = "test") -> PredictionOutput:
+        """The margin u of every judgment's comparison, response a over b, with `evaluate`'s metrics.
+
+        Returns
+        -------
+        PredictionOutput
+            ``predictions``: u, of shape (n_judgments,); ``label_ids``: +1 where a was chosen, -1 where b was.
+        """
+        loader = self.get_test_dataloader(test_dataset)
+        metrics, margins = self._measured(loader, metric_key_prefix)
+        self.callback_handler.on_predict(self.args, self.state, self.control, metrics)
+        return PredictionOutput(margins, loader.dataset.judgments.votes["sign"].to_numpy(), metrics)
+
+    def _measured(self, loader: DataLoader, prefix: str) -> tuple[dict[str, float], np.ndarray]:
+        """The metrics of an evaluation set, and the margin of each judgment."""
+        data: EncodedJudgments = loader.dataset
+        tally = Tally(data.judgments, self.args.device)
+        found: list[tuple[np.ndarray, np.ndarray]] = []
         self.model.eval()
         with torch.no_grad(), self.accelerator.autocast(), scoring_attention(self.model, self._layout):
-            for votes in evaluation_batches(self.eval_judgments, self.args):
-                batch = collator(votes)
-                weigh_tokens(
-                    batch, self.objective, self.eval_judgments, self.references[1], self.state.global_step
-                )
+            for batch in loader:
+                self._weigh(batch, data)
                 inputs = self._prepare_inputs(batch)
                 margins = self._margins(self.model, inputs)[inputs["comparison"]]
                 bias_logits = self.bias(inputs["annotator"], inputs["delta"])
                 losses = self.objective.losses(margins, bias_logits, inputs["sign"])
                 tally.add(inputs, margins, bias_logits, losses)
+                found.append((batch["votes"].numpy(), margins.cpu().numpy()))
         self.model.train()
         tally.add_up(self.accelerator, f"evaluation at step {self.state.global_step}")
-        metrics = {f"{metric_key_prefix}_{name}": value for name, value in tally.sums.metrics().items()}
-        self.log(dict(metrics))
-        self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
-        return metrics
+        of_votes = np.empty(len(data))
+        for votes, values in gather_object(found):
+            of_votes[votes] = values
+        return {f"{prefix}_{name}": value for name, value in tally.sums.metrics().items()}, of_votes
 
     @cached_property
     def facts(self) -> dict:
@@ -348,6 +448,14 @@ class BADPOTrainer(transformers.Trainer):
             self.objective,
             self._policies.reference_key,
         )
+
+    def tell(self, findings: Iterable[Problem]) -> None:
+        """Keep findings and log them, each once."""
+        for finding in findings:
+            if finding not in self.findings:
+                self.findings.append(finding)
+                level = logging.INFO if finding.severity == "notice" else logging.WARNING
+                logger.log(level, "%s", finding)
 
     def train(self, resume_from_checkpoint=None, allow_changed: Sequence[str] = (), **kwargs):
         """Train; with ``resume_from_checkpoint=True`` continue from the newest whole checkpoint of this run.
@@ -428,6 +536,40 @@ def _model_name(model) -> str:
     return model if isinstance(model, str) else model.config._name_or_path
 
 
-def _warn(findings: Sequence[Problem]) -> None:
-    for finding in findings:
-        logger.warning("%s", finding)
+def _require_understood(args, train_dataset, processing_class, not_taken: Mapping[str, object]) -> None:
+    """Raise `ConfigError` with a sentence for every argument that `DPOTrainer` takes and this trainer cannot."""
+    reasons = {
+        "data_collator": "a micro-batch holds each comparison once and its votes apart, as the trainer's own collator "
+        "makes it; leave data_collator out",
+        "compute_metrics": "evaluation keeps no logits; take the metrics of `evaluate`, or the margins of `predict`",
+        "quantization_config": "training on a quantised base has not been tested here; give a peft_config, with "
+        'model_init_kwargs={"dtype": "bfloat16"}',
+    }
+    complaints = [
+        f"{name} is refused: {reasons[name]}" for name, value in not_taken.items() if value is not None
+    ]
+    if not isinstance(args, BADPOConfig):
+        complaints.append(
+            f"args is a {type(args).__name__}; give a BADPOConfig, which takes the same arguments and those of the bias"
+        )
+    if train_dataset is None:
+        complaints.append("train_dataset is missing: give Judgments, or a table that Judgments.read takes")
+    if isinstance(train_dataset, Mapping):
+        names = ", ".join(map(str, train_dataset))
+        complaints.append(f"train_dataset holds several sets ({names}); give one of them")
+    if isinstance(processing_class, ProcessorMixin):
+        complaints.append(
+            "processing_class is a processor, and only text is trained on; give processing_class.tokenizer"
+        )
+    if complaints:
+        raise ConfigError("\n".join(complaints))
+
+
+def _require_one_gpu(n_gpu: int) -> None:
+    if n_gpu > 1:
+        raise ConfigError(
+            f"one process sees {n_gpu} GPUs, over which the Trainer would copy the model (DataParallel), and the "
+            "copies would score with the first one's weights. Start a process for each: accelerate launch "
+            f"--num_processes {n_gpu} -m badpo train --config RECIPE (or your script); or show it one GPU: "
+            "CUDA_VISIBLE_DEVICES=0"
+        )
