@@ -214,7 +214,7 @@ def _texts(values: np.ndarray) -> tuple[str, ...]:
 
 def _lean_row(person: Mapping[str, Any], kind: int) -> LeanRow:
     return LeanRow(
-        name=shown(str(person["annotator"]), 16),
+        name=shown(str(person["annotator"]), 20),
         votes=int(person["n_informative"]),
         raw=person["deviation"],
         raw_low=person["ci_low"],
