@@ -72,12 +72,7 @@ def winners(logits: NDArray[np.float64], n_wins: int) -> Winners:
     """
     size = logits.shape[1]
     if comb(size, n_wins) > MOST_LISTED:
-        log_sum, weight, won = _frequencies(logits, n_wins)
-        halves = np.sqrt(weight) * won
-        together = _products(halves.real) - _products(halves.imag)
-        chance = (weight * won).real.sum(axis=1)
-        together[:, np.arange(size), np.arange(size)] = chance
-        return Winners(log_sum, chance, together)
+        return _by_frequencies(logits, n_wins)
     members = _sets_of_winners(size, n_wins)
     weight, total, highest = _weights(members, logits)
     weight /= total
@@ -105,10 +100,6 @@ def log_total(logits: NDArray[np.float64], n_wins: int) -> NDArray[np.float64]:
         return _frequencies(logits, n_wins).log_total
     _, total, highest = _weights(_sets_of_winners(size, n_wins), logits)
     return highest + np.log(total)
-
-
-def _products(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    return values.transpose(0, 2, 1) @ values
 
 
 @cache
@@ -169,6 +160,17 @@ def _frequencies(logits: NDArray[np.float64], n_wins: int) -> _Frequencies:
     total = weight.real.sum(axis=(1, 2))
     log_total = np.log(total / n_roots) + np.logaddexp(0, shifted).sum(axis=(1, 2)) - n_wins * tilt
     return _Frequencies(log_total, weight / total[:, None, None], won / factors)
+
+
+def _by_frequencies(logits: NDArray[np.float64], n_wins: int) -> Winners:
+    log_sum, weight, won = _frequencies(logits, n_wins)
+    halves = np.sqrt(weight) * won
+    real, imaginary = halves.real, halves.imag
+    together = real.transpose(0, 2, 1) @ real - imaginary.transpose(0, 2, 1) @ imaginary
+    chance = (weight * won).real.sum(axis=1)
+    diagonal = np.arange(logits.shape[1])
+    together[:, diagonal, diagonal] = chance
+    return Winners(log_sum, chance, together)
 
 
 def _tilt(logits: NDArray[np.float64], n_wins: int) -> NDArray[np.float64]:
