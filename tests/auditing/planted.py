@@ -47,3 +47,28 @@ def votes(
                 }
             )
     return pd.DataFrame(rows), lean
+
+
+def seen_in_order(
+    n_comparisons: int, n_judges: int = 6, lean: float = 1.0, *, by_judge: bool = False, seed: int = 0
+) -> pd.DataFrame:
+    """Judges who prefer the side shown first; the order is drawn for each comparison, or for each judgment."""
+    random = np.random.default_rng(seed)
+    rows = []
+    for c in range(n_comparisons):
+        quality, of_comparison = random.standard_normal(), random.choice([-1, 1])
+        for k in range(n_judges):
+            first = random.choice([-1, 1]) if by_judge else of_comparison
+            chance = 1 / (1 + np.exp(-quality - lean * first))
+            rows.append(
+                {
+                    "comparison_id": f"c{c}",
+                    "prompt": f"question {c}",
+                    "response_a": f"{SHORT} {c}a",
+                    "response_b": f"{LONG} {c}b",
+                    "winner": "a" if random.random() < chance else "b",
+                    "annotator": f"w{k}",
+                    "shown_first": "a" if first > 0 else "b",
+                }
+            )
+    return pd.DataFrame(rows)

@@ -15,7 +15,7 @@ from badpo.auditing.options import Flag
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import pseudonyms
 from badpo.data.problems import ConfigError, DataError
-from tests.auditing.planted import votes
+from tests.auditing.planted import seen_in_order, votes
 
 KEYS = {
     "about_single_people",
@@ -382,3 +382,26 @@ def test_just_enough_informative_votes_can_be_flagged():
     for least, flagged in ((row["n_informative"], True), (row["n_informative"] + 1, False)):
         found = audit(table, [Length()], min_informative=int(least)).annotators
         assert found.set_index("annotator").loc[row["annotator"], "flag"] == flagged
+
+
+def test_an_order_that_few_judges_record_gives_no_level():
+    """Where nobody records the other order of a comparison, its quality can stand in for the lean."""
+    table = seen_in_order(300)
+    table.loc[~table["annotator"].isin(["w0", "w1"]), "shown_first"] = None
+    found = audit(table, [Position(), Length()])
+    assert found.pool["position"]["level"] is None
+    assert not found.pool["position"]["absolute"]
+    unknown = next(row for row in found.summary["warnings"] if row["code"] == "W127")
+    assert unknown["count"] == 4 * 300
+    rows = found.annotators.set_index(["attribute", "annotator"])
+    for k, pseudonym in enumerate(pseudonyms([f"w{k}" for k in range(6)])):
+        assert (rows.loc[("position", pseudonym), "n_informative"] > 0) == (k < 2)
+        assert rows.loc[("length", pseudonym), "n_informative"] > 0
+
+
+def test_the_level_of_position_is_that_of_the_judges_who_record_both_orders():
+    table = seen_in_order(500, by_judge=True)
+    table.loc[~table["annotator"].isin(["w0", "w1"]), "shown_first"] = None
+    low, high = audit(table, [Position()]).pool["position"]["level_ci"]
+    assert low < 1.0 < high
+    assert high - low < 1.0

@@ -48,7 +48,7 @@ def agreement_of(design: Design, prompts: NDArray) -> Agreement:
     >>> found.summary["agreement"]["percent"], found.summary["self_contradictions"]["n_repeated"]
     (1.0, 1)
     """
-    votes = design.votes[:3]
+    votes = design.comparison, design.sign, design.annotator
     pool = pool_agreement(*votes, prompts)
     each = annotator_agreement(*votes, design.n_annotators)
     repeats = self_contradictions(*votes, design.n_annotators)

@@ -18,6 +18,8 @@ class Design:
     Attributes
     ----------
     comparison, annotator : int arrays of shape (n_votes,)
+    stratum : int array of shape (n_votes,)
+        `Judgments.strata`: what is conditioned on in place of the comparison.
     sign : int array of shape (n_votes,)
         +1 chose a, -1 chose b.
     delta : float array of shape (n_votes, n_attributes)
@@ -37,6 +39,7 @@ class Design:
     """
 
     comparison: NDArray[np.int64]
+    stratum: NDArray[np.intp]
     annotator: NDArray[np.int64]
     sign: NDArray[np.int64]
     delta: NDArray[np.float64]
@@ -54,8 +57,8 @@ class Design:
 
     @property
     def votes(self) -> tuple[NDArray, NDArray, NDArray, NDArray, int]:
-        """What every estimator takes first: comparison, sign, annotator, delta, number of annotators."""
-        return self.comparison, self.sign, self.annotator, self.delta, self.n_annotators
+        """What every estimator takes first: stratum, sign, annotator, delta, number of annotators."""
+        return self.stratum, self.sign, self.annotator, self.delta, self.n_annotators
 
     def per_annotator(self, votes: NDArray[np.bool_]) -> NDArray[np.int64]:
         """How many of some votes each annotator cast, of shape (n_annotators,) or (n_annotators, n_attributes)."""
@@ -89,13 +92,15 @@ def design_of(judgments: Judgments) -> Design:
     comparison, annotator, sign = (
         judgments.votes[name].to_numpy(dtype=np.int64) for name in ("comparison", "annotator", "sign")
     )
+    stratum = judgments.strata()
     return Design(
         comparison=comparison,
+        stratum=stratum,
         annotator=annotator,
         sign=sign,
         delta=judgments.delta,
         cross=judgments.cross_group(),
-        informative=informative_judgments(comparison, annotator, sign, judgments.delta),
+        informative=informative_judgments(stratum, annotator, sign, judgments.delta),
         annotators=judgments.annotators["pseudonym"].to_numpy(),
         classes=judgments.annotators["annotator_class"].to_numpy(),
         attributes=judgments.attribute_names,

@@ -160,4 +160,6 @@ def fit(choice: Choice, design: Design, judgments: Judgments, anchored: NDArray,
 
     assert options.quality_column is not None
     quality = quality_of(judgments, options.quality_column)
+    _, first = np.unique(design.stratum, return_index=True)
+    quality = quality[design.comparison[first]]
     return fit_fixed(*design.votes, quality, anchored=anchored, min_informative=least)

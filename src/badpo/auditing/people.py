@@ -113,7 +113,7 @@ class People:
     def _theorem(self) -> NDArray[np.intp]:
         """The theorem's components: annotators who judged one cross-group comparison, whatever the votes."""
         return annotator_components(
-            self.design.comparison, self.design.annotator, self.design.cross, self.design.n_annotators
+            self.design.stratum, self.design.annotator, self.design.cross, self.design.n_annotators
         )
 
     def _graph(self, labels: NDArray[np.intp]) -> dict[str, Any]:

@@ -73,7 +73,7 @@ def _requests(judgments: Judgments, design: Design, min_informative: int) -> pd.
     """Nobody is asked for anything where nobody knows who voted."""
     if not design.has_identities:
         return pd.DataFrame({name: pd.Series(dtype=object) for name in COLUMNS})
-    found = joining_comparisons(*design.votes, min_informative=min_informative)
+    found = joining_comparisons(design.comparison, *design.votes[1:], min_informative=min_informative)
     comparison = judgments.comparisons.iloc[found["comparison"].to_numpy(dtype=np.intp)]
     return pd.DataFrame(
         {

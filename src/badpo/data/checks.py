@@ -104,8 +104,11 @@ def _differences(attribute: Attribute, cross: NDArray[np.bool_], judgments: Judg
         yield Problem("W122", what, where, remedy, "warning", n_cross)
     unknown = int(judgments.votes["shown_first"].isna().sum())
     if attribute.config.get("type") == "position" and unknown:
-        what = f"which side was shown first is not known for {unknown:,} of {counted(n, 'judgment')}"
-        yield Problem("W127", what, where, "they count as alike; fill in shown_first", "warning", unknown)
+        what = (
+            f"{unknown:,} of {counted(n, 'judgment')} do not say which side was shown first: they tell nothing about "
+            "position, and are compared only with one another"
+        )
+        yield Problem("W127", what, where, "fill in shown_first", "warning", unknown)
 
 
 def _never_differs(attribute: Attribute, where: str, by_more: str, judgments: Judgments) -> Problem:

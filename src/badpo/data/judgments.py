@@ -215,6 +215,17 @@ class Judgments:
         """Where the two responses differ on an attribute, by more than its threshold; shape (n_votes, n_attributes)."""
         return np.abs(self.delta) > np.array([attribute.threshold for attribute in self.attributes])
 
+    def strata(self) -> NDArray[np.intp]:
+        """Votes that can be compared: a number for each, its comparison and whether its position is recorded.
+
+        A vote without ``shown_first`` says nothing about position. Beside votes that do it would count as one without
+        any, so it is compared only with its like.
+        """
+        comparison = self.votes["comparison"].to_numpy()
+        if not any(attribute.config.get("type") == "position" for attribute in self.attributes):
+            return comparison
+        return pd.factorize(2 * comparison + self.votes["shown_first"].isna().to_numpy())[0]
+
     def majority(self) -> NDArray[np.int64]:
         """The side most votes chose, +1 (a) or -1 (b), of shape (n_comparisons,); weights do not count.
 

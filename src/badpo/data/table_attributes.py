@@ -41,7 +41,7 @@ def Column(name: str, a: str, b: str, threshold: float = 0.0, continuous: bool |
 
 
 def Position(name: str = "position") -> Attribute:
-    """+1 where response a was shown first, -1 where b was, 0 where the table does not say.
+    """+1 where response a was shown first, -1 where b was; 0, and compared only with its like, where nobody says.
 
     Its level is the pool's lean toward the first-shown side. Needs the column ``shown_first``.
 

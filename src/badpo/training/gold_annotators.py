@@ -100,9 +100,9 @@ def leans_above_gold(judgments: Judgments, gold: NDArray[np.bool_]) -> NDArray[n
     ConfigError
         The votes do not tie the gold annotators to the others: no comparison was judged by both in a way that tells.
     """
-    comparison, sign, annotator = (judgments.votes[c].to_numpy() for c in ("comparison", "sign", "annotator"))
+    sign, annotator = (judgments.votes[c].to_numpy() for c in ("sign", "annotator"))
     leans = fit_conditional(
-        comparison, sign, annotator, judgments.delta, judgments.n_annotators, anchored=gold
+        judgments.strata(), sign, annotator, judgments.delta, judgments.n_annotators, anchored=gold
     )
     found = np.zeros_like(leans.deviation)
     for i, name in enumerate(judgments.attribute_names):
