@@ -60,18 +60,20 @@ def test_the_reference_alone_anchors_nothing(suite):
 
 
 @pytest.mark.parametrize(
-    ("mean", "told"),
+    ("mean", "difference", "told"),
     [
-        (3e-8, "All 3 runs start at the reference: the mean margin of the first step is 0"),
+        (3e-8, 3e-7, "All 3 runs start at the reference: the mean margin of the first step is 0"),
         (
             -0.42,
-            "1 of 3 runs do not start at the reference: the mean margin of the first step, which is 0 there, is "
-            "up to \u22120.42",
+            0.2,
+            "1 of 3 runs do not start at the reference: their first log-probabilities are not its own, and the mean "
+            "margin of the first step, which is 0 there, is up to \u22120.42",
         ),
     ],
 )
-def test_the_first_margin_is_told(suite, mean, told):
-    changed(suite / "pooled-s42", extra_first_margin={"mean": mean, "tolerance": 1e-3})
+def test_the_first_margin_is_told(suite, mean, difference, told):
+    recorded = {"mean": mean, "difference": difference, "tolerance": 1e-5}
+    changed(suite / "pooled-s42", extra_first_margin=recorded)
     assert told in text(suite)
 
 
@@ -79,7 +81,7 @@ def test_without_a_first_step_nothing_is_claimed(suite):
     for log in suite.glob("*/log.jsonl"):
         log.write_text("".join(log.read_text().splitlines(keepends=True)[1:]))
     assert "was not recorded" in text(suite)
-    changed(suite / "pooled-s42", extra_first_margin={"mean": 0.0, "tolerance": 1e-3})
+    changed(suite / "pooled-s42", extra_first_margin={"mean": 0.0, "difference": 0.0, "tolerance": 1e-5})
     assert "The run starts at the reference" in text(suite)
     assert "It was not recorded for 2 others." in text(suite)
 

@@ -64,7 +64,7 @@ class _NotFiniteBackward(torch.autograd.Function):
 
 
 class BrokenAt(TrainerCallback):
-    """From a step on, on the last process: a margin is NaN, or a gradient, or someone's theta is infinite."""
+    """From a step on, on the last process: a margin is NaN, or a gradient, or theta is infinite, or weights moved."""
 
     def __init__(self, step: int, kind: str):
         self._step = step
@@ -75,6 +75,10 @@ class BrokenAt(TrainerCallback):
             return
         if self._kind == "theta":
             self.trainer.bias.deviation.data.fill_(math.inf)
+            return
+        if self._kind == "weights":
+            for parameter in self.trainer.model.parameters():
+                parameter.data.mul_(1.02)
             return
         whole = self.trainer._margins
 
@@ -112,7 +116,8 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--logits-at-once", type=int, metavar="N")
     parser.add_argument("--own-weights", action="store_true", help="each process starts with other weights")
-    parser.add_argument("--break", dest="broken", choices=["margin", "gradient", "theta"], help="at step 3")
+    parser.add_argument("--break", dest="broken", choices=["margin", "gradient", "theta", "weights"])
+    parser.add_argument("--break-at", type=int, default=3, metavar="STEP")
     return parser.parse_args(arguments)
 
 
@@ -192,7 +197,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if asked.die_at and asked.die_rank in (None, rank):
         callbacks.append(KilledAt(asked.die_at))
     if asked.broken:
-        callbacks.append(BrokenAt(3, asked.broken))
+        callbacks.append(BrokenAt(asked.break_at, asked.broken))
     if asked.fsdp and not asked.as_accelerate_does:
         divide_on_processors()
     if asked.logits_at_once:

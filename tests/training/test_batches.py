@@ -222,25 +222,20 @@ def test_votes_are_kept_apart_from_their_comparisons():
 def test_one_comparison_goes_in_once_and_is_numbered_within_the_batch():
     batch = batch_of(two_comparisons(), [1])
     assert batch["comparison"].tolist() == [0]
-    assert batch["reference_difference"].tolist() == [-0.75 + 35.0]
+    assert batch["reference_logps"].tolist() == [*REFERENCE[1][0], *REFERENCE[1][1]]
+    assert batch["n_comparisons"] == 1
 
 
-def test_reference_differences_leave_out_what_is_not_scored():
+def test_there_is_a_reference_value_for_every_scored_token():
     data = two_comparisons()
-    packed = batch_of(data, [0, 1], packed_layout)["reference_difference"]
-    padded = batch_of(data, [0, 1], padded_layout)["reference_difference"]
-    assert packed.dtype == padded.dtype == torch.float64
-    assert packed.tolist() == [-14.0 + 48.0, -0.75 + 35.0]
-    assert padded.tolist() == [-15.0 + 49.0, -0.75 + 35.0]
-
-
-def test_a_shared_token_with_unequal_reference_values_is_not_counted():
-    # such values differ by rounding only; they belong to one and the same prediction
-    data = two_comparisons()
-    encoded = encode_comparisons(data, tiny.tokenizer())
-    rounded = [(REFERENCE[0][0] - np.array([0.125, 0, 0, 0]), REFERENCE[0][1]), REFERENCE[1]]
-    collate = ComparisonCollator(EncodedJudgments(data, encoded), rounded, packed_layout)
-    assert collate([0])["reference_difference"].tolist() == [-14.0 + 48.0]
+    packed = batch_of(data, [0, 1], packed_layout)
+    padded = batch_of(data, [0, 1], padded_layout)
+    both = [*REFERENCE[1][0], *REFERENCE[1][1]]
+    # the first token of either response to the first prompt is the same one
+    assert packed["reference_logps"].tolist() == [*REFERENCE[0][0][1:], *REFERENCE[0][1][1:], *both]
+    assert padded["reference_logps"].tolist() == [*REFERENCE[0][0], *REFERENCE[0][1], *both]
+    for batch in (packed, padded):
+        assert len(batch["reference_logps"]) == len(batch["scoring"]["target"])
 
 
 @pytest.mark.parametrize("layout", [packed_layout, padded_layout])
@@ -251,5 +246,5 @@ def test_an_empty_micro_batch_carries_a_comparison_and_no_vote(layout):
         assert len(batch[name]) == 0
     assert batch["delta"].shape == (0, 1)
     assert batch["comparison"].dtype == torch.int64
-    assert len(batch["reference_difference"]) == 1
+    assert batch["n_comparisons"] == 1
     assert set(batch["scoring"]["response"].tolist()) == {0, 1}

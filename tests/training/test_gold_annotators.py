@@ -213,7 +213,9 @@ def test_they_are_recorded_beside_theta_and_not_in_the_model(tmp_path):
         run.judgments, gold_annotators(run.judgments, GOLD)
     )
     assert description["extra"]["first_margin"]["mean"] == pytest.approx(0.0, abs=1e-6)
-    assert description["extra"]["first_margin"]["tolerance"] == 1e-3
+    assert (
+        description["extra"]["first_margin"]["difference"] < description["extra"]["first_margin"]["tolerance"]
+    )
     assert set(BiasTerm.load(tmp_path).gold_annotators) == set(pseudonyms(GOLD))
     published = b"".join(path.read_bytes() for path in (tmp_path / "model").iterdir())
     assert not re.search(rb"gold|ann_", published)

@@ -163,6 +163,14 @@ def test_divided_weights_are_refused_where_they_would_stay_whole(groups, tmp_pat
     assert all("fsdp was asked for, but" in text for text in ended.outputs)
 
 
+@pytest.mark.parametrize("options", [(), ("--bf16",), ("--fsdp",)])
+def test_a_start_away_from_the_reference_on_one_process_stops_all_of_them(groups, tmp_path, options):
+    ended = groups.run(2, tmp_path, "--break", "weights", "--break-at", "1", *options, seconds=60)
+    assert not ended.hung and ended.statuses == (1, 1), ended.outputs
+    told = [text.splitlines()[-1] for text in ended.outputs]
+    assert told[0] == told[1] and "though the policy is its own reference" in told[0]
+
+
 @pytest.mark.parametrize(
     ("broken", "options"),
     [

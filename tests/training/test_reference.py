@@ -7,6 +7,7 @@ import threading
 import numpy as np
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 from badpo.training import reference
 from badpo.training.logprobs import response_logps
@@ -139,27 +140,55 @@ def test_two_writers_at_once_do_no_harm(tmp_path, monkeypatch):
     assert len(names) == 3 and all(name.startswith("shard-") for name in names)
 
 
-def test_the_key_is_that_of_weights_and_numerics():
-    model = tiny.model()
-    key = weights_key(model, "fp32")
-    assert key == weights_key(tiny.model(), "fp32")
-    assert key != weights_key(model, "bf16-autocast")
-    assert key != weights_key(tiny.model().bfloat16(), "fp32")
-    with torch.no_grad():
-        list(model.parameters())[-1].view(-1)[0] += 1e-6
-    assert key != weights_key(model, "fp32")
-
-
-def test_the_key_tells_adapters_apart():
+def adapted(alpha: int = 8, seed: int = 0):
+    """A model with an adapter that changes what the model computes."""
     from peft import LoraConfig, get_peft_model
 
-    keys = set()
-    for seed in range(2):
-        model = tiny.model()
-        torch.manual_seed(seed)
-        config = LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False)
-        keys.add(weights_key(get_peft_model(model, config), "fp32"))
-    assert len(keys) == 2
+    options = dict(r=2, target_modules="all-linear", init_lora_weights=False)
+    model = tiny.model()
+    torch.manual_seed(seed)
+    return get_peft_model(model, LoraConfig(lora_alpha=alpha, **options))
+
+
+def configured(**settings):
+    model = tiny.model()
+    return type(model)(type(model.config)(**(model.config.to_dict() | settings)))
+
+
+def changed_by_little():
+    model = tiny.model()
+    with torch.no_grad():
+        list(model.parameters())[-1].view(-1)[0] += 1e-6
+    return model
+
+
+def test_the_key_tells_apart_whatever_computes_other_values(monkeypatch):
+    rope = {"rope_type": "linear", "factor": 2.0, "rope_theta": 10000.0}
+    same = tiny.model()
+    models = [
+        *(same, same.__class__(same.config), changed_by_little(), tiny.model().bfloat16()),
+        *(configured(rope_parameters={"rope_type": "default", "rope_theta": 100.0}),),
+        *(configured(rope_parameters=rope), configured(use_sliding_window=True, sliding_window=8)),
+        *(adapted(), adapted(alpha=16), adapted(seed=1)),
+    ]
+    for model in models[4:7]:
+        model.load_state_dict(same.state_dict())
+    keys = [weights_key(model, "fp32") for model in models] + [weights_key(same, "bf16-autocast")]
+    monkeypatch.setattr(reference, "scoring_code", lambda: "of another version")
+    keys.append(weights_key(same, "fp32"))
+    assert len(set(keys)) == len(keys)
+
+
+def test_the_key_stays_where_the_same_is_computed(tmp_path):
+    model = tiny.model()
+    key = weights_key(model, "fp32")
+    model.save_pretrained(tmp_path)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path, dtype="float32")
+    loaded.config.use_cache = False
+    assert weights_key(loaded, "fp32") == key
+    with_adapter = adapted()
+    with with_adapter.disable_adapter():
+        assert weights_key(with_adapter, "fp32") == key
 
 
 def test_comparisons_give_both_responses(tmp_path, monkeypatch):

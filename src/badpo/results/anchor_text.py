@@ -60,12 +60,13 @@ def _start(runs: Sequence[Run]) -> str:
     found = {run.folder.name: first for run in runs if (first := _first_margin(run)) is not None}
     if not found:
         return "Whether the runs start at their reference was not recorded."
-    off = [name for name, (mean, tolerance) in found.items() if abs(mean) > tolerance]
+    off = [name for name, (_, differs) in found.items() if differs]
     largest = max((mean for mean, _ in found.values()), key=abs)
     if off:
         return (
-            f"{len(off)} of {len(found)} runs do not start at the reference: the mean margin of the first step, which "
-            f"is 0 there, is up to {signed(largest)}. For them theta = 0 does not mean the reference\u2019s rate."
+            f"{len(off)} of {len(found)} runs do not start at the reference: their first log-probabilities are not its "
+            f"own, and the mean margin of the first step, which is 0 there, is up to {signed(largest)}. For them "
+            "theta = 0 does not mean the reference\u2019s rate."
         )
     missing = f" It was not recorded for {len(runs) - len(found)} others." if len(found) < len(runs) else ""
     which = "The run starts" if len(found) == 1 else f"All {len(found)} runs start"
@@ -75,15 +76,15 @@ def _start(runs: Sequence[Run]) -> str:
     )
 
 
-def _first_margin(run: Run) -> tuple[float, float] | None:
-    """The mean margin of the first step and what is taken for 0."""
+def _first_margin(run: Run) -> tuple[float, bool] | None:
+    """The mean margin of the first step, and whether the step differs from the reference by more than rounding."""
     recorded: dict[str, Any] = run.bias.get("extra", {}).get("first_margin") or {}
     if recorded:
-        return recorded["mean"], recorded["tolerance"]
+        return recorded["mean"], recorded["difference"] > recorded["tolerance"]
     first = run.steps[0] if run.steps else {}
     if first.get("step") != 1 or "rewards/margins" not in first:
         return None
-    return first["rewards/margins"], LOGGED_TOLERANCE
+    return first["rewards/margins"], abs(first["rewards/margins"]) > LOGGED_TOLERANCE
 
 
 def _anchors(suite: Suite, trained: Sequence[Run]) -> list[str]:

@@ -245,7 +245,8 @@ class ComparisonCollator:
         inputs, first_scored = self._layout(*map(list, zip(*part, strict=True)))
         return {
             "scoring": on_device(inputs, torch.device("cpu")),
-            "reference_difference": torch.from_numpy(self._reference_difference(comparisons, first_scored)),
+            "reference_logps": torch.from_numpy(self._reference_logps(comparisons, first_scored)),
+            "n_comparisons": len(comparisons),
             "votes": torch.from_numpy(votes),
             "comparison": torch.from_numpy(position.reshape(-1)),
             "sign": torch.from_numpy(self._sign[votes]),
@@ -254,12 +255,7 @@ class ComparisonCollator:
             "delta": torch.from_numpy(self._delta[votes]),
         }
 
-    def _reference_difference(self, comparisons: np.ndarray, first_scored: np.ndarray) -> np.ndarray:
-        # float64: rounding of the sums is the largest part of the gradient's error in fp32
-        return np.array(
-            [
-                self._reference[c][0][start:].sum(dtype=np.float64)
-                - self._reference[c][1][start:].sum(dtype=np.float64)
-                for c, start in zip(comparisons, first_scored, strict=True)
-            ]
-        )
+    def _reference_logps(self, comparisons: np.ndarray, first_scored: np.ndarray) -> np.ndarray:
+        """One value for every scored token, in the layout's order."""
+        parts = zip(comparisons, first_scored, strict=True)
+        return np.concatenate([side[start:] for c, start in parts for side in self._reference[c]])

@@ -16,8 +16,8 @@ from badpo.data.judgments import Judgments
 from badpo.objective.bias import BiasTerm
 from badpo.objective.objectives import Objective
 from badpo.training.config import BADPOConfig
-from badpo.training.first_margin import FirstMargin
 from badpo.training.gold_annotators import gold_cross_votes
+from badpo.training.reference import FirstMargin
 from badpo.training.resume import rows_taken_up, take_up
 from badpo.training.separated import separated_by_attribute
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+import transformers
 
 from badpo.auditing.start_level import audit_level
 from badpo.data.judgments import Judgments
@@ -17,6 +18,7 @@ from badpo.training.batches import EncodedJudgments
 from badpo.training.config import BADPOConfig
 from badpo.training.encoding import EncodedComparisons, encode_comparisons, length_report
 from badpo.training.gold_annotators import gold_annotators, leans_above_gold
+from badpo.training.logprobs import attach
 from badpo.training.model_files import load_weights
 
 
@@ -33,22 +35,101 @@ def load_model(model, args: BADPOConfig):
     return model
 
 
+def start_policy(model, peft_config, args: BADPOConfig):
+    """The policy that a run starts from, able to score comparisons.
+
+    Parameters
+    ----------
+    model : str or PreTrainedModel or PeftModel
+        The adapter of a `PeftModel` is trained on; the reference is the model with it.
+    peft_config : peft.PeftConfig or None
+        Of a new adapter.
+    args : BADPOConfig
+
+    Raises
+    ------
+    ConfigError
+        The model is compiled, has an adapter already where a new one is asked for, or has no weight to train.
+    """
+    policy = load_model(model, args)
+    require_not_compiled("model", policy)
+    attach(policy.get_base_model() if hasattr(policy, "get_base_model") else policy)
+    # a new adapter starts at random values, which must be those of the seed
+    transformers.set_seed(args.seed)
+    policy = with_adapter(policy, peft_config)
+    require_trainable(policy)
+    if args.disable_dropout:
+        disable_dropout(policy)
+    return policy
+
+
+def given_reference(ref_model):
+    """A reference that is not the start policy, able to score; None where none is given."""
+    if ref_model is None:
+        return None
+    if isinstance(ref_model, str):
+        raise ConfigError(
+            f'ref_model is the name "{ref_model}"; load the model: '
+            f'ref_model=AutoModelForCausalLM.from_pretrained("{ref_model}", dtype="float32")'
+        )
+    require_not_compiled("ref_model", ref_model)
+    return attach(ref_model)
+
+
+def require_not_compiled(name: str, model) -> None:
+    """Refuse what torch.compile made of a model: the forward that scores would not be compiled, or not be found."""
+    if hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None) is not None:
+        raise ConfigError(
+            f"{name} is compiled by torch.compile, which does not know the forward that scores comparisons; hand over "
+            "the model as it was before"
+        )
+
+
+def require_trainable(model) -> None:
+    """Refuse a model of which no weight is trained, before anything is computed with it."""
+    if any(parameter.requires_grad for parameter in model.parameters()):
+        return
+    if getattr(model, "peft_config", None):
+        raise ConfigError(
+            "no weight of the model is trained: its adapter was loaded to be used, not to be trained. To train the "
+            "adapter on, hand over PeftModel.from_pretrained(base, adapter, is_trainable=True); to start from it, save "
+            "PeftModel.from_pretrained(base, adapter).merge_and_unload() and give that folder as the model"
+        )
+    raise ConfigError(
+        "no weight of the model is trained: requires_grad is off for all of them. Call model.requires_grad_(True), or "
+        "train an adapter with peft_config (use_peft: true in a recipe)"
+    )
+
+
 def with_adapter(model, peft_config):
     """``model`` with a new adapter; itself where ``peft_config`` is None.
 
     Raises
     ------
     ConfigError
-        Prompt tuning, asked for or already in the model.
+        Prompt tuning, asked for or already in the model; the model has an adapter, which a new one would replace; or
+        the new one could not be read back.
     """
-    asked = peft_config or getattr(model, "active_peft_config", None)
-    if asked is not None and asked.is_prompt_learning:
+    has = getattr(model, "peft_config", None)
+    asked = [peft_config] if peft_config is not None else list((has or {}).values())
+    if any(config.is_prompt_learning for config in asked):
         raise ConfigError(
             "prompt tuning puts virtual tokens before every sequence, which the scoring forward does not know; "
             "use LoRA, or train all weights"
         )
     if peft_config is None:
         return model
+    if has:
+        raise ConfigError(
+            "the model has an adapter already, and a peft_config asks for a new one. First merge and unload the "
+            "adapter and save the resulting base model: PeftModel.from_pretrained(base, adapter).merge_and_unload()"
+            ".save_pretrained(folder); then give that folder with the peft_config"
+        )
+    if str(getattr(peft_config, "init_lora_weights", "")).startswith("pissa_niter"):
+        raise ConfigError(
+            f"init_lora_weights: {peft_config.init_lora_weights} takes a random part out of the base's weights, and "
+            "the saved adapter would be put on another base later; use pissa, which takes the same part every time"
+        )
     from peft import get_peft_model
 
     return get_peft_model(model, peft_config)

@@ -1,7 +1,7 @@
-"""The reference policy: its supervised stage and its log-probabilities, computed once and kept.
+"""The reference policy: its log-probabilities, computed once and kept, and whether a run starts at them.
 
-The cache holds one value per response token. It is keyed by the weights that computed it and by token ids, so
-that another arm, another seed, an extra column or a resumed run finds everything already there.
+The cache holds one value per response token. It is keyed by what computed it and by token ids, so that another arm,
+another seed, an extra column or a resumed run finds everything already there.
 """
 
 from __future__ import annotations
@@ -12,15 +12,20 @@ import json
 import logging
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+import transformers
 from accelerate import Accelerator
 from safetensors.numpy import save as to_safetensors
 
 from badpo.data.files import require_enclosed
-from badpo.data.problems import ConfigError
+from badpo.data.problems import ConfigError, Problem
+from badpo.training import attention, logprobs, packing, prompt_trees, token_logps, tree_plan
 from badpo.training.encoding import EncodedComparisons
 from badpo.training.logprobs import response_logps
 from badpo.training.prompt_trees import Pair
@@ -36,20 +41,113 @@ ReferenceLogps = list[tuple[np.ndarray, np.ndarray]]
 RESPONSES_PER_SHARD = 4096
 
 
+# Of a configuration, what changes no log-probability: the Trainer and `save_pretrained` write these.
+NOT_COMPUTED_WITH = {
+    *("_name_or_path", "transformers_version", "architectures", "dtype", "use_cache", "model_type"),
+    *(
+        "bos_token_id",
+        "eos_token_id",
+        "pad_token_id",
+        "return_dict",
+        "output_attentions",
+        "output_hidden_states",
+    ),
+}
+# About an adapter's files, not about what the adapter computes.
+ABOUT_ADAPTER_FILES = {
+    *("base_model_name_or_path", "revision", "auto_mapping", "inference_mode", "peft_version"),
+}
+# Comparisons on which a model with a new adapter is compared with the model without the adapter.
+N_COMPARED = 8
+# The root mean square of a token's log-probability in the policy minus that in the reference, relative to that of the
+# reference's, which rounding explains. In float32 about 1e-6 is measured, in 16 bits up to 2e-3; a wrong mask, another
+# rotary base or an adapter that is not there give more than 1e-2.
+START_TOLERANCE = 1e-5
+START_TOLERANCE_16_BIT = 8e-3
+
+
 def weights_key(model, numerics: str) -> str:
-    """A key that changes with any weight of ``model``, those of its adapter included, and with how it computes.
+    """A key that changes with whatever decides the log-probabilities of ``model``.
+
+    Its weights and its configuration, those of an adapter included unless the adapter is disabled, and the code of the
+    scoring path. A base has the same key with a disabled adapter as without one.
 
     Parameters
     ----------
-    model : torch module
+    model : causal language model, plain or with an adapter
     numerics : str
         Such as "fp32" or "bf16-autocast": the same weights give other digits under another precision.
     """
-    digest = hashlib.blake2b(numerics.encode(), digest_size=16)
-    for name, tensor in sorted(model.state_dict().items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+    adapter = used_adapter(model)
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    unused = set() if adapter else set(getattr(model, "peft_config", None) or {})
+    settings = [numerics, scoring_code(), configuration(model), adapter]
+    digest = hashlib.blake2b(json.dumps(settings, sort_keys=True, default=str).encode(), digest_size=16)
+    for name, tensor in sorted(inner.state_dict().items()):
+        parts = name.split(".")
+        if unused.intersection(parts):
+            continue
+        plain_name = ".".join(part for part in parts if part not in ("base_layer", "original_module"))
+        digest.update(f"{plain_name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def configuration(model) -> dict[str, Any]:
+    """The settings that a model computes with, such as the rotary base or a window."""
+
+    def computed_with(settings: dict[str, Any]) -> dict[str, Any]:
+        return {
+            name: computed_with(value) if isinstance(value, dict) else value
+            for name, value in settings.items()
+            if name not in NOT_COMPUTED_WITH
+        }
+
+    return {**computed_with(model.config.to_dict()), "attention": model.config._attn_implementation}
+
+
+def used_adapter(model) -> dict[str, dict[str, Any]]:
+    """The settings of a model's adapters by name, such as rank and alpha; none where they are disabled."""
+    adapters = getattr(model, "peft_config", None)
+    if not adapters:
+        return {}
+    from peft import get_model_status
+
+    if not get_model_status(model).enabled:
+        return {}
+    return {
+        name: {
+            key: sorted(value) if isinstance(value, set) else value
+            for key, value in adapter.to_dict().items()
+            if key not in ABOUT_ADAPTER_FILES and value not in (None, False, {}, [])
+        }
+        for name, adapter in adapters.items()
+    }
+
+
+@cache
+def scoring_code() -> str:
+    """A key of the code that computes log-probabilities: transformers' version and the modules of the forward."""
+    digest = hashlib.blake2b(transformers.__version__.encode(), digest_size=16)
+    for module in (attention, logprobs, packing, prompt_trees, token_logps, tree_plan):
+        digest.update(Path(str(module.__file__)).read_bytes())
+    return digest.hexdigest()
+
+
+def starts_as_its_base(model, encoded: EncodedComparisons) -> bool:
+    """Whether a model has an adapter that changes no log-probability yet, not in the last bit, of a few comparisons.
+
+    Most new adapters start at a product with zero, so that their base is the reference. PiSSA and OLoRA move a part of
+    the base's weights into the adapter, and the base alone is another model from then on.
+    """
+    if not hasattr(model, "disable_adapter"):
+        return False
+    few = encoded.take(np.arange(min(N_COMPARED, len(encoded))))
+    pairs = [(p, r) for p, a, b in zip(few.prompt_ids, few.a_ids, few.b_ids, strict=True) for r in (a, b)]
+    whole = response_logps(model, pairs)
+    with model.disable_adapter():
+        base = response_logps(model, pairs)
+    return all(np.array_equal(w, b) for w, b in zip(whole, base, strict=True))
 
 
 def default_cache() -> Path:
@@ -77,11 +175,15 @@ class ReferenceCache:
         Responses that this object had to run a model for.
     damaged : list of str
         Shards that were removed.
+    key : str
+    folder : Path
+        Of the key.
     """
 
     def __init__(self, folder: Path, key: str):
         require_enclosed(Path(folder))
-        self._folder = Path(folder) / key
+        self.key = key
+        self.folder = Path(folder) / key
         self._values: dict[bytes, np.ndarray] = {}
         self._opened: set[str] = set()
         self.n_computed = 0
@@ -114,7 +216,7 @@ class ReferenceCache:
 
     def load(self) -> None:
         """Open the shards that are there and not open yet."""
-        for path in sorted(self._folder.glob("shard-*.safetensors")):
+        for path in sorted(self.folder.glob("shard-*.safetensors")):
             if path.name in self._opened:
                 continue
             self._opened.add(path.name)
@@ -134,7 +236,7 @@ class ReferenceCache:
         }
         content = to_safetensors(shard)
         name = f"shard-{hashlib.sha256(content).hexdigest()[:32]}.safetensors"
-        write_atomically(self._folder / name, content)
+        write_atomically(self.folder / name, content)
         self._opened.add(name)
         self._index(shard)
 
@@ -195,3 +297,62 @@ def _open_shard(path: Path) -> dict[str, np.ndarray]:
         for name, entry in header.items()
         if name != "__metadata__"
     }
+
+
+@dataclass(frozen=True)
+class FirstMargin:
+    """How far a run's first step is from the reference, before anything has moved.
+
+    Attributes
+    ----------
+    mean : float
+        The mean reward margin of the step's judgments; 0 where the policy starts at its reference.
+    difference : float
+        Root mean square over the step's tokens of the policy's log-probability minus the reference's, relative to that
+        of the reference's: unlike in a mean, differences cannot cancel.
+    tolerance : float
+        The largest difference that rounding explains.
+    """
+
+    mean: float
+    difference: float
+    tolerance: float
+
+
+def start_tolerance(args, model) -> float:
+    """The largest `FirstMargin.difference` that rounding explains in the precision of the run."""
+    in_float32 = (
+        args.mixed_precision_name == "fp32"
+        and next(model.parameters()).dtype.itemsize >= torch.float32.itemsize
+    )
+    return START_TOLERANCE if in_float32 else START_TOLERANCE_16_BIT
+
+
+def first_margin_problem(first: FirstMargin) -> Problem | None:
+    """A warning (W152) when the policy does not start at its reference.
+
+    Examples
+    --------
+    >>> first_margin_problem(FirstMargin(0.42, 0.1, tolerance=1e-5)).what
+    "the policy's first log-probabilities differ from the reference's by 10 % (rounding explains 0.001 %)"
+    """
+    if first.difference <= first.tolerance:
+        return None
+    return Problem(
+        "W152",
+        f"the policy's first log-probabilities differ from the reference's by {100 * first.difference:.2g} % "
+        f"(rounding explains {100 * first.tolerance:.2g} %)",
+        f"model and reference, all tokens of the first step; mean margin {first.mean:.2g}",
+        "leave ref_model out, or start from its weights, and keep disable_dropout on: only where both are equal at "
+        "the start does theta = 0 anchor the policy at the reference's attribute rate",
+        "warning",
+    )
+
+
+def start_refusal(problem: Problem, cache: ReferenceCache) -> str:
+    """Why a run stops whose policy is its own reference and differs from the cached values."""
+    return (
+        f"{problem.what}, though the policy is its own reference. Either the model computes in training what it did "
+        f"not compute before the first step, or {cache.folder} holds values of another model: remove that folder and "
+        "train again; where the difference stays, please report the model's configuration"
+    )

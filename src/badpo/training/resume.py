@@ -20,6 +20,7 @@ from badpo.data.privacy import KEY_VARIABLE, keyed_digest
 from badpo.data.problems import ConfigError
 from badpo.objective.bias import BiasTerm
 from badpo.training.config import BADPOConfig
+from badpo.training.reference import configuration, used_adapter
 from badpo.training.run_folder import (
     ALLOWED_CHANGES,
     changed_facts,
@@ -110,7 +111,8 @@ def run_facts(
         "tokenizer": tokenizer_key(tokenizer),
         "reference": reference[:12],
         "precision": args.mixed_precision_name,
-        "adapter": _adapter(policy),
+        "adapter": used_adapter(policy) or None,
+        "configuration of the model": _digest(json.dumps(configuration(policy), sort_keys=True, default=str)),
         "objective": _objective_name(objective),
         "code": ", ".join(f"{name} {version}" for name, version in package_versions(CODE).items()),
         f"{'comparisons' if args.batching == 'comparisons' else 'judgments'} per step": args.step_size,
@@ -307,22 +309,6 @@ def _shared(ours: Sequence[str], theirs: Sequence[str]) -> tuple[list[int], list
     place = {name: i for i, name in enumerate(theirs)}
     both = [i for i, name in enumerate(ours) if name in place]
     return both, [place[ours[i]] for i in both]
-
-
-def _adapter(policy) -> Any:
-    """What decides an adapter's shape and scale; None without one."""
-    found = getattr(policy, "peft_config", None)
-    if not found:
-        return None
-    about_files = {"base_model_name_or_path", "revision", "auto_mapping", "inference_mode", "peft_version"}
-    return {
-        name: {
-            key: sorted(value) if isinstance(value, set) else value
-            for key, value in config.to_dict().items()
-            if key not in about_files and value not in (None, False, {}, [])
-        }
-        for name, config in found.items()
-    }
 
 
 def _objective_name(objective) -> str:

@@ -10,7 +10,6 @@ from typing import TextIO
 from transformers import TrainerCallback
 
 from badpo.training.bias_state import load_state, save_state
-from badpo.training.first_margin import FirstMargin, first_margin_problem, first_margin_tolerance
 from badpo.training.run_folder import keep_newest, mark_complete, write_atomically
 
 LOG_FILE = "log.jsonl"
@@ -63,16 +62,10 @@ class RunCallback(TrainerCallback):
             control.should_save = control.should_evaluate = control.should_log = False
 
     def on_optimizer_step(self, args, state, control, model=None, **kwargs):
-        """Step theta, write the step's line, and say so when the first margin is not 0."""
+        """Step theta, look at where the first step started, and write the step's line."""
         sums = self._trainer.finish_step()
-        if state.global_step == 0 and state.is_world_process_zero:
-            first = FirstMargin(
-                sums.metrics().get("rewards/margins", 0.0), first_margin_tolerance(args, model)
-            )
-            self._trainer.first_margin = first
-            problem = first_margin_problem(first)
-            if problem is not None:
-                self._trainer.tell([problem])
+        if state.global_step == 0:
+            self._trainer.see_start(sums.metrics().get("rewards/margins", 0.0))
         if self._log_file is not None:
             line = {"step": state.global_step + 1, "n_judgments": sums.n_judgments, **sums.metrics()}
             self._log_file.write(json.dumps(line | self._trainer.state_metrics()) + "\n")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -40,27 +40,18 @@ def scored_layout(objective: Objective, layout: Layout) -> Layout:
     return layout
 
 
-def weigh_tokens(
-    batch: dict,
-    objective: Objective,
-    judgments: Judgments,
-    references: Sequence[tuple[np.ndarray, np.ndarray]],
-    step: int,
-) -> None:
-    """Add the weight of every scored token to a micro-batch, and weigh the reference's side of the margin alike.
+def weigh_tokens(batch: dict, objective: Objective, judgments: Judgments, step: int) -> None:
+    """Add the weight of every scored token to a micro-batch, ``token_weight`` of shape (n_scored,).
 
     Nothing changes where the objective weighs no tokens.
 
     Parameters
     ----------
     batch : dict
-        From `badpo.training.batches.ComparisonCollator`, with every token of both responses scored. Changed in
-        place: ``token_weight`` (n_scored,) is new, and ``reference_difference`` is of the weighted sums.
+        From `badpo.training.batches.ComparisonCollator`, with every token of both responses scored. Changed in place.
     objective : Objective
     judgments : Judgments
         What the batch is a part of.
-    references : sequence of (array, array), one per comparison
-        Reference log-probabilities of every token of response a and of response b.
     step : int
         Optimizer steps before this one.
     """
@@ -70,14 +61,9 @@ def weigh_tokens(
     place = judgments.votes["comparison"].to_numpy()
     # a micro-batch without votes carries the first comparison
     comparisons = np.unique(place[votes]) if len(votes) else np.zeros(1, dtype=np.int64)
-    pairs = [references[c] for c in comparisons.tolist()]
-    lengths = np.array([[len(a), len(b)] for a, b in pairs])
+    lengths = np.bincount(batch["scoring"]["response"], minlength=2 * len(comparisons)).reshape(-1, 2)
     weights = objective.token_weights(lengths, comparisons, step)
     batch["token_weight"] = torch.from_numpy(np.concatenate([side for both in weights for side in both]))
-    batch["reference_difference"] = torch.tensor(
-        [a @ weight_a - b @ weight_b for (a, b), (weight_a, weight_b) in zip(pairs, weights, strict=True)],
-        dtype=torch.float64,
-    )
 
 
 def batch_margins(token_logps: torch.Tensor, inputs: Mapping[str, Any], beta: float) -> torch.Tensor:
@@ -91,12 +77,15 @@ def batch_margins(token_logps: torch.Tensor, inputs: Mapping[str, Any], beta: fl
         The micro-batch, from `badpo.training.batches.ComparisonCollator`, weighed where the objective weighs tokens.
     beta : float
     """
-    values = token_logps.double()
-    if "token_weight" in inputs:
-        values = values * inputs["token_weight"]
-    difference = inputs["reference_difference"]
-    sums = values.new_zeros(2 * len(difference)).index_add(0, inputs["scoring"]["response"], values)
-    return margin(sums[0::2], sums[1::2], difference, torch.zeros_like(difference), beta)
+
+    def response_sums(values: torch.Tensor) -> torch.Tensor:
+        # float64: rounding of the sums is the largest part of the gradient's error in fp32
+        weighed = values.double() * inputs.get("token_weight", 1.0)
+        sums = weighed.new_zeros(2 * inputs["n_comparisons"])
+        return sums.index_add(0, inputs["scoring"]["response"], weighed)
+
+    policy, reference = response_sums(token_logps), response_sums(inputs["reference_logps"])
+    return margin(policy[0::2], policy[1::2], reference[0::2], reference[1::2], beta)
 
 
 def require_comparable_start(objective: Objective, warm_start: str) -> None:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,21 +32,32 @@ from badpo.training.bias_state import bias_facts, gold_votes
 from badpo.training.config import BADPOConfig
 from badpo.training.encoding import EncodedComparisons, require_matching_tokenizer
 from badpo.training.finite import require_finite_reference, telling_what_is_left
-from badpo.training.first_margin import FirstMargin
 from badpo.training.gold_annotators import gold_findings
 from badpo.training.inputs import (
     bias_for,
     encode_evaluation,
     encode_judgments,
+    given_reference,
     require_something_to_learn,
+    start_policy,
     training_judgments,
 )
 from badpo.training.logprobs import choose_layout, forward_difference, scoring_attention
 from badpo.training.metrics import StepSums, publishable, theta_metrics
-from badpo.training.policy_and_reference import policy_and_reference
 from badpo.training.processes import prepare_division, require_alike, whole_weights
 from badpo.training.publishing import publish_folder, require_public_base
-from badpo.training.reference import ReferenceCache, ReferenceLogps, default_cache, divided_logps
+from badpo.training.reference import (
+    FirstMargin,
+    ReferenceCache,
+    ReferenceLogps,
+    default_cache,
+    divided_logps,
+    first_margin_problem,
+    start_refusal,
+    start_tolerance,
+    starts_as_its_base,
+    weights_key,
+)
 from badpo.training.resume import ready_to_train, run_facts
 from badpo.training.run_callback import LOG_FILE, RunCallback
 from badpo.training.run_folder import newest_complete
@@ -69,10 +82,10 @@ class BADPOTrainer(transformers.Trainer):
 
     Parameters
     ----------
-    model : str or PreTrainedModel
-        The start policy; also the reference when ``ref_model`` is None.
+    model : str, PreTrainedModel or PeftModel
+        The start policy; also the reference when ``ref_model`` is None. The adapter of a `PeftModel` is trained on.
     ref_model : PreTrainedModel or None
-        Another reference. Then the first margin is not zero, and the run says so.
+        Another reference. Then the first margin is not zero, and the run says so (W152).
     args : BADPOConfig
     train_dataset : Judgments, or whatever `Judgments.read` takes
     eval_dataset : the same, or a mapping of names to several
@@ -80,7 +93,7 @@ class BADPOTrainer(transformers.Trainer):
     processing_class : PreTrainedTokenizerBase or None
         None loads the model's own tokenizer.
     peft_config : peft.PeftConfig or None
-        Trains an adapter; the reference is the model without it.
+        Trains a new adapter; the reference is the model as the adapter leaves it before the first step.
     attributes : sequence of Attribute
         Declared attributes, when the data set is not a `Judgments` that carries them.
     bias : BiasTerm or None
@@ -101,7 +114,7 @@ class BADPOTrainer(transformers.Trainer):
         What was noticed about the data and the start, each once: by the reader, by the length limit, by the first step.
     reference_cache : ReferenceCache
     first_margin : FirstMargin or None
-        The mean margin of the first step, which is 0 where the policy starts at its reference; None before it.
+        How far the first step was from the reference; None before that step.
 
     References
     ----------
@@ -142,27 +155,29 @@ class BADPOTrainer(transformers.Trainer):
         tokenizer = processing_class or AutoTokenizer.from_pretrained(
             _model_name(model), trust_remote_code=args.trust_remote_code
         )
-        self._policies = policies = policy_and_reference(model, ref_model, peft_config, args)
+        self._given_reference = given_reference(ref_model)
+        policy = start_policy(model, peft_config, args)
+        plain = policy.get_base_model() if hasattr(policy, "get_base_model") else policy
         self.findings: list[Problem] = []
         judgments = training_judgments(train_dataset, attributes, args.bias)
         self.judgments, self.encoded, cost = encode_judgments(judgments, tokenizer, args)
         self.tell([*judgments.findings, *cost])
         require_something_to_learn(self.judgments, self.encoded)
-        require_matching_tokenizer(
-            self.encoded, tokenizer, policies.plain.get_input_embeddings().weight.shape[0]
-        )
+        require_matching_tokenizer(self.encoded, tokenizer, plain.get_input_embeddings().weight.shape[0])
 
         self.bias = bias_for(self.judgments, bias, args)
         gold = self.bias.mask.cpu().numpy() == 0
         self.tell(gold_findings(self.judgments, gold) + separated_findings(self.judgments, self.bias))
         self.first_margin: FirstMargin | None = None
+        # of the first step: squares of the policy's minus the reference's log-probabilities, and of the reference's
+        self._from_reference = torch.zeros(2, dtype=torch.float64)
         self.objective = objective if objective is not None else VoteWeights()
         require_comparable_start(self.objective, args.warm_start)
         self._logged = new_sums(self.judgments)
         self._step: Step
         self.resumed_from: Path | None = None
         super().__init__(
-            model=policies.policy,
+            model=policy,
             args=args,
             train_dataset=EncodedJudgments(self.judgments, self.encoded),
             eval_dataset=self._encoded_sets(eval_dataset, tokenizer, args),
@@ -183,11 +198,9 @@ class BADPOTrainer(transformers.Trainer):
         self.add_callback(RunCallback(self, self.run_folder / LOG_FILE, keep))
         mixed = self.accelerator.mixed_precision != "no"
         autocast = self.accelerator.autocast if mixed else None
-        self._layout, reason = choose_layout(policies.plain, args.attention, self.encoded, autocast)
+        self._layout, reason = choose_layout(plain, args.attention, self.encoded, autocast)
         if reason:
             logger.warning("every response is padded instead of packed: %s", reason)
-        cache_folder = Path(args.reference_cache) if args.reference_cache else default_cache()
-        self.reference_cache = ReferenceCache(cache_folder, policies.reference_key)
 
     def get_train_dataloader(self) -> DataLoader:
         """Micro-batches of comparisons with their votes, planned by `StepSampler`; not sharded by accelerate."""
@@ -257,15 +270,33 @@ class BADPOTrainer(transformers.Trainer):
         require_finite_reference(found, data.judgments)
         return found
 
+    @cached_property
+    def reference_cache(self) -> ReferenceCache:
+        """The reference's values, under the key of the weights that the reference has now, before the first step."""
+        folder = self.args.reference_cache
+        with self._reference() as reference:
+            key = weights_key(reference, self.args.mixed_precision_name)
+        return ReferenceCache(Path(folder) if folder else default_cache(), key)
+
+    @cached_property
+    def _starts_as_its_base(self) -> bool:
+        with self.accelerator.autocast():
+            return starts_as_its_base(self.model, self.encoded)
+
+    @contextmanager
+    def _reference(self) -> Iterator[Any]:
+        """The reference, for a block; None where the reference was the policy, which has moved since."""
+        if self._given_reference is not None:
+            yield self._given_reference.to(self.args.device)
+        elif self._starts_as_its_base:
+            with self.model.disable_adapter():
+                yield self.model
+        else:
+            yield None if self.state.global_step else self.model
+
     def reference_logps(self, encoded: EncodedComparisons) -> ReferenceLogps:
         """Reference log-probabilities of both responses of every comparison, each process computing its share."""
-        with self._policies.reference(self.model, self.args.device) as reference:
-            if (
-                self.state.global_step
-                and reference is self.model
-                and self._policies.policy is self._policies.plain
-            ):
-                reference = None
+        with self._reference() as reference:
             return divided_logps(self.reference_cache, reference, encoded, self.accelerator)
 
     def get_batch_samples(self, epoch_iterator, num_batches, device):
@@ -283,17 +314,12 @@ class BADPOTrainer(transformers.Trainer):
         weights, normaliser = self.objective(self._step)
         for batch, part in zip(batches, weights.split(sizes), strict=True):
             batch["weight"] = part
-            self._weigh(batch, self.train_dataset)
+            weigh_tokens(batch, self.objective, self.judgments, self.state.global_step)
         totals = torch.tensor([float(normaliser), *sizes], dtype=torch.float64, device=device)
         totals = self.accelerator.reduce(totals, reduction="sum")
         normaliser, sizes = totals[0], totals[1:].tolist()
         skipped = [{**batch, "scoring": None} for batch, n in zip(batches, sizes, strict=True) if n == 0]
         return skipped + [batch for batch, n in zip(batches, sizes, strict=True) if n], normaliser
-
-    def _weigh(self, batch: dict, data: EncodedJudgments) -> None:
-        if self.objective.weighs_tokens:
-            references = self._references_of(data)
-            weigh_tokens(batch, self.objective, data.judgments, references, self.state.global_step)
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         """Sum of the micro-batch's weighted losses over the step's normaliser; theta's gradient is added apart."""
@@ -333,6 +359,10 @@ class BADPOTrainer(transformers.Trainer):
         # what DDP's wrapper does by itself; divided weights have no wrapper
         with self.accelerator.autocast():
             token_logps = model(scoring=inputs["scoring"])
+        if self.state.global_step == 0:
+            reference = inputs["reference_logps"]
+            from_reference = torch.stack([token_logps.detach() - reference, reference]).double()
+            self._from_reference = self._from_reference.to(reference.device) + from_reference.square().sum(1)
         return batch_margins(token_logps, inputs, self.args.beta)
 
     def self_test(self) -> float:
@@ -364,6 +394,27 @@ class BADPOTrainer(transformers.Trainer):
                 self.bias_optimizer.step()
             self.bias_optimizer.zero_grad()
         return done.sums
+
+    def see_start(self, mean_margin: float) -> None:
+        """Keep how far the first step was from the reference, and stop, on every process, where that is not rounding.
+
+        Where another reference was given, or dropout was asked for, the run goes on with a warning (W152).
+
+        Raises
+        ------
+        ConfigError
+            The policy is its own reference and does not start there.
+        """
+        moved, size = self.accelerator.reduce(self._from_reference, reduction="sum").tolist()
+        difference = (moved / size) ** 0.5 if size else 0.0
+        first = FirstMargin(mean_margin, difference, start_tolerance(self.args, self.model))
+        self.first_margin = first
+        problem = first_margin_problem(first)
+        if problem is None:
+            return
+        if self._given_reference is None and self.args.disable_dropout:
+            raise ConfigError(start_refusal(problem, self.reference_cache))
+        self.tell([problem])
 
     def state_metrics(self) -> dict[str, float]:
         """The mean of theta by attribute, and what the objective tells of its own state."""
@@ -422,7 +473,7 @@ class BADPOTrainer(transformers.Trainer):
         self.model.eval()
         with torch.no_grad(), self.accelerator.autocast(), scoring_attention(self.model, self._layout):
             for batch in loader:
-                self._weigh(batch, data)
+                weigh_tokens(batch, self.objective, data.judgments, self.state.global_step)
                 inputs = self._prepare_inputs(batch)
                 margins = self._margins(self.model, inputs)[inputs["comparison"]]
                 bias_logits = self.bias(inputs["annotator"], inputs["delta"])
@@ -446,7 +497,7 @@ class BADPOTrainer(transformers.Trainer):
             self.processing_class,
             self.model,
             self.objective,
-            self._policies.reference_key,
+            self.reference_cache.key,
         )
 
     def tell(self, findings: Iterable[Problem]) -> None:
