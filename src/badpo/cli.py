@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
@@ -71,6 +72,16 @@ app.command()(forget)
 def main() -> None:
     """Run the command line; the entry point of the ``badpo`` script."""
     app()
+
+
+def _start_processes(arguments: Sequence[str]) -> None:
+    """Become ``accelerate launch`` of this command, unless a launcher has started it already."""
+    if {"BADPO_LAUNCHED", "WORLD_SIZE"} & os.environ.keys():
+        return
+    os.environ["BADPO_LAUNCHED"] = "1"
+    command = [sys.executable, "-m", "accelerate.commands.launch", *arguments, "-m", "badpo", *sys.argv[1:]]
+    sys.stdout.flush()
+    os.execv(sys.executable, command)
 
 
 def _show_version(asked: bool) -> None:
@@ -318,6 +329,8 @@ def train(
     if not as_json:
         for notice in recipe.notices if is_first_process() else ():
             print(notice, file=sys.stderr)
+    if recipe.launch and not dry_run:
+        _start_processes(recipe.launch)
     from badpo.experiments.run import plan_run, train_run
 
     if dry_run:

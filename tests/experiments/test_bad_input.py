@@ -187,7 +187,8 @@ def test_no_annotator_column(tmp_path, votes, told, caplog):
     result = train(tmp_path, without.assign(worker_id="w"), reference={"sft": True})
     refused(result, USAGE, tmp_path, "bias: shared_mean needs an annotator column", "use bias: pooled")
     assert 'columns={"annotator": "worker_id"}' in caplog.text
-    told(train(tmp_path, without, bias="pooled"), "N110", 'all votes count as one annotator, "everyone"')
+    told(train(tmp_path, without), "N110", "N161", 'all votes count as one annotator, "everyone"')
+    assert (tmp_path / "runs" / "pooled-s42" / "run.json").exists()
 
 
 def test_an_attribute_that_never_differs_within_a_pair(tmp_path, votes, told):

@@ -24,7 +24,10 @@ def arguments(tmp_path, **values) -> BADPOConfig:
 def test_defaults_are_those_of_trl():
     ours = {field.name: field.default for field in dataclasses.fields(BADPOConfig)}
     theirs = {field.name: field.default for field in dataclasses.fields(DPOConfig)}
-    shared = (set(ours) & set(theirs)) - set(FIXED) - {"hub_strategy"}
+    assert set(theirs) <= set(ours), "a key of TRL's that a recipe answers and Python does not"
+    shared = (
+        (set(ours) & set(theirs)) - set(FIXED) - {"hub_strategy", "output_dir", "ddp_find_unused_parameters"}
+    )
     assert {
         "learning_rate",
         "logging_steps",
@@ -34,6 +37,23 @@ def test_defaults_are_those_of_trl():
         "max_length",
     } <= shared
     assert {name: ours[name] for name in shared} == {name: theirs[name] for name in shared}
+
+
+def test_trls_own_values_are_taken_and_what_has_no_effect_is_said(tmp_path, caplog):
+    given = dict(padding_free=True, dataset_num_proc=4, warmup_ratio=0.1, eval_accumulation_steps=2)
+    neutral = dict(loss_type="sigmoid", truncation_mode="keep_start", f_divergence_type="reverse_kl")
+    with caplog.at_level(logging.INFO, logger="badpo"):
+        args = arguments(tmp_path, **given, **neutral, precompute_ref_log_probs=True)
+    said = [record.getMessage() for record in caplog.records if "effect" in record.getMessage()]
+    assert sorted(text.split()[0] for text in said) == sorted(
+        ["padding_free", "dataset_num_proc", "eval_accumulation_steps", "precompute_ref_log_probs"]
+    )
+    assert args.warmup_steps == 0.1 and args.ddp_find_unused_parameters is False
+    assert arguments(tmp_path, ddp_find_unused_parameters=True).ddp_find_unused_parameters is True
+    caplog.clear()
+    with caplog.at_level(logging.INFO, logger="badpo"):
+        assert BADPOConfig(use_cpu=True).output_dir == "runs/badpo"
+    assert "effect" not in caplog.text
 
 
 def test_resolved_values_are_those_of_trl(tmp_path):
@@ -83,10 +103,9 @@ def test_an_unknown_choice_names_the_choices(tmp_path, name):
         ({"bias": "none", "warm_start": "audit"}, "warm_start: audit needs a bias"),
         ({"warm_start": "audit", "gold_annotators": ["p1"]}, "gold_annotators fix another"),
         ({"auto_find_batch_size": True}, "auto_find_batch_size: True is refused"),
-        (
-            {"load_best_model_at_end": True, "eval_strategy": "steps"},
-            "load_best_model_at_end: True is refused",
-        ),
+        ({"loss_type": "ipo"}, "loss_type: ipo is refused"),
+        ({"sync_ref_model": True}, "sync_ref_model: True is refused"),
+        ({"warmup_ratio": 0.1, "warmup_steps": 5}, "warmup_ratio and warmup_steps say the same"),
         (
             {"hub_strategy": "checkpoint"},
             "hub_strategy: checkpoint is refused: checkpoints hold the estimates",

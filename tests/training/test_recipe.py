@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from badpo.attributes import Length
+from badpo.cli_parsing import parsed_flags
 from badpo.data.importers.columns import KNOWN
 from badpo.data.problems import ConfigError
 from badpo.data.yaml_files import read_yaml
@@ -103,6 +104,73 @@ def test_a_trl_file_is_taken_with_notices(tmp_path):
     assert "use_liger_kernel" not in said
 
 
+# What TRL 1.16 documents: its page of the command line, and the head of trl/scripts/dpo.py.
+DOCUMENTED = [
+    "",
+    "num_processes: 4",
+    "accelerate_config: multi_gpu",
+    "torch_dtype: bfloat16",
+    """\
+learning_rate: 5.0e-7
+num_train_epochs: 1
+per_device_train_batch_size: 2
+max_steps: 1000
+gradient_accumulation_steps: 8
+eval_strategy: steps
+eval_steps: 50
+output_dir: Qwen2-0.5B-DPO
+no_remove_unused_columns: true
+use_peft: true
+lora_r: 32
+lora_alpha: 16
+""",
+    "report_to:\n  none\nlearning_rate:\n  0.0001\nlr_scheduler_type:\n  cosine\n",
+]
+
+
+@pytest.mark.parametrize("text", DOCUMENTED)
+def test_the_files_that_trl_documents_are_taken(tmp_path, text):
+    named = "model_name_or_path: Qwen/Qwen2.5-0.5B\ndataset_name: anthropic/hh-rlhf\n"
+    recipe = read_recipe(written(tmp_path, named + text), {"attributes": "length"})
+    assert recipe.training["bias"] is None
+    assert recipe.output_dir == ("Qwen2-0.5B-DPO" if "output_dir" in text else "runs/badpo")
+    said = [notice.code for notice in recipe.notices]
+    assert ("N205" in said) is ("output_dir" not in text)
+    assert recipe.arguments(use_cpu=True).learning_rate == yaml.safe_load(named + text).get(
+        "learning_rate", 1e-6
+    )
+    assert recipe.model.dtype == ("bfloat16" if "torch_dtype" in text else "float32")
+    assert {"num_processes: 4": ("--num_processes", "4")}.get(text, ()) == recipe.launch[-2:] or "acc" in text
+
+
+def test_trls_flags_are_taken(tmp_path):
+    flags = parsed_flags(
+        [
+            "--model_name_or_path",
+            "m",
+            "--dataset_name",
+            "d",
+            "--no_remove_unused_columns",
+            "--num_processes",
+            "2",
+        ]
+    )
+    recipe = read_recipe(None, flags | {"attributes": "length"})
+    assert recipe.launch == ("--num_processes", "2")
+    assert any("remove_unused_columns has no effect" in notice.what for notice in recipe.notices)
+
+
+def test_a_file_for_the_launcher_is_named_by_the_caller_only(tmp_path):
+    own = written(tmp_path, "num_processes: 2\n", "own.yaml")
+    assert "--accelerate_config FILE" in complaint(tmp_path, RECIPE + f"accelerate_config: {own}\n")
+    recipe = read_recipe(written(tmp_path, RECIPE), {"accelerate_config": str(own), "num_processes": 3})
+    assert recipe.launch == ("--config_file", str(own), "--num_processes", "3")
+    shipped = read_recipe(written(tmp_path, RECIPE + "accelerate_config: zero2\nnum_processes: 1\n")).launch
+    assert shipped[1].endswith("zero2.yaml") and shipped[2:] == ("--num_processes", "1")
+    assert read_recipe(written(tmp_path, RECIPE + "num_processes: 1\n")).launch == ()
+    assert "num_processes is 0" in complaint(tmp_path, RECIPE + "num_processes: 0\n")
+
+
 def test_a_trl_file_without_attributes_is_not_trained_as_dpo(tmp_path):
     message = complaint(tmp_path, TRL_FILE)
     assert "E207" in message
@@ -129,7 +197,7 @@ def test_all_mistakes_are_named_at_once(tmp_path):
 
 def test_missing_keys_say_what_they_are(tmp_path):
     message = complaint(tmp_path, "attributes: [length]\n")
-    for key in ("model_name_or_path", "dataset_name", "output_dir"):
+    for key in ("model_name_or_path", "dataset_name"):
         assert f"{key} is missing" in message
 
 
@@ -245,7 +313,8 @@ def test_an_unknown_preset_names_the_presets(tmp_path):
 
 
 def test_the_variants_of_a_recipe_are_those_of_the_bias_term():
-    assert BiasBlock.model_fields["variant"].annotation.__args__ == tuple(VARIANTS)
+    named, nothing = BiasBlock.model_fields["variant"].annotation.__args__
+    assert (named.__args__, nothing) == (tuple(VARIANTS), type(None))
 
 
 def test_the_columns_of_a_recipe_are_those_that_are_read():
@@ -295,7 +364,7 @@ def test_a_missing_file_is_a_config_error(tmp_path):
 
 @pytest.mark.parametrize("content", ["", "# nothing\n"])
 def test_an_empty_file_misses_everything(tmp_path, content):
-    assert complaint(tmp_path, content).count("is missing") == 3
+    assert complaint(tmp_path, content).count("is missing") == 2
 
 
 def test_the_data_choice_reads_the_table(tmp_path):

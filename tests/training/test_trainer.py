@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset, DatasetDict
+from safetensors.torch import load_file
 from transformers import TrainingArguments
 from trl import DPOConfig, DPOTrainer
 
 from badpo.attributes import Length
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError
+from badpo.objective.bias import BiasTerm
 from badpo.objective.objectives import VoteWeights
 from badpo.training.config import BADPOConfig
 from badpo.training.run_folder import damage
@@ -396,6 +398,32 @@ def test_several_gpus_without_a_launcher_are_refused_with_the_command(tmp_path, 
     monkeypatch.setattr(BADPOConfig, "n_gpu", 2)
     with pytest.raises(ConfigError, match="accelerate launch --num_processes 2"):
         trainer(tmp_path)
+
+
+def test_votes_without_annotators_train_one_lean_and_say_so(tmp_path):
+    frame = tiny.votes().drop(columns=["annotator", "annotator_class"])
+    run = trainer(tmp_path, Judgments.read(frame, attributes=[Length(ratio=1.5)]))
+    assert (run.args.bias, run.bias.parts) == ("pooled", ("mean",))
+    assert "N161" in [finding.code for finding in run.findings]
+    named = trainer(tmp_path)
+    assert named.args.bias == "shared_mean" and "N161" not in [finding.code for finding in named.findings]
+
+
+def test_the_best_weights_come_back_with_their_theta(tmp_path):
+    train, held_out = judgments(n_comparisons=40).split(0.25, seed=0)
+    scores = iter([0.1, 0.9, 0.2, 0.3])
+    often = dict(eval_strategy="steps", eval_steps=2, save_strategy="steps", save_steps=2, max_steps=8)
+    best = dict(load_best_model_at_end=True, metric_for_best_model="score", greater_is_better=True)
+    run = with_evaluation(tmp_path, train, held_out, save_total_limit=1, **often, **best)
+    measured = run.evaluate
+    run.evaluate = lambda *args, **kwargs: measured(*args, **kwargs) | {"eval_score": next(scores)}
+    run.train()
+    kept = sorted(path.name for path in (tmp_path / "checkpoints").glob("checkpoint-*"))
+    assert kept == ["checkpoint-4", "checkpoint-8"]
+    theta, last = (BiasTerm.load(tmp_path / "checkpoints" / name).theta() for name in kept)
+    assert torch.equal(run.bias.theta(), theta) and not torch.equal(theta, last)
+    weights = load_file(tmp_path / "checkpoints" / "checkpoint-4" / "model.safetensors")
+    assert torch.equal(run.model.model.norm.weight.detach(), weights["model.norm.weight"])
 
 
 def test_lora_trains_only_the_adapter(tmp_path):

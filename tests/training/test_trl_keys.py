@@ -18,13 +18,14 @@ from badpo.training.trl_keys import (
     HONOURED_DATA,
     HONOURED_MODEL,
     HONOURED_TRAINING,
+    LAUNCH,
     REFUSED,
     refusal,
 )
 
 TRL_CLASSES = (ScriptArguments, DPOConfig, ModelConfig, DatasetMixtureConfig)
-# TRL's parser reads this block itself, before any of the classes.
-PARSER_KEYS = {"env"}
+# TRL's parser reads the block itself, before any of the classes, and hands the others to accelerate launch.
+PARSER_KEYS = {"env", *LAUNCH}
 
 
 # An older Trainer has these under their old names only; a recipe that uses the new ones is then refused with a remedy.
@@ -52,14 +53,14 @@ def test_every_trl_key_stands_in_one_list():
 
 
 def test_honoured_lists_do_not_overlap():
-    assert len(HONOURED) == len(HONOURED_MODEL) + len(HONOURED_DATA) + len(HONOURED_TRAINING)
+    assert len(HONOURED) == sum(map(len, (HONOURED_MODEL, HONOURED_DATA, HONOURED_TRAINING, LAUNCH)))
 
 
 def test_honoured_training_keys_are_arguments_of_ours():
     assert set(HONOURED_TRAINING) - NEWER <= {field.name for field in dataclasses.fields(BADPOConfig)}
 
 
-@pytest.mark.parametrize("key", sorted(HONOURED.keys() - NEWER))
+@pytest.mark.parametrize("key", sorted(HONOURED.keys() - NEWER - LAUNCH.keys()))
 def test_the_kind_of_an_honoured_key_is_that_of_trl(key):
     owner = next(cls for cls in TRL_CLASSES if key in {field.name for field in dataclasses.fields(cls)})
     annotation = typing.get_type_hints(owner)[key]
@@ -78,7 +79,6 @@ def test_trls_default_of_a_refused_key_passes(key):
     ("key", "value"),
     [
         ("auto_find_batch_size", True),
-        ("load_best_model_at_end", True),
         ("loss_type", ["ipo"]),
         ("loss_type", ["sigmoid", "sft"]),
         ("label_smoothing", 0.1),

@@ -22,7 +22,7 @@ from badpo.data.problems import ConfigError, DataError, Problem, counted
 from badpo.experiments.start_policy import kept_reference, load_model, load_policy
 from badpo.results.model_card import model_card
 from badpo.theory.adam import shared_speed
-from badpo.training.inputs import build_bias
+from badpo.training.inputs import build_bias, chosen_variant
 from badpo.training.recipe import Recipe
 from badpo.training.resume import checkpoint_to_resume
 from badpo.training.run_folder import (
@@ -144,7 +144,8 @@ def plan_run(recipe: Recipe) -> Plan:
         What `train_run` would stop at before training.
     """
     train, held_out = read_judgments(recipe)
-    findings = examined(train, recipe)
+    recipe, noticed = settled(recipe, train)
+    findings = [*noticed, *examined(train, recipe)]
     name, reference = recipe.model.model_name_or_path, "the model as it is"
     if recipe.reference.sft:
         kept = kept_reference(recipe, train, recipe.arguments())
@@ -229,10 +230,11 @@ def train_run(recipe: Recipe, resume: bool = False, allow_changed: Sequence[str]
     DataError
         The table cannot be used, or says nothing about a declared attribute.
     """
+    train, held_out = read_judgments(recipe)
+    recipe, noticed = settled(recipe, train)
     folder = run_folder(recipe)
     _require_trainable(folder, resume, allow_changed)
-    train, held_out = read_judgments(recipe)
-    for finding in examined(train, recipe):
+    for finding in [*noticed, *examined(train, recipe)]:
         logger.log(logging.INFO if finding.severity == "notice" else logging.WARNING, "%s", finding)
     # what it lacks is told before a reference is trained
     build_bias(train, recipe.training["bias"], "zero", recipe.training["gold_annotators"])
@@ -316,6 +318,16 @@ def run_folder(recipe: Recipe) -> Path:
     training = recipe.training
     name = arm_name(training["bias"], training["warm_start"], training["gold_annotators"])
     return Path(recipe.output_dir) / f"{name}-s{training.get('seed', 42)}"
+
+
+def settled(recipe: Recipe, train: Judgments) -> tuple[Recipe, list[Problem]]:
+    """The recipe with the variant of its bias, which the votes decide where it names none, and what is told of that."""
+    variant, noticed = chosen_variant(recipe.training["bias"], train)
+    bias = {**recipe.keys["bias"], "variant": variant}
+    return (
+        replace(recipe, training=recipe.training | {"bias": variant}, keys=recipe.keys | {"bias": bias}),
+        noticed,
+    )
 
 
 def examined(train: Judgments, recipe: Recipe) -> list[Problem]:

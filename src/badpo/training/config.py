@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from badpo.data.problems import ConfigError
 from badpo.objective.bias import VARIANTS
 from badpo.training.batches import BATCHING
 from badpo.training.encoding import PAPER_MAX_PROMPT_LENGTH
-from badpo.training.trl_keys import REFUSED, refusal
+from badpo.training.trl_keys import ACCEPTED_WITHOUT_EFFECT, DEFAULT_OUTPUT_DIR, REFUSED, refusal
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +32,6 @@ FIXED: dict[str, bool] = {
     "remove_unused_columns": False,
     "average_tokens_across_devices": False,
     "logging_nan_inf_filter": False,
-    "ddp_find_unused_parameters": False,
 }
 
 # The Trainer's old names of arguments and its new ones.
@@ -74,10 +73,10 @@ class BADPOConfig(TrainingArguments):
         Longest prompt in tokens, cut from the left. Only for ``encoding="paper"``, where None means 384.
     encoding : {"trl", "paper"}
         ``trl`` gives the token ids of TRL's ``DPOTrainer``, ``paper`` those of the paper.
-    bias : str
+    bias : str or None
         The parts of theta_k that are learned, a key of `badpo.objective.bias.VARIANTS`: ``none`` is DPO,
         ``pooled`` one lean for everyone, ``per_annotator`` one each, ``shared_mean`` both, ``class`` also an
-        offset for each class of annotators.
+        offset for each class of annotators. None is ``shared_mean``, and ``pooled`` where the votes name no annotators.
     bias_learning_rate : float
         Rate of the bias's own Adam: constant, unclipped. 0 keeps theta where it starts.
     warm_start : {"zero", "offline", "audit"}
@@ -134,11 +133,17 @@ class BADPOConfig(TrainingArguments):
     bf16: bool | None = field(
         default=None, metadata={"help": "Compute in bfloat16. If not set: wherever the device has it."}
     )
+    output_dir: str = field(
+        default=DEFAULT_OUTPUT_DIR, metadata={"help": "The folder that the run is written to."}
+    )
     use_cpu: bool = field(default=False, metadata={"help": "Train on the CPU whatever else is there."})
     remove_unused_columns: bool = field(default=False, metadata={"help": "Always false."})
     average_tokens_across_devices: bool = field(default=False, metadata={"help": "Always false."})
     logging_nan_inf_filter: bool = field(default=False, metadata={"help": "Always false."})
-    ddp_find_unused_parameters: bool | None = field(default=False, metadata={"help": "Always false."})
+    ddp_find_unused_parameters: bool | None = field(
+        default=False,
+        metadata={"help": "True where some weights, such as those of a vision tower, take part in no step."},
+    )
     hub_strategy: str = field(
         default="end", metadata={"help": "Always end: only the finished model is published."}
     )
@@ -154,7 +159,12 @@ class BADPOConfig(TrainingArguments):
     encoding: str = field(
         default="trl", metadata={"help": "Token ids as TRL makes them, or as the paper does."}
     )
-    bias: str = field(default="shared_mean", metadata={"help": "Which parts of theta are learned."})
+    bias: str | None = field(
+        default=None,
+        metadata={
+            "help": "Which parts of theta are learned; if not set: shared_mean, or pooled without annotators."
+        },
+    )
     bias_learning_rate: float = field(default=1e-2, metadata={"help": "Rate of the bias's own Adam."})
     warm_start: str = field(default="zero", metadata={"help": "Where theta starts: zero, offline or audit."})
     gold_annotators: list[str] = field(
@@ -176,11 +186,37 @@ class BADPOConfig(TrainingArguments):
         default=False, metadata={"help": "Whether a model given by name may run its own code."}
     )
 
+    warmup_steps: float = field(default=0, metadata={"help": "Steps of warm-up; below 1 their share."})
+
+    # Keys of TRL without effect, or with one value that can be followed: `badpo.training.trl_keys` has the reasons.
+    warmup_ratio: float | None = None
+    dataset_num_proc: int | None = None
+    truncation_mode: str = "keep_start"
+    padding_free: bool = False
+    pad_to_multiple_of: int | str | None = "auto"
+    pad_token: str | None = None
+    precompute_ref_log_probs: bool = False
+    precompute_ref_batch_size: int | None = None
+    loss_type: list[str] = field(default_factory=lambda: ["sigmoid"])
+    loss_weights: list[float] | None = None
+    ld_alpha: float | None = None
+    f_divergence_type: str = "reverse_kl"
+    f_alpha_divergence_coef: float = 0.5
+    label_smoothing: float = 0.0
+    use_weighting: bool = False
+    discopop_tau: float = 0.05
+    activation_offloading: bool = False
+    sync_ref_model: bool = False
+    ref_model_mixup_alpha: float = 0.6
+    ref_model_sync_steps: int = 512
+    router_aux_loss_coef: float | None = None
+
     def to_dict(self) -> dict[str, Any]:
         """The arguments as trackers get them: who is gold stays in the run folder."""
         return {name: value for name, value in super().to_dict().items() if name != "gold_annotators"}
 
     def __post_init__(self):
+        self._tell_of_trl_keys()
         complaints = [*self._out_of_range(), *self._refused()]
         if complaints:
             raise ConfigError("\n".join(complaints))
@@ -210,7 +246,7 @@ class BADPOConfig(TrainingArguments):
         complaints = [
             f'{name} is "{getattr(self, name)}"; choose one of {", ".join(choices)}'
             for name, choices in CHOICES.items()
-            if getattr(self, name) not in choices
+            if getattr(self, name) not in choices and (name, getattr(self, name)) != ("bias", None)
         ]
         if not self.beta > 0:
             complaints.append(f"beta is {self.beta}; it must be positive (with 0 nothing is learned)")
@@ -254,11 +290,22 @@ class BADPOConfig(TrainingArguments):
         reasons = (refusal(key, _plain(getattr(self, key))) for key in keys)
         return [reason for reason in reasons if reason is not None]
 
+    def _tell_of_trl_keys(self) -> None:
+        """Follow an older name, and name what has no effect, as reading a recipe does."""
+        if self.warmup_ratio is not None:
+            if self.warmup_steps:
+                raise ConfigError("warmup_ratio and warmup_steps say the same; keep warmup_steps")
+            logger.info("warmup_ratio: %s is read as warmup_steps: %s", self.warmup_ratio, self.warmup_ratio)
+            self.warmup_steps, self.warmup_ratio = self.warmup_ratio, None
+        for own in fields(self):
+            reason = ACCEPTED_WITHOUT_EFFECT.get(own.name)
+            default = own.default_factory() if own.default_factory is not MISSING else own.default
+            if reason and _plain(getattr(self, own.name)) != _plain(default):
+                logger.info("%s has no effect: %s", own.name, reason)
+
     def _fix_values(self) -> None:
         for name, value in FIXED.items():
-            if getattr(self, name) != value:
-                logger.info("%s is always %s here", name, value)
-                setattr(self, name, value)
+            setattr(self, name, value)
         if self.push_to_hub and _plain(self.hub_strategy) != "end":
             logger.info("hub_strategy is end: only the finished model is published")
         self.hub_strategy = "end"

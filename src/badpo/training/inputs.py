@@ -193,15 +193,35 @@ def build_bias(
     return bias
 
 
-def training_judgments(data, attributes: Sequence, variant: str) -> Judgments:
-    """``data`` as `Judgments`; a bias needs attributes to lean toward, so without any a `ConfigError` says so."""
+def training_judgments(
+    data, attributes: Sequence, variant: str | None
+) -> tuple[Judgments, str, list[Problem]]:
+    """``data`` as `Judgments`, the variant that is trained on them (`chosen_variant`), and what was noticed.
+
+    A bias needs attributes to lean toward, so without any a `ConfigError` says so.
+    """
     judgments = as_judgments(data, attributes)
+    variant, noticed = chosen_variant(variant, judgments)
     if VARIANTS[variant] and not judgments.attributes:
         raise ConfigError(
             f"bias: {variant} needs at least one attribute. Declare it, for example "
             'attributes=[Length(ratio=1.5)], or train plain DPO with bias="none"'
         )
-    return judgments
+    return judgments, variant, [*judgments.findings, *noticed]
+
+
+def chosen_variant(asked: str | None, judgments: Judgments) -> tuple[str, list[Problem]]:
+    """The variant asked for; where none is, `shared_mean`, or `pooled` (N161) where the votes name no annotators."""
+    if asked is not None:
+        return asked, []
+    is_overlooked = any(
+        finding.code == "W110" for finding in judgments.findings
+    )  # a column that looks like one
+    if judgments.has_identities or is_overlooked:
+        return "shared_mean", []
+    what = "bias: pooled was chosen, one lean for everyone, because the votes name no annotators"
+    remedy = "map the column with columns: {annotator: NAME} to learn a lean for each; or write bias: pooled"
+    return "pooled", [Problem("N161", what, "the table of votes", remedy, "notice")]
 
 
 def encode_judgments(
@@ -240,7 +260,8 @@ def bias_for(judgments: Judgments, given: BiasTerm | None, args: BADPOConfig) ->
     """The bias term of a run: ``given``, if it is of these judgments, or the one that ``args`` name."""
     bias = given
     if bias is None:
-        bias = build_bias(judgments, args.bias, args.warm_start, args.gold_annotators)
+        variant, _ = chosen_variant(args.bias, judgments)
+        bias = build_bias(judgments, variant, args.warm_start, args.gold_annotators)
     require_matching_bias(bias, judgments, args.gold_annotators)
     return bias
 

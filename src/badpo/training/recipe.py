@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -31,15 +32,16 @@ from badpo.training.recipe_blocks import (
 )
 from badpo.training.trl_keys import (
     ACCEPTED_WITHOUT_EFFECT,
+    ALIASES,
+    DEFAULT_OUTPUT_DIR,
     HONOURED,
     HONOURED_DATA,
     HONOURED_MODEL,
     HONOURED_TRAINING,
+    LAUNCH,
     REFUSED,
     refusal,
 )
-
-ALIASES: dict[str, str] = {"warmup_ratio": "warmup_steps"}
 
 _LISTED = ("attributes", "preset")
 KNOWN_KEYS = sorted(
@@ -62,8 +64,10 @@ class Recipe:
     attributes : tuple of dict
         Configurations for `badpo.data.attributes.attribute_from_config`.
     reference : ReferenceBlock
+    launch : tuple of str
+        Arguments for ``accelerate launch``, which starts the run; none where one process trains.
     keys : dict
-        The recipe in full, with the preset's values written out; reading it again gives this recipe.
+        The recipe in full but for ``launch``, with the preset's values written out; reading it again gives this recipe.
     notices : tuple of Problem
         What was accepted without effect, renamed or converted.
     """
@@ -74,6 +78,7 @@ class Recipe:
     data: DataChoice
     attributes: tuple[dict[str, Any], ...]
     reference: ReferenceBlock
+    launch: tuple[str, ...]
     keys: dict[str, Any]
     notices: tuple[Problem, ...]
 
@@ -150,8 +155,13 @@ class _Reading:
         values = {k: self._typed(k, v, typed[k]) for k, v in self._keys.items() if k in typed}
         blocks = {name: self._block(name, model) for name, model in BLOCKS.items()}
         attributes = self._attributes()
+        if not values.get("output_dir"):
+            values["output_dir"] = DEFAULT_OUTPUT_DIR
+            what = f"output_dir is not set: runs are written to {DEFAULT_OUTPUT_DIR}"
+            self._notice("N205", (), what, "write output_dir: FOLDER for another place")
         self._require(values, blocks["bias"], attributes)
         self._require_stage(blocks["reference"])
+        launch = self._launch(values.get("accelerate_config"), values.get("num_processes"))
         if self.complaints:
             return None
         bias, columns, reference = (blocks[name] for name in ("bias", "columns", "reference"))
@@ -175,13 +185,31 @@ class _Reading:
             data=DataChoice(**data, columns=columns.model_dump(exclude_unset=True)),
             attributes=attributes,
             reference=reference,
+            launch=launch,
             keys={
-                **values,
+                **{name: value for name, value in values.items() if name not in LAUNCH},
                 **{n: b.model_dump(exclude_unset=True) for n, b in blocks.items()},
                 "attributes": list(attributes),
             },
             notices=tuple(self._notices),
         )
+
+    def _launch(self, config: str | None, n_processes: int | None) -> tuple[str, ...]:
+        if isinstance(n_processes, int) and n_processes < 1:
+            self._complain(
+                "E202", ("num_processes",), f"num_processes is {n_processes}; it must be 1 or more"
+            )
+        processes = () if n_processes is None else ("--num_processes", str(n_processes))
+        if config is None:
+            return () if n_processes == 1 else processes
+        file = _accelerate_file(str(config))
+        if file is None and "accelerate_config" not in self._overrides:
+            what = (
+                f"accelerate_config: {config} is refused: a recipe may name one of TRL's files (multi_gpu, zero2, "
+                "...); name a file of your own yourself: --accelerate_config FILE"
+            )
+            self._complain("E205", ("accelerate_config",), what)
+        return ("--config_file", file or str(config), *processes)
 
     def _merged(self) -> dict[str, Any]:
         given = _merge(_with_bias_block(self._file.values), _nested(self._overrides))
@@ -204,9 +232,10 @@ class _Reading:
                 self._complain("E203", (old,), f"{old} and {new} say the same; keep {new}")
             value = given.pop(old)
             given.setdefault(new, value)
-            self._notice(
-                "N203", (old,), f"{old}: {value} is read as {new}: {value}", f"write {new} (a share below 1)"
-            )
+            self._notice("N203", (old,), f"{old}: {value} is read as {new}: {value}", f"write {new}")
+        for name in [key for key in given if key.startswith("no_") and key[3:] in KNOWN_KEYS]:
+            if isinstance(given[name], bool):
+                given.setdefault(name[3:], not given.pop(name))
 
     def _is_followed(self, key: str, value: Any) -> bool:
         if key in ACCEPTED_WITHOUT_EFFECT:
@@ -277,7 +306,6 @@ class _Reading:
         needed = {
             "model_name_or_path": "the model to train, a folder or a name on the Hub",
             "dataset_name": "the table of judgments",
-            "output_dir": "the folder that the run is written to",
         }
         for key, meaning in needed.items():
             if not values.get(key):
@@ -322,6 +350,16 @@ class _Reading:
             if dotted in self._overrides:
                 return f"--{dotted}"
         return self._file.where(place)
+
+
+def _accelerate_file(name: str) -> str | None:
+    """The file that TRL has under this name for ``accelerate launch``; None where there is none."""
+    trl = find_spec("trl")
+    for folder in trl.submodule_search_locations or () if trl else ():
+        path = Path(folder) / "accelerate_configs" / f"{name}.yaml"
+        if name.isidentifier() and path.is_file():
+            return str(path)
+    return None
 
 
 def _with_bias_block(values: Mapping[str, Any]) -> dict[str, Any]:

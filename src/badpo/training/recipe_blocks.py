@@ -116,7 +116,7 @@ class Columns(Block):
 class BiasBlock(Block):
     """The bias term: which parts are learned, how fast, and from where; and whose theta is held at zero."""
 
-    variant: Literal["none", "pooled", "per_annotator", "shared_mean", "class"] = "shared_mean"
+    variant: Literal["none", "pooled", "per_annotator", "shared_mean", "class"] | None = None
     learning_rate: float = Field(default=1e-2, ge=0)
     warm_start: Literal["zero", "offline", "audit"] = "zero"
     gold_annotators: list[str] = Field(default_factory=list)

@@ -34,6 +34,7 @@ from badpo.training.run_folder import (
     remove_unsealed,
     require_allowed,
 )
+from badpo.training.trl_keys import ACCEPTED_WITHOUT_EFFECT, ALIASES, REFUSED
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +92,8 @@ def run_facts(
         beginning of its checksum.
     """
     own = BADPOConfig.__dataclass_fields__.keys() - TrainingArguments.__dataclass_fields__.keys()
-    names = [*sorted(own - _OWN_BUT_NO_FACT), *_TRAINER_FACTS]
+    no_facts = {*_OWN_BUT_NO_FACT, *ACCEPTED_WITHOUT_EFFECT, *REFUSED, *ALIASES}
+    names = [*sorted(own - no_facts), *_TRAINER_FACTS]
     people = [
         list(row)
         for row in judgments.annotators[["pseudonym", "annotator_class"]].itertuples(index=False, name=None)

@@ -81,11 +81,21 @@ class RunCallback(TrainerCallback):
             shutil.copyfile(self._log_path, folder / LOG_FILE)
             mark_complete(folder, self._trainer.facts)
             if self._keep is not None:
-                keep_newest(Path(args.output_dir), self._keep)
+                keep_newest(Path(args.output_dir), self._keep, _best(args, state))
         self._trainer.accelerator.wait_for_everyone()
 
     def on_train_end(self, args, state, control, **kwargs):
-        """Close the log."""
+        """Put theta back to where the best weights were, if they were put back, and close the log."""
+        best = _best(args, state)
+        if best is not None:
+            trainer = self._trainer
+            load_state(best, trainer.bias, trainer.bias_optimizer, trainer.objective)
         if self._log_file is not None:
             self._log_file.close()
             self._log_file = None
+
+
+def _best(args, state) -> Path | None:
+    """The checkpoint whose weights the Trainer puts back at the end, where it is asked to."""
+    name = state.best_model_checkpoint if args.load_best_model_at_end else None
+    return None if name is None else Path(name)

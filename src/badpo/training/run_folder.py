@@ -187,8 +187,8 @@ def newest_complete(folder: Path) -> tuple[Path | None, list[str]]:
     return None, passed_over
 
 
-def keep_newest(folder: Path, n_kept: int) -> None:
-    """Delete all but the ``n_kept`` newest sealed checkpoints, and the unfinished ones older than those.
+def keep_newest(folder: Path, n_kept: int, best: Path | None = None) -> None:
+    """Delete all but the ``n_kept`` newest sealed checkpoints and the best, and the unfinished ones older than those.
 
     Nothing is deleted before the newest one's seal can be read and every file that it names is there.
     """
@@ -196,7 +196,7 @@ def keep_newest(folder: Path, n_kept: int) -> None:
     if len(sealed) < n_kept or not _has_its_files(sealed[0]):
         return
     for path in checkpoints(folder):
-        if path not in sealed[:n_kept] and _step(path) < _step(sealed[0]):
+        if path not in (*sealed[:n_kept], best) and _step(path) < _step(sealed[0]):
             remove_checkpoint(path)
 
 

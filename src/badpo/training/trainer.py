@@ -140,7 +140,7 @@ class BADPOTrainer(transformers.Trainer):
         bias: BiasTerm | None = None,
         objective=None,
     ):
-        args = copy.copy(args) if args is not None else BADPOConfig("runs/badpo")
+        args = copy.copy(args) if args is not None else BADPOConfig()
         not_taken = {
             "data_collator": data_collator,
             "compute_metrics": compute_metrics,
@@ -159,9 +159,10 @@ class BADPOTrainer(transformers.Trainer):
         policy = start_policy(model, peft_config, args)
         plain = policy.get_base_model() if hasattr(policy, "get_base_model") else policy
         self.findings: list[Problem] = []
-        judgments = training_judgments(train_dataset, attributes, args.bias)
+        judgments, args.bias, noticed = training_judgments(train_dataset, attributes, args.bias)
+        self.tell(noticed)
         self.judgments, self.encoded, cost = encode_judgments(judgments, tokenizer, args)
-        self.tell([*judgments.findings, *cost])
+        self.tell(cost)
         require_something_to_learn(self.judgments, self.encoded)
         require_matching_tokenizer(self.encoded, tokenizer, plain.get_input_embeddings().weight.shape[0])
 

@@ -1,4 +1,4 @@
-"""Every key of a ``trl dpo`` configuration, in one of three lists.
+"""Every key of a ``trl dpo`` configuration, in one of three lists, for a recipe and for `BADPOConfig`.
 
 `HONOURED` keys do here what they do in TRL. Keys in `ACCEPTED_WITHOUT_EFFECT` are read and named in a notice,
 because the run comes out the same whatever they say. Keys in `REFUSED` would change what is trained or saved:
@@ -39,6 +39,14 @@ HONOURED_MODEL: dict[str, Any] = {
     "lora_dropout": float,
     "lora_target_modules": Any,
 }
+
+# Older names of keys, and the present ones.
+ALIASES: dict[str, str] = {"warmup_ratio": "warmup_steps", "torch_dtype": "dtype"}
+
+# What TRL hands to ``accelerate launch``; the command line does so too.
+LAUNCH: dict[str, Any] = {"num_processes": int, "accelerate_config": str}
+
+DEFAULT_OUTPUT_DIR = "runs/badpo"
 
 HONOURED_DATA: dict[str, Any] = {
     "dataset_name": str,
@@ -102,6 +110,7 @@ HONOURED_TRAINING: dict[str, Any] = {
     "hub_private_repo": bool,
     "hub_model_id": str,
     "hub_revision": str,
+    "load_best_model_at_end": bool,
     "metric_for_best_model": str,
     "greater_is_better": bool,
     "restore_callback_states_from_checkpoint": bool,
@@ -115,6 +124,7 @@ HONOURED_TRAINING: dict[str, Any] = {
     "ddp_bucket_cap_mb": int,
     "ddp_broadcast_buffers": bool,
     "ddp_static_graph": bool,
+    "ddp_find_unused_parameters": bool,
     "ddp_backend": str,
     "ddp_timeout": int,
     "fsdp": str,
@@ -125,7 +135,7 @@ HONOURED_TRAINING: dict[str, Any] = {
     "local_rank": int,
 }
 
-HONOURED: dict[str, Any] = {**HONOURED_MODEL, **HONOURED_DATA, **HONOURED_TRAINING}
+HONOURED: dict[str, Any] = {**HONOURED_MODEL, **HONOURED_DATA, **HONOURED_TRAINING, **LAUNCH}
 
 ACCEPTED_WITHOUT_EFFECT: dict[str, str] = {
     "attn_implementation": "the attention is chosen by `attention: packed` or `padded`",
@@ -139,7 +149,6 @@ ACCEPTED_WITHOUT_EFFECT: dict[str, str] = {
     "dataloader_prefetch_factor": "workers prefetch as usual",
     "dataset_num_proc": "each comparison is tokenized once, in this process",
     "dataset_streaming": "the table of judgments is read whole",
-    "ddp_find_unused_parameters": "every parameter takes part in every step",
     "dataset_test_split": "held-out judgments are split off by prompt, see `held_out`",
     "discopop_tau": "it belongs to another loss",
     "do_eval": "`eval_strategy` decides",
@@ -209,9 +218,6 @@ REFUSED: dict[str, Refusal] = {
     "label_smoothing_factor": Refusal((0, 0.0), "it belongs to a token-level loss"),
     "ld_alpha": Refusal((None, 1, 1.0), _OTHER_LOSS),
     "liger_kernel_config": Refusal((None,), _OTHER_FORWARD),
-    "load_best_model_at_end": Refusal(
-        (False,), "it restores the policy and not theta; `save_strategy: best` keeps both"
-    ),
     "load_in_4bit": Refusal((False,), _QUANTISED),
     "load_in_8bit": Refusal((False,), _QUANTISED),
     "lora_modules_to_save": Refusal((None, []), _LORA_SHAPE),
