@@ -45,8 +45,9 @@ def test_shuffled_identities_and_a_declared_subset():
     assert (annotator != train.votes["annotator"].to_numpy()).mean() > 0.9
     assert set(annotator) <= set(range(train.n_annotators))
     assert shuffled.votes.drop(columns="annotator").equals(train.votes.drop(columns="annotator"))
-    again = arm_judgments(ARMS["shuffled_ids"], train, 1, None)
+    again, other = (arm_judgments(ARMS["shuffled_ids"], train, seed, None) for seed in (1, 2))
     np.testing.assert_array_equal(annotator, again.votes["annotator"])
+    assert (annotator != other.votes["annotator"].to_numpy()).mean() > 0.9
 
 
 # -- R-DPO: a fixed theta on the length -------------------------------------------------------------------------
@@ -186,3 +187,14 @@ def test_every_arm_has_facts_of_its_own():
     assert len(set(facts)) == len(ARMS)
     for field in dataclasses.fields(Arm):
         assert any(field.name in arm_facts(arm) for arm in ARMS.values()) or field.name == "gold"
+
+
+def test_a_comparison_that_the_spectral_labels_leave_open_goes_to_the_majority():
+    texts = {"response_a": "So it is.", "response_b": "No."}
+    votes = [("open", "x", "b"), ("open", "y", "a")]
+    votes += [(f"question {i}", person, "a") for i in range(4) for person in ("x", "y")]
+    rows = [{"prompt": p, "annotator": who, "winner": winner, **texts} for p, who, winner in votes]
+    judgments = Judgments.read(rows)
+    found = labelled(judgments).votes.set_index("comparison")["sign"]
+    assert found.to_dict() == dict(enumerate(judgments.majority()))
+    assert set(found) == {-1, 1}

@@ -75,9 +75,11 @@ def kinds(judgments: Judgments) -> np.ndarray:
     return np.bincount(votes["annotator"], weights=chose_this) < 0
 
 
-def fitted(folder: Path, trainer: Trainer, judgments: Judgments | None = None, **settings) -> Types:
+def fitted(
+    folder: Path, trainer: Trainer, judgments: Judgments | None = None, seed: int = 1, **settings
+) -> Types:
     data = judgments if judgments is not None else two_kinds()
-    return fit_types(data, SETTINGS | settings, 1, folder, trainer.train, trainer.margins)
+    return fit_types(data, SETTINGS | settings, seed, folder, trainer.train, trainer.margins)
 
 
 def test_the_kinds_are_found(tmp_path):
@@ -162,6 +164,8 @@ def test_rounds_of_other_settings_or_damaged_are_refused(tmp_path):
     fitted(tmp_path, Trainer())
     with pytest.raises(ConfigError, match="other data or settings"):
         fitted(tmp_path, Trainer(), round_share=0.5)
+    with pytest.raises(ConfigError, match="other data or settings"):
+        fitted(tmp_path, Trainer(), seed=2)
     (tmp_path / "round1.json").write_text('{"key": ')
     with pytest.raises(ConfigError, match="round1.json is damaged"):
         fitted(tmp_path, Trainer())

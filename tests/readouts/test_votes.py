@@ -108,3 +108,14 @@ def test_theta_must_fit_the_annotators():
         vote_accuracy(u, planted[:3], votes)
     with pytest.raises(ValueError, match="not finite"):
         vote_accuracy(u, np.full((4, 2), np.nan), votes)
+
+
+def test_votes_on_one_prompt_are_one_piece_of_evidence():
+    rng = np.random.default_rng(0)
+    sign, delta = rng.choice([-1, 1], 40), np.ones(40)
+    once = judgments(sign, np.arange(40), np.zeros(40, dtype=int), delta)
+    often = judgments(*(np.repeat(x, 5) for x in (sign, np.arange(40), np.zeros(40, dtype=int), delta)))
+    widths = [vote_accuracy(np.ones(40), None, votes)["woman"]["all"] for votes in (once, often)]
+    assert widths[1].n == 5 * widths[0].n
+    for name in ("accuracy", "nll"):
+        assert getattr(widths[1], name).half_width == pytest.approx(getattr(widths[0], name).half_width)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -36,13 +37,15 @@ def text(folder) -> str:
     return "\n".join(anchor_sentences(read_suite(folder)))
 
 
-def test_each_arm_is_said_to_be_anchored_as_it_is(suite):
-    (suite / "pooled-s42").rename(suite / "pooled_warm-s42")
-    readouts = json.loads((suite / "pooled_warm-s42" / "readouts.json").read_text())
-    (suite / "pooled_warm-s42" / "readouts.json").write_text(json.dumps({**readouts, "arm": "pooled_warm"}))
+@pytest.mark.parametrize(("arm", "name"), [("pooled_warm", "warm pooled"), ("pooled_audit", "pooled")])
+def test_each_arm_is_said_to_be_anchored_as_it_is(suite, arm, name):
+    (suite / "pooled-s42").rename(suite / f"{arm}-s42")
+    readouts = json.loads((suite / f"{arm}-s42" / "readouts.json").read_text())
+    (suite / f"{arm}-s42" / "readouts.json").write_text(json.dumps({**readouts, "arm": arm}))
     told = text(suite)
     assert "Anchored at the reference: BA-DPO (shared mean). Theta starts at zero" in told
-    assert "with a warm start: BA-DPO (warm pooled)." in told
+    (warm,) = re.findall(r"with a warm start: ([^.]*)", told)
+    assert name in warm and "shared mean" not in warm
     assert "Without an anchor: DPO." in told
     assert "gold" not in told
 

@@ -172,3 +172,13 @@ def test_numbers_of_ticks_do_not_touch():
     ticks = re.findall(r'<text class="tick" x="([^"]+)" y="[^"]+" text-anchor="middle">([^<]+)<', svg)
     places = [float(x) for x, _ in ticks]
     assert min(b - a for a, b in pairwise(places)) > 6 * max(len(text) for _, text in ticks)
+
+
+def test_a_line_that_grows_goes_up_beside_labels_that_do():
+    svg = line_chart([Series("pooled", 2, ((0, 0.0), (100, 0.8)))], "theta", "step", "theta")
+    (line,) = elements(svg, "polyline", "series")
+    first, last = (float(point.split(",")[1]) for point in line.get("points").split())
+    beside = [e for e in elements(svg, "text", "tick") if e.get("text-anchor") == "end"]
+    at = {float(e.text): float(e.get("y")) for e in beside}
+    assert (first, last) == pytest.approx((at[0.0] - 4, at[0.8] - 4))
+    assert first > last

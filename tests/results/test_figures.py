@@ -14,6 +14,7 @@ from badpo.results.figures import figures
 from badpo.results.run_files import read_suite
 from badpo.results.theta_figures import MOST_ARMS, learned_against_planted, theta_over_steps
 from tests.results.suites import write_suite
+from tests.results.test_charts import elements, ticks
 
 OTHERS = ("per_annotator", "class", "shuffled_ids", "pooled_warm", "shared_mean_warm", "declared_subset")
 
@@ -82,3 +83,15 @@ def test_votes_are_told_with_each_arm_s_own_ceiling(tmp_path):
 def test_thinned_points_keep_both_ends():
     assert thinned(range(1000), 4) == [0, 333, 666, 999]
     assert thinned([5, 6], 100) == [5, 6]
+
+
+def test_rates_stand_between_nothing_and_everything_and_votes_beside_a_coin(every_arm):
+    drawn = {figure.title: figure for figure in figures(every_arm)}
+    for _, svg in drawn["Attribute rates"].panels:
+        assert {"0.0", "1.0"} <= set(ticks(svg))
+    for _, svg in drawn["Votes predicted"].panels:
+        (coin,) = elements(svg, "line", "level")
+        at = ticks(svg)
+        (low, high) = sorted(at, key=float)[:2]
+        per_unit = (at[high] - at[low]) / (float(high) - float(low))
+        assert float(coin.get("x1")) == pytest.approx(at[low] + (0.5 - float(low)) * per_unit, abs=0.2)

@@ -192,3 +192,17 @@ def test_labels_of_another_length_are_refused():
 )
 def test_an_interval_that_touches_a_value_does_not_exclude_it(low, high, excluded):
     assert Interval((low + high) / 2, 0.1, low, high, 3).excludes(0.0) == excluded
+
+
+def test_a_bin_without_an_answer_adds_to_the_error_what_leaving_one_out_shows():
+    rng = np.random.default_rng(0)
+    values, lengths = rng.normal(size=300), rng.uniform(0, 50, 300)
+    reference = rng.uniform(0, 100, 500)  # answers are short: the bins of long references are empty
+    found = length_matched_mean(values, lengths, reference)
+    left = np.array(
+        [
+            length_matched_mean(np.delete(values, i), np.delete(lengths, i), reference).estimate
+            for i in range(300)
+        ]
+    )
+    assert found.se == pytest.approx(np.sqrt(299 / 300 * ((left - left.mean()) ** 2).sum()), rel=0.02)

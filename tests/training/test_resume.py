@@ -64,12 +64,13 @@ def more_annotators() -> Judgments:
 
 def test_everything_that_has_changed_is_listed_with_both_values(tmp_path):
     begun(tmp_path)
-    told = refusal(make(tmp_path, beta=0.5, seed=8, learning_rate=2e-3, adam_epsilon=1e-6))
+    told = refusal(make(tmp_path, beta=0.5, seed=8, learning_rate=2e-3, adam_epsilon=1e-6, weight_decay=0.1))
     for change in (
         "beta was 0.1, is now 0.5",
         "seed was 7, is now 8",
         "learning_rate was 0.001, is now 0.002",
         "adam_epsilon was 1e-08, is now 1e-06",
+        "weight_decay was 0.0, is now 0.1",
     ):
         assert change in told
     assert "--allow-changed" not in told
@@ -259,3 +260,18 @@ def test_facts_are_what_is_read_back(tmp_path):
     assert json.loads(json.dumps(run.facts)) == run.facts
     shuffled = replace(run.judgments, annotators=run.judgments.annotators.iloc[::-1].reset_index(drop=True))
     assert make(tmp_path, shuffled).facts["annotators"] != run.facts["annotators"]
+
+
+def test_another_fixed_theta_is_another_run(tmp_path):
+    people = judgments().annotators["pseudonym"].tolist()
+    facts = [
+        BADPOTrainer(
+            tiny.model(),
+            args=config(tmp_path, **SAVED),
+            train_dataset=judgments(),
+            processing_class=tiny.tokenizer(),
+            bias=BiasTerm(["length"], people, ["mean"], fixed=torch.tensor([value])),
+        ).facts["fixed part of theta"]
+        for value in (0.0, 0.5, 1.0)
+    ]
+    assert len(set(facts)) == 3

@@ -640,3 +640,11 @@ def test_a_run_that_was_killed_after_its_last_step_takes_no_further_one(tmp_path
     )
     assert torch.equal(whole.bias.theta(), resumed.bias.theta())
     assert (newest / "complete.json").stat().st_mtime_ns == sealed
+
+
+def test_the_order_of_the_judgments_follows_the_data_seed(tmp_path):
+    plans = [
+        list(trainer(tmp_path / str(i), **seeds).get_train_dataloader().batch_sampler)
+        for i, seeds in enumerate(({"seed": 7}, {"seed": 8, "data_seed": 7}, {"seed": 7, "data_seed": 9}))
+    ]
+    assert plans[0] == plans[1] != plans[2]

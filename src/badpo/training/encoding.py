@@ -18,7 +18,6 @@ from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError, Problem
 from badpo.training.token_rows import TokenRows, TokenWriter
 
-PAPER_MAX_LENGTH = 1280
 PAPER_MAX_PROMPT_LENGTH = 384
 _NO_LIMIT = 2**31
 _ENCODED_AT_ONCE = 1_000
