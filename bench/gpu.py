@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 
 NO_DEVICE = "bench.gpu needs a CUDA device; on a processor: python -m bench.training"
 BATCH_SIZE, STEPS_OF_THE_PAPER = 32, 1000
-# Of the scoring forward from the model's own, relative, in the numerics of training. With random weights a branch that
-# does not see its prefix gives 1e-3 or more, rounding to bf16 some 1e-5.
-LARGEST_DIFFERENCE = 5e-4
 GIBIBYTE = 2**30
 
 
@@ -127,7 +124,8 @@ NOTES = (
     "compare; `fed_per_second`: what goes through the model, padding left out. `utilisation`: operations that the fed "
     "tokens need in forward and backward, over the card's dense bf16 peak; what is computed again is not counted. "
     "`peak_gib`: largest memory allocated in `train()`, weights and optimizer included. `ratio_vs_trl`: TRL's seconds "
-    "over ours. `self_test`: how far our scoring forward is from the model's own, relative, as it is trained.",
+    "over ours. `self_test`: how far our log-probabilities are from the model's own, relative to their spread, as "
+    "trained; the trainer refuses more than rounding explains.",
 )
 
 
@@ -144,8 +142,6 @@ def main() -> None:
     timing.pin_threads()
     rows = [row for name in names for row in measured(name, options.device)]
     timing.report("Training on a GPU", rows, options, NOTES, card_facts(options.device))
-    if any(row.get("self_test", 0.0) > LARGEST_DIFFERENCE for row in rows):
-        raise SystemExit("our forward is not the model's own on this device: these figures do not count")
 
 
 def runs_on(device: str, names: list[str]) -> bool:
@@ -190,7 +186,8 @@ def both_sides(case: Case, setting: Setting, workload, tokenizer, model, device:
             part, tokenizer, models, setting.batching, takes, BATCH_SIZE // takes, folder, options, lora
         )
         require_packed(ours)
-        self_test = own_test(ours)
+        # the last one is in the precision that is trained in
+        self_test = ours.trainer.self_tests[-1].values
         cost = ModelCost.of(ours.trainer.model)
         fed, plain = our_reading(ours, case.warm_up), plain_reading(ours, case.warm_up)
         our_run = trained(ours, case.warm_up, device, before)
@@ -221,12 +218,6 @@ def training_options(case: Case, device: str) -> dict[str, Any]:
         gradient_checkpointing=case.checkpointing,
         gradient_checkpointing_kwargs={"use_reentrant": False},
     )
-
-
-def own_test(ours: Ours) -> float:
-    """Our trainer's self-test in the numerics that it trains in."""
-    with ours.trainer.accelerator.autocast():
-        return ours.trainer.self_test()
 
 
 # -- a run and its figures -----------------------------------------------------------------------------------

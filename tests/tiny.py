@@ -63,6 +63,15 @@ def model(seed: int = 0, n_tokens: int = 64, tied: bool = True) -> Qwen2ForCausa
     return Qwen2ForCausalLM(config).eval()
 
 
+def plain_logps(model, prompt: np.ndarray, response: np.ndarray):
+    """Log-probabilities of a response's tokens by the model's own forward with every logit, a float64 tensor."""
+    import torch
+
+    ids = torch.as_tensor(np.concatenate([prompt, response]))[None]
+    logits = model(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 : -1]
+    return logits.float().log_softmax(-1).gather(1, ids[0, len(prompt) :, None])[:, 0].double()
+
+
 def votes(
     n_comparisons: int = 24, n_annotators: int = 5, per_comparison: int = 3, seed: int = 0
 ) -> pd.DataFrame:

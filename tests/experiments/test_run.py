@@ -64,7 +64,7 @@ def test_a_plan_says_what_the_run_will_do(tmp_path):
     assert plan.n_bias_parameters == 7  # a mean and six deviations on one attribute
     assert plan.n_trained == plan.n_parameters > 0
     assert plan.memory_gib > 16 * plan.n_trained / 2**30
-    assert plan.self_test < 1e-5
+    assert [test.passed for test in plan.self_tests] == [True]
     assert plan.run_folder == str(tmp_path / "runs" / "shared_mean-s42")
     text = "\n".join(plan.lines())
     for part in ("96 on 32 comparisons by 6 annotators", "24 judgments held out", "the model as it is"):

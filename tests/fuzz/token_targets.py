@@ -19,7 +19,6 @@ from badpo.training.encoding import encode_comparisons
 from badpo.training.logprobs import (
     attach,
     on_device,
-    plain_response_logps,
     response_logps,
     scoring_attention,
 )
@@ -51,7 +50,7 @@ def _packed_forward(value: tuple[list[tuple[np.ndarray, np.ndarray, np.ndarray]]
         for number, (prompt, *responses) in enumerate(comparisons):
             for side, response in enumerate(responses):
                 found = values[inputs["response"] == 2 * number + side]
-                expected = plain_response_logps(model, prompt, response).numpy()[first_scored[number] :]
+                expected = tiny.plain_logps(model, prompt, response).numpy()[first_scored[number] :]
                 np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE)
 
 
@@ -59,7 +58,7 @@ def _read_together(value: tuple[list[tuple[np.ndarray, np.ndarray]], int]) -> No
     pairs, budget = value
     with torch.no_grad():
         for (prompt, response), found in zip(pairs, response_logps(_model(), pairs, budget), strict=True):
-            expected = plain_response_logps(_model(), prompt, response).numpy()
+            expected = tiny.plain_logps(_model(), prompt, response).numpy()
             np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE)
 
 

@@ -1,4 +1,4 @@
-"""Scores through the attached forward against the model's own, and the self-test that refuses what it cannot do."""
+"""Scores through the attached forward against the model's own."""
 
 from __future__ import annotations
 
@@ -7,22 +7,21 @@ import copy
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, GPTJConfig, MistralConfig, NemotronConfig, Qwen2ForCausalLM
+from torch.nn.functional import cross_entropy
+from torch.utils.checkpoint import checkpoint
+from transformers import AutoModelForCausalLM, GPTJConfig, MistralConfig
 
 from badpo.data.judgments import Judgments
-from badpo.data.problems import ConfigError
 from badpo.training import logprobs
 from badpo.training.encoding import EncodedComparisons, encode_comparisons
 from badpo.training.logprobs import (
     attach,
-    choose_layout,
-    forward_difference,
     looking_at,
     on_device,
     packed_responses,
     padded_layout,
     padded_rows,
-    plain_response_logps,
+    picked_logps,
     response_layout,
     response_logps,
     scoring_attention,
@@ -46,15 +45,6 @@ SIZES = dict(
 )
 
 
-class HalvedLogits(Qwen2ForCausalLM):
-    """Stands for the models that scale their logits after the head."""
-
-    def forward(self, *args, **kwargs):
-        output = super().forward(*args, **kwargs)
-        output.logits = output.logits * 0.5
-        return output
-
-
 def made(config):
     torch.manual_seed(0)
     return attach(AutoModelForCausalLM.from_config(config).eval())
@@ -71,7 +61,7 @@ def pairs(n: int = 7) -> list[tuple[np.ndarray, np.ndarray]]:
 
 def plain(model, prompt: np.ndarray, response: np.ndarray) -> np.ndarray:
     with torch.no_grad():
-        return plain_response_logps(model, prompt, response).numpy()
+        return tiny.plain_logps(model, prompt, response).numpy()
 
 
 @pytest.mark.parametrize("rows_at_once", [None, 3, 1])
@@ -91,7 +81,7 @@ def test_target_logps_and_their_gradients_are_those_of_log_softmax(monkeypatch, 
         values = function(hidden)
         return values, torch.autograd.grad((weights * values).sum(), [hidden, head.weight, head.bias])
 
-    values, gradients = with_gradients(lambda hidden: target_logps(head, hidden, target))
+    values, gradients = with_gradients(lambda hidden: target_logps(head, hidden, target, n_vocabulary))
     largest = max(seen)
     expected, expected_gradients = with_gradients(
         lambda hidden: head(hidden).log_softmax(-1).gather(1, target[:, None])[:, 0]
@@ -191,72 +181,6 @@ def test_padded_layout_by_hand():
     assert first_scored.tolist() == [0]
 
 
-@pytest.mark.parametrize("asked, layout", [("packed", packed_layout), ("padded", padded_layout)])
-def test_the_layout_asked_for_passes_its_self_test(asked, layout):
-    model = attach(tiny.model())
-    assert choose_layout(model, asked, encoded()) == (layout, None)
-    assert forward_difference(model, layout, encoded()) < 1e-6
-
-
-@pytest.mark.parametrize("attention", ["packed", "padded"])
-def test_a_head_that_scales_its_logits_is_refused(attention):
-    model = attach(HalvedLogits(tiny.model().config).eval())
-    with pytest.raises(ConfigError, match=f"the {attention} forward differs from the model's own forward"):
-        choose_layout(model, attention, encoded())
-
-
-def test_mixed_precision_is_tested_by_itself():
-    class HalvedUnderAutocast(HalvedLogits):
-        def forward(self, *args, **kwargs):
-            halved = torch.is_autocast_enabled("cpu")
-            return (super() if halved else super(HalvedLogits, self)).forward(*args, **kwargs)
-
-    def autocast():
-        return torch.autocast("cpu", torch.bfloat16)
-
-    assert choose_layout(attach(tiny.model()), "packed", encoded(), autocast)[1] is None
-    model = attach(HalvedUnderAutocast(tiny.model().config).eval())
-    assert choose_layout(model, "packed", encoded()) == (packed_layout, None)
-    with pytest.raises(ConfigError, match="differs from the model's own forward"):
-        choose_layout(model, "packed", encoded(), autocast)
-
-
-def test_the_self_test_looks_at_responses_that_differ():
-    # the longest comparison has two equal responses, whose difference is 0 under any head
-    rows = [
-        {"prompt": "the ", "chosen": "cat ran", "rejected": "dog sat"},
-        {"prompt": "the ", "chosen": "cat ran home and sat", "rejected": "cat ran home and sat"},
-    ]
-    comparisons = encode_comparisons(Judgments.read(rows), tiny.tokenizer())
-    assert comparisons.identical().tolist() == [False, True]
-    assert forward_difference(attach(tiny.model()), padded_layout, comparisons) < 1e-6
-    scaled = attach(HalvedLogits(tiny.model().config).eval())
-    assert forward_difference(scaled, padded_layout, comparisons) > 1e-2
-
-
-@pytest.mark.parametrize("window_is_longer", [True, False])
-def test_a_window_falls_back_only_when_a_sequence_is_longer(window_is_longer):
-    comparisons = encoded()
-    window = comparisons.longest if window_is_longer else comparisons.longest - 1
-    model = made(MistralConfig(**SIZES, sliding_window=window))
-    layout, reason = choose_layout(model, "packed", comparisons)
-    if window_is_longer:
-        assert (layout, reason) == (packed_layout, None)
-    else:
-        assert (layout, reason) == (padded_layout, f"a sliding window of {window} tokens")
-
-
-def test_a_model_that_drops_the_tree_plan_falls_back_everywhere():
-    model = made(NemotronConfig(**SIZES))
-    layout, reason = choose_layout(model, "packed", encoded())
-    assert layout is padded_layout
-    assert reason is not None and "did not receive the tree plan" in reason
-    assert response_layout(model) is padded_rows
-    prompt, response = pairs()[0]
-    [found] = response_logps(model, [(prompt, response)])
-    np.testing.assert_allclose(found, plain(model, prompt, response), rtol=0, atol=2e-6)
-
-
 def test_single_responses_are_packed_only_where_no_dense_mask_is_needed():
     dense = made(
         GPTJConfig(
@@ -276,3 +200,55 @@ def test_the_attention_is_switched_for_packed_layouts_only(layout):
         inside = model.config._attn_implementation
     assert (inside != ordinary) == (layout in (packed_layout, packed_responses))
     assert model.config._attn_implementation == ordinary
+
+
+def logits_and_targets(dtype=torch.float32, n=7, n_vocabulary=11):
+    generator = torch.Generator().manual_seed(0)
+    logits = 5 * torch.randn(n, n_vocabulary, generator=generator)
+    return logits.to(dtype).requires_grad_(), torch.randint(0, n_vocabulary, (n,), generator=generator)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_values_and_gradients_are_those_of_cross_entropy(dtype):
+    logits, target = logits_and_targets(dtype)
+    upstream = torch.linspace(-2, 3, len(target))
+    expected = -cross_entropy(logits.float(), target, reduction="none")
+    [expected_gradient] = torch.autograd.grad(expected, logits, upstream)
+    actual = picked_logps(logits, target)
+    [gradient] = torch.autograd.grad(actual, logits, upstream)
+    assert actual.dtype == torch.float32 and gradient.dtype == dtype
+    torch.testing.assert_close(actual, expected, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(
+        gradient, expected_gradient, rtol=1e-6 if dtype == torch.float32 else 1e-2, atol=1e-6
+    )
+
+
+def test_the_gradient_of_float64_logits_is_right():
+    logits, target = logits_and_targets()
+    logits = logits.detach().double().requires_grad_()
+    (probabilities,) = torch.autograd.grad(picked_logps(logits, target).sum(), logits)
+    rest = torch.nn.functional.one_hot(target, logits.shape[1]) - logits.softmax(-1)
+    torch.testing.assert_close(probabilities, rest, rtol=1e-5, atol=1e-6)
+
+
+def test_the_logits_are_left_as_they_are():
+    logits, target = logits_and_targets()
+    before = logits.detach().clone()
+    picked_logps(logits, target).sum().backward()
+    assert torch.equal(logits.detach(), before)
+
+
+def test_a_second_backward_pass_is_refused():
+    logits, target = logits_and_targets()
+    total = picked_logps(logits, target).sum()
+    total.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        total.backward()
+
+
+def test_it_can_be_recomputed():
+    logits, target = logits_and_targets()
+    [expected] = torch.autograd.grad(picked_logps(logits, target).sum(), logits)
+    again = checkpoint(lambda z: picked_logps(2 * z / 2, target), logits, use_reentrant=False)
+    [gradient] = torch.autograd.grad(again.sum(), logits)
+    torch.testing.assert_close(gradient, expected)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from badpo.training import logprobs
-from badpo.training.logprobs import plain_response_logps, response_logps
+from badpo.training.logprobs import response_logps
 from badpo.training.prompt_trees import plan_stars, response_stars
 from tests import tiny
 
@@ -88,7 +88,7 @@ def test_a_shared_prompt_and_beginning_change_no_value(monkeypatch):
         fed.clear()
         found = response_logps(model, pairs, budget)
         for (prompt, response), values in zip(pairs, found, strict=True):
-            expected = plain_response_logps(model, prompt, response).detach().numpy()
+            expected = tiny.plain_logps(model, prompt, response).detach().numpy()
             np.testing.assert_allclose(values, expected, rtol=0, atol=2e-6)
     # the self-test of the layout reads two tokens; singly the responses would need every prompt eight times
     assert sum(fed) < sum(len(p) + len(r) for p, r in pairs)

@@ -8,7 +8,6 @@ import torch
 from transformers import TrainerCallback, TrainingArguments
 
 from badpo.training.attention import TREE_ATTENTION
-from badpo.training.logprobs import plain_response_logps
 from badpo.training.supervised import SupervisedTrainer, balanced_rows
 from tests import tiny
 
@@ -41,7 +40,7 @@ def losses(run: SupervisedTrainer) -> list[float]:
 
 
 def token_mean(model) -> torch.Tensor:
-    values = [plain_response_logps(model, prompt, response) for prompt, response in pairs()]
+    values = [tiny.plain_logps(model, prompt, response) for prompt, response in pairs()]
     return -torch.cat(values).mean()
 
 

@@ -38,6 +38,7 @@ from badpo.training.run_folder import (
     write_atomically,
     write_json,
 )
+from badpo.training.self_test import SelfTest
 from badpo.training.trainer import BADPOTrainer
 
 logger = logging.getLogger(__name__)
@@ -65,9 +66,8 @@ class Plan:
         Weights that are trained, and all weights of the policy.
     memory_gib : float
         Estimated peak on the device: weights, gradients, moments and the activations of the largest micro-batch.
-    self_test : float
-        Largest relative difference, over the longest comparison, between the scoring forward and the model's
-        own forward with theta at zero. About 1e-6 in fp32.
+    self_tests : tuple of SelfTest
+        How far the scoring forward is from the model's own, in every precision of the run.
     findings : tuple of Problem
         What is legal in the table and still worth knowing, and what the length limit costs.
     anchor : str
@@ -88,7 +88,7 @@ class Plan:
     n_trained: int
     n_parameters: int
     memory_gib: float
-    self_test: float
+    self_tests: tuple[SelfTest, ...]
     findings: tuple[Problem, ...]
     anchor: str
     shared_speed: float | None
@@ -105,7 +105,7 @@ class Plan:
             f"bias        {self.n_bias_parameters:,} numbers with their own Adam{self._lag()}",
             f"anchor      {self.anchor}",
             f"memory      about {self.memory_gib:.1f} GiB at the peak",
-            f"self-test   theta = 0 against the plain forward: relative difference {self.self_test:.1e}",
+            *(f"self-test   against the model's own forward, in {test}" for test in self.self_tests),
             *(str(finding) for finding in self.findings),
         ]
 
@@ -169,7 +169,7 @@ def plan_run(recipe: Recipe) -> Plan:
         sum(p.numel() for p in trainer.model.parameters() if p.requires_grad),
         sum(p.numel() for p in trainer.model.parameters()),
         memory_estimate(trainer) / 2**30,
-        trainer.self_test(),
+        tuple(trainer.self_tests),
         (*findings, *trainer.findings),
         anchor_text(trainer),
         free_theta_lag(trainer),

@@ -53,7 +53,7 @@ def start_policy(model, peft_config, args: BADPOConfig):
     """
     policy = load_model(model, args)
     require_not_compiled("model", policy)
-    attach(policy.get_base_model() if hasattr(policy, "get_base_model") else policy)
+    attach(policy)
     # a new adapter starts at random values, which must be those of the seed
     transformers.set_seed(args.seed)
     policy = with_adapter(policy, peft_config)

@@ -1,9 +1,10 @@
 """Log-probabilities of response tokens, computed inside the model's own forward.
 
 `attach` adds a scoring branch to a causal language model before PEFT, DDP or FSDP wraps it. The branch runs the
-decoder once and the output embedding only at the positions where a scored token is predicted, a bounded number
-of logits at a time. Callers always go through ``model(scoring=...)``: calling a sub-module of a wrapped model
-drops its gradients silently under DDP.
+decoder once. The logits at the positions where a scored token is predicted are those of the model's own forward,
+which then finds the decoder's result already there: its head, bias, scale and soft cap are applied by the code of
+its class, a bounded number of logits at a time. Callers always go through ``model(scoring=...)``: calling a
+sub-module of a wrapped model drops its gradients silently under DDP.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import numpy as np
 import torch
-from torch.nn.functional import cross_entropy
+from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from badpo.data.problems import ConfigError
 from badpo.training.attention import tree_attention, tree_hidden_states, unsupported_reason
-from badpo.training.encoding import EncodedComparisons
 from badpo.training.packing import bin_pack, packed_layout, plan_responses
 from badpo.training.prompt_trees import Pair, plan_stars, response_stars
-from badpo.training.token_logps import picked_logps
 
 Layout = Callable[..., tuple[dict[str, np.ndarray], np.ndarray]]
 
@@ -36,7 +37,8 @@ def attach(model):
     """Give ``model`` the keyword ``scoring`` in its forward; return the same model.
 
     ``model(scoring=inputs)`` returns the log-probability of every target token, a float32 tensor of shape
-    (n_scored,). Without the keyword the forward is the model's own. Attaching twice is harmless.
+    (n_scored,). Without the keyword the forward is the model's own. Attaching twice is harmless. Of a model with an
+    adapter it is the model inside that gets the branch: the adapter's own forward passes the keyword on.
 
     The forward is bound with `types.MethodType`, so that a deep copy of the model runs the copy's weights.
     """
@@ -46,34 +48,111 @@ def attach(model):
             return type(self).forward(self, *args, **kwargs)
         return _token_logps(self, scoring)
 
-    model.forward = types.MethodType(forward, model)
+    base = _base(model)
+    base.forward = types.MethodType(forward, base)
     return model
 
 
+def _base(model):
+    """The language model itself, where an adapter is around it."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
 def _token_logps(model, scoring: dict) -> torch.Tensor:
-    decoder = model.get_decoder()
+    inner = _inner_models(model)
     if "attention_mask" in scoring:
-        hidden = decoder(
-            input_ids=scoring["input_ids"], attention_mask=scoring["attention_mask"], use_cache=False
+        hidden = inner[-1](
+            input_ids=scoring["input_ids"],
+            attention_mask=scoring["attention_mask"],
+            use_cache=False,
+            return_dict=True,
         ).last_hidden_state.flatten(0, 1)
     else:
-        hidden = tree_hidden_states(decoder, scoring)
+        hidden = tree_hidden_states(inner[-1], scoring)
+
+    def logits_of(rows: torch.Tensor) -> torch.Tensor:
+        return _own_logits(model, inner, rows)
+
     return target_logps(
-        model.get_output_embeddings(), hidden.index_select(0, scoring["head_index"]), scoring["target"]
+        logits_of,
+        hidden.index_select(0, scoring["head_index"]),
+        scoring["target"],
+        model.config.get_text_config().vocab_size,
     )
 
 
-def target_logps(head: Callable, hidden: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Log-probability of each target token under the softmax of ``head(hidden)``, in fp32.
+def _inner_models(model) -> list[PreTrainedModel]:
+    """The models inside a language model that end in hidden states, outermost first: the last one is the decoder."""
+    embeddings = model.get_input_embeddings()
+    inner, outer = [], model
+    while outer is not None:
+        parts = (part for part in outer.children() if isinstance(part, PreTrainedModel))
+        outer = next((part for part in parts if part.get_input_embeddings() is embeddings), None)
+        if outer is not None and outer.get_output_embeddings() is None:
+            inner.append(outer)
+    if not inner:
+        raise ConfigError(
+            f"{type(model).__name__} keeps its decoder where badpo cannot find it, so that it cannot be trained here"
+        )
+    return inner
+
+
+class _HiddenStates(BaseModelOutputWithPast):
+    """What a decoder returned, for a forward that asks for no more: everything else is None."""
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return None
+
+
+def _own_logits(model, inner: Sequence[PreTrainedModel], rows: torch.Tensor) -> torch.Tensor:
+    """Logits that the model's own forward makes of hidden states (n, hidden): shape (n, vocabulary)."""
+    given = _HiddenStates(last_hidden_state=rows[None])
+    n_calls = 0
+
+    def give(*args, **kwargs):
+        nonlocal n_calls
+        n_calls += 1
+        return given
+
+    # hooks of accelerate keep a forward of their own in the instance
+    own = [vars(part).get("forward") for part in inner]
+    for part in inner:
+        part.forward = give
+    try:
+        nothing = rows.new_zeros((1, len(rows)), dtype=torch.long)
+        logits = type(model).forward(model, input_ids=nothing, use_cache=False, return_dict=True).logits
+    finally:
+        for part, forward in zip(inner, own, strict=True):
+            del part.forward
+            if forward is not None:
+                part.forward = forward
+    if not n_calls or logits.shape[:2] != (1, len(rows)):
+        raise ConfigError(
+            f"{type(model).__name__} makes its logits in a way that badpo cannot follow position by position, so that "
+            "it cannot be trained here"
+        )
+    return logits[0]
+
+
+def target_logps(
+    logits_of: Callable[[torch.Tensor], torch.Tensor],
+    hidden: torch.Tensor,
+    target: torch.Tensor,
+    n_vocabulary: int,
+) -> torch.Tensor:
+    """Log-probability of each target token under the softmax of ``logits_of(hidden)``, in fp32.
 
     At most `LOGITS_AT_ONCE` logits exist at a time, or `LOGITS_AT_ONCE_ON_GPU`; where that needs more than one
     chunk, each chunk's logits are computed again in the backward pass instead of being kept.
 
     Parameters
     ----------
-    head : module from (n, hidden) to (n, vocabulary)
+    logits_of : function from (n, hidden) to (n, vocabulary)
     hidden : tensor of shape (n, hidden)
     target : int64 tensor of shape (n,)
+    n_vocabulary : int
 
     Returns
     -------
@@ -83,16 +162,14 @@ def target_logps(head: Callable, hidden: torch.Tensor, target: torch.Tensor) -> 
     --------
     >>> head = torch.nn.Linear(2, 2, bias=False)
     >>> _ = head.weight.data.zero_()
-    >>> target_logps(head, torch.ones(1, 2), torch.tensor([1])).exp()
+    >>> target_logps(head, torch.ones(1, 2), torch.tensor([1]), n_vocabulary=2).exp()
     tensor([0.5000], grad_fn=<ExpBackward0>)
     """
 
     def chunk_logps(rows, targets):
-        return picked_logps(head(rows), targets)
+        return picked_logps(logits_of(rows), targets)
 
-    at_once = LOGITS_AT_ONCE if hidden.device.type == "cpu" else LOGITS_AT_ONCE_ON_GPU
-    n_vocabulary = head.weight.shape[0] if hasattr(head, "weight") else at_once
-    size = max(1, at_once // n_vocabulary)
+    size = rows_at_once(n_vocabulary, hidden.device)
     if len(target) <= size:
         return chunk_logps(hidden, target)
     chunks = [
@@ -100,6 +177,55 @@ def target_logps(head: Callable, hidden: torch.Tensor, target: torch.Tensor) -> 
         for rows, targets in zip(hidden.split(size), target.split(size), strict=True)
     ]
     return torch.cat(chunks)
+
+
+def rows_at_once(n_vocabulary: int, device: torch.device) -> int:
+    """How many positions' logits may exist at a time."""
+    at_once = LOGITS_AT_ONCE if device.type == "cpu" else LOGITS_AT_ONCE_ON_GPU
+    return max(1, at_once // n_vocabulary)
+
+
+def picked_logps(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    r"""Log-probability of the target token of each row under the softmax of its logits, in fp32.
+
+    .. math:: \ell_i = z_{i, t_i} - \log \sum_v \exp z_{iv}
+
+    Equal to ``-cross_entropy(logits.float(), target, reduction="none")``, with one array of the size of the logits
+    kept for the backward pass and turned into their gradient in place, where that keeps one and makes two more. A
+    second backward pass through the same result therefore raises an error.
+
+    Parameters
+    ----------
+    logits : tensor of shape (n, vocabulary)
+    target : int64 tensor of shape (n,)
+
+    Returns
+    -------
+    float32 tensor of shape (n,), in nats
+
+    Examples
+    --------
+    >>> picked_logps(torch.zeros(2, 4), torch.tensor([0, 3])).exp()
+    tensor([0.2500, 0.2500])
+    """
+    return _PickedLogps.apply(logits, target)
+
+
+class _PickedLogps(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, logits, target):
+        logps = torch.log_softmax(logits, dim=-1, dtype=torch.float32)
+        ctx.save_for_backward(logps, target)
+        ctx.dtype = logits.dtype
+        return logps.gather(1, target[:, None])[:, 0]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient):
+        logps, target = ctx.saved_tensors
+        of_logits = logps.exp_().mul_(-gradient[:, None])
+        of_logits.scatter_add_(1, target[:, None], gradient[:, None])
+        return of_logits.to(ctx.dtype), None
 
 
 def padded_layout(
@@ -124,113 +250,29 @@ def padded_layout(
     return inputs, np.zeros(len(prompts), dtype=np.int64)
 
 
-def choose_layout(
-    model,
-    attention: str,
-    encoded: EncodedComparisons,
-    autocast: Callable[[], AbstractContextManager] | None = None,
-) -> tuple[Layout, str | None]:
-    """The layout to train with, after a test on the longest comparison.
-
-    Parameters
-    ----------
-    model : attached causal language model
-    attention : "packed" or "padded"
-        What is asked for. ``packed`` falls back to ``padded`` for models whose attention it cannot follow.
-    encoded : EncodedComparisons
-    autocast : function to a context, optional
-        Mixed precision, where training has it: tested after the weights' own precision, which shows a smaller
-        fault, because other attention kernels may run in it.
-
-    Returns
-    -------
-    layout : function
-    reason : str or None
-        Why ``packed`` was asked for and ``padded`` is used, in words; None otherwise.
-
-    Raises
-    ------
-    ConfigError
-        The layout does not give the log-probabilities of the model's own forward.
-    """
-    layout, reason = padded_layout, None
-    if attention == "packed":
-        reason = unsupported_reason(model.config, encoded.longest)
-        layout = padded_layout if reason else packed_layout
-    try:
-        tested = _self_test(model, layout, encoded, autocast)
-    except (RuntimeError, ValueError) as error:
-        if layout is padded_layout:
-            raise
-        layout, reason = padded_layout, str(error)
-        tested = _self_test(model, layout, encoded, autocast)
-    for difference, tolerance in tested:
-        if difference < tolerance:
-            continue
-        raise ConfigError(
-            f"self-test failed: on the longest comparison the {layout.__name__.removesuffix('_layout')} forward "
-            f"differs from the model's own forward by {difference:.1e} (relative; at most {tolerance:.0e} is allowed). "
-            "This model's head or attention does something that badpo does not know; "
-            + (
-                "try attention: padded"
-                if layout is packed_layout
-                else "please report the model's configuration"
-            )
-        )
-    return layout, reason
-
-
-def _self_test(model, layout, encoded, autocast) -> list[tuple[float, float]]:
-    """Differences from the model's own forward, each with the largest that rounding explains."""
-    full = next(model.parameters()).dtype == torch.float32
-    tested = [(forward_difference(model, layout, encoded), 1e-4 if full else 5e-2)]
-    if autocast is not None:
-        with autocast():
-            tested.append((forward_difference(model, layout, encoded), 5e-2))
-    return tested
-
-
 def scoring_attention(model, layout: Callable) -> AbstractContextManager:
     """The attention that a layout needs, for the time of a block that covers forwards and their backward passes."""
-    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-    return tree_attention(inner) if layout in (packed_layout, packed_responses) else nullcontext()
+    return tree_attention(_base(model)) if layout in (packed_layout, packed_responses) else nullcontext()
 
 
-def forward_difference(model, layout: Layout, encoded: EncodedComparisons) -> float:
-    """Relative difference between a layout's scores and the model's own forward, on the longest comparison.
+@contextmanager
+def in_mode(model, training: bool) -> Iterator[None]:
+    """Training or evaluation mode for the block.
 
-    What is compared is the difference of the two responses' log-probabilities, from which the margin is made. The
-    longest comparison is used because a short one cannot see a window; two equal responses would show nothing.
+    The mode of every module is put back afterwards, also when some were in training mode and others not.
     """
-    differs = encoded.fits & ~encoded.identical()
-    longest = int(np.argmax(encoded.n_tokens * (differs if differs.any() else encoded.fits)))
-    prompt, a, b = encoded.prompt_ids[longest], encoded.a_ids[longest], encoded.b_ids[longest]
-    with looking_at(model) as device:
-        inputs, first_scored = layout([prompt], [a], [b])
-        scoring = on_device(inputs, device)
-        with scoring_attention(model, layout):
-            values = model(scoring=scoring).double()
-        sums = values.new_zeros(2).index_add(0, scoring["response"], values)
-        start = int(first_scored[0])
-        plain_a, plain_b = plain_response_logps(model, prompt, a), plain_response_logps(model, prompt, b)
-    expected = plain_a[start:].sum() - plain_b[start:].sum()
-    scale = plain_a.abs().sum() + plain_b.abs().sum()
-    return float((sums[0] - sums[1] - expected).abs() / scale)
-
-
-def plain_response_logps(model, prompt: np.ndarray, response: np.ndarray) -> torch.Tensor:
-    """Log-probabilities of a response's tokens by the model's own forward with every logit, in float64."""
-    device = next(model.parameters()).device
-    ids = torch.as_tensor(np.concatenate([prompt, response]), device=device)[None]
-    logits = model(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 : -1].float()
-    return -cross_entropy(logits, ids[0, len(prompt) :], reduction="none").double()
+    modes = [(module, module.training) for module in model.modules()]
+    model.train(training)
+    try:
+        yield
+    finally:
+        for module, before in modes:
+            module.training = before
 
 
 @contextmanager
 def looking_at(model) -> Iterator[torch.device]:
     """Evaluation mode and no gradients for the block; yields the device that inputs belong on.
-
-    The mode of every module is put back afterwards, also when some were in training mode and others not.
 
     Examples
     --------
@@ -241,14 +283,8 @@ def looking_at(model) -> Iterator[torch.device]:
     >>> model.training
     True
     """
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield next(model.parameters()).device
-    finally:
-        for module, training in modes:
-            module.training = training
+    with in_mode(model, training=False), torch.no_grad():
+        yield next(model.parameters()).device
 
 
 def response_logps(model, pairs: Sequence[Pair], token_budget: int = 16384) -> list[np.ndarray]:
@@ -269,10 +305,7 @@ def response_logps(model, pairs: Sequence[Pair], token_budget: int = 16384) -> l
     -------
     list of float32 arrays, one value per response token, in the order given
     """
-    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-    if "forward" not in vars(inner):
-        attach(inner)
-    layout = response_layout(inner)
+    layout = response_layout(attach(model))
     with looking_at(model) as device, scoring_attention(model, layout):
 
         def score(inputs: dict[str, np.ndarray]) -> np.ndarray:
@@ -327,7 +360,7 @@ def response_layout(model) -> Callable[[Sequence[tuple[np.ndarray, np.ndarray]]]
     one = np.zeros(1, dtype=np.int64)
     inputs = packed_responses([(one, one), (one, one)])
     try:
-        with looking_at(model) as device, tree_attention(model) as route:
+        with looking_at(model) as device, tree_attention(_base(model)) as route:
             model(scoring=on_device(inputs, device))
     except (RuntimeError, ValueError):
         return padded_rows

@@ -25,7 +25,7 @@ from safetensors.numpy import save as to_safetensors
 
 from badpo.data.files import require_enclosed
 from badpo.data.problems import ConfigError, Problem
-from badpo.training import attention, logprobs, packing, prompt_trees, token_logps, tree_plan
+from badpo.training import attention, logprobs, packing, prompt_trees, tree_plan
 from badpo.training.encoding import EncodedComparisons
 from badpo.training.logprobs import response_logps
 from badpo.training.prompt_trees import Pair

@@ -113,8 +113,7 @@ class SupervisedTrainer(transformers.Trainer):
     """
 
     def __init__(self, model, args: transformers.TrainingArguments, pairs: Sequence[Pair], callbacks=None):
-        base = model.get_base_model() if hasattr(model, "get_base_model") else model
-        layout = response_layout(attach(base))
+        layout = response_layout(attach(model))
         self._layout = layout
 
         def collate(rows: list[dict]) -> dict:

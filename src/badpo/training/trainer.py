@@ -42,7 +42,7 @@ from badpo.training.inputs import (
     start_policy,
     training_judgments,
 )
-from badpo.training.logprobs import choose_layout, forward_difference, scoring_attention
+from badpo.training.logprobs import in_mode, scoring_attention
 from badpo.training.metrics import StepSums, publishable, theta_metrics
 from badpo.training.processes import prepare_division, require_alike, whole_weights
 from badpo.training.publishing import publish_folder, require_public_base
@@ -61,6 +61,7 @@ from badpo.training.reference import (
 from badpo.training.resume import ready_to_train, run_facts
 from badpo.training.run_callback import LOG_FILE, RunCallback
 from badpo.training.run_folder import newest_complete
+from badpo.training.self_test import choose_layout
 from badpo.training.separated import separated_findings
 from badpo.training.shares import evaluation_loader, step_loader
 from badpo.training.tally import Tally, new_sums
@@ -112,6 +113,8 @@ class BADPOTrainer(transformers.Trainer):
         What is trained on, after comparisons that do not fit ``max_length`` were left out.
     findings : list of Problem
         What was noticed about the data and the start, each once: by the reader, by the length limit, by the first step.
+    self_tests : list of SelfTest
+        How far the scoring forward is from the model's own, in every precision of the run.
     reference_cache : ReferenceCache
     first_margin : FirstMargin or None
         How far the first step was from the reference; None before that step.
@@ -199,9 +202,17 @@ class BADPOTrainer(transformers.Trainer):
         self.add_callback(RunCallback(self, self.run_folder / LOG_FILE, keep))
         mixed = self.accelerator.mixed_precision != "no"
         autocast = self.accelerator.autocast if mixed else None
-        self._layout, reason = choose_layout(plain, args.attention, self.encoded, autocast)
+        if args.gradient_checkpointing:
+            self.model.gradient_checkpointing_enable(args.gradient_checkpointing_kwargs)
+        # gradients are checkpointed in training mode only, and with dropout no two forwards are the same
+        with in_mode(plain, training=args.disable_dropout):
+            self._layout, reason, self.self_tests = choose_layout(
+                plain, args.attention, self.encoded, autocast
+            )
         if reason:
             logger.warning("every response is padded instead of packed: %s", reason)
+        for test in self.self_tests:
+            logger.info("self-test in %s", test)
 
     def get_train_dataloader(self) -> DataLoader:
         """Micro-batches of comparisons with their votes, planned by `StepSampler`; not sharded by accelerate."""
@@ -365,10 +376,6 @@ class BADPOTrainer(transformers.Trainer):
             from_reference = torch.stack([token_logps.detach() - reference, reference]).double()
             self._from_reference = self._from_reference.to(reference.device) + from_reference.square().sum(1)
         return batch_margins(token_logps, inputs, self.args.beta)
-
-    def self_test(self) -> float:
-        """Relative difference of the scoring forward from the model's own, on the longest comparison."""
-        return forward_difference(self.model, self._layout, self.encoded)
 
     def finish_step(self) -> StepSums:
         """Add up theta's gradient and the sums over processes, step theta, and return the step's sums.

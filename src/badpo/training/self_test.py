@@ -1,0 +1,365 @@
+"""Whether the scoring forward gives what the model's own forward gives, tried before anything is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from badpo.data.problems import ConfigError
+from badpo.training.attention import unsupported_reason
+from badpo.training.encoding import EncodedComparisons
+from badpo.training.logprobs import (
+    Layout,
+    on_device,
+    padded_layout,
+    response_logps,
+    rows_at_once,
+    scoring_attention,
+)
+from badpo.training.packing import packed_layout
+
+# The largest differences that are always allowed, of log-probabilities and of gradients.
+FLOOR = (1e-5, 1e-5)
+FLOOR_IN_16_BITS = (2e-3, 1e-2)
+# How many times as far as its own rounding the scoring forward may be from the model's own.
+TIMES_THE_NOISE = 4.0
+# More than this is not rounding: what stands behind a token changes what the model says of it.
+MOST_NOISE = 0.5
+# Tokens behind the responses, in the forward that shows how much rounding alone changes.
+N_PADDING = 7
+N_TRIED = 3
+
+Comparison = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+@dataclass(frozen=True)
+class SelfTest:
+    """How far the scoring forward is from the model's own forward, in one precision.
+
+    Attributes
+    ----------
+    precision : str
+        Of the weights, or of autocast.
+    values : float
+        Root mean square of the differences of single tokens' log-probabilities, relative to their spread.
+    gradient : float
+        Norm of the difference of the gradients with respect to the input embeddings, relative to the norm.
+    values_noise, gradient_noise : float
+        The same of two of the model's own forwards that are padded differently.
+    floor : (float, float)
+        What is allowed of ``values`` and ``gradient`` however small the noise is.
+    """
+
+    precision: str
+    values: float
+    gradient: float
+    values_noise: float
+    gradient_noise: float
+    floor: tuple[float, float]
+
+    @property
+    def passed(self) -> bool:
+        """Both differences are within what rounding explains, which what is not a number never is."""
+        sane = max(self.values_noise, self.gradient_noise) <= MOST_NOISE
+        return sane and self.values <= self._most(0) and self.gradient <= self._most(1)
+
+    def _most(self, which: int) -> float:
+        noise = (self.values_noise, self.gradient_noise)[which]
+        return max(self.floor[which], TIMES_THE_NOISE * noise)
+
+    def __str__(self) -> str:
+        parts = (
+            f"{name} {found:.1e} (noise {noise:.1e}, at most {self._most(i):.1e})"
+            for i, (name, found, noise) in enumerate(
+                (
+                    ("log-probabilities", self.values, self.values_noise),
+                    ("gradient", self.gradient, self.gradient_noise),
+                )
+            )
+        )
+        return f"{self.precision}: {', '.join(parts)}"
+
+
+def choose_layout(
+    model,
+    attention: str,
+    encoded: EncodedComparisons,
+    autocast: Callable[[], AbstractContextManager] | None = None,
+) -> tuple[Layout, str | None, list[SelfTest]]:
+    """The layout to train with, after a test on the three longest comparisons and three others.
+
+    Parameters
+    ----------
+    model : attached causal language model
+        Tried in the mode that it is in: gradients are checkpointed in training mode only.
+    attention : "packed" or "padded"
+        What is asked for. ``packed`` falls back to ``padded`` for models whose attention it cannot follow.
+    encoded : EncodedComparisons
+    autocast : function to a context, optional
+        Mixed precision, where training has it: tested after the weights' own precision, which shows a smaller
+        fault, because other attention kernels may run in it.
+
+    Returns
+    -------
+    layout : function
+    reason : str or None
+        Why ``packed`` was asked for and ``padded`` is used, in words; None otherwise.
+    tests : list of SelfTest
+
+    Raises
+    ------
+    ConfigError
+        The layout does not give the log-probabilities and gradients of the model's own forward, or there is not
+        enough memory to see whether it does.
+    """
+    layout, reason = padded_layout, None
+    if attention == "packed":
+        reason = unsupported_reason(model.config, encoded.longest)
+        layout = padded_layout if reason else packed_layout
+    try:
+        tests = self_tests(model, layout, encoded, autocast)
+    except torch.OutOfMemoryError as error:
+        raise ConfigError(
+            f"there is not enough memory for the longest comparison, of {encoded.longest} tokens, without an optimizer "
+            "and its moments: lower max_length, turn gradient_checkpointing on, or take a larger device"
+        ) from error
+    except (RuntimeError, ValueError) as error:
+        if layout is padded_layout:
+            raise ConfigError(f"{type(model).__name__} cannot be trained here: {error}") from error
+        layout, reason = padded_layout, str(error)
+        tests = self_tests(model, layout, encoded, autocast)
+    for test in tests:
+        if not test.passed:
+            raise ConfigError(
+                f"self-test failed: the {layout.__name__.removesuffix('_layout')} forward differs from "
+                f"{type(model).__name__}'s own forward, in {test}. This model does something that badpo does not know; "
+                + (
+                    "try attention: padded"
+                    if layout is packed_layout
+                    else "please report the model's configuration"
+                )
+            )
+    return layout, reason, tests
+
+
+def self_tests(
+    model,
+    layout: Layout,
+    encoded: EncodedComparisons,
+    autocast: Callable[[], AbstractContextManager] | None = None,
+) -> list[SelfTest]:
+    """The test in the weights' precision, and in that of autocast where there is one."""
+    in_full = all(parameter.dtype.itemsize >= 4 for parameter in model.parameters())
+    name = str(model.dtype).removeprefix("torch.")
+    tests = [_self_test(model, layout, encoded, name, FLOOR if in_full else FLOOR_IN_16_BITS)]
+    if autocast is not None:
+        with autocast():
+            tests.append(_self_test(model, layout, encoded, "autocast", FLOOR_IN_16_BITS))
+    return tests
+
+
+def _self_test(model, layout, encoded, precision: str, floor: tuple[float, float]) -> SelfTest:
+    figures, own = [], []
+    with _frozen(model), _without_tf32(), torch.enable_grad():
+        for members in _packs(encoded):
+            comparisons = [(encoded.prompt_ids[c], encoded.a_ids[c], encoded.b_ids[c]) for c in members]
+            of_pack, logps = _figures(model, layout, comparisons)
+            figures.append(of_pack)
+            own.append(logps)
+    spread = float(torch.cat(own).std(correction=0)) or 1.0
+    # numpy's maximum, unlike Python's, keeps what is not a number
+    values, gradient, values_noise, gradient_noise = np.max(figures, axis=0).tolist()
+    return SelfTest(precision, values / spread, gradient, values_noise / spread, gradient_noise, floor)
+
+
+def _packs(encoded: EncodedComparisons) -> list[list[int]]:
+    """The longest comparisons one by one, since a short one cannot see a window, and some others together.
+
+    Two equal responses would show little, and are left out unless there are no others.
+    """
+    differs = encoded.fits & ~encoded.identical()
+    able = np.flatnonzero(differs if differs.any() else encoded.fits)
+    longest = able[np.argsort(-encoded.n_tokens[able], kind="stable")[:N_TRIED]]
+    others = np.random.default_rng(0).choice(able, min(N_TRIED, len(able)), replace=False)
+    return [*([c] for c in longest.tolist()), others.tolist()]
+
+
+def _figures(model, layout: Layout, comparisons: Sequence[Comparison]) -> tuple[list[float], torch.Tensor]:
+    """Error of log-probabilities and of the gradient, the noise of both; and the model's own log-probabilities."""
+    inputs, first_scored = layout(*zip(*comparisons, strict=True))
+    most = rows_at_once(model.config.get_text_config().vocab_size, model.device)
+    rng = np.random.default_rng(0)
+    tokens, weights = [], []
+    for (_, *responses), first in zip(comparisons, first_scored.tolist(), strict=True):
+        for response in responses:
+            n = len(response) - first
+            tokens.append(first + np.linspace(0, n - 1, min(n, most)).astype(np.int64))
+            weights.append(torch.from_numpy(rng.standard_normal(len(tokens[-1]))).to(model.device))
+    own = _own(model, comparisons, tokens, weights)
+    # with torch's attention where packs have it, so that rounding of an "eager" one is no fault of theirs
+    with scoring_attention(model, layout):
+        padded = _own(model, comparisons, tokens, weights, N_PADDING)
+    scored = _by_layout(model, layout, inputs, comparisons, tokens, weights)
+    pairs = [(prompt, response) for prompt, *responses in comparisons for response in responses]
+    as_reference = response_logps(model, pairs)
+    kept = torch.from_numpy(np.concatenate([v[t] for v, t in zip(as_reference, tokens, strict=True)]))
+    values, gradient = own
+    norm = float(gradient.norm()) or 1.0
+    figures = [
+        max(_rms(scored[0] - values), _rms(kept.double() - values)),
+        float((scored[1] - gradient).norm()) / norm,
+        _rms(padded[0] - values),
+        float((padded[1] - gradient).norm()) / norm,
+    ]
+    return figures, values
+
+
+def _own(model, comparisons, tokens, weights, n_padding: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probabilities of some tokens by the model's own forward, and their gradient by comparison and position.
+
+    Each response has a forward of its own, or, with padding, both responses of a comparison share one.
+    """
+    values, gradient = [], _no_gradient(model, comparisons)
+    for c, (prompt, *responses) in enumerate(comparisons):
+        both = slice(2 * c, 2 * c + 2)
+        sides = list(zip(responses, tokens[both], weights[both], strict=True))
+        for part in [sides] if n_padding else [[side] for side in sides]:
+            rows, of_part = _own_forward(model, prompt, part, n_padding)
+            values.append(rows)
+            gradient[c, : of_part.shape[1]] += of_part.sum(0)
+    return torch.cat(values), gradient.flatten(0, 1)
+
+
+def _own_forward(model, prompt: np.ndarray, sides, n_padding: int) -> tuple[torch.Tensor, torch.Tensor]:
+    fed = [np.concatenate([prompt, response[:-1]]) for response, *_ in sides]
+    width = max(map(len, fed)) + n_padding
+    ids = torch.zeros((len(fed), width), dtype=torch.long)
+    for row, sequence in zip(ids, fed, strict=True):
+        row[: len(sequence)] = torch.from_numpy(sequence)
+    mask = torch.tensor([[i < len(sequence) for i in range(width)] for sequence in fed]).long()
+    index = np.concatenate([row * width + len(prompt) - 1 + t for row, (_, t, _) in enumerate(sides)])
+    target = torch.from_numpy(np.concatenate([response[t] for response, t, _ in sides])).to(model.device)
+    index = torch.from_numpy(index).to(model.device)
+    options = {"attention_mask": mask.to(model.device)} if n_padding else {}
+    with _chosen_rows(model, index), _embedded(model) as embedded:
+        logits = model(
+            input_ids=ids.to(model.device), use_cache=False, return_dict=True, **options
+        ).logits.flatten(0, 1)
+    if len(logits) != len(index):
+        # this class does not call its head as a module
+        logits = logits[index]
+    values = logits.float().log_softmax(-1).gather(1, target[:, None])[:, 0].double()
+    (values * torch.cat([weight for *_, weight in sides])).sum().backward()
+    return values.detach().cpu(), _gradient_of(embedded, model).cpu().double()
+
+
+def _by_layout(model, layout, inputs, comparisons, tokens, weights) -> tuple[torch.Tensor, torch.Tensor]:
+    """As `_own`, by the forward that is tried."""
+    scoring = on_device(inputs, model.device)
+    with scoring_attention(model, layout), _embedded(model) as embedded:
+        scored = model(scoring=scoring).double()
+        starts = np.cumsum([0, *(np.bincount(inputs["response"]))])[:-1]
+        lengths = [len(response) for _, *responses in comparisons for response in responses]
+        counts = np.bincount(inputs["response"])
+        index = np.concatenate(
+            [
+                start + t - (length - n)
+                for start, t, length, n in zip(starts, tokens, lengths, counts, strict=True)
+            ]
+        )
+        values = scored[torch.from_numpy(index).to(model.device)]
+        (values * torch.cat(weights)).sum().backward()
+    gradient = _no_gradient(model, comparisons)
+    width = gradient.shape[1]
+    of_tokens = _gradient_of(embedded, model).cpu().double().flatten(0, 1)
+    places = torch.from_numpy(_places(inputs, width))
+    return values.detach().cpu(), gradient.flatten(0, 1).index_add(0, places, of_tokens)
+
+
+def _places(inputs: dict[str, np.ndarray], width: int) -> np.ndarray:
+    """Comparison and position of every token that is fed, as one number."""
+    if "segments" in inputs:
+        position = inputs["position_ids"]
+        return (np.cumsum(position == 0) - 1) * width + position
+    rows, columns = np.indices(inputs["input_ids"].shape)
+    return (rows // 2 * width + columns).ravel()
+
+
+def _no_gradient(model, comparisons: Sequence[Comparison]) -> torch.Tensor:
+    width = max(len(prompt) + max(len(a), len(b)) for prompt, a, b in comparisons) + N_PADDING
+    size = model.get_input_embeddings().weight.shape[1]
+    return torch.zeros((len(comparisons), width, size), dtype=torch.float64)
+
+
+def _gradient_of(embedded: list[torch.Tensor], model) -> torch.Tensor:
+    if not embedded or embedded[0].grad is None:
+        raise ValueError(
+            f"{type(model).__name__} does not take its input embeddings from the module that it names"
+        )
+    return embedded[0].grad
+
+
+@contextmanager
+def _embedded(model) -> Iterator[list[torch.Tensor]]:
+    """Yields a list that the input embeddings of the block's first forward are put into, as a leaf."""
+    found: list[torch.Tensor] = []
+
+    def leaf(module, args, output):
+        if found:
+            return None
+        found.append(output.detach().requires_grad_())
+        # some models scale their embeddings in place, which a leaf forbids
+        return found[0].clone()
+
+    handle = model.get_input_embeddings().register_forward_hook(leaf)
+    try:
+        yield found
+    finally:
+        handle.remove()
+
+
+@contextmanager
+def _chosen_rows(model, index: torch.Tensor) -> Iterator[None]:
+    """Let the head see some positions only, so that the logits of all of them never exist."""
+    head = model.get_output_embeddings()
+    if not isinstance(head, torch.nn.Module):
+        yield
+        return
+    handle = head.register_forward_pre_hook(lambda _, args: (args[0].flatten(0, 1)[index][None], *args[1:]))
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@contextmanager
+def _frozen(model) -> Iterator[None]:
+    """No weight asks for a gradient, so that none is kept beside the activations."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    for parameter in trained:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in trained:
+            parameter.requires_grad_(True)
+
+
+@contextmanager
+def _without_tf32() -> Iterator[None]:
+    """Matrix products of float32 in full, where a GPU would round their factors to 11 bits."""
+    matmul = torch.backends.cuda.matmul
+    usual = matmul.fp32_precision
+    matmul.fp32_precision = "ieee"
+    try:
+        yield
+    finally:
+        matmul.fp32_precision = usual
+
+
+def _rms(differences: torch.Tensor) -> float:
+    return float(differences.square().mean().sqrt())

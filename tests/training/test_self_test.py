@@ -1,0 +1,279 @@
+"""The self-test passes what is right and refuses every planted fault, in fp32 and in bf16."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    CohereConfig,
+    Gemma2Config,
+    GraniteConfig,
+    LlamaConfig,
+    MistralConfig,
+    NemotronConfig,
+    Qwen2ForCausalLM,
+    T5Config,
+    T5ForConditionalGeneration,
+    XLNetConfig,
+)
+
+from badpo.data.judgments import Judgments
+from badpo.data.problems import ConfigError
+from badpo.training import logprobs
+from badpo.training.attention import TreePlan
+from badpo.training.encoding import EncodedComparisons, encode_comparisons
+from badpo.training.logprobs import attach, padded_layout
+from badpo.training.packing import packed_layout
+from badpo.training.self_test import choose_layout, self_tests
+from tests import tiny
+
+SIZES = dict(
+    vocab_size=64,
+    hidden_size=32,
+    intermediate_size=48,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=8,
+    max_position_embeddings=64,
+    pad_token_id=0,
+    bos_token_id=1,
+    eos_token_id=1,
+    initializer_range=0.2,
+)
+CONFIGS = {
+    "llama": LlamaConfig(**SIZES),
+    # no cap on attention scores, so that it is packed
+    "gemma2": Gemma2Config(
+        **SIZES, attn_logit_softcapping=None, final_logit_softcapping=5.0, sliding_window=64
+    ),
+    "cohere": CohereConfig(**SIZES, logit_scale=0.25),
+    "granite": GraniteConfig(**SIZES, logits_scaling=4.0),
+}
+PRECISIONS = (torch.float32, torch.bfloat16)
+
+
+def made(config, dtype=torch.float32):
+    torch.manual_seed(0)
+    return attach(AutoModelForCausalLM.from_config(config).to(dtype))
+
+
+@pytest.fixture(scope="module")
+def encoded() -> EncodedComparisons:
+    return encode_comparisons(Judgments.read(tiny.votes(n_comparisons=12)), tiny.tokenizer())
+
+
+def plain_attention(query, key, value, plan, sees, tiled=False, scaling=None):
+    """Attention over the segments of a plan, one by one, by a mask that may be wrong."""
+    groups = query.shape[1] // key.shape[1]
+    key, value = (t.repeat(1, groups, 1) if tiled else t.repeat_interleave(groups, 1) for t in (key, value))
+    output = torch.empty_like(query)
+    for q_start, q_end, prefix_start, prefix_end in plan.segments.tolist():
+        keys = [*range(prefix_start, prefix_end), *range(q_start, q_end)]
+        n_prefix, n = prefix_end - prefix_start, q_end - q_start
+        mask = torch.tensor(
+            [[sees(i + n_prefix, j, n_prefix) for j in range(n_prefix + n)] for i in range(n)]
+        )
+        scores = torch.einsum("qhd,khd->hqk", query[q_start:q_end], key[keys]).float() * scaling
+        weights = scores.masked_fill(~mask, -torch.inf).softmax(-1).nan_to_num()
+        output[q_start:q_end] = torch.einsum("hqk,khd->qhd", weights.to(value.dtype), value[keys])
+    return output
+
+
+# What a query at place i of its sequence sees of the key at place j, of which the first n are the prefix.
+KERNELS = {
+    "right": lambda i, j, n: j <= i,
+    "top-left causal": lambda i, j, n: j <= i - n,
+    "prefix unseen": lambda i, j, n: n <= j <= i,
+    "not causal": lambda i, j, n: True,
+    "window": lambda i, j, n: i - 8 < j <= i,
+    "one key late": lambda i, j, n: j <= i + 1,
+    "heads tiled": lambda i, j, n: j <= i,
+}
+
+
+@pytest.mark.parametrize("dtype", PRECISIONS)
+@pytest.mark.parametrize("fault", KERNELS)
+def test_a_wrong_kernel_is_refused(monkeypatch, encoded, fault, dtype):
+    def attend(plan, query, key, value, scaling):
+        return plain_attention(query, key, value, plan, KERNELS[fault], fault == "heads tiled", scaling)
+
+    monkeypatch.setattr(TreePlan, "attend", attend)
+    model = made(CONFIGS["llama"], dtype)
+    if fault == "right":
+        assert choose_layout(model, "packed", encoded)[:2] == (packed_layout, None)
+    else:
+        with pytest.raises(
+            ConfigError, match="the packed forward differs from LlamaForCausalLM's own forward"
+        ):
+            choose_layout(model, "packed", encoded)
+
+
+def head_alone(model, inner, rows):
+    """The logits without what the class does behind its head."""
+    return model.get_output_embeddings()(rows)
+
+
+def head_without_bias(model, inner, rows):
+    return torch.nn.functional.linear(rows, model.get_output_embeddings().weight)
+
+
+@pytest.mark.parametrize("dtype", PRECISIONS)
+@pytest.mark.parametrize("attention", ["packed", "padded"])
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [("gemma2", head_alone), ("cohere", head_alone), ("granite", head_alone), ("llama", head_without_bias)],
+)
+def test_what_a_class_does_to_its_logits_is_kept_and_missed(
+    monkeypatch, encoded, name, fault, attention, dtype
+):
+    model = made(CONFIGS[name], dtype)
+    if name == "llama":
+        model.lm_head.bias = torch.nn.Parameter(torch.randn(64).to(dtype))
+    assert choose_layout(model, attention, encoded)[1] is None
+    monkeypatch.setattr(logprobs, "_own_logits", fault)
+    with pytest.raises(ConfigError, match="differs from"):
+        choose_layout(model, attention, encoded)
+
+
+def changed(layout, name, change):
+    """A layout with one of its inputs changed."""
+
+    def wrong(prompts, a_ids, b_ids):
+        inputs, first_scored = layout(prompts, a_ids, b_ids)
+        return {**inputs, name: change(inputs[name])}, first_scored
+
+    wrong.__name__ = layout.__name__
+    return wrong
+
+
+EARLIER = ("head_index", lambda index: np.maximum(index - 1, 0))
+ROLLED = ("target", lambda target: np.roll(target, 1))
+EXCHANGED = ("target", lambda target: target[::-1].copy())
+LAYOUTS = [
+    *((layout, fault) for layout in (packed_layout, padded_layout) for fault in (EARLIER, ROLLED, EXCHANGED)),
+    (packed_layout, ("position_ids", lambda positions: np.where(positions, positions + 1, 0))),
+    # the position of the branch alone
+    (packed_layout, ("position_ids", lambda p: np.where(np.r_[False, np.diff(p) != 1], p + 1, p))),
+    (padded_layout, ("attention_mask", lambda mask: np.roll(mask, 1, axis=1))),
+]
+
+
+@pytest.mark.parametrize("dtype", PRECISIONS)
+@pytest.mark.parametrize(("layout", "fault"), LAYOUTS)
+def test_a_wrong_layout_is_refused(encoded, layout, fault, dtype):
+    model = made(CONFIGS["llama"], dtype)
+    assert self_tests(model, layout, encoded)[0].passed
+    assert not self_tests(model, changed(layout, *fault), encoded)[0].passed
+
+
+def test_the_layout_of_the_reference_is_tried_too(monkeypatch, encoded):
+    model = made(CONFIGS["llama"])
+    right = logprobs.plan_stars
+
+    def shifted(pairs, stars):
+        pack = right(pairs, stars)
+        pack.target[:] = np.roll(pack.target, 1)
+        return pack
+
+    monkeypatch.setattr(logprobs, "plan_stars", shifted)
+    [test] = self_tests(model, packed_layout, encoded)
+    assert test.values > 0.1 and not test.passed
+
+
+class Halved(Qwen2ForCausalLM):
+    """Halves the logits under autocast, but for the scoring branch."""
+
+    def forward(self, *args, **kwargs):
+        output = super().forward(*args, **kwargs)
+        if torch.is_autocast_enabled("cpu") and not vars(self.model).get("forward"):
+            output.logits = output.logits * 0.5
+        return output
+
+
+def test_mixed_precision_is_tested_by_itself(encoded):
+    autocast = partial(torch.autocast, "cpu", torch.bfloat16)
+    tests = choose_layout(attach(tiny.model()), "packed", encoded, autocast)[2]
+    assert [test.precision for test in tests] == ["float32", "autocast"]
+    assert tests[0].gradient < 1e-5 < tests[1].gradient < 3e-2
+    model = attach(Halved(tiny.model().config))
+    assert choose_layout(model, "packed", encoded)[0] is packed_layout
+    with pytest.raises(ConfigError, match="in autocast"):
+        choose_layout(model, "packed", encoded, autocast)
+
+
+@pytest.mark.parametrize("window, passes", [(40, True), (24, False)])
+def test_a_window_that_one_comparison_of_many_is_longer_than_is_seen(monkeypatch, window, passes):
+    rows = [{"prompt": "the ", "chosen": "cat ran", "rejected": f"dog w{i % 40}"} for i in range(40)]
+    rows.append({"prompt": "the " * 12, "chosen": "cat ran " * 10, "rejected": "dog sat " * 10})
+    comparisons = encode_comparisons(Judgments.read(rows), tiny.tokenizer())
+
+    def attend(plan, query, key, value, scaling):
+        return plain_attention(query, key, value, plan, lambda i, j, n: i - window < j <= i, scaling=scaling)
+
+    monkeypatch.setattr(TreePlan, "attend", attend)
+    [test] = self_tests(made(CONFIGS["llama"]), packed_layout, comparisons)
+    assert test.passed is passes
+
+
+@pytest.mark.parametrize("window_is_longer", [True, False])
+def test_a_window_falls_back_only_when_a_sequence_is_longer(encoded, window_is_longer):
+    window = encoded.longest if window_is_longer else encoded.longest - 1
+    layout, reason, _ = choose_layout(made(MistralConfig(**SIZES, sliding_window=window)), "packed", encoded)
+    expected = (
+        (packed_layout, None) if window_is_longer else (padded_layout, f"a sliding window of {window} tokens")
+    )
+    assert (layout, reason) == expected
+
+
+def test_a_model_that_drops_the_tree_plan_falls_back(encoded):
+    layout, reason, _ = choose_layout(made(NemotronConfig(**SIZES)), "packed", encoded)
+    assert layout is padded_layout
+    assert reason is not None and "did not receive the tree plan" in reason
+
+
+def test_a_model_that_is_no_language_model_is_refused_by_name(encoded):
+    torch.manual_seed(0)
+    t5 = T5ForConditionalGeneration(
+        T5Config(vocab_size=64, d_model=16, d_kv=4, d_ff=16, num_layers=1, num_heads=2)
+    )
+    with pytest.raises(ConfigError, match="T5ForConditionalGeneration"):
+        choose_layout(attach(t5), "packed", encoded)
+    xlnet = made(XLNetConfig(vocab_size=64, d_model=16, n_layer=1, n_head=2, d_inner=16))
+    with pytest.raises(ConfigError, match="XLNetLMHeadModel"):
+        choose_layout(xlnet, "packed", encoded)
+
+
+def test_no_memory_is_told_as_such_and_not_taken_for_a_model_that_cannot_be_packed(monkeypatch, encoded):
+    def no_room(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(TreePlan, "attend", no_room)
+    with pytest.raises(
+        ConfigError, match=f"not enough memory for the longest comparison, of {encoded.longest} tokens"
+    ):
+        choose_layout(made(CONFIGS["llama"]), "packed", encoded)
+
+
+def test_all_logits_never_exist(monkeypatch, encoded):
+    monkeypatch.setattr(logprobs, "LOGITS_AT_ONCE", 3 * 64)
+    model = made(CONFIGS["llama"])
+    sizes = []
+    model.lm_head.register_forward_hook(lambda module, args, output: sizes.append(output[..., 0].numel()))
+    assert choose_layout(model, "packed", encoded)[0] is packed_layout
+    assert max(sizes) <= 2 * 3  # both responses of a comparison share the forward that shows the noise
+
+
+def test_the_model_is_left_as_it_was(encoded):
+    model = made(CONFIGS["llama"]).train()
+    model.lm_head.weight.requires_grad_(False)
+    trained = [parameter.requires_grad for parameter in model.parameters()]
+    choose_layout(model, "packed", encoded)
+    assert [parameter.requires_grad for parameter in model.parameters()] == trained
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert all(module.training for module in model.modules())
+    assert not model.get_input_embeddings()._forward_hooks and not model.lm_head._forward_pre_hooks
