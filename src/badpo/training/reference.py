@@ -129,7 +129,7 @@ def used_adapter(model) -> dict[str, dict[str, Any]]:
 def scoring_code() -> str:
     """A key of the code that computes log-probabilities: transformers' version and the modules of the forward."""
     digest = hashlib.blake2b(transformers.__version__.encode(), digest_size=16)
-    for module in (attention, logprobs, packing, prompt_trees, token_logps, tree_plan):
+    for module in (attention, logprobs, packing, prompt_trees, tree_plan):
         digest.update(Path(str(module.__file__)).read_bytes())
     return digest.hexdigest()
 
