@@ -227,6 +227,6 @@ def test_forget_names_pseudonyms_and_leaves_nothing_of_the_person(places):
     result = badpo("forget", "planted-1", *places_to_look)
     assert result.exit_code == 0, result.output
     assert not PLANTED.search(said(result)) and theirs in result.stdout
-    assert "audit again" in result.stdout
+    assert f"badpo audit DATA --out {out / 'audit'}" in result.stdout
     assert b"planted-1" not in votes.read_bytes() and b"planted.2" in votes.read_bytes()
     assert [path for path in files(out) if theirs.encode() in content(path)] == []

@@ -15,7 +15,7 @@ import pytest
 from badpo.attributes import Length
 from badpo.auditing.audit import audit
 from badpo.data.files import rewrite_seal, seal_damage
-from badpo.data.forgetting import find_people, find_traces
+from badpo.data.forgetting import find_people, forget
 from badpo.data.importing import import_file
 from badpo.data.privacy import pseudonym_key
 from badpo.data.problems import ConfigError
@@ -271,7 +271,7 @@ def test_a_run_folder_with_a_link_that_leads_out_is_refused(run, outside, name):
             read()
         assert "do not show" not in str(refused.value)
     with pytest.raises(ConfigError, match="symbolic link that leads out"):
-        find_traces(find_people(["ann_aaaaaaaaaats6n"]), runs=[run])
+        forget(find_people(["ann_aaaaaaaaaats6n"]), runs=[run])
 
 
 def test_a_link_within_a_run_folder_and_a_folder_that_is_a_link_are_taken(run, tmp_path):
@@ -307,8 +307,7 @@ def test_forgetting_follows_a_link_to_the_table(tmp_path):
     table.parent.mkdir()
     table.write_text("".join(json.dumps(row) + "\n" for row in rows))
     link.symlink_to(table)
-    (trace,) = find_traces(find_people(["ann_aaaaaaaaaats6n"]), data=[link])
-    trace.erase()
+    (trace,) = forget(find_people(["ann_aaaaaaaaaats6n"]), data=[link])
     assert (
         link.is_symlink()
         and "ann_aaaaaaaaaats6n" not in table.read_text()

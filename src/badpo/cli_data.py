@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from badpo.cli_errors import EXIT_DATA, reporting_errors
+from badpo.cli_errors import EXIT_DATA, EXIT_NOT_MET, reporting_errors
 from badpo.cli_options import AsJson, ColumnOption, Debug, WinnerOption
 from badpo.cli_parsing import parsed_pairs
 from badpo.cli_printing import as_lines, print_json
@@ -102,53 +102,56 @@ def forget(
         Path | None,
         typer.Option(metavar="FILE", help="What import --write-mapping wrote; they go from it too."),
     ] = None,
-    checkpoints: Annotated[
-        str, typer.Option(metavar="list|remove", help="Checkpoints that hold their parameters.")
-    ] = "list",
+    state: Annotated[
+        list[Path] | None,
+        typer.Option("--state", metavar="FILE", help="A state of `badpo watch`; repeatable."),
+    ] = None,
     column: ColumnOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what is there.")] = False,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Take a person's votes, estimates and parameters out of tables, audits and runs."""
-    from badpo.data.forgetting import erase, find_people, find_traces
+    """Take a person out of tables, audits, runs and states, and say what still names them."""
+    from badpo.data import forgetting
     from badpo.data.problems import ConfigError, counted
 
-    if not (data or audit or runs or mapping):
-        raise ConfigError("say where to look: --data FILE, --audit FOLDER, --runs FOLDER or --mapping FILE")
-    people = find_people(annotators, mapping)
-    traces = find_traces(
+    if not (data or audit or runs or state or mapping):
+        places = "--data FILE, --audit FOLDER, --runs FOLDER, --state FILE or --mapping FILE"
+        raise ConfigError(f"say where to look: {places}")
+    people = forgetting.find_people(annotators, mapping)
+    traces = forgetting.forget(
         people,
         data=data or (),
         audits=audit or (),
         runs=runs or (),
-        columns=parsed_pairs(column, "--column"),
-        checkpoints=checkpoints,
+        states=state or (),
         mapping=mapping,
+        columns=parsed_pairs(column, "--column"),
+        dry_run=dry_run,
     )
-    if not dry_run:
-        erase(traces)
     if as_json:
         rows = [
             {
-                "path": str(t.path),
-                "what": t.what,
-                "erased": t.erase is not None and not dry_run,
-                "remedy": t.remedy,
+                "path": str(trace.path),
+                "what": trace.what,
+                "erased": trace.goes and not dry_run,
+                "remedy": trace.remedy,
             }
-            for t in traces
+            for trace in traces
         ]
         print_json({"annotators": sorted(people.pseudonyms), "traces": rows})
     else:
         print(f"{counted(len(people.pseudonyms), 'annotator')}: {', '.join(sorted(people.pseudonyms))}")
         verb = "would be taken out" if dry_run else "taken out"
         for trace in traces:
-            print(f"{verb if trace.erase else 'still there'}: {trace.path}: {trace.what}")
-            if trace.remedy:
-                print(f"    then: {trace.remedy}")
+            print(f"{verb if trace.goes else 'still there'}: {trace.path}: {trace.what}")
+        for remedy in dict.fromkeys(trace.remedy for trace in traces if trace.remedy):
+            print(f"then: {remedy}")
         if not traces:
             print(
                 "nothing of them is there; another key, or another spelling of the id, gives another pseudonym"
             )
     if not traces:
         raise typer.Exit(EXIT_DATA)
+    if any(not trace.goes for trace in traces):
+        raise typer.Exit(EXIT_NOT_MET)

@@ -1,6 +1,6 @@
 """How a command ends that cannot go on: one message, one exit code, also when several processes run it.
 
-Exit codes: 0 ok, 1 failed, 2 usage or recipe, 3 data.
+Exit codes: 0 ok, 1 failed, 2 usage or recipe, 3 data, 4 what was asked for is not met (`forget` leaves something).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import typer
 
 from badpo.cli_printing import print_json
 
-EXIT_FAILED, EXIT_USAGE, EXIT_DATA = 1, 2, 3
+EXIT_FAILED, EXIT_USAGE, EXIT_DATA, EXIT_NOT_MET = 1, 2, 3, 4
 TRAIN_PACKAGES = ("torch", "transformers", "accelerate", "peft", "trl", "safetensors", "datasets")
 
 

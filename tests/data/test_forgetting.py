@@ -1,23 +1,33 @@
-"""Forgetting a person: found everywhere, taken out whole, and honest about what stays."""
+"""Forgetting a person: nothing names them and nothing tells what they voted; whatever cannot be taken out is listed."""
 
 from __future__ import annotations
 
 import csv
-import hashlib
+import gzip
 import io
+import itertools
 import json
+import shutil
 import stat
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from badpo.data.forgetting import erase, find_people, find_traces
+from badpo.attributes import Length
+from badpo.auditing.audit import audit
+from badpo.auditing.watch import watch
+from badpo.data import forgetting
+from badpo.data.files import BusyError
+from badpo.data.forgetting import find_people
 from badpo.data.importing import import_file
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import pseudonyms
@@ -26,6 +36,8 @@ from badpo.data.problems import ConfigError, DataError
 LABEL_STUDIO = Path(__file__).parents[2] / "examples" / "label_studio.json"
 HEADER = "prompt,response_a,response_b,winner,annotator\n"
 TABLE = HEADER + '"Why,\nso?",yes,"no ""really""",a,ann-1\n\nHow?,b,c,b,ann-2\nWho?,d,e,tie,ann-1\n'
+PEOPLE = [f"Worker-{k}" for k in range(8)]
+TOM = "Worker-3"
 
 
 @pytest.fixture(autouse=True)
@@ -40,82 +52,23 @@ def judgments(tmp_path) -> Path:
     return tmp_path / "judgments.parquet"
 
 
-@pytest.fixture
-def run(tmp_path) -> Path:
-    """A run folder with a policy, a bias term, a sealed checkpoint and planted leans."""
-    save = pytest.importorskip("safetensors.numpy").save
-    names = pseudonyms(["3", "7", "9"])
-    folder = tmp_path / "runs" / "shared_mean-s42"
-    for here in (folder, folder / "checkpoints" / "checkpoint-10"):
-        here.mkdir(parents=True)
-        tensors = {
-            "mean": np.array([0.5], dtype=np.float32),
-            "deviation": np.array([[0.1], [0.2], [0.3]], dtype=np.float32),
-            "fixed": np.zeros((3, 1), dtype=np.float32),
-            "mask": np.ones(3, dtype=np.float32),
-        }
-        content = save(tensors)
-        (here / "bias.safetensors").write_bytes(content)
-        description = {
-            "format": 1,
-            "attributes": ["length"],
-            "parts": ["mean", "deviation"],
-            "annotators": names,
-            "annotator_class": None,
-            "sha256": hashlib.sha256(content).hexdigest(),
-            "extra": {"variant": "shared_mean"},
-        }
-        (here / "bias.json").write_text(json.dumps(description))
-    (folder / "checkpoints" / "checkpoint-10" / "complete.json").write_text("{}")
-    (folder / "model").mkdir()
-    (folder / "log.jsonl").write_text('{"step": 1, "bias/theta/length": 0.5}\n')
-    (folder / "planted.json").write_text(json.dumps({"annotators": [{"pseudonym": name} for name in names]}))
-    return folder
-
-
-@pytest.fixture
-def audit(tmp_path) -> Path:
-    folder = tmp_path / "audit"
-    folder.mkdir()
-    names = pseudonyms(["3", "7"])
-    table = pd.DataFrame(
-        {"annotator": [*names, *names], "attribute": ["p", "p", "q", "q"], "deviation": [0.1] * 4}
-    )
-    table.to_parquet(folder / "annotators.parquet")
-    table.to_csv(folder / "annotators.csv", index=False)
-    requests = pd.DataFrame({"comparison_id": ["1", "2"], "annotator": [[names[1]], [names[0]]]})
-    requests.to_parquet(folder / "requests.parquet")
-    (folder / "audit.json").write_text("{}")
-    (folder / "report.html").write_text(names[1])
-    (folder / "watch.json").write_text(json.dumps({names[1]: 1.0}))
-    return folder
-
-
 def forget(*annotators: str, **where) -> list:
-    traces = find_traces(find_people(annotators, where.get("mapping")), **where)
-    erase(traces)
-    return traces
+    return forgetting.forget(find_people(annotators, where.get("mapping")), **where)
+
+
+# -- tables ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["7", None])
 def test_a_table_loses_the_rows_and_the_counts(judgments, name):
     tom = pseudonyms(["7"])[0]
+    (judgments.parent / "who.json").unlink()
     (trace,) = forget(name or tom, data=[judgments])
     assert trace.what == "2 judgments, and the count of 1 left out at import"
     left = Judgments.read(judgments)
     assert tom not in set(left.annotators["pseudonym"])
     assert (left.n_votes, left.n_annotators, left.dropped["n"].sum()) == (4, 2, 2)
-    assert tom.encode() not in judgments.read_bytes()
-    assert [path.name for path in judgments.parent.glob(".*")] == []
     assert forget(name or tom, data=[judgments]) == []
-
-
-def test_a_csv_keeps_every_other_byte(tmp_path):
-    path = tmp_path / "votes.csv"
-    path.write_bytes(b"\xef\xbb\xbf" + TABLE.encode())
-    (trace,) = forget("ann-1", data=[path])
-    assert trace.what == "2 judgments"
-    assert path.read_bytes() == b"\xef\xbb\xbf" + HEADER.encode() + b"How?,b,c,b,ann-2\n"
 
 
 CELL = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=8)
@@ -126,13 +79,14 @@ CELL = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size
         st.tuples(CELL, CELL, st.sampled_from(["ann-1", "ann-2", "ann-3"])), min_size=1, max_size=8
     ),
     end=st.sampled_from(["\n", "\r\n"]),
+    mark=st.sampled_from([b"", b"\xef\xbb\xbf"]),
 )
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_csv_ends_as_if_they_had_never_voted(rows, end, tmp_path):
+def test_any_csv_ends_as_if_they_had_never_voted(rows, end, mark, tmp_path):
     def written(some) -> bytes:
         out = io.StringIO(newline="")
         csv.writer(out, lineterminator=end, quoting=csv.QUOTE_ALL).writerows([("x", "y", "annotator"), *some])
-        return out.getvalue().encode()
+        return mark + out.getvalue().encode()
 
     path = tmp_path / "votes.csv"
     path.write_bytes(written(rows))
@@ -140,34 +94,55 @@ def test_any_csv_ends_as_if_they_had_never_voted(rows, end, tmp_path):
     assert path.read_bytes() == written([row for row in rows if row[2] != "ann-1"])
 
 
-def test_a_csv_with_other_line_ends(tmp_path):
-    path = tmp_path / "votes.csv"
-    path.write_bytes(TABLE.replace("\n", "\r\n").encode())
-    forget("ann-2", data=[path])
-    assert path.read_bytes() == TABLE.replace("How?,b,c,b,ann-2\n", "").replace("\n", "\r\n").encode()
-
-
-def test_the_pseudonym_finds_a_raw_table_too(tmp_path):
+def test_the_pseudonym_finds_a_raw_table_and_what_is_beside_it(tmp_path):
     path = tmp_path / "votes.csv"
     path.write_text(TABLE)
-    (trace,) = forget(pseudonyms(["ann-2"])[0], data=[path])
-    assert trace.what == "1 judgment"
+    shutil.copy(path, tmp_path / "votes.csv.bak")
+    gone, left = forget(pseudonyms(["ann-2"])[0], data=[path])
+    assert gone.what == "1 judgment" and left.path.name == "votes.csv.bak" and not left.goes
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "json"])
 def test_json_tables(tmp_path, suffix):
     rows = [
-        {"prompt": "p\u2028q", "chosen": "c", "rejected": "r", "annotator": who} for who in ("x", "y", "x")
+        {"prompt": "p\u2028q", "note": "\ud800", "chosen": "c", "rejected": "r", "annotator": who}
+        for who in ("\udc80x", "y", "\udc80x")
     ]
     path = tmp_path / f"votes.{suffix}"
-    text = (
-        json.dumps(rows)
-        if suffix == "json"
-        else "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in rows)
+    path.write_text(json.dumps(rows) if suffix == "json" else "".join(json.dumps(r) + "\n" for r in rows))
+    path.chmod(0o640)
+    forget("\udc80x", data=[path])
+    assert Judgments.read(path).n_votes == 1 and "dc80" not in path.read_text()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+
+
+def test_parquet_is_written_without_dictionaries_and_metadata_of_the_old(tmp_path):
+    names = [*PEOPLE, *PEOPLE]
+    table = pa.Table.from_pandas(
+        pd.DataFrame(
+            {
+                "n": range(16),
+                "annotator": pd.Categorical(names),
+                "reviewers": [[name] for name in names[::-1]],
+            },
+            index=pd.Index(names, name="who"),
+        )
+    ).replace_schema_metadata({b"note": b"made by Worker-3"})
+    table = table.set_column(
+        2, "tags", pa.array([["t"]] * 16, pa.list_(pa.dictionary(pa.int8(), pa.string())))
     )
-    path.write_text(text, encoding="utf-8")
-    forget("x", data=[path])
-    assert Judgments.read(path).n_votes == 1
+    path = tmp_path / "votes.parquet"
+    pq.write_table(table.drop_columns("who"), path)
+    assert TOM in str(pq.read_table(path)["annotator"].chunk(0).dictionary)
+    (trace,) = forget(TOM, data=[path])
+    assert trace.what == "2 judgments"
+    left = pq.read_table(path)
+    assert (
+        left["n"].to_pylist() == [n for n in range(16) if n % 8 != 3]
+        and left["tags"].to_pylist() == [["t"]] * 14
+    )
+    assert (left.schema.metadata, left.schema.field("annotator").type) == (None, pa.string())
+    assert TOM.encode() not in path.read_bytes()
 
 
 def test_another_name_for_the_column(tmp_path):
@@ -176,54 +151,6 @@ def test_another_name_for_the_column(tmp_path):
     with pytest.raises(DataError, match='columns={"annotator": "worker_id"}'):
         forget("ann-1", data=[path])
     assert len(forget("ann-1", data=[path], columns={"annotator": "worker_id"})) == 1
-
-
-def test_a_run_loses_the_parameters_and_says_what_stays(run):
-    load_file = pytest.importorskip("safetensors.numpy").load_file
-    tom = pseudonyms(["7"])[0]
-    before = (run / "checkpoints" / "checkpoint-10" / "bias.safetensors").read_bytes()
-    traces = forget("7", runs=[run.parent])
-    assert [(trace.path.relative_to(run).as_posix(), trace.erase is not None) for trace in traces] == [
-        ("bias.safetensors", True),
-        ("model", False),
-        ("checkpoints/checkpoint-10", False),
-        ("planted.json", False),
-    ]
-    assert "train again" in traces[1].remedy
-    tensors, description = load_file(run / "bias.safetensors"), json.loads((run / "bias.json").read_text())
-    assert tensors["deviation"].ravel().tolist() == pytest.approx([0.1, 0.3])
-    assert tom not in description["annotators"]
-    assert description["sha256"] == hashlib.sha256((run / "bias.safetensors").read_bytes()).hexdigest()
-    assert description["extra"] == {"variant": "shared_mean", "annotators_forgotten": 1}
-    assert (run / "checkpoints" / "checkpoint-10" / "bias.safetensors").read_bytes() == before
-
-
-def test_checkpoints_go_when_asked(run):
-    forget("7", runs=[run], checkpoints="remove")
-    assert list((run / "checkpoints").iterdir()) == []
-
-
-def test_a_bias_term_of_nobody_goes_whole(run):
-    forget("3", "7", "9", runs=[run])
-    assert not (run / "bias.json").exists()
-    assert not (run / "bias.safetensors").exists()
-
-
-def test_an_audit_loses_rows_and_page(audit):
-    traces = forget("7", audits=[audit])
-    tom, mia = pseudonyms(["7", "3"])
-    assert {path.name for path in audit.iterdir()} == {
-        "annotators.parquet",
-        "annotators.csv",
-        "requests.parquet",
-        "watch.json",
-    }
-    assert set(pd.read_parquet(audit / "annotators.parquet")["annotator"]) == {mia}
-    assert set(pd.read_csv(audit / "annotators.csv")["annotator"]) == {mia}
-    assert pd.read_parquet(audit / "requests.parquet")["comparison_id"].tolist() == ["2"]
-    (listed,) = [trace for trace in traces if trace.erase is None]
-    assert (listed.path.name, listed.what) == ("watch.json", "a file that names them")
-    assert tom in (audit / "watch.json").read_text()
 
 
 def test_the_mapping_knows_people_without_the_key_and_loses_them(judgments, monkeypatch):
@@ -239,55 +166,366 @@ def test_the_mapping_knows_people_without_the_key_and_loses_them(judgments, monk
 
 
 def test_a_lost_key_is_told_and_no_new_one_is_made(judgments, monkeypatch, tmp_path):
+    (tom,) = find_people(["7"]).pseudonyms
     monkeypatch.delenv("BADPO_PSEUDONYM_KEY")
     with pytest.raises(ConfigError, match="cannot be computed"):
         find_people(["7"])
     assert not (tmp_path / "no-config").exists()
-    monkeypatch.setenv("BADPO_PSEUDONYM_KEY", "a key that only this test knows")
-    (tom,) = find_people(["7"]).pseudonyms
-    monkeypatch.delenv("BADPO_PSEUDONYM_KEY")
+    (judgments.parent / "who.json").unlink()
     assert len(forget(tom, data=[judgments])) == 1
-
-
-def test_nothing_changes_before_erase(judgments, run, audit):
-    files = [path for path in judgments.parent.rglob("*") if path.is_file()]
-    before = [path.read_bytes() for path in files]
-    traces = find_traces(find_people(["7"]), data=[judgments], audits=[audit], runs=[run])
-    assert len(traces) == 1 + 6 + 4
-    assert [path.read_bytes() for path in files] == before
 
 
 def test_a_failed_write_leaves_the_old_table(judgments, monkeypatch):
     before = judgments.read_bytes()
-    traces = find_traces(find_people(["7"]), data=[judgments])
 
     def full(*args, **kwargs):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("pyarrow.parquet.write_table", full)
     with pytest.raises(OSError, match="No space"):
-        erase(traces)
-    assert judgments.read_bytes() == before
-    assert [path.name for path in judgments.parent.glob(".*")] == []
+        forget("7", data=[judgments])
+    assert judgments.read_bytes() == before and list(judgments.parent.glob(".writing-*")) == []
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_two_at_once_lose_nothing_and_delete_nobody_else(tmp_path, suffix):
+    names = [f"person {k % 6}" for k in range(600)]
+    path = tmp_path / f"votes.{suffix}"
+    table = pd.DataFrame({"n": range(600), "annotator": names})
+    table.to_csv(path, index=False) if suffix == "csv" else table.to_parquet(path)
+    program = (
+        "import sys, time\nfrom badpo.data import forgetting\nwrite = forgetting._write_without\n"
+        "def slowly(*args):\n    time.sleep(0.5)\n    write(*args)\n"
+        "forgetting._write_without = slowly\nprint(flush=True)\nsys.stdin.readline()\n"
+        "forgetting.forget(forgetting.find_people([sys.argv[1]]), data=[sys.argv[2]])\n"
+    )
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, name, str(path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for name in ("person 1", "person 4")
+    ]
+    for child in children:
+        child.stdout.readline()
+    for child in children:
+        child.stdin.write("\n")
+        child.stdin.flush()
+    for child in children:
+        child.communicate()
+        assert child.returncode == 0
+    left = pd.read_csv(path) if suffix == "csv" else pd.read_parquet(path)
+    assert left["n"].tolist() == [n for n in range(600) if n % 6 not in (1, 4)]
+
+
+# -- a project with every kind of file ---------------------------------------------------------------------------
+
+
+def votes() -> pd.DataFrame:
+    """Eight votes of each of eight people, the longer answer on the left."""
+    rng = np.random.default_rng(0)
+    rows = [
+        {
+            "prompt": f"Why {c}?",
+            "response_a": f"It just is so {c}.",
+            "response_b": f"So {c}.",
+            "annotator": name,
+        }
+        for c in range(8)
+        for name in PEOPLE
+    ]
+    return pd.DataFrame(rows).assign(winner=rng.choice(["a", "b"], 64), worker=PEOPLE[0])
+
+
+def write_run(folder: Path, read: Judgments, theta: np.ndarray, extra: dict) -> None:
+    """What training leaves, with a checkpoint; theta of everyone."""
+    save = pytest.importorskip("safetensors.numpy").save
+    names = read.annotators["pseudonym"].tolist()
+    for here in (folder, folder / "checkpoints" / "checkpoint-10"):
+        here.mkdir(parents=True)
+        (here / "bias.safetensors").write_bytes(save({"deviation": theta}))
+        (here / "bias.json").write_text(
+            json.dumps({"annotators": names, "extra": {"data": read.fingerprint()}})
+        )
+        (here / "log.jsonl").write_text(
+            json.dumps({"bias/theta/length": round(float(theta.mean()), 2)}) + "\n"
+        )
+    (folder / "checkpoints" / "checkpoint-10" / "objective.safetensors").write_bytes(save({"weights": theta}))
+    (folder / "model").mkdir()
+    (folder / "model" / "model.safetensors").write_bytes(bytes(64))
+    (folder / "config.yaml").write_text("bias: shared_mean\n")
+    (folder / "run.json").write_text(json.dumps({"facts": {"data": read.fingerprint()}, **extra}))
+
+
+@pytest.fixture
+def project(tmp_path) -> Path:
+    """Everything that commands write of eight people, and copies that users and killed commands leave."""
+    root = tmp_path / "project"
+    (root / "data").mkdir(parents=True)
+    votes().drop(columns="worker").to_csv(root / "data" / "votes.csv", index=False)
+    table = root / "judgments.parquet"
+    import_file(root / "data" / "votes.csv", table, mapping=root / "who.json")
+    read = Judgments.read(table, attributes=[Length()])
+    audit(read).write(root / "audit")
+    watch(table, [Length()], root / "watch.json")
+    theta = np.linspace(-1.03, 0.97, 8, dtype=np.float32).reshape(8, 1) ** 3
+    runs = root / "runs"
+    write_run(runs / "shared_mean-s42", read, theta, {})
+    write_run(runs / "em_dpo-s42" / "type0", read, theta, {"annotator_weights": theta.ravel().tolist()})
+    (runs / "em_dpo-s42" / "round0.json").write_text(
+        json.dumps({"key": "k", "probabilities": theta.tolist()})
+    )
+    (runs / "em_dpo-s42" / "begun.json").write_text("{}")
+    for name in ("reference", "shared_mean-s42-anchored"):
+        (runs / name / "model").mkdir(parents=True)
+        (runs / name / "run.json").write_text("{}")
+    (runs / "shared_mean-s42-anchored" / "anchor.json").write_text('{"source": "shared_mean-s42"}')
+    (runs / "shared_mean-s42" / ".writing-0123456789abcdef-bias.json").write_text("half")
+    (root / ".writing-0123456789abcdef-judgments.parquet").write_bytes(table.read_bytes()[:200])
+    return root
+
+
+def everywhere(root: Path) -> dict:
+    return {
+        "data": [root / "judgments.parquet", root / "data" / "votes.csv"],
+        "audits": [root / "audit"],
+        "runs": [root / "runs"],
+        "states": [root / "watch.json"],
+        "mapping": root / "who.json",
+    }
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    """All bytes below a folder, parquet decoded too, by path."""
+    found = {}
+    for path in root.rglob("*"):
+        if path.is_file() and not path.name.startswith("."):
+            decoded = pq.read_table(path).to_pylist() if path.suffix == ".parquet" else ""
+            found[str(path.relative_to(root))] = path.read_bytes() + str(decoded).encode()
+    return found
+
+
+def test_nothing_of_a_person_is_left_but_the_policies(project):
+    names = [TOM.encode(), pseudonyms([TOM])[0].encode()]
+    assert (
+        len([path for path, content in contents(project).items() if any(n in content for n in names)]) == 10
+    )
+    traces = forget(TOM, **everywhere(project))
+    left = contents(project)
+    assert [path for path, content in left.items() if any(name in content for name in names)] == []
+    assert sorted(str(trace.path.relative_to(project)) for trace in traces if not trace.goes) == [
+        "runs/em_dpo-s42/type0/model",
+        "runs/reference/model",
+        "runs/shared_mean-s42-anchored/model",
+        "runs/shared_mean-s42/model",
+    ]
+    assert sorted(path for path in left if not path.endswith(".lock")) == [
+        "audit/forgotten.jsonl",
+        "data/forgotten.jsonl",
+        "data/votes.csv",
+        "forgotten.jsonl",
+        "judgments.parquet",
+        "runs/em_dpo-s42/forgotten.jsonl",
+        "runs/em_dpo-s42/type0/config.yaml",
+        "runs/em_dpo-s42/type0/forgotten.jsonl",
+        "runs/em_dpo-s42/type0/log.jsonl",
+        "runs/em_dpo-s42/type0/model/model.safetensors",
+        "runs/reference/forgotten.jsonl",
+        "runs/shared_mean-s42-anchored/anchor.json",
+        "runs/shared_mean-s42-anchored/forgotten.jsonl",
+        "runs/shared_mean-s42/config.yaml",
+        "runs/shared_mean-s42/forgotten.jsonl",
+        "runs/shared_mean-s42/log.jsonl",
+        "runs/shared_mean-s42/model/model.safetensors",
+        "who.json",
+    ]
+    assert (
+        len(pd.read_parquet(project / "judgments.parquet"))
+        == len(pd.read_csv(project / "data" / "votes.csv"))
+        == 56
+    )
+    assert stat.S_IMODE((project / "forgotten.jsonl").stat().st_mode) == 0o600
+    again = forget(TOM, **everywhere(project))
+    assert {trace.path.name for trace in again} == {"model"} and len(again) == 4
+
+
+def test_what_stays_does_not_tell_what_went(project, monkeypatch):
+    theta = np.linspace(-1.03, 0.97, 8) ** 3
+    before = contents(project)
+    forget(TOM, **everywhere(project))
+    left = contents(project)
+    # who had kept theta of all others learns their part of the mean to the digits of the log
+    mean = json.loads(left["runs/shared_mean-s42/log.jsonl"])["bias/theta/length"]
+    assert abs(8 * mean - np.delete(theta, 3).sum() - theta[3]) > 1e-3
+    # every vote that they may have cast, tried against everything that is left
+    remaining = votes().drop(columns="worker")
+    theirs = remaining.index[remaining["annotator"] == TOM]
+    tried = remaining.copy()
+    for key, stays in (
+        ("another key than that of the test", True),
+        ("a key that only this test knows", False),
+    ):
+        monkeypatch.setenv("BADPO_PSEUDONYM_KEY", key)
+        prints = []
+        for cast in itertools.product("ab", repeat=8):
+            tried.loc[theirs, "winner"] = cast
+            prints.append(Judgments.read(tried, attributes=[Length()]).fingerprint().encode()[:12])
+        assert not any(print_ in content for print_ in prints for content in left.values())
+        # the true one was there, for those alone who have the key
+        assert stays == (not any(print_ in content for print_ in prints for content in before.values()))
+
+
+def test_nothing_changes_in_a_dry_run(project):
+    before = contents(project)
+    planned = forget(TOM, **everywhere(project), dry_run=True)
+    assert contents(project) == before
+    done = forget(TOM, **everywhere(project))
+    assert {(t.path, t.what) for t in planned} == {(t.path, t.what) for t in done}
+
+
+def test_people_who_voted_elsewhere_lose_nothing(project):
+    other = project / "elsewhere"
+    data = Judgments.read(votes()[votes()["annotator"] != TOM], attributes=[Length()])
+    write_run(other / "shared_mean-s42", data, np.zeros((7, 1), dtype=np.float32), {})
+    (other / "shared_mean-s42-anchored").mkdir()
+    (other / "shared_mean-s42-anchored" / "anchor.json").write_text('{"source": "shared_mean-s42"}')
+    before = contents(other)
+    traces = forget(TOM, runs=[project / "runs", other])
+    assert contents(other) == before
+    assert not any(other in trace.path.parents for trace in traces)
+
+
+def test_an_anchor_elsewhere_is_found_by_the_name_of_its_source(project):
+    moved = project / "anchored" / "mine"
+    moved.parent.mkdir()
+    (project / "runs" / "shared_mean-s42-anchored").rename(moved)
+    traces = forget(TOM, runs=[project / "runs", moved.parent])
+    assert moved / "model" in [trace.path for trace in traces if not trace.goes]
+
+
+@pytest.mark.parametrize("call", [1, 4, 8, 12, 16])
+def test_a_call_that_was_killed_is_finished_by_the_next(project, monkeypatch, call):
+    unlink, left = Path.unlink, [call]
+
+    def dying(path, *args, **kwargs):
+        left[0] -= 1
+        if left[0] == 0:
+            raise KeyboardInterrupt
+        unlink(path, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", dying)
+        with pytest.raises(KeyboardInterrupt):
+            forget(TOM, **everywhere(project))
+    forget(TOM, **everywhere(project))
+    left_over = {path.name for path in project.rglob("*") if path.is_file()}
+    assert not left_over & {
+        "bias.json",
+        "bias.safetensors",
+        "objective.safetensors",
+        "round0.json",
+        "audit.json",
+    }
+    assert len(forget(TOM, **everywhere(project))) == 4
+
+
+def test_a_run_that_is_being_trained_stops_everything(project):
+    before = contents(project)
+    program = (
+        "import sys\nfrom badpo.data.files import locked\n"
+        "with locked(sys.argv[1]):\n    print(flush=True)\n    sys.stdin.readline()\n"
+    )
+    run = project / "runs" / "shared_mean-s42"
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(run)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        child.stdout.readline()
+        with pytest.raises(BusyError, match="shared_mean-s42"):
+            forget(TOM, **everywhere(project))
+        child.stdin.close()
+    left = contents(project)
+    assert {path: left[path] for path in before} == before
+
+
+# -- what still names them ----------------------------------------------------------------------------------------
+
+
+def write_zip(path: Path) -> None:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("inside.txt", f"{TOM} " * 50)
+
+
+COPIES = {
+    "text.bak": lambda path: path.write_text(f"of {TOM}."),
+    "in_json": lambda path: path.write_text(json.dumps({"note": f"a\n{TOM}\nb"})),
+    "pseudonym.tsv": lambda path: path.write_text(f"n\n{pseudonyms([TOM])[0]}\n"),
+    "other_case": lambda path: path.write_text("WORKER-3 "),
+    "utf16.txt": lambda path: path.write_text(TOM, encoding="utf-16"),
+    "escaped.json": lambda path: path.write_text(r'{"a": "\ud800\u0057orker-3"}'),
+    "copy.gz": lambda path: path.write_bytes(gzip.compress(TOM.encode() * 1)),
+    "copy.xlsx": write_zip,
+    "spelt.parquet": lambda path: pd.DataFrame({"x": pseudonyms(["worker-3 "])}).to_parquet(path),
+    "categories.bin": lambda path: pq.write_table(
+        pa.table({"x": pa.DictionaryArray.from_arrays([0], ["y" * 99, TOM])}), path, compression="zstd"
+    ),
+    "metadata.parquet": lambda path: pq.write_table(
+        pa.table({"x": [1]}).replace_schema_metadata({b"pandas": TOM.encode()}), path
+    ),
+    "large": lambda path: path.write_bytes(b" " * (2**24 - 4) + TOM.encode() + b" " * 2**24),
+    f"of {TOM}": lambda path: path.write_bytes(b""),
+    "broken.parquet": lambda path: path.write_bytes(b"PAR1 and then nothing"),
+}
+
+
+@pytest.mark.parametrize("name", COPIES)
+@pytest.mark.parametrize("place", ["data", "runs"])
+def test_a_copy_of_any_kind_is_listed(tmp_path, name, place):
+    (tmp_path / "runs" / "deep").mkdir(parents=True)
+    table = tmp_path / "votes.csv"
+    table.write_text(HEADER + "p,b,c,b,Worker-30\n")
+    copy = (tmp_path if place == "data" else tmp_path / "runs" / "deep") / name
+    COPIES[name](copy)
+    (trace,) = forget(TOM, data=[table], runs=[tmp_path / "runs"])
+    assert trace.path == copy and not trace.goes and copy.exists()
+
+
+def test_a_short_id_is_looked_for_where_people_stand(tmp_path):
+    table = tmp_path / "votes.csv"
+    table.write_text(HEADER + "7,7,7,b,70\n")
+    (tmp_path / "numbers.json").write_text('{"seed": 7}')
+    (tmp_path / "numbers.csv").write_text("n\n7\n")
+    assert forget("7", data=[table]) == []
+    (tmp_path / "a.bak").write_text("n,worker\n1,007\n")
+    (tmp_path / "b.bak").write_text('{"n": 1, "rater": {"id": "x", "user_id": 7}}\n')
+    (tmp_path / "c.bak").write_text('[{"annotators": ["3", "7"]}]')
+    pd.DataFrame({"judge": [7, 8]}).to_parquet(tmp_path / "d.bak")
+    assert [trace.path.name for trace in forget("7", data=[table])] == ["a.bak", "b.bak", "c.bak", "d.bak"]
+
+
+def test_a_recipe_that_names_them_goes_from_their_run(project):
+    recipe = project / "runs" / "shared_mean-s42" / "config.yaml"
+    recipe.write_text(f"gold_annotators: [{pseudonyms([TOM])[0]}]\n")
+    forget(TOM, **everywhere(project))
+    assert not recipe.exists()
 
 
 def test_wrong_places_are_told(tmp_path, judgments):
-    with pytest.raises(ConfigError, match="is no folder"):
-        find_traces(find_people(["7"]), runs=[tmp_path / "nowhere"])
-    with pytest.raises(ConfigError, match="checkpoints must be list or remove"):
-        find_traces(find_people(["7"]), runs=[tmp_path], checkpoints="keep")
+    for where in ({"runs": [tmp_path / "nowhere"]}, {"states": [tmp_path / "state.json"]}):
+        with pytest.raises(ConfigError, match="is not there"):
+            forget("7", **where)
     with pytest.raises(ConfigError, match="is no mapping"):
         find_people(["7"], mapping=judgments)
     with pytest.raises(DataError, match="no such file"):
-        find_traces(find_people(["7"]), data=[tmp_path / "nothing.csv"])
+        forget("7", data=[tmp_path / "nothing.csv"])
 
 
-def test_forgetting_loads_no_torch(run):
+def test_forgetting_loads_no_torch(judgments):
     program = (
-        "import sys\nfrom badpo.data.forgetting import erase, find_people, find_traces\n"
-        f"erase(find_traces(find_people(['7']), runs=[{str(run)!r}]))\n"
+        "import sys\nfrom badpo.data.forgetting import find_people, forget\n"
+        f"forget(find_people(['7']), data=[{str(judgments)!r}])\n"
         "print(*[name for name in ('torch', 'transformers', 'datasets') if name in sys.modules])"
     )
     finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (finished.returncode, finished.stdout.split()) == (0, []), finished.stderr
-    assert len(json.loads((run / "bias.json").read_text())["annotators"]) == 2

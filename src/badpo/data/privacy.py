@@ -160,6 +160,18 @@ def known_key(environment: Mapping[str, str] = os.environ) -> bytes | None:
         raise _unusable(path, error) from error
 
 
+def spelling(raw_id: str) -> str:
+    """An id without what people write now in one way, now in another: case, spaces around it, leading zeros.
+
+    Examples
+    --------
+    >>> spelling(" 007"), spelling("Worker 7")
+    ('7', 'worker 7')
+    """
+    form = raw_id.strip().casefold()
+    return form.lstrip("0") or "0" if form.isdigit() else form
+
+
 def keyed_digest(content: bytes = b"") -> hmac.HMAC:
     """HMAC-SHA256 with this machine's key, for what is made of votes: nobody without the key finds them by trying."""
     return hmac.new(pseudonym_key(), content, hashlib.sha256)

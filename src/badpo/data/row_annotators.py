@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from badpo.data.importers.cells import as_ids
 from badpo.data.importers.columns import Layout, annotator_hint
 from badpo.data.importers.tables import Table
-from badpo.data.privacy import EVERYONE, direct_identifiers, is_pseudonym, pseudonyms
+from badpo.data.privacy import EVERYONE, direct_identifiers, is_pseudonym, pseudonyms, spelling
 from badpo.data.problems import Problem, counted
 from badpo.data.row_problems import ROWS_SHOWN, RowProblems
 
@@ -133,8 +133,7 @@ def _direct_identifiers(raw_ids: list[str], table: Table) -> list[Problem]:
 def _look_alikes(raw_ids: list[str], named: list[str], table: Table) -> list[Problem]:
     groups: dict[str, list[str]] = {}
     for raw_id, name in zip(raw_ids, named, strict=True):
-        form = raw_id.strip().casefold()
-        groups.setdefault(form.lstrip("0") or "0" if form.isdigit() else form, []).append(name)
+        groups.setdefault(spelling(raw_id), []).append(name)
     alike = [group for group in groups.values() if len(group) > 1]
     if not alike:
         return []
