@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from transformers import AutoTokenizer
 
 from badpo.data.problems import ConfigError
@@ -129,6 +130,15 @@ def test_votes_are_predicted_with_theta_on_an_attribute_of_the_arms_own():
     cross = held_out.cross_group()[:, 0]
     assert found["length"]["all"].accuracy.estimate == pytest.approx(np.mean(logits[cross] > 0))
     assert 0.5 < np.mean(logits[cross] > 0) < 1
+
+
+def test_theta_stands_in_the_column_of_its_attribute():
+    _, held_out = material(STYLE, None).split()
+    names = held_out.attribute_names[::-1]
+    bias = BiasTerm(names, held_out.annotators["pseudonym"].tolist(), VARIANTS["pooled"])
+    bias.mean.data.copy_(torch.arange(1.0, len(names) + 1))
+    rows = theta_rows(bias, held_out)
+    assert len(names) > 1 and (rows == np.arange(len(names), 0, -1)).all()
 
 
 def test_a_penalty_says_nothing_of_annotators():

@@ -95,3 +95,17 @@ def test_rates_stand_between_nothing_and_everything_and_votes_beside_a_coin(ever
         (low, high) = sorted(at, key=float)[:2]
         per_unit = (at[high] - at[low]) / (float(high) - float(low))
         assert float(coin.get("x1")) == pytest.approx(at[low] + (0.5 - float(low)) * per_unit, abs=0.2)
+
+
+def test_each_attribute_is_read_against_its_own_planted_mean(tmp_path):
+    folder = write_suite(tmp_path / "demo")
+    suite, planted = read_suite(folder), json.loads((folder / "pooled-s42" / "planted.json").read_text())
+    means = np.mean([person["theta"] for person in planted["annotators"]], axis=0)
+    assert abs(means[0] - means[1]) > 0.02
+    for (_, svg), mean in zip(theta_over_steps(suite).panels, means, strict=True):
+        (level,) = elements(svg, "line", "level")
+        beside = [e for e in elements(svg, "text", "tick") if e.get("text-anchor") == "end"]
+        at = sorted((float(e.text.replace("\N{MINUS SIGN}", "-")), float(e.get("y")) - 4) for e in beside)
+        (low, below), (high, above) = at[0], at[-1]
+        drawn = below + (mean - low) / (high - low) * (above - below)
+        assert float(level.get("y1")) == pytest.approx(drawn, abs=0.2)
