@@ -22,7 +22,7 @@ from badpo.cli_anchor import anchor
 from badpo.cli_audit import audit, watch
 from badpo.cli_corpus import corpus_multipref, corpus_style, corpus_ultrafeedback
 from badpo.cli_data import forget, import_votes
-from badpo.cli_errors import EXIT_DATA, reporting_errors
+from badpo.cli_errors import EXIT_DATA, reporting_errors, stopping_whole
 from badpo.cli_options import AsJson, AttributeOption, ColumnOption, Debug, WinnerOption, read_judgments
 from badpo.cli_parsing import parsed_attribute, parsed_flags, parsed_pairs, parsed_seeds, parsed_sweep
 from badpo.cli_printing import (
@@ -34,7 +34,7 @@ from badpo.cli_printing import (
     terminal_progress,
 )
 from badpo.cli_reproduce import reproduce
-from badpo.data.files import appearing
+from badpo.data.files import appearing, locked
 
 RunsArgument = Annotated[
     list[Path], typer.Argument(metavar="RUN...", help="Run folders, or a folder of run folders.")
@@ -341,7 +341,8 @@ def train(
         else:
             print("\n".join(plan.lines()))
         return
-    with redirect_stdout(sys.stderr):
+    left = "stopped; start the same command again, with --resume where there is a checkpoint"
+    with stopping_whole(left), redirect_stdout(sys.stderr):
         folder = train_run(recipe, resume, allow_changed or ())
     if not is_first_process():
         return
@@ -357,8 +358,11 @@ def evaluate(runs: RunsArgument, as_json: AsJson = False, debug: Debug = False) 
     """Measure trained runs on their held-out judgments and write readouts.json into each."""
     from badpo.experiments.evaluate import evaluate_run
 
+    results = {}
     with redirect_stdout(sys.stderr), terminal_progress(as_json) as progress:
-        results = {str(run): evaluate_run(run, progress) for run in runs}
+        for folder in runs:
+            with locked(folder):
+                results[str(folder)] = evaluate_run(folder, progress)
     if as_json:
         print_json(results)
         return

@@ -1,6 +1,7 @@
 """How a command ends that cannot go on: one message, one exit code, also when several processes run it.
 
-Exit codes: 0 ok, 1 failed, 2 usage or recipe, 3 data, 4 what was asked for is not met (`forget` leaves something).
+Exit codes: 0 ok, 1 failed, 2 usage or recipe, 3 data, 4 what was asked for is not met (`forget` leaves something), 130
+told to stop.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import typer
 
 from badpo.cli_printing import print_json
 
-EXIT_FAILED, EXIT_USAGE, EXIT_DATA, EXIT_NOT_MET = 1, 2, 3, 4
+EXIT_FAILED, EXIT_USAGE, EXIT_DATA, EXIT_NOT_MET, EXIT_STOPPED = 1, 2, 3, 4, 130
 TRAIN_PACKAGES = ("torch", "transformers", "accelerate", "peft", "trl", "safetensors", "datasets")
 
 
@@ -52,6 +54,23 @@ def reporting_errors(command: Callable) -> Callable:
             raise typer.Exit(code) from error
 
     return wrapped
+
+
+@contextmanager
+def stopping_whole(what_is_left: str) -> Iterator[None]:
+    """A command that is told to stop says what is left; SIGTERM stops it as Ctrl-C does, unless a launcher ends it."""
+
+    def stop(signum, frame):
+        raise KeyboardInterrupt
+
+    before = signal.getsignal(signal.SIGTERM) if _of_several() else signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    except KeyboardInterrupt as told:
+        print(str(told) or what_is_left, file=sys.stderr)
+        raise typer.Exit(EXIT_STOPPED) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class EndedByLauncherError(RuntimeError):

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from badpo.cli_errors import reporting_errors
+from badpo.cli_errors import reporting_errors, stopping_whole
 from badpo.cli_options import AsJson, Debug
 from badpo.cli_parsing import parsed_seeds
 from badpo.cli_printing import print_json, terminal_progress
+
+WHAT_IS_LEFT = "stopped; finished runs are whole, and the same command goes on from here"
 
 
 @reporting_errors
@@ -76,7 +76,7 @@ def reproduce(
             print("\n".join(planned.lines()))
         return
     quiet_libraries()
-    with stopping_whole(), redirect_stdout(sys.stderr), terminal_progress(as_json) as progress:
+    with stopping_whole(WHAT_IS_LEFT), redirect_stdout(sys.stderr), terminal_progress(as_json) as progress:
         results = run_suites(suites, chosen, numbers, folder, progress, jobs, data)
     if as_json:
         print_json([result.to_json() for result in results])
@@ -106,20 +106,3 @@ def quiet_libraries() -> None:
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-
-
-@contextmanager
-def stopping_whole() -> Iterator[None]:
-    """A command that is told to stop says what is left; SIGTERM stops it as Ctrl-C does."""
-
-    def stop(signum, frame):
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    except KeyboardInterrupt:
-        print("stopped; finished runs are whole, and the same command goes on from here", file=sys.stderr)
-        raise typer.Exit(130) from None
-    finally:
-        signal.signal(signal.SIGTERM, before)

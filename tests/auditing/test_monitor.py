@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import random
 import stat
 
 import numpy as np
@@ -169,23 +170,29 @@ def test_a_failed_write_leaves_the_old_state(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "damage",
-    [
-        lambda text: "not json",
-        lambda text: "[]",
-        lambda text: '{"schema": "badpo.audit/1"}',
-        lambda text: text.replace('"log_ratio": [', '"log_ratio": [[1.0], '),
-        lambda text: text.replace('"highest"', '"lowest"'),
-        lambda text: text[: text.rindex('"comparisons"')] + '"comparisons": "AAAA"}',
-        lambda text: text.replace('"alpha": 0.05', '"alpha": 7'),
-    ],
+    "content", ["not json", "[]", '{"schema": "badpo.audit/1"}', '{"schema": "badpo.watch/1"}']
 )
-def test_a_file_that_is_no_state(tmp_path, damage):
+def test_a_file_that_is_no_state(tmp_path, content):
+    path = tmp_path / "state.json"
+    path.write_text(content)
+    with pytest.raises(ConfigError, match="is no state of badpo watch"):
+        AuditMonitor.load(path)
+
+
+def test_every_bit_of_a_state_counts(tmp_path):
     path = tmp_path / "state.json"
     fed(stream(10)).save(path)
-    path.write_text(damage(path.read_text()))
-    with pytest.raises(ConfigError):
-        AuditMonitor.load(path)
+    content, draw = path.read_bytes(), random.Random(0)
+    for place in draw.sample(range(len(content)), 300):
+        changed = bytearray(content)
+        changed[place] ^= 1 << draw.randrange(8)
+        path.write_bytes(changed)
+        with pytest.raises(ConfigError, match="is no state of badpo watch"):
+            AuditMonitor.load(path)
+    for length in range(0, len(content), 997):
+        path.write_bytes(content[:length])
+        with pytest.raises(ConfigError, match="is no state of badpo watch"):
+            AuditMonitor.load(path)
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+import time
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from badpo.attributes import Column, Length, Markdown
+from badpo.auditing.monitor import AuditMonitor
 from badpo.auditing.watch import GUARANTEE, watch
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import pseudonyms
@@ -38,6 +41,35 @@ def test_looking_twice_is_looking_once(table, tmp_path):
     assert second.table.equals(whole.table)
     assert third.table.equals(whole.table)
     assert third.summary["n_counted"] == 300
+
+
+def test_two_looks_at_once_both_count(table, tmp_path, monkeypatch):
+    # the second begins when the first has read the state and has not written it
+    state, looks = tmp_path / "state.json", []
+    halves = [table.iloc[: len(table) // 2], table.iloc[len(table) // 2 :]]
+    save, begun = AuditMonitor.save, threading.Event()
+
+    def slowly(self, path):
+        begun.set()
+        time.sleep(0.2)
+        save(self, path)
+
+    monkeypatch.setattr(AuditMonitor, "save", slowly)
+    first = threading.Thread(target=lambda: looks.append(watch(halves[0], [Length()], state)))
+    first.start()
+    begun.wait(60)
+    looks.append(watch(halves[1], [Length()], state))
+    first.join()
+    assert [look.summary["n_new"] for look in looks] == [150, 150]
+    assert AuditMonitor.load(state).n_comparisons == 300
+
+
+def test_a_state_that_is_a_link_stays_one(table, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    state = tmp_path / "state.json"
+    state.symlink_to(tmp_path / "elsewhere" / "state.json")
+    watch(table, [Length()], state)
+    assert state.is_symlink() and watch(table, [Length()], state).summary["n_new"] == 0
 
 
 def test_who_stands_out_is_listed_by_pseudonym_with_the_guarantee(table, tmp_path):

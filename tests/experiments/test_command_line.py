@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -196,3 +198,25 @@ def test_the_commands_as_programs(tmp_path):
     assert (tmp_path / "report.html").exists()
     assert program("train", "--config", config).returncode == 2
     assert program("train", "--config", config, "--dataset_name", "no.csv", "--seed", "1").returncode == 3
+
+
+@pytest.mark.slow
+def test_a_run_that_is_told_to_end_goes_on_to_the_same_bits(tmp_path, monkeypatch):
+    undisturbed, told = tmp_path / "undisturbed", tmp_path / "told"
+    assert badpo("train", "--config", write_recipe(undisturbed)).exit_code == 0
+    write_recipe(told)
+    finish_step = BADPOTrainer.finish_step
+
+    def end_at_step_3(self):
+        if self.state.global_step == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return finish_step(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(BADPOTrainer, "finish_step", end_at_step_3)
+        ended = badpo("train", "--config", told / "run.yaml")
+    assert ended.exit_code == 130 and "stopped after step 3" in ended.stderr
+    go_on = ended.stderr.splitlines()[-1].partition("go on with: badpo ")[2]
+    assert badpo(*shlex.split(go_on)).exit_code == 0
+    for name in ("model/model.safetensors", "bias.safetensors", "bias.json", "log.jsonl"):
+        assert (told / RUN / name).read_bytes() == (undisturbed / RUN / name).read_bytes(), name

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
+import threading
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from badpo.data.attributes import attribute_from_config
-from badpo.data.files import run_damage
+from badpo.data.files import BusyError, locked, run_damage
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
 from badpo.experiments.run import n_steps, plan_run, read_judgments, train_run
@@ -455,3 +457,22 @@ def test_the_models_revision_is_also_the_tokenizers(tmp_path, monkeypatch):
     monkeypatch.setattr(AutoTokenizer, "from_pretrained", recorded)
     plan_run(recipe(tmp_path, model_revision="v2"))
     assert asked == ["v2"]
+
+
+def test_a_folder_that_another_process_works_on_is_left_alone(tmp_path):
+    folder = tmp_path / "runs" / "shared_mean-s42"
+    held, release = threading.Event(), threading.Event()
+
+    def hold():
+        with locked(folder):
+            held.set()
+            release.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait(60)
+    with pytest.raises(BusyError, match=f"shared_mean-s42: process {os.getpid()} on .* works on it"):
+        train_run(recipe(tmp_path))
+    release.set()
+    thread.join()
+    assert not folder.exists()

@@ -202,7 +202,7 @@ class AuditMonitor:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the state as JSON that only this user can read; the file appears whole or not at all.
 
-        It holds numbers per annotator and twelve bytes per comparison, no votes.
+        It holds numbers per annotator and twelve bytes per comparison, no votes, and a checksum of itself.
         """
         state = {
             "schema": SCHEMA,
@@ -223,7 +223,7 @@ class AuditMonitor:
             "comparisons": base64.b64encode(b"".join(k + v for k, v in self._seen.items())).decode(),
         }
         with appearing(path, private=True) as unfinished:
-            unfinished.write_text(json.dumps(state, allow_nan=False), encoding="utf-8")
+            unfinished.write_bytes(_sealed(json.dumps(state, allow_nan=False).encode()))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> AuditMonitor:
@@ -232,16 +232,9 @@ class AuditMonitor:
         Raises
         ------
         ConfigError
-            When the file is no state of a monitor.
+            When the file is no state of a monitor, or a bit of it has changed.
         """
         state = _read_state(Path(path))
-        try:
-            return cls._of_state(state)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise _no_state(Path(path), f"{type(error).__name__}: {error}") from error
-
-    @classmethod
-    def _of_state(cls, state: Mapping[str, Any]) -> AuditMonitor:
         monitor = cls(
             state["attributes"], state["alpha"], state["grid"], state["units"], state["definitions"]
         )
@@ -253,12 +246,8 @@ class AuditMonitor:
             monitor._log_ratio[k] = numbers["log_ratio"]
             monitor._highest[k] = numbers["highest"]
             monitor._n_informative[k] = numbers["n_informative"]
-        if not np.isfinite(monitor._log_ratio).all():
-            raise ValueError("an e-value is not finite")
-        packed = base64.b64decode(state["comparisons"], validate=True)
+        packed = base64.b64decode(state["comparisons"])
         size = _ID_BYTES + _VOTES_BYTES
-        if len(packed) % size:
-            raise ValueError("the list of comparisons is cut off")
         entries = (packed[i : i + size] for i in range(0, len(packed), size))
         monitor._seen = {entry[:_ID_BYTES]: entry[_ID_BYTES:] for entry in entries}
         return monitor
@@ -319,14 +308,22 @@ def _votes_digest(closed: ClosedComparison) -> bytes:
     return hashlib.blake2b(text.encode(), digest_size=_VOTES_BYTES).digest()
 
 
+def _sealed(state: bytes) -> bytes:
+    """A JSON object with the checksum of its text as the last entry."""
+    return state[:-1] + f', "sha256": "{hashlib.sha256(state).hexdigest()}"}}'.encode()
+
+
 def _read_state(path: Path) -> Mapping[str, Any]:
+    content = path.read_bytes()
     try:
-        state = json.loads(path.read_bytes())
+        state = json.loads(content)
     except ValueError as error:
         raise _no_state(path, "it does not hold JSON") from error
     if not isinstance(state, dict) or state.get("schema") != SCHEMA:
         found = state.get("schema") if isinstance(state, dict) else None
         raise _no_state(path, f"its schema is {found!r}, not {SCHEMA!r}")
+    if content != _sealed(content[: content.rfind(b', "sha256": "')] + b"}"):
+        raise _no_state(path, "its checksum does not match, so that it is damaged or was edited")
     return state
 
 

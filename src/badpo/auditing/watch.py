@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from badpo.auditing.monitor import AuditMonitor, ClosedComparison
 from badpo.data.attribute import Attribute
+from badpo.data.files import locked
 from badpo.data.importers.cells import as_ids
 from badpo.data.importers.columns import recognise
 from badpo.data.importers.tables import read_table
@@ -125,16 +126,17 @@ def watch(
     if not judgments.has_identities:
         what, remedy = "the table has no annotator column", "name it: columns={'annotator': 'yours'}"
         raise DataError([Problem("E421", what, "column annotator", remedy, "error")])
-    monitor = _monitor(Path(state), judgments, alpha)
     is_closed, ties_counted = np.ones(judgments.n_comparisons, dtype=bool), True
     if closed is not None:
         is_closed = _closed_by_column(judgments, closed)
     if votes_per_comparison is not None:
         n_judged, ties_counted = _judgments_of(judgments, data, reading.get("columns"))
         is_closed = n_judged >= votes_per_comparison
-    new, reopened = _feed(monitor, judgments, is_closed)
-    if new or not Path(state).exists():
-        monitor.save(state)
+    with locked(state, wait=True):
+        monitor = _monitor(Path(state), judgments, alpha)
+        new, reopened = _feed(monitor, judgments, is_closed)
+        if new or not Path(state).exists():
+            monitor.save(state)
     warnings = _reopened_warning(reopened) + ([] if ties_counted else _ties_warning(judgments))
     table = monitor.table()
     summary = {

@@ -152,7 +152,7 @@ def locked(path: str | os.PathLike[str], wait: bool = False) -> Iterator[None]:
     """Hold a folder or file: nobody else who asks for it gets it until the block ends, or this process does.
 
     The lock is the operating system's, on a hidden file beside it (``.NAME.lock``), which stays. A process that was
-    killed holds nothing.
+    killed holds nothing. Who holds it may ask for it again, in the same thread.
 
     Parameters
     ----------
@@ -179,16 +179,17 @@ def locked(path: str | os.PathLike[str], wait: bool = False) -> Iterator[None]:
 
     note = _lock_file(path)
     note.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(note)
+    lock = FileLock(note, is_singleton=True)  # one for all who ask in this process, so that it counts
     try:
         lock.acquire(blocking=wait)
     except Timeout as error:
         raise BusyError(f"{path}: {_noted(note)} works on it; wait for it, or end it") from error
     try:
-        _write_note(note, f"process {os.getpid()} on {platform.node()}")
+        # Windows lets nobody write into a file that is locked; who holds it is then not known
+        with contextlib.suppress(OSError):
+            note.write_text(f"process {os.getpid()} on {platform.node()}", encoding="utf-8")
         yield
     finally:
-        _write_note(note, "")
         lock.release()
 
 
@@ -209,12 +210,6 @@ def holder(path: str | os.PathLike[str]) -> str | None:
 def _lock_file(path: str | os.PathLike[str]) -> Path:
     path = Path(os.path.realpath(path))
     return path.with_name(f".{path.name}.lock")
-
-
-def _write_note(note: Path, text: str) -> None:
-    # Windows lets nobody write into a file that is locked; who holds it is then not known
-    with contextlib.suppress(OSError):
-        note.write_text(text, encoding="utf-8")
 
 
 def _noted(note: Path) -> str:

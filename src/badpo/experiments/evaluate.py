@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from badpo.data.attributes import plain_text
-from badpo.data.files import require_enclosed, resealed, run_damage
+from badpo.data.files import locked, require_enclosed, resealed, run_damage
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
 from badpo.experiments.run import read_judgments, write_card
@@ -155,7 +155,7 @@ def measure_reference(folder: Path, reference, key: str, tokenizer, held_out: Ju
         "tokens": mean_tokens(written).to_json(),
         "generated": generated_rates(written, held_out),
     }
-    with resealed(folder, [path.name]):
+    with locked(folder, wait=True), resealed(folder, [path.name]):
         write_json(path, readouts)
 
 

@@ -6,6 +6,7 @@ import errno
 import json
 import logging
 import math
+import shlex
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,8 +24,10 @@ from badpo.experiments.start_policy import kept_reference, load_model, load_poli
 from badpo.results.model_card import model_card
 from badpo.theory.adam import shared_speed
 from badpo.training.inputs import build_bias, chosen_variant
+from badpo.training.processes import locked_by_first
 from badpo.training.recipe import Recipe
 from badpo.training.resume import checkpoint_to_resume
+from badpo.training.run_callback import saving_when_told
 from badpo.training.run_folder import (
     MARKER,
     checkpoints,
@@ -213,6 +216,7 @@ def train_run(recipe: Recipe, resume: bool = False, allow_changed: Sequence[str]
     """Train as a recipe says and write the run folder; return it.
 
     The folder's ``model`` appears only once it is whole, and ``run.json``, with the checksums of all files, after it.
+    At SIGTERM the step is finished and a checkpoint written.
 
     Parameters
     ----------
@@ -225,17 +229,35 @@ def train_run(recipe: Recipe, resume: bool = False, allow_changed: Sequence[str]
     Raises
     ------
     ConfigError
-        The folder holds a finished run, or an unfinished one that is not to be resumed, or nothing to resume; something
-        has changed since the checkpoint; or the other runs in ``output_dir`` have another reference.
+        The folder holds a finished run, or an unfinished one that is not to be resumed, or nothing to resume; another
+        process works on it; something has changed since the checkpoint; or the other runs in ``output_dir`` have
+        another reference.
     DataError
         The table cannot be used, or says nothing about a declared attribute.
+    KeyboardInterrupt
+        At SIGTERM, with the command to go on.
     """
-    train, held_out = read_judgments(recipe)
-    recipe, noticed = settled(recipe, train)
-    folder = run_folder(recipe)
-    _require_trainable(folder, resume, allow_changed)
-    for finding in [*noticed, *examined(train, recipe)]:
-        logger.log(logging.INFO if finding.severity == "notice" else logging.WARNING, "%s", finding)
+    # the votes are read with the folder held: whoever is forgotten while they are read would be trained on
+    with locked_by_first(run_folder(recipe)):
+        votes = read_judgments(recipe)
+        recipe, noticed = settled(recipe, votes[0])
+        folder = run_folder(recipe)  # another one where there are no annotators
+        with locked_by_first(folder):
+            _require_trainable(folder, resume, allow_changed)
+            for finding in [*noticed, *examined(votes[0], recipe)]:
+                logger.log(logging.INFO if finding.severity == "notice" else logging.WARNING, "%s", finding)
+            _train_into(folder, recipe, *votes, resume, allow_changed)
+    return folder
+
+
+def _train_into(
+    folder: Path,
+    recipe: Recipe,
+    train: Judgments,
+    held_out: Judgments,
+    resume: bool,
+    allow_changed: Sequence[str],
+) -> None:
     # what it lacks is told before a reference is trained
     build_bias(train, recipe.training["bias"], "zero", recipe.training["gold_annotators"])
     args = recipe.arguments(output_dir=str(folder))
@@ -245,14 +267,15 @@ def train_run(recipe: Recipe, resume: bool = False, allow_changed: Sequence[str]
         checkpoint_to_resume(folder / "checkpoints", True, trainer.facts, allow_changed)
     if not resume or allow_changed:  # a resumed run keeps what it was started with
         _write_provenance(folder, recipe, allow_changed)
-    train_and_save(trainer, resume, allow_changed)
+    go_on = f"badpo train --config {shlex.quote(str(folder / 'config.yaml'))} --resume"
+    with saving_when_told(trainer, go_on):
+        train_and_save(trainer, resume, allow_changed)
     if trainer.is_world_process_zero():
         write_card(folder)
         seal_run(folder)
     trainer.accelerator.wait_for_everyone()
     if args.push_to_hub:
         trainer.push_to_hub()
-    return folder
 
 
 def _require_trainable(folder: Path, resume: bool, allow_changed: Sequence[str]) -> None:
@@ -316,7 +339,8 @@ def train_and_save(trainer: BADPOTrainer, resume: bool, allow_changed: Sequence[
 def run_folder(recipe: Recipe) -> Path:
     """Where a recipe's run is written: its arm and its seed, in ``output_dir``."""
     training = recipe.training
-    name = arm_name(training["bias"], training["warm_start"], training["gold_annotators"])
+    bias = training["bias"] or "shared_mean"  # where none is named; without annotators it becomes another
+    name = arm_name(bias, training["warm_start"], training["gold_annotators"])
     return Path(recipe.output_dir) / f"{name}-s{training.get('seed', 42)}"
 
 

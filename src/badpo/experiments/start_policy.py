@@ -22,6 +22,7 @@ from badpo.data.problems import ConfigError, did_you_mean
 from badpo.training.encoding import require_matching_tokenizer
 from badpo.training.inputs import encode_judgments
 from badpo.training.model_files import load_weights
+from badpo.training.processes import locked_by_first
 from badpo.training.recipe import Recipe
 from badpo.training.recipe_blocks import ModelChoice
 from badpo.training.reference import Pair
@@ -79,11 +80,13 @@ def load_policy(recipe: Recipe, train: Judgments, args):
 
     The supervised reference is kept in ``output_dir/reference`` and shared by every arm and seed of it.
     """
-    kept = kept_reference(recipe, train, args) if recipe.reference.sft else None
-    model, tokenizer = load_model(str(kept or recipe.model.model_name_or_path), recipe.model)
-    if recipe.reference.sft and kept is None:
-        return fit_reference(model, tokenizer, recipe, train, args), tokenizer
-    return model, tokenizer
+    if not recipe.reference.sft:
+        return load_model(recipe.model.model_name_or_path, recipe.model)
+    folder = Path(recipe.output_dir) / "reference"
+    with locked_by_first(folder):
+        kept = kept_reference(recipe, train, args)
+        model, tokenizer = load_model(str(kept or recipe.model.model_name_or_path), recipe.model)
+        return model if kept else fit_reference(model, tokenizer, recipe, train, args), tokenizer
 
 
 def kept_reference(recipe: Recipe, train: Judgments, args) -> Path | None:

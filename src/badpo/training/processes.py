@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
+from pathlib import Path
 
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType, gather_object
 from torch.distributed import TCPStore
 
+from badpo.data.files import locked
 from badpo.data.problems import ConfigError
 
 # What the backends say when the connection to another process is gone; torch's own class is that of its store alone.
@@ -20,6 +23,13 @@ LOST_PEER_SIGNS = (
     *("remote process exited", "ncclRemoteError"),
 )
 _BACKENDS = re.compile(r"NCCL|\b[Gg]loo\b")
+
+
+@contextmanager
+def locked_by_first(folder: Path) -> Iterator[None]:
+    """Hold a folder as `badpo.data.files.locked` does; of several processes of a run the first holds it for all."""
+    with locked(folder) if int(os.environ.get("RANK", "0")) == 0 else nullcontext():
+        yield
 
 
 def prepare_division(accelerator: Accelerator, asked: bool) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
-from transformers import TrainerCallback
+from transformers import Trainer, TrainerCallback
 
 from badpo.training.bias_state import load_state, save_state
 from badpo.training.run_folder import keep_newest, mark_complete, write_atomically
@@ -99,3 +102,49 @@ def _best(args, state) -> Path | None:
     """The checkpoint whose weights the Trainer puts back at the end, where it is asked to."""
     name = state.best_model_checkpoint if args.load_best_model_at_end else None
     return None if name is None else Path(name)
+
+
+@contextmanager
+def saving_when_told(trainer: Trainer, go_on: str) -> Iterator[None]:
+    """At SIGTERM finish the step, write a checkpoint, and then raise KeyboardInterrupt; before the first step at once.
+
+    Of several processes each is ended by their launcher instead.
+
+    Parameters
+    ----------
+    trainer : Trainer
+        One whose other callbacks are there already: the checkpoint is sealed by one of them.
+    go_on : str
+        The command that takes up the checkpoint; the interrupt says it.
+    """
+    if trainer.args.world_size > 1:
+        yield
+        return
+    saving = _SavingWhenTold(go_on)
+    trainer.add_callback(saving)
+    before = signal.signal(signal.SIGTERM, saving.tell)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class _SavingWhenTold(TrainerCallback):
+    def __init__(self, go_on: str):
+        self._go_on = go_on
+        self._trains = self._told = False
+
+    def tell(self, signum, frame):
+        if not self._trains:
+            raise KeyboardInterrupt
+        self._told = True
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        self._trains = True
+
+    def on_step_end(self, args, state, control, **kwargs):
+        control.should_save = control.should_save or self._told
+
+    def on_save(self, args, state, control, **kwargs):
+        if self._told:
+            raise KeyboardInterrupt(f"stopped after step {state.global_step}; go on with: {self._go_on}")

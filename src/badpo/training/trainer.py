@@ -44,7 +44,7 @@ from badpo.training.inputs import (
 )
 from badpo.training.logprobs import in_mode, scoring_attention
 from badpo.training.metrics import StepSums, publishable, theta_metrics
-from badpo.training.processes import prepare_division, require_alike, whole_weights
+from badpo.training.processes import locked_by_first, prepare_division, require_alike, whole_weights
 from badpo.training.publishing import publish_folder, require_public_base
 from badpo.training.reference import (
     FirstMargin,
@@ -529,14 +529,20 @@ class BADPOTrainer(transformers.Trainer):
         ------
         ConfigError
             Nothing to resume, or the checkpoint was made with other data or settings; each is listed. Without
-            resuming: there are whole checkpoints already, of a run that this one would mix with.
+            resuming: there are whole checkpoints already, of a run that this one would mix with. Or another process
+            works on the run folder.
         """
-        _ = self.references, self.facts
         folder = Path(self.args.output_dir)
-        resumed = ready_to_train(folder, resume_from_checkpoint, self.facts, allow_changed, self.accelerator)
-        self.resumed_from = resumed
-        with scoring_attention(self.model, self._layout), telling_what_is_left(folder):
-            return super().train(resume_from_checkpoint=None if resumed is None else str(resumed), **kwargs)
+        with locked_by_first(self.run_folder):
+            _ = self.references, self.facts
+            resumed = ready_to_train(
+                folder, resume_from_checkpoint, self.facts, allow_changed, self.accelerator
+            )
+            self.resumed_from = resumed
+            with scoring_attention(self.model, self._layout), telling_what_is_left(folder):
+                return super().train(
+                    resume_from_checkpoint=None if resumed is None else str(resumed), **kwargs
+                )
 
     def has_checkpoint(self) -> bool:
         """Whether this run left a whole checkpoint that `train` could resume from."""
