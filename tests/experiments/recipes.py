@@ -87,8 +87,9 @@ def as_chat(votes: pd.DataFrame) -> pd.DataFrame:
 
 
 def written(folder: Path) -> set[str]:
-    """Every file below a folder, by its path."""
-    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    """Every file below a folder, by its path, the locks left out."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock")
+    return {str(path.relative_to(folder)) for path in files}
 
 
 def log_lines(folder: Path) -> list[dict]:

@@ -401,7 +401,7 @@ def test_a_run_that_was_stopped_before_it_was_sealed_is_finished_by_resuming(tmp
 def test_there_is_nothing_to_resume(tmp_path):
     with pytest.raises(ConfigError, match="no whole checkpoint to resume from; train without --resume"):
         train_run(recipe(tmp_path), resume=True)
-    assert not (tmp_path / "runs").exists()
+    assert not written(tmp_path / "runs")
 
 
 @pytest.mark.parametrize("resume", [False, True])

@@ -238,11 +238,11 @@ def train_run(recipe: Recipe, resume: bool = False, allow_changed: Sequence[str]
         At SIGTERM, with the command to go on.
     """
     # the votes are read with the folder held: whoever is forgotten while they are read would be trained on
-    with locked_by_first(run_folder(recipe)):
+    with locked_by_first(folder := run_folder(recipe)):
+        _require_trainable(folder, resume, allow_changed)
         votes = read_judgments(recipe)
         recipe, noticed = settled(recipe, votes[0])
-        folder = run_folder(recipe)  # another one where there are no annotators
-        with locked_by_first(folder):
+        with locked_by_first(folder := run_folder(recipe)):  # another one where there are no annotators
             _require_trainable(folder, resume, allow_changed)
             for finding in [*noticed, *examined(votes[0], recipe)]:
                 logger.log(logging.INFO if finding.severity == "notice" else logging.WARNING, "%s", finding)
