@@ -385,16 +385,19 @@ def test_nothing_changes_in_a_dry_run(project):
     assert {(t.path, t.what) for t in planned} == {(t.path, t.what) for t in done}
 
 
-def test_people_who_voted_elsewhere_lose_nothing(project):
-    other = project / "elsewhere"
+@pytest.mark.parametrize("name", ["elsewhere/shared_mean-s42", "runs/other-s42"])
+def test_people_who_voted_elsewhere_lose_nothing(project, name):
+    other = project / name
     data = Judgments.read(votes()[votes()["annotator"] != TOM], attributes=[Length()])
-    write_run(other / "shared_mean-s42", data, np.zeros((7, 1), dtype=np.float32), {})
-    (other / "shared_mean-s42-anchored").mkdir()
-    (other / "shared_mean-s42-anchored" / "anchor.json").write_text('{"source": "shared_mean-s42"}')
-    before = contents(other)
-    traces = forget(TOM, runs=[project / "runs", other])
-    assert contents(other) == before
-    assert not any(other in trace.path.parents for trace in traces)
+    write_run(other, data, np.zeros((7, 1), dtype=np.float32), {})
+    anchored = other.with_name(f"{other.name}-anchored")
+    (anchored / "model").mkdir(parents=True)
+    (anchored / "anchor.json").write_text(json.dumps({"source": other.name}))
+    forget(TOM, **everywhere(project))  # its record makes a run of no folder
+    before = contents(other), contents(anchored)
+    traces = forget(TOM, runs=[project])
+    assert (contents(other), contents(anchored)) == before
+    assert not any({other, anchored} & {*trace.path.parents} for trace in traces)
 
 
 def test_an_anchor_elsewhere_is_found_by_the_name_of_its_source(project):

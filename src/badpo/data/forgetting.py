@@ -39,7 +39,7 @@ from badpo.data.privacy import KEY_VARIABLE, is_pseudonym, known_key, pseudonym,
 from badpo.data.problems import ConfigError, DataError, Problem, counted
 from badpo.data.sealed_tables import SEALED_KEY, write_sealed
 
-RECORD = "forgotten.jsonl"
+RECORD, POLICY = "forgotten.jsonl", "model"
 AUDIT_FILES = ("annotators.*", "requests.*", "people.*", "audit.json", "report.html", ".writing-*")
 # What makes a folder a run, an arm of several policies, or an anchor, finished or not.
 RUN_MARKS = (
@@ -56,13 +56,8 @@ RUN_FILES = (
     *("round*.json*", "round-*", "round*-type*", "begun.json*", "run.json*", "start.json*", "planted.*"),
     *(".writing-*", ".*.unfinished"),
 )
-KEPT_FILES = (
-    "config.yaml",
-    "environment.json",
-    "log.jsonl",
-    "readouts.json",
-)  # of nobody, unless they name somebody
-POLICY = "model"
+# Of nobody, unless they name somebody.
+POOL_FILES = ("config.yaml", "environment.json", "log.jsonl", "readouts.json")
 _BLOCK = 2**24
 _OVERLAP = 2**12
 _FEWEST_LETTERS, _FEWEST_DIGITS = 6, 9
@@ -73,18 +68,7 @@ _ESCAPES = re.compile(rb"(?:\\u[0-9a-fA-F]{4})+")
 
 @dataclass(frozen=True)
 class Trace:
-    """One place that holds something of a person.
-
-    Attributes
-    ----------
-    path : Path
-    what : str
-        What is there.
-    remedy : str
-        What is left to do by hand, or the command that makes the file again.
-    goes : bool
-        Whether `forget` takes it out; what it cannot take out remains.
-    """
+    """A place that holds something of a person: what is there, whether it goes, and what is left to do by hand."""
 
     path: Path
     what: str
@@ -97,16 +81,7 @@ class Trace:
 
 @dataclass(frozen=True)
 class People:
-    """Who is to be forgotten.
-
-    Attributes
-    ----------
-    pseudonyms : frozenset of str
-    raw_ids : frozenset of str
-        Their ids in the source, as far as they are known.
-    key : bytes or None
-        This machine's key; None when there is none.
-    """
+    """Who is to be forgotten: pseudonyms, ids in the source as far as they are known, and this machine's key."""
 
     pseudonyms: frozenset[str]
     raw_ids: frozenset[str]
@@ -143,18 +118,10 @@ class People:
 
 
 def find_people(annotators: Sequence[str], mapping: str | os.PathLike[str] | None = None) -> People:
-    """The pseudonyms of people who are named by pseudonym or by the id in the source.
+    """People who are named by pseudonym or by the id in the source.
 
-    Parameters
-    ----------
-    annotators : sequence of str
-    mapping : path or None
-        A file that `badpo import --write-mapping` wrote; it knows pseudonyms without the key.
-
-    Raises
-    ------
-    ConfigError
-        An id that is no pseudonym where the key is lost and no mapping names it.
+    A mapping, the file of `badpo import --write-mapping`, knows pseudonyms without the key. Where neither does, a
+    `ConfigError` says so.
 
     Examples
     --------
@@ -165,29 +132,19 @@ def find_people(annotators: Sequence[str], mapping: str | os.PathLike[str] | Non
     whose = read_mapping(mapping) if mapping is not None else {}
     # as the reader of tables writes them
     asked = [name for name in as_ids(pd.Series(list(annotators), dtype=object)) if name is not None]
-    names: set[str] = set()
-    unknown = []
-    for annotator in asked:
-        listed = [name for name, raw in whose.items() if raw == annotator]
-        if is_pseudonym(annotator):
-            names.add(annotator)
-        elif listed:
-            names.update(listed)
-        elif key is not None:
-            names.add(pseudonym(annotator, key))
-        else:
-            unknown.append(annotator)
-    if unknown:
+    listed = {name for name, raw in whose.items() if raw in asked}
+    unknown = [name for name in asked if not is_pseudonym(name) and name not in whose.values()]
+    if unknown and key is None:
         raise ConfigError(
             f"the pseudonym key is not there, so the pseudonyms of {counted(len(unknown), 'id')} cannot be computed: "
             f"bring the key back ({KEY_VARIABLE}, or pseudonym.key in the configuration folder), give the mapping "
             "that was written at import, or name the pseudonyms; without any of these, import the source again "
             "without these people"
         )
-    raw_ids = {raw for name, raw in whose.items() if name in names}
-    return People(
-        frozenset(names), frozenset(raw_ids | {name for name in asked if not is_pseudonym(name)}), key
-    )
+    names = {name for name in asked if is_pseudonym(name)} | listed
+    names |= {pseudonym(name, key) for name in unknown if key is not None}
+    raw_ids = {whose[name] for name in names & whose.keys()} | {n for n in asked if not is_pseudonym(n)}
+    return People(frozenset(names), frozenset(raw_ids), key)
 
 
 def read_mapping(path: str | os.PathLike[str]) -> dict[str, str]:
@@ -215,39 +172,10 @@ def forget(
     columns: Mapping[str, str | None] | None = None,
     dry_run: bool = False,
 ) -> list[Trace]:
-    """Take people out of tables of votes, audits, runs and states; list what went, and what still names them.
+    """Take people out of tables of votes, audits, runs and states; list what went, and what remains.
 
-    Everything that is changed is locked before the first change, and people's rows are looked up after that.
-
-    Parameters
-    ----------
-    people : People
-    data : paths
-        Tables of votes; the rows of others stay as they are.
-    audits : paths
-        Folders that `badpo audit` wrote.
-    runs : paths
-        Run folders, or folders of run folders.
-    states : paths
-        Files that `badpo watch` keeps.
-    mapping : path or None
-        The file of `badpo import --write-mapping`.
-    columns : mapping or None
-        ``{"annotator": ...}`` where the tables call that column otherwise.
-    dry_run : bool
-        Only say what is there.
-
-    Returns
-    -------
-    list of Trace
-        Empty where nothing of them is there.
-
-    Raises
-    ------
-    ConfigError
-        A folder or state that is not there; `badpo.data.files.BusyError` where another process works on one.
-    DataError
-        A table that cannot be read, or has no annotator column.
+    Everything that is changed is locked before the first change, and people's rows are looked up after that. Then every
+    file below the folders and beside the files is searched. The list is empty where nothing of them is there.
     """
     column = (columns or {}).get("annotator") or "annotator"
     tables = [Path(path) for path in data]
@@ -443,10 +371,11 @@ class _Place:
             folder = self.path if self.path.is_dir() else self.path.parent
             policy = (folder / POLICY).is_dir() and self.path.is_dir()
             _note(folder, sorted(path.name for path in self.files), policy=policy)
-            inside = [path for top in self.files for path in (top, *top.rglob("*")) if not _is_folder(path)]
+            inside = [path for top in self.files for path in (top, *top.rglob("*"))]
+            inside = [path for path in inside if path.is_symlink() or not path.is_dir()]
             # those that name them last: killed in between, another call still finds the rest by them
             for path in sorted(inside, key=lambda path: path in hits):
-                path.unlink()
+                path.unlink(missing_ok=True)
             for path in self.files:
                 if path.is_dir():
                     shutil.rmtree(path)
@@ -472,17 +401,16 @@ def _going_runs(tops: Sequence[Path], hits: Mapping[Path, str]) -> Iterator[_Pla
     remedy = "remove the run and train it again on the table without them, by the command that made it"
     for folder in _learned_from_them(tops, hits):
         files = _matching(folder, RUN_FILES)
-        files += tuple(folder / name for name in KEPT_FILES if folder / name in hits)
+        files += tuple(folder / name for name in POOL_FILES if folder / name in hits)
         yield _Place(folder, files, "numbers of single people in a run that learned from their votes", remedy)
 
 
 def _learned_from_them(tops: Sequence[Path], hits: Mapping[Path, str]) -> list[Path]:
     """Run folders that name them, those that hold one, and those that name nobody and stand beside or rest on one."""
-    folders = [
-        folder for top in tops for near in (top, *_anchors_beside(top)) for folder in _run_folders(near)
-    ]
-    learned = [folder for folder in folders if _any_below(_matching(folder, (*RUN_FILES, *KEPT_FILES)), hits)]
-    while new := [f for f in folders if f not in learned and _rests_on(f, learned)]:
+    around = [near for top in tops for near in (top, *_anchors_beside(top))]
+    folders = [folder for top in around for folder in _run_folders(top, RUN_MARKS)]
+    learned = [folder for folder in folders if _any_below(_matching(folder, (*RUN_FILES, *POOL_FILES)), hits)]
+    while new := [folder for folder in folders if folder not in learned and _rests_on(folder, learned)]:
         learned += new
     # what was found by another goes before that one
     return list(dict.fromkeys(learned[::-1]))
@@ -494,17 +422,17 @@ def _rests_on(folder: Path, learned: Sequence[Path]) -> bool:
     if any(folder.rglob("bias.json")):
         return False
     told = b"".join(path.read_bytes() for path in _matching(folder, ("anchor.json", "begun.json")))
-    named = [run for run in learned if json.dumps(run.name).encode() in told]
-    return any(
-        folder.parent == run.parent or (run in named and not (folder.parent / run.name).exists())
-        for run in learned
-    )
+    if b'"source"' not in told:
+        return any(folder.parent == run.parent for run in learned)
+    # an anchor tells its source by name: the run of that name beside it, or, where it stands alone, any
+    sources = [run for run in learned if json.dumps(run.name).encode() in told]
+    return any(run.parent == folder.parent or not (folder.parent / run.name).exists() for run in sources)
 
 
 def _policies(top: Path, going: Sequence[_Place]) -> Iterator[Trace]:
     """Policies that learned from the votes of these people, or of others who were forgotten before."""
     changed = {place.path for place in going}
-    for folder in _run_folders(top):
+    for folder in _run_folders(top, (*RUN_MARKS, RECORD)):
         record = folder / RECORD
         noted = record.is_file() and b'"policy"' in record.read_bytes()
         if (folder / POLICY).is_dir() and (folder in changed or noted):
@@ -515,10 +443,10 @@ def _policies(top: Path, going: Sequence[_Place]) -> Iterator[Trace]:
             yield Trace(folder / POLICY, what, remedy, goes=False)
 
 
-def _run_folders(top: Path) -> Iterator[Path]:
+def _run_folders(top: Path, marks: Sequence[str]) -> Iterator[Path]:
     for here, inside, _ in os.walk(top):
         inside[:] = sorted(name for name in inside if name not in (POLICY, "checkpoints"))
-        if any(any(Path(here).glob(mark)) for mark in (*RUN_MARKS, RECORD)):
+        if _matching(Path(here), marks):
             yield Path(here)
 
 
@@ -536,10 +464,6 @@ def _any_below(places: Iterable[Path], hits: Mapping[Path, str]) -> bool:
     return any(not {path, *path.parents}.isdisjoint(places) for path in hits)
 
 
-def _is_folder(path: Path) -> bool:
-    return path.is_dir() and not path.is_symlink()
-
-
 # -- the search of every byte ----------------------------------------------------------------------------------
 
 
@@ -555,10 +479,8 @@ def _search(files: Sequence[Path], folders: Sequence[Path], people: People) -> d
                 found[path] = "a file that names them, or another spelling of their id"
         except FileNotFoundError:
             continue  # a link to nothing, or a file that another process has removed
-        except (OSError, EOFError, zipfile.BadZipFile, lzma.LZMAError, pa.ArrowException) as error:
-            found[path] = (
-                f"a file that cannot be looked into ({str(error).splitlines()[0] if str(error) else error!r})"
-            )
+        except Exception as error:  # whatever a damaged file does to its reader
+            found[path] = f"a file that cannot be looked into ({(str(error) or repr(error)).splitlines()[0]})"
     return found
 
 
@@ -590,7 +512,7 @@ class _Needles:
         return (
             self._in_stream(io.BytesIO(path.name.encode("utf-8", "surrogateescape")))
             or any(self._in_stream(stream) for stream in _streams(path))
-            or any(spelling(cell) in self._in_cells for cell in _cells(path))
+            or any(spelling(cell) in self._in_cells for cell in (_cells(path) if self._in_cells else ()))
         )
 
     def _in_stream(self, stream: IO[bytes]) -> bool:
