@@ -272,6 +272,16 @@ def test_repeated_votes_are_kept_and_their_disagreement_is_reported():
     assert "50% of 2" in finding.what
 
 
+@pytest.mark.parametrize("repeated", ["all", "last"])
+def test_votes_that_saw_the_other_side_first_are_no_repetition(repeated):
+    rows = [vote("a", "x", shown_first="a"), turned(vote("b", "x", shown_first="b"))]
+    judgments = Judgments.read([*rows, *rows[:1]], repeated=repeated)
+    assert set(judgments.votes["shown_first"]) == {"a", "b"}
+    assert judgments.n_votes == {"all": 3, "last": 2}[repeated]
+    found = {problem.code: problem.count for problem in judgments.findings}
+    assert (found["N131"], found["W133"]) == (1, 1)
+
+
 # -- statistics ----------------------------------------------------------------------------------------------
 
 

@@ -151,23 +151,46 @@ def _kept(rows: Rows, repeated: str, problems: RowProblems) -> tuple[NDArray[np.
 
 
 def _repeated(rows: Rows, votes: NDArray[np.intp], repeated: str, problems: RowProblems) -> NDArray[np.intp]:
-    """Rows to leave out because the annotator votes on the comparison again; repetitions are reported."""
+    """Rows to leave out because the annotator votes on the comparison again; repetitions are reported.
+
+    Seeing the other side first is no repetition: both votes are kept.
+    """
     of = pd.DataFrame({"annotator": rows.who.code[votes], "comparison": rows.comparison[votes]})
-    again = of.duplicated(keep="first").to_numpy()
-    if not again.any():
+    if not of.duplicated().any():
         return votes[:0]
-    of["sign"] = rows.sign[votes] * _oriented(rows, votes).turn
-    signs = of.groupby(["annotator", "comparison"])["sign"].agg(["size", "nunique"])
+    turn = _oriented(rows, votes).turn
+    of["first"], of["sign"] = rows.shown[votes] * turn, rows.sign[votes] * turn
+    again = of.duplicated(["annotator", "comparison", "first"]).to_numpy()
+    exchanged = of.duplicated(["annotator", "comparison"]).to_numpy() & ~again
+    if again.any():
+        then = "all are kept" if repeated == "all" else "only the last is kept"
+        what = (
+            f"{counted(int(again.sum()), 'judgment')} by an annotator who had judged the comparison before; "
+            f"{_disagreeing(of, ['annotator', 'comparison', 'first'])}; {then}"
+        )
+        remedy = (
+            "repeated='last' keeps the last vote only; of votes that saw the two sides in either order keep all, and "
+            "say in shown_first which was first"
+        )
+        problems.note("W133", "warning", what, remedy, int(again.sum()), index=votes[again])
+    if exchanged.any():
+        what = (
+            f"{counted(int(exchanged.sum()), 'judgment')} by an annotator who had judged the comparison with the other "
+            f"side first; {_disagreeing(of, ['annotator', 'comparison'])}; all are kept"
+        )
+        remedy = "nothing; both orders tell what position does: --attribute position"
+        problems.note("N131", "notice", what, remedy, int(exchanged.sum()), index=votes[exchanged])
+    last = of.duplicated(["annotator", "comparison", "first"], keep="last").to_numpy()
+    return votes[last & (repeated == "last")]
+
+
+def _disagreeing(votes: pd.DataFrame, same: list[str]) -> str:
+    signs = votes.groupby(same)["sign"].agg(["size", "nunique"])
     signs = signs[signs["size"] > 1]
-    then = "all are kept" if repeated == "all" else "only the last is kept"
-    what = (
-        f"{counted(int(again.sum()), 'judgment')} by an annotator who had judged the comparison before; "
+    return (
         f"{(signs['nunique'] > 1).mean():.0%} of {counted(len(signs), 'such pair')} of annotator and comparison "
-        f"disagree with themselves; {then}"
+        "disagree with themselves"
     )
-    remedy = "repeated='last' keeps the last vote only"
-    problems.note("W133", "warning", what, remedy, int(again.sum()), index=votes[again])
-    return votes[of.duplicated(["annotator", "comparison"], keep="last").to_numpy() & (repeated == "last")]
 
 
 def _report_dropped(dropped: pd.DataFrame, n_rows: int, problems: RowProblems) -> None:

@@ -105,7 +105,8 @@ class Judgments:
         annotators_missing : "error" or "drop"
             What happens to rows without an annotator where others have one.
         repeated : "all" or "last"
-            An annotator's repeated votes on one comparison: keep all of them, or the last one.
+            An annotator's repeated votes on one comparison: keep all of them, or the last one. Votes that saw the
+            other side first are no repetition.
         winners : mapping
             The table's winner labels -> ``a``, ``b`` or ``tie``.
         keep : sequence of str

@@ -364,7 +364,7 @@ def health(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Left out", _dropped_text(data)),
         ("Unanimous", f"{percent(data['unanimous_share'])} of the comparisons with two votes or more"),
         ("Agreement", _agreement_text(data["agreement"])),
-        ("Same vote asked again", _repeats_text(data["self_contradictions"])),
+        ("Same comparison asked again", _repeats_text(data["self_contradictions"])),
         ("Shown first wins", _position_text(data["position"])),
     ]
     assignment = summary["checks"]["assignment"]
