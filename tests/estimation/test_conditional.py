@@ -340,3 +340,21 @@ def test_twice_as_many_annotators_know_a_level_by_the_square_root_of_two_better(
     )
     assert twice.level[0] == pytest.approx(once.level[0])
     assert twice.level_se[0] == pytest.approx(once.level_se[0] / np.sqrt(2))
+
+
+@pytest.mark.parametrize(("per_comparison", "between"), [(2.5, 0.0), (0.0, 0.8)])
+def test_the_errors_of_a_level_are_those_of_repeated_drawing(per_comparison, between):
+    """Leans that vary over comparisons, for everyone alike; leans that vary over annotators."""
+    n, m = 80, 8
+    comparison, annotator = np.repeat(np.arange(n), m), np.tile(np.arange(m), n)
+    found = []
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        position = rng.choice([-1.0, 1.0], size=n * m)
+        lean = (1 + between * rng.normal(size=m))[annotator] + (per_comparison * rng.normal(size=n))[comparison]
+        logit = rng.normal(size=n)[comparison] + lean * position
+        sign = np.where(rng.random(n * m) < 1 / (1 + np.exp(-logit)), 1, -1)
+        found.append(fit_conditional(comparison, sign, annotator, position[:, None], m))
+    drawn = np.std([leans.level[0] for leans in found], ddof=1)
+    error = np.mean([leans.level_se_beyond[0] if between else leans.level_se[0] for leans in found])
+    assert error == pytest.approx(drawn, rel=0.25)

@@ -164,7 +164,7 @@ def _leans(
         [reported[:, j].any() and known.absolute[reported[:, j], j].all() for j in range(q)], dtype=bool
     )
     deviation[given.anchored & (status == "anchored").any(axis=1)] = 0.0
-    level, level_se = _levels(fit, deviation, variance, absolute, covariance)
+    levels = _levels(fit, deviation, variance, absolute, covariance)
     return Leans(
         quality=kind,
         deviation=deviation,
@@ -174,8 +174,9 @@ def _leans(
         status=status,
         component=component,
         n_informative=found.n_informative,
-        level=level,
-        level_se=level_se,
+        level=levels[0],
+        level_se=levels[1],
+        level_se_beyond=levels[2],
         absolute=absolute,
         covariance=_in_place(covariance, active, reported),
         gradient_norm=maximum.gradient_norm,
@@ -217,17 +218,28 @@ def _levels(
     variance: NDArray[np.float64],
     absolute: NDArray[np.bool_],
     covariance: NDArray | None,
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Mean lean of the annotators, with its standard error, for the attributes whose level is known."""
-    q = len(absolute)
-    level, level_se = np.full(q, np.nan), np.full(q, np.nan)
+) -> NDArray[np.float64]:
+    """Mean lean of the annotators where it is known, its error, and that for annotators like them; a row each.
+
+    The first error is clustered by comparison, since a lean may be stronger on some; the second adds the variance of
+    leans between annotators, beyond what their own errors explain.
+    """
+    found = np.full((3, len(absolute)), np.nan)
     annotator, attribute = np.nonzero(fit.design.active)
     for j in np.flatnonzero(absolute):
         mine = np.flatnonzero((attribute == j) & fit.known.compared[annotator, attribute])
-        level[j] = deviation[annotator[mine], j].mean()
-        total = variance[mine].sum() if covariance is None else covariance[np.ix_(mine, mine)].sum()
-        level_se[j] = np.sqrt(total) / len(mine)
-    return level, level_se
+        leans, n = deviation[annotator[mine], j], len(mine)
+        moves = np.zeros(len(variance))
+        moves[mine] = variance[mine] / n
+        if covariance is not None:
+            moves = covariance[:, mine].mean(axis=1)
+        moved = (fit.design.matrix @ moves) * fit.maximum.information.at.score
+        clustered = float((fit.design.votes.blocks.sums(moved) ** 2).sum())
+        found[:2, j] = leans.mean(), np.sqrt(clustered)
+        if n > 1:
+            between = leans.var(ddof=1) / n - variance[mine].sum() / n**2
+            found[2, j] = np.sqrt(clustered + max(between, 0.0))
+    return found
 
 
 def _in_place(

@@ -41,8 +41,9 @@ class Leans:
         Annotators with the same number can be compared; -1 without information.
     n_informative : int array of shape (m, q)
         Votes that tell annotators apart.
-    level, level_se : array of shape (q,)
-        Mean lean with its standard error where it is known, else NaN.
+    level, level_se, level_se_beyond : array of shape (q,)
+        Mean lean where it is known, else NaN; its standard error over other comparisons, and over other annotators
+        like these too, which NaN stands for where there is one.
     absolute : bool array of shape (q,)
         Whether the level is known: annotators are anchored, or the attribute varies between votes on one comparison.
     covariance : array of shape (m * q, m * q) or None
@@ -69,6 +70,7 @@ class Leans:
     n_informative: NDArray[np.intp]
     level: NDArray[np.float64]
     level_se: NDArray[np.float64]
+    level_se_beyond: NDArray[np.float64]
     absolute: NDArray[np.bool_]
     covariance: NDArray[np.float64] | None
     gradient_norm: float
