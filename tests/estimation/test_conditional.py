@@ -351,7 +351,9 @@ def test_the_errors_of_a_level_are_those_of_repeated_drawing(per_comparison, bet
     for seed in range(60):
         rng = np.random.default_rng(seed)
         position = rng.choice([-1.0, 1.0], size=n * m)
-        lean = (1 + between * rng.normal(size=m))[annotator] + (per_comparison * rng.normal(size=n))[comparison]
+        lean = (1 + between * rng.normal(size=m))[annotator] + (per_comparison * rng.normal(size=n))[
+            comparison
+        ]
         logit = rng.normal(size=n)[comparison] + lean * position
         sign = np.where(rng.random(n * m) < 1 / (1 + np.exp(-logit)), 1, -1)
         found.append(fit_conditional(comparison, sign, annotator, position[:, None], m))
