@@ -357,6 +357,14 @@ def test_what_the_reader_noticed_is_logged_once_and_kept(tmp_path, caplog):
     assert {"W107", "N130"} <= {finding.code for finding in data.findings}
 
 
+def test_images_are_not_trained_without(tmp_path):
+    data = Judgments.read(tiny.votes().assign(images="[]"), attributes=[Length(ratio=1.5)])
+    assert "W108" in [finding.code for finding in data.findings]
+    for given in (data, tiny.votes().assign(image="cat.png")):
+        with pytest.raises(DataError, match="images are not read"):
+            trainer(tmp_path, given)
+
+
 def test_nothing_to_learn_stops_before_the_reference(tmp_path):
     start = "the same words at the start "
     same = tiny.votes().assign(response_a=lambda rows: start + rows["response_a"])

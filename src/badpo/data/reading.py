@@ -25,7 +25,8 @@ ANNOTATORS_MISSING = ("error", "drop")
 REPEATED = ("all", "last")
 _WINNERS = {"a": 1, "b": -1, "tie": 0}
 _FIRST_SHOWN = {"a_b": {"a": 1, "b": -1}, "chosen_rejected": {"a": 1, "b": -1, "chosen": 1, "rejected": -1}}
-_NOT_READ = ("tools", "chat_template_kwargs", "image", "images")
+_NOT_READ = ("tools", "chat_template_kwargs")
+_IMAGES = ("image", "images")
 
 
 @dataclass(frozen=True)
@@ -202,6 +203,11 @@ def _report_unread(layout: Layout, problems: RowProblems) -> None:
     if unread:
         what = f"columns that change what TRL would train on are not read: {', '.join(unread)}"
         problems.note("W107", "warning", what, "put what they say into the prompt", len(unread))
+    images = [name for name in _IMAGES if name in layout.frame and layout.frame[name].notna().any()]
+    if images:
+        what = f"images are not read, only the texts beside them: {', '.join(images)}"
+        remedy = "leave the column out where the texts can be judged without them; training refuses images"
+        problems.note("W108", "warning", what, remedy, len(images))
 
 
 def _report_duplicate_ids(layout: Layout, problems: RowProblems) -> None:

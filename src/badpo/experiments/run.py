@@ -23,7 +23,7 @@ from badpo.data.problems import ConfigError, DataError, Problem, counted
 from badpo.experiments.start_policy import kept_reference, load_model, load_policy
 from badpo.results.model_card import model_card
 from badpo.theory.adam import shared_speed
-from badpo.training.inputs import build_bias, chosen_variant
+from badpo.training.inputs import build_bias, chosen_variant, require_texts_alone
 from badpo.training.processes import locked_by_first
 from badpo.training.recipe import Recipe
 from badpo.training.resume import checkpoint_to_resume
@@ -362,6 +362,7 @@ def examined(train: Judgments, recipe: Recipe) -> list[Problem]:
     DataError
         The votes cannot say anything about a declared attribute, and a bias toward it was to be learned.
     """
+    require_texts_alone(train)
     found = check(train)
     if recipe.training["bias"] != "none" and any(problem.severity == "error" for problem in found):
         raise DataError(found)

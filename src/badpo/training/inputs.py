@@ -201,6 +201,7 @@ def training_judgments(
     A bias needs attributes to lean toward, so without any a `ConfigError` says so.
     """
     judgments = as_judgments(data, attributes)
+    require_texts_alone(judgments)
     variant, noticed = chosen_variant(variant, judgments)
     if VARIANTS[variant] and not judgments.attributes:
         raise ConfigError(
@@ -208,6 +209,13 @@ def training_judgments(
             'attributes=[Length(ratio=1.5)], or train plain DPO with bias="none"'
         )
     return judgments, variant, [*judgments.findings, *noticed]
+
+
+def require_texts_alone(judgments: Judgments) -> None:
+    """Raise `DataError` where the table has images, which the votes are about and the policy would not see."""
+    images = [finding for finding in judgments.findings if finding.code == "W108"]
+    if images:
+        raise DataError([dataclasses.replace(finding, severity="error") for finding in images])
 
 
 def chosen_variant(asked: str | None, judgments: Judgments) -> tuple[str, list[Problem]]:

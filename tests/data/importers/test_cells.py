@@ -60,6 +60,7 @@ def test_a_text_that_looks_like_messages_stays_a_text():
         (["x"], "needs a role and a content"),
         ([{"content": "x"}], "needs a role and a content"),
         ([{"role": "user"}], "the content of the user message is not text"),
+        ([{"role": "assistant", "tool_calls": [{"type": "function"}]}], "calls a tool and has no text"),
         ([{"role": "user", "content": [{"type": "image"}]}], "is not text"),
         ("\ud800", "half of a surrogate pair"),
         ([{"role": "user", "content": "\udc00"}], "half of a surrogate pair"),

@@ -140,6 +140,11 @@ def _message(message: Any) -> dict[str, Any]:
     content = message.get("content")
     if isinstance(content, (list, tuple, np.ndarray)):
         content = _joined_parts(content)
+    if content is None and message.get("tool_calls"):
+        raise ValueError(
+            f"the {message['role']} message calls a tool and has no text, and only text is trained on; write the call "
+            "into its content"
+        )
     if not isinstance(content, str):
         raise ValueError(f"the content of the {message['role']} message is not text")
     others = {
