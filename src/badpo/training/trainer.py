@@ -35,14 +35,16 @@ from badpo.training.finite import require_finite_reference, telling_what_is_left
 from badpo.training.gold_annotators import gold_findings
 from badpo.training.inputs import (
     bias_for,
+    disable_dropout,
     encode_evaluation,
     encode_judgments,
     given_reference,
+    load_model,
     require_something_to_learn,
     start_policy,
     training_judgments,
 )
-from badpo.training.logprobs import in_mode, scoring_attention
+from badpo.training.logprobs import attach, in_mode, scoring_attention
 from badpo.training.metrics import StepSums, publishable, theta_metrics
 from badpo.training.processes import locked_by_first, prepare_division, require_alike, whole_weights
 from badpo.training.publishing import publish_folder, require_public_base
@@ -297,14 +299,29 @@ class BADPOTrainer(transformers.Trainer):
 
     @contextmanager
     def _reference(self) -> Iterator[Any]:
-        """The reference, for a block; None where the reference was the policy, which has moved since."""
+        """The reference, for a block; None where it was the policy, which has moved and cannot be loaded again."""
         if self._given_reference is not None:
             yield self._given_reference.to(self.args.device)
         elif self._starts_as_its_base:
             with self.model.disable_adapter():
                 yield self.model
         else:
-            yield None if self.state.global_step else self.model
+            yield self._start_policy_again() if self.state.global_step else self.model
+
+    def _start_policy_again(self):
+        """The start policy loaded once more, where its name still gives what the reference was; else None."""
+        policy, args = self.accelerator.unwrap_model(self.model), copy.copy(self.args)
+        args.model_init_kwargs = {**(args.model_init_kwargs or {}), "dtype": policy.dtype}
+        try:
+            found = attach(load_model(policy.config._name_or_path, args)).to(args.device)
+        except (OSError, ValueError):
+            return None
+        if args.disable_dropout:
+            disable_dropout(found)
+        same = weights_key(found, args.mixed_precision_name) == self.reference_cache.key
+        # no weights, and not saved with them, such as the frequencies of a rotary embedding
+        buffers = zip(found.buffers(), policy.buffers(), strict=False)
+        return found if same and all(torch.equal(one, other) for one, other in buffers) else None
 
     def reference_logps(self, encoded: EncodedComparisons) -> ReferenceLogps:
         """Reference log-probabilities of both responses of every comparison, each process computing its share."""
