@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import logging
 import os
 import re
 import socket
@@ -11,9 +12,11 @@ import stat
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from badpo.attributes import Length
 from badpo.auditing.audit import audit
+from badpo.cli import app
 from badpo.data.files import rewrite_seal, seal_damage
 from badpo.data.forgetting import find_people, forget
 from badpo.data.importing import import_file
@@ -208,6 +211,52 @@ def test_a_recipe_may_choose_attention_and_dtype():
         "output_dir": "o",
     }
     assert read_recipe(overrides=asked | {"bias": "none"}).model.init_kwargs["attn_implementation"] == "sdpa"
+
+
+# -- terminals ---------------------------------------------------------------------------------------------------
+
+
+def test_everything_is_printed_in_one_place():
+    """`say`, `complain` and `print_json` write out what a terminal would obey; nothing goes past them."""
+    past = [
+        where
+        for where, called, _ in CALLS
+        if called.split(".")[-1] in ("print", "echo", "secho", "print_exc", "print_exception")
+        or called in ("sys.stdout.write", "sys.stderr.write", "sys.__stdout__.write", "sys.__stderr__.write")
+    ]
+    assert {where.partition(":")[0] for where in past} == {"src/badpo/cli_printing.py"}
+
+
+HOSTILE = "\x1b[2J\x9b31m\x7f\u202e"
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_terminal_is_told_nothing_by_names_of_files_texts_and_attributes(tmp_path, options):
+    table = tmp_path / f"votes{HOSTILE}.jsonl"
+    rows = [
+        {"prompt": f"q{i}", "response_a": f"red {HOSTILE}", "response_b": "blue", "winner": "ab"[i % 2]}
+        for i in range(6)
+    ]
+    table.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    attribute = f"word_list:name=hue{HOSTILE},words=red"
+    commands = (
+        ["attributes", "test", str(table), "--attribute", attribute],
+        ["check", str(table), "--attribute", attribute],
+        ["check", str(tmp_path / f"none{HOSTILE}.csv")],
+        ["report", str(tmp_path / HOSTILE)],
+    )
+    for command in commands:
+        result = CliRunner().invoke(app, [*command, *options])
+        assert not set(result.output) & set(HOSTILE) - set("[2J31m"), (command, result.output)
+        assert "u001b" in result.output or command[0] == "check"
+        if options:
+            json.loads(result.stdout)
+
+
+def test_logs_of_any_library_are_written_out():
+    CliRunner().invoke(app, ["attributes", "list"])
+    record = logging.getLogRecordFactory()("transformers", logging.WARNING, "", 0, "a %s", (HOSTILE,), None)
+    assert record.getMessage() == "a \\u001b[2J\\u009b31m\\u007f\\u202e"
 
 
 # -- pages -----------------------------------------------------------------------------------------------------

@@ -26,11 +26,14 @@ from badpo.cli_errors import EXIT_DATA, reporting_errors, stopping_whole
 from badpo.cli_options import AsJson, AttributeOption, ColumnOption, Debug, WinnerOption, read_judgments
 from badpo.cli_parsing import parsed_attribute, parsed_flags, parsed_pairs, parsed_seeds, parsed_sweep
 from badpo.cli_printing import (
+    WrittenOutRecord,
     as_lines,
     as_table,
     as_text,
+    complain,
     is_first_process,
     print_json,
+    say,
     terminal_progress,
 )
 from badpo.cli_reproduce import reproduce
@@ -86,7 +89,7 @@ def _start_processes(arguments: Sequence[str]) -> None:
 
 def _show_version(asked: bool) -> None:
     if asked:
-        print(f"badpo {__version__}")
+        say(f"badpo {__version__}")
         raise typer.Exit
 
 
@@ -97,6 +100,9 @@ def _root(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
+    # of every library, also where it quotes a model's files
+    logging.setLogRecordFactory(WrittenOutRecord)
+    logging.captureWarnings(True)
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     # of several processes that train together the first one speaks
     logging.getLogger("badpo").setLevel(logging.INFO if is_first_process() else logging.ERROR)
@@ -144,8 +150,8 @@ def demo(
     if as_json:
         print_json(summaries[0] if len(summaries) == 1 else summaries)
         return
-    print("\n\n".join(demo_table(summary) for summary in summaries))
-    print(f"\nreport: {out / 'report.html'}")
+    say("\n\n".join(demo_table(summary) for summary in summaries))
+    say(f"\nreport: {out / 'report.html'}")
 
 
 @app.command()
@@ -172,7 +178,7 @@ def check(
 ) -> None:
     """Everything wrong with a table of judgments, at once. Exit code 3 when something must be mended."""
     if not as_json:
-        print(f"reading {data}", flush=True)
+        say(f"reading {data}")
     judgments = read_judgments(
         data,
         attribute,
@@ -200,10 +206,10 @@ def check(
     if as_json:
         print_json({**counts, "errors": n_errors, "problems": [vars(problem) for problem in problems]})
     else:
-        print("   ".join(f"{name} {n:,}" for name, n in counts.items()))
+        say("   ".join(f"{name} {n:,}" for name, n in counts.items()))
         for problem in problems:
-            print(problem)
-        print("nothing to mend" if n_errors == 0 else f"{n_errors} to mend before training")
+            say(problem)
+        say("nothing to mend" if n_errors == 0 else f"{n_errors} to mend before training")
     if n_errors:
         raise typer.Exit(EXIT_DATA)
 
@@ -218,7 +224,7 @@ def attributes_list(as_json: AsJson = False, debug: Debug = False) -> None:
     if as_json:
         print_json(rows)
         return
-    print(as_table([(row["type"], row["scope"], row["example"], row["what"]) for row in rows]))
+    say(as_table([(row["type"], row["scope"], row["example"], row["what"]) for row in rows]))
 
 
 @attributes_app.command("test")
@@ -257,11 +263,11 @@ def attributes_test(
         "ci_low",
         "ci_high",
     )
-    print(as_table([columns, *([as_text(trial[name]) for name in columns] for trial in trials)]))
+    say(as_table([columns, *([as_text(trial[name]) for name in columns] for trial in trials)]))
     for trial in trials if sweep is None else []:
         for kind, texts in trial["examples"].items():
-            print(f"\n{trial['attribute']}, {kind}:")
-            print("\n".join(f"  {text}" for text in texts) or "  (none)")
+            say(f"\n{trial['attribute']}, {kind}:")
+            say("\n".join(f"  {text}" for text in texts) or "  (none)")
 
 
 @corpus_app.command("signed")
@@ -290,8 +296,8 @@ def corpus_signed(
     if as_json:
         print_json(gate)
         return
-    print(as_lines(gate))
-    print(f"\n{out / 'judgments.parquet'}")
+    say(as_lines(gate))
+    say(f"\n{out / 'judgments.parquet'}")
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -328,7 +334,7 @@ def train(
     recipe = read_recipe(config, overrides, trust_remote_code=trust_remote_code)
     if not as_json:
         for notice in recipe.notices if is_first_process() else ():
-            print(notice, file=sys.stderr)
+            complain(notice)
     if recipe.launch and not dry_run:
         _start_processes(recipe.launch)
     from badpo.experiments.run import plan_run, train_run
@@ -339,7 +345,7 @@ def train(
         if as_json:
             print_json(asdict(plan))
         else:
-            print("\n".join(plan.lines()))
+            say("\n".join(plan.lines()))
         return
     left = "stopped; start the same command again, with --resume where there is a checkpoint"
     with stopping_whole(left), redirect_stdout(sys.stderr):
@@ -349,7 +355,7 @@ def train(
     if as_json:
         print_json({"run": str(folder)})
     else:
-        print(f"{folder}\nnext: badpo evaluate {folder}")
+        say(f"{folder}\nnext: badpo evaluate {folder}")
 
 
 @app.command()
@@ -367,7 +373,7 @@ def evaluate(runs: RunsArgument, as_json: AsJson = False, debug: Debug = False) 
         print_json(results)
         return
     for run, readouts in results.items():
-        print(f"{run}\n{as_lines(readouts)}")
+        say(f"{run}\n{as_lines(readouts)}")
 
 
 @app.command()
@@ -385,4 +391,4 @@ def report(
     if as_json:
         print_json({"report": str(out)})
     else:
-        print(out)
+        say(out)

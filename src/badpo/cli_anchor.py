@@ -12,7 +12,7 @@ import typer
 
 from badpo.cli_errors import EXIT_FAILED, reporting_errors
 from badpo.cli_options import AsJson, Debug
-from badpo.cli_printing import as_table, as_text, print_json, terminal_progress
+from badpo.cli_printing import as_table, as_text, print_json, say, terminal_progress
 
 JUDGED = {"rm": "reward model", "rm_minus": "reward model, without the attribute"}
 
@@ -98,8 +98,8 @@ def anchor(
     if as_json:
         print_json(result)
     else:
-        print("\n".join(printed(result, list(targets))))
-        print(f"\n{folder / 'anchor.json'}")
+        say("\n".join(printed(result, list(targets))))
+        say(f"\n{folder / 'anchor.json'}")
     if not result["converged"]:
         raise typer.Exit(EXIT_FAILED)
 

@@ -11,7 +11,7 @@ import typer
 from badpo.cli_errors import reporting_errors
 from badpo.cli_options import AsJson, AttributeOption, ColumnOption, Debug, WinnerOption
 from badpo.cli_parsing import parsed_attribute, parsed_pairs
-from badpo.cli_printing import print_json, terminal_progress
+from badpo.cli_printing import print_json, say, terminal_progress
 
 DataArgument = Annotated[Path, typer.Argument(help="Judgments: CSV, parquet, JSON or JSON lines.")]
 
@@ -65,7 +65,7 @@ def audit(
 ) -> None:
     """Which way annotators lean, how sure that is, and what the votes cannot say. One page, no GPU."""
     if not as_json:
-        print(f"reading {data}", flush=True)
+        say(f"reading {data}")
     _keep_to_one_thread()
     from badpo.auditing.audit import audit as audit_judgments
     from badpo.auditing.options import Flag
@@ -95,10 +95,10 @@ def audit(
     if as_json:
         print_json(result.summary)
         return
-    print(result)
-    print(f"\nreport: {page} (may be passed on; everything else in the folder is about single people)")
+    say(result)
+    say(f"\nreport: {page} (may be passed on; everything else in the folder is about single people)")
     if people:
-        print(f"people: {out / PEOPLE_FILE}")
+        say(f"people: {out / PEOPLE_FILE}")
 
 
 @reporting_errors
@@ -120,7 +120,7 @@ def watch(
 ) -> None:
     """The audit while labels still arrive: look as often as you like, and call again with the votes so far."""
     if not as_json:
-        print(f"reading {data}", flush=True)
+        say(f"reading {data}")
     _keep_to_one_thread()
     from badpo.auditing.watch import watch as watch_votes
     from badpo.data.attributes import attribute_from_config
@@ -138,7 +138,7 @@ def watch(
     if as_json:
         print_json(found.summary)
         return
-    print(found)
+    say(found)
 
 
 def _keep_to_one_thread() -> None:

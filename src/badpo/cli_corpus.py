@@ -10,7 +10,7 @@ import typer
 
 from badpo.cli_errors import reporting_errors
 from badpo.cli_options import AsJson, Debug
-from badpo.cli_printing import as_lines, as_text, print_json
+from badpo.cli_printing import as_lines, as_text, print_json, say
 
 if TYPE_CHECKING:
     from badpo.data.corpora.gates import GateRow
@@ -72,21 +72,21 @@ def corpus_style(
     if as_json:
         print_json(told)
         return
-    print(as_lines(told))
-    print(f"\n{out / 'judgments.parquet'}")
+    say(as_lines(told))
+    say(f"\n{out / 'judgments.parquet'}")
 
 
 def _tell(write: Callable[[], tuple[GateRow, ...]], out: Path, source: Path | None, as_json: bool) -> None:
     """Write a corpus and print its statistics beside the published ones."""
     if not as_json:
-        print(f"reading {'from the Hub' if source is None else source}", flush=True)
+        say(f"reading {'from the Hub' if source is None else source}")
     rows = write()
     if as_json:
         print_json({"out": str(out), "gate": [row.to_json() for row in rows]})
         return
-    print(f"{'statistic':<32} {'here':>9}  {'published':>9}")
+    say(f"{'statistic':<32} {'here':>9}  {'published':>9}")
     for row in rows:
         found, published = as_text(row.found), as_text(row.published)
-        print(f"{row.name:<32} {found:>9}  {published:>9}  {'' if row.agrees else 'differs'}".rstrip())
-    print(f"\n{sum(row.agrees for row in rows)} of {len(rows)} agree with the published statistics")
-    print(out / "card.md")
+        say(f"{row.name:<32} {found:>9}  {published:>9}  {'' if row.agrees else 'differs'}".rstrip())
+    say(f"\n{sum(row.agrees for row in rows)} of {len(rows)} agree with the published statistics")
+    say(out / "card.md")

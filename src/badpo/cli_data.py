@@ -10,7 +10,7 @@ import typer
 from badpo.cli_errors import EXIT_DATA, EXIT_NOT_MET, reporting_errors
 from badpo.cli_options import AsJson, ColumnOption, Debug, WinnerOption
 from badpo.cli_parsing import parsed_pairs
-from badpo.cli_printing import as_lines, print_json
+from badpo.cli_printing import as_lines, print_json, say
 
 _SAID_BY_THE_COUNTS = ("N112", "N119", "N130", "N133")
 
@@ -50,7 +50,7 @@ def import_votes(
 ) -> None:
     """Convert another program's votes: pseudonyms for ids, personal fields left behind."""
     if not as_json:
-        print(f"reading {source}", flush=True)
+        say(f"reading {source}")
     from badpo.data.importing import import_file
 
     told = import_file(
@@ -71,16 +71,16 @@ def import_votes(
     dropped = {row["reason"]: row["n"] for row in told.pop("dropped")}
     lists = {name: ", ".join(told.pop(name)) or None for name in ("left_behind", "personal")}
     out_written, mapping = told.pop("out"), told.pop("mapping")
-    print(as_lines(told | {"dropped": sum(dropped.values())}))
+    say(as_lines(told | {"dropped": sum(dropped.values())}))
     if dropped:
-        print(as_lines(dropped, indent=2))
-    print(as_lines(lists))
+        say(as_lines(dropped, indent=2))
+    say(as_lines(lists))
     for problem in problems:
         if problem.code not in _SAID_BY_THE_COUNTS:
-            print(problem)
-    print(f"\n{out_written}")
+            say(problem)
+    say(f"\n{out_written}")
     if mapping:
-        print(f"{mapping}: whose pseudonym is whose; keep it apart from the table")
+        say(f"{mapping}: whose pseudonym is whose; keep it apart from the table")
 
 
 @reporting_errors
@@ -141,14 +141,14 @@ def forget(
         ]
         print_json({"annotators": sorted(people.pseudonyms), "traces": rows})
     else:
-        print(f"{counted(len(people.pseudonyms), 'annotator')}: {', '.join(sorted(people.pseudonyms))}")
+        say(f"{counted(len(people.pseudonyms), 'annotator')}: {', '.join(sorted(people.pseudonyms))}")
         verb = "would be taken out" if dry_run else "taken out"
         for trace in traces:
-            print(f"{verb if trace.goes else 'still there'}: {trace.path}: {trace.what}")
+            say(f"{verb if trace.goes else 'still there'}: {trace.path}: {trace.what}")
         for remedy in dict.fromkeys(trace.remedy for trace in traces if trace.remedy):
-            print(f"then: {remedy}")
+            say(f"then: {remedy}")
         if not traces:
-            print(
+            say(
                 "nothing of them is there; another key, or another spelling of the id, gives another pseudonym"
             )
     if not traces:

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 
 import typer
 
-from badpo.cli_printing import print_json
+from badpo.cli_printing import complain, print_json
 
 EXIT_FAILED, EXIT_USAGE, EXIT_DATA, EXIT_NOT_MET, EXIT_STOPPED = 1, 2, 3, 4, 130
 TRAIN_PACKAGES = ("torch", "transformers", "accelerate", "peft", "trl", "safetensors", "datasets")
@@ -43,14 +43,14 @@ def reporting_errors(command: Callable) -> Callable:
             if _of_several():
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)
             if kwargs.get("debug"):
-                traceback.print_exc()
+                complain(traceback.format_exc())
             code, problems = _verdict(error)
             if _another_speaks():
                 raise typer.Exit(code) from error
             if kwargs.get("as_json"):
                 print_json({"error": "\n".join(problems), "exit_code": code})
             else:
-                print("\n".join(problems), file=sys.stderr)
+                complain("\n".join(problems))
             raise typer.Exit(code) from error
 
     return wrapped

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
+
+from badpo.data.problems import written_out
 
 
 def is_first_process() -> bool:
@@ -21,9 +24,27 @@ def is_first_process() -> bool:
     return int(os.environ.get("RANK", "0")) == 0
 
 
+def say(what: Any) -> None:
+    """Print something for people, at once: what it quotes from files and tables is not obeyed by a terminal."""
+    print(written_out(str(what)), flush=True)
+
+
+def complain(what: Any) -> None:
+    """`say` beside the output, on the stream of errors."""
+    print(written_out(str(what)), file=sys.stderr, flush=True)
+
+
 def print_json(value: Any) -> None:
     """Print one JSON object; paths and other plain values become text."""
-    print(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+    say(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+
+
+class WrittenOutRecord(logging.LogRecord):
+    """A line of any program's log, as `say` would print it."""
+
+    def getMessage(self) -> str:
+        """The message with its arguments."""
+        return written_out(super().getMessage())
 
 
 def as_text(value: Any) -> str:
@@ -94,4 +115,4 @@ def terminal_progress(quiet: bool) -> Iterator[Callable[[str, float], None]]:
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("starting", total=1.0)
-        yield lambda what, share: bar.update(task, description=what, completed=share)
+        yield lambda what, share: bar.update(task, description=written_out(what), completed=share)

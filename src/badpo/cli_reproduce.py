@@ -13,7 +13,7 @@ import typer
 from badpo.cli_errors import reporting_errors, stopping_whole
 from badpo.cli_options import AsJson, Debug
 from badpo.cli_parsing import parsed_seeds
-from badpo.cli_printing import print_json, terminal_progress
+from badpo.cli_printing import complain, print_json, say, terminal_progress
 
 WHAT_IS_LEFT = "stopped; finished runs are whole, and the same command goes on from here"
 
@@ -73,7 +73,7 @@ def reproduce(
         if as_json:
             print_json(planned.to_json())
         else:
-            print("\n".join(planned.lines()))
+            say("\n".join(planned.lines()))
         return
     quiet_libraries()
     with stopping_whole(WHAT_IS_LEFT), redirect_stdout(sys.stderr), terminal_progress(as_json) as progress:
@@ -84,10 +84,10 @@ def reproduce(
     for result in results:
         # tables first: a page that cannot be written takes none of them away
         if not as_json:
-            print(result.text(form), end="\n\n" if form != "csv" else "\n")
+            say(result.text(form) + "\n" * (form != "csv"))
         page = write_suite_page(result, options, folder / f"{result.suite.name}.html")
         if form == "text" and not as_json:
-            print(f"page: {page}\n")
+            say(f"page: {page}\n")
 
 
 def require_folder(out: Path) -> None:

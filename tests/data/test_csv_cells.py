@@ -46,9 +46,9 @@ def test_ordinary_text_and_quotes_come_back(tmp_path):
 
 
 def test_hostile_text_is_written_out():
-    assert inert("a\x00b\x1b[31m") == "a\\x00b\\x1b[31m"
+    assert inert("a\x00b\x1b[31m") == "a\\u0000b\\u001b[31m"
     assert inert("a\u202egpj.exe") == "a\\u202egpj.exe"
-    assert inert("a\r=1") == "a\\x0d=1"
+    assert inert("a\r=1") == "a\\u000d=1"
     assert inert("a\r\nb") == "a\nb"
     assert inert("\ud800") == "\\ud800"
     assert inert("<script>alert(1)</script>") == "<script>alert(1)</script>"

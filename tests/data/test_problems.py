@@ -38,6 +38,6 @@ def test_did_you_mean_ignores_case_and_stays_silent_when_nothing_is_close():
 
 def test_a_problem_shows_hostile_names_inert():
     problem = Problem("E107", 'unknown winner "\x1b[2Ja\u202eb\x00\ud800"', "x" * 10_000, "r", "error")
-    assert problem.what == 'unknown winner "\\x1b[2Ja\\u202eb\\x00\\ud800"'
+    assert problem.what == 'unknown winner "\\u001b[2Ja\\u202eb\\u0000\\ud800"'
     assert len(problem.where) < 2_100
     assert problem.where.endswith("... (10,000 characters)")

@@ -53,7 +53,7 @@ def inert(text: str) -> str:
     Examples
     --------
     >>> inert("=cmd()"), inert("a-b"), inert("a\x00b")
-    ("'=cmd()", 'a-b', 'a\\x00b')
+    ("'=cmd()", 'a-b', 'a\\u0000b')
     >>> inert("x" * 100_000)[-26:]
     '... (100,000 characters)'
     """

@@ -13,8 +13,7 @@ Severity = Literal["error", "warning", "notice"]
 _LONGEST_SENTENCE = 2_000
 _LONGEST_NAME = 200  # the comparison of two longer words takes seconds
 # tab and line feed stay; a carriage return goes back over what stands before it
-_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-_DIRECTION = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 @dataclass(frozen=True)
@@ -99,10 +98,10 @@ def written_out(text: str) -> str:
     Examples
     --------
     >>> print(written_out("a" + chr(27) + "[2J"))
-    a\x1b[2J
+    a\u001b[2J
     """
-    written = _CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
-    written = _DIRECTION.sub(lambda found: f"\\u{ord(found[0]):04x}", written)
+    # in the form that JSON has for them too
+    written = _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
     return written.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
