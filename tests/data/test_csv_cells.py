@@ -14,12 +14,32 @@ def rows_of(path) -> list[list[str]]:
         return list(csv.reader(file))
 
 
-@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\n=1", "\uff1d1"])
-def test_a_formula_is_no_formula_any_more(text, tmp_path):
-    write_csv(pd.DataFrame({"class": [text]}), tmp_path / "t.csv")
-    cell = rows_of(tmp_path / "t.csv")[1][0]
-    assert cell.startswith("'")
-    assert cell[1:] == text
+@pytest.mark.parametrize(
+    "text",
+    [
+        "=1+1",
+        "+1",
+        "-1",
+        "@SUM(A1)",
+        "\t=1",
+        "\n=1",
+        "\uff1d1",
+        "x;=cmd|'/c calc'!A1",
+        "x; @SUM(A1);-1",
+        'say "\n+1',
+    ],
+)
+@pytest.mark.parametrize("separator", [",", ";"])
+def test_a_formula_is_no_formula_any_more(text, separator, tmp_path):
+    """Whichever separator a spreadsheet expects: where it is a semicolon, quotes inside of a cell quote nothing."""
+    write_csv(pd.DataFrame({"n": [1], "class": [text]}), tmp_path / "t.csv")
+    if separator == ",":
+        cells = rows_of(tmp_path / "t.csv")[1]
+        assert cells[1].replace("'", "") == text.replace("'", "")
+    else:
+        cells = (tmp_path / "t.csv").read_text().replace("\n", ";").replace("\t", ";").split(";")
+    assert "'" in "".join(cells)
+    assert not [cell for cell in cells if cell.lstrip().startswith(("=", "+", "-", "@", "\uff1d"))]
 
 
 def test_numbers_stay_numbers(tmp_path):

@@ -13,6 +13,8 @@ from badpo.data.problems import written_out
 
 # What makes a spreadsheet take a cell for a formula, also in the full-width forms that it takes for the same.
 _FORMULA = re.compile(r"[=+\-@\t\n\uff1d\uff0b\uff0d\uff20]")
+# Where the separator of lists is a semicolon, a cell of ours is cut at these, quoted or not.
+_LATER_FORMULA = re.compile(r"([;\t\n] *)(?=[=+\-@\uff1d\uff0b\uff0d\uff20])")
 _LONGEST_CELL = 32_767  # the longest that spreadsheets take
 
 
@@ -46,19 +48,20 @@ def write_csv(frame: pd.DataFrame, path: str | os.PathLike[str]) -> None:
 def inert(text: str) -> str:
     r"""Text that does nothing in a spreadsheet or a terminal.
 
-    An apostrophe stands before a first character that would make it a formula; control characters and those that turn
-    the reading direction are written out; text longer than a cell may be is cut, and says so. Any other text is
-    returned as it is.
+    An apostrophe stands before a character that would make it, or what follows a semicolon, a formula; control
+    characters and those that turn the reading direction are written out; text longer than a cell may be is cut, and
+    says so. Any other text is returned as it is.
 
     Examples
     --------
-    >>> inert("=cmd()"), inert("a-b"), inert("a\x00b")
-    ("'=cmd()", 'a-b', 'a\\u0000b')
+    >>> inert("=cmd()"), inert("a-b"), inert("x;=cmd()"), inert("a\x00b")
+    ("'=cmd()", 'a-b', "x;'=cmd()", 'a\\u0000b')
     >>> inert("x" * 100_000)[-26:]
     '... (100,000 characters)'
     """
     # a lone carriage return is not quoted, and what follows it would start a cell
     written = written_out(text.replace("\r\n", "\n"))
+    written = _LATER_FORMULA.sub(r"\1'", written)
     if _FORMULA.match(written):
         written = f"'{written}"
     if len(written) > _LONGEST_CELL:

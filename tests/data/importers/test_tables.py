@@ -105,6 +105,17 @@ def test_semicolons_and_a_byte_order_mark_are_understood(tmp_path):
     ]
 
 
+@pytest.mark.parametrize("shape", ["many in a row", "one more in each row"])
+def test_a_table_of_thousands_of_columns_is_refused(tmp_path, shape):
+    """A frame has a cell for each row and name, so that each row with a name of its own costs the square."""
+    names = [f"k{i}" for i in range(20_000)]
+    rows = [dict.fromkeys(names, 1)] if shape == "many in a row" else [{name: 1} for name in names]
+    path = tmp_path / "v.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert "20,000 names of cells together" in unreadable(path)
+    assert len(read_table([dict.fromkeys(names[:2_000], 1)]).frame.columns) == 2_000
+
+
 def test_rows_know_their_lines(tmp_path):
     table = read_table(written(tmp_path, "v.csv"))
     assert table.lines.tolist() == [2, 3]

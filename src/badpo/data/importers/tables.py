@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,8 @@ from badpo.data.stored_texts import TextColumn, TextWriter
 
 DROPPED_KEY = b"badpo.dropped"
 _LONGEST_CELL = 2**31 - 1
+# Finding out what columns mean takes the square of their number, and a frame has a cell for each row and name.
+_MOST_COLUMNS = 2_000
 # Text columns that are larger than this together do not come into memory whole.
 STORED_BYTES = 64 * 2**20
 _ROWS_AT_ONCE = 10_000
@@ -56,6 +58,7 @@ class Table:
     rewritten: bool = False
 
     def __post_init__(self) -> None:
+        _require_narrow(self.frame.columns, self.name)
         if not all(is_unicode(str(name)) for name in self.frame.columns):
             raise _unreadable(
                 self.name, "the name of a column holds half of a surrogate pair", "rename the column"
@@ -336,6 +339,7 @@ def _frame_of_records(records: Sequence[Any], name: str) -> pd.DataFrame:
             name, f"{len(wrong):,} rows are no objects with named cells, first: row {wrong[0]}", "give dicts"
         )
     names = dict.fromkeys(name for record in records for name in record)
+    _require_narrow(names, name)
     return _frame_of_columns(list(names), ([record.get(name) for record in records] for name in names))
 
 
@@ -344,6 +348,12 @@ def _frame_of_columns(names: Sequence[str], columns: Iterable[Sequence[Any]]) ->
     frame = pd.concat(series, axis=1) if series else pd.DataFrame()
     frame.columns = pd.Index(names, dtype=object)
     return frame
+
+
+def _require_narrow(names: Sized, where: str) -> None:
+    if len(names) > _MOST_COLUMNS:
+        what = f"its rows have {len(names):,} names of cells together, more than {_MOST_COLUMNS:,}"
+        raise _unreadable(where, what, "export only the columns that are needed")
 
 
 def _unreadable(name: str, what: str, remedy: str) -> DataError:
