@@ -92,6 +92,10 @@ def test_an_unknown_choice_names_the_choices(tmp_path, name):
     [
         ({"beta": 0.0}, "beta is 0.0; it must be positive"),
         ({"beta": float("nan")}, "beta is nan"),
+        ({"beta": 1e30}, "beta is 1e+30; it must be positive (with 0 nothing is learned) and at most 100"),
+        ({"learning_rate": 1e30}, "learning_rate is 1e+30; it must lie between 0 and 10"),
+        ({"learning_rate": -1e-6}, "learning_rate is -1e-06"),
+        ({"bias_learning_rate": 1e30}, "bias_learning_rate is 1e+30"),
         ({"bias_learning_rate": -1.0}, "bias_learning_rate is -1.0"),
         ({"max_length": 1}, "max_length is 1"),
         ({"max_prompt_length": 100}, "encoding: paper only"),

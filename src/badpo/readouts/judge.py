@@ -20,6 +20,7 @@ from badpo.data.problems import ConfigError
 from badpo.data.row_texts import text_key
 from badpo.readouts.json_number import json_number
 from badpo.theory.summaries import Interval, cluster_mean
+from badpo.training.chat_templates import rendered_chats
 from badpo.training.logprobs import looking_at
 
 # What the reward models of the paper were trained on; a model with fewer positions has its own limit.
@@ -277,7 +278,7 @@ def _messages(prompt) -> list[dict[str, str]]:
 
 def _rendered(tokenizer, prompt, answer: str) -> str:
     conversation = [*_messages(prompt), {"role": "assistant", "content": answer}]
-    return tokenizer.apply_chat_template(conversation, tokenize=False)
+    return rendered_chats(tokenizer, [conversation])[0]
 
 
 def _as_ids(tokenizer, prompt, answer: str) -> list[int]:

@@ -27,6 +27,9 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "attention": ("packed", "padded"),
 }
 
+# Beyond these a run ends without an error and with numbers that say nothing.
+LARGEST_BETA, LARGEST_RATE = 100, 10
+
 # The trainer has one correct value for each of these, whatever the Trainer's own default is.
 FIXED: dict[str, bool] = {
     "remove_unused_columns": False,
@@ -248,10 +251,15 @@ class BADPOConfig(TrainingArguments):
             for name, choices in CHOICES.items()
             if getattr(self, name) not in choices and (name, getattr(self, name)) != ("bias", None)
         ]
-        if not self.beta > 0:
-            complaints.append(f"beta is {self.beta}; it must be positive (with 0 nothing is learned)")
-        if not self.bias_learning_rate >= 0:
-            complaints.append(f"bias_learning_rate is {self.bias_learning_rate}; it must be 0 or more")
+        if not 0 < self.beta <= LARGEST_BETA:
+            complaints.append(
+                f"beta is {self.beta}; it must be positive (with 0 nothing is learned) and at most {LARGEST_BETA}"
+            )
+        for name in ("learning_rate", "bias_learning_rate"):
+            if not 0 <= getattr(self, name) <= LARGEST_RATE:
+                complaints.append(
+                    f"{name} is {getattr(self, name)}; it must lie between 0 and {LARGEST_RATE}"
+                )
         if self.max_length is not None and self.max_length < 2:
             complaints.append(
                 f"max_length is {self.max_length}; a prompt and a response need 2 tokens or more"

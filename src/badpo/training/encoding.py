@@ -16,6 +16,7 @@ import pandas as pd
 from badpo.data.attributes import plain_text
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError, Problem
+from badpo.training.chat_templates import rendered_chats
 from badpo.training.token_rows import TokenRows, TokenWriter
 
 PAPER_MAX_PROMPT_LENGTH = 384
@@ -325,11 +326,16 @@ def _rendered(tokenizer, conversations, **options):
             "the tokenizer has no chat template, and this encoding needs one. Use an instruct model, set "
             "tokenizer.chat_template, or give plain-text prompts with encoding: trl"
         )
-    return [tokenizer.apply_chat_template(messages, tokenize=False, **options) for messages in conversations]
+    return rendered_chats(tokenizer, conversations, **options)
 
 
 def _token_ids(tokenizer, texts, add_special_tokens):
-    return tokenizer(texts, add_special_tokens=add_special_tokens, verbose=False)["input_ids"]
+    ids = tokenizer(texts, add_special_tokens=add_special_tokens, verbose=False)["input_ids"]
+    if not any(ids) and any(text.strip() for text in texts):
+        raise ConfigError(
+            f'the tokenizer of "{tokenizer.name_or_path}" gives no token for any text; use the model\'s own tokenizer'
+        )
+    return ids
 
 
 def _ended(response: str, eos: str) -> str:

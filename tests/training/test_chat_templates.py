@@ -1,0 +1,81 @@
+"""Chat templates of others: they end, and what they raise is told in a sentence."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from badpo.data.problems import ConfigError
+from badpo.training import chat_templates
+from badpo.training.chat_templates import rendered_chats
+from badpo.training.encoding import encode_prompts
+from tests import tiny
+
+MESSAGES = [{"role": "user", "content": "Why?"}]
+LONG = "range(99999)"
+
+
+def with_template(template: str):
+    tokenizer = tiny.tokenizer()
+    tokenizer.chat_template = template
+    return tokenizer
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        f"{{% for i in {LONG} %}}{{% for j in {LONG} %}}{{% endfor %}}{{% endfor %}}",
+        "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(30) }}",
+        f"{{% for i in {LONG} %}}{{% set x = {LONG} | map('string') | sort | list %}}{{% endfor %}}",
+    ],
+    ids=["loops", "calls", "filters"],
+)
+def test_a_template_without_an_end_is_left(monkeypatch, template):
+    monkeypatch.setattr(chat_templates, "_MOST_SECONDS", 0.1)
+    before = set(threading.enumerate())
+    with pytest.raises(ConfigError, match="does not end within"):
+        rendered_chats(with_template(template), [MESSAGES])
+    for worker in set(threading.enumerate()) - before:
+        worker.join()  # it was told to end
+
+
+@pytest.mark.parametrize(
+    "template", ["{{ 10 ** 10 ** 10 }}", "{% set x = messages | length ** 9 ** 9 %}{{ x }}"]
+)
+def test_a_power_is_never_worked_out(template):
+    with pytest.raises(ConfigError, match="takes powers"):
+        rendered_chats(with_template(template), [MESSAGES])
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ("{{ raise_exception('only \x1b[2J') }}", r"TemplateError: only \\u001b\[2J"),
+        ("{{ messages[9].x.y }}", "UndefinedError"),
+        ("{{ 1 / 0 }}", "ZeroDivisionError"),
+        ("{% for", "TemplateSyntaxError"),
+        ("{{ ''.__class__.__mro__ }}", "SecurityError"),
+    ],
+)
+def test_what_a_template_raises_is_told_in_a_sentence(template, said):
+    with pytest.raises(ConfigError, match=said):
+        encode_prompts(["Why?"], with_template(template), "paper", None)
+
+
+def test_a_template_that_passes_arguments_on_is_rendered():
+    template = "{% set n = namespace(**{'a': 2}) %}{{ n.a * 3 }} {{ messages[0].content }}"
+    assert rendered_chats(with_template(template), [MESSAGES] * 2) == ["6 Why?"] * 2
+
+
+def test_a_tokenizer_without_tokens_is_told():
+    tokenizer = tiny.tokenizer()
+    tokenizer.backend_tokenizer.normalizer = silencing()
+    with pytest.raises(ConfigError, match="gives no token for any text"):
+        encode_prompts(["Why?"], tokenizer, "trl", None)
+
+
+def silencing():
+    from tokenizers import Regex, normalizers
+
+    return normalizers.Replace(Regex(r"[\s\S]"), "")
