@@ -42,7 +42,9 @@ def rendered_chats(tokenizer: Any, conversations: Sequence[Sequence[Any]], **opt
     worker.start()
     worker.join(_MOST_SECONDS)
     if worker.is_alive():
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(worker.ident), ctypes.py_object(SystemExit))
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(
+            ctypes.c_ulong(worker.ident or 0), ctypes.py_object(SystemExit)
+        )
         raise _unusable(tokenizer, f"does not end within {_MOST_SECONDS:g} seconds")
     if failed:
         raise _unusable(tokenizer, f"ends with {type(failed[0]).__name__}: {failed[0]}") from failed[0]
@@ -57,7 +59,7 @@ def _takes_powers(template: str) -> bool:
     """
     before = ""
     try:
-        for _, kind, value in jinja2.Environment().lex(template):
+        for _, kind, value in jinja2.Environment(autoescape=True).lex(template):
             if kind == "operator" and value == "**" and before not in ("(", ","):
                 return True
             before = before if kind == "whitespace" else value
