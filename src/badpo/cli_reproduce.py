@@ -13,7 +13,7 @@ import typer
 from badpo.cli_errors import reporting_errors, stopping_whole
 from badpo.cli_options import AsJson, Debug
 from badpo.cli_parsing import parsed_seeds
-from badpo.cli_printing import complain, print_json, say, terminal_progress
+from badpo.cli_printing import print_json, say, terminal_progress
 
 WHAT_IS_LEFT = "stopped; finished runs are whole, and the same command goes on from here"
 
