@@ -122,7 +122,7 @@ def test_response_logps_packed_padded_and_plain_agree(monkeypatch, tied):
     model, asked = tiny.model(tied=tied), pairs()
     expected = [plain(model, prompt, response) for prompt, response in asked]
     for layout in (packed_responses, padded_rows):
-        monkeypatch.setattr(logprobs, "response_layout", lambda _, layout=layout: layout)
+        monkeypatch.setattr(logprobs, "response_layout", lambda *_, layout=layout: layout)
         # all in one forward pass, and one after the other
         for budget in (10_000, 1):
             found = response_logps(model, asked, budget)
@@ -140,7 +140,7 @@ def test_no_forward_pass_has_more_tokens_than_the_budget(monkeypatch, layout):
         return token_logps(self, scoring)
 
     token_logps = logprobs._token_logps
-    monkeypatch.setattr(logprobs, "response_layout", lambda _: layout)
+    monkeypatch.setattr(logprobs, "response_layout", lambda *_: layout)
     monkeypatch.setattr(logprobs, "_token_logps", noted)
     asked = [(np.array([5]), np.arange(2, 2 + n)) for n in (1, 2, 3, 20, 4, 5)]
     assert list(map(len, response_logps(tiny.model(), asked, token_budget=24))) == [1, 2, 3, 20, 4, 5]

@@ -10,12 +10,21 @@ import torch
 from transformers import (
     AutoModelForCausalLM,
     CohereConfig,
+    FalconConfig,
     Gemma2Config,
     GraniteConfig,
+    Llama4TextConfig,
     LlamaConfig,
     MistralConfig,
+    ModernBertDecoderConfig,
     NemotronConfig,
+    OPTConfig,
+    Phi3Config,
+    PhimoeConfig,
+    Qwen2Config,
     Qwen2ForCausalLM,
+    Qwen2MoeConfig,
+    Starcoder2Config,
     T5Config,
     T5ForConditionalGeneration,
     XLNetConfig,
@@ -26,7 +35,8 @@ from badpo.data.problems import ConfigError
 from badpo.training import logprobs
 from badpo.training.attention import TreePlan
 from badpo.training.encoding import EncodedComparisons, encode_comparisons
-from badpo.training.logprobs import attach, padded_layout
+from badpo.training.inputs import disable_dropout
+from badpo.training.logprobs import attach, padded_layout, response_logps
 from badpo.training.packing import packed_layout
 from badpo.training.self_test import choose_layout, self_tests
 from tests import tiny
@@ -277,3 +287,118 @@ def test_the_model_is_left_as_it_was(encoded):
     assert all(parameter.grad is None for parameter in model.parameters())
     assert all(module.training for module in model.modules())
     assert not model.get_input_embeddings()._forward_hooks and not model.lm_head._forward_pre_hooks
+
+
+# -- what must not depend on a seed or on what shares the forward --------------------------------------------------
+
+OPT_SIZES = dict(
+    vocab_size=64,
+    hidden_size=32,
+    word_embed_proj_dim=32,
+    ffn_dim=48,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    max_position_embeddings=64,
+    pad_token_id=0,
+    init_std=0.2,
+)
+DROPPING = {
+    "a function's number": OPTConfig(**OPT_SIZES, dropout=0.5, attention_dropout=0.5),
+    "whole layers": OPTConfig(**OPT_SIZES, dropout=0.0, layerdrop=0.5),
+    "residual": Starcoder2Config(**SIZES, residual_dropout=0.5, embedding_dropout=0.5),
+    "of a fused add": FalconConfig(
+        vocab_size=64,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        hidden_dropout=0.5,
+        alibi=False,
+    ),
+    "jitter of the router": PhimoeConfig(
+        **SIZES, num_local_experts=4, num_experts_per_tok=2, router_jitter_noise=0.5, input_jitter_noise=0.5
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DROPPING)
+def test_no_dropout_is_left_and_what_is_left_is_refused(encoded, name):
+    model = made(DROPPING[name]).train()
+    with pytest.raises(ConfigError, match=f"{type(model).__name__} has dropout or router jitter"):
+        self_tests(model, padded_layout, encoded)
+    disable_dropout(model)
+    layout, reason, [test] = choose_layout(model, "packed", encoded)
+    assert (layout, reason, test.passed) == (packed_layout, None, True)
+
+
+class Noisy(Qwen2ForCausalLM):
+    """Has a dropout that no field tells of."""
+
+    def forward(self, *args, **kwargs):
+        output = super().forward(*args, **kwargs)
+        output.logits = torch.nn.functional.dropout(output.logits, 0.1, self.training)
+        return output
+
+
+def test_a_dropout_that_cannot_be_turned_off_is_refused_in_training_mode_and_no_random_number_is_used_up(
+    encoded,
+):
+    model = attach(Noisy(tiny.model().config))
+    disable_dropout(model)
+    assert choose_layout(model.eval(), "packed", encoded)[0] is packed_layout
+    torch.manual_seed(3)
+    with pytest.raises(ConfigError, match="Noisy has dropout"):
+        choose_layout(model.train(), "packed", encoded)
+    found = torch.rand(1)
+    torch.manual_seed(3)
+    assert torch.equal(found, torch.rand(1))
+
+
+LONGROPE = dict(rope_type="longrope", rope_theta=1e4)
+LONGROPE |= dict(short_factor=[1.0] * 4, long_factor=[4.0] * 4)
+ROTATIONS = {
+    "longrope": Phi3Config(**SIZES, original_max_position_embeddings=8, rope_parameters=LONGROPE),
+    "dynamic": LlamaConfig(
+        **SIZES
+        | dict(
+            max_position_embeddings=8, rope_parameters=dict(rope_type="dynamic", factor=2.0, rope_theta=1e4)
+        )
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ROTATIONS)
+def test_positions_that_depend_on_the_length_of_another_sequence_are_refused(encoded, name):
+    assert encoded.longest > 8
+    model = made(ROTATIONS[name])
+    short, long = (np.array([5, 6, 7]), np.arange(5, 9)), (np.arange(5, 15), np.arange(5, 15))
+    [alone] = response_logps(model, [short])
+    np.testing.assert_allclose(alone, tiny.plain_logps(model, *short).detach(), atol=1e-5)
+    with pytest.raises(ConfigError, match="set max_length: 8"):
+        response_logps(model, [short, long])
+    for attention in ("packed", "padded"):
+        with pytest.raises(ConfigError, match="set max_length: 8"):
+            choose_layout(model, attention, encoded)
+
+
+def test_a_window_of_zero_and_one_that_no_layer_has_are_no_windows(encoded):
+    moe = dict(
+        num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, shared_expert_intermediate_size=16
+    )
+    for config in (Qwen2MoeConfig(**SIZES, **moe), Qwen2Config(**SIZES, sliding_window=4)):
+        assert choose_layout(made(config), "packed", encoded)[:2] == (packed_layout, None)
+
+
+@pytest.mark.parametrize("name", ["llama4", "modernbert"])
+def test_a_decoder_that_its_class_does_not_name_is_found(encoded, name):
+    config = {
+        "llama4": Llama4TextConfig(
+            **SIZES, num_local_experts=4, num_experts_per_tok=1, intermediate_size_mlp=48
+        ),
+        "modernbert": ModernBertDecoderConfig(**SIZES | dict(global_attn_every_n_layers=1)),
+    }[name]
+    assert choose_layout(made(config), "packed", encoded)[2][0].passed
+
+
+def test_a_configuration_that_its_own_class_cannot_run_is_told(encoded):
+    with pytest.raises(ConfigError, match="return_dict"):
+        choose_layout(made(LlamaConfig(**SIZES, return_dict=False)), "packed", encoded)

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 
+from badpo.data.problems import ConfigError
 from badpo.training.tree_plan import TreePlan
 
 TREE_ATTENTION = "badpo_tree"
@@ -216,16 +217,58 @@ def unsupported_reason(config, longest: int | None = None) -> str | None:
     window = getattr(text, "sliding_window", None)
     if "sliding_attention" in layer_types and window is None:
         return "sliding-window layers of unknown length"
-    if window is not None and (longest is None or longest > window):
+    # some models write a window of 0 where there is none, and some a window that none of their layers has
+    slides = not layer_types or "sliding_attention" in layer_types
+    if window and slides and (longest is None or longest > window):
         return f"a sliding window of {window} tokens"
     return None
+
+
+def require_fixed_positions(config, longest: int) -> None:
+    """Refuse sequences for which a model's rotary positions depend on what shares the forward with them.
+
+    "longrope" and dynamic NTK scaling take other frequencies for the whole forward as soon as one sequence in it is
+    longer than the original length; dynamic scaling keeps them for later ones.
+
+    Parameters
+    ----------
+    config : transformers configuration
+    longest : int
+        Tokens of the longest prompt with a response.
+
+    Raises
+    ------
+    ConfigError
+
+    Examples
+    --------
+    >>> from transformers import LlamaConfig
+    >>> scaled = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
+    >>> require_fixed_positions(LlamaConfig(max_position_embeddings=512, rope_parameters=scaled), 512)
+    """
+    text = config.get_text_config()
+    rope = getattr(text, "rope_parameters", None) or {}
+    for part in (rope, *(value for value in rope.values() if isinstance(value, dict))):
+        kind = part.get("rope_type") or ""
+        if kind == "longrope":
+            original = part.get("original_max_position_embeddings") or text.max_position_embeddings
+        elif "dynamic" in kind:
+            original = text.max_position_embeddings
+        else:
+            continue
+        if longest > original:
+            raise ConfigError(
+                f'this model\'s rotary positions ("{kind}") change for everything in a forward where one sequence is '
+                f"longer than {original} tokens, and the longest prompt with a response has {longest}, so that no "
+                f"log-probability would be well defined; set max_length: {original}"
+            )
 
 
 def _refuse(module, plan: TreePlan, dropout: float, is_causal: bool | None, options: dict) -> None:
     window = options.pop("sliding_window", None)
     asked = {name for name, value in options.items() if value is not None and value is not False}
     problems = sorted(asked - _SETTLED_BY_THE_PLAN)
-    if window is not None and plan.longest > window:
+    if window and plan.longest > window:
         problems.append(f"a sliding window of {window} tokens on sequences of {plan.longest}")
     if dropout:
         problems.append(f"attention dropout of {dropout:g}, which would be shared by both responses")

@@ -136,12 +136,17 @@ def with_adapter(model, peft_config):
 
 
 def disable_dropout(model) -> None:
-    """Set every dropout of ``model`` to 0, also the one that attention layers apply by themselves."""
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
-        if isinstance(getattr(module, "attention_dropout", None), float):
-            module.attention_dropout = 0.0
+    """Set every dropout, layer drop and router jitter of ``model`` to 0, in its modules and in their configurations.
+
+    Some layers drop by a function and a number of their own, some read the number from the configuration.
+    """
+    configurations = {id(c): c for module in model.modules() if (c := vars(module).get("config")) is not None}
+    for holder in (*model.modules(), *configurations.values()):
+        for name, value in vars(holder).items():
+            if isinstance(value, float) and ("drop" in name or "jitter" in name):
+                setattr(holder, name, 0.0)
+        if isinstance(holder, torch.nn.modules.dropout._DropoutNd):
+            holder.p = 0.0
 
 
 def build_bias(

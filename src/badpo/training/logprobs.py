@@ -21,7 +21,12 @@ from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from badpo.data.problems import ConfigError
-from badpo.training.attention import tree_attention, tree_hidden_states, unsupported_reason
+from badpo.training.attention import (
+    require_fixed_positions,
+    tree_attention,
+    tree_hidden_states,
+    unsupported_reason,
+)
 from badpo.training.packing import bin_pack, packed_layout, plan_responses
 from badpo.training.prompt_trees import Pair, plan_stars, response_stars
 
@@ -305,7 +310,7 @@ def response_logps(model, pairs: Sequence[Pair], token_budget: int = 16384) -> l
     -------
     list of float32 arrays, one value per response token, in the order given
     """
-    layout = response_layout(attach(model))
+    layout = response_layout(attach(model), pairs)
     with looking_at(model) as device, scoring_attention(model, layout):
 
         def score(inputs: dict[str, np.ndarray]) -> np.ndarray:
@@ -348,13 +353,19 @@ def _row_logps(score: Callable, pairs: Sequence[Pair], token_budget: int) -> Ite
         yield from zip(batch, np.split(values, ends[:-1]), strict=True)
 
 
-def response_layout(model) -> Callable[[Sequence[tuple[np.ndarray, np.ndarray]]], dict[str, np.ndarray]]:
+def response_layout(model, pairs: Sequence[Pair] = ()) -> Callable[[Sequence[Pair]], dict[str, np.ndarray]]:
     """How single responses are laid out for this model: packed where the tree attention serves it, else padded.
 
     A model may pass every look at its configuration and still not hand the tree plan to its attention, so that two
     short responses are tried. One that needs a dense mask instead is padded: the mask grows with the square of the
     tokens of a forward pass.
+
+    Raises
+    ------
+    ConfigError
+        One of ``pairs`` is too long for the model's rotary positions; see `require_fixed_positions`.
     """
+    require_fixed_positions(model.config, max((len(p) + len(r) for p, r in pairs), default=0))
     if unsupported_reason(model.config):
         return padded_rows
     one = np.zeros(1, dtype=np.int64)

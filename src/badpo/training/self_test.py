@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from badpo.data.problems import ConfigError
-from badpo.training.attention import unsupported_reason
+from badpo.training.attention import require_fixed_positions, unsupported_reason
 from badpo.training.encoding import EncodedComparisons
 from badpo.training.logprobs import (
     Layout,
@@ -95,7 +95,8 @@ def choose_layout(
     Parameters
     ----------
     model : attached causal language model
-        Tried in the mode that it is in: gradients are checkpointed in training mode only.
+        Tried in the mode that it is in: gradients are checkpointed in training mode only. In that mode it may have no
+        dropout left.
     attention : "packed" or "padded"
         What is asked for. ``packed`` falls back to ``padded`` for models whose attention it cannot follow.
     encoded : EncodedComparisons
@@ -113,9 +114,15 @@ def choose_layout(
     Raises
     ------
     ConfigError
-        The layout does not give the log-probabilities and gradients of the model's own forward, or there is not
-        enough memory to see whether it does.
+        The layout does not give the log-probabilities and gradients of the model's own forward, two forwards of the
+        model differ, or there is not enough memory to see whether they do.
     """
+    require_fixed_positions(model.config, encoded.longest)
+    if not getattr(model.config, "return_dict", True):
+        raise ConfigError(
+            "the model's configuration has return_dict: false, with which its own forward does not run; set "
+            "model.config.return_dict = True"
+        )
     layout, reason = padded_layout, None
     if attention == "packed":
         reason = unsupported_reason(model.config, encoded.longest)
@@ -127,11 +134,13 @@ def choose_layout(
             f"there is not enough memory for the longest comparison, of {encoded.longest} tokens, without an optimizer "
             "and its moments: lower max_length, turn gradient_checkpointing on, or take a larger device"
         ) from error
-    except (RuntimeError, ValueError) as error:
+    except ConfigError:
+        raise
+    except (RuntimeError, ValueError, TypeError, AttributeError) as error:
         if layout is padded_layout:
             raise ConfigError(f"{type(model).__name__} cannot be trained here: {error}") from error
-        layout, reason = padded_layout, str(error)
-        tests = self_tests(model, layout, encoded, autocast)
+        layout, _, tests = choose_layout(model, "padded", encoded, autocast)
+        return layout, str(error), tests
     for test in tests:
         if not test.passed:
             raise ConfigError(
@@ -153,6 +162,7 @@ def self_tests(
     autocast: Callable[[], AbstractContextManager] | None = None,
 ) -> list[SelfTest]:
     """The test in the weights' precision, and in that of autocast where there is one."""
+    _require_determinate(model, layout, encoded)
     in_full = all(parameter.dtype.itemsize >= 4 for parameter in model.parameters())
     name = str(model.dtype).removeprefix("torch.")
     tests = [_self_test(model, layout, encoded, name, FLOOR if in_full else FLOOR_IN_16_BITS)]
@@ -162,18 +172,42 @@ def self_tests(
     return tests
 
 
+def _require_determinate(model, layout: Layout, encoded: EncodedComparisons) -> None:
+    """Refuse a model whose log-probabilities depend on a seed: dropout, layer drop or jitter of the router."""
+    inputs, _ = layout(*_comparisons(encoded, _packs(encoded)[-1]))
+    scoring = on_device(inputs, model.device)
+    found = []
+    with torch.random.fork_rng([model.device] if model.device.type == "cuda" else []), torch.no_grad():
+        for seed in (0, 0, 1):
+            torch.manual_seed(seed)
+            with scoring_attention(model, layout):
+                found.append(model(scoring=scoring).double())
+    first, again, other = found
+    if _rms(other - first) > max(
+        TIMES_THE_NOISE * _rms(again - first), FLOOR[0] * float(first.std(correction=0))
+    ):
+        raise ConfigError(
+            f"{type(model).__name__} has dropout or router jitter that badpo cannot turn off: two forwards in training "
+            f"mode differ by {_rms(other - first):.1e} per token. Set it to 0 in the model's configuration, or train "
+            "with it: disable_dropout: false"
+        )
+
+
 def _self_test(model, layout, encoded, precision: str, floor: tuple[float, float]) -> SelfTest:
     figures, own = [], []
     with _frozen(model), _without_tf32(), torch.enable_grad():
         for members in _packs(encoded):
-            comparisons = [(encoded.prompt_ids[c], encoded.a_ids[c], encoded.b_ids[c]) for c in members]
-            of_pack, logps = _figures(model, layout, comparisons)
+            of_pack, logps = _figures(model, layout, list(zip(*_comparisons(encoded, members), strict=True)))
             figures.append(of_pack)
             own.append(logps)
     spread = float(torch.cat(own).std(correction=0)) or 1.0
     # numpy's maximum, unlike Python's, keeps what is not a number
     values, gradient, values_noise, gradient_noise = np.max(figures, axis=0).tolist()
     return SelfTest(precision, values / spread, gradient, values_noise / spread, gradient_noise, floor)
+
+
+def _comparisons(encoded: EncodedComparisons, members: list[int]) -> tuple[list[np.ndarray], ...]:
+    return tuple([ids[c] for c in members] for ids in (encoded.prompt_ids, encoded.a_ids, encoded.b_ids))
 
 
 def _packs(encoded: EncodedComparisons) -> list[list[int]]:

@@ -113,7 +113,7 @@ class SupervisedTrainer(transformers.Trainer):
     """
 
     def __init__(self, model, args: transformers.TrainingArguments, pairs: Sequence[Pair], callbacks=None):
-        layout = response_layout(attach(model))
+        layout = response_layout(attach(model), pairs)
         self._layout = layout
 
         def collate(rows: list[dict]) -> dict:
