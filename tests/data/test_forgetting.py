@@ -327,6 +327,7 @@ def test_nothing_of_a_person_is_left_but_the_policies(project):
         "data/votes.csv",
         "forgotten.jsonl",
         "judgments.parquet",
+        "judgments.parquet.sha256",
         "runs/em_dpo-s42/forgotten.jsonl",
         "runs/em_dpo-s42/type0/config.yaml",
         "runs/em_dpo-s42/type0/forgotten.jsonl",

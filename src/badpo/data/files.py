@@ -7,13 +7,12 @@ a finished run's is its ``run.json``.
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import json
 import os
 import platform
-import re
 import secrets
-import shutil
 import stat
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -26,7 +25,6 @@ from badpo.data.problems import ConfigError
 RUN_SEAL = "run.json"
 _OWN = "sha256"
 _PREFIX = ".writing-"
-_LEFTOVER = re.compile(rf"{re.escape(_PREFIX)}[0-9a-f]{{16}}-.+")
 # whoever is at work touches the file more often; a number of a process says nothing where containers share a disk
 _PATIENCE_SECONDS = 3600
 
@@ -68,8 +66,8 @@ def appearing(path: str | os.PathLike[str], private: bool = False) -> Iterator[P
     """
     path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
-    remove_leftovers(path)
-    unfinished = path.with_name(unfinished_name(path.name))
+    _remove_leftovers(path)
+    unfinished = path.with_name(f"{_PREFIX}{secrets.token_hex(8)}-{path.name}")
     mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else None
     try:
         first = 0o600 if private or mode is not None else 0o666
@@ -88,44 +86,12 @@ def appearing(path: str | os.PathLike[str], private: bool = False) -> Iterator[P
     flush_folder(path.parent)
 
 
-def unfinished_name(name: str) -> str:
-    """What a file or folder is called while it is being written; another name at every call.
-
-    Examples
-    --------
-    >>> is_unfinished(Path("runs") / unfinished_name("model") / "config.json"), is_unfinished(Path("runs/model"))
-    (True, False)
-    """
-    return f"{_PREFIX}{secrets.token_hex(8)}-{name}"
-
-
-def is_unfinished(path: Path) -> bool:
-    """Whether a file, or a folder that it is in, is one that somebody is writing or has left half written."""
-    return any(_LEFTOVER.fullmatch(part) for part in path.parts)
-
-
-def leftovers(folder: Path, older_than: float = 0.0) -> list[Path]:
-    """What is half written in a folder and was last touched so many seconds ago, or more."""
-    found = []
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if not _LEFTOVER.fullmatch(entry.name):
-                continue
-            with contextlib.suppress(FileNotFoundError):
-                if time.time() - entry.stat(follow_symlinks=False).st_mtime >= older_than:
-                    found.append(Path(entry.path))
-    return sorted(found)
-
-
-def remove_leftovers(path: Path) -> None:
-    """Remove what killed processes left half written of one file or folder, where it is an hour old or more."""
-    for leftover in leftovers(path.parent, _PATIENCE_SECONDS):
-        if leftover.name.endswith(f"-{path.name}"):
-            if leftover.is_dir() and not leftover.is_symlink():
-                shutil.rmtree(leftover, ignore_errors=True)
-            else:
-                with contextlib.suppress(OSError):
-                    leftover.unlink()
+def _remove_leftovers(path: Path) -> None:
+    """Remove what killed processes left half written of a file, where it is an hour old or more."""
+    for leftover in path.parent.glob(f"{_PREFIX}*-{glob.escape(path.name)}"):
+        with contextlib.suppress(OSError):
+            if time.time() - leftover.lstat().st_mtime >= _PATIENCE_SECONDS:
+                leftover.unlink()
 
 
 def flush_to_disk(path: Path) -> None:
@@ -246,14 +212,7 @@ def write_seal(path: Path, content: Mapping[str, Any], names: Iterable[str]) -> 
     'a.txt is damaged (its checksum does not match)'
     """
     files = {name: file_checksum(path.parent / name) for name in sorted(names)}
-    rewrite_seal(path, {**content, "files": files})
-
-
-def rewrite_seal(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a seal anew that says something else, from `read_seal`; the checksums of its files stay as they are."""
-    text = json.dumps({**content, _OWN: _digest(content)}, indent=2, ensure_ascii=False)
-    with appearing(path) as unfinished:
-        unfinished.write_text(text + "\n", encoding="utf-8")
+    _write_seal(path, {**content, "files": files})
 
 
 def read_seal(path: Path) -> dict[str, Any]:
@@ -323,19 +282,10 @@ def resealed(folder: Path, names: Collection[str]) -> Iterator[None]:
         return
     content = read_seal(path)
     others = {name: checksum for name, checksum in content["files"].items() if name not in names}
-    rewrite_seal(path, {**content, "files": others})
+    _write_seal(path, {**content, "files": others})
     yield
     files = others | {name: file_checksum(folder / name) for name in names if (folder / name).is_file()}
-    rewrite_seal(path, {**content, "files": dict(sorted(files.items()))})
-
-
-def left_open(folder: Path, names: Collection[str]) -> list[str]:
-    """Those of some files of a sealed run that are there without a checksum, as a killed process leaves them."""
-    path = folder / RUN_SEAL
-    if not path.exists():
-        return []
-    sealed = read_seal(path)["files"]
-    return [name for name in names if name not in sealed and (folder / name).is_file()]
+    _write_seal(path, {**content, "files": dict(sorted(files.items()))})
 
 
 def file_checksum(path: Path) -> str:
@@ -344,10 +294,51 @@ def file_checksum(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def _write_seal(path: Path, content: Mapping[str, Any]) -> None:
+    text = json.dumps({**content, _OWN: _digest(content)}, indent=2, ensure_ascii=False)
+    with appearing(path) as unfinished:
+        unfinished.write_text(text + "\n", encoding="utf-8")
+
+
 def _digest(content: Mapping[str, Any]) -> str:
     # as it will be read back
     plain = json.loads(json.dumps(content))
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+
+
+# -- tables ----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def checksummed(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """As `appearing`, for a table that holds votes: locked, private, its SHA-256 in a file beside it."""
+    path = Path(os.path.realpath(path))
+    with locked(path, wait=True):
+        with appearing(path, private=True) as unfinished:
+            yield unfinished
+            line = f"{file_checksum(unfinished)}  {path.name}\n"
+            # between the two a killed process leaves a table of which less is known, and nothing wrong
+            checksum_file(path).unlink(missing_ok=True)
+        with appearing(checksum_file(path), private=True) as unfinished:
+            unfinished.write_text(line, encoding="utf-8")
+
+
+def checksum_file(path: Path) -> Path:
+    """Where the checksum of a table stands, as ``sha256sum --check`` reads it: ``votes.parquet.sha256``."""
+    return Path(f"{os.path.realpath(path)}.sha256")
+
+
+def is_changed(path: Path) -> bool:
+    """Whether a file is not the one that the checksum beside it is of; False where there is no checksum."""
+    beside = checksum_file(path)
+    while beside.exists():
+        told = beside.read_bytes()
+        if told[:64] == file_checksum(path).encode():
+            return False
+        # not where a writer has replaced both meanwhile
+        if beside.exists() and beside.read_bytes() == told:
+            return True
+    return False
 
 
 # -- folders that came from somebody else ----------------------------------------------------------------------

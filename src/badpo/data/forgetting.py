@@ -31,13 +31,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from badpo.data.files import appearing, locked, require_enclosed
+from badpo.data.files import appearing, checksum_file, checksummed, locked, require_enclosed
 from badpo.data.importers.cells import as_ids
 from badpo.data.importers.columns import annotator_hint
 from badpo.data.importers.tables import DROPPED_KEY, Table, read_table
 from badpo.data.privacy import KEY_VARIABLE, is_pseudonym, known_key, pseudonym, spelling
 from badpo.data.problems import ConfigError, DataError, Problem, counted
-from badpo.data.sealed_tables import SEALED_KEY, write_sealed
 
 RECORD, POLICY = "forgotten.jsonl", "model"
 AUDIT_FILES = ("annotators.*", "requests.*", "people.*", "audit.json", "report.html", ".writing-*")
@@ -289,14 +288,14 @@ def _take_rows(path: Path, rows: _Rows, dry_run: bool) -> list[Trace]:
 
 def _write_without(path: Path, rows: _Rows) -> None:
     suffix = path.suffix.lower()
-    with appearing(path) as unfinished:
+    with (checksummed if checksum_file(path).exists() else appearing)(path) as unfinished:
         if suffix == ".parquet":
             file = pq.ParquetFile(path)
             metadata = file.schema_arrow.metadata or {}
             table = _plain(file.read().filter(pa.array(~rows.theirs)))
             if DROPPED_KEY in metadata:
                 table = table.replace_schema_metadata({DROPPED_KEY: json.dumps(rows.dropped).encode()})
-            (write_sealed if SEALED_KEY in metadata else pq.write_table)(table, unfinished)
+            pq.write_table(table, unfinished, write_page_checksum=True)
         elif suffix == ".json":
             records = json.loads(path.read_text(encoding="utf-8-sig"))
             left = [record for record, gone in zip(records, rows.theirs, strict=True) if not gone]

@@ -18,10 +18,10 @@ from badpo.data.files import appearing
 from badpo.data.importers.cells import as_ids
 from badpo.data.importers.fields import personal_fields
 from badpo.data.importers.formats import PAIRS, Imported, import_votes
+from badpo.data.importers.tables import write_table
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import pseudonyms
 from badpo.data.problems import ConfigError, did_you_mean
-from badpo.data.sealed_tables import write_sealed
 
 TIMES = ("drop", "day")
 _LATEST_SECONDS = 1e11  # later than any date in seconds: then it is milliseconds
@@ -166,8 +166,7 @@ def _write_pairs(imported: Imported, out: str | os.PathLike[str]) -> dict[str, A
     scores = {
         name: pd.to_numeric(table.frame[name], errors="coerce") for name in table.frame if "score" in name
     }
-    with appearing(out) as unfinished:
-        write_sealed(pa.Table.from_pandas(table.frame.assign(**scores), preserve_index=False), unfinished)
+    write_table(pa.Table.from_pandas(table.frame.assign(**scores), preserve_index=False), out)
     return {
         "makes": "scored pairs",
         "pairs": len(table.frame),

@@ -21,14 +21,12 @@ from numpy.typing import NDArray
 
 from badpo.data.attributes import Attribute
 from badpo.data.carried import VOTE_COLUMNS
-from badpo.data.files import appearing
-from badpo.data.importers.tables import DROPPED_KEY
+from badpo.data.importers.tables import DROPPED_KEY, write_table
 from badpo.data.measuring import measure_delta
 from badpo.data.privacy import keyed_digest
 from badpo.data.problems import ConfigError, DataError, Problem
 from badpo.data.reading import Options, read_votes
 from badpo.data.row_texts import text_key
-from badpo.data.sealed_tables import write_sealed
 from badpo.estimation.offline import LogOdds, offline_log_odds
 
 
@@ -309,8 +307,7 @@ class Judgments:
         dropped = json.dumps(self.dropped.to_dict("records"))
         try:
             arrow = pa.Table.from_pandas(table, preserve_index=False)
-            with appearing(path, private=True) as unfinished:
-                write_sealed(arrow.replace_schema_metadata({DROPPED_KEY: dropped.encode()}), unfinished)
+            write_table(arrow.replace_schema_metadata({DROPPED_KEY: dropped.encode()}), path)
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
             what = "the messages have fields besides role and content that are of several kinds, or empty"
             remedy = "leave those fields out, or give each of them values of one kind"

@@ -14,7 +14,7 @@ from badpo.data.assembling import Assembled, Rows, assemble
 from badpo.data.carried import carried_columns
 from badpo.data.importers.cells import as_ids
 from badpo.data.importers.columns import Layout, recognise
-from badpo.data.importers.tables import Table, read_table
+from badpo.data.importers.tables import read_table
 from badpo.data.problems import ConfigError, DataError, Problem, did_you_mean
 from badpo.data.row_annotators import RowAnnotators, read_row_annotators
 from badpo.data.row_problems import RowProblems
@@ -81,7 +81,6 @@ def read_votes(source: Any, options: Options) -> Assembled:
         raise DataError([Problem("E104", "the table has no rows", table.name, "export it again", "error")])
     who = read_row_annotators(layout, table)
     problems = RowProblems(table, layout.theirs, who.pseudonym_of_row())
-    _report_rewritten(table, problems)
     who.report(problems, options.annotators_missing)
     rows = _read_rows(layout, who, options, problems)
     carried = carried_columns(layout, options.keep, options.pairs, problems)
@@ -93,15 +92,6 @@ def _text_columns(columns: Mapping[str, str | None]) -> list[str]:
     """What the table calls the columns that hold its texts, whichever of the two layouts it has."""
     ours = dict.fromkeys(["prompt", *(name for names in SIDES.values() for name in names)])
     return [column for name in ours if (column := columns.get(name, name)) is not None]
-
-
-def _report_rewritten(table: Table, problems: RowProblems) -> None:
-    if table.rewritten:
-        what = (
-            "another program has written this table anew, so that its checksum is gone; it is read as it is"
-        )
-        remedy = "nothing, where that was meant; if nobody changed it, import the export again"
-        problems.note("N103", "notice", what, remedy)
 
 
 def _read_rows(layout: Layout, who: RowAnnotators, options: Options, problems: RowProblems) -> Rows:

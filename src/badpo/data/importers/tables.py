@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from badpo.data.files import checksum_file, checksummed, is_changed
 from badpo.data.importers.cells import is_unicode
 from badpo.data.problems import DataError, Problem, did_you_mean
-from badpo.data.sealed_tables import SEALED_KEY, DamagedTableError, is_sealed
 from badpo.data.stored_texts import TextColumn, TextWriter
 
 DROPPED_KEY = b"badpo.dropped"
@@ -47,15 +47,12 @@ class Table:
         Line of the file, 1-based, at which each row starts; None where a row has no line.
     dropped : tuple of dict
         What an earlier import left out of this file: ``reason``, ``annotator``, ``n``.
-    rewritten : bool
-        Whether badpo wrote the table with a checksum and another program has written it anew without.
     """
 
     frame: pd.DataFrame
     name: str
     lines: NDArray[np.int64] | None = None
     dropped: tuple[dict[str, Any], ...] = ()
-    rewritten: bool = False
 
     def __post_init__(self) -> None:
         _require_narrow(self.frame.columns, self.name)
@@ -146,6 +143,12 @@ def _read_file(path: Path, texts: Sequence[str]) -> Table:
         raise _unreadable(str(path), str(error).strip().split("\n")[0], "export the table again") from error
 
 
+def write_table(table: pa.Table, path: str | os.PathLike[str]) -> None:
+    """Write a parquet file that only this user can read, with checksums of its pages and, beside it, of the file."""
+    with checksummed(path) as unfinished:
+        pq.write_table(table, unfinished, write_page_checksum=True)
+
+
 def has_column(source: Any, column: str) -> bool:
     """Whether a table has a column, without reading a parquet file for it."""
     if isinstance(source, (str, os.PathLike)) and Path(source).suffix.lower() == ".parquet":
@@ -157,11 +160,16 @@ def has_column(source: Any, column: str) -> bool:
 
 
 def _read_parquet(path: Path, texts: Sequence[str]) -> Table:
-    sealed = _is_sealed(path)
-    with pq.ParquetFile(path, buffer_size=_BUFFER_BYTES) as file:
+    if is_changed(path):
+        what = f"its bytes are not those that {checksum_file(path).name} holds the checksum of"
+        remedy = (
+            "take an undamaged copy, or import the export again; if it was changed on purpose, remove "
+            f"{checksum_file(path)}"
+        )
+        raise _unreadable(str(path), what, remedy)
+    with pq.ParquetFile(path, buffer_size=_BUFFER_BYTES, page_checksum_verification=True) as file:
         schema = file.schema_arrow
-        rewritten = not sealed and SEALED_KEY in (schema.metadata or {})
-        as_written = partial(Table, name=str(path), dropped=_dropped_of(schema, path), rewritten=rewritten)
+        as_written = partial(Table, name=str(path), dropped=_dropped_of(schema, path))
         stored = [
             name for name in texts if schema.names.count(name) == 1 and _is_text(schema.field(name).type)
         ]
@@ -172,17 +180,6 @@ def _read_parquet(path: Path, texts: Sequence[str]) -> Table:
         others = [name for name in schema.names if name not in stored]
         frame = _frame_of_arrow(file.read(columns=others))
     return as_written(_with_columns(frame, schema.names, columns))
-
-
-def _is_sealed(path: Path) -> bool:
-    try:
-        return is_sealed(path)
-    except DamagedTableError as error:
-        remedy = (
-            "take an undamaged copy, or import the export again (what breaks a table is a copy that ended early, a "
-            "failing disk, or a program that writes into the file instead of anew)"
-        )
-        raise _unreadable(str(path), str(error), remedy) from error
 
 
 def _dropped_of(schema: pa.Schema, path: Path) -> tuple[dict[str, Any], ...]:
