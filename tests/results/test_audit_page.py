@@ -222,7 +222,18 @@ def test_what_fewer_than_five_people_did_is_withheld():
     page = Page(audit_html(found.summary)).text
     assert "Fewer than 5 annotators judged responses that differ in length" in page
     row = attribute_table(shareable(found.summary)).rows[0]
-    assert set(row[1:]) == {"fewer than 5 (\u2013)", "\u2013"}
+    assert set(row[1:]) == {"\u2013"}
+
+
+def test_a_pool_of_four_people_has_no_estimates_and_no_findings():
+    found = audit(votes(200, 4)[0], [Length()])
+    told = shareable(found.summary)
+    assert found.warnings and not told["warnings"] and not told["scan"]
+    (row,), pool, data = told["attributes"], told["pool"]["length"], told["data"]
+    assert {row["log_odds"], row["carrier_wins"], pool["tau"], pool["equal_leans_p"]} == {None}
+    assert set(data["agreement"].values()) == {None}
+    assert not pool["classes"] and pool["recommendation"] is None
+    assert "stands in audit.json alone" in Page(audit_html(found.summary)).text
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,7 @@ def shareable(summary: Mapping[str, Any]) -> dict[str, Any]:
         Of the same shape, with ``step``: to what the estimates are rounded.
     """
     data = summary["data"]
+    few = _is_withheld(data, data)
     largest = data["judgments_per_annotator"]["max"] / max(data["n_judgments"], 1)
     step = COARSE_STEP if data["has_annotators"] and largest > LARGE_SHARE_OF_VOTES else FINE_STEP
     telling = {
@@ -118,7 +119,7 @@ def shareable(summary: Mapping[str, Any]) -> dict[str, Any]:
         "checks": _telling_checks(summary["checks"]),
         "scan": [row for row in summary["scan"] if not _is_withheld(row, data)],
         "next": summary["next"],
-        "warnings": [told for row in summary["warnings"] if (told := _telling_problem(row))],
+        "warnings": [told for row in summary["warnings"] if not few and (told := _telling_problem(row))],
     }
     found = {name: summary[name] for name in _EXACT} | _rounded(telling, "", step) | {"step": step}
     for row in found["attributes"]:
@@ -135,17 +136,16 @@ def _is_withheld(row: Mapping[str, Any] | None, data: Mapping[str, Any]) -> bool
 
 
 def _telling_data(data: Mapping[str, Any]) -> dict[str, Any]:
-    nobody = data["n_annotators"] < FEWEST_ANNOTATORS and data["has_annotators"]
-    agreement = dict.fromkeys(data["agreement"]) if nobody else data["agreement"]
+    few = _is_withheld(data, data)
+    agreement = dict.fromkeys(data["agreement"]) if few else data["agreement"]
     sizes = {k: n for k, n in data["votes_per_comparison"].items() if rounded_count(n) is not None}
-    few = _is_withheld(data["position"], data)
     return {name: value for name, value in data.items() if name != "fingerprint"} | {
         "judgments_per_annotator": {"median": data["judgments_per_annotator"]["median"]},
         "votes_per_comparison": sizes,
         "dropped": [row for row in data["dropped"] if not _is_withheld(row, data)],
-        "unanimous_share": None if nobody else data["unanimous_share"],
+        "unanimous_share": None if few else data["unanimous_share"],
         "agreement": agreement,
-        "position": None if few else data["position"],
+        "position": None if _is_withheld(data["position"], data) else data["position"],
     }
 
 

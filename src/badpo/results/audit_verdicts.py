@@ -159,7 +159,7 @@ def spread_sentence(pool: Mapping[str, Any], rho: float, fdr: float) -> str:
 def _verdict(summary: Mapping[str, Any], row: Mapping[str, Any], label: str) -> AuditVerdict:
     if row.get("withheld"):
         few = f"Fewer than {FEWEST_ANNOTATORS} annotators judged responses that differ in {label}"
-        return AuditVerdict(label, f"{few}: what they lean toward is not for others to see.", ())
+        return AuditVerdict(label, f"{few}: what they lean toward stands in audit.json alone.", ())
     if not row["n_cross"]:
         ever = "hardly ever" if row["n_cross"] is None else "never"
         finding = f"The two responses {ever} differ in {label}, so the votes say nothing about it."
