@@ -12,7 +12,14 @@ import pandas as pd
 import pytest
 
 from badpo.data.importing import import_file
-from badpo.data.privacy import is_pseudonym, pseudonym, pseudonym_key, pseudonyms
+from badpo.data.privacy import (
+    is_pseudonym,
+    pseudonym,
+    pseudonym_key,
+    pseudonyms,
+    rounded_count,
+    withheld_classes,
+)
 from badpo.data.problems import ConfigError
 
 KEY = b"a key of sixteen bytes or more"
@@ -97,3 +104,27 @@ def test_a_table_imported_twice_keeps_its_pseudonyms(tmp_path):
     once, twice = (pd.read_parquet(tmp_path / f"{name}.parquet")["annotator"] for name in ("once", "twice"))
     assert once.tolist() == twice.tolist() == pseudonyms(raw["annotator"].tolist())
     assert not set(once) & set(raw["annotator"])
+
+
+@pytest.mark.parametrize(
+    ("sizes", "n_others", "shown"),
+    [
+        ((4, 40), 0, ()),  # the difference of the larger one from all would give the smaller one
+        ((4, 9, 40), 0, (40,)),
+        ((2, 2, 9, 40), 0, (40,)),  # four people together are too few
+        ((4, 4, 9, 40), 0, (9, 40)),
+        ((0, 9, 40), 0, (9, 40)),  # nobody is nobody
+        ((5, 40), 0, (5, 40)),
+        ((5, 40), 2, (40,)),  # so are two people without a class
+        ((4, 40), 1, (40,)),
+    ],
+)
+def test_a_small_class_cannot_be_computed_from_the_others(sizes, n_others, shown):
+    classes = {str(i): n for i, n in enumerate(sizes)}
+    withheld = withheld_classes(classes, n_others)
+    assert tuple(n for name, n in classes.items() if name not in withheld) == shown
+
+
+@pytest.mark.parametrize(("n", "told"), [(0, None), (4, None), (5, 10), (14, 10), (15, 20), (65_344, 65_340)])
+def test_counts_for_others_are_rounded(n, told):
+    assert rounded_count(n) == told

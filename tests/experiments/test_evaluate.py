@@ -54,7 +54,7 @@ def test_readouts_are_written_and_returned(tmp_path):
     cell = readouts["heldout"]["length"]
     assert cell["n_cross"] == int(held_out.cross_group().sum())
     assert cell["n_same"] + cell["n_cross"] == held_out.n_votes
-    assert set(readouts["votes"]["length"]) == {"all", "first", "second"}
+    assert set(readouts["votes"]["length"]) == {"all"}  # the classes have two and four annotators
     assert readouts["tokens"]["n"] == held_out.comparisons["prompt_id"].nunique() == 8
     assert 1 <= readouts["tokens"]["mean"] <= 12
     assert readouts["kl"]["per_token"] > 0 or readouts["kl"]["k3"] > 0
@@ -63,8 +63,8 @@ def test_readouts_are_written_and_returned(tmp_path):
 
 def test_the_theta_that_predicts_is_that_of_the_run(tmp_path):
     readouts = run_and_measure(tmp_path, bias={"variant": "pooled", "learning_rate": 0.05})
-    learned = BiasTerm.load(tmp_path / "runs" / "pooled-s42").theta().mean()
-    assert readouts["theta"]["length"]["level"] == pytest.approx(float(learned), rel=1e-6)
+    learned = BiasTerm.load(tmp_path / "runs" / "pooled-s42").theta().detach().mean()
+    assert readouts["theta"]["length"]["level"] == round(float(learned), 2)
     assert readouts["theta"]["length"]["level"] != 0
 
 

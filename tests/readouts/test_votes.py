@@ -11,10 +11,11 @@ from tests.readouts.policies import judgments
 
 
 def simulated(n=4000, seed=0, classes=("A", "A", "B", "B")):
-    """Votes on distinct comparisons by annotators of two classes that lean in opposite ways."""
+    """Votes on distinct comparisons by twelve annotators of two classes that lean in opposite ways."""
     rng = np.random.default_rng(seed)
-    planted = np.array([[1.5, 0.5], [2.5, 0.0], [-1.5, 1.0], [-2.5, -0.5]])
-    u, delta, annotator = rng.normal(0, 0.7, n), rng.integers(-1, 2, (n, 2)), rng.integers(0, 4, n)
+    planted = np.tile([[1.5, 0.5], [2.5, 0.0], [-1.5, 1.0], [-2.5, -0.5]], (3, 1))
+    classes = classes * 3
+    u, delta, annotator = rng.normal(0, 0.7, n), rng.integers(-1, 2, (n, 2)), rng.integers(0, 12, n)
     logits = u + (planted[annotator] * delta).sum(1)
     sign = np.where(rng.random(n) < 1 / (1 + np.exp(-logits)), 1, -1)
     votes = judgments(sign, np.arange(n), annotator, delta, classes=classes, attributes=("woman", "black"))
@@ -33,7 +34,21 @@ def test_prediction_by_hand():
     # logits: +(-1+2) = 1; +(-1-4) = -5; -(-1 + mean -1) = 2; the last does not differ
     assert (found["all"].accuracy.estimate, found["all"].n) == (pytest.approx(2 / 3), 3)
     assert found["all"].nll.estimate == pytest.approx(np.log1p(np.exp([-1.0, 5.0, -2.0])).mean())
-    assert (found["A"].n, found["B"].n) == (1, 1)
+    assert set(found) == {"all"}  # a class of one person is that person
+
+
+def test_classes_by_hand():
+    n = 10
+    votes = judgments(
+        sign=[1] * n, comparison=range(n), annotator=range(n), delta=[1] * 9 + [0], classes=("A", "B") * 5
+    )
+    theta = np.where(np.arange(n) % 2, -4.0, 2.0)[:, None]
+    assert set(vote_accuracy([-1.0] * n, theta, votes)["woman"]) == {"all"}  # four of B differ
+    votes = judgments(
+        sign=[1] * n, comparison=range(n), annotator=range(n), delta=[1] * n, classes=("A", "B") * 5
+    )
+    found = vote_accuracy([-1.0] * n, theta, votes)["woman"]
+    assert (found["A"].n, found["B"].n) == (5, 5)
     assert (found["A"].accuracy.estimate, found["B"].accuracy.estimate) == (1.0, 0.0)
 
 
@@ -44,14 +59,14 @@ def test_without_a_bias_term_it_is_the_cross_group_accuracy():
         plain["black"]["all"].accuracy.estimate
         == heldout_accuracy(u, votes).attributes["black"].cross.estimate
     )
-    assert vote_accuracy(u, np.zeros((4, 2)), votes).to_json() == plain.to_json()
+    assert vote_accuracy(u, np.zeros((12, 2)), votes).to_json() == plain.to_json()
 
 
 def test_planted_theta_is_the_ceiling_and_pooled_is_chance_where_classes_oppose():
     u, planted, votes = simulated()
     ceiling, pooled = (
         vote_accuracy(u, planted, votes),
-        vote_accuracy(u, np.tile(planted.mean(0), (4, 1)), votes),
+        vote_accuracy(u, np.tile(planted.mean(0), (12, 1)), votes),
     )
     assert ceiling["woman"]["all"].accuracy.estimate > 0.8
     assert ceiling["woman"]["all"].accuracy.estimate > pooled["woman"]["all"].accuracy.estimate + 0.15
@@ -107,7 +122,7 @@ def test_theta_must_fit_the_annotators():
     with pytest.raises(ValueError, match="one row per annotator"):
         vote_accuracy(u, planted[:3], votes)
     with pytest.raises(ValueError, match="not finite"):
-        vote_accuracy(u, np.full((4, 2), np.nan), votes)
+        vote_accuracy(u, np.full((12, 2), np.nan), votes)
 
 
 def test_votes_on_one_prompt_are_one_piece_of_evidence():

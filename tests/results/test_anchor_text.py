@@ -94,18 +94,21 @@ def test_gold_annotators_are_counted_and_said_to_carry_the_level(suite):
     changed(folder, gold_annotators=GOLD, extra_gold_votes={"woman": 1204, "black": 980})
     assert anchor_of_run(read_run(folder)) == "gold"
     told = text(suite)
-    assert "Anchored by gold annotators: BA-DPO (shared mean). There theta of 2 gold annotators" in told
     assert (
-        "responses that differ (woman-coded 1,204, black-coded 980), not on the reference\u2019s rate" in told
+        "Anchored by gold annotators: BA-DPO (shared mean). There theta of fewer than 5 gold annotators"
+        in told
+    )
+    assert (
+        "responses that differ (woman-coded 1,200, black-coded 980), not on the reference\u2019s rate" in told
     )
     assert "Anchored at the reference: BA-DPO (pooled)." in told
     assert "except for BA-DPO (shared mean), whose level gold annotators fix" in " ".join(
         limits(read_suite(suite))
     )
     page = report_html(read_suite(suite))
-    assert "Whose rate the policy keeps" in page and "theta of 2 gold annotators" in page
+    assert "Whose rate the policy keeps" in page and "theta of fewer than 5 gold annotators" in page
     card = model_card(folder)
-    assert "In training, theta of 2 gold annotators" in card
+    assert "In training, theta of fewer than 5 gold annotators" in card
     assert not any(name in document for name in GOLD for document in (page, card, told))
 
 
@@ -124,11 +127,11 @@ def test_the_card_means_over_those_whose_theta_was_learned(tmp_path):
     tensors = load_file(folder / "bias.safetensors")
     tensors["deviation"] = np.zeros_like(tensors["deviation"])
     tensors["mean"] = np.array([1.5, 0.25], dtype=np.float32)
-    for n_gold, told in ((6, "+1.50"), (9, "not shown (fewer than 5 annotators)")):
+    for n_gold, told, n in ((6, "+1.50", "10"), (9, "not shown (fewer than 5 annotators)", "fewer than 5")):
         save_file(
             tensors | {"mask": (np.arange(12) >= n_gold).astype(np.float32)}, folder / "bias.safetensors"
         )
         changed(folder, gold_annotators=names[:n_gold])
         card = model_card(folder)
         assert f"| {told} |" in card
-        assert f"over {12 - n_gold} annotators" in card
+        assert f"over {n} annotators" in card

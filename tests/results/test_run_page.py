@@ -123,6 +123,13 @@ def test_no_annotator_and_no_folder_of_the_machine_is_named(html, demo):
     assert ("output_dir", "runs") in settings(read_suite(demo))
 
 
+def test_theta_of_fewer_than_five_people_is_not_drawn(tmp_path):
+    of_six = write_suite(tmp_path / "six", n_annotators=6, planted=False)
+    assert "Theta over steps" in report_html(read_suite(of_six))
+    of_three = write_suite(tmp_path / "three", n_annotators=3, planted=False)
+    assert "Theta over steps" not in report_html(read_suite(of_three))
+
+
 def test_the_command_names_no_place_on_a_machine(tmp_path):
     folder = write_suite(tmp_path / "demo")
     for run in folder.iterdir():

@@ -214,6 +214,36 @@ def _base32(digest: bytes) -> str:
     return base64.b32encode(digest).decode("ascii").lower()
 
 
+def withheld_classes(sizes: Mapping[str, int], n_others: int = 0) -> set[str]:
+    """Classes whose figures others may not see: those of fewer than five people, and what would let them be computed.
+
+    Whoever has the figures of all and of some classes can compute that of the remaining people together. So larger
+    classes are withheld too, the smallest first, until those who remain are nobody or ``FEWEST_ANNOTATORS``.
+
+    Parameters
+    ----------
+    sizes : mapping of str to int
+        Annotators of each class.
+    n_others : int
+        Annotators without a class.
+
+    Examples
+    --------
+    >>> sorted(withheld_classes({"staff": 2, "crowd": 40, "experts": 9}))
+    ['experts', 'staff']
+    >>> withheld_classes({"crowd": 40, "experts": 9})
+    set()
+    """
+    withheld: set[str] = set()
+    left = n_others
+    for name in sorted(sizes, key=lambda name: sizes[name]):
+        if sizes[name] >= FEWEST_ANNOTATORS and (left == 0 or left >= FEWEST_ANNOTATORS):
+            break
+        withheld.add(name)
+        left += sizes[name]
+    return withheld
+
+
 def rounded_count(n: int) -> int | None:
     """A count as others may see it: to the nearest ten, and None below ``FEWEST_ANNOTATORS``, which may be none.
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from badpo.data.attributes import plain_text
 from badpo.data.files import locked, require_enclosed, resealed, run_damage
 from badpo.data.judgments import Judgments
+from badpo.data.privacy import is_about_single_people
 from badpo.data.problems import ConfigError
 from badpo.experiments.run import read_judgments, write_card
 from badpo.experiments.start_policy import kept_reference, load_model
@@ -82,7 +83,6 @@ def evaluate_run(folder: Path, progress: Callable[[str, float], None]) -> dict:
     written = held_out_answers(policy, tokenizer, held_out, args)
     # the divergence is of the policy as it is, not of what a decoder makes of it
     drawn = held_out_answers(policy, tokenizer, held_out, args, temperature=1.0, top_p=1.0)
-    offline = train.offline_log_odds()
     readouts = {
         "arm": name,
         "seed": args.seed,
@@ -91,16 +91,29 @@ def evaluate_run(folder: Path, progress: Callable[[str, float], None]) -> dict:
         "tokens": mean_tokens(written).to_json(),
         "generated": generated_rates(written, held_out),
         "kl": divergence(policy, reference, drawn, 1.0, 1.0).to_json(),
-        "theta": {
-            a: {"level": float(theta[:, i].mean()), "offline": offline[i].log_odds}
-            for i, a in enumerate(held_out.attribute_names)
-        },
+        "theta": _theta_means(bias, train),
     }
     with resealed(folder, ["readouts.json"]):
         write_json(folder / "readouts.json", readouts)
     write_card(folder)
     progress(f"{folder.name}: done", 1.0)
     return readouts
+
+
+def _theta_means(bias: BiasTerm, train: Judgments) -> dict[str, dict[str, float | None]]:
+    """Theta's mean and the offline log-odds of each attribute, to two digits; nothing where few people are behind."""
+    if is_about_single_people(bias.learned_annotators):
+        return {name: {} for name in train.attribute_names}
+    theta = bias.theta().detach().double().mean(dim=0).tolist()
+    level = dict(zip(bias.attributes, theta, strict=True))
+    offline = {
+        name: found.log_odds
+        for name, found in zip(train.attribute_names, train.offline_log_odds(), strict=True)
+    }
+    return {
+        name: {"level": round(level[name], 2), "offline": None if odds is None else round(odds, 2)}
+        for name, odds in offline.items()
+    }
 
 
 def finished_run(folder: Path) -> tuple[Recipe, Judgments, Judgments]:

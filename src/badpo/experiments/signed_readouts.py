@@ -180,7 +180,7 @@ def held_out_readouts(policy, written: list[Generation], stage, settings, seed: 
         "kl_published": divergence(
             policy, stage.model, written, settings.temperature, settings.top_p
         ).to_json(),
-        "theta": {name: {"level": float(theta[:, i].mean())} for i, name in enumerate(attributes)},
+        "theta": {name: {"level": round(float(theta[:, i].mean()), 2)} for i, name in enumerate(attributes)},
     }
     if stage.planted is None:
         return found

@@ -152,6 +152,11 @@ class BiasTerm(torch.nn.Module):
         """
         return tuple(name for name, free in zip(self.annotators, self.mask.tolist(), strict=True) if not free)
 
+    @property
+    def learned_annotators(self) -> tuple[str, ...]:
+        """Pseudonyms of the others, whose theta is learned."""
+        return tuple(name for name, free in zip(self.annotators, self.mask.tolist(), strict=True) if free)
+
     def theta(self) -> Tensor:
         """Composed bias of every annotator, shape (n_annotators, n_attributes), float64, in log-odds per unit."""
         learned = torch.zeros_like(self.fixed, dtype=torch.float64)

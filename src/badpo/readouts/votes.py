@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from badpo.data.judgments import Judgments
+from badpo.data.privacy import withheld_classes
 from badpo.readouts.heldout import judgment_margins, judgment_prompts
 from badpo.readouts.json_number import json_number
 from badpo.theory.summaries import Interval, cluster_mean
@@ -87,7 +89,8 @@ class ByClass(Generic[Cell]):
     Attributes
     ----------
     cells : dict of attribute to dict of class to cell
-        "all" stands beside the annotator classes; a class is there when any annotator has it.
+        "all" stands beside the annotator classes, of which those are left out that are about few people
+        (`badpo.data.privacy.withheld_classes`).
     """
 
     cells: dict[str, dict[str, Cell]]
@@ -238,12 +241,12 @@ def _by_class(cell: Callable[[NDArray, NDArray], Cell], judgments: Judgments) ->
     annotator = judgments.votes["annotator"].to_numpy()
     # the last entry is what annotator -1 finds
     classes = np.array([*judgments.annotators["annotator_class"], None], dtype=object)[annotator]
-    present = sorted({name for name in classes if isinstance(name, str)})
-    masks = {ALL: np.ones(len(annotator), dtype=bool), **{name: classes == name for name in present}}
     cross = np.asarray(judgments.cross_group(), dtype=bool)
-    return ByClass(
-        {
-            attribute: {name: cell(mask & column, prompts[mask & column]) for name, mask in masks.items()}
-            for attribute, column in zip(judgments.attribute_names, cross.T, strict=True)
-        }
-    )
+    cells = {}
+    for attribute, column in zip(judgments.attribute_names, cross.T, strict=True):
+        voters = pd.Series(annotator[column]).groupby(classes[column]).nunique()
+        n_others = int(pd.unique(annotator[column]).size - voters.sum())
+        withheld = withheld_classes(voters.to_dict(), n_others)
+        masks = {name: column & (classes == name) for name in sorted(voters.index) if name not in withheld}
+        cells[attribute] = {name: cell(mask, prompts[mask]) for name, mask in {ALL: column, **masks}.items()}
+    return ByClass(cells)

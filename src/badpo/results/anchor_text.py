@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 from scipy.special import logit
 
-from badpo.results.labels import REFERENCE, arm_title, attribute_label, decimal, signed
+from badpo.data.privacy import rounded_count
+from badpo.results.labels import REFERENCE, arm_title, attribute_label, count_text, decimal, signed
 from badpo.results.readings import estimate, rate
 from badpo.results.run_files import Run, Suite, attribute_configs, is_continuous
 
@@ -41,18 +42,18 @@ def anchor_sentences(suite: Suite) -> list[str]:
 
 
 def gold_sentence(run: Run) -> str:
-    """What the level of a run with gold annotators rests on; they are counted and not named."""
+    """What the level of a run with gold annotators rests on; they are counted, to the nearest ten, and not named."""
     n = len(run.bias["gold_annotators"])
     configs = attribute_configs(run)
     votes = ", ".join(
-        f"{attribute_label(name, configs.get(name, {}))} {count:,}"
+        f"{attribute_label(name, configs.get(name, {}))} {count_text(rounded_count(count))}"
         for name, count in run.bias.get("extra", {}).get("gold_votes", {}).items()
     )
     return (
-        f"theta of {n:,} gold annotator{'s' if n > 1 else ''}, declared to lean nowhere, is held at zero. The level of "
-        "the other annotators\u2019 theta, and with it the policy\u2019s rate, rests on their judgments of responses "
-        f"that differ ({votes or 'number not recorded'}), not on the reference\u2019s rate; it stands and falls with "
-        "that declaration"
+        f"theta of {count_text(rounded_count(n))} gold annotators, declared to lean nowhere, is held at zero. The "
+        "level of the other annotators\u2019 theta, and with it the policy\u2019s rate, rests on their judgments of "
+        f"responses that differ ({votes or 'number not recorded'}), not on the reference\u2019s rate; it stands and "
+        "falls with that declaration"
     )
 
 
@@ -122,7 +123,8 @@ def _separated(suite: Suite, trained: Sequence[Run]) -> list[str]:
         run = suite.of(arm)[0]
         configs = attribute_configs(run)
         counts = ", ".join(
-            f"{attribute_label(name, configs.get(name, {}))} {n:,} of {len(run.bias['annotators']):,}"
+            f"{attribute_label(name, configs.get(name, {}))} {count_text(rounded_count(n))} of "
+            f"{count_text(rounded_count(len(run.bias['annotators'])))}"
             for name, n in run.bias.get("extra", {}).get("separated", {}).items()
         )
         if counts:

@@ -13,7 +13,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from badpo.data.privacy import FEWEST_ANNOTATORS, rounded_count
+from badpo.data.privacy import FEWEST_ANNOTATORS, rounded_count, withheld_classes
 from badpo.results.audit_tables import (
     attribute_table,
     known_table,
@@ -165,7 +165,8 @@ def _telling_attribute(row: Mapping[str, Any], data: Mapping[str, Any]) -> dict[
 
 
 def _telling_pool(pool: Mapping[str, Any], summary: Mapping[str, Any]) -> dict[str, Any]:
-    told = {**pool, "classes": shown_classes(pool["classes"])}
+    withheld = withheld_classes({row["class"]: row["n"] for row in pool["classes"]})
+    told = {**pool, "classes": [row for row in pool["classes"] if row["class"] not in withheld]}
     if len(told["classes"]) < 2 and pool["classes"]:
         told["class_test_p"] = None
         if pool["recommendation"] == "class":
@@ -179,29 +180,6 @@ def _telling_pool(pool: Mapping[str, Any], summary: Mapping[str, Any]) -> dict[s
         why = "not on this page: it rests on few people who are declared to lean nowhere (anchors)"
         told |= {"level": None, "level_ci": None, "absolute_why": why}
     return told
-
-
-def shown_classes(classes: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The classes that may be shown: those of five people or more, unless the rest could be computed from them.
-
-    The offsets of all classes come to zero. So a class too small to be shown takes larger ones with it, until at
-    least two classes of together five people are left out.
-
-    Examples
-    --------
-    >>> sizes = {"staff": 2, "crowd": 40, "experts": 9}
-    >>> [row["class"] for row in shown_classes([{"class": name, "n": n} for name, n in sizes.items()])]
-    ['crowd']
-    """
-    shown_first = sorted(classes, key=lambda row: row["n"])
-    n_hidden = sum(row["n"] < FEWEST_ANNOTATORS for row in shown_first)
-    while 0 < n_hidden < len(shown_first) and (
-        sum(row["n"] > 0 for row in shown_first[:n_hidden]) == 1
-        or 0 < sum(row["n"] for row in shown_first[:n_hidden]) < FEWEST_ANNOTATORS
-    ):
-        n_hidden += 1
-    kept = shown_first[n_hidden:]
-    return [row for row in classes if row in kept]
 
 
 def _telling_checks(checks: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,10 +15,9 @@ from typing import Any
 import jinja2
 import numpy as np
 import yaml
-from numpy.typing import NDArray
 
 from badpo import __version__
-from badpo.data.privacy import FEWEST_ANNOTATORS, is_about_single_people
+from badpo.data.privacy import FEWEST_ANNOTATORS, is_about_single_people, rounded_count
 from badpo.data.problems import ConfigError
 from badpo.results.anchor_text import anchor_of_run, gold_sentence
 from badpo.results.labels import (
@@ -27,12 +26,20 @@ from badpo.results.labels import (
     arm_title,
     attribute_definition,
     attribute_label,
+    count_text,
     decimal,
     shown,
     signed,
 )
 from badpo.results.readings import gap, rate
-from badpo.results.run_files import Run, attribute_configs, is_continuous, learned_theta, read_run
+from badpo.results.run_files import (
+    Run,
+    attribute_configs,
+    is_continuous,
+    learned_annotators,
+    learned_theta,
+    read_run,
+)
 from badpo.results.tables import markdown_text
 from badpo.theory.summaries import log_odds_distance
 
@@ -85,7 +92,6 @@ def model_card(run_folder: Path) -> str:
     if not any((run_folder / name).exists() for name in ("bias.json", "readouts.json", "config.yaml")):
         raise ConfigError(f'"{run_folder}" holds no run; name the folder of a finished run')
     run, reference = read_run(run_folder), _reference_beside(run_folder)
-    n_annotators = int(_learned_rows(run).sum())
     environment = jinja2.Environment(  # Markdown: the texts are escaped as Markdown below
         loader=jinja2.PackageLoader("badpo.results", "templates"),
         autoescape=False,
@@ -105,7 +111,7 @@ def model_card(run_folder: Path) -> str:
         ],
         measured=bool(run.readouts),
         has_reference=reference is not None,
-        n_annotators=n_annotators,
+        n_annotators=count_text(rounded_count(len(learned_annotators(run)))),
         settings=[(key, markdown_text(str(value))) for key, value in _settings(run).items()],
         version=__version__,
     )
@@ -150,18 +156,11 @@ def _lean(run: Run, name: str) -> str:
     theta = learned_theta(run)
     if theta is None or not run.bias.get("parts"):
         return "not learned"
-    learned = _learned_rows(run)
-    if is_about_single_people(
-        [name for name, own in zip(run.bias["annotators"], learned, strict=True) if own]
-    ):
+    learned = learned_annotators(run)
+    if is_about_single_people(learned):
         return f"not shown (fewer than {FEWEST_ANNOTATORS} annotators)"
-    return signed(theta[learned][:, list(run.bias["attributes"]).index(name)].mean().item())
-
-
-def _learned_rows(run: Run) -> NDArray[np.bool_]:
-    """Whose theta was learned: everyone but the gold annotators, whose theta is zero by declaration."""
-    gold = run.bias.get("gold_annotators", ())
-    return np.array([name not in gold for name in run.bias.get("annotators", ())], dtype=bool)
+    rows = [row for row, who in zip(theta, run.bias["annotators"], strict=True) if who in learned]
+    return signed(np.mean(rows, axis=0)[list(run.bias["attributes"]).index(name)].item())
 
 
 def _settings(run: Run) -> dict[str, Any]:

@@ -197,6 +197,11 @@ def is_continuous(config: Mapping[str, Any]) -> bool:
     return bool(config.get("continuous")) or config.get("type") in ("length_words", "length_tokens")
 
 
+def learned_annotators(run: Run) -> set[str]:
+    """Whose theta a run learned: everyone but the gold annotators, whose theta is zero by declaration."""
+    return set(run.bias.get("annotators", ())) - set(run.bias.get("gold_annotators", ()))
+
+
 def learned_theta(run: Run) -> NDArray[np.float64] | None:
     r"""Theta of every annotator of a run, from the parts that its bias files hold.
 

@@ -8,12 +8,20 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
+from badpo.data.privacy import is_about_single_people
 from badpo.results.chart_parts import STYLES
 from badpo.results.charts import Level, PointGroup, Series, legend, line_chart, scatter
 from badpo.results.figure_parts import FIRST_CLASS_STYLE, Figure, Table, per_seed, style_of, thinned
 from badpo.results.labels import DPO, REFERENCE, arm_label, decimal, shown
 from badpo.results.readings import correlation, estimate, offline
-from badpo.results.run_files import Planted, Suite, attribute_configs, learned_theta, read_planted
+from badpo.results.run_files import (
+    Planted,
+    Suite,
+    attribute_configs,
+    learned_annotators,
+    learned_theta,
+    read_planted,
+)
 from badpo.results.verdicts import attribute_labels
 
 MOST_POINTS, MOST_ARMS = 300, 2
@@ -65,7 +73,8 @@ def _theta_level(suite: Suite, planted: Planted | None, attribute: str) -> Level
 
 def _theta_line(suite: Suite, arm: str, attribute: str) -> Series | None:
     key = f"bias/theta/{attribute}"
-    paths = [{step["step"]: step[key] for step in run.steps if key in step} for run in suite.of(arm)]
+    shown_runs = [run for run in suite.of(arm) if not is_about_single_people(learned_annotators(run))]
+    paths = [{step["step"]: step[key] for step in run.steps if key in step} for run in shown_runs]
     paths = [path for path in paths if any(path.values())]  # an arm without a bias term logs zeros
     if not paths:
         return None

@@ -10,6 +10,7 @@ from badpo.data.privacy import is_about_single_people
 from badpo.objective.bias import BiasTerm
 
 THETA_METRIC = "bias/theta/"
+_OF_PEOPLE = (THETA_METRIC, "groups/")
 _PLAIN = ("loss", "weight", "judgments", "margin", "correct", "votes_correct")
 _PER_ATTRIBUTE = ("same", "same_correct", "cross", "cross_correct")
 
@@ -100,7 +101,7 @@ def theta_metrics(bias: BiasTerm) -> dict[str, float]:
 
 
 def publishable(metrics: Mapping[str, float], bias: BiasTerm) -> dict[str, float]:
-    """The metrics that a tracker may get: a mean of theta over a few annotators is about those.
+    """The metrics that a tracker may get: theta's mean over a few annotators, or their weights, are about those.
 
     Examples
     --------
@@ -108,10 +109,9 @@ def publishable(metrics: Mapping[str, float], bias: BiasTerm) -> dict[str, float
     >>> publishable({"loss": 0.5, **theta_metrics(bias)}, bias)
     {'loss': 0.5}
     """
-    learned = [name for name in bias.annotators if name not in bias.gold_annotators]
-    if not is_about_single_people(learned):
+    if not is_about_single_people(bias.learned_annotators):
         return dict(metrics)
-    return {name: value for name, value in metrics.items() if not name.startswith(THETA_METRIC)}
+    return {name: value for name, value in metrics.items() if not name.startswith(_OF_PEOPLE)}
 
 
 def _ratio(numerator: float, denominator: float) -> float | None:
