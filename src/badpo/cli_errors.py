@@ -67,7 +67,7 @@ def stopping_whole(what_is_left: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as told:
-        print(str(told) or what_is_left, file=sys.stderr)
+        complain(str(told) or what_is_left)
         raise typer.Exit(EXIT_STOPPED) from None
     finally:
         signal.signal(signal.SIGTERM, before)
