@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 
 import pytest
 import torch
 from datasets import Dataset
+from transformers import AutoModelForCausalLM, MixtralConfig, Qwen3MoeConfig
 
 from badpo.attributes import Length
 from badpo.data.judgments import Judgments
+from badpo.data.problems import ConfigError
 from badpo.objective.token_objectives import DiscountedTail, IdentityPreference
 from badpo.training.config import BADPOConfig
 from badpo.training.trainer import BADPOTrainer
@@ -37,12 +40,28 @@ def preference_rows(frame) -> list[dict]:
     ]
 
 
-def reference_model():
-    # another model than the policy, so that the margins and their gradients are not those of the first step
-    return tiny.model(seed=1)
+def mixture_of_experts(kind: str, seed: int = 0):
+    torch.manual_seed(seed)
+    configs = {"qwen3": Qwen3MoeConfig, "mixtral": MixtralConfig}
+    experts = {"num_local_experts" if kind == "mixtral" else "num_experts": 4, "num_experts_per_tok": 2}
+    config = configs[kind](
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=64,
+        moe_intermediate_size=32,
+        head_dim=8,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        pad_token_id=0,
+        eos_token_id=1,
+        initializer_range=0.2,
+        **experts,
+    )
+    return AutoModelForCausalLM.from_config(config).eval()
 
 
-def trl_loss_and_gradients(rows, folder, max_length, tokenizer, **options):
+def trl_loss_and_gradients(rows, folder, max_length, tokenizer, model=tiny.model, **options):
     from trl import DPOConfig, DPOTrainer
 
     args = DPOConfig(
@@ -56,9 +75,10 @@ def trl_loss_and_gradients(rows, folder, max_length, tokenizer, **options):
         gradient_checkpointing=False,
         **options,
     )
+    # the reference is another model, so that the margins and their gradients are not those of the first step
     peer = DPOTrainer(
-        tiny.model(),
-        ref_model=reference_model(),
+        model(),
+        ref_model=model(seed=1),
         args=args,
         train_dataset=Dataset.from_list(rows),
         processing_class=tokenizer,
@@ -73,7 +93,7 @@ def trl_loss_and_gradients(rows, folder, max_length, tokenizer, **options):
     )
 
 
-def our_loss_and_gradients(frame, folder, objective=None, **options):
+def our_loss_and_gradients(frame, folder, objective=None, model=tiny.model, **options):
     settings = dict(
         output_dir=str(folder),
         per_device_train_batch_size=N_VOTES,
@@ -87,8 +107,8 @@ def our_loss_and_gradients(frame, folder, objective=None, **options):
         reference_cache=str(folder / "cache"),
     )
     run = BADPOTrainer(
-        tiny.model(),
-        ref_model=reference_model(),
+        model(),
+        ref_model=model(seed=1),
         args=BADPOConfig(**(settings | options)),
         train_dataset=Judgments.read(frame, attributes=[Length(ratio=1.5)]),
         processing_class=tiny.tokenizer(),
@@ -138,6 +158,52 @@ def test_objectives_that_trl_has_too(tmp_path, objective, theirs, attention):
     assert_same(ours, peer)
 
 
+@pytest.mark.parametrize("kind", ["qwen3", "mixtral"])
+@pytest.mark.parametrize("coefficient", [None, 0.5, 0.0])
+def test_the_routers_auxiliary_loss_is_added_as_trl_adds_it(tmp_path, kind, coefficient):
+    frame = tiny.votes(n_comparisons=8, per_comparison=2)[:-3]  # comparisons with one vote and with two
+    options = dict(model=partial(mixture_of_experts, kind), router_aux_loss_coef=coefficient)
+    theirs = trl_loss_and_gradients(
+        preference_rows(frame), tmp_path / "trl", 1024, tiny.tokenizer(), **options
+    )
+    ours = our_loss_and_gradients(frame, tmp_path / "ours", encoding="trl", **options)
+    assert_same(ours, theirs)
+    run = ours[2]
+    assert run.aux_loss_enabled is (coefficient != 0.0)
+    assert run.router_aux_loss_coef == {None: 0.001}.get(coefficient, coefficient)
+
+
+def test_the_auxiliary_loss_is_logged_over_the_whole_step(tmp_path):
+    logged = []
+    for size, parts in [(8, 1), (1, 8)]:
+        args = BADPOConfig(
+            str(tmp_path / str(size)),
+            per_device_train_batch_size=size,
+            gradient_accumulation_steps=parts,
+            batching="grouped",
+            max_steps=2,
+            logging_steps=2,
+            report_to="none",
+            use_cpu=True,
+            bf16=False,
+            reference_cache=str(tmp_path / "cache"),
+        )
+        run = BADPOTrainer(
+            mixture_of_experts("qwen3"),
+            args=args,
+            train_dataset=tiny.votes(n_comparisons=4, per_comparison=4),
+            attributes=[Length(ratio=1.5)],
+            processing_class=tiny.tokenizer(),
+        )
+        run.train()
+        logged += [line["aux_loss"] for line in run.state.log_history if "aux_loss" in line]
+    # two comparisons of four votes a step: together, or each in a micro-batch of its own and six without any
+    assert logged[0] == pytest.approx(logged[1], rel=0.05)
+    assert 1.0 < logged[0] < 4.0
+    with pytest.raises(ConfigError, match="router_aux_loss_coef is 0.5, and Qwen2ForCausalLM is no mixture"):
+        our_loss_and_gradients(tiny.votes(), tmp_path / "dense", router_aux_loss_coef=0.5)
+
+
 @pytest.mark.parametrize("encoding", ["trl", "paper"])
 def test_from_token_ids(tmp_path, encoding):
     frame = tiny.votes(n_comparisons=8, per_comparison=2)
@@ -154,7 +220,7 @@ def test_from_token_ids(tmp_path, encoding):
             }
         )
     collate = trl_collator(tiny.tokenizer())
-    policy, reference = copy.deepcopy(tiny.model()), reference_model()
+    policy, reference = copy.deepcopy(tiny.model()), tiny.model(seed=1)
     theirs = plain_dpo(policy, reference, collate(rows), beta=0.3)
     assert_same(ours, theirs)
 

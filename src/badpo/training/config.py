@@ -99,6 +99,9 @@ class BADPOConfig(TrainingArguments):
     attention : {"packed", "padded"}
         ``packed`` reads each prompt once for both responses and no padding; ``padded`` is the model's own
         attention with one row per response.
+    router_aux_loss_coef : float or None
+        Weight of the load-balancing loss of a mixture of experts, which is added as TRL adds it; responses are then
+        padded. None is the model's own weight, 0 leaves that loss out.
     model_init_kwargs : dict or None
         Passed to ``AutoModelForCausalLM.from_pretrained`` when the model is given by name.
     trust_remote_code : bool
@@ -180,6 +183,12 @@ class BADPOConfig(TrainingArguments):
         default=None,
         metadata={"help": "Folder of the reference log-probabilities; the user's cache if not set."},
     )
+    router_aux_loss_coef: float | None = field(
+        default=None,
+        metadata={
+            "help": "Weight of a mixture of experts' load-balancing loss; the model's own if not set, 0 for none."
+        },
+    )
     attention: str = field(default="packed", metadata={"help": "packed or padded."})
     model_init_kwargs: dict[str, Any] | str | None = field(
         default=None,
@@ -212,7 +221,6 @@ class BADPOConfig(TrainingArguments):
     sync_ref_model: bool = False
     ref_model_mixup_alpha: float = 0.6
     ref_model_sync_steps: int = 512
-    router_aux_loss_coef: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The arguments as trackers get them: who is gold stays in the run folder."""

@@ -135,6 +135,19 @@ def with_adapter(model, peft_config):
     return get_peft_model(model, peft_config)
 
 
+def router_coefficient(model, asked: float | None) -> float:
+    """The weight of a mixture of experts' load-balancing loss: what is asked for, or the model's own; 0 for none."""
+    config = model.config.get_text_config()
+    if not hasattr(config, "output_router_logits"):
+        if asked:
+            raise ConfigError(
+                f"router_aux_loss_coef is {asked}, and {type(model).__name__} is no mixture of experts that returns "
+                "what its routers chose; leave it out"
+            )
+        return 0.0
+    return float(getattr(config, "router_aux_loss_coef", 0.0) if asked is None else asked)
+
+
 def disable_dropout(model) -> None:
     """Set every dropout, layer drop and router jitter of ``model`` to 0, in its modules and in their configurations.
 

@@ -19,6 +19,7 @@ from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPast
+from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
 
 from badpo.data.problems import ConfigError
 from badpo.training.attention import (
@@ -42,7 +43,8 @@ def attach(model):
     """Give ``model`` the keyword ``scoring`` in its forward; return the same model.
 
     ``model(scoring=inputs)`` returns the log-probability of every target token, a float32 tensor of shape
-    (n_scored,). Without the keyword the forward is the model's own. Attaching twice is harmless. Of a model with an
+    (n_scored,); with ``row_weight`` in the inputs, how often each row counts, also the routers' load-balancing loss.
+    Without the keyword the forward is the model's own. Attaching twice is harmless. Of a model with an
     adapter it is the model inside that gets the branch: the adapter's own forward passes the keyword on.
 
     The forward is bound with `types.MethodType`, so that a deep copy of the model runs the copy's weights.
@@ -63,27 +65,46 @@ def _base(model):
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
-def _token_logps(model, scoring: dict) -> torch.Tensor:
+def _token_logps(model, scoring: dict) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     inner = _inner_models(model)
+    load = None
     if "attention_mask" in scoring:
-        hidden = inner[-1](
+        asked = {"output_router_logits": True} if "row_weight" in scoring else {}
+        found = inner[-1](
             input_ids=scoring["input_ids"],
             attention_mask=scoring["attention_mask"],
             use_cache=False,
             return_dict=True,
-        ).last_hidden_state.flatten(0, 1)
+            **asked,
+        )
+        hidden = found.last_hidden_state.flatten(0, 1)
+        if asked:
+            load = _router_load(model, found, scoring["attention_mask"] * scoring["row_weight"][:, None])
     else:
         hidden = tree_hidden_states(inner[-1], scoring)
 
     def logits_of(rows: torch.Tensor) -> torch.Tensor:
         return _own_logits(model, inner, rows)
 
-    return target_logps(
+    logps = target_logps(
         logits_of,
         hidden.index_select(0, scoring["head_index"]),
         scoring["target"],
         model.config.get_text_config().vocab_size,
     )
+    return logps if load is None else (logps, load)
+
+
+def _router_load(model, found, weight: torch.Tensor) -> torch.Tensor:
+    """The load-balancing loss of a mixture of experts, as TRL computes it, over tokens that count ``weight`` times."""
+    config = model.config.get_text_config()
+    routed = getattr(found, "router_logits", None)
+    if not routed or not hasattr(config, "num_experts"):
+        raise ConfigError(
+            f"{type(model).__name__} does not return what its routers chose, so that their auxiliary loss cannot be "
+            "added; train without it: router_aux_loss_coef: 0"
+        )
+    return load_balancing_loss_func(routed, config.num_experts, config.num_experts_per_tok, weight)
 
 
 def _inner_models(model) -> list[PreTrainedModel]:
@@ -253,6 +274,26 @@ def padded_layout(
     inputs = padded_rows(pairs)
     inputs["response"] = np.repeat(np.arange(len(pairs)), [len(r) for _, r in pairs])
     return inputs, np.zeros(len(prompts), dtype=np.int64)
+
+
+def routed_layout(
+    prompts: Sequence[np.ndarray], a_ids: Sequence[np.ndarray], b_ids: Sequence[np.ndarray]
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """`padded_layout` that feeds the last token of a row too: a router's load is of all tokens.
+
+    Examples
+    --------
+    >>> inputs, _ = routed_layout([np.array([5])], [np.array([6, 7])], [np.array([8])])
+    >>> inputs["input_ids"].tolist(), inputs["target"].tolist()
+    ([[5, 6, 7], [5, 8, 0]], [6, 7, 8])
+    """
+    # with one token more behind each response, whose prediction is not scored
+    longer = [[np.append(response, 0) for response in side] for side in (a_ids, b_ids)]
+    inputs, first_scored = padded_layout(prompts, *longer)
+    kept = np.append(np.diff(inputs["response"]) == 0, False)
+    for name in ("head_index", "target", "response"):
+        inputs[name] = inputs[name][kept]
+    return inputs, first_scored
 
 
 def scoring_attention(model, layout: Callable) -> AbstractContextManager:

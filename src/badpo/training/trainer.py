@@ -41,10 +41,11 @@ from badpo.training.inputs import (
     given_reference,
     load_model,
     require_something_to_learn,
+    router_coefficient,
     start_policy,
     training_judgments,
 )
-from badpo.training.logprobs import attach, in_mode, scoring_attention
+from badpo.training.logprobs import attach, in_mode, routed_layout, scoring_attention
 from badpo.training.metrics import StepSums, publishable, theta_metrics
 from badpo.training.processes import locked_by_first, prepare_division, require_alike, whole_weights
 from badpo.training.publishing import publish_folder, require_public_base
@@ -196,6 +197,10 @@ class BADPOTrainer(transformers.Trainer):
         self.model_accepts_loss_kwargs = True
         if hasattr(self, "loss_is_scaled_for_ga"):
             self.loss_is_scaled_for_ga = True
+        self.router_aux_loss_coef = router_coefficient(plain, args.router_aux_loss_coef)
+        self.aux_loss_enabled = self.router_aux_loss_coef != 0.0
+        # since the last log: the sum over the steps of the auxiliary loss, and the number of steps
+        self._auxiliary = torch.zeros(2, dtype=torch.float64, device=self.args.device)
         prepare_division(self.accelerator, bool(self.args.fsdp))
         self.bias.to(self.args.device)
         self._tally = Tally(self.judgments, self.args.device)
@@ -208,8 +213,12 @@ class BADPOTrainer(transformers.Trainer):
             self.model.gradient_checkpointing_enable(args.gradient_checkpointing_kwargs)
         # gradients are checkpointed in training mode only, and with dropout no two forwards are the same
         with in_mode(plain, training=args.disable_dropout):
-            self._layout, reason, self.self_tests = choose_layout(
-                plain, args.attention, self.encoded, autocast
+            attention = "padded" if self.aux_loss_enabled else args.attention
+            self._layout, reason, self.self_tests = choose_layout(plain, attention, self.encoded, autocast)
+        if self.aux_loss_enabled:
+            self._layout = routed_layout
+            reason = (
+                "the routers' auxiliary loss is of all tokens (router_aux_loss_coef: 0 leaves that loss out)"
             )
         if reason:
             logger.warning("every response is padded instead of packed: %s", reason)
@@ -347,6 +356,8 @@ class BADPOTrainer(transformers.Trainer):
         totals = torch.tensor([float(normaliser), *sizes], dtype=torch.float64, device=device)
         totals = self.accelerator.reduce(totals, reduction="sum")
         normaliser, sizes = totals[0], totals[1:].tolist()
+        for batch in batches:
+            batch["share"] = len(batch["sign"]) / sum(sizes)
         skipped = [{**batch, "scoring": None} for batch, n in zip(batches, sizes, strict=True) if n == 0]
         return skipped + [batch for batch, n in zip(batches, sizes, strict=True) if n], normaliser
 
@@ -355,6 +366,10 @@ class BADPOTrainer(transformers.Trainer):
         if inputs["scoring"] is None:
             return torch.zeros((), device=self.args.device, requires_grad=True)
         sign, weight = inputs["sign"], inputs["weight"]
+        if self.aux_loss_enabled:
+            n_votes = torch.bincount(inputs["comparison"], minlength=inputs["n_comparisons"])
+            # a micro-batch without votes has no share, and is not divided by zero
+            inputs["scoring"]["row_weight"] = (n_votes + (len(sign) == 0)).repeat_interleave(2)
         margins = self._margins(model, inputs)[inputs["comparison"]]
         bias_logits = self.bias(inputs["annotator"], inputs["delta"])
         losses = self.objective.losses(margins, bias_logits.detach(), sign)
@@ -362,8 +377,13 @@ class BADPOTrainer(transformers.Trainer):
             for_theta = self.objective.losses(margins.detach(), bias_logits, sign)
             ((weight * for_theta).sum() / num_items_in_batch).backward()
         self._tally.add(inputs, margins, bias_logits, losses)
+        loss = (weight * losses).sum() / num_items_in_batch
+        if self.aux_loss_enabled:
+            auxiliary = inputs["share"] * inputs["router_load"]
+            self._auxiliary[0] += auxiliary.detach()
+            loss = loss + self.router_aux_loss_coef * auxiliary
         # DDP averages gradients over processes, while the normaliser is already the sum over them
-        return ((weight * losses).sum() / num_items_in_batch * self.args.world_size).float()
+        return (loss * self.args.world_size).float()
 
     def settle_gradient_buckets(self) -> None:
         """Let DDP fix the order in which it sums gradients before the first step, as it otherwise does after it.
@@ -387,7 +407,8 @@ class BADPOTrainer(transformers.Trainer):
     def _margins(self, model, inputs) -> torch.Tensor:
         # what DDP's wrapper does by itself; divided weights have no wrapper
         with self.accelerator.autocast():
-            token_logps = model(scoring=inputs["scoring"])
+            found = model(scoring=inputs["scoring"])
+        token_logps, inputs["router_load"] = found if isinstance(found, tuple) else (found, None)
         if self.state.global_step == 0:
             reference = inputs["reference_logps"]
             from_reference = torch.stack([token_logps.detach() - reference, reference]).double()
@@ -412,6 +433,7 @@ class BADPOTrainer(transformers.Trainer):
             self.objective.sums(self._step, torch.cat(done.losses)),
         )
         self._logged.vector += done.sums.vector
+        self._auxiliary[1] += 1 / self.args.world_size
         if not skipped:
             self.objective.learn(learned)
         if self.bias_optimizer is not None:
@@ -450,6 +472,10 @@ class BADPOTrainer(transformers.Trainer):
         if "loss" in logs and self._logged.n_judgments:
             logs = {**logs, **self._logged.metrics(), **publishable(self.state_metrics(), self.bias)}
             self._logged = new_sums(self.judgments)
+            if self.aux_loss_enabled:
+                auxiliary, n_steps = self.accelerator.reduce(self._auxiliary, reduction="sum").tolist()
+                logs["aux_loss"] = auxiliary / n_steps
+                self._auxiliary.zero_()
         super().log(logs, start_time)
 
     def floating_point_ops(self, inputs) -> int:

@@ -57,6 +57,7 @@ HONOURED_DATA: dict[str, Any] = {
 HONOURED_TRAINING: dict[str, Any] = {
     "output_dir": str,
     "beta": float,
+    "router_aux_loss_coef": float,
     "max_length": int,
     "disable_dropout": bool,
     "per_device_train_batch_size": int,
@@ -231,9 +232,6 @@ REFUSED: dict[str, Refusal] = {
     "parallelism_config": Refusal((None,), "sequences are not split over devices; use `fsdp` or `deepspeed`"),
     "resume_from_checkpoint": Refusal(
         (None, False), "`badpo train --resume` takes the newest checkpoint whose checksums agree"
-    ),
-    "router_aux_loss_coef": Refusal(
-        (None, 0, 0.0), "no load-balancing loss is added to the loss of the judgments"
     ),
     "save_only_model": Refusal((False,), _FULL_CHECKPOINT + "; the finished model is in `model/`"),
     "streaming": Refusal((False,), _ONE_TABLE),
