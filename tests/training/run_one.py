@@ -107,6 +107,9 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--bias", default="shared_mean")
     parser.add_argument("--objective", choices=OBJECTIVES, default="votes")
     parser.add_argument("--untied", action="store_true")
+    parser.add_argument(
+        "--multimodal", action="store_true", help="with a vision tower that nothing goes through"
+    )
     parser.add_argument("--lora", action="store_true")
     parser.add_argument("--bf16", action="store_true")
     parser.add_argument("--fsdp", action="store_true", help="with the FSDP2 settings that are shipped")
@@ -181,6 +184,19 @@ def divide_on_processors() -> None:
     AcceleratorState.__init__ = with_fsdp
 
 
+def multimodal():
+    """A Llava of two layers: text does not go through its vision tower."""
+    from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
+
+    sizes = dict(hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4)
+    torch.manual_seed(0)
+    text = LlamaConfig(vocab_size=64, pad_token_id=0, eos_token_id=1, initializer_range=0.2, **sizes)
+    vision = CLIPVisionConfig(image_size=28, patch_size=14, **sizes)
+    return LlavaForConditionalGeneration(
+        LlavaConfig(text_config=text, vision_config=vision, image_token_index=60)
+    )
+
+
 def lora():
     """An adapter of every linear layer."""
     from peft import LoraConfig
@@ -202,8 +218,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         divide_on_processors()
     if asked.logits_at_once:
         logprobs.LOGITS_AT_ONCE = asked.logits_at_once
+    model = tiny.model(seed=rank if asked.own_weights else 0, tied=not asked.untied)
     trainer = BADPOTrainer(
-        tiny.model(seed=rank if asked.own_weights else 0, tied=not asked.untied),
+        multimodal() if asked.multimodal else model,
         args=config(asked),
         train_dataset=judgments,
         eval_dataset=judgments.take(range(7)) if asked.evaluate else None,

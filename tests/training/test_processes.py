@@ -163,6 +163,10 @@ def test_divided_weights_are_refused_where_they_would_stay_whole(groups, tmp_pat
     assert all("fsdp was asked for, but" in text for text in ended.outputs)
 
 
+def test_weights_that_no_text_goes_through_are_no_hindrance(groups, alone, tmp_path):
+    assert_same_run(succeeded(groups, 2, tmp_path, "--multimodal"), alone("--multimodal"))
+
+
 @pytest.mark.parametrize("options", [(), ("--bf16",), ("--fsdp",)])
 def test_a_start_away_from_the_reference_on_one_process_stops_all_of_them(groups, tmp_path, options):
     ended = groups.run(2, tmp_path, "--break", "weights", "--break-at", "1", *options, seconds=60)

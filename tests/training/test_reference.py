@@ -90,7 +90,7 @@ def test_a_prompt_and_response_divided_elsewhere_is_another_response(tmp_path, m
 def test_a_damaged_shard_is_named_and_computed_again(tmp_path, monkeypatch, damage):
     monkeypatch.setattr(reference, "response_logps", stand_in)
     written = ReferenceCache(tmp_path, "key").logps("a model", pairs(6))
-    [shard] = (tmp_path / "key").iterdir()
+    [shard] = ReferenceCache(tmp_path, "key").folder.iterdir()
     content = shard.read_bytes()
     damaged = {"a changed byte": content[:-1] + b"\x7f", "a lost end": content[:-3], "nothing left": b""}
     shard.write_bytes(damaged[damage])
@@ -136,7 +136,7 @@ def test_two_writers_at_once_do_no_harm(tmp_path, monkeypatch):
     assert same(reader.logps("a model", asked), expected)
     assert (reader.damaged, reader.n_computed) == ([], 0)
     # the same values from both are one shard, overlapping ones are two; nothing unfinished is left
-    names = sorted(path.name for path in (tmp_path / "key").iterdir())
+    names = sorted(path.name for path in reader.folder.iterdir())
     assert len(names) == 3 and all(name.startswith("shard-") for name in names)
 
 
@@ -162,7 +162,7 @@ def changed_by_little():
     return model
 
 
-def test_the_key_tells_apart_whatever_computes_other_values(monkeypatch):
+def test_the_key_tells_apart_whatever_computes_other_values():
     rope = {"rope_type": "linear", "factor": 2.0, "rope_theta": 10000.0}
     same = tiny.model()
     models = [
@@ -174,9 +174,16 @@ def test_the_key_tells_apart_whatever_computes_other_values(monkeypatch):
     for model in models[4:7]:
         model.load_state_dict(same.state_dict())
     keys = [weights_key(model, "fp32") for model in models] + [weights_key(same, "bf16-autocast")]
-    monkeypatch.setattr(reference, "scoring_code", lambda: "of another version")
-    keys.append(weights_key(same, "fp32"))
     assert len(set(keys)) == len(keys)
+
+
+def test_values_of_other_code_are_computed_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(reference, "response_logps", stand_in)
+    ReferenceCache(tmp_path, "key").logps("a model", pairs(3))
+    monkeypatch.setattr(reference, "scoring_code", lambda: "another version")
+    again = ReferenceCache(tmp_path, "key")
+    again.logps("a model", pairs(3))
+    assert again.n_computed == 3
 
 
 def test_the_key_stays_where_the_same_is_computed(tmp_path):
@@ -208,7 +215,8 @@ def test_what_a_killed_process_did_not_come_to_is_computed_to_the_same_bits(tmp_
     monkeypatch.setattr(reference, "RESPONSES_PER_SHARD", 2)
     model, asked = tiny.model(), pairs(7)
     whole = ReferenceCache(tmp_path, "key").logps(model, asked)
-    shards = sorted((tmp_path / "key").iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    folder = ReferenceCache(tmp_path, "key").folder
+    shards = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime_ns)
     assert len(shards) == 4
     names = {path.name for path in shards}
     shards[1].write_bytes(shards[1].read_bytes()[:-4])
@@ -216,4 +224,4 @@ def test_what_a_killed_process_did_not_come_to_is_computed_to_the_same_bits(tmp_
     again = ReferenceCache(tmp_path, "key")
     assert same(again.logps(model, asked), whole)
     assert (again.n_computed, again.damaged) == (3, [shards[1].name])
-    assert {path.name for path in (tmp_path / "key").iterdir()} == names
+    assert {path.name for path in folder.iterdir()} == names

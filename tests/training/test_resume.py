@@ -52,6 +52,17 @@ def other_tokenizer():
     return tokenizer
 
 
+def other_rope():
+    """The same weights under another rotary base."""
+    model = tiny.model()
+    config = type(model.config)(
+        **model.config.to_dict() | {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}
+    )
+    other = type(model)(config)
+    other.load_state_dict(model.state_dict())
+    return other
+
+
 def more_annotators() -> Judgments:
     """The votes of `judgments`, and those of two people more."""
     table = tiny.votes()
@@ -98,13 +109,14 @@ def test_everything_that_has_changed_is_listed_with_both_values(tmp_path):
         ),
         ({"tokenizer": other_tokenizer()}, ["tokenizer was 59 tokens (", "is now 59 tokens ("]),
         ({"model": tiny.model(seed=1)}, ["reference was "]),
+        ({"model": other_rope()}, ["configuration of the model was ", "reference was "]),
         ({"peft_config": lora()}, ["adapter was None, is now {'default': "]),
         (
             {"bias": "pooled"},
             ["bias was shared_mean, is now pooled", "parts of theta was mean, deviation, is now mean"],
         ),
     ],
-    ids=["votes", "fewer", "threshold", "attribute", "tokenizer", "model", "adapter", "variant"],
+    ids=["votes", "fewer", "threshold", "attribute", "tokenizer", "model", "rope", "adapter", "variant"],
 )
 def test_what_decides_a_run_is_named(tmp_path, options, names):
     begun(tmp_path)
@@ -135,6 +147,33 @@ def test_another_version_is_refused_unless_it_is_allowed(tmp_path, monkeypatch, 
     run.train(resume_from_checkpoint=True, allow_changed=["code"])
     assert "resumed with a change that was allowed: code was" in caplog.text
     assert log_lines(folder) == log_lines(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("schedule", ["constant", "linear"])
+def test_a_run_can_be_made_longer_and_follows_the_schedule_of_its_new_length(tmp_path, schedule):
+    options = dict(lr_scheduler_type=schedule)
+    begun(tmp_path / "run", max_steps=2, **options)
+    assert "go on with --allow-changed max_steps" in refusal(make(tmp_path / "run", **options))
+    run = make(tmp_path / "run", **options)
+    run.train(resume_from_checkpoint=True, allow_changed=["max_steps"])
+    whole = begun(tmp_path / "whole", **options)
+    rates = [[line["learning_rate"] for line in r.state.log_history if "loss" in line] for r in (run, whole)]
+    assert rates[0][2:] == rates[1][2:]
+    same = [torch.equal(a, b) for a, b in zip(run.model.parameters(), whole.model.parameters(), strict=True)]
+    assert all(same) == (schedule == "constant")
+
+
+@pytest.mark.parametrize("kind", ["pissa", True])
+def test_a_run_with_a_new_adapter_goes_on_from_the_same_base(tmp_path, kind):
+    adapter = lora(init_lora_weights=kind)
+    whole = begun(tmp_path / "whole", peft_config=adapter)
+    begun(tmp_path / "run", peft_config=adapter)
+    (tmp_path / "run" / "checkpoints" / "checkpoint-4" / MARKER).unlink()
+    run = make(tmp_path / "run", peft_config=adapter)
+    run.train(resume_from_checkpoint=True)
+    assert log_lines(tmp_path / "run") == log_lines(tmp_path / "whole")
+    for name, value in run.model.state_dict().items():
+        assert torch.equal(value, whole.model.state_dict()[name])
 
 
 def test_another_pseudonym_key_is_told_with_the_key_as_the_remedy(tmp_path, monkeypatch):

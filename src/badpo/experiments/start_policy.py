@@ -20,7 +20,7 @@ from badpo.data.markers import signature_first_name
 from badpo.data.measuring import measure_sides
 from badpo.data.problems import ConfigError, did_you_mean
 from badpo.training.encoding import require_matching_tokenizer
-from badpo.training.inputs import encode_judgments
+from badpo.training.inputs import encode_judgments, reads_more_than_text, require_trainable, with_adapter
 from badpo.training.model_files import load_weights
 from badpo.training.processes import locked_by_first
 from badpo.training.recipe import Recipe
@@ -138,14 +138,13 @@ def reference_facts(recipe: Recipe, train: Judgments, args) -> dict:
 
 def fit_reference(model, tokenizer, recipe: Recipe, train: Judgments, args):
     """Fine-tune on the majority-chosen response of every comparison; keep the result in ``output_dir/reference``."""
-    from peft import get_peft_model
-
     folder = Path(recipe.output_dir) / "reference"
     balanced = balanced_attributes(train, recipe.reference.balance)
     pairs = majority_pairs(train, tokenizer, args, model.get_input_embeddings().weight.shape[0], balanced)
     peft_config = recipe.model.peft_config()
     set_seed(0)  # that of the stage: a new adapter starts at random values
-    policy = model if peft_config is None else get_peft_model(model, peft_config)
+    policy = with_adapter(model, peft_config)
+    require_trainable(policy)
     # the preference stage's batches and precision, the reference's own rate and length
     stage = supervised_arguments(
         folder,
@@ -158,6 +157,7 @@ def fit_reference(model, tokenizer, recipe: Recipe, train: Judgments, args):
         bf16=args.bf16,
         use_cpu=args.use_cpu,
         disable_tqdm=args.disable_tqdm,
+        ddp_find_unused_parameters=args.ddp_find_unused_parameters or reads_more_than_text(policy),
     )
     trainer = SupervisedTrainer(policy, stage, pairs)
     if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:

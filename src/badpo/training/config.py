@@ -148,7 +148,7 @@ class BADPOConfig(TrainingArguments):
     logging_nan_inf_filter: bool = field(default=False, metadata={"help": "Always false."})
     ddp_find_unused_parameters: bool | None = field(
         default=False,
-        metadata={"help": "True where some weights, such as those of a vision tower, take part in no step."},
+        metadata={"help": "True where some weights take part in no step; always for multimodal models."},
     )
     hub_strategy: str = field(
         default="end", metadata={"help": "Always end: only the finished model is published."}

@@ -101,6 +101,11 @@ def require_trainable(model) -> None:
     )
 
 
+def reads_more_than_text(model) -> bool:
+    """Whether a model has parts that no text goes through, such as a vision tower: DDP waits for their gradients."""
+    return model.config.get_text_config() is not model.config
+
+
 def with_adapter(model, peft_config):
     """``model`` with a new adapter; itself where ``peft_config`` is None.
 

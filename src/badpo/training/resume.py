@@ -20,7 +20,7 @@ from badpo.data.privacy import KEY_VARIABLE, keyed_digest
 from badpo.data.problems import ConfigError
 from badpo.objective.bias import BiasTerm
 from badpo.training.config import BADPOConfig
-from badpo.training.reference import configuration, used_adapter
+from badpo.training.reference import configuration, scoring_code, used_adapter
 from badpo.training.run_folder import (
     ALLOWED_CHANGES,
     changed_facts,
@@ -116,7 +116,12 @@ def run_facts(
         "adapter": used_adapter(policy) or None,
         "configuration of the model": _digest(json.dumps(configuration(policy), sort_keys=True, default=str)),
         "objective": _objective_name(objective),
-        "code": ", ".join(f"{name} {version}" for name, version in package_versions(CODE).items()),
+        "code": ", ".join(
+            [
+                *(f"{name} {version}" for name, version in package_versions(CODE).items()),
+                f"scoring {scoring_code()}",
+            ]
+        ),
         f"{'comparisons' if args.batching == 'comparisons' else 'judgments'} per step": args.step_size,
         **{name: _plain(getattr(args, name)) for name in names},
     }

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
+from torch.optim.lr_scheduler import LambdaLR
 from transformers import Trainer, TrainerCallback
 
 from badpo.training.bias_state import load_state, save_state
@@ -47,6 +48,7 @@ class RunCallback(TrainerCallback):
             trainer.first_margin = load_state(
                 resumed, trainer.bias, trainer.bias_optimizer, trainer.objective
             )
+            _follow_the_schedule(trainer.lr_scheduler)
         trainer.settle_gradient_buckets()
         if state.is_world_process_zero:
             write_atomically(self._log_path, b"" if resumed is None else (resumed / LOG_FILE).read_bytes())
@@ -102,6 +104,16 @@ def _best(args, state) -> Path | None:
     """The checkpoint whose weights the Trainer puts back at the end, where it is asked to."""
     name = state.best_model_checkpoint if args.load_best_model_at_end else None
     return None if name is None else Path(name)
+
+
+def _follow_the_schedule(schedule) -> None:
+    """Set the learning rates that a schedule has at its step: a checkpoint holds those of another length of the run."""
+    schedule = getattr(schedule, "scheduler", schedule)
+    if isinstance(schedule, LambdaLR):
+        factors = [factor(schedule.last_epoch) for factor in schedule.lr_lambdas]
+        schedule._last_lr = [base * factor for base, factor in zip(schedule.base_lrs, factors, strict=True)]
+        for group, rate in zip(schedule.optimizer.param_groups, schedule._last_lr, strict=True):
+            group["lr"] = rate
 
 
 @contextmanager

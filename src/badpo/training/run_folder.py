@@ -52,6 +52,8 @@ ALLOWED_CHANGES = {
     "annotators": "new annotators start at the pool mean of theta, those who are gone are left out",
     "data": "the rest of the run takes its steps from the new votes",
     "code": "another version may round differently",
+    "max_steps": "the learning rate goes on as the schedule of the new length says",
+    "num_train_epochs": "the learning rate goes on as the schedule of the new length says",
 }
 
 
@@ -249,7 +251,7 @@ def require_allowed(names: Sequence[str]) -> None:
     >>> require_allowed(["beta"])
     Traceback (most recent call last):
         ...
-    badpo.data.problems.ConfigError: "beta" cannot be allowed to change; annotators, data, code can
+    badpo.data.problems.ConfigError: "beta" cannot be allowed to change; annotators, data, code, max_steps, ... can
     """
     for name in names:
         if name not in ALLOWED_CHANGES:

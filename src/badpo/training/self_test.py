@@ -65,15 +65,16 @@ class SelfTest:
     def passed(self) -> bool:
         """Both differences are within what rounding explains, which what is not a number never is."""
         sane = max(self.values_noise, self.gradient_noise) <= MOST_NOISE
-        return sane and self.values <= self._most(0) and self.gradient <= self._most(1)
+        return sane and self.values <= self.most(0) and self.gradient <= self.most(1)
 
-    def _most(self, which: int) -> float:
+    def most(self, which: int) -> float:
+        """The largest difference that rounding explains, of log-probabilities (0) or of the gradient (1)."""
         noise = (self.values_noise, self.gradient_noise)[which]
         return max(self.floor[which], TIMES_THE_NOISE * noise)
 
     def __str__(self) -> str:
         parts = (
-            f"{name} {found:.1e} (noise {noise:.1e}, at most {self._most(i):.1e})"
+            f"{name} {found:.1e} (noise {noise:.1e}, at most {self.most(i):.1e})"
             for i, (name, found, noise) in enumerate(
                 (
                     ("log-probabilities", self.values, self.values_noise),

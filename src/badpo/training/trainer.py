@@ -40,6 +40,7 @@ from badpo.training.inputs import (
     encode_judgments,
     given_reference,
     load_model,
+    reads_more_than_text,
     require_something_to_learn,
     router_coefficient,
     start_policy,
@@ -57,14 +58,13 @@ from badpo.training.reference import (
     divided_logps,
     first_margin_problem,
     start_refusal,
-    start_tolerance,
     starts_as_its_base,
     weights_key,
 )
 from badpo.training.resume import ready_to_train, run_facts
 from badpo.training.run_callback import LOG_FILE, RunCallback
 from badpo.training.run_folder import newest_complete
-from badpo.training.self_test import choose_layout
+from badpo.training.self_test import FLOOR_IN_16_BITS, choose_layout
 from badpo.training.separated import separated_findings
 from badpo.training.shares import evaluation_loader, step_loader
 from badpo.training.tally import Tally, new_sums
@@ -164,6 +164,7 @@ class BADPOTrainer(transformers.Trainer):
         self._given_reference = given_reference(ref_model)
         policy = start_policy(model, peft_config, args)
         plain = policy.get_base_model() if hasattr(policy, "get_base_model") else policy
+        args.ddp_find_unused_parameters = bool(args.ddp_find_unused_parameters) or reads_more_than_text(plain)
         self.findings: list[Problem] = []
         judgments, args.bias, noticed = training_judgments(train_dataset, attributes, args.bias)
         self.tell(noticed)
@@ -328,9 +329,7 @@ class BADPOTrainer(transformers.Trainer):
         if args.disable_dropout:
             disable_dropout(found)
         same = weights_key(found, args.mixed_precision_name) == self.reference_cache.key
-        # no weights, and not saved with them, such as the frequencies of a rotary embedding
-        buffers = zip(found.buffers(), policy.buffers(), strict=False)
-        return found if same and all(torch.equal(one, other) for one, other in buffers) else None
+        return found if same else None
 
     def reference_logps(self, encoded: EncodedComparisons) -> ReferenceLogps:
         """Reference log-probabilities of both responses of every comparison, each process computing its share."""
@@ -454,8 +453,8 @@ class BADPOTrainer(transformers.Trainer):
         """
         moved, size = self.accelerator.reduce(self._from_reference, reduction="sum").tolist()
         difference = (moved / size) ** 0.5 if size else 0.0
-        first = FirstMargin(mean_margin, difference, start_tolerance(self.args, self.model))
-        self.first_margin = first
+        tolerance = max(self.self_tests[-1].most(0), FLOOR_IN_16_BITS[0] if self.args.tf32 else 0.0)
+        self.first_margin = first = FirstMargin(mean_margin, difference, tolerance)
         problem = first_margin_problem(first)
         if problem is None:
             return
