@@ -78,7 +78,7 @@ class BrokenAt(TrainerCallback):
             return
         if self._kind == "weights":
             for parameter in self.trainer.model.parameters():
-                parameter.data.mul_(1.02)
+                parameter.data.mul_(1.1)
             return
         whole = self.trainer._margins
 

@@ -110,9 +110,9 @@ def test_values_of_another_model_in_the_cache_stop_the_run(tmp_path, bf16, monke
     nearly = tiny.model()
     with torch.no_grad():
         for parameter in nearly.parameters():
-            parameter.mul_(1.02)
+            parameter.mul_(1.1)
     second = run_of(tmp_path / "second", model=nearly, **options)
-    with pytest.raises(ConfigError, match=r"differ from the reference's .*/one key for all holds values"):
+    with pytest.raises(ConfigError, match=r"differ from the reference's .*/one key for all-\w+ holds values"):
         second.train()
     assert second.first_margin.difference > second.first_margin.tolerance
 
