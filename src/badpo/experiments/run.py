@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
 import math
@@ -32,7 +31,7 @@ from badpo.training.run_folder import (
     MARKER,
     checkpoints,
     environment,
-    naming_a_full_disk,
+    naming_failed_writes,
     newest_complete,
     remove_unsealed,
     require_allowed,
@@ -322,17 +321,16 @@ def train_and_save(trainer: BADPOTrainer, resume: bool, allow_changed: Sequence[
     Raises
     ------
     OSError
-        The disk is full, by whatever name the library that was writing calls it. The checkpoint that it was
-        writing is removed.
+        A write failed, by whatever name the library that was writing calls it. The checkpoint that it was writing is
+        removed.
     """
     try:
-        with naming_a_full_disk(trainer.run_folder):
+        with naming_failed_writes(trainer.run_folder):
             trainer.train(resume_from_checkpoint=resume or None, allow_changed=allow_changed)
         with whole_folder(trainer.run_folder / "model", trainer.is_world_process_zero()) as unfinished:
             trainer.save_model(str(unfinished))
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            remove_unsealed(trainer.run_folder / "checkpoints")
+    except OSError:
+        remove_unsealed(trainer.run_folder / "checkpoints")
         raise
 
 

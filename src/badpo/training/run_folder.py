@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import shutil
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -39,14 +40,8 @@ PACKAGES = (
     "scipy",
     "safetensors",
 )
-# safetensors and tokenizers name the operating system's error, torch's writers only their own position or stream
-FULL_DISK_SIGNS = (
-    "No space left on device",
-    "quota exceeded",
-    "inline_container.cc",
-    "PytorchStreamWriter",
-    "iostream error",
-)
+# torch's writers say that a write failed and not why
+FAILED_WRITE_SIGNS = ("inline_container.cc", "PytorchStreamWriter", "iostream error")
 # Facts of a checkpoint that a resumed run may change when it is told to, and what is said of each.
 ALLOWED_CHANGES = {
     "annotators": "new annotators start at the pool mean of theta, those who are gone are left out",
@@ -110,7 +105,7 @@ def whole_folder(folder: Path, is_writer: bool = True) -> Iterator[Path]:
     if is_writer:
         shutil.rmtree(unfinished, ignore_errors=True)
     try:
-        with naming_a_full_disk(folder):
+        with naming_failed_writes(folder):
             yield unfinished
             if is_writer:
                 flush_tree(unfinished)
@@ -260,8 +255,8 @@ def require_allowed(names: Sequence[str]) -> None:
 
 
 @contextlib.contextmanager
-def naming_a_full_disk(place: Path) -> Iterator[None]:
-    """Turn what a library says of a full disk into the operating system's error; other errors pass as they are.
+def naming_failed_writes(place: Path) -> Iterator[None]:
+    """Turn what a library says of a write that failed into the operating system's error; other errors pass.
 
     Raises
     ------
@@ -269,7 +264,7 @@ def naming_a_full_disk(place: Path) -> Iterator[None]:
 
     Examples
     --------
-    >>> with naming_a_full_disk(Path("runs/a")):
+    >>> with naming_failed_writes(Path("runs/a")):
     ...     raise Exception("No space left on device (os error 28)")
     Traceback (most recent call last):
         ...
@@ -278,27 +273,32 @@ def naming_a_full_disk(place: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # tokenizers raises a bare Exception
-        full = full_disk_error(error, place)
-        if full is None:
+        if isinstance(error, OSError) and error.errno is not None:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                error.filename = error.filename or str(place)
             raise
-        raise full from error
+        if "quota exceeded" in str(error):
+            code = errno.EDQUOT
+        elif "No space left on device" in str(error):
+            code = errno.ENOSPC
+        elif any(sign in str(error) for sign in FAILED_WRITE_SIGNS):
+            code = _why_writing_fails(place)
+        else:
+            raise
+        raise OSError(code, os.strerror(code), str(place)) from error
 
 
-def full_disk_error(error: Exception, place: Path) -> OSError | None:
-    """A full disk by the operating system's name, whatever the library that was writing calls it; None otherwise.
-
-    Examples
-    --------
-    >>> full_disk_error(RuntimeError("PytorchStreamWriter failed writing file data.pkl"), Path("runs/a")).strerror
-    'No space left on device'
-    >>> full_disk_error(ValueError("beta"), Path("runs/a"))
-    """
-    if not any(sign in str(error) for sign in FULL_DISK_SIGNS):
-        return None
-    if isinstance(error, OSError) and error.errno is not None:
-        return OSError(error.errno, os.strerror(error.errno), error.filename or str(place))
-    code = errno.EDQUOT if "quota exceeded" in str(error) else errno.ENOSPC
-    return OSError(code, os.strerror(code), str(place))
+def _why_writing_fails(place: Path) -> int:
+    """The error of writing there now: of a full disk, or another; that of a failing device where it goes well again."""
+    folder = next(folder for folder in (place, *place.absolute().parents) if folder.is_dir())
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(2**20))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        return error.errno or errno.EIO
+    return errno.EIO
 
 
 def environment(command: str) -> dict:
