@@ -402,6 +402,56 @@ def test_an_order_that_few_judges_record_gives_no_level():
 def test_the_level_of_position_is_that_of_the_judges_who_record_both_orders():
     table = seen_in_order(500, by_judge=True)
     table.loc[~table["annotator"].isin(["w0", "w1"]), "shown_first"] = None
-    low, high = audit(table, [Position()]).pool["position"]["level_ci"]
+    result = audit(table, [Position()])
+    (low, high), beyond = (result.pool["position"][name] for name in ("level_ci", "level_ci_beyond"))
     assert low < 1.0 < high
     assert high - low < 1.0
+    assert beyond[0] < low
+    assert high < beyond[1]
+    assert result.pool["position"]["n_level"] == 2
+    assert "more of it" not in result.attributes["verdict"][0]
+
+
+def two_teams(is_joined: bool) -> pd.DataFrame:
+    """Six people who lean one way and six who lean the other; at most one comparison has votes of both."""
+    parts = []
+    for letter, mean in (("w", 1.0), ("v", -1.0)):
+        team = votes(300, 6, 3, spread=0.3, mean=mean)[0]
+        team["annotator"] = letter + team["annotator"].str[1:]
+        for name in ("comparison_id", "prompt_id", "prompt"):
+            team[name] = letter + team[name]
+        parts.append(team)
+    longer = parts[0][parts[0]["response_a"].str.len() > parts[0]["response_b"].str.len()].iloc[0].to_dict()
+    bridge = [
+        longer | {"comparison_id": "both", "annotator": name, "winner": winner}
+        for name, winner in (("w0", "a"), ("w1", "b"), ("v0", "a"), ("v1", "b"))
+    ]
+    return pd.concat([*parts, pd.DataFrame(bridge * is_joined)]).drop(columns="annotator_class")
+
+
+def test_teams_joined_by_one_comparison_are_told_from_teams_apart_and_from_one_team():
+    assert "W411" in codes(audit(two_teams(True), [Length()]))
+    apart = codes(audit(two_teams(False), [Length()]))
+    assert "W411" not in apart
+    assert "W406" in apart
+    assert "W411" not in codes(audit(votes(300, 12, 3)[0], [Length()]))
+
+
+def test_where_care_prompts_classes_and_few_annotators_can_mislead_it_is_said():
+    few = codes(audit(votes(600, 12, spread=0.9, class_gap=1.5)[0], [Length()]))
+    assert {"W410", "W412", "W413", "N415"} <= set(few)
+    many, _ = votes(600, 30, spread=0.0)
+    many["prompt"] = many["comparison_id"]
+    calm = codes(audit(many.drop(columns="prompt_id"), [Length()]))
+    assert not {"W410", "W412", "W413", "W414", "N415"} & set(calm)
+
+
+@pytest.mark.parametrize(("longest", "outlying"), [(9, False), (900, True)])
+def test_units_of_continuous_attributes_are_said_and_so_are_outliers(longest, outlying):
+    table, _ = votes(300, 25)
+    size = np.random.default_rng(0).integers(1, 10, table["comparison_id"].nunique())
+    size[0] = longest
+    table["size_a"], table["size_b"] = size[pd.factorize(table["comparison_id"])[0]], 0
+    result = audit(table, [Column("size", "size_a", "size_b", continuous=True)])
+    (unit,) = [row for row in result.summary["warnings"] if row["code"] == "W414"]
+    assert ("900" in unit["what"]) == outlying

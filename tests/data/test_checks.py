@@ -126,6 +126,15 @@ def test_attributes_that_say_the_same():
     assert "W126" not in found(table(), words, Markdown())
 
 
+def test_an_attribute_that_is_the_sum_of_two_others():
+    rows = table()[::2]
+    for row, (a, b, c, d) in zip(rows, np.random.default_rng(0).integers(0, 4, (len(rows), 4)), strict=True):
+        row |= {"x_a": a, "x_b": b, "y_a": c, "y_b": d, "z_a": a + c, "z_b": b + d}
+    what = found(rows, *(Column(name, f"{name}_a", f"{name}_b") for name in "xyz"))["E126"].what
+    assert all(f'"{name}"' in what for name in "xyz")
+    assert "the same" not in what
+
+
 def test_attributes_that_nearly_say_the_same():
     rng = np.random.default_rng(0)
     rows = table()

@@ -6,14 +6,23 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse.linalg import eigsh
 
 from badpo.auditing.people import People
 from badpo.data.judgments import Judgments
 from badpo.data.problems import Problem, counted
+from badpo.estimation.leans import Leans
 
 NOT_RANDOM = 0.05
 UNLIKE = 0.01
 SIZES_SHOWN = 5
+# With fewer annotators the pool's interval says little about others, and so does the test of classes with so few each.
+FEW_ANNOTATORS = 20
+# Groups are joined by few comparisons where one difference between at least so many people holds more than this share
+# of all that is not known of single leans, and moves each of them by this standard error in log-odds.
+FEWEST_APART, MOST_OF_VARIANCE, LARGE_ERROR = 2.9, 0.6, 0.25
+OUTLYING = 10.0
 
 
 def audit_findings(judgments: Judgments, people: People, checks: dict[str, Any]) -> list[Problem]:
@@ -30,6 +39,9 @@ def audit_findings(judgments: Judgments, people: People, checks: dict[str, Any])
     if people.design.has_identities:
         for j, name in enumerate(people.design.attributes):
             found.extend(_of_attribute(j, f'attribute "{name}"', people))
+    for j, attribute in enumerate(judgments.attributes):
+        if attribute.continuous:
+            found.extend(_units(judgments.delta[judgments.cross_group()[:, j], j], attribute.name))
     return found
 
 
@@ -38,6 +50,26 @@ def _of_votes(judgments: Judgments) -> Iterable[Problem]:
     if weighted:
         what = f"{counted(weighted, 'judgment')} carry a weight, which the audit does not use"
         yield Problem("W401", what, "column weight", "every vote counts once here", "warning", weighted)
+    if (
+        judgments.has_identities
+        and judgments.n_comparisons >= 2 * judgments.comparisons["prompt_id"].nunique()
+    ):
+        what = (
+            "prompts have several comparisons, which the estimates of single annotators, tau and the tests between "
+            "them take for independent; only the pool's intervals are clustered by prompt"
+        )
+        remedy = "take these intervals for too short where people judge one prompt in one way"
+        yield Problem("W413", what, "column prompt_id", remedy, "warning")
+
+
+def _units(differences: NDArray[np.float64], name: str) -> Iterable[Problem]:
+    """Of a continuous attribute: what its unit does, and whether a few judgments have most of it."""
+    typical, largest = np.median(np.abs(differences)), np.abs(differences).max(initial=0.0)
+    what = f"leans, tau and rho count per unit; the sides typically differ by {typical:.3g}"
+    if largest > OUTLYING * typical:
+        what += f", and by up to {largest:.3g}: the few judgments with such differences decide"
+    remedy = "choose the unit so that a typical difference is 1, or declare a threshold as a 0/1 attribute"
+    yield Problem("W414", what, f'attribute "{name}"', remedy, "warning")
 
 
 def _of_estimator(people: People, checks: dict[str, Any]) -> Iterable[Problem]:
@@ -59,7 +91,7 @@ def _of_estimator(people: People, checks: dict[str, Any]) -> Iterable[Problem]:
     elif not_random:
         what = (
             f"comparisons were not given to annotators at random (p = {p_value:.3g}); raw rates of two annotators are "
-            "not comparable, the estimates are"
+            "not comparable; the estimates do not take it for granted"
         )
         yield Problem("N403", what, "checks.assignment", "compare estimates, not raw rates", "notice")
 
@@ -102,6 +134,29 @@ def _of_attribute(j: int, where: str, people: People) -> Iterable[Problem]:
         )
         yield Problem("W405", what, where, remedy, "warning", separated)
     yield from _components(j, where, people)
+    if _is_joined_by_few(leans, j):
+        what = (
+            "groups of annotators are joined by few comparisons: inside a group leans are compared, between groups "
+            "hardly, and tau and shrunken values take that for agreement"
+        )
+        remedy = "compare within groups; let people of either group judge the same comparisons"
+        yield Problem("W411", what, where, remedy, "warning")
+    if people.posteriors[j].flag.any():
+        what = (
+            "a flag need not be a lean: care is not modelled (whoever answers at random can look as if they lean), nor "
+            "is a lean toward what goes with the attribute and is not declared; the rate of false flags holds on "
+            "average, not for each"
+        )
+        remedy = "read comparisons of whoever is flagged, with the agreement and prob_exceeds beside"
+        yield Problem("W410", what, where, remedy, "warning")
+    classes = people.classes[j]
+    sizes = [row["n"] for row in classes.rows if row["n"]]
+    if classes.p_value is not None and classes.p_value < NOT_RANDOM and min(sizes) < FEW_ANNOTATORS:
+        what = "the test that classes differ rejects too often where a class has few annotators who differ themselves"
+        yield Problem("W412", what, where, "take more annotators before training by class", "warning")
+    if voted.sum() < FEW_ANNOTATORS:
+        what = "the pool's intervals hold for other prompts judged by these annotators, who are few; others may differ"
+        yield Problem("N415", what, where, "have more people judge before saying how people lean", "notice")
     told = int(design.informative[:, j].sum())
     if told and not np.isfinite(people.posteriors[j].spread.tau):
         what = (
@@ -109,6 +164,23 @@ def _of_attribute(j: int, where: str, people: People) -> Iterable[Problem]:
         )
         remedy = "have more people judge the same comparisons; requests.parquet names some"
         yield Problem("W409", what, where, remedy, "warning", told)
+
+
+def _is_joined_by_few(leans: Leans, j: int) -> bool:
+    """Whether one difference between groups is most of what is not known of the leans."""
+    if leans.covariance is None:
+        return False
+    q = leans.deviation.shape[1]
+    covariance = leans.covariance[j::q, j::q]
+    there = np.diag(covariance) > 0
+    n = int(there.sum())
+    if n < 2 * FEWEST_APART:
+        return False
+    covariance = covariance[np.ix_(there, there)]
+    (variance,), direction = eigsh(covariance, k=1, v0=np.random.default_rng(0).standard_normal(n))
+    moved = 1 / (direction**4).sum()
+    large = variance > MOST_OF_VARIANCE * np.trace(covariance) and variance > n * LARGE_ERROR**2
+    return bool(large and moved >= FEWEST_APART)
 
 
 def _components(j: int, where: str, people: People) -> Iterable[Problem]:

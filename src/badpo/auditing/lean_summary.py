@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from scipy.special import ndtri
+from scipy.special import ndtri, stdtrit
 
 from badpo.auditing.class_leans import ClassLeans
 from badpo.auditing.design import Design
@@ -25,8 +25,7 @@ OUT_OF_REACH = (
 )
 ANCHORED = "known because {n} are declared to lean nowhere (anchors); it stands and falls with that"
 VARIES = (
-    "known because votes on one comparison differ in this attribute, so that no quality of the responses can stand in "
-    "for a lean that everyone shares"
+    "known because votes on one comparison differ in this attribute, so that no quality can stand in for it"
 )
 NO_INFORMATION = "not known: no vote tells annotators apart"
 
@@ -57,15 +56,15 @@ def lean_summary(
     spread = posterior.spread
     voted = design.per_annotator(np.ones(len(design.annotator), dtype=bool)) > 0
     status = leans.status[voted, j].astype(str)
+    n_groups = len(np.unique(leans.component[leans.component[:, j] >= 0, j]))
     n_cross = int(design.cross[:, j].sum())
-    level = float(leans.level[j]) if leans.absolute[j] else None
-    reach = _Z * float(leans.level_se[j])
     advice = recommend(spread, np.nan if equal_leans_p is None else equal_leans_p, classes.p_value)
     return {
         "tau": spread.tau,
         "tau_ci": [None, None] if np.isnan(spread.tau) else [spread.tau_low, spread.tau_high],
         "reliability": spread.reliability,
-        "components": len(np.unique(leans.component[leans.component[:, j] >= 0, j])),
+        "components": n_groups,
+        "is_divided": n_groups > 1,
         "informative_share": int(design.informative[:, j].sum()) / n_cross if n_cross else None,
         "n_estimated": int((status == "ok").sum()),
         "n_insufficient": int((status == "insufficient").sum()),
@@ -77,11 +76,20 @@ def lean_summary(
         "class_test_p": classes.p_value,
         "recommendation": advice.variant,
         "recommendation_reason": advice.reason,
-        "level": level,
-        "level_ci": None if level is None else [level - reach, level + reach],
+        **_level(j, leans),
         "absolute": bool(leans.absolute[j]),
         "absolute_why": _why(j, leans, n_anchors),
     }
+
+
+def _level(j: int, leans: Leans) -> dict[str, Any]:
+    """The mean lean of those who have one, for these annotators on other comparisons and for annotators like them."""
+    if not leans.absolute[j]:
+        return {"level": None, "level_ci": None, "level_ci_beyond": None, "n_level": 0}
+    n, level = int((leans.se[:, j] > 0).sum()), float(leans.level[j])
+    reaches = _Z * leans.level_se[j], stdtrit(n - 1, 0.975) * leans.level_se_beyond[j] if n > 1 else np.nan
+    ends = [[level - reach, level + reach] if np.isfinite(reach) else None for reach in reaches]
+    return {"level": level, "level_ci": ends[0], "level_ci_beyond": ends[1], "n_level": n}
 
 
 def _why(j: int, leans: Leans, n_anchors: int) -> str:

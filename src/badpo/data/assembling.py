@@ -250,7 +250,10 @@ def _report_comparisons(
     n_repeated = n_comparisons - len(np.unique(rows.texts.pair_keys()[sides.first]))
     if n_repeated:
         what = f"{counted(n_repeated, 'comparison')} with the prompt and texts of another id; they stay apart"
-        remedy = "leave ids out to merge them: columns={'comparison_id': None}"
+        remedy = (
+            "leave ids out to merge them: columns={'comparison_id': None}; where the very same votes stand twice, also "
+            "repeated='last'"
+        )
         problems.note("N139", "notice", what, remedy, n_repeated, "comparison_id")
     same = rows.texts.first[sides.first] == rows.texts.second[sides.first]
     if same.any():

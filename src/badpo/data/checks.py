@@ -198,8 +198,11 @@ def _collinear(judgments: Judgments) -> Iterable[Problem]:
     where = f"attributes {', '.join(judgments.attribute_names)}"
     null = np.abs(vectors[:, values < 1e-9]).max(axis=1, initial=0.0) > 1e-4
     if null.any():
-        what = f"{_quoted(names[null])} say the same about every judgment; their biases cannot be told apart"
-        yield Problem("E126", what, where, "declare only one of them", "error", int(null.sum()))
+        same = (
+            "say the same about" if null.sum() == 2 else "follow from one another (one is a sum of others) in"
+        )
+        what = f"{_quoted(names[null])} {same} every judgment; their biases cannot be told apart"
+        yield Problem("E126", what, where, "leave one of them out", "error", int(null.sum()))
         return
     inflation = ((vectors**2) / values).sum(axis=1)
     high = inflation > LARGE_INFLATION

@@ -156,7 +156,7 @@ def _model_judges(
     if not mixed:
         return []
     what = (
-        f"{counted(len(mixed), 'annotator')} in one class with people, but with a language model's name as id"
+        f"{counted(len(mixed), 'annotator')} with a language model's name as id, beside others in one class"
     )
     remedy = "give them an annotator_class of their own"
     return [

@@ -178,7 +178,7 @@ def _telling_pool(pool: Mapping[str, Any], summary: Mapping[str, Any]) -> dict[s
     anchors = summary["checks"]["anchors"]
     if pool["level"] is not None and anchors and anchors["n"] < FEWEST_ANNOTATORS:
         why = "not on this page: it rests on few people who are declared to lean nowhere (anchors)"
-        told |= {"level": None, "level_ci": None, "absolute_why": why}
+        told |= {"level": None, "level_ci": None, "level_ci_beyond": None, "absolute_why": why}
     return told
 
 

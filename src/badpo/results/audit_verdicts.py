@@ -14,6 +14,7 @@ LARGEST_TAU = 5.0
 # A lean below this moves a policy little: 0.3 log-odds is 57 to 43.
 WORTH_WATCHING = 0.3
 _REASONS = 400
+FIRST = "the side shown first"
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,8 @@ def is_sure(row: Mapping[str, Any]) -> bool:
 def action(row: Mapping[str, Any], pool: Mapping[str, Any]) -> str:
     """What to do about an attribute: "declare", "watch" or "nothing".
 
-    Declare it when the pool surely leans or annotators differ; watch it when the lean is large and not sure.
+    Declare it when annotators differ, or the pool surely leans beside the other attributes too; watch it when the lean
+    is large and not sure, or goes with another attribute.
 
     Examples
     --------
@@ -112,9 +114,17 @@ def action(row: Mapping[str, Any], pool: Mapping[str, Any]) -> str:
     """
     if not row["n_cross"]:
         return "nothing"
-    if is_sure(row) or pool.get("recommendation") in ("shared_mean", "class"):
+    carried = _is_carried(row)
+    if is_sure(row) and not carried or pool.get("recommendation") in ("shared_mean", "class"):
         return "declare"
-    return "watch" if row["log_odds"] is None or abs(row["log_odds"]) >= WORTH_WATCHING else "nothing"
+    large = row["log_odds"] is None or abs(row["log_odds"]) >= WORTH_WATCHING
+    return "watch" if carried or large else "nothing"
+
+
+def _is_carried(row: Mapping[str, Any]) -> bool:
+    """Whether a lean that is sure by itself is not sure beside the other declared attributes."""
+    joint = row.get("joint") or {}
+    return joint.get("log_odds") is not None and is_sure(row) and not is_sure(joint)
 
 
 def limits(summary: Mapping[str, Any]) -> list[str]:
@@ -125,8 +135,13 @@ def limits(summary: Mapping[str, Any]) -> list[str]:
         "show how people differ from each other.",
         "A shrunken estimate is the annotator\u2019s own one pulled toward the pool by as much as its votes leave "
         "open. It is the better guess about one person, and too narrow a picture of the pool: the spread is tau.",
-        "Annotators who agree little with others are not the same as annotators who lean. Neither is a sign of "
-        "dishonesty, and no figure here is a ground for a decision about a person.",
+        "Care is not modelled: whoever answers at random, or with less care than others, agrees little with them, and "
+        "can look as if they lean away from what the better responses have. The spread and the test of one shared lean "
+        "hold such differences too.",
+        "Intervals of the pool hold for other prompts judged by these annotators. Other annotators may lean otherwise, "
+        "and the fewer there are in the table, the less the intervals say about others.",
+        "Neither a lean nor little agreement is a sign of dishonesty, and no figure here is a ground for a decision "
+        "about a person.",
     ]
     if any(row.get("sweep") for row in summary["attributes"]):
         found.append(
@@ -150,10 +165,13 @@ def spread_sentence(pool: Mapping[str, Any], rho: float, fdr: float) -> str:
             f"Leans of single annotators spread around the pool mean with standard deviation tau {decimal(tau)} "
             f"(95 % interval {interval_text(low, high)})."
         )
+        if pool["is_divided"]:
+            text += " Differences between the groups that the votes do not compare are not in it."
         if not low:
             text += " A spread of zero is not ruled out."
-    beyond = f"beyond \u00b1{decimal(rho)} at a false discovery rate of {percent(fdr)}"
-    return f"{text} Flagged for a deviation {beyond}: {count_text(pool.get('n_flagged', 0))}."
+    where = "a lean" if pool["absolute"] else "a deviation from the pool mean"
+    beyond = f"{where} beyond \u00b1{decimal(rho)} at a false discovery rate of {percent(fdr)}"
+    return f"{text} Flagged for {beyond}: {count_text(pool.get('n_flagged', 0))}."
 
 
 def _verdict(summary: Mapping[str, Any], row: Mapping[str, Any], label: str) -> AuditVerdict:
@@ -166,6 +184,11 @@ def _verdict(summary: Mapping[str, Any], row: Mapping[str, Any], label: str) -> 
         advice = f"Collect comparisons whose sides differ in {label}, or leave it out."
         return AuditVerdict(label, finding, (("What to do", advice),))
     pool = summary["pool"].get(row["name"], {})
+    configs = summary.get("settings", {}).get("attributes", ())
+    shows_order = any(
+        config["name"] == row["name"] and config.get("type") == "position" for config in configs
+    )
+    toward, side = (FIRST, FIRST) if shows_order else (label, "the side that has more of it")
     sentences = [("How sure", _certainty(row, label))]
     if not summary["data"].get("has_annotators", True):
         sentences.append(
@@ -176,15 +199,16 @@ def _verdict(summary: Mapping[str, Any], row: Mapping[str, Any], label: str) -> 
         told = spread_sentence(pool, settings.get("rho", 0.5), settings.get("fdr", 0.1))
         sentences += [("Annotators", told), _level(pool)]
     sentences.append(("What to do", _advice(row, pool, label)))
-    return AuditVerdict(label, _finding(row, label), tuple(sentences))
+    return AuditVerdict(label, _finding(row, toward, side), tuple(sentences))
 
 
-def _finding(row: Mapping[str, Any], label: str) -> str:
+def _finding(row: Mapping[str, Any], label: str, side: str) -> str:
+    """``side`` is what the log-odds count as winning."""
     among = f"of the {count_text(row['n_cross'])} judgments whose sides differ ({percent(row['cross_share'])} of all)"
     if row["log_odds"] is None:
         won = "all" if row["carrier_wins"] else "none"
-        return f"On {label} every vote went one way: the side that has more of it won {won} {among}."
-    wins = f"the side that has more of it won {percent(row['carrier_wins'])} {among}, {_odds(row['odds'])}"
+        return f"On {label} every vote went one way: {side} won {won} {among}."
+    wins = f"{side} won {percent(row['carrier_wins'])} {among}, {_odds(row['odds'])}"
     if not is_sure(row):
         return f"No lean of the pool on {label} is sure: {wins}."
     return f"The pool leans {'toward' if row['log_odds'] > 0 else 'away from'} {label}: {wins}."
@@ -210,10 +234,17 @@ def _certainty(row: Mapping[str, Any], label: str) -> str:
     independent = row["naive_ci_low"] is not None or row["naive_ci_high"] is not None
     text += f"; counted as if every vote were independent it would be {naive}." if independent else "."
     joint = row.get("joint") or {}
-    if joint.get("log_odds") is not None and is_sure(row) and not is_sure(joint):
+    if _is_carried(row):
         text += (
             f" Beside the other declared attributes it is no longer sure ({decimal(joint['log_odds'])}, "
             f"{interval_text(joint['ci_low'], joint['ci_high'])})."
+        )
+    adjusted = row.get("quality_adjusted") or {}
+    if row["scope"] == "judgment" and adjusted.get("how") == "swap pairs":
+        text += (
+            " That counts all votes, also those which the responses decide, and these pull it toward zero. Among votes "
+            f"on the same two texts either way round it is {decimal(adjusted['log_odds'])} "
+            f"({interval_text(adjusted['ci_low'], adjusted['ci_high'])})."
         )
     if row.get("collinear_with"):
         names = ", ".join(shown(name, 24) for name in row["collinear_with"])
@@ -225,8 +256,15 @@ def _level(pool: Mapping[str, Any]) -> tuple[str, str]:
     why = shown(pool["absolute_why"], _REASONS)
     if pool["level"] is None:
         return "Not known", f"The level that all annotators share is {why}."
-    ends = interval_text(*pool["level_ci"])
-    return "Level", f"The level that all annotators share is {decimal(pool['level'])} ({ends}), {why}."
+    text = (
+        f"The mean lean of {count_text(pool['n_level'])} annotators, each counted alike, is {decimal(pool['level'])} "
+        f"({interval_text(*pool['level_ci'])}, clustered by comparison), {why}."
+    )
+    if pool["level_ci_beyond"]:
+        text += (
+            f" For annotators like them in general the interval is {interval_text(*pool['level_ci_beyond'])}."
+        )
+    return "Level", text
 
 
 def _advice(row: Mapping[str, Any], pool: Mapping[str, Any], label: str) -> str:
@@ -238,5 +276,10 @@ def _advice(row: Mapping[str, Any], pool: Mapping[str, Any], label: str) -> str:
             return f"Declare {label}; audit.json says with which bias term to train, since that rests on few people."
         return f"Declare {label} and train with bias: {shown(variant, 20)}. {reason}".strip()
     if chosen == "watch":
+        if _is_carried(row):
+            return (
+                f"Watch {label}: beside the other declared attributes its lean is not sure. Declare it with them where "
+                f"the bias must not move from one to the other, and measure both after training. {reason}"
+            ).strip()
         return f"Watch {label}: the lean is large but not sure. More prompts would tell. {reason}".strip()
     return f"Nothing calls for declaring {label}. {reason}".strip()
