@@ -189,14 +189,17 @@ def test_every_arm_has_facts_of_its_own():
         assert any(field.name in arm_facts(arm) for arm in ARMS.values()) or field.name == "gold"
 
 
-@pytest.mark.parametrize("first", "ab")
-def test_a_comparison_that_the_spectral_labels_leave_open_goes_to_the_majority(first):
+@pytest.mark.parametrize(("chosen", "other"), ["ab", "ba"])
+def test_a_comparison_that_the_spectral_labels_leave_open_goes_to_the_majority(chosen, other):
+    """Four who agree but on three comparisons, on which each sides once with each other one."""
     texts = {"response_a": "So it is.", "response_b": "No."}
-    votes = [("open", "x", first), ("open", "y", "b" if first == "a" else "a")]
-    votes += [("question", person, "b") for person in ("x", "y")]
-    votes += [(f"question {i}", person, "a") for i in range(4) for person in ("x", "y")]
-    rows = [{"prompt": p, "annotator": who, "winner": winner, **texts} for p, who, winner in votes]
-    judgments = Judgments.read(rows)
+    votes = [(f"agreed {i}", person, "a") for i in range(4) for person in "wxyz"]
+    votes += [
+        (f"open {one}", person, chosen if person in ("w", one) else other)
+        for one in "xyz"
+        for person in "wxyz"
+    ]
+    judgments = Judgments.read([{"prompt": p, "annotator": who, "winner": w, **texts} for p, who, w in votes])
     found = labelled(judgments).votes.set_index("comparison")["sign"]
-    # the earliest vote decides
-    assert found.tolist() == judgments.majority().tolist() == [1 if first == "a" else -1, -1, 1, 1, 1, 1]
+    # of as many votes on either side the earliest decides
+    assert found.tolist() == judgments.majority().tolist() == [1] * 4 + [1 if chosen == "a" else -1] * 3
