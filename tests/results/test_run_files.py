@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from badpo.data.problems import ConfigError
+from badpo.data.problems import ConfigError, DataError
 from badpo.results.run_files import attribute_configs, learned_theta, read_planted, read_run, read_suite
 from tests.results.suites import ATTRIBUTES, write_suite
 
@@ -92,3 +92,38 @@ def test_theta_is_the_one_that_the_bias_term_composes(tmp_path, parts):
 def test_a_run_without_a_bias_term_has_no_theta(tmp_path):
     (tmp_path / "readouts.json").write_text(json.dumps({"arm": "reference", "seed": 0}))
     assert learned_theta(read_run(tmp_path)) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "place"),
+    [
+        ("readouts.json", [], "readouts.json, the whole"),
+        ("readouts.json", {"rates": []}, "readouts.json, rates"),
+        ("readouts.json", {"rates": {"woman": {}}}, "readouts.json, rates.woman.rate"),
+        ("readouts.json", {"kl": {"per_token": "much"}}, "readouts.json, kl.per_token"),
+        ("readouts.json", {"seed": "42"}, "readouts.json, seed"),
+        (
+            "readouts.json",
+            {"votes": {"woman": {"all": {"accuracy": 2.0, "n": 5}}}},
+            "votes.woman.all.accuracy",
+        ),
+        ("readouts.json", {"heldout": {"woman": {"gap": [0.1]}}}, "readouts.json, heldout.woman.gap"),
+        ("bias.json", {"annotators": 3}, "bias.json, annotators"),
+        ("bias.json", {"extra": []}, "bias.json, extra"),
+        ("environment.json", {"packages": 3}, "environment.json, packages"),
+        ("planted.json", {"attributes": ["woman"], "annotators": [{}]}, "annotators.0.pseudonym"),
+        ("planted.json", {"attributes": [], "annotators": [{"pseudonym": "a", "theta": [1.0]}]}, "planted"),
+        ("log.jsonl", [1], "log.jsonl, line 1, the whole"),
+        ("log.jsonl", {"step": "one"}, "log.jsonl, line 1, step"),
+        ("bias.safetensors", "no tensors", "bias.safetensors"),
+    ],
+)
+def test_what_no_run_holds_is_named_with_its_file_and_key(tmp_path, name, content, place):
+    folder = write_suite(tmp_path / "demo", arms=("pooled",)) / "pooled-s42"
+    (folder / name).write_text(json.dumps(content))
+    with pytest.raises(DataError) as error:
+        suite = read_suite(tmp_path / "demo")
+        learned_theta(suite.of("pooled")[0])
+        read_planted(suite)
+    assert {problem.code for problem in error.value.problems} == {"E161"}
+    assert place in str(error.value) and str(folder) in str(error.value)

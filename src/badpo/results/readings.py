@@ -212,8 +212,8 @@ def _theta(attribute: str, key: str) -> Read:
     return read
 
 
-def _normal(value: float, se: float | None) -> Interval:
-    se = math.nan if se is None else se
+def _normal(value: float | None, se: float | None) -> Interval:
+    value, se = (math.nan if number is None else number for number in (value, se))
     return Interval(value, se, value - _Z * se, value + _Z * se, 1)
 
 

@@ -6,13 +6,14 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from badpo.data.files import require_enclosed, run_damage
-from badpo.data.problems import ConfigError
+from badpo.data.problems import ConfigError, DataError, Problem
 from badpo.data.yaml_files import read_yaml
 from badpo.results.labels import REFERENCE, arm_order
 
@@ -25,6 +26,116 @@ _READ = (
     "environment.json",
     "planted.json",
 )
+
+
+# What the files of a run hold that is read here; other keys are left alone.
+_Number = Annotated[float, Field(allow_inf_nan=False)] | None
+_Share = Annotated[float, Field(ge=0, le=1)] | None
+
+
+class _Content(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+
+class _Rate(_Content):
+    rate: _Number
+    se: _Number = None
+    low: _Number = None
+    high: _Number = None
+
+
+class _Mean(_Content):
+    mean: _Number
+    se: _Number = None
+
+
+class _Divergence(_Content):
+    per_token: _Number
+    se: _Number = None
+
+
+class _Gap(_Content):
+    gap: _Number
+    gap_low: _Number = None
+    gap_high: _Number = None
+
+
+class _Votes(_Content):
+    accuracy: _Share
+    n: Annotated[int, Field(ge=0)]
+    se: _Number = None
+
+
+class _Difference(_Content):
+    difference: _Number
+    low: _Number = None
+    high: _Number = None
+
+
+class _Theta(_Content):
+    offline: _Number = None
+    correlation: _Number = None
+
+
+class _Readouts(_Content):
+    arm: str = ""
+    seed: int = 0
+    rates: dict[str, _Rate] = {}
+    generated: dict[str, _Rate] = {}
+    sampled: dict[str, _Rate | _Number] = {}
+    tokens: _Mean | None = None
+    heldout: dict[str, _Gap] = {}
+    kl: _Divergence | None = None
+    votes: dict[str, dict[str, _Votes]] = {}
+    ceiling: dict[str, dict[str, _Votes]] = {}
+    votes_minus_ceiling: dict[str, dict[str, _Difference]] = {}
+    theta: dict[str, _Theta] = {}
+
+
+class _FirstMargin(_Content):
+    mean: float
+    tolerance: float
+
+
+class _Extra(_Content):
+    attributes: list[dict[str, Any]] = []
+    gold_votes: dict[str, int] = {}
+    separated: dict[str, int] = {}
+    first_margin: _FirstMargin | None = None
+
+
+class _Bias(_Content):
+    attributes: list[str] = []
+    parts: list[str] = []
+    annotators: list[str] = []
+    annotator_class: list[str | None] | None = None
+    gold_annotators: list[str] = []
+    extra: _Extra = _Extra()
+
+
+class _Environment(_Content):
+    packages: dict[str, str] = {}
+    command: str | None = None
+
+
+class _PlantedAnnotator(_Content):
+    pseudonym: str
+    annotator_class: str | None = None
+    theta: list[float]
+
+
+class _PlantedFile(_Content):
+    attributes: list[str]
+    annotators: list[_PlantedAnnotator]
+
+
+_CONTENTS: dict[str, TypeAdapter[Any]] = {
+    "readouts.json": TypeAdapter(_Readouts),
+    "bias.json": TypeAdapter(_Bias),
+    "environment.json": TypeAdapter(_Environment),
+    "planted.json": TypeAdapter(_PlantedFile),
+}
+_STEP = TypeAdapter(dict[str, float | None])
 
 
 @dataclass(frozen=True)
@@ -132,6 +243,8 @@ def read_suite(sources: Path | Sequence[Path]) -> Suite:
     ------
     ConfigError
         A folder is missing, holds no run with readouts, or a file in it cannot be read.
+    DataError
+        A file holds something else than a run has there.
     """
     folders = [sources] if isinstance(sources, Path) else list(sources)
     found: dict[Path, None] = {}
@@ -162,6 +275,8 @@ def read_run(folder: Path) -> Run:
     ------
     ConfigError
         A file is not what it was when the run was finished, or cannot be read.
+    DataError
+        A file holds something else than a run has there.
     """
     require_enclosed(folder)
     if reason := run_damage(folder, _READ):
@@ -215,14 +330,26 @@ def learned_theta(run: Run) -> NDArray[np.float64] | None:
     path = run.folder / "bias.safetensors"
     if not run.bias or not path.exists():
         return None
+    from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
-    parts = {name: values.astype(np.float64) for name, values in load_file(path).items()}
+    try:
+        theta = _composed({name: v.astype(np.float64) for name, v in load_file(path).items()}, run.bias)
+    except (SafetensorError, KeyError, IndexError, TypeError, ValueError) as error:
+        raise DataError([_unfit(str(path), f"{type(error).__name__}: {error}")]) from error
+    expected = len(run.bias.get("annotators", ())), len(run.bias.get("attributes", ()))
+    if theta.shape != expected:
+        why = f"theta of the shape {theta.shape}, where bias.json beside it has {expected}"
+        raise DataError([_unfit(str(path), why)])
+    return theta
+
+
+def _composed(parts: dict[str, NDArray[np.float64]], bias: Mapping[str, Any]) -> NDArray[np.float64]:
     learned = np.zeros_like(parts["fixed"])
     if "mean" in parts:
         learned = learned + parts["mean"]
     if "class_offset" in parts:
-        labels = list(run.bias["annotator_class"])
+        labels = list(bias["annotator_class"])
         classes = list(dict.fromkeys(labels))
         learned = learned + parts["class_offset"][[classes.index(label) for label in labels]]
     if "deviation" in parts:
@@ -237,6 +364,10 @@ def read_planted(suite: Suite) -> Planted | None:
             if path.exists():
                 content = _json(path)
                 rows = content["annotators"]
+                if any(len(row["theta"]) != len(content["attributes"]) for row in rows):
+                    raise DataError(
+                        [_unfit(str(path), "theta of an annotator without one number an attribute")]
+                    )
                 return Planted(
                     tuple(content["attributes"]),
                     tuple(row["pseudonym"] for row in rows),
@@ -255,9 +386,29 @@ def _json(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not valid JSON ({error}); remove it and make it again") from error
+    _require(_CONTENTS[path.name], content, str(path))
+    return content
+
+
+def _require(expected: TypeAdapter, content: Any, where: str) -> None:
+    """Raise `DataError` with every key of a file that holds something else than what is read from it."""
+    try:
+        expected.validate_python(content, strict=True)
+    except ValidationError as error:
+        raise DataError(
+            _unfit(f"{where}, {'.'.join(map(str, wrong['loc'])) or 'the whole'}", wrong["msg"])
+            for wrong in error.errors()
+        ) from error
+
+
+def _unfit(where: str, why: str) -> Problem:
+    remedy = "measure or train the run again, or leave its folder out"
+    return Problem(
+        "E161", f"not what a run holds: {why.partition(' or instance')[0]}", where, remedy, "error"
+    )
 
 
 def _yaml(path: Path) -> dict[str, Any]:
@@ -278,8 +429,9 @@ def _steps(path: Path) -> list[dict[str, Any]]:
     for number, line in enumerate(lines, start=1):
         try:
             steps.append(json.loads(line))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             if number == len(lines):
                 break
             raise ConfigError(f"{path}, line {number} is not valid JSON; remove the line") from error
+        _require(_STEP, steps[-1], f"{path}, line {number}")
     return steps
