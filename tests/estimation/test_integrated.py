@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 from scipy.special import expit, logsumexp
 
+from badpo.estimation.conditional import fit_conditional
 from badpo.estimation.integrated import shrink_votes
+from badpo.estimation.shrinkage import shrink_normal
 from badpo.estimation.spread import DROP
 from bench.simulated_pools import Pool, draw_votes
 
@@ -141,3 +143,21 @@ def test_nothing_to_go_by():
     assert np.isnan(found.tau) and np.isnan(found.shrunk).all()
     assert (found.tau_low, found.tau_high) == (0.0, np.inf)
     assert pytest.approx(1.9207, abs=1e-4) == DROP
+
+
+def test_a_spread_beside_an_attribute_whose_level_the_votes_fix_is_that_of_the_estimates():
+    random = np.random.default_rng(0)
+    n, m = 1200, 10
+    comparison, annotator = (
+        np.repeat(np.arange(n), 3),
+        np.argsort(random.random((n, m)), axis=1)[:, :3].ravel(),
+    )
+    of_sides, position = random.choice([-1.0, 1.0], n)[comparison], random.choice([-1.0, 1.0], 3 * n)
+    lean = 0.5 * random.standard_normal(m)
+    logit = random.standard_normal(n)[comparison] + lean[annotator] * of_sides + 0.8 * position
+    sign = np.where(random.random(3 * n) < 1 / (1 + np.exp(-logit)), 1, -1)
+    votes = comparison, sign, annotator, np.column_stack([position, of_sides]), m
+    leans = fit_conditional(*votes)
+    expected, found = shrink_normal(leans.deviation[:, 1], leans.se[:, 1]), shrink_votes(*votes)[1]
+    assert found.tau == pytest.approx(expected.tau, rel=0.05)
+    np.testing.assert_allclose(found.shrunk, expected.shrunk, atol=0.05)

@@ -39,8 +39,9 @@ _NONE = np.zeros(0)
 class _Pool:
     """The informative votes, and the leans they inform: annotator, attribute and group of each.
 
-    A group is what one attribute compares with one another; ``companions`` is its size. ``turned`` is the transposed
-    design, ``squares`` has its entries squared.
+    A group is what one attribute compares with one another; ``companions`` is its size, infinite where the attribute
+    varies between the votes on one comparison, so that these fix its level. ``turned`` is the transposed design,
+    ``squares`` has its entries squared.
     """
 
     model: KnownWins
@@ -50,7 +51,7 @@ class _Pool:
     annotator: NDArray[np.intp]
     attribute: NDArray[np.intp]
     group: NDArray[np.intp]
-    companions: NDArray[np.intp]
+    companions: NDArray[np.float64]
     won: NDArray[np.float64]
 
 
@@ -148,6 +149,9 @@ def _informative_pool(
         np.stack([of, component.ravel()[informed]]), axis=1, return_inverse=True, return_counts=True
     )
     design = sparse.csr_array(sparse.coo_array(entries, shape=(len(rows), len(informed))))
+    seen = delta[rows]
+    on_one = comparison[rows][1:] == comparison[rows][:-1]
+    varies = ((seen[1:] != seen[:-1]) & on_one[:, None]).any(axis=0)
     return _Pool(
         KnownWins(blocks, sign[rows]),
         design,
@@ -156,7 +160,7 @@ def _informative_pool(
         informed // q,
         of,
         group.ravel(),
-        size[group.ravel()],
+        np.where(varies[of], np.inf, size[group.ravel()]),
         (sign[rows] > 0).astype(np.float64),
     )
 
