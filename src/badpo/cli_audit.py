@@ -12,6 +12,7 @@ from badpo.cli_errors import reporting_errors
 from badpo.cli_options import AsJson, AttributeOption, ColumnOption, Debug, WinnerOption
 from badpo.cli_parsing import parsed_attribute, parsed_pairs
 from badpo.cli_printing import print_json, say, terminal_progress
+from badpo.data.files import locked
 
 DataArgument = Annotated[Path, typer.Argument(help="Judgments: CSV, parquet, JSON or JSON lines.")]
 
@@ -72,7 +73,8 @@ def audit(
     from badpo.auditing.result import PEOPLE_FILE
     from badpo.data.attributes import attribute_from_config
 
-    with terminal_progress(as_json) as progress:
+    # held from before the table is read: whoever is forgotten meanwhile would stand in the audit
+    with locked(out), terminal_progress(as_json) as progress:
         result = audit_judgments(
             data,
             [attribute_from_config(parsed_attribute(text)) for text in attribute or []],

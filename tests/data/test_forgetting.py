@@ -11,6 +11,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import threading
 import zipfile
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from badpo.attributes import Length
 from badpo.auditing.audit import audit
 from badpo.auditing.watch import watch
 from badpo.data import forgetting
-from badpo.data.files import BusyError
+from badpo.data.files import BusyError, locked
 from badpo.data.forgetting import find_people
 from badpo.data.importing import import_file
 from badpo.data.judgments import Judgments
@@ -533,3 +534,21 @@ def test_forgetting_loads_no_torch(judgments):
     )
     finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (finished.returncode, finished.stdout.split()) == (0, []), finished.stderr
+
+
+def test_a_run_that_is_being_trained_may_have_read_them(project):
+    held, release = threading.Event(), threading.Event()
+
+    def train():
+        with locked(project / "runs" / "dpo-s1"):  # nothing is written yet
+            held.set()
+            release.wait(60)
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    held.wait(60)
+    (at_work,) = [trace for trace in forget(TOM, **everywhere(project)) if "works on it" in trace.what]
+    release.set()
+    thread.join()
+    assert at_work.path == project / "runs" / "dpo-s1" and not at_work.goes
+    assert not [trace for trace in forget(TOM, **everywhere(project)) if "works on it" in trace.what]

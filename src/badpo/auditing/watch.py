@@ -122,17 +122,18 @@ def watch(
     """
     _check_options(attributes, closed, votes_per_comparison)
     keep = [*reading.pop("keep", ()), *([closed] if closed else [])]
-    judgments = Judgments.read(data, attributes=attributes, keep=keep, **reading)
-    if not judgments.has_identities:
-        what, remedy = "the table has no annotator column", "name it: columns={'annotator': 'yours'}"
-        raise DataError([Problem("E421", what, "column annotator", remedy, "error")])
-    is_closed, ties_counted = np.ones(judgments.n_comparisons, dtype=bool), True
-    if closed is not None:
-        is_closed = _closed_by_column(judgments, closed)
-    if votes_per_comparison is not None:
-        n_judged, ties_counted = _judgments_of(judgments, data, reading.get("columns"))
-        is_closed = n_judged >= votes_per_comparison
+    # with the state held before the table is read, whoever is forgotten meanwhile is in neither
     with locked(state, wait=True):
+        judgments = Judgments.read(data, attributes=attributes, keep=keep, **reading)
+        if not judgments.has_identities:
+            what, remedy = "the table has no annotator column", "name it: columns={'annotator': 'yours'}"
+            raise DataError([Problem("E421", what, "column annotator", remedy, "error")])
+        is_closed, ties_counted = np.ones(judgments.n_comparisons, dtype=bool), True
+        if closed is not None:
+            is_closed = _closed_by_column(judgments, closed)
+        if votes_per_comparison is not None:
+            n_judged, ties_counted = _judgments_of(judgments, data, reading.get("columns"))
+            is_closed = n_judged >= votes_per_comparison
         monitor = _monitor(Path(state), judgments, alpha)
         new, reopened = _feed(monitor, judgments, is_closed)
         if new or not Path(state).exists():

@@ -10,6 +10,7 @@ import bz2
 import contextlib
 import csv
 import datetime
+import glob
 import gzip
 import html
 import io
@@ -20,7 +21,7 @@ import os
 import re
 import shutil
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
@@ -31,7 +32,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from badpo.data.files import appearing, checksum_file, checksummed, locked, require_enclosed
+from badpo.data.files import appearing, checksum_file, checksummed, holder, locked, require_enclosed
 from badpo.data.importers.cells import as_ids
 from badpo.data.importers.columns import annotator_hint
 from badpo.data.importers.tables import DROPPED_KEY, Table, read_table
@@ -186,6 +187,8 @@ def forget(
             # in one order for everybody, so that no two wait for each other
             for path in sorted({os.path.realpath(path) for path in files}):
                 held.enter_context(locked(path, wait=True))
+            for path in audits:
+                held.enter_context(locked(path))
         rows = {path: _rows_in(path, people, column) for path in tables}
         people = replace(people, raw_ids=people.raw_ids.union(*(found.raw_ids for found in rows.values())))
         hits = _search(files, folders, people)
@@ -199,6 +202,7 @@ def forget(
         found += [] if mapping is None else _take_entries(Path(mapping), people, dry_run)
         found += [trace for place in going for trace in place.remove(hits, dry_run)]
         found += [policy for folder in folders for policy in _policies(folder, going)]
+        found += [trace for run in runs for trace in _at_work(run, {place.path for place in going})]
         dealt_with = {trace.path for trace in found} if dry_run else set()
         hits = hits if dry_run else _search(files, folders, people)
     remedy = "remove it, make it again without them, or name it: --data, --audit, --runs, --state, --mapping"
@@ -440,6 +444,15 @@ def _policies(top: Path, going: Sequence[_Place]) -> Iterator[Trace]:
                 f"remove {folder} and make it again on the table without them; weights cannot be changed back"
             )
             yield Trace(folder / POLICY, what, remedy, goes=False)
+
+
+def _at_work(top: Path, held: Collection[Path]) -> Iterator[Trace]:
+    """Runs that another command works on: it holds the folder before it reads, and may have read their votes."""
+    for lock in sorted([*top.rglob(".*.lock"), *top.parent.glob(f".{glob.escape(top.name)}.lock")]):
+        folder = lock.with_name(lock.name[1:].removesuffix(".lock"))
+        if folder not in held and (who := holder(folder)):
+            remedy = "wait until it has ended, and give this command again"
+            yield Trace(folder, f"{who} works on it and may have read their votes", remedy, goes=False)
 
 
 def _run_folders(top: Path, marks: Sequence[str]) -> Iterator[Path]:
