@@ -231,9 +231,19 @@ def test_a_pool_of_four_people_has_no_estimates_and_no_findings():
     ],
 )
 def test_what_a_finding_tells_others(result, what, where, told):
-    row = {"code": "W999", "what": what, "where": where, "remedy": "", "severity": "warning", "count": 1}
+    row = {"code": "W999", "what": what, "where": where, "remedy": "make it 0/1", "severity": "warning"}
     found = shareable({**result.summary, "warnings": [row]})["warnings"]
     assert [(row["what"], row["where"]) for row in found] == [told] * (told is not None)
+    assert all(row["remedy"] == "make it 0/1" for row in found)
+
+
+@pytest.mark.parametrize("n", [4, 5])
+def test_a_level_that_rests_on_few_people_is_withheld(result, n):
+    summary = copy.deepcopy(result.summary)
+    summary["pool"]["length"] |= {"level": 0.5, "level_ci": [0.1, 0.9], "level_ci_beyond": None, "n_level": n}
+    told = shareable(summary)["pool"]["length"]
+    assert (told["level"] is None) == (n < 5)
+    assert ("0.50 (0.10 to 0.90" in Page(audit_html(summary)).text) == (n >= 5)
 
 
 def test_one_person_cannot_be_computed_from_the_pages_of_two_audits():

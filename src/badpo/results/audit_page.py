@@ -43,8 +43,20 @@ _WIDEST_CHART = 4.0
 LARGE_SHARE_OF_VOTES = 0.02
 FINE_STEP, COARSE_STEP = 0.01, 0.05
 _EXACT = ("schema", "version", "settings", "annotators_file")
-_NAMES = {"source", "name", "class", "feature", "attribute", "collinear_with", "parameter", "quality", "code"}
+_NAMES = {
+    "source",
+    "name",
+    "class",
+    "feature",
+    "attribute",
+    "collinear_with",
+    "parameter",
+    "quality",
+    "code",
+    "remedy",
+}
 _PROBABILITIES = {"equal_leans_p", "class_test_p", "p_value", "q_value"}
+_TELLING_OF_SOME = {"W410"}  # is there where anybody is flagged, also where it is one
 _COUNTS = {"median", "informative_votes", "judgments"}
 _NUMBER = re.compile(r"(?<![\w.\-])(\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?)(\s?%)?(?!\w)")
 _PSEUDONYM = re.compile(r"ann_[a-z2-7]{10,}")
@@ -176,8 +188,9 @@ def _telling_pool(pool: Mapping[str, Any], summary: Mapping[str, Any]) -> dict[s
         told |= {"tau": None, "tau_ci": [None, None], "reliability": None, "equal_leans_p": None}
         told |= {"recommendation": None, "recommendation_reason": "", "classes": []}
     anchors = summary["checks"]["anchors"]
-    if pool["level"] is not None and anchors and anchors["n"] < FEWEST_ANNOTATORS:
-        why = "not on this page: it rests on few people who are declared to lean nowhere (anchors)"
+    few_behind = pool["n_level"] < FEWEST_ANNOTATORS or anchors and anchors["n"] < FEWEST_ANNOTATORS
+    if pool["level"] is not None and few_behind:
+        why = "not on this page: it rests on few people"
         told |= {"level": None, "level_ci": None, "level_ci_beyond": None, "absolute_why": why}
     return told
 
@@ -208,7 +221,8 @@ def _telling_problem(row: Mapping[str, Any]) -> dict[str, Any] | None:
         if not share and number.replace(",", "").isdigit()
     ]
     few = any(rounded_count(int(number.replace(",", ""))) is None for number in numbers)
-    if few or _PSEUDONYM.fullmatch(row["where"]) or _PSEUDONYM.search(row["what"]):
+    named = _PSEUDONYM.fullmatch(row["where"]) or _PSEUDONYM.search(row["what"] + row["remedy"])
+    if few or named or row["code"] in _TELLING_OF_SOME:
         return None
     where = _ATTRIBUTE.match(row["where"])
     return {name: row[name] for name in ("code", "severity", "what", "remedy")} | {

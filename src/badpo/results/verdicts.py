@@ -174,6 +174,8 @@ def limits(suite: Suite) -> list[str]:
         "set by where training starts.",
         f"{_anchor(suite)} \u201cRemoved\u201d means kept close to the reference\u2019s own rate; whether "
         "that rate is the right one is a decision for people, and no figure on this page makes it.",
+        "A distance from the reference is not all lean: training on votes of people who do not lean can move a rate "
+        "too, and no arm on this page shows by how much. Nor is a distance of zero proof that nothing was learned.",
         "Only declared attributes are held back. A lean toward something that was not declared enters the policy as "
         "under DPO.",
     ]
