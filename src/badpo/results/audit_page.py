@@ -239,7 +239,7 @@ def _rounded(value: Any, key: str, step: float) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
-        return value if key in _NAMES else _NUMBER.sub(_rounded_number, value)
+        return value if key in _NAMES else _NUMBER.sub(lambda found: _rounded_number(found, step), value)
     if isinstance(value, int) or key in _COUNTS:
         return rounded_count(round(value))
     if key in _PROBABILITIES:
@@ -248,13 +248,14 @@ def _rounded(value: Any, key: str, step: float) -> Any:
     return round(round(value / step) * step, 2)
 
 
-def _rounded_number(found: re.Match[str]) -> str:
+def _rounded_number(found: re.Match[str], step: float) -> str:
     number, percent_sign = found[1].replace(",", ""), found[2]
     if percent_sign:
         return f"{float(number):.0f}{percent_sign}"
     if number.isdigit():
         return count_text(rounded_count(int(number)))
-    return f"{float(number):.1g}" if float(number) < 0.1 else f"{float(number):.2g}"
+    value = float(number)
+    return f"{value:.1g}" if value < 0.1 else f"{round(value / step) * step:.2f}"
 
 
 def _rounding(found: Mapping[str, Any]) -> str:

@@ -104,8 +104,8 @@ def _gap_figure(suite: Suite) -> Figure | None:
     caption = (
         "Held-out gap, by arm: the policy\u2019s accuracy on judgments whose two responses differ on the attribute, "
         "minus its accuracy on those whose responses agree. A policy that learned the lean predicts the votes that "
-        "carry it better, and so has a larger gap. Zero is not the target: a policy that follows quality alone may have "
-        f"a gap on either side of it, and an arm below that has gone too far. {interval_note(suite)}"
+        "carry it better, and so has a larger gap. Zero is not the target: a policy that follows quality alone may "
+        f"have a gap on either side of it, and an arm below that has gone too far. {interval_note(suite)}"
     )
     return Figure("Held-out gap", tuple(panels), Markup(""), caption, Table(READING_HEADER, tuple(rows)))
 
