@@ -14,11 +14,18 @@ os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _own_key(tmp_path_factory):
+    """Keep the pseudonym key in a temporary place, one for all tests: some share runs that were made with it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("XDG_CONFIG_HOME")))
+        yield
+
+
 @pytest.fixture(autouse=True)
-def _own_user_folders(tmp_path_factory, monkeypatch):
-    """Send the user's cache and configuration folders to a temporary place."""
-    for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
-        monkeypatch.setenv(name, str(tmp_path_factory.mktemp(name)))
+def _own_cache(tmp_path_factory, monkeypatch):
+    """Send the user's cache to a temporary place."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("XDG_CACHE_HOME")))
 
 
 @pytest.fixture(autouse=True)

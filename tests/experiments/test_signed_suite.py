@@ -56,9 +56,7 @@ def run(out: Path, settings: SuiteSettings = SETTINGS, seeds=(42,), progress=lam
 def finished(tmp_path_factory) -> Path:
     """A finished suite; tests read it and leave its runs as they are."""
     out = tmp_path_factory.mktemp("suite")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
-        run(out)
+    run(out)
     return out
 
 

@@ -56,10 +56,8 @@ def count_training(monkeypatch) -> list[str]:
 def finished(tmp_path_factory) -> Path:
     """DPO and pooled on both corpora; tests read it and leave its runs as they are."""
     out = tmp_path_factory.mktemp("suites")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
-        length = Condition("pooled-length", "pooled", ("length",))
-        run_suites([suite(DPO, POOLED), suite(DPO, length, corpus=STYLE)], SMALL, (42,), out, silent)
+    length = Condition("pooled-length", "pooled", ("length",))
+    run_suites([suite(DPO, POOLED), suite(DPO, length, corpus=STYLE)], SMALL, (42,), out, silent)
     return out
 
 

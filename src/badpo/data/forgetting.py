@@ -32,7 +32,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from badpo.data.files import appearing, checksum_file, checksummed, holder, locked, require_enclosed
+from badpo.data.files import (
+    appearing,
+    checksum_file,
+    checksummed,
+    file_checksum,
+    holder,
+    locked,
+    require_enclosed,
+)
 from badpo.data.importers.cells import as_ids
 from badpo.data.importers.columns import annotator_hint
 from badpo.data.importers.tables import DROPPED_KEY, Table, read_table
@@ -226,14 +234,17 @@ def _existing(path: str | os.PathLike[str]) -> Path:
     return path
 
 
-def _note(folder: Path, went: Sequence[str], rows: int = 0, policy: bool = False) -> None:
+def _note(folder: Path, **what: Any) -> None:
     """Add to the record of a folder, before anything goes; no id stands in it."""
     when = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    line: dict[str, Any] = {"when": when, "went": list(went)}
-    line |= ({"rows": rows} if rows else {}) | ({"policy": "learned from their votes"} if policy else {})
     handle = os.open(folder / RECORD, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write(json.dumps(line) + "\n")
+        file.write(json.dumps({"when": when, **what}) + "\n")
+
+
+def _weights(folder: Path) -> list[str]:
+    """What the policy of a folder is known by, so that one that takes its place is not taken for it."""
+    return [file_checksum(path) for path in sorted((folder / POLICY).glob("*.safetensors"))]
 
 
 def _remove_half_written(path: Path, dry_run: bool) -> list[Trace]:
@@ -282,7 +293,7 @@ def _take_rows(path: Path, rows: _Rows, dry_run: bool) -> list[Trace]:
     if not n and not n_dropped:
         return []
     if not dry_run:
-        _note(path.parent, [], n)
+        _note(path.parent, file=path.name, rows=n)
         _write_without(path, rows)
     what = counted(n, "judgment") + (
         f", and the count of {n_dropped:,} left out at import" if n_dropped else ""
@@ -346,7 +357,7 @@ def _take_entries(path: Path, people: People, dry_run: bool) -> list[Trace]:
     if len(left) == len(whose):
         return []
     if not dry_run:
-        _note(path.parent, [], len(whose) - len(left))
+        _note(path.parent, file=path.name, rows=len(whose) - len(left))
         with appearing(path) as unfinished:
             unfinished.write_bytes(_as_json(left))
     return [Trace(path, counted(len(whose) - len(left), "entry"))]
@@ -372,12 +383,12 @@ class _Place:
     def remove(self, hits: Mapping[Path, str], dry_run: bool) -> list[Trace]:
         if not dry_run:
             folder = self.path if self.path.is_dir() else self.path.parent
-            policy = (folder / POLICY).is_dir() and self.path.is_dir()
-            _note(folder, sorted(path.name for path in self.files), policy=policy)
+            policy = {"policy": weights} if (weights := _weights(self.path)) else {}
+            _note(folder, went=sorted(path.name for path in self.files), **policy)
             inside = [path for top in self.files for path in (top, *top.rglob("*"))]
             inside = [path for path in inside if path.is_symlink() or not path.is_dir()]
-            # those that name them last: killed in between, another call still finds the rest by them
-            for path in sorted(inside, key=lambda path: path in hits):
+            # those that name them last, and those that make it a run: killed in between, another call finds the rest
+            for path in sorted(inside, key=lambda path: (path in hits, path.name in RUN_MARKS)):
                 path.unlink(missing_ok=True)
             for path in self.files:
                 if path.is_dir():
@@ -436,9 +447,9 @@ def _policies(top: Path, going: Sequence[_Place]) -> Iterator[Trace]:
     """Policies that learned from the votes of these people, or of others who were forgotten before."""
     changed = {place.path for place in going}
     for folder in _run_folders(top, (*RUN_MARKS, RECORD)):
-        record = folder / RECORD
-        noted = record.is_file() and b'"policy"' in record.read_bytes()
-        if (folder / POLICY).is_dir() and (folder in changed or noted):
+        record = (folder / RECORD).read_text("utf-8") if (folder / RECORD).exists() else ""
+        is_theirs = folder in changed or any(weights in record for weights in _weights(folder))
+        if is_theirs and (folder / POLICY).is_dir():
             what = "a policy that was trained on their votes, or that rests on one which was"
             remedy = (
                 f"remove {folder} and make it again on the table without them; weights cannot be changed back"

@@ -177,6 +177,11 @@ def keyed_digest(content: bytes = b"") -> hmac.HMAC:
     return hmac.new(pseudonym_key(), content, hashlib.sha256)
 
 
+def key_name() -> str:
+    """What tells one pseudonym key from another, and gives neither away."""
+    return keyed_digest(b"the key itself").hexdigest()[:12]
+
+
 def direct_identifiers(raw_ids: Sequence[str]) -> list[str]:
     """Kinds of directly identifying ids among raw annotator ids, in words.
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import yaml
 
 from badpo.data.files import RUN_SEAL, run_damage
+from badpo.data.privacy import key_name
 from badpo.data.problems import ConfigError
 from badpo.experiments.suite_settings import ADAPTER_FIELDS, SuiteSettings
 from badpo.training.run_folder import changed_facts, environment, seal_run, write_atomically, write_json
@@ -48,7 +49,13 @@ def run_key(facts: dict, settings: SuiteSettings, fields: Sequence[str]) -> RunK
     adapter = {name: getattr(settings, name) for name in ADAPTER_FIELDS if settings.lora_rank}
     if settings.lora_base == SuiteSettings.lora_base:
         adapter.pop("lora_base", None)
-    decided = {**facts, **{name: getattr(settings, name) for name in fields}, **adapter}
+    # pseudonyms and fingerprints are made with it: where it is another, they are too, and the data may be the same
+    decided = {
+        **facts,
+        "pseudonym key": key_name(),
+        **{name: getattr(settings, name) for name in fields},
+        **adapter,
+    }
     content = json.dumps(decided, sort_keys=True)
     return RunKey(hashlib.sha256(content.encode()).hexdigest()[:16], json.loads(content))
 

@@ -16,7 +16,7 @@ from accelerate import Accelerator
 from transformers import TrainingArguments
 
 from badpo.data.judgments import Judgments
-from badpo.data.privacy import KEY_VARIABLE, keyed_digest
+from badpo.data.privacy import KEY_VARIABLE, key_name, keyed_digest
 from badpo.data.problems import ConfigError
 from badpo.objective.bias import BiasTerm
 from badpo.training.config import BADPOConfig
@@ -103,7 +103,7 @@ def run_facts(
     facts = {
         "data": f"{votes} ({judgments.with_attributes(()).fingerprint()[:12]})",
         "annotators": f"{len(people):,} ({_of_people(json.dumps(people, default=str).encode())})",
-        KEY: _of_people(b"the key itself"),
+        KEY: key_name(),
         "attributes": ", ".join(json.dumps(dict(attribute.config)) for attribute in judgments.attributes)
         or "none",
         VALUES: f"{judgments.delta.shape[1]} a judgment ({_of_people(judgments.delta.astype('<f8').tobytes())})",
