@@ -23,7 +23,18 @@ from badpo.cli_audit import audit, watch
 from badpo.cli_corpus import corpus_multipref, corpus_style, corpus_ultrafeedback
 from badpo.cli_data import forget, import_votes
 from badpo.cli_errors import EXIT_DATA, reporting_errors, stopping_whole
-from badpo.cli_options import AsJson, AttributeOption, ColumnOption, Debug, WinnerOption, read_judgments
+from badpo.cli_options import (
+    AsJson,
+    AttributeOption,
+    ColumnOption,
+    Debug,
+    RunCache,
+    RunModel,
+    RunTable,
+    TrustRun,
+    WinnerOption,
+    read_judgments,
+)
 from badpo.cli_parsing import parsed_attribute, parsed_flags, parsed_pairs, parsed_seeds, parsed_sweep
 from badpo.cli_printing import (
     WrittenOutRecord,
@@ -360,15 +371,24 @@ def train(
 
 @app.command()
 @reporting_errors
-def evaluate(runs: RunsArgument, as_json: AsJson = False, debug: Debug = False) -> None:
+def evaluate(
+    runs: RunsArgument,
+    model: RunModel = None,
+    data: RunTable = None,
+    reference_cache: RunCache = None,
+    trust_run: TrustRun = False,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
     """Measure trained runs on their held-out judgments and write readouts.json into each."""
     from badpo.experiments.evaluate import evaluate_run
+    from badpo.training.recipe import RunSources
 
-    results = {}
+    results, sources = {}, RunSources(model, data, reference_cache, trust_run)
     with redirect_stdout(sys.stderr), terminal_progress(as_json) as progress:
         for folder in runs:
             with locked(folder):
-                results[str(folder)] = evaluate_run(folder, progress)
+                results[str(folder)] = evaluate_run(folder, progress, sources)
     if as_json:
         print_json(results)
         return

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from badpo.cli_errors import EXIT_FAILED, reporting_errors
-from badpo.cli_options import AsJson, Debug
+from badpo.cli_options import AsJson, Debug, RunCache, RunModel, RunTable, TrustRun
 from badpo.cli_printing import as_table, as_text, print_json, say, terminal_progress
 
 JUDGED = {"rm": "reward model", "rm_minus": "reward model, without the attribute"}
@@ -72,6 +72,10 @@ def anchor(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the answers and of the training.")] = 42,
+    model: RunModel = None,
+    data: RunTable = None,
+    reference_cache: RunCache = None,
+    trust_run: TrustRun = False,
     force: Annotated[
         bool, typer.Option(help="Anchor an attribute that has no fair rate all the same.")
     ] = False,
@@ -88,10 +92,12 @@ def anchor(
     from badpo.experiments.anchor import anchor_run, editor_for
     from badpo.experiments.anchor_bench import Anchor
     from badpo.experiments.anchor_source import open_source, with_stage
+    from badpo.training.recipe import RunSources
 
     editor = editor_for(list(targets), word_pairs(word))
+    sources = RunSources(model, data, reference_cache, trust_run)
     with redirect_stdout(sys.stderr), terminal_progress(as_json) as progress:
-        opened = with_stage(open_source(source, prompts), steps, learning_rate)
+        opened = with_stage(open_source(source, prompts, sources), steps, learning_rate)
         asked = Anchor(editor, targets, tolerance, rounds, seed, judge)
         folder = out or opened.out
         result = anchor_run(opened, asked, mode, folder, progress)

@@ -34,6 +34,23 @@ WinnerOption = Annotated[
         help="What a label in your table means, such as model_a=a; repeatable.",
     ),
 ]
+RunModel = Annotated[
+    str | None,
+    typer.Option(
+        "--model", metavar="NAME", help="What the run started from, in place of what its recipe says."
+    ),
+]
+RunTable = Annotated[
+    str | None,
+    typer.Option("--data", metavar="FILE", help="The run's table, in place of what its recipe says."),
+]
+RunCache = Annotated[
+    str | None,
+    typer.Option("--reference-cache", metavar="FOLDER", help="The cache, in place of what its recipe says."),
+]
+TrustRun = Annotated[
+    bool, typer.Option("--trust-run", help="Take all that from the recipe of a run made elsewhere.")
+]
 
 
 def read_judgments(data: Path, attribute: Sequence[str] | None, column: Sequence[str] | None, **options):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import glob
 import hashlib
+import hmac
 import json
 import os
 import platform
@@ -20,10 +21,12 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from badpo.data.privacy import keyed_digest, known_key
 from badpo.data.problems import ConfigError
 
-RUN_SEAL = "run.json"
+RUN_SEAL, RUN_RECIPE = "run.json", "config.yaml"
 _OWN = "sha256"
+_KEYED = "made_here"
 _PREFIX = ".writing-"
 # whoever is at work touches the file more often; a number of a process says nothing where containers share a disk
 _PATIENCE_SECONDS = 3600
@@ -190,6 +193,8 @@ def _noted(note: Path) -> str:
 def write_seal(path: Path, content: Mapping[str, Any], names: Iterable[str]) -> None:
     """Write ``content`` with the checksums of the named files beside it, last of all.
 
+    The seal of a run says with the pseudonym key that it was made here, see `made_here`.
+
     Parameters
     ----------
     path : Path
@@ -212,7 +217,8 @@ def write_seal(path: Path, content: Mapping[str, Any], names: Iterable[str]) -> 
     'a.txt is damaged (its checksum does not match)'
     """
     files = {name: file_checksum(path.parent / name) for name in sorted(names)}
-    _write_seal(path, {**content, "files": files})
+    sealed = {**content, "files": files}
+    _write_seal(path, _keyed(sealed) if path.name == RUN_SEAL else sealed)
 
 
 def read_seal(path: Path) -> dict[str, Any]:
@@ -270,6 +276,21 @@ def run_damage(folder: Path, names: Collection[str] | None = None, but: Collecti
     return seal_damage(path, names, but) if path.exists() else None
 
 
+def made_here(folder: Path) -> bool:
+    """Whether a run, its recipe included, was sealed with this machine's pseudonym key, and so not by somebody else.
+
+    Whether the files are still those that were sealed is what `run_damage` tells.
+
+    Examples
+    --------
+    >>> made_here(Path("runs/of-somebody-else"))
+    False
+    """
+    seal = folder / RUN_SEAL
+    # the seal of a reference is ours too, and could be put beside the recipe of somebody else
+    return _is_keyed(seal) and RUN_RECIPE in read_seal(seal)["files"]
+
+
 @contextmanager
 def resealed(folder: Path, names: Collection[str]) -> Iterator[None]:
     """Files of a run that may be written anew within the block; a run without a seal stays without.
@@ -281,11 +302,13 @@ def resealed(folder: Path, names: Collection[str]) -> Iterator[None]:
         yield
         return
     content = read_seal(path)
+    # what somebody else sealed does not become ours
+    sealed = _keyed if _is_keyed(path) else dict
     others = {name: checksum for name, checksum in content["files"].items() if name not in names}
-    _write_seal(path, {**content, "files": others})
+    _write_seal(path, sealed({**content, "files": others}))
     yield
     files = others | {name: file_checksum(folder / name) for name in names if (folder / name).is_file()}
-    _write_seal(path, {**content, "files": dict(sorted(files.items()))})
+    _write_seal(path, sealed({**content, "files": dict(sorted(files.items()))}))
 
 
 def file_checksum(path: Path) -> str:
@@ -300,10 +323,32 @@ def _write_seal(path: Path, content: Mapping[str, Any]) -> None:
         unfinished.write_text(text + "\n", encoding="utf-8")
 
 
+def _is_keyed(seal: Path) -> bool:
+    if not seal.is_file() or known_key() is None:
+        return False
+    try:
+        content = read_seal(seal)
+    except SealError:
+        return False
+    return hmac.compare_digest(
+        str(content.get(_KEYED)).encode("utf-8", "replace"), _keyed(content)[_KEYED].encode()
+    )
+
+
+def _keyed(content: Mapping[str, Any]) -> dict[str, Any]:
+    """What a seal says, and a code that only this machine's key makes of it."""
+    said = {name: value for name, value in content.items() if name != _KEYED}
+    # the purpose stands first: the same key makes pseudonyms and fingerprints
+    return {**said, _KEYED: keyed_digest(b"seal of a run\n" + _plain(said)).hexdigest()}
+
+
 def _digest(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(_plain(content)).hexdigest()
+
+
+def _plain(content: Mapping[str, Any]) -> bytes:
     # as it will be read back
-    plain = json.loads(json.dumps(content))
-    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+    return json.dumps(json.loads(json.dumps(content)), sort_keys=True).encode()
 
 
 # -- tables ----------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from transformers import AutoTokenizer
 from badpo.anchoring.offset_stage import StageSettings
 from badpo.data.attributes import plain_text
 from badpo.data.corpora import bundled, signed
-from badpo.data.files import RUN_SEAL, file_checksum, require_enclosed
+from badpo.data.files import RUN_SEAL, file_checksum, made_here, require_enclosed
 from badpo.data.importers.cells import is_unicode
 from badpo.data.importers.tables import read_table
 from badpo.data.judgments import Judgments
@@ -27,7 +27,7 @@ from badpo.experiments.run_keys import weights_of
 from badpo.experiments.start_policy import load_model
 from badpo.experiments.suite_settings import SuiteSettings
 from badpo.training.model_files import load_weights
-from badpo.training.recipe import read_recipe
+from badpo.training.recipe import NOTHING_SAID, RunSources, read_run_recipe
 from badpo.training.recipe_blocks import ModelChoice
 from badpo.training.reference import default_cache, weights_key
 
@@ -115,7 +115,9 @@ class AnchorSource:
     lines: Path | None
 
 
-def open_source(name: str, prompts_file: Path | None = None) -> AnchorSource:
+def open_source(
+    name: str, prompts_file: Path | None = None, sources: RunSources = NOTHING_SAID
+) -> AnchorSource:
     """A run of a suite, a run of a recipe, or any causal language model.
 
     Parameters
@@ -125,6 +127,8 @@ def open_source(name: str, prompts_file: Path | None = None) -> AnchorSource:
     prompts_file : Path or None
         Questions of your own, one a line, or a column ``prompt`` of CSV or JSON lines; None takes the bundled ones,
         or those of the run's own table.
+    sources : RunSources
+        What to take in place of what the recipe of a run names.
 
     Raises
     ------
@@ -140,7 +144,14 @@ def open_source(name: str, prompts_file: Path | None = None) -> AnchorSource:
         require_enclosed(folder)
         require_undamaged(folder)
         settings = read_config(config)
-        return suite_source(folder, settings, own) if "sft_steps" in settings else recipe_source(folder, own)
+        if "sft_steps" not in settings:
+            return recipe_source(folder, own, sources)
+        if not (sources.trusted or made_here(folder)):
+            raise ConfigError(
+                f"{folder} was not made with this machine's key, and what it is measured against lies beside it; take "
+                "both as they are with --trust-run if you know who made them"
+            )
+        return suite_source(folder, settings, own)
     if folder.is_dir() and not (folder / "config.json").exists():
         raise ConfigError(
             f"{folder} holds neither a finished run (model/ with a config.yaml) nor a model (config.json)"
@@ -237,9 +248,9 @@ def signed_source(
     )
 
 
-def recipe_source(folder: Path, own: Prompts | None) -> AnchorSource:
+def recipe_source(folder: Path, own: Prompts | None, sources: RunSources) -> AnchorSource:
     """A run of `badpo train`, measured on what it held out."""
-    recipe = read_recipe(folder / "config.yaml")
+    recipe = read_run_recipe(folder, sources)
     train, held_out = read_judgments(recipe)
     args = recipe.arguments(output_dir=str(folder))
     start = start_model(recipe, train, args)
@@ -272,7 +283,8 @@ def recipe_source(folder: Path, own: Prompts | None) -> AnchorSource:
         held_out=held_out if held_out.n_votes else None,
         cache=Path(args.reference_cache or default_cache()),
         out=folder.parent / f"{folder.name}-anchored",
-        lines=folder.parent / "anchor_lines.json",
+        # nothing is written beside a run of somebody else that was not asked for
+        lines=folder.parent / "anchor_lines.json" if sources.trusted or made_here(folder) else None,
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from badpo.data.attributes import plain_text
-from badpo.data.files import locked, require_enclosed, resealed, run_damage
+from badpo.data.files import locked, made_here, require_enclosed, resealed, run_damage
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import is_about_single_people
 from badpo.data.problems import ConfigError
@@ -26,7 +26,7 @@ from badpo.theory.summaries import cluster_mean
 from badpo.training.encoding import encode_prompts
 from badpo.training.inputs import encode_judgments
 from badpo.training.model_files import load_adapter
-from badpo.training.recipe import Recipe, read_recipe
+from badpo.training.recipe import NOTHING_SAID, Recipe, RunSources, read_run_recipe
 from badpo.training.reference import ReferenceCache, default_cache, weights_key
 from badpo.training.run_folder import write_json
 
@@ -37,20 +37,24 @@ MAX_NEW_TOKENS = 512
 TEMPERATURE, TOP_P = 0.7, 0.9
 
 
-def evaluate_run(folder: Path, progress: Callable[[str, float], None]) -> dict:
+def evaluate_run(
+    folder: Path, progress: Callable[[str, float], None], sources: RunSources = NOTHING_SAID
+) -> dict:
     """Measure a finished run on its held-out judgments; write and return ``readouts.json``.
 
     Answers are sampled to at most 300 held-out prompts, of at most 512 tokens, at temperature 0.7 and top-p 0.9.
-    Held-out comparisons that do not fit ``max_length`` are left out and counted.
+    Held-out comparisons that do not fit ``max_length`` are left out and counted. The reference's own answers are
+    measured beside a run that was made here; nothing is written beside one that was not.
 
     Raises
     ------
     ConfigError
-        The folder holds no finished run, a file in it is damaged, the run held nothing out, or its reference is gone.
+        The folder holds no finished run, a file in it is damaged, the run held nothing out, its reference is gone, or
+        it was made elsewhere and ``sources`` does not say what to take in place of what its recipe names.
     DataError
         The table cannot be read any more, or no held-out comparison fits.
     """
-    recipe, train, held_out = finished_run(folder)
+    recipe, train, held_out = finished_run(folder, sources)
     args = recipe.arguments(output_dir=str(folder))
     progress(f"{folder.name}: loading", 0.0)
     start = start_model(recipe, train, args)
@@ -79,7 +83,8 @@ def evaluate_run(folder: Path, progress: Callable[[str, float], None]) -> dict:
     )
     theta = theta_rows_for(held_out, list(bias.annotators), bias.theta().detach().double().numpy())
     progress(f"{folder.name}: answers", 0.4)
-    measure_reference(folder.parent / "reference", reference, key, tokenizer, held_out, args)
+    if sources.trusted or made_here(folder):
+        measure_reference(folder.parent / "reference", reference, key, tokenizer, held_out, args)
     written = held_out_answers(policy, tokenizer, held_out, args)
     # the divergence is of the policy as it is, not of what a decoder makes of it
     drawn = held_out_answers(policy, tokenizer, held_out, args, temperature=1.0, top_p=1.0)
@@ -116,7 +121,7 @@ def _theta_means(bias: BiasTerm, train: Judgments) -> dict[str, dict[str, float 
     }
 
 
-def finished_run(folder: Path) -> tuple[Recipe, Judgments, Judgments]:
+def finished_run(folder: Path, sources: RunSources) -> tuple[Recipe, Judgments, Judgments]:
     """The recipe of a finished run that is as it was sealed, and its training and held-out judgments.
 
     Raises
@@ -130,7 +135,7 @@ def finished_run(folder: Path) -> tuple[Recipe, Judgments, Judgments]:
         raise ConfigError(f"{folder} holds no finished run: there is no model/ with a config.yaml beside it")
     require_enclosed(folder)
     require_undamaged(folder)
-    recipe = read_recipe(folder / "config.yaml")
+    recipe = read_run_recipe(folder, sources)
     train, held_out = read_judgments(recipe)
     if held_out.n_votes == 0:
         raise ConfigError(
@@ -152,6 +157,7 @@ def measure_reference(folder: Path, reference, key: str, tokenizer, held_out: Ju
     tokenizer, held_out, args
         As the run has them.
     """
+    require_enclosed(folder)
     facts = [key, held_out.fingerprint(), args.encoding, args.max_prompt_length, args.seed, MAX_NEW_TOKENS]
     measured = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
     path = folder / "readouts.json"

@@ -16,7 +16,7 @@ import yaml
 
 from badpo.data.attributes import attribute_from_config
 from badpo.data.checks import check
-from badpo.data.files import RUN_SEAL
+from badpo.data.files import RUN_RECIPE, RUN_SEAL
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError, Problem, counted
 from badpo.experiments.start_policy import kept_reference, load_model, load_policy
@@ -24,7 +24,7 @@ from badpo.results.model_card import model_card
 from badpo.theory.adam import shared_speed
 from badpo.training.inputs import build_bias, chosen_variant, require_texts_alone
 from badpo.training.processes import locked_by_first
-from badpo.training.recipe import Recipe
+from badpo.training.recipe import Recipe, kept_in_run
 from badpo.training.resume import checkpoint_to_resume
 from badpo.training.run_callback import saving_when_told
 from badpo.training.run_folder import (
@@ -302,9 +302,9 @@ def _require_trainable(folder: Path, resume: bool, allow_changed: Sequence[str])
 
 
 def _write_provenance(folder: Path, recipe: Recipe, allowed: Sequence[str]) -> None:
-    keys = {name: value for name, value in recipe.keys.items() if name != "hub_token"}
-    write_atomically(folder / "config.yaml", yaml.safe_dump(_plain(keys), sort_keys=False).encode())
-    facts = environment(f"badpo train --config {folder / 'config.yaml'}")
+    keys = kept_in_run(recipe.keys, folder)
+    write_atomically(folder / RUN_RECIPE, yaml.safe_dump(_plain(keys), sort_keys=False).encode())
+    facts = environment(f"badpo train --config {folder.name}/{RUN_RECIPE}")
     write_json(
         folder / "environment.json", {**facts, **({"allowed_changes": list(allowed)} if allowed else {})}
     )

@@ -23,7 +23,7 @@ from badpo.training.encoding import require_matching_tokenizer
 from badpo.training.inputs import encode_judgments, reads_more_than_text, require_trainable, with_adapter
 from badpo.training.model_files import load_weights
 from badpo.training.processes import locked_by_first
-from badpo.training.recipe import Recipe
+from badpo.training.recipe import Recipe, relative_to
 from badpo.training.recipe_blocks import ModelChoice
 from badpo.training.reference import Pair
 from badpo.training.run_folder import changed_facts, seal_run, whole_folder
@@ -117,6 +117,9 @@ def reference_facts(recipe: Recipe, train: Judgments, args) -> dict:
     """What a supervised reference is made of: runs that share it must agree in it, arms and attributes aside."""
     balanced = balanced_attributes(train, recipe.reference.balance)
     model = {name: value for name, value in asdict(recipe.model).items() if name != "trust_remote_code"}
+    if Path(recipe.model.model_name_or_path).exists():
+        # however it is spelt from where the program was started
+        model["model_name_or_path"] = relative_to(recipe.model.model_name_or_path, Path(recipe.output_dir))
     facts = {
         "votes": train.with_attributes(()).fingerprint(),
         **model,

@@ -6,8 +6,9 @@ reported together, each with its line.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from badpo.data.attributes import attribute_from_config
+from badpo.data.files import RUN_RECIPE, made_here
+from badpo.data.privacy import KEY_VARIABLE
 from badpo.data.problems import ConfigError, Problem, did_you_mean
 from badpo.data.yaml_files import YamlFile, read_yaml
 from badpo.training.presets import PRESETS
@@ -42,6 +45,34 @@ from badpo.training.trl_keys import (
     REFUSED,
     refusal,
 )
+
+# What names a file or a folder of this machine, where it is one; a run keeps them relative to its own folder.
+PATHS = (
+    "model_name_or_path",
+    "dataset_name",
+    "output_dir",
+    "reference_cache",
+    "deepspeed",
+    "fsdp_config",
+    "accelerator_config",
+)
+# What is taken from the recipe of a run that was not made here: numbers and names of columns, no place and no program.
+OF_OTHERS = (
+    *(
+        "attributes",
+        "bias",
+        "columns",
+        "held_out",
+        "split_seed",
+        "ties",
+        "annotators_missing",
+        "repeated",
+        "winners",
+    ),
+    *("beta", "dtype", "encoding", "learning_rate", "max_length", "max_prompt_length", "seed", "use_cpu"),
+)
+
+_FLAGS = {"model_name_or_path": "--model", "dataset_name": "--data"}
 
 _LISTED = ("attributes", "preset")
 KNOWN_KEYS = sorted(
@@ -107,7 +138,8 @@ def read_recipe(
     ----------
     path : str, Path or None
         A YAML file with TRL's flat keys, the blocks ``columns``, ``attributes``, ``bias`` and ``reference``,
-        and possibly ``preset``. What the file says replaces the preset's values. None: only the overrides.
+        and possibly ``preset``. What the file says replaces the preset's values. In the ``config.yaml`` of a run folder
+        relative places are seen from there. None: only the overrides.
     overrides : mapping, optional
         Keys that replace those of the file, as from the command line. A dot reaches into a block:
         ``{"bias.variant": "pooled"}``.
@@ -131,13 +163,105 @@ def read_recipe(
     >>> recipe.training["learning_rate"], recipe.training["bias"], recipe.reference.learning_rate
     (5e-07, 'pooled', 1e-05)
     """
-    file = read_yaml(path) if path is not None else YamlFile("", {}, {}, ())
-    reading = _Reading(file, dict(overrides or {}))
+    if path is None:
+        return _read(YamlFile("", {}, {}, ()), overrides or {}, trust_remote_code)
+    file, folder = read_yaml(path), Path(path).parent
+    is_of_run = Path(path).name == RUN_RECIPE and (folder / "environment.json").exists()
+    return _read(_from_run_folder(file, folder) if is_of_run else file, overrides or {}, trust_remote_code)
+
+
+def _read(file: YamlFile, overrides: Mapping[str, Any], trust_remote_code: bool) -> Recipe:
+    reading = _Reading(file, dict(overrides))
     recipe = reading.recipe(trust_remote_code)
     if reading.complaints:
         raise ConfigError("\n".join(reading.complaints))
     assert recipe is not None
     return recipe
+
+
+@dataclass(frozen=True)
+class RunSources:
+    """What the caller says of a run: the model that it started from, its table, a cache, and whether to trust the rest.
+
+    Attributes
+    ----------
+    model_name_or_path, dataset_name, reference_cache : str or None
+        In place of what the run's recipe names.
+    trusted : bool
+        Whether the recipe of a run that was not made with this machine's key may name them.
+    """
+
+    model_name_or_path: str | None = None
+    dataset_name: str | None = None
+    reference_cache: str | None = None
+    trusted: bool = False
+
+
+NOTHING_SAID = RunSources()
+
+
+def read_run_recipe(folder: Path, sources: RunSources = NOTHING_SAID) -> Recipe:
+    """The recipe of a finished run, its places relative to its folder made relative to where we are.
+
+    Raises
+    ------
+    ConfigError
+        The run was not made here, so that its recipe may name anything, and the caller does not name it instead.
+    """
+    named = {name: value for name, value in asdict(sources).items() if isinstance(value, str)}
+    file = _from_run_folder(read_yaml(folder / RUN_RECIPE), folder)
+    values = dict(file.values)
+    if not (sources.trusted or made_here(folder)):
+        lacking = [flag for name, flag in _FLAGS.items() if name not in named]
+        if lacking:
+            raise ConfigError(
+                f"{folder} was not made with this machine's key ({KEY_VARIABLE} is another one elsewhere), and its "
+                f"{RUN_RECIPE} may name any model, table and folder. Name them yourself with {' and '.join(lacking)}, "
+                "or take them from there with --trust-run if you know who made it"
+            )
+        values = {name: values[name] for name in OF_OTHERS if name in values} | {
+            "output_dir": str(folder.parent)
+        }
+    if "model_name_or_path" in named:
+        values.pop("reference", None)  # it is the model that the run started from
+    return _read(replace(file, values=values), named, False)
+
+
+def kept_in_run(keys: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The keys of a recipe as a run folder keeps them: no secret, and places relative to the folder."""
+    kept = {name: value for name, value in keys.items() if name != "hub_token"}
+    for name in PATHS:
+        if isinstance(kept.get(name), str) and (
+            name in ("output_dir", "reference_cache") or Path(kept[name]).exists()
+        ):
+            kept[name] = relative_to(kept[name], folder)
+    return kept
+
+
+def relative_to(path: str, folder: Path) -> str:
+    """A place as seen from a folder, with a dot in front; the name alone where it is on another drive.
+
+    Examples
+    --------
+    >>> relative_to("votes.csv", Path("runs/dpo-s42")), relative_to("runs/dpo-s42/cache", Path("runs/dpo-s42"))
+    ('../../votes.csv', './cache')
+    """
+    try:
+        seen = Path(os.path.relpath(os.path.realpath(path), os.path.realpath(folder))).as_posix()
+    except ValueError:
+        return Path(path).name
+    return seen if seen.startswith(".") else f"./{seen}"
+
+
+def _from_run_folder(file: YamlFile, folder: Path) -> YamlFile:
+    """A run's own recipe, with its places as they are seen from here."""
+    values = dict(file.values)
+    for name in PATHS:
+        value = values.get(name)
+        if isinstance(value, str) and value.startswith("."):
+            there = os.path.normpath(os.path.join(os.path.realpath(folder), value))
+            values[name] = os.path.relpath(there) if Path(there).is_relative_to(Path.cwd()) else there
+    return replace(file, values=values)
 
 
 class _Reading:

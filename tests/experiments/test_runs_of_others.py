@@ -1,0 +1,151 @@
+"""A run folder is data: one that was not made here names no model, no table and no place to write to."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from badpo.data.files import RUN_SEAL, made_here, seal_damage, write_seal
+from badpo.data.problems import ConfigError
+from badpo.experiments import evaluate, start_policy
+from badpo.experiments.anchor_source import open_source
+from badpo.experiments.evaluate import evaluate_run
+from badpo.experiments.run import train_run
+from badpo.training.recipe import RunSources, read_recipe
+from badpo.training.run_folder import seal_run
+from tests.experiments.recipes import recipe
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory) -> Path:
+    """A folder with a model, votes and one finished run."""
+    folder = tmp_path_factory.mktemp("project")
+    train_run(recipe(folder, max_steps=1))
+    return folder
+
+
+@pytest.fixture
+def run(project, tmp_path) -> Path:
+    shutil.copytree(project, tmp_path / "project")
+    folder = tmp_path / "project" / "runs" / "shared_mean-s42"
+    seal_run(folder)  # every test has a key of its own
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def short_answers(monkeypatch):
+    monkeypatch.setattr(evaluate, "MAX_NEW_TOKENS", 12)
+
+
+def silent(what: str, share: float) -> None:
+    pass
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def rewritten(run: Path, **changes: object) -> None:
+    """The recipe with other values, in a seal that fits, as whoever has no key can make one."""
+    path = run / "config.yaml"
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | changes))
+    files = json.loads((run / RUN_SEAL).read_text())["files"]
+    (run / RUN_SEAL).unlink()
+    write_seal(run / "other.json", {}, files)
+    (run / "other.json").rename(run / RUN_SEAL)
+    assert seal_damage(run / RUN_SEAL) is None
+
+
+def with_the_seal_of_a_reference(run: Path) -> None:
+    """Made with our key, and of our files, but not of the recipe."""
+    model = [str(path.relative_to(run)) for path in (run / "model").iterdir()]
+    write_seal(run / RUN_SEAL, {"facts": {}}, model)
+
+
+FORGERIES = {
+    "another key": lambda run: None,
+    "no seal": lambda run: (run / RUN_SEAL).unlink(),
+    "a seal of theirs": lambda run: rewritten(run, reference_cache="elsewhere"),
+    "a seal of another file of ours": with_the_seal_of_a_reference,
+}
+
+
+@pytest.mark.parametrize("forgery", FORGERIES)
+@pytest.mark.parametrize("read", [lambda run: evaluate_run(run, silent), lambda run: open_source(str(run))])
+def test_what_was_not_made_here_loads_and_writes_nothing(run, tmp_path, monkeypatch, forgery, read):
+    assert made_here(run)
+    FORGERIES[forgery](run)
+    if forgery == "another key":
+        monkeypatch.setenv("BADPO_PSEUDONYM_KEY", "another key than that of the run, long enough")
+    before = contents(tmp_path)
+    monkeypatch.setattr(start_policy, "load_weights", lambda *_, **__: pytest.fail("a model was loaded"))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="--model and --data.*--trust-run") as refused:
+        read(run)
+    assert not made_here(run) and "elsewhere'" not in str(refused.value)
+    assert contents(tmp_path) == before
+
+
+def test_it_is_measured_with_what_the_caller_names_and_stays_of_others(run, tmp_path, monkeypatch):
+    places = {
+        "model_name_or_path": "theirs",
+        "dataset_name": "theirs",
+        "reference_cache": str(tmp_path / "cache"),
+    }
+    rewritten(run, **places, output_dir=str(tmp_path / "out"), deepspeed="theirs")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
+    folder = run.parents[1]
+    before = contents(run.parent)
+    sources = RunSources(str(folder / "model"), str(folder / "votes.jsonl"), str(folder / "cache"))
+    readouts = evaluate_run(run, silent, sources)
+    assert readouts["heldout"]
+    assert not made_here(run), "an evaluation does not make it ours"
+    changed = {Path(name) for name, content in contents(run.parent).items() if before.get(name) != content}
+    assert changed <= {run / "readouts.json", run / "model" / "README.md", run / RUN_SEAL}
+    assert not (tmp_path / "cache").exists() and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("sources", [RunSources(trusted=True), RunSources("model", "votes.jsonl")])
+def test_also_a_trusted_recipe_sets_only_what_a_recipe_may(run, monkeypatch, sources):
+    rewritten(run, model_init_kwargs={"weights_only": False})
+    monkeypatch.chdir(run.parents[1])
+    if sources.trusted:
+        with pytest.raises(ConfigError, match="weights_only is refused"):
+            evaluate_run(run, silent, sources)
+    rewritten(run, model_init_kwargs={})
+    assert evaluate_run(run, silent, sources)["heldout"]
+
+
+def test_a_run_of_a_suite_that_was_not_made_here_is_taken_when_it_is_trusted(run):
+    (run / "config.yaml").write_text("sft_steps: 1\n")
+    (run / RUN_SEAL).unlink()
+    with pytest.raises(ConfigError, match="--trust-run"):
+        open_source(str(run))
+    with pytest.raises(ConfigError, match="holds no model"):
+        open_source(str(run), sources=RunSources(trusted=True))
+
+
+def test_a_reference_that_leads_out_is_not_written_to(run, tmp_path):
+    (tmp_path / "outside").mkdir()
+    (run.parent / "reference").mkdir()
+    (run.parent / "reference" / "readouts.json").symlink_to(tmp_path / "outside" / "target")
+    with pytest.raises(ConfigError, match="symbolic link"):
+        evaluate_run(run, silent)
+
+
+def test_a_run_names_its_places_from_its_own_folder(run, tmp_path, monkeypatch):
+    kept = yaml.safe_load((run / "config.yaml").read_text())
+    assert (kept["dataset_name"], kept["model_name_or_path"]) == ("../../votes.jsonl", "../../model")
+    assert (kept["output_dir"], kept["reference_cache"]) == ("..", "../../cache")
+    for name in ("config.yaml", "environment.json", "model/README.md", "bias.json"):
+        assert "/tmp" not in (run / name).read_text() and "pytest" not in (run / name).read_text()
+    monkeypatch.chdir(run.parents[1])
+    again = read_recipe("runs/shared_mean-s42/config.yaml")
+    assert (again.data.dataset_name, again.output_dir) == ("votes.jsonl", "runs")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert Path(read_recipe(run / "config.yaml").data.dataset_name) == run.parents[1] / "votes.jsonl"
