@@ -7,6 +7,7 @@ import json
 import math
 import os
 import threading
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from badpo.data.problems import ConfigError
 from badpo.experiments.run import n_steps, plan_run, read_judgments, train_run
 from badpo.objective.bias import BiasTerm
 from badpo.results.run_files import read_run
+from badpo.training.config import BADPOConfig
 from badpo.training.recipe import read_recipe
 from badpo.training.run_folder import whole_folder
 from badpo.training.supervised import SupervisedTrainer
@@ -148,13 +150,28 @@ def test_the_written_config_gives_the_same_run_again(tmp_path):
     assert (folder / "log.jsonl").read_text() == (other / "log.jsonl").read_text()
 
 
-def test_a_token_of_the_hub_is_not_written(tmp_path):
-    folder = train_run(recipe(tmp_path, hub_token="hf_secret"))
-    assert all(
-        b"hf_secret" not in path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file() and path.name != "training_args.bin"
-    )
+def test_no_file_of_a_run_holds_a_token_or_a_place_of_this_machine(tmp_path):
+    """Not even a checkpoint's; an adapter's would name its base, which it cannot be loaded without."""
+    tracked = {"report_to": "tensorboard"} if find_spec("tensorboard") else {}
+    folder = train_run(recipe(tmp_path, hub_token="hf_secret", **tracked))
+    files = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert any("checkpoint-4" in path.parts for path in files)
+    assert not tracked or any("tfevents" in path.name for path in files)
+    assert [path for path, content in files.items() if b"hf_secret" in content] == []
+    place = str(tmp_path).encode()
+    assert [
+        path
+        for path, content in files.items()
+        if place in content or place[1:].replace(b"/", b"_") in content
+    ] == []
+
+
+def test_trackers_are_told_no_token_and_no_place(tmp_path):
+    asked = {"token": "hf_secret", "cache_dir": str(tmp_path / "hub")}
+    args = BADPOConfig(str(tmp_path / "run"), model_init_kwargs=asked, hub_token="hf_secret", use_cpu=True)
+    told = args.to_json_string()
+    assert "hf_secret" not in told and str(tmp_path) not in told
+    assert args.to_dict()["output_dir"] == "run"
 
 
 def test_arms_and_seeds_have_folders_of_their_own(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -223,8 +224,9 @@ class BADPOConfig(TrainingArguments):
     ref_model_sync_steps: int = 512
 
     def to_dict(self) -> dict[str, Any]:
-        """The arguments as trackers get them: who is gold stays in the run folder."""
-        return {name: value for name, value in super().to_dict().items() if name != "gold_annotators"}
+        """The arguments as trackers get them: who is gold stays in the run folder, of places only the name is told."""
+        told = {name: _told(name, value) for name, value in super().to_dict().items()}
+        return {name: value for name, value in told.items() if name != "gold_annotators"}
 
     def __post_init__(self):
         self._tell_of_trl_keys()
@@ -347,6 +349,17 @@ class BADPOConfig(TrainingArguments):
         given = getattr(self, name) or {}
         if isinstance(given, dict):
             setattr(self, name, {"use_reentrant": False, **given})
+
+
+def _told(name: str, value: Any) -> Any:
+    """A value of an argument without the folders of this machine and without secrets."""
+    if isinstance(value, dict):
+        return {inner: _told(str(inner), entry) for inner, entry in value.items()}
+    if isinstance(value, str | Path) and "token" in name:
+        return f"<{name.upper()}>"
+    if isinstance(value, str | Path) and Path(value).is_absolute():
+        return Path(value).name
+    return value
 
 
 def _plain(value):

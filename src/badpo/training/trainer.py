@@ -21,6 +21,7 @@ from accelerate.utils import gather_object
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 from transformers import AutoTokenizer, ProcessorMixin
+from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import PredictionOutput
 
 from badpo.data.files import require_enclosed
@@ -629,6 +630,8 @@ class BADPOTrainer(transformers.Trainer):
         """
         if _internal_call:
             super().save_model(output_dir, _internal_call=True)
+            # nobody reads this pickle, and it holds a token and the places of this machine
+            Path(output_dir or self.args.output_dir, TRAINING_ARGS_NAME).unlink(missing_ok=True)
             return
         is_divided = self.is_fsdp_enabled or self.is_deepspeed_enabled
         state_dict = whole_weights(self.accelerator, self.model_wrapped) if is_divided else None
