@@ -143,6 +143,16 @@ def test_the_files_that_trl_documents_are_taken(tmp_path, text):
     assert {"num_processes: 4": ("--num_processes", "4")}.get(text, ()) == recipe.launch[-2:] or "acc" in text
 
 
+def test_the_keywords_of_the_model_have_the_last_word_as_in_trl(tmp_path):
+    for name in ("dtype", "torch_dtype"):
+        recipe = read_recipe(written(tmp_path, RECIPE + f"model_init_kwargs: {{{name}: bfloat16}}\n"))
+        assert recipe.model.init_kwargs == {
+            "dtype": "bfloat16",
+            "revision": "main",
+            "trust_remote_code": False,
+        }
+
+
 def test_trls_flags_are_taken(tmp_path):
     flags = parsed_flags(
         [

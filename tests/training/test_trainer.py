@@ -143,6 +143,16 @@ def test_micro_batches_do_not_change_the_step(tmp_path):
     torch.testing.assert_close(whole.bias.theta(), parts.bias.theta(), rtol=1e-5, atol=1e-7)
 
 
+def test_a_run_shorter_than_its_logging_steps_is_logged_at_its_end(tmp_path):
+    run = trainer(tmp_path, logging_steps=4, max_steps=6)
+    run.train()
+    *_, fourth, last = run.state.log_history
+    assert "loss" in fourth and "loss" not in last and "train_loss" in last
+    lines = log_lines(tmp_path)[4:]
+    margins = sum(line["rewards/margins"] * line["n_judgments"] for line in lines)
+    assert last["rewards/margins"] == pytest.approx(margins / sum(line["n_judgments"] for line in lines))
+
+
 def test_every_epoch_has_all_judgments_in_an_order_of_its_own(tmp_path):
     seen = []
 
@@ -409,7 +419,7 @@ def test_nothing_to_learn_stops_before_the_reference(tmp_path):
     [
         ({"args": "dpo"}, "args is a DPOConfig; give a BADPOConfig"),
         ({"args": "transformers"}, "args is a TrainingArguments; give a BADPOConfig"),
-        ({"train_dataset": None}, "train_dataset is missing"),
+        ({"train_dataset": None}, "`train_dataset` is required"),
         ({"train_dataset": DatasetDict()}, "train_dataset holds several sets"),
         ({"data_collator": print}, "data_collator is refused"),
         ({"compute_metrics": print}, "compute_metrics is refused"),

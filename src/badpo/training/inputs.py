@@ -20,6 +20,7 @@ from badpo.training.encoding import EncodedComparisons, encode_comparisons, leng
 from badpo.training.gold_annotators import gold_annotators, leans_above_gold
 from badpo.training.logprobs import attach
 from badpo.training.model_files import load_weights
+from badpo.training.trl_keys import ALIASES
 
 
 def load_model(model, args: BADPOConfig):
@@ -30,6 +31,7 @@ def load_model(model, args: BADPOConfig):
     if isinstance(model, str):
         given = args.model_init_kwargs
         options = json.loads(given) if isinstance(given, str) else given or {}
+        options = {ALIASES.get(key, key): value for key, value in options.items()}
         options = {"trust_remote_code": args.trust_remote_code, "dtype": "float32", **options}
         model = load_weights(model, **options)
     return model

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,9 +29,23 @@ def load_weights(name: str | Path, auto_class: Any = AutoModelForCausalLM, **opt
         Its weights are there as pickles only, or its configuration names code that would be fetched from the Hub.
     """
     require_data(str(name), options.get("revision", "main"))
-    return auto_class.from_pretrained(
-        name, **{"trust_remote_code": False, **options, "use_safetensors": True}
-    )
+    try:
+        return auto_class.from_pretrained(
+            name, **{"trust_remote_code": False, **options, "use_safetensors": True}
+        )
+    except ValueError as error:
+        if "Unrecognized configuration class" not in str(error):
+            raise
+        raise ConfigError(
+            f'"{name}" is no language model that {auto_class.__name__} knows (its configuration is a '
+            f"{_kind(error)}). Of a model that reads images too, load the class yourself and hand the model to "
+            "BADPOTrainer with its tokenizer; only text is trained on"
+        ) from error
+
+
+def _kind(error: ValueError) -> str:
+    named = re.search(r"\.(\w+)'>", str(error))
+    return named[1] if named else "another"
 
 
 def load_adapter(model: Any, folder: Path) -> Any:

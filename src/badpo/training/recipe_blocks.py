@@ -14,7 +14,7 @@ from badpo.data.attributes import Attribute
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import pseudonyms
 from badpo.data.problems import ConfigError
-from badpo.training.trl_keys import REFUSED
+from badpo.training.trl_keys import ALIASES, REFUSED
 
 OWN_TRAINING: dict[str, Any] = {
     "encoding": str,
@@ -178,7 +178,9 @@ class ModelChoice:
             "dtype": self.dtype,
             "trust_remote_code": self.trust_remote_code,
         }
-        return {**self.model_init_kwargs, **named}
+        # as in TRL these have the last word; that code may run is only the caller's to say
+        given = {ALIASES.get(key, key): value for key, value in self.model_init_kwargs.items()}
+        return {**named, **given, "trust_remote_code": self.trust_remote_code}
 
     def peft_config(self):
         """The ``peft.LoraConfig`` asked for; None when all weights are trained."""

@@ -162,7 +162,7 @@ class BADPOTrainer(transformers.Trainer):
         tokenizer = processing_class or AutoTokenizer.from_pretrained(
             _model_name(model), trust_remote_code=args.trust_remote_code
         )
-        self._given_reference = given_reference(ref_model)
+        self.ref_model = given_reference(ref_model)
         policy = start_policy(model, peft_config, args)
         plain = policy.get_base_model() if hasattr(policy, "get_base_model") else policy
         args.ddp_find_unused_parameters = bool(args.ddp_find_unused_parameters) or reads_more_than_text(plain)
@@ -311,8 +311,8 @@ class BADPOTrainer(transformers.Trainer):
     @contextmanager
     def _reference(self) -> Iterator[Any]:
         """The reference, for a block; None where it was the policy, which has moved and cannot be loaded again."""
-        if self._given_reference is not None:
-            yield self._given_reference.to(self.args.device)
+        if self.ref_model is not None:
+            yield self.ref_model.to(self.args.device)
         elif self._starts_as_its_base:
             with self.model.disable_adapter():
                 yield self.model
@@ -459,7 +459,7 @@ class BADPOTrainer(transformers.Trainer):
         problem = first_margin_problem(first)
         if problem is None:
             return
-        if self._given_reference is None and self.args.disable_dropout:
+        if self.ref_model is None and self.args.disable_dropout:
             raise ConfigError(start_refusal(problem, self.reference_cache))
         self.tell([problem])
 
@@ -469,8 +469,10 @@ class BADPOTrainer(transformers.Trainer):
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Add the judgment-level metrics since the last log to the Trainer's own."""
-        if "loss" in logs and self._logged.n_judgments:
-            logs = {**logs, **self._logged.metrics(), **publishable(self.state_metrics(), self.bias)}
+        # at the end, what came after the last regular log
+        if {"loss", "train_loss"} & logs.keys() and self._logged.n_judgments:
+            since = self._logged.metrics() | publishable(self.state_metrics(), self.bias)
+            logs = logs | {name: value for name, value in since.items() if name != "loss" or name in logs}
             self._logged = new_sums(self.judgments)
             if self.aux_loss_enabled:
                 auxiliary, n_steps = self.accelerator.reduce(self._auxiliary, reduction="sum").tolist()
@@ -663,7 +665,7 @@ def _require_understood(args, train_dataset, processing_class, not_taken: Mappin
             f"args is a {type(args).__name__}; give a BADPOConfig, which takes the same arguments and those of the bias"
         )
     if train_dataset is None:
-        complaints.append("train_dataset is missing: give Judgments, or a table that Judgments.read takes")
+        complaints.append("`train_dataset` is required: give Judgments, or a table that Judgments.read takes")
     if isinstance(train_dataset, Mapping):
         names = ", ".join(map(str, train_dataset))
         complaints.append(f"train_dataset holds several sets ({names}); give one of them")
