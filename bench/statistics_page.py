@@ -94,7 +94,8 @@ READINGS = {
     "sequential": (
         "4,000 comparisons arrive one after the other, and every annotator's e-value is looked at after each of them "
         "(e-BH after every twentieth); the level is 5 %. The repeated test looks whenever an annotator has ten "
-        "informative votes or more."
+        "informative votes or more. An alarm is about one annotator alone; `badpo watch` prints the flags of e-BH, "
+        "which hold for everyone together and take more votes."
     ),
 }
 

@@ -27,7 +27,8 @@ GUARANTEE = (
     "the guarantee."
 )
 MEANING = (
-    "A flag says that someone votes unlike their co-voters on such comparisons, not that they are wrong."
+    "A flag says that someone votes unlike their co-voters on such comparisons, not that they are wrong. Someone who "
+    "leans nowhere among co-voters who lean is unlike them, and so is someone who answers at random."
 )
 _CLOSED = {"true": True, "1": True, "yes": True, "closed": True}
 _CLOSED |= {"false": False, "0": False, "no": False, "open": False}

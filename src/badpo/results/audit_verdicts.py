@@ -14,7 +14,6 @@ LARGEST_TAU = 5.0
 # A lean below this moves a policy little: 0.3 log-odds is 57 to 43.
 WORTH_WATCHING = 0.3
 _REASONS = 400
-FIRST = "the side shown first"
 
 
 @dataclass(frozen=True)
@@ -188,7 +187,9 @@ def _verdict(summary: Mapping[str, Any], row: Mapping[str, Any], label: str) -> 
     shows_order = any(
         config["name"] == row["name"] and config.get("type") == "position" for config in configs
     )
-    toward, side = (FIRST, FIRST) if shows_order else (label, "the side that has more of it")
+    toward, side = label, "the side that has more of it"
+    if shows_order:
+        toward, side = "what is shown first", "the side shown first"
     sentences = [("How sure", _certainty(row, label))]
     if not summary["data"].get("has_annotators", True):
         sentences.append(
