@@ -71,7 +71,7 @@ _OVERLAP = 2**12
 _FEWEST_LETTERS, _FEWEST_DIGITS = 6, 9
 _COMPRESSED: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
 _PSEUDONYMS = re.compile(rb"ann_[a-z2-7]{14}")
-_ESCAPES = re.compile(rb"(?:\\u[0-9a-fA-F]{4})+")
+_ESCAPES = re.compile(rb"\\u[0-9a-fA-F]{4}(?:\\u[0-9a-fA-F]{4})*")
 
 
 @dataclass(frozen=True)
@@ -195,8 +195,8 @@ def forget(
             # in one order for everybody, so that no two wait for each other
             for path in sorted({os.path.realpath(path) for path in files}):
                 held.enter_context(locked(path, wait=True))
-            for path in audits:
-                held.enter_context(locked(path))
+            for audit in audits:
+                held.enter_context(locked(audit))
         rows = {path: _rows_in(path, people, column) for path in tables}
         people = replace(people, raw_ids=people.raw_ids.union(*(found.raw_ids for found in rows.values())))
         hits = _search(files, folders, people)
@@ -544,18 +544,14 @@ class _Needles:
             while block:
                 following = stream.read(_BLOCK)
                 text = tail + block
-                if self._in_text(text.lower(), not following) or (
-                    b"\\u" in text and self._in_text(_unescaped(text).lower(), not following)
-                ):
+                if any(self._in_text(form.lower(), not following) for form in _forms(text)):
                     return True
                 tail, block = text[-_OVERLAP:], following
         return False
 
     def _in_text(self, text: bytes, is_last: bool) -> bool:
-        # UTF-16 of ASCII is ASCII with a NUL beside every letter
-        if any(
-            found[0].decode() in self._pseudonyms for found in _PSEUDONYMS.finditer(text.replace(b"\0", b""))
-        ):
+        names = _PSEUDONYMS.findall(text) if b"ann_" in text else []
+        if any(name.decode() in self._pseudonyms for name in names):
             return True
         # what ends at the end may go on in the next block, which begins with it
         return any(
@@ -566,12 +562,18 @@ class _Needles:
         )
 
 
-def _unescaped(text: bytes) -> bytes:
+def _forms(text: bytes) -> Iterator[bytes]:
+    """Bytes as they are, with what escapes of JSON stand for, and as ASCII where they are UTF-16 with pseudonyms."""
+
     def characters(found: re.Match[bytes]) -> bytes:
         units = bytes.fromhex(found[0].replace(b"\\u", b"").decode())
         return units.decode("utf-16-be", "surrogatepass").encode("utf-8", "surrogatepass")
 
-    return _ESCAPES.sub(characters, text)
+    yield text
+    if _ESCAPES.search(text):
+        yield _ESCAPES.sub(characters, text)
+    if b"a\0n\0n\0_\0" in text or b"\0a\0n\0n\0_" in text:
+        yield text.replace(b"\0", b"")
 
 
 def _streams(path: Path) -> Iterator[IO[bytes]]:
