@@ -111,6 +111,8 @@ def _root(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
+    # a kernel is code that transformers would fetch from the Hub, where the package kernels is there
+    os.environ.setdefault("USE_HUB_KERNELS", "0")
     # of every library, also where it quotes a model's files
     logging.setLogRecordFactory(WrittenOutRecord)
     logging.captureWarnings(True)
