@@ -95,6 +95,13 @@ REFUSED = {
 }
 
 
+@pytest.mark.parametrize("peft_config", [None, lora()], ids=["the same", "an adapter's base"])
+def test_a_reference_that_would_move_with_the_policy_is_refused(tmp_path, peft_config):
+    model = tiny.model()
+    with pytest.raises(ConfigError, match="the reference would move with the policy"):
+        run_of(tmp_path, model=model, ref_model=model, peft_config=peft_config)
+
+
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_cannot_be_trained_is_refused_before_the_reference_is_computed(tmp_path, adapter_folder, case):
     start, told = REFUSED[case]

@@ -65,8 +65,14 @@ def start_policy(model, peft_config, args: BADPOConfig):
     return policy
 
 
-def given_reference(ref_model):
-    """A reference that is not the start policy, able to score; None where none is given."""
+def given_reference(ref_model, policy):
+    """A reference that is not the start policy, able to score; None where none is given.
+
+    Raises
+    ------
+    ConfigError
+        A name, a compiled model, or one that shares weights which the policy trains.
+    """
     if ref_model is None:
         return None
     if isinstance(ref_model, str):
@@ -75,6 +81,12 @@ def given_reference(ref_model):
             f'ref_model=AutoModelForCausalLM.from_pretrained("{ref_model}", dtype="float32")'
         )
     require_not_compiled("ref_model", ref_model)
+    trained = {id(parameter) for parameter in policy.parameters() if parameter.requires_grad}
+    if any(id(parameter) in trained for parameter in ref_model.parameters()):
+        raise ConfigError(
+            "model and ref_model cannot be the same object, or have weights in common that are trained: the reference "
+            "would move with the policy. Leave ref_model out; the reference is then the model as it starts"
+        )
     return attach(ref_model)
 
 

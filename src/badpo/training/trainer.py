@@ -162,8 +162,8 @@ class BADPOTrainer(transformers.Trainer):
         tokenizer = processing_class or AutoTokenizer.from_pretrained(
             _model_name(model), trust_remote_code=args.trust_remote_code
         )
-        self.ref_model = given_reference(ref_model)
         policy = start_policy(model, peft_config, args)
+        self.ref_model = given_reference(ref_model, policy)
         plain = policy.get_base_model() if hasattr(policy, "get_base_model") else policy
         args.ddp_find_unused_parameters = bool(args.ddp_find_unused_parameters) or reads_more_than_text(plain)
         self.findings: list[Problem] = []
