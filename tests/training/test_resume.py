@@ -8,6 +8,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 import torch
+from transformers import TrainerCallback
 
 from badpo.attributes import Length, Markdown
 from badpo.data.judgments import Judgments
@@ -149,17 +150,33 @@ def test_another_version_is_refused_unless_it_is_allowed(tmp_path, monkeypatch, 
     assert log_lines(folder) == log_lines(tmp_path / "whole")
 
 
+class Rates(TrainerCallback):
+    """The learning rates that the optimizer steps with."""
+
+    def __init__(self):
+        self.seen: list[float] = []
+
+    def on_pre_optimizer_step(self, args, state, control, optimizer=None, **kwargs):
+        self.seen.append(optimizer.param_groups[0]["lr"])
+
+
 @pytest.mark.parametrize("schedule", ["constant", "linear"])
 def test_a_run_can_be_made_longer_and_follows_the_schedule_of_its_new_length(tmp_path, schedule):
     options = dict(lr_scheduler_type=schedule)
     begun(tmp_path / "run", max_steps=2, **options)
     assert "go on with --allow-changed max_steps" in refusal(make(tmp_path / "run", **options))
-    run = make(tmp_path / "run", **options)
-    run.train(resume_from_checkpoint=True, allow_changed=["max_steps"])
-    whole = begun(tmp_path / "whole", **options)
-    rates = [[line["learning_rate"] for line in r.state.log_history if "loss" in line] for r in (run, whole)]
-    assert rates[0][2:] == rates[1][2:]
-    same = [torch.equal(a, b) for a, b in zip(run.model.parameters(), whole.model.parameters(), strict=True)]
+    longer, whole = make(tmp_path / "run", **options), make(tmp_path / "whole", **options)
+    rates = [Rates(), Rates()]
+    for run, seen in zip((longer, whole), rates, strict=True):
+        run.add_callback(seen)
+    longer.train(resume_from_checkpoint=True, allow_changed=["max_steps"])
+    whole.train()
+    assert rates[0].seen == rates[1].seen[2:]
+    logged = [[x["learning_rate"] for x in run.state.log_history if "loss" in x] for run in (longer, whole)]
+    assert logged[0][2:] == logged[1][2:] == rates[0].seen
+    same = [
+        torch.equal(a, b) for a, b in zip(longer.model.parameters(), whole.model.parameters(), strict=True)
+    ]
     assert all(same) == (schedule == "constant")
 
 
