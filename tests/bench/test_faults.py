@@ -108,7 +108,7 @@ def test_a_child_is_killed_before_the_change_that_is_asked_for(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["kills", "torn_files", "full_disk"])
+@pytest.mark.parametrize("kind", ["kills", "torn_files", "full_disk", "two_writers"])
 def test_a_few_faults_lose_nothing(tmp_path, kind):
     told = tmp_path / "rows.json"
     command = [
