@@ -447,7 +447,7 @@ def test_where_care_prompts_classes_and_few_annotators_can_mislead_it_is_said():
 
 
 @pytest.mark.parametrize(("longest", "outlying"), [(9, False), (900, True)])
-def test_units_of_continuous_attributes_are_said_and_so_are_outliers(longest, outlying):
+def test_units_of_continuous_attributes_are_said_and_so_are_outliers(longest, outlying, tmp_path):
     table, _ = votes(300, 25)
     size = np.random.default_rng(0).integers(1, 10, table["comparison_id"].nunique())
     size[0] = longest
@@ -455,3 +455,5 @@ def test_units_of_continuous_attributes_are_said_and_so_are_outliers(longest, ou
     result = audit(table, [Column("size", "size_a", "size_b", continuous=True)])
     (unit,) = [row for row in result.summary["warnings"] if row["code"] == "W414"]
     assert ("900" in unit["what"]) == outlying
+    result.to_html(tmp_path / "report.html")
+    assert "W414" in (tmp_path / "report.html").read_text()

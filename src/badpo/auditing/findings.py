@@ -65,9 +65,9 @@ def _of_votes(judgments: Judgments) -> Iterable[Problem]:
 def _units(differences: NDArray[np.float64], name: str) -> Iterable[Problem]:
     """Of a continuous attribute: what its unit does, and whether a few judgments have most of it."""
     typical, largest = np.median(np.abs(differences)), np.abs(differences).max(initial=0.0)
-    what = f"leans, tau and rho count per unit; the sides typically differ by {typical:.3g}"
+    what = f"leans, tau and rho count per unit; the sides typically differ by {typical:#.3g}"
     if largest > OUTLYING * typical:
-        what += f", and by up to {largest:.3g}: the few judgments with such differences decide"
+        what += f", and by up to {largest:#.3g}: the few judgments with such differences decide"
     remedy = "choose the unit so that a typical difference is 1, or declare a threshold as a 0/1 attribute"
     yield Problem("W414", what, f'attribute "{name}"', remedy, "warning")
 

@@ -110,6 +110,13 @@ def action(row: Mapping[str, Any], pool: Mapping[str, Any]) -> str:
     --------
     >>> action({"log_odds": 0.4, "ci_low": -0.1, "ci_high": 0.9, "n_cross": 50}, {"recommendation": "pooled"})
     'watch'
+
+    Sure by itself, and not beside the other attributes:
+
+    >>> row = {"log_odds": 0.9, "ci_low": 0.5, "ci_high": 1.3, "n_cross": 50}
+    >>> beside = {"joint": {"log_odds": 0.3, "ci_low": -0.2, "ci_high": 0.8}}
+    >>> action(row, {}), action(row | beside, {})
+    ('declare', 'watch')
     """
     if not row["n_cross"]:
         return "nothing"
