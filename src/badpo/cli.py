@@ -90,7 +90,13 @@ def main() -> None:
 
 def _start_processes(arguments: Sequence[str]) -> None:
     """Become ``accelerate launch`` of this command, unless a launcher has started it already."""
-    if {"BADPO_LAUNCHED", "WORLD_SIZE"} & os.environ.keys():
+    if "BADPO_LAUNCHED" in os.environ:
+        return
+    if "WORLD_SIZE" in os.environ:
+        if is_first_process():
+            print(
+                "num_processes and accelerate_config have no effect: a launcher started this", file=sys.stderr
+            )
         return
     os.environ["BADPO_LAUNCHED"] = "1"
     command = [sys.executable, "-m", "accelerate.commands.launch", *arguments, "-m", "badpo", *sys.argv[1:]]
