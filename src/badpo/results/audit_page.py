@@ -24,10 +24,12 @@ from badpo.results.audit_tables import (
     votes_needed_table,
 )
 from badpo.results.audit_verdicts import (
+    action,
     audit_labels,
     audit_verdicts,
     has_usable_spread,
     interval_text,
+    is_sure,
     limits,
 )
 from badpo.results.charts import DotRow, Level, Mark, dot_plot
@@ -39,9 +41,8 @@ _LONGEST = 400
 _SEVERITIES = ("error", "warning", "notice")
 _WIDEST_CHART = 4.0
 # Taking one annotator out moves an estimate by about their share of the votes times how far they lean from the pool.
-# At these steps the difference of two pages leaves that lean open by half a log-odd or more.
-LARGE_SHARE_OF_VOTES = 0.02
-FINE_STEP, COARSE_STEP = 0.01, 0.05
+# At these steps, by the largest such share, the difference of two pages leaves that lean open by a quarter or more.
+STEPS = ((0.02, 0.01), (0.2, 0.05), (1.0, 0.25))
 _EXACT = ("schema", "version", "settings", "annotators_file")
 _NAMES = {
     "source",
@@ -55,6 +56,7 @@ _NAMES = {
     "code",
     "remedy",
 }
+_WINNING = {"first_wins", "agreement", "position", "co_occurrence"}
 _PROBABILITIES = {"equal_leans_p", "class_test_p", "p_value", "q_value"}
 _TELLING_OF_SOME = {"W410"}  # is there where anybody is flagged, also where it is one
 _COUNTS = {"median", "informative_votes", "judgments"}
@@ -106,9 +108,9 @@ def audit_html(summary: Mapping[str, Any]) -> str:
 def shareable(summary: Mapping[str, Any]) -> dict[str, Any]:
     """The summary of an audit as others may see it.
 
-    Counts go to the nearest ten and are None below five; estimates go to two digits, in steps of 0.05 where one
-    annotator cast more than 2 % of the votes. What rests on fewer than five annotators is None or left out, with it
-    whatever would let it be computed, and no annotator is named.
+    Counts go to the nearest ten and are None below five; estimates go to two digits, in steps of 0.05 or 0.25 where
+    one annotator cast more than 2 % or 20 % of the votes. What rests on fewer than five annotators is None or left
+    out, with it whatever would let it be computed, and no annotator is named.
 
     Parameters
     ----------
@@ -122,11 +124,11 @@ def shareable(summary: Mapping[str, Any]) -> dict[str, Any]:
     """
     data = summary["data"]
     few = _is_withheld(data, data)
-    largest = data["judgments_per_annotator"]["max"] / max(data["n_judgments"], 1)
-    step = COARSE_STEP if data["has_annotators"] and largest > LARGE_SHARE_OF_VOTES else FINE_STEP
+    largest = data["judgments_per_annotator"]["max"] / data["n_judgments"] if data["has_annotators"] else 0.0
+    step = next(step for most, step in STEPS if largest <= most)
     telling = {
         "data": _telling_data(data),
-        "attributes": [_telling_attribute(row, data) for row in summary["attributes"]],
+        "attributes": [_telling_attribute(row, summary) for row in summary["attributes"]],
         "pool": {name: _telling_pool(pool, summary) for name, pool in summary["pool"].items()},
         "checks": _telling_checks(summary["checks"]),
         "scan": [row for row in summary["scan"] if not _is_withheld(row, data)],
@@ -134,8 +136,10 @@ def shareable(summary: Mapping[str, Any]) -> dict[str, Any]:
         "warnings": [told for row in summary["warnings"] if not few and (told := _telling_problem(row))],
     }
     found = {name: summary[name] for name in _EXACT} | _rounded(telling, "", step) | {"step": step}
-    for row in found["attributes"]:
-        row["odds"] = None if row["log_odds"] is None else math.exp(row["log_odds"])
+    for row in (*found["attributes"], *found["scan"]):
+        if row["log_odds"] is not None:  # said once, and not a second time to other digits
+            row["odds"] = math.exp(row["log_odds"])
+            row["carrier_wins"] = row["odds"] / (1 + row["odds"])
     for graph in found["checks"]["components"].values():
         for groups in graph.values():
             groups["sizes"] = [size for size in groups["sizes"] if size is not None]
@@ -161,7 +165,8 @@ def _telling_data(data: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _telling_attribute(row: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
+def _telling_attribute(row: Mapping[str, Any], summary: Mapping[str, Any]) -> dict[str, Any]:
+    data = summary["data"]
     if _is_withheld(row, data):
         nothing = {name: None for name, value in row.items() if not isinstance(value, list | str | dict)}
         return {
@@ -170,6 +175,9 @@ def _telling_attribute(row: Mapping[str, Any], data: Mapping[str, Any]) -> dict[
         }  # fmt: skip
     adjusted = row["quality_adjusted"]
     told = {**row, "verdict": None, "quality_adjusted": None if _is_withheld(adjusted, data) else adjusted}
+    # what is sure, and what to do, is said as the exact figures have it
+    told |= {"is_sure": is_sure(row), "joint": {**row["joint"], "is_sure": is_sure(row["joint"])}}
+    told["action"] = action(row, summary["pool"].get(row["name"], {}))
     if row["interval"] != "naive only":
         # its width says how many votes there are
         told |= {"naive_ci_low": None, "naive_ci_high": None}
@@ -233,7 +241,9 @@ def _telling_problem(row: Mapping[str, Any]) -> dict[str, Any] | None:
 def _rounded(value: Any, key: str, step: float) -> Any:
     """A part of the summary with its counts, estimates and the numbers in its sentences rounded."""
     if isinstance(value, Mapping):
-        return {name: _rounded(entry, name, step) for name, entry in value.items()}
+        return {
+            name: _rounded(entry, key if key in _WINNING else name, step) for name, entry in value.items()
+        }
     if isinstance(value, list | tuple):
         return [_rounded(entry, key, step) for entry in value]
     if value is None or isinstance(value, bool):
@@ -244,7 +254,10 @@ def _rounded(value: Any, key: str, step: float) -> Any:
         return rounded_count(round(value))
     if key in _PROBABILITIES:
         return float(f"{value:.1g}")
-    step = FINE_STEP if key.endswith("share") else step
+    if key.endswith("share"):
+        step = 0.01  # how many votes these are is rounded by itself
+    elif key in _WINNING:
+        step = max(0.01, step / 5)  # near one half a log-odd moves the share that wins by a quarter
     return round(round(value / step) * step, 2)
 
 
@@ -259,7 +272,7 @@ def _rounded_number(found: re.Match[str], step: float) -> str:
 
 
 def _rounding(found: Mapping[str, Any]) -> str:
-    steps = "to two digits" if found["step"] == FINE_STEP else f"in steps of {found['step']:.2f}"
+    steps = "to two digits" if found["step"] == STEPS[0][1] else f"in steps of {found['step']:.2f}"
     return (
         f"This page may be passed on. Nothing on it is about fewer than {FEWEST_ANNOTATORS} people, counts are rounded "
         f"to the nearest 10 (\u201cfewer than {FEWEST_ANNOTATORS}\u201d may be none) and estimates {steps}, so that "

@@ -96,6 +96,8 @@ def is_sure(row: Mapping[str, Any]) -> bool:
     >>> is_sure({"ci_low": 0.1, "ci_high": 0.4}), is_sure({"ci_low": -0.1, "ci_high": 0.4}), is_sure({})
     (True, False, False)
     """
+    if "is_sure" in row:  # said of a row whose interval is rounded
+        return row["is_sure"]
     low, high = row.get("ci_low"), row.get("ci_high")
     return (low is not None and low > 0) or (high is not None and high < 0)
 
@@ -277,7 +279,7 @@ def _level(pool: Mapping[str, Any]) -> tuple[str, str]:
 
 def _advice(row: Mapping[str, Any], pool: Mapping[str, Any], label: str) -> str:
     reason = shown(pool.get("recommendation_reason", ""), _REASONS)
-    chosen = action(row, pool)
+    chosen = row.get("action") or action(row, pool)
     if chosen == "declare":
         variant = pool.get("recommendation", "pooled")
         if variant is None:
