@@ -7,6 +7,7 @@ import gzip
 import io
 import itertools
 import json
+import re
 import shutil
 import stat
 import subprocess
@@ -27,7 +28,7 @@ from badpo.attributes import Length
 from badpo.auditing.audit import audit
 from badpo.auditing.watch import watch
 from badpo.data import forgetting
-from badpo.data.files import BusyError, locked
+from badpo.data.files import BusyError, file_checksum, locked
 from badpo.data.forgetting import find_people
 from badpo.data.importing import import_file
 from badpo.data.judgments import Judgments
@@ -39,6 +40,8 @@ HEADER = "prompt,response_a,response_b,winner,annotator\n"
 TABLE = HEADER + '"Why,\nso?",yes,"no ""really""",a,ann-1\n\nHow?,b,c,b,ann-2\nWho?,d,e,tie,ann-1\n'
 PEOPLE = [f"Worker-{k}" for k in range(8)]
 TOM = "Worker-3"
+NUMBER = re.compile(rb"-?\d+\.\d+(?:e-?\d+)?")
+TABLES = ("csv", "json", "parquet")
 
 
 @pytest.fixture(autouse=True)
@@ -265,7 +268,10 @@ def project(tmp_path) -> Path:
     """Everything that commands write of eight people, and copies that users and killed commands leave."""
     root = tmp_path / "project"
     (root / "data").mkdir(parents=True)
-    votes().drop(columns="worker").to_csv(root / "data" / "votes.csv", index=False)
+    raw = votes().drop(columns="worker")
+    raw.to_csv(root / "data" / "votes.csv", index=False)
+    raw.to_json(root / "data" / "votes.json", orient="records")
+    raw.astype({"annotator": "category"}).to_parquet(root / "data" / "votes.parquet")
     table = root / "judgments.parquet"
     import_file(root / "data" / "votes.csv", table, mapping=root / "who.json")
     read = Judgments.read(table, attributes=[Length()])
@@ -284,6 +290,9 @@ def project(tmp_path) -> Path:
         (runs / name / "model" / "model.safetensors").write_bytes(name.encode())
         (runs / name / "run.json").write_text("{}")
     (runs / "shared_mean-s42-anchored" / "anchor.json").write_text('{"source": "shared_mean-s42"}')
+    shutil.copy(table, runs / "shared_mean-s42" / "votes.parquet.bak")
+    shutil.copy(root / "data" / "votes.csv", root / "data" / "votes.csv.bak")
+    shutil.copy(runs / "shared_mean-s42" / "bias.json", runs / "shared_mean-s42" / "bias.json.bak")
     (runs / "shared_mean-s42" / ".writing-0123456789abcdef-bias.json").write_text("half")
     (root / ".writing-0123456789abcdef-judgments.parquet").write_bytes(table.read_bytes()[:200])
     return root
@@ -291,7 +300,7 @@ def project(tmp_path) -> Path:
 
 def everywhere(root: Path) -> dict:
     return {
-        "data": [root / "judgments.parquet", root / "data" / "votes.csv"],
+        "data": [root / "judgments.parquet", *(root / "data" / f"votes.{kind}" for kind in TABLES)],
         "audits": [root / "audit"],
         "runs": [root / "runs"],
         "states": [root / "watch.json"],
@@ -304,29 +313,37 @@ def contents(root: Path) -> dict[str, bytes]:
     found = {}
     for path in root.rglob("*"):
         if path.is_file() and not path.name.startswith("."):
-            decoded = pq.read_table(path).to_pylist() if path.suffix == ".parquet" else ""
-            found[str(path.relative_to(root))] = path.read_bytes() + str(decoded).encode()
+            content = path.read_bytes()
+            decoded = pq.read_table(path).to_pylist() if content.startswith(b"PAR1") else ""
+            found[str(path.relative_to(root))] = content + str(decoded).encode()
     return found
 
 
 def test_nothing_of_a_person_is_left_but_the_policies(project):
-    names = [TOM.encode(), pseudonyms([TOM])[0].encode()]
-    assert (
-        len([path for path, content in contents(project).items() if any(n in content for n in names)]) == 10
-    )
+    def naming() -> list[str]:
+        names = [TOM.encode(), pseudonyms([TOM])[0].encode()]
+        return [path for path, content in contents(project).items() if any(n in content for n in names)]
+
+    assert len(naming()) == 15
     traces = forget(TOM, **everywhere(project))
-    left = contents(project)
-    assert [path for path, content in left.items() if any(name in content for name in names)] == []
     assert sorted(str(trace.path.relative_to(project)) for trace in traces if not trace.goes) == [
+        "data/votes.csv.bak",
         "runs/em_dpo-s42/type0/model",
         "runs/reference/model",
         "runs/shared_mean-s42-anchored/model",
         "runs/shared_mean-s42/model",
+        "runs/shared_mean-s42/votes.parquet.bak",
     ]
+    assert sorted(naming()) == ["data/votes.csv.bak", "runs/shared_mean-s42/votes.parquet.bak"]
+    for name in naming():
+        (project / name).unlink()
+    left = contents(project)
     assert sorted(path for path in left if not path.endswith(".lock")) == [
         "audit/forgotten.jsonl",
         "data/forgotten.jsonl",
         "data/votes.csv",
+        "data/votes.json",
+        "data/votes.parquet",
         "forgotten.jsonl",
         "judgments.parquet",
         "judgments.parquet.sha256",
@@ -346,11 +363,8 @@ def test_nothing_of_a_person_is_left_but_the_policies(project):
         "runs/shared_mean-s42/model/model.safetensors",
         "who.json",
     ]
-    assert (
-        len(pd.read_parquet(project / "judgments.parquet"))
-        == len(pd.read_csv(project / "data" / "votes.csv"))
-        == 56
-    )
+    for path in everywhere(project)["data"]:
+        assert Judgments.read(path).n_votes == 56
     assert stat.S_IMODE((project / "forgotten.jsonl").stat().st_mode) == 0o600
     again = forget(TOM, **everywhere(project))
     assert {trace.path.name for trace in again} == {"model"} and len(again) == 4
@@ -361,11 +375,25 @@ def test_nothing_of_a_person_is_left_but_the_policies(project):
 def test_what_stays_does_not_tell_what_went(project, monkeypatch):
     theta = np.linspace(-1.03, 0.97, 8) ** 3
     before = contents(project)
+    checksums = {path: file_checksum(path) for path in project.rglob("*") if path.is_file()}
+    audited = shutil.copy(project / "audit" / "annotators.parquet", project.parent)
     forget(TOM, **everywhere(project))
     left = contents(project)
+    left = {path: content for path, content in left.items() if not path.endswith(".bak")}
     # who had kept theta of all others learns their part of the mean to the digits of the log
     mean = json.loads(left["runs/shared_mean-s42/log.jsonl"])["bias/theta/length"]
     assert abs(8 * mean - np.delete(theta, 3).sum() - theta[3]) > 1e-3
+    # no number of theirs stands anywhere, and no sum over all from which the numbers of others could be taken
+    deviation = pd.read_parquet(audited).set_index("annotator").loc[pseudonyms([TOM])[0], "deviation"]
+    numbers = [
+        float(n) for path in left if path.endswith(("l", "json", "csv")) for n in NUMBER.findall(left[path])
+    ]
+    assert min(abs(n - value) for n in numbers for value in (deviation, -deviation, theta[3])) > 1e-4
+    # what was made of their votes without a key
+    changed = [sha for path, sha in checksums.items() if not path.exists() or file_checksum(path) != sha]
+    assert len(changed) > 20 and not any(
+        sha.encode() in content for sha in changed for content in left.values()
+    )
     # every vote that they may have cast, tried against everything that is left
     remaining = votes().drop(columns="worker")
     theirs = remaining.index[remaining["annotator"] == TOM]
@@ -444,7 +472,7 @@ def test_a_call_that_was_killed_is_finished_by_the_next(project, monkeypatch, na
         "round0.json",
         "audit.json",
     }
-    assert len(forget(TOM, **everywhere(project))) == 4
+    assert len(forget(TOM, **everywhere(project))) == 4 + 2  # the policies, and copies of users
 
 
 def test_a_run_that_is_being_trained_stops_everything(project):
