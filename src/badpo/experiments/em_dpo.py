@@ -123,7 +123,7 @@ def fit_types(
             train_type(seen, probabilities[:, k], float(settings["round_share"]), of_type)
         u = np.stack([margins(of_type, unseen) for of_type in folders], axis=1)
         probabilities = expected_types(u, unseen, probabilities.mean(axis=0))
-        write_json(file, {"key": key, "probabilities": probabilities.tolist()})
+        write_json(file, {"key": key, "probabilities": probabilities.tolist()}, private=True)
         for of_type in folders:
             shutil.rmtree(of_type)
     final = tuple(folder / f"type{k}" for k in range(n_types))

@@ -98,7 +98,7 @@ def is_done(folder: Path, key: RunKey) -> bool:
 
 def begin(folder: Path, key: RunKey) -> None:
     """Write which run the folder is of, before anything else is written there."""
-    write_json(folder / "begun.json", asdict(key))
+    write_json(folder / "begun.json", asdict(key), private=True)
 
 
 def finish(folder: Path, key: RunKey, settings: SuiteSettings) -> None:
