@@ -93,7 +93,7 @@ class Steps:
             for loss in next(self.losses()):
                 loss.backward()
             self.after_backward()
-        gradients = [p.grad.clone() for p in model.parameters() if p.requires_grad]
+        gradients = gradients_of(model)
         model.zero_grad()
         return gradients
 
@@ -249,9 +249,9 @@ class TRL(Steps):
             return trainer.compute_loss(trainer.model, batch)
 
 
-def exact_gradients(ours: Ours, models: Sequence) -> list[torch.Tensor]:
-    """Gradients of the first step in float64, from plain forwards of each prompt and response with every logit."""
-    policy, reference = (copy.deepcopy(model).double().eval() for model in models)
+def exact_gradients(ours: Ours, models: Sequence, dtype=torch.float64) -> list[torch.Tensor]:
+    """Gradients of the first step from plain forwards of each prompt and response with every logit."""
+    policy, reference = (copy.deepcopy(model).to(dtype).eval() for model in models)
     votes, encoded = ours.trainer.judgments.votes.iloc[ours.steps[0]], ours.trainer.encoded
     for c, of_one in votes.groupby("comparison"):
         sides = [(encoded.prompt_ids[c], ids) for ids in (encoded.a_ids[c], encoded.b_ids[c])]
@@ -261,7 +261,13 @@ def exact_gradients(ours: Ours, models: Sequence) -> list[torch.Tensor]:
         sign = torch.tensor(of_one["sign"].to_numpy(dtype=np.float64))
         margin = BETA * (a - b - reference_a + reference_b)
         (torch.nn.functional.softplus(-sign * margin).sum() / len(votes)).backward()
-    return [parameter.grad for parameter in policy.parameters()]
+    return gradients_of(policy)
+
+
+def gradients_of(model) -> list[torch.Tensor]:
+    """Gradients of the trained parameters, zero where a step did not reach one, such as the eyes of a model."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in trained]
 
 
 def _logp(model, prompt: np.ndarray, response: np.ndarray) -> torch.Tensor:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from transformers import (
     AutoModelForCausalLM,
+    BertConfig,
     CohereConfig,
     FalconConfig,
     Gemma2Config,
@@ -27,7 +28,6 @@ from transformers import (
     Starcoder2Config,
     T5Config,
     T5ForConditionalGeneration,
-    XLNetConfig,
 )
 
 from badpo.data.judgments import Judgments
@@ -253,9 +253,12 @@ def test_a_model_that_is_no_language_model_is_refused_by_name(encoded):
     )
     with pytest.raises(ConfigError, match="T5ForConditionalGeneration"):
         choose_layout(attach(t5), "packed", encoded)
-    xlnet = made(XLNetConfig(vocab_size=64, d_model=16, n_layer=1, n_head=2, d_inner=16))
-    with pytest.raises(ConfigError, match="XLNetLMHeadModel"):
-        choose_layout(xlnet, "packed", encoded)
+    ahead = dict(
+        vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2
+    )
+    bert = made(BertConfig(**ahead, initializer_range=0.2)).eval()
+    with pytest.raises(ConfigError, match="BertLMHeadModel does not read from left to right"):
+        choose_layout(bert, "packed", encoded)
 
 
 def test_no_memory_is_told_as_such_and_not_taken_for_a_model_that_cannot_be_packed(monkeypatch, encoded):

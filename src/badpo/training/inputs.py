@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import types
 from collections.abc import Sequence
 
 import numpy as np
@@ -168,17 +169,29 @@ def router_coefficient(model, asked: float | None) -> float:
 
 
 def disable_dropout(model) -> None:
-    """Set every dropout, layer drop and router jitter of ``model`` to 0, in its modules and in their configurations.
+    """Turn off every dropout, layer drop and router jitter of ``model``.
 
-    Some layers drop by a function and a number of their own, some read the number from the configuration.
+    Dropouts become 0 in the modules and in their configurations: some layers drop by a function and a number of their
+    own, some read the number from the configuration. A module with jitter stays in evaluation mode instead, because
+    the number that it jitters by is in some models also a threshold of the routing, training or not.
     """
-    configurations = {id(c): c for module in model.modules() if (c := vars(module).get("config")) is not None}
-    for holder in (*model.modules(), *configurations.values()):
-        for name, value in vars(holder).items():
-            if isinstance(value, float) and ("drop" in name or "jitter" in name):
+    modules = list(model.modules())
+    configurations = {id(c): c for module in modules if (c := vars(module).get("config")) is not None}
+    for holder in (*modules, *configurations.values()):
+        floats = {name: value for name, value in vars(holder).items() if isinstance(value, float) and value}
+        for name in floats:
+            if "drop" in name:
                 setattr(holder, name, 0.0)
         if isinstance(holder, torch.nn.modules.dropout._DropoutNd):
             holder.p = 0.0
+        if isinstance(holder, torch.nn.Module) and any("jitter" in name for name in floats):
+            holder.eval()
+            holder.train = types.MethodType(_stay, holder)
+
+
+def _stay(module, mode: bool = True):
+    """In place of a module's ``train``: its mode stays what it is."""
+    return module
 
 
 def build_bias(
