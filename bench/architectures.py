@@ -334,7 +334,8 @@ def measured(name: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         try:
             ours = Ours(
-                votes(), word_tokenizer(N_WORDS), models, "random", MICRO_BATCH, N_MICRO, Path(folder)
+                *(votes(), word_tokenizer(N_WORDS), models, "random", MICRO_BATCH, N_MICRO, Path(folder)),
+                settings=ON_PROCESSOR | WITHOUT_AUXILIARY_LOSS,
             )
         except ConfigError as error:
             return row | {"reason": str(error)}
