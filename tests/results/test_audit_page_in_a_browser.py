@@ -27,7 +27,9 @@ def page(tmp_path_factory) -> Path:
     found = audit(
         table, [Length(), Markdown()], source=f"{'a_very_long_name_' * 20}<script>alert(1)</script>.csv"
     )
-    return found.write(tmp_path_factory.mktemp("audit"))
+    page = found.write(tmp_path_factory.mktemp("audit"))
+    found.people_to_html(page.with_name("people.html"))
+    return page
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +40,9 @@ def browser() -> Iterator[Browser]:
 
 @pytest.mark.parametrize(("scheme", "color"), [("light", LIGHT), ("dark", DARK)])
 @pytest.mark.parametrize("width", [375, 1280])
-def test_the_page_in_a_window(browser, page, width, scheme, color):
+@pytest.mark.parametrize(("name", "n_charts"), [("report.html", 3), ("people.html", 6)])
+def test_the_page_in_a_window(browser, page, name, n_charts, width, scheme, color):
+    page = page.with_name(name)
     browser.open(page, width, scheme)
     assert [r["request"]["url"] for r in browser.reported("Network.requestWillBeSent")] == [page.as_uri()]
     for complaint in ("Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown"):
@@ -47,7 +51,7 @@ def test_the_page_in_a_window(browser, page, width, scheme, color):
     assert browser.value("document.documentElement.scrollWidth") == width
     assert browser.value(STICKING_OUT) == []
     assert browser.value("getComputedStyle(document.body).backgroundColor") == color
-    assert browser.value("document.querySelectorAll('svg').length") > 5
+    assert browser.value("document.querySelectorAll('svg.chart').length") >= n_charts
 
 
 def test_a_complaint_and_a_request_would_be_seen(browser, page, tmp_path):

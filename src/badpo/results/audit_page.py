@@ -272,7 +272,8 @@ def _rounded_number(found: re.Match[str], step: float) -> str:
 
 
 def _rounding(found: Mapping[str, Any]) -> str:
-    steps = "to two digits" if found["step"] == STEPS[0][1] else f"in steps of {found['step']:.2f}"
+    because = f"in steps of {found['step']:.2f} (somebody cast a large part of the votes)"
+    steps = "to two digits" if found["step"] == STEPS[0][1] else because
     return (
         f"This page may be passed on. Nothing on it is about fewer than {FEWEST_ANNOTATORS} people, counts are rounded "
         f"to the nearest 10 (\u201cfewer than {FEWEST_ANNOTATORS}\u201d may be none) and estimates {steps}, so that "
