@@ -91,13 +91,14 @@ def weights_key(model, numerics: str) -> str:
 
 
 def configuration(model) -> dict[str, Any]:
-    """The settings that a model computes with, such as the rotary base or a window."""
+    """The settings that a model computes with in evaluation mode, such as the rotary base or a window."""
 
-    def computed_with(settings: dict[str, Any]) -> dict[str, Any]:
+    def computed_with(settings: dict[Any, Any]) -> dict[str, Any]:
+        named = {str(name): value for name, value in settings.items()}
         return {
             name: computed_with(value) if isinstance(value, dict) else value
-            for name, value in settings.items()
-            if name not in NOT_COMPUTED_WITH
+            for name, value in named.items()
+            if name not in NOT_COMPUTED_WITH and "drop" not in name and "jitter" not in name
         }
 
     return {**computed_with(model.config.to_dict()), "attention": model.config._attn_implementation}
