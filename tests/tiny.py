@@ -72,6 +72,30 @@ def plain_logps(model, prompt: np.ndarray, response: np.ndarray):
     return logits.float().log_softmax(-1).gather(1, ids[0, len(prompt) :, None])[:, 0].double()
 
 
+def mixture_of_experts(kind: str = "qwen3", seed: int = 0):
+    """A two-layer Qwen3-MoE or Mixtral with two of four experts for each token, in fp32."""
+    import torch
+    from transformers import AutoModelForCausalLM, MixtralConfig, Qwen3MoeConfig
+
+    torch.manual_seed(seed)
+    config = {"qwen3": Qwen3MoeConfig, "mixtral": MixtralConfig}[kind](
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=64,
+        moe_intermediate_size=32,
+        head_dim=8,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        num_experts=4,
+        num_experts_per_tok=2,
+        pad_token_id=0,
+        eos_token_id=1,
+        initializer_range=0.2,
+    )
+    return AutoModelForCausalLM.from_config(config).eval()
+
+
 def votes(
     n_comparisons: int = 24, n_annotators: int = 5, per_comparison: int = 3, seed: int = 0
 ) -> pd.DataFrame:

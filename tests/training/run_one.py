@@ -110,6 +110,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--multimodal", action="store_true", help="with a vision tower that nothing goes through"
     )
+    parser.add_argument("--experts", action="store_true", help="with the routers' auxiliary loss")
     parser.add_argument("--lora", action="store_true")
     parser.add_argument("--bf16", action="store_true")
     parser.add_argument("--fsdp", action="store_true", help="with the FSDP2 settings that are shipped")
@@ -161,6 +162,7 @@ def config(asked: argparse.Namespace) -> BADPOConfig:
         use_cpu=True,
         bf16=asked.bf16,
         gradient_checkpointing=False,
+        router_aux_loss_coef=0.5 if asked.experts else None,
         disable_tqdm=True,
         reference_cache=str(asked.folder / "cache"),
         seed=7,
@@ -220,7 +222,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         logprobs.LOGITS_AT_ONCE = asked.logits_at_once
     model = tiny.model(seed=rank if asked.own_weights else 0, tied=not asked.untied)
     trainer = BADPOTrainer(
-        multimodal() if asked.multimodal else model,
+        multimodal() if asked.multimodal else tiny.mixture_of_experts() if asked.experts else model,
         args=config(asked),
         train_dataset=judgments,
         eval_dataset=judgments.take(range(7)) if asked.evaluate else None,

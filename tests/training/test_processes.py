@@ -84,6 +84,7 @@ def assert_same_bits(ours: Path, theirs: Path) -> None:
         (2, ("--own-annotators",)),
         (4, ("--own-annotators", "--uneven", "--bias", "per_annotator")),
         (2, ("--lora",)),
+        (4, ("--experts", "--uneven")),
         (2, ("--objective", "sampo")),
         (4, ("--objective", "group_dro", "--uneven")),
     ],

@@ -8,7 +8,6 @@ from functools import partial
 import pytest
 import torch
 from datasets import Dataset
-from transformers import AutoModelForCausalLM, MixtralConfig, Qwen3MoeConfig
 
 from badpo.attributes import Length
 from badpo.data.judgments import Judgments
@@ -38,27 +37,6 @@ def preference_rows(frame) -> list[dict]:
         }
         for row in frame.to_dict("records")
     ]
-
-
-def mixture_of_experts(kind: str, seed: int = 0):
-    torch.manual_seed(seed)
-    configs = {"qwen3": Qwen3MoeConfig, "mixtral": MixtralConfig}
-    experts = {"num_local_experts" if kind == "mixtral" else "num_experts": 4, "num_experts_per_tok": 2}
-    config = configs[kind](
-        vocab_size=64,
-        hidden_size=32,
-        intermediate_size=64,
-        moe_intermediate_size=32,
-        head_dim=8,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        pad_token_id=0,
-        eos_token_id=1,
-        initializer_range=0.2,
-        **experts,
-    )
-    return AutoModelForCausalLM.from_config(config).eval()
 
 
 def trl_loss_and_gradients(rows, folder, max_length, tokenizer, model=tiny.model, **options):
@@ -162,7 +140,7 @@ def test_objectives_that_trl_has_too(tmp_path, objective, theirs, attention):
 @pytest.mark.parametrize("coefficient", [None, 0.5, 0.0])
 def test_the_routers_auxiliary_loss_is_added_as_trl_adds_it(tmp_path, kind, coefficient):
     frame = tiny.votes(n_comparisons=8, per_comparison=2)[:-3]  # comparisons with one vote and with two
-    options = dict(model=partial(mixture_of_experts, kind), router_aux_loss_coef=coefficient)
+    options = dict(model=partial(tiny.mixture_of_experts, kind), router_aux_loss_coef=coefficient)
     theirs = trl_loss_and_gradients(
         preference_rows(frame), tmp_path / "trl", 1024, tiny.tokenizer(), **options
     )
@@ -189,7 +167,7 @@ def test_the_auxiliary_loss_is_logged_over_the_whole_step(tmp_path):
             reference_cache=str(tmp_path / "cache"),
         )
         run = BADPOTrainer(
-            mixture_of_experts("qwen3"),
+            tiny.mixture_of_experts("qwen3"),
             args=args,
             train_dataset=tiny.votes(n_comparisons=4, per_comparison=4),
             attributes=[Length(ratio=1.5)],
