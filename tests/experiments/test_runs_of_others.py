@@ -135,6 +135,7 @@ def test_a_reference_that_leads_out_is_not_written_to(run, tmp_path):
     (run.parent / "reference" / "readouts.json").symlink_to(tmp_path / "outside" / "target")
     with pytest.raises(ConfigError, match="symbolic link"):
         evaluate_run(run, silent)
+    assert not (tmp_path / "outside" / "target").exists()
 
 
 def test_a_run_names_its_places_from_its_own_folder(run, tmp_path, monkeypatch):
