@@ -18,6 +18,7 @@ from badpo.experiments.run import train_run
 from badpo.training.recipe import RunSources, read_recipe
 from badpo.training.run_folder import seal_run
 from tests.experiments.recipes import recipe
+from tests.experiments.test_run import stop_at_step
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +128,18 @@ def test_a_run_of_a_suite_that_was_not_made_here_is_taken_when_it_is_trusted(run
         open_source(str(run))
     with pytest.raises(ConfigError, match="holds no model"):
         open_source(str(run), sources=RunSources(trusted=True))
+
+
+def test_going_on_from_a_run_of_others_seals_the_own_recipe(tmp_path, monkeypatch):
+    asked = recipe(tmp_path)
+    with monkeypatch.context() as stopped, pytest.raises(KeyboardInterrupt):
+        stop_at_step(stopped, 4)
+        train_run(asked)
+    config = tmp_path / "runs" / "shared_mean-s42" / "config.yaml"
+    own = config.read_text()
+    config.write_text(own.replace("../../cache", "../../theirs"))
+    folder = train_run(asked, resume=True)
+    assert made_here(folder) and config.read_text() == own
 
 
 def test_a_reference_that_leads_out_is_not_written_to(run, tmp_path):

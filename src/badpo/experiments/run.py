@@ -265,11 +265,14 @@ def _train_into(
     if allow_changed:
         checkpoint_to_resume(folder / "checkpoints", True, trainer.facts, allow_changed)
     if not resume or allow_changed:  # a resumed run keeps what it was started with
-        _write_provenance(folder, recipe, allow_changed)
+        _write_recipe(folder, recipe)
+        _write_provenance(folder, allow_changed)
     go_on = f"badpo train --config {shlex.quote(str(folder / 'config.yaml'))} --resume"
     with saving_when_told(trainer, go_on):
         train_and_save(trainer, resume, allow_changed)
     if trainer.is_world_process_zero():
+        # the folder of a resumed run may be of somebody else: what is sealed is what was followed
+        _write_recipe(folder, recipe)
         write_card(folder)
         seal_run(folder)
     trainer.accelerator.wait_for_everyone()
@@ -301,9 +304,12 @@ def _require_trainable(folder: Path, resume: bool, allow_changed: Sequence[str])
         )
 
 
-def _write_provenance(folder: Path, recipe: Recipe, allowed: Sequence[str]) -> None:
+def _write_recipe(folder: Path, recipe: Recipe) -> None:
     keys = kept_in_run(recipe.keys, folder)
     write_atomically(folder / RUN_RECIPE, yaml.safe_dump(_plain(keys), sort_keys=False).encode())
+
+
+def _write_provenance(folder: Path, allowed: Sequence[str]) -> None:
     facts = environment(f"badpo train --config {folder.name}/{RUN_RECIPE}")
     write_json(
         folder / "environment.json", {**facts, **({"allowed_changes": list(allowed)} if allowed else {})}
