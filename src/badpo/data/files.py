@@ -120,29 +120,9 @@ def flush_folder(folder: Path) -> None:
 def locked(path: str | os.PathLike[str], wait: bool = False) -> Iterator[None]:
     """Hold a folder or file: nobody else who asks for it gets it until the block ends, or this process does.
 
-    The lock is the operating system's, on a hidden file beside it (``.NAME.lock``), which stays. A process that was
-    killed holds nothing. Who holds it may ask for it again, in the same thread.
-
-    Parameters
-    ----------
-    path : path
-        Need not exist. Two names of one folder or file are one.
-    wait : bool
-        Wait for another process instead of raising.
-
-    Raises
-    ------
-    BusyError
-        Another process holds it; its number and machine are told.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> run = Path(tempfile.mkdtemp()) / "dpo-s42"
-    >>> with locked(run):
-    ...     holder(run) == f"process {os.getpid()} on {platform.node()}"
-    True
-    >>> holder(run)
+    The lock is the operating system's, on a hidden file beside it (``.NAME.lock``), which stays. Two names of one
+    place are one, which need not exist. Who holds it may ask for it again, in the same thread. Where another process
+    holds it, `BusyError` tells which one; or, with ``wait``, this one waits.
     """
     from filelock import FileLock, Timeout
 
@@ -194,27 +174,6 @@ def write_seal(path: Path, content: Mapping[str, Any], names: Iterable[str]) -> 
     """Write ``content`` with the checksums of the named files beside it, last of all.
 
     The seal of a run says with the pseudonym key that it was made here, see `made_here`.
-
-    Parameters
-    ----------
-    path : Path
-        The seal, such as ``run.json``.
-    content : mapping
-        What else it says, as JSON.
-    names : iterable of str
-        Files, relative to the folder of the seal.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> folder = Path(tempfile.mkdtemp())
-    >>> _ = (folder / "a.txt").write_text("whole")
-    >>> write_seal(folder / "seal.json", {"beta": 0.1}, ["a.txt"])
-    >>> seal_damage(folder / "seal.json") is None
-    True
-    >>> _ = (folder / "a.txt").write_text("whale")
-    >>> seal_damage(folder / "seal.json").partition("/")[2]
-    'a.txt is damaged (its checksum does not match)'
     """
     files = {name: file_checksum(path.parent / name) for name in sorted(names)}
     sealed = {**content, "files": files}
@@ -242,17 +201,7 @@ def read_seal(path: Path) -> dict[str, Any]:
 
 
 def seal_damage(path: Path, names: Collection[str] | None = None, but: Collection[str] = ()) -> str | None:
-    """What is wrong with sealed files, in words; None when every checksum agrees.
-
-    Parameters
-    ----------
-    path : Path
-        The seal, which is there.
-    names : collection of str or None
-        Only these of the sealed files; None is all of them.
-    but : collection of str
-        Not these.
-    """
+    """What is wrong with sealed files, all or some of them, in words; None when every checksum agrees."""
     folder = path.parent
     try:
         files = read_seal(path)["files"]
