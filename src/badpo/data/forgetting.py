@@ -290,25 +290,30 @@ def _take_rows(path: Path, rows: _Rows, dry_run: bool) -> list[Trace]:
     """Their rows out of a table, and the counts of what was left out of theirs at import."""
     n, n_dropped = int(rows.theirs.sum()), sum(entry["n"] for entry in rows.table.dropped)
     n_dropped -= sum(entry["n"] for entry in rows.dropped)
-    if not n and not n_dropped:
-        return []
-    if not dry_run:
+    has_theirs = bool(n or n_dropped)
+    if has_theirs and not dry_run:
         _note(path.parent, file=path.name, rows=n)
+    # a call that was killed may have left a table of ours without its checksum
+    if not dry_run and (has_theirs or (_is_ours(path) and not checksum_file(path).exists())):
         _write_without(path, rows)
+    if not has_theirs:
+        return []
     what = counted(n, "judgment") + (
         f", and the count of {n_dropped:,} left out at import" if n_dropped else ""
     )
     return [Trace(path, what)]
 
 
+def _is_ours(path: Path) -> bool:
+    return path.suffix.lower() == ".parquet" and DROPPED_KEY in (pq.read_schema(path).metadata or {})
+
+
 def _write_without(path: Path, rows: _Rows) -> None:
-    suffix = path.suffix.lower()
-    with (checksummed if checksum_file(path).exists() else appearing)(path) as unfinished:
+    suffix, is_ours = path.suffix.lower(), _is_ours(path)
+    with (checksummed if is_ours or checksum_file(path).exists() else appearing)(path) as unfinished:
         if suffix == ".parquet":
-            file = pq.ParquetFile(path)
-            metadata = file.schema_arrow.metadata or {}
-            table = _plain(file.read().filter(pa.array(~rows.theirs)))
-            if DROPPED_KEY in metadata:
+            table = _plain(pq.read_table(path, partitioning=None).filter(pa.array(~rows.theirs)))
+            if is_ours:
                 table = table.replace_schema_metadata({DROPPED_KEY: json.dumps(rows.dropped).encode()})
             pq.write_table(table, unfinished, write_page_checksum=True)
         elif suffix == ".json":
@@ -612,7 +617,7 @@ def _cells(path: Path) -> Iterator[str]:
         first = file.readline(_BLOCK)
     if first.startswith(b"PAR1"):
         names = [name for name in pq.read_schema(path).names if annotator_hint([name])]
-        for column in pq.read_table(path, columns=names).columns:
+        for column in pq.read_table(path, columns=names, partitioning=None).columns:
             yield from map(str, column.unique().to_pylist())
     elif first.lstrip()[:1] in (b"[", b"{"):
         content = path.read_bytes()
