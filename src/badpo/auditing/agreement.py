@@ -1,4 +1,4 @@
-"""How far annotators agree with others and with themselves; kept apart from which way they lean."""
+"""How far annotators agree with others and with themselves."""
 
 from __future__ import annotations
 
