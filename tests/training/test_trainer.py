@@ -368,6 +368,9 @@ def test_several_evaluation_sets_are_measured_while_training(tmp_path):
     batch = next(iter(run.get_eval_dataloader("b")))
     assert len(batch["sign"]) == run.args.per_device_eval_batch_size
     assert run.evaluate("b")["eval_loss"] == run.evaluate()["eval_b_loss"]
+    late = with_evaluation(tmp_path / "late", train, None)
+    late.eval_dataset = tiny.votes(seed=1)
+    assert late.evaluate()["eval_loss"] == pytest.approx(math.log(2), abs=1e-6)
 
 
 def test_a_prediction_is_the_margin_of_each_judgment(tmp_path):

@@ -148,12 +148,14 @@ class BADPOTrainer(transformers.Trainer):
         objective=None,
     ):
         args = copy.copy(args) if args is not None else BADPOConfig()
-        not_taken = {
-            "data_collator": data_collator,
-            "compute_metrics": compute_metrics,
-            "quantization_config": quantization_config,
-        }
-        _require_understood(args, train_dataset, processing_class, not_taken)
+        _require_understood(
+            args,
+            train_dataset,
+            processing_class,
+            data_collator=data_collator,
+            compute_metrics=compute_metrics,
+            quantization_config=quantization_config,
+        )
         self.run_folder = Path(args.output_dir)
         require_enclosed(self.run_folder)
         # The Trainer's files hold pickles and the annotators' estimates; only run_folder/model is ever published.
@@ -243,9 +245,8 @@ class BADPOTrainer(transformers.Trainer):
         return evaluation_loader(data, self._collator(data), self.args)
 
     def get_test_dataloader(self, test_dataset) -> DataLoader:
-        """`get_eval_dataloader` of a set that must be given."""
-        data = self._evaluation_set(test_dataset)
-        return evaluation_loader(data, self._collator(data), self.args)
+        """`get_eval_dataloader`."""
+        return self.get_eval_dataloader(test_dataset)
 
     def _collator(self, data: EncodedJudgments) -> ComparisonCollator:
         return ComparisonCollator(
@@ -283,8 +284,8 @@ class BADPOTrainer(transformers.Trainer):
         evaluated = (
             self.eval_dataset.values() if isinstance(self.eval_dataset, Mapping) else [self.eval_dataset]
         )
-        sets = [self.train_dataset, *(data for data in evaluated if data is not None)]
-        return {data: self._finite_reference(data) for data in sets}
+        sets = [self.train_dataset, *evaluated]
+        return {data: self._finite_reference(data) for data in sets if isinstance(data, EncodedJudgments)}
 
     def _references_of(self, data: EncodedJudgments) -> ReferenceLogps:
         known = self.references
@@ -513,7 +514,7 @@ class BADPOTrainer(transformers.Trainer):
         PredictionOutput
             ``predictions``: u, of shape (n_judgments,); ``label_ids``: +1 where a was chosen, -1 where b was.
         """
-        loader = self.get_test_dataloader(test_dataset)
+        loader = self.get_eval_dataloader(test_dataset)
         metrics, margins = self._measured(loader, metric_key_prefix)
         self.callback_handler.on_predict(self.args, self.state, self.control, metrics)
         return PredictionOutput(margins, loader.dataset.judgments.votes["sign"].to_numpy(), metrics)
@@ -648,7 +649,7 @@ def _model_name(model) -> str:
     return model if isinstance(model, str) else model.config._name_or_path
 
 
-def _require_understood(args, train_dataset, processing_class, not_taken: Mapping[str, object]) -> None:
+def _require_understood(args, train_dataset, processing_class, **not_taken: object) -> None:
     """Raise `ConfigError` with a sentence for every argument that `DPOTrainer` takes and this trainer cannot."""
     reasons = {
         "data_collator": "a micro-batch holds each comparison once and its votes apart, as the trainer's own collator "
