@@ -46,7 +46,8 @@ def test_the_worst_group_gains_weight():
     assert weight.mean() == pytest.approx(1.0)
     means = [0.3, 1.5, 0.6]
     assert weight[1] / weight[0] == pytest.approx(math.exp(3 * 0.5 * (means[1] - means[0])))
-    assert objective.metrics()["groups/weight_max"] == pytest.approx(float(weight[1]))
+    # a weight of one annotator is told with two digits
+    assert objective.metrics()["groups/weight_max"] == round(float(weight[1]), 2)
     assert objective.metrics()["groups/weight_sd"] > 0.4
 
 
