@@ -35,7 +35,7 @@ help:
 	@echo "make real-data   the same questions on real votes, where the data are there; writes docs/real_data.md"
 	@echo "make bench       speed and memory beside TRL and beside other audits; writes docs/performance_tables.md (an hour)"
 	@echo "make audit-statistics  what the audit's figures are worth, by simulation; writes docs/audit_statistics.md"
-	@echo "make faults      kills runs, tears files, fills disks and more; writes docs/reliability_tables.md (an hour of a core)"
+	@echo "make faults      kills runs, tears files, fills disks and more; writes docs/reliability_tables.md (an hour and a half of a core)"
 	@echo "make fuzz        a hundred thousand generated inputs; writes docs/fuzz_tables.md (half an hour)"
 	@echo "make linear-time  four times the text takes four times as long, for every reader of texts (minutes)"
 	@echo "make dependencies  licences of everything an installation brings; writes docs/dependencies.md"

@@ -17,7 +17,7 @@ KINDS = {
     "numerics": 3,
     "fuzz": 6,
     "privacy": 3,
-    "two_writers": 20,
+    "two_writers": 40,
     "load": 39,
 }
 MINUTES = sum(KINDS.values())
