@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import stat
 
 import numpy as np
 import pytest
@@ -44,6 +45,9 @@ def test_readouts_are_written_and_returned(tmp_path):
     asked = recipe(tmp_path)
     folder = train_run(asked)
     told = []
+    about_people = [folder / name for name in ("log.jsonl", "config.yaml", "bias.json", "bias.safetensors")]
+    about_people += sorted((folder / "checkpoints").glob("*/log.jsonl"))
+    assert len(about_people) > 4 and {stat.S_IMODE(path.stat().st_mode) for path in about_people} == {0o600}
     readouts = evaluate_run(folder, lambda what, share: told.append(share))
     text = (folder / "readouts.json").read_text()
     assert json.loads(text) == readouts

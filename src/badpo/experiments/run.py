@@ -306,7 +306,8 @@ def _require_trainable(folder: Path, resume: bool, allow_changed: Sequence[str])
 
 def _write_recipe(folder: Path, recipe: Recipe) -> None:
     keys = kept_in_run(recipe.keys, folder)
-    write_atomically(folder / RUN_RECIPE, yaml.safe_dump(_plain(keys), sort_keys=False).encode())
+    content = yaml.safe_dump(_plain(keys), sort_keys=False).encode()
+    write_atomically(folder / RUN_RECIPE, content, private=True)  # it names who is gold
 
 
 def _write_provenance(folder: Path, allowed: Sequence[str]) -> None:

@@ -51,7 +51,9 @@ class RunCallback(TrainerCallback):
             _follow_the_schedule(trainer.lr_scheduler)
         trainer.settle_gradient_buckets()
         if state.is_world_process_zero:
-            write_atomically(self._log_path, b"" if resumed is None else (resumed / LOG_FILE).read_bytes())
+            before = b"" if resumed is None else (resumed / LOG_FILE).read_bytes()
+            # theta's mean over a pool of one is that one's
+            write_atomically(self._log_path, before, private=True)
             self._log_file = self._log_path.open("a")
 
     def on_epoch_begin(self, args, state, control, train_dataloader=None, **kwargs):
@@ -83,7 +85,7 @@ class RunCallback(TrainerCallback):
         if state.is_world_process_zero:
             self._trainer.save_bias(folder)
             save_state(folder, self._trainer.bias_optimizer, self._trainer.objective)
-            shutil.copyfile(self._log_path, folder / LOG_FILE)
+            shutil.copy(self._log_path, folder / LOG_FILE)
             mark_complete(folder, self._trainer.facts)
             if self._keep is not None:
                 keep_newest(Path(args.output_dir), self._keep, _best(args, state))
