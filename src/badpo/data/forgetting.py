@@ -312,7 +312,7 @@ def _write_without(path: Path, rows: _Rows) -> None:
     suffix, is_ours = path.suffix.lower(), _is_ours(path)
     with (checksummed if is_ours or checksum_file(path).exists() else appearing)(path) as unfinished:
         if suffix == ".parquet":
-            table = _plain(pq.read_table(path, partitioning=None).filter(pa.array(~rows.theirs)))
+            table = _plain(pq.read_table(path).filter(pa.array(~rows.theirs)))
             if is_ours:
                 table = table.replace_schema_metadata({DROPPED_KEY: json.dumps(rows.dropped).encode()})
             pq.write_table(table, unfinished, write_page_checksum=True)
@@ -617,7 +617,7 @@ def _cells(path: Path) -> Iterator[str]:
         first = file.readline(_BLOCK)
     if first.startswith(b"PAR1"):
         names = [name for name in pq.read_schema(path).names if annotator_hint([name])]
-        for column in pq.read_table(path, columns=names, partitioning=None).columns:
+        for column in pq.read_table(path, columns=names).columns:
             yield from map(str, column.unique().to_pylist())
     elif first.lstrip()[:1] in (b"[", b"{"):
         content = path.read_bytes()
