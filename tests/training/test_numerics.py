@@ -165,15 +165,16 @@ def test_annotators_who_always_side_one_way_are_told_in_log_and_report(tmp_path,
     assert json.loads((folder / "bias.json").read_text())["extra"]["separated"] == {"length": len(expected)}
 
 
-def test_the_report_counts_the_one_sided_and_names_nobody(tmp_path):
+@pytest.mark.parametrize(("n", "told"), [(4, "fewer than 5"), (5, "5")])
+def test_the_report_counts_the_one_sided_and_names_nobody(tmp_path, n, told):
     path = write_suite(tmp_path) / "shared_mean-s42" / "bias.json"
     assert not any("sided one way" in sentence for sentence in anchor_sentences(read_suite(tmp_path)))
     bias = json.loads(path.read_text())
-    bias["extra"]["separated"] = {"woman": 3}
+    bias["extra"]["separated"] = {"woman": n}
     path.write_text(json.dumps(bias))
     [sentence] = [s for s in anchor_sentences(read_suite(tmp_path)) if "sided one way" in s]
     assert sentence.startswith(
-        "BA-DPO (shared mean): annotators who always sided one way (woman-coded 3 of 60)."
+        f"BA-DPO (shared mean): annotators who always sided one way (woman-coded {told} of 60)."
     )
     assert not any(name in sentence for name in bias["annotators"])
 
