@@ -94,7 +94,7 @@ def _start_processes(arguments: Sequence[str]) -> None:
         return
     if "WORLD_SIZE" in os.environ:
         if is_first_process():
-            print(
+            say(
                 "num_processes and accelerate_config have no effect: a launcher started this", file=sys.stderr
             )
         return
