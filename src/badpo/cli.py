@@ -94,9 +94,7 @@ def _start_processes(arguments: Sequence[str]) -> None:
         return
     if "WORLD_SIZE" in os.environ:
         if is_first_process():
-            say(
-                "num_processes and accelerate_config have no effect: a launcher started this", file=sys.stderr
-            )
+            complain("num_processes and accelerate_config have no effect: a launcher started this")
         return
     os.environ["BADPO_LAUNCHED"] = "1"
     command = [sys.executable, "-m", "accelerate.commands.launch", *arguments, "-m", "badpo", *sys.argv[1:]]
