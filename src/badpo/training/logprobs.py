@@ -159,7 +159,8 @@ def _own_logits(model, inner: Sequence[PreTrainedModel], rows: torch.Tensor) -> 
             f"{type(model).__name__} makes its logits in a way that badpo cannot follow position by position, so that "
             "it cannot be trained here"
         )
-    return logits[0]
+    # a view, whose gradient is one too: that of an element would be a copy of all logits
+    return logits.squeeze(0)
 
 
 def target_logps(
