@@ -122,17 +122,10 @@ def test_a_run_folder_has_everything(tmp_path):
     folder = train_run(recipe(tmp_path))
     assert folder == tmp_path / "runs" / "shared_mean-s42"
     assert written(folder) >= RUN_FILES | {"model/model.safetensors", "model/README.md"}
-    private = {
-        path.name for path in folder.rglob("*") if path.is_file() and path.stat().st_mode & 0o777 == 0o600
-    }
-    assert private >= {
-        "bias.json",
-        "bias.safetensors",
-        "bias_optimizer.safetensors",
-        "run.json",
-        "complete.json",
-    }
-    assert private.isdisjoint({"environment.json", "README.md"})
+    public = {path.name for path in folder.rglob("*") if path.is_file() and path.stat().st_mode & 0o077}
+    private = {path.name for path in folder.rglob("*")} - public
+    assert private >= {"bias.json", "bias_optimizer.safetensors", "run.json", "complete.json", "log.jsonl"}
+    assert public >= {"environment.json", "README.md"}
     assert [line["step"] for line in log_lines(folder)] == [1, 2, 3, 4]
     assert log_lines(folder)[0]["loss"] == pytest.approx(np.log(2), rel=1e-6)
     bias = BiasTerm.load(folder)
