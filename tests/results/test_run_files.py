@@ -110,6 +110,11 @@ def test_a_run_without_a_bias_term_has_no_theta(tmp_path):
         ("readouts.json", {"heldout": {"woman": {"gap": [0.1]}}}, "readouts.json, heldout.woman.gap"),
         ("bias.json", {"annotators": 3}, "bias.json, annotators"),
         ("bias.json", {"extra": []}, "bias.json, extra"),
+        (
+            "bias.json",
+            {"extra": {"first_margin": {"mean": 0.0, "tolerance": 1e-5}}},
+            "extra.first_margin.difference",
+        ),
         ("environment.json", {"packages": 3}, "environment.json, packages"),
         ("planted.json", {"attributes": ["woman"], "annotators": [{}]}, "annotators.0.pseudonym"),
         ("planted.json", {"attributes": [], "annotators": [{"pseudonym": "a", "theta": [1.0]}]}, "planted"),

@@ -47,25 +47,8 @@ class BusyError(ConfigError):
 def appearing(path: str | os.PathLike[str], private: bool = False) -> Iterator[Path]:
     """A file to write into that takes the place of ``path`` when the block ends, and vanishes after an error.
 
-    The content is flushed to the disk before it takes the name, and the name after it. The file is made under a random
-    name that nobody else has. What stands at ``path`` stays until then, and gives its mode to the new file; where
-    ``path`` is a symbolic link, the link stays and the file that it names is replaced.
-
-    Parameters
-    ----------
-    path : path
-        Its folder is made when it is not there.
-    private : bool
-        Whether a new file is readable by this user only. Otherwise it has the mode that the umask leaves.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> path = Path(tempfile.mkdtemp()) / "a.txt"
-    >>> with appearing(path) as unfinished:
-    ...     _ = unfinished.write_text("whole")
-    >>> path.read_text(), len(list(path.parent.iterdir()))
-    ('whole', 1)
+    Its folder is made when it is not there. A file that is replaced gives its mode to the new one; otherwise only this
+    user can read a ``private`` one. Where ``path`` is a symbolic link, the file that it names is replaced.
     """
     path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -181,14 +164,7 @@ def write_seal(path: Path, content: Mapping[str, Any], names: Iterable[str]) -> 
 
 
 def read_seal(path: Path) -> dict[str, Any]:
-    """What a seal says, with its own checksum verified.
-
-    Raises
-    ------
-    FileNotFoundError
-    SealError
-        It is damaged.
-    """
+    """What a seal says, with its own checksum verified; a `SealError` where it is damaged."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         own = content.pop(_OWN)
@@ -229,11 +205,6 @@ def made_here(folder: Path) -> bool:
     """Whether a run, its recipe included, was sealed with this machine's pseudonym key, and so not by somebody else.
 
     Whether the files are still those that were sealed is what `run_damage` tells.
-
-    Examples
-    --------
-    >>> made_here(Path("runs/of-somebody-else"))
-    False
     """
     seal = folder / RUN_SEAL
     # the seal of a reference is ours too, and could be put beside the recipe of somebody else
@@ -340,25 +311,8 @@ def is_changed(path: Path) -> bool:
 
 
 def require_enclosed(folder: Path) -> None:
-    """Refuse a folder in which a symbolic link leads out of it.
-
-    A run folder or a cache that came from another machine could otherwise have any file of this one read into a page,
-    or taken for a policy. The folder itself may be a link, and one that is not there is enclosed.
-
-    Raises
-    ------
-    ConfigError
-        Naming the link.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> folder = Path(tempfile.mkdtemp())
-    >>> (folder / "log.jsonl").symlink_to("/etc/hostname")
-    >>> require_enclosed(folder)
-    Traceback (most recent call last):
-    badpo.data.problems.ConfigError: ...log.jsonl is a symbolic link that leads out of ...
-    """
+    """Refuse a folder in which a symbolic link leads out of it; the folder itself may be a link, or not be there."""
+    # else a run or a cache from elsewhere could have any file of this machine read into a page, or taken for a policy
     top = folder.resolve()
     for here, folders, files in os.walk(folder):
         for name in (*folders, *files):

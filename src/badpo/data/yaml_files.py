@@ -36,18 +36,7 @@ _Loader.add_implicit_resolver(_FLOAT_TAG, _BARE_EXPONENT, list("-+.0123456789"))
 
 @dataclass(frozen=True)
 class YamlFile:
-    """The mapping in a YAML file and the line of each of its keys.
-
-    Attributes
-    ----------
-    name : str
-        The file's name, for messages.
-    values : dict
-    lines : dict from tuple of str to int
-        Line, from 1, of the key at that path; entries of a list are numbered from 0.
-    notices : tuple of Problem
-        Numbers that plain YAML would have read as text.
-    """
+    """The mapping in a YAML file, the line of each of its keys, and the numbers that plain YAML would read as text."""
 
     name: str
     values: dict[str, Any]
@@ -63,14 +52,7 @@ class YamlFile:
 
 
 def read_yaml(path: str | Path) -> YamlFile:
-    """Read a YAML file whose top level is a mapping.
-
-    Raises
-    ------
-    ConfigError
-        The file is missing, is too long, is not YAML, is not a mapping, or has an alias, a tag or a key twice; with the
-        line.
-    """
+    """Read a YAML file whose top level is a mapping; a `ConfigError` with the line where it is something else."""
     path = Path(path)
     try:
         with path.open(encoding="utf-8") as file:

@@ -55,8 +55,10 @@ def caterpillar_figure(summary: Mapping[str, Any], annotators: pd.DataFrame) -> 
         if drawn.empty:
             panels.append((label, Markup("<p>{}</p>").format(_nobody(label, summary["pool"][name]))))
             continue
-        left_out.append(f"{label}: {_not_drawn(len(told) - len(drawn), len(people) - len(told))}")
-        leans = [_lean_row(person, _kind(person, summary)) for person in drawn.to_dict("records")]
+        n_more, n_rest = len(told) - len(drawn), len(people) - len(told)
+        left_out.append(f"{label}: {n_more:,} with fewer votes than those, {n_rest:,} with hardly any")
+        persons = zip(drawn.to_dict("records"), _kinds_of(drawn, summary), strict=True)
+        leans = [_lean_row(person, kind) for person, kind in persons]
         chart = caterpillar(
             leans,
             f"leans of {len(leans):,} annotators on {label} with intervals",
@@ -142,8 +144,8 @@ def agreement_figure(summary: Mapping[str, Any], annotators: pd.DataFrame) -> Fi
             level=_middle(summary["pool"][name]),
         )
         panels.append((label, chart))
-        agreement = both["agreement"].to_numpy(dtype=float)
-        rows.append((label, f"{len(both):,}", *_texts(np.quantile(agreement, [0.25, 0.5, 0.75]))))
+        quartiles = np.quantile(both["agreement"].to_numpy(dtype=float), [0.25, 0.5, 0.75])
+        rows.append((label, f"{len(both):,}", *map(decimal, quartiles.tolist())))
     if not panels:
         return None
     caption = (
@@ -163,10 +165,9 @@ def _by_attribute(summary: Mapping[str, Any], annotators: pd.DataFrame) -> list[
     return [(name, people) for name, people in parts if len(people)]
 
 
-def _kind(person: Mapping[str, Any], summary: Mapping[str, Any]) -> int:
-    if person["flag"]:
-        return 1
-    return 0 if person["n_informative"] < summary["settings"]["min_informative"] else 2
+def _kinds_of(people: pd.DataFrame, summary: Mapping[str, Any]) -> list[int]:
+    few = people["n_informative"] < summary["settings"]["min_informative"]
+    return np.where(people["flag"].to_numpy(dtype=bool), 1, np.where(few, 0, 2)).tolist()
 
 
 def _told(people: pd.DataFrame, pool: Mapping[str, Any]) -> pd.DataFrame:
@@ -190,10 +191,6 @@ def _nobody(label: str, pool: Mapping[str, Any]) -> str:
     return f"The votes estimate no single annotator on {label} ({counts}); read the pool and the classes instead."
 
 
-def _not_drawn(n_more: int, n_rest: int) -> str:
-    return f"{n_more:,} with fewer votes than those, {n_rest:,} with hardly any"
-
-
 def _reach(people: pd.DataFrame) -> tuple[float, float]:
     """An axis around zero that holds most estimates and not the absurd ends of a few intervals."""
     values = people[["shrunk", "post_low", "post_high", "deviation"]].to_numpy(dtype=float)
@@ -204,13 +201,7 @@ def _reach(people: pd.DataFrame) -> tuple[float, float]:
 
 
 def _middle(pool: Mapping[str, Any]) -> Level:
-    if pool["absolute"]:
-        return Level(0.0, "no lean")
-    return Level(0.0, "pool mean")
-
-
-def _texts(values: np.ndarray) -> tuple[str, ...]:
-    return tuple(decimal(float(value)) for value in values)
+    return Level(0.0, "no lean" if pool["absolute"] else "pool mean")
 
 
 def _lean_row(person: Mapping[str, Any], kind: int) -> LeanRow:
@@ -234,9 +225,7 @@ def _person_cells(label: str, lean: LeanRow) -> tuple[str, ...]:
 
 
 def _clouds(people: pd.DataFrame, summary: Mapping[str, Any], x: str, y: str) -> list[Cloud]:
-    few = people["n_informative"].to_numpy() < summary["settings"]["min_informative"]
-    flagged = people["flag"].to_numpy(dtype=bool)
-    kind = np.where(flagged, 1, np.where(few, 0, 2))
+    kind = np.array(_kinds_of(people, summary), dtype=int)
     # flagged points last, so that they are not covered
     order = sorted(_KINDS, key=lambda entry: entry[1] == 1)
     return [

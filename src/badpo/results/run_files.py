@@ -37,39 +37,37 @@ class _Content(BaseModel):
     model_config = ConfigDict(strict=True)
 
 
-class _Rate(_Content):
-    rate: _Number
+class _Estimate(_Content):
     se: _Number = None
     low: _Number = None
     high: _Number = None
 
 
-class _Mean(_Content):
+class _Rate(_Estimate):
+    rate: _Number
+
+
+class _Mean(_Estimate):
     mean: _Number
-    se: _Number = None
 
 
-class _Divergence(_Content):
+class _Divergence(_Estimate):
     per_token: _Number
-    se: _Number = None
+
+
+class _Votes(_Estimate):
+    accuracy: _Share
+    n: Annotated[int, Field(ge=0)]
+
+
+class _Difference(_Estimate):
+    difference: _Number
 
 
 class _Gap(_Content):
     gap: _Number
     gap_low: _Number = None
     gap_high: _Number = None
-
-
-class _Votes(_Content):
-    accuracy: _Share
-    n: Annotated[int, Field(ge=0)]
-    se: _Number = None
-
-
-class _Difference(_Content):
-    difference: _Number
-    low: _Number = None
-    high: _Number = None
 
 
 class _Theta(_Content):
@@ -94,6 +92,7 @@ class _Readouts(_Content):
 
 class _FirstMargin(_Content):
     mean: float
+    difference: float
     tolerance: float
 
 
