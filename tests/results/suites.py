@@ -196,6 +196,7 @@ def write_bias(folder: Path, arm: str, annotators, learned: np.ndarray) -> None:
             ],
             "data": "3f9a" * 16,
             "beta": 0.1,
+            "first_margin": {"mean": 3e-8, "difference": 3e-7, "tolerance": 1e-5},
         },
     }
     (folder / "bias.json").write_text(json.dumps(content))

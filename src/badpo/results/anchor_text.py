@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from scipy.special import logit
 
@@ -14,9 +14,6 @@ from badpo.results.readings import estimate, rate
 from badpo.results.run_files import Run, Suite, attribute_configs, is_continuous
 
 Anchor = Literal["none", "reference", "warm", "gold"]
-
-# Of a first margin that is known from the step log alone, which does not say in which precision the run was.
-LOGGED_TOLERANCE = 2e-2
 
 
 def anchor_of_run(run: Run) -> Anchor:
@@ -58,11 +55,11 @@ def gold_sentence(run: Run) -> str:
 
 
 def _start(runs: Sequence[Run]) -> str:
-    found = {run.folder.name: first for run in runs if (first := _first_margin(run)) is not None}
+    found = [first for run in runs if (first := run.bias.get("extra", {}).get("first_margin"))]
     if not found:
         return "Whether the runs start at their reference was not recorded."
-    off = [name for name, (_, differs) in found.items() if differs]
-    largest = max((mean for mean, _ in found.values()), key=abs)
+    off = [first for first in found if first["difference"] > first["tolerance"]]
+    largest = max((first["mean"] for first in found), key=abs)
     if off:
         return (
             f"{len(off)} of {len(found)} runs do not start at the reference: their first log-probabilities are not its "
@@ -75,17 +72,6 @@ def _start(runs: Sequence[Run]) -> str:
         f"{which} at the reference: the mean margin of the first step is 0 "
         f"(largest {abs(largest):.0e} in size, which is rounding).{missing}"
     )
-
-
-def _first_margin(run: Run) -> tuple[float, bool] | None:
-    """The mean margin of the first step, and whether the step differs from the reference by more than rounding."""
-    recorded: dict[str, Any] = run.bias.get("extra", {}).get("first_margin") or {}
-    if recorded:
-        return recorded["mean"], recorded["difference"] > recorded["tolerance"]
-    first = run.steps[0] if run.steps else {}
-    if first.get("step") != 1 or "rewards/margins" not in first:
-        return None
-    return first["rewards/margins"], abs(first["rewards/margins"]) > LOGGED_TOLERANCE
 
 
 def _anchors(suite: Suite, trained: Sequence[Run]) -> list[str]:
