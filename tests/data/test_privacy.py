@@ -43,55 +43,64 @@ def test_what_only_looks_like_a_pseudonym_is_replaced(raw):
     assert is_pseudonym(pseudonym(raw, KEY))
 
 
-def test_pseudonyms_stay_and_need_no_key(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    monkeypatch.delenv("BADPO_PSEUDONYM_KEY", raising=False)
+@pytest.mark.usefixtures("configuration")
+def test_pseudonyms_stay_and_need_no_key(tmp_path):
     assert pseudonyms(["ann_abcdefghijc2qu"]) == ["ann_abcdefghijc2qu"]
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.fixture
+def configuration(tmp_path, monkeypatch):
+    """The user's configuration folder, in which there is no key yet."""
+    monkeypatch.delenv("BADPO_PSEUDONYM_KEY", raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+
+
+@pytest.mark.usefixtures("configuration")
 def test_key_file_is_made_once_and_only_for_its_owner(tmp_path):
-    environment = {"XDG_CONFIG_HOME": str(tmp_path)}
-    first = pseudonym_key(environment)
+    first = pseudonym_key()
     path = tmp_path / "badpo" / "pseudonym.key"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert len(first) == 64
-    assert pseudonym_key(environment) == first
+    assert pseudonym_key() == first
     assert [file.name for file in path.parent.iterdir()] == ["pseudonym.key"]
 
 
-def test_two_first_uses_at_once_agree_on_one_key(tmp_path):
-    environment = {"XDG_CONFIG_HOME": str(tmp_path)}
+@pytest.mark.usefixtures("configuration")
+def test_two_first_uses_at_once_agree_on_one_key():
     with ThreadPoolExecutor(8) as pool:
-        keys = set(pool.map(lambda _: pseudonym_key(environment), range(16)))
+        keys = set(pool.map(lambda _: pseudonym_key(), range(16)))
     assert len(keys) == 1
 
 
 @pytest.mark.parametrize(("key", "told"), [("short", "has 5 bytes"), ("a" * 16, "repeats 1 character")])
-def test_a_key_that_can_be_guessed_is_refused(key, told):
+def test_a_key_that_can_be_guessed_is_refused(monkeypatch, key, told):
+    monkeypatch.setenv("BADPO_PSEUDONYM_KEY", key)
     with pytest.raises(ConfigError, match=told):
-        pseudonym_key({"BADPO_PSEUDONYM_KEY": key})
+        pseudonym_key()
 
 
+@pytest.mark.usefixtures("configuration")
 @pytest.mark.parametrize("mode", [0o604, 0o640, 0o660])
 def test_key_that_others_can_read_is_refused(tmp_path, mode):
-    environment = {"XDG_CONFIG_HOME": str(tmp_path)}
-    pseudonym_key(environment)
+    pseudonym_key()
     (tmp_path / "badpo" / "pseudonym.key").chmod(mode)
     with pytest.raises(ConfigError, match="chmod 600"):
-        pseudonym_key(environment)
+        pseudonym_key()
 
 
+@pytest.mark.usefixtures("configuration")
 def test_key_that_cannot_be_written_says_what_to_do(tmp_path):
-    file = tmp_path / "file"
-    file.write_text("not a folder")
+    (tmp_path / "badpo").write_text("not a folder")
     with pytest.raises(ConfigError, match="set BADPO_PSEUDONYM_KEY"):
-        pseudonym_key({"XDG_CONFIG_HOME": str(file)})
+        pseudonym_key()
 
 
+@pytest.mark.usefixtures("configuration")
 def test_home_is_used_without_a_configuration_folder(tmp_path, monkeypatch):
+    monkeypatch.delenv("XDG_CONFIG_HOME")
     monkeypatch.setattr(Path, "home", lambda: tmp_path)
-    pseudonym_key({})
+    pseudonym_key()
     assert os.path.exists(tmp_path / ".config" / "badpo" / "pseudonym.key")
 
 

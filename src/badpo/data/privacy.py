@@ -36,18 +36,8 @@ _DIRECT_IDENTIFIERS = {
 def pseudonym(raw_id: str, key: bytes) -> str:
     """Pseudonym of an annotator: ``ann_``, ten base32 characters of HMAC-SHA256(key, id), and four that check them.
 
-    Parameters
-    ----------
-    raw_id : str
-        Identifier as the source has it. One that is a pseudonym already is returned as it is.
-    key : bytes
-        Secret key, from `pseudonym_key`.
-
-    Returns
-    -------
-    str
-        The same for the same id and key. Fifty bits: two of 100,000 annotators collide with probability 4e-6, and
-        `pseudonyms` refuses that.
+    An id that is a pseudonym already is returned as it is. Fifty bits: two of 100,000 annotators collide with
+    probability 4e-6, and `pseudonyms` refuses that.
 
     Examples
     --------
@@ -75,18 +65,7 @@ def is_pseudonym(text: str) -> bool:
 
 
 def pseudonyms(raw_ids: Sequence[str]) -> list[str]:
-    """Pseudonyms of distinct ids, in their order, with this machine's key.
-
-    Raises
-    ------
-    ConfigError
-        When two ids get one pseudonym, or there is no usable key.
-
-    Examples
-    --------
-    >>> pseudonyms(["ann_wdfyjw2xn4g5pc"])
-    ['ann_wdfyjw2xn4g5pc']
-    """
+    """Pseudonyms of distinct ids, in their order, with this machine's key, which pseudonyms among them do not need."""
     if all(is_pseudonym(raw_id) for raw_id in raw_ids):
         return list(raw_ids)
     key = pseudonym_key()
@@ -96,60 +75,29 @@ def pseudonyms(raw_ids: Sequence[str]) -> list[str]:
     return named
 
 
-def pseudonym_key(environment: Mapping[str, str] = os.environ) -> bytes:
-    """The secret key: ``BADPO_PSEUDONYM_KEY``, or a file in the user's configuration folder made on first use.
-
-    Parameters
-    ----------
-    environment : mapping
-        Environment variables. The file is ``$XDG_CONFIG_HOME/badpo/pseudonym.key``, ``~/.config`` when unset.
-
-    Returns
-    -------
-    bytes
-
-    Raises
-    ------
-    ConfigError
-        When the key can be guessed or read by other users, or its file cannot be made.
-
-    Examples
-    --------
-    >>> pseudonym_key({"BADPO_PSEUDONYM_KEY": "sixteen letters!"})
-    b'sixteen letters!'
-    """
-    found = known_key(environment)
+def pseudonym_key() -> bytes:
+    """The secret key: ``BADPO_PSEUDONYM_KEY``, or a file in the user's configuration folder made on first use."""
+    found = known_key()
     if found is not None:
         return found
-    path = _key_file(environment)
+    path = _key_file()
     try:
         _create_key(path)
     except OSError as error:
         raise _unusable(path, error) from error
-    created = known_key(environment)
+    created = known_key()
     assert created is not None
     return created
 
 
-def known_key(environment: Mapping[str, str] = os.environ) -> bytes | None:
-    """The secret key where there is one; None instead of making a new one.
+def known_key() -> bytes | None:
+    """The secret key where there is one; a `ConfigError` where it can be guessed, or read by other users.
 
-    A key that is made now undoes nothing that an older one did: without the old key the pseudonym of a raw id can no
-    longer be computed.
-
-    Raises
-    ------
-    ConfigError
-        When there is a key that cannot be used.
-
-    Examples
-    --------
-    >>> known_key({"BADPO_PSEUDONYM_KEY": "sixteen letters!"})
-    b'sixteen letters!'
+    A key that is made now gives other pseudonyms than an older one did, so that nobody is found by it.
     """
-    if environment.get(KEY_VARIABLE):
-        return _hard_to_guess(environment[KEY_VARIABLE].encode(), KEY_VARIABLE)
-    path = _key_file(environment)
+    if told := os.environ.get(KEY_VARIABLE):
+        return _hard_to_guess(told.encode(), KEY_VARIABLE)
+    path = _key_file()
     try:
         if not path.exists():
             return None
@@ -222,15 +170,9 @@ def _base32(digest: bytes) -> str:
 def withheld_classes(sizes: Mapping[str, int], n_others: int = 0) -> set[str]:
     """Classes whose figures others may not see: those of fewer than five people, and what would let them be computed.
 
-    Whoever has the figures of all and of some classes can compute that of the remaining people together. So larger
-    classes are withheld too, the smallest first, until those who remain are nobody or ``FEWEST_ANNOTATORS``.
-
-    Parameters
-    ----------
-    sizes : mapping of str to int
-        Annotators of each class.
-    n_others : int
-        Annotators without a class.
+    Whoever has the figures of all and of some classes can compute that of the remaining people together, those
+    without a class (``n_others``) among them. So larger classes are withheld too, the smallest first, until those who
+    remain are nobody or ``FEWEST_ANNOTATORS``.
 
     Examples
     --------
@@ -262,8 +204,8 @@ def rounded_count(n: int) -> int | None:
     return None if n < FEWEST_ANNOTATORS else (n + 5) // 10 * 10
 
 
-def _key_file(environment: Mapping[str, str]) -> Path:
-    folder = environment.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+def _key_file() -> Path:
+    folder = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     return Path(folder) / "badpo" / "pseudonym.key"
 
 
