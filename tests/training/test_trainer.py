@@ -275,13 +275,16 @@ def test_a_second_arm_and_a_second_seed_run_no_reference_forward(tmp_path):
     assert second.reference_cache.n_computed == 0
 
 
-def test_saved_model_loads_plainly_and_names_no_annotator(tmp_path):
+def test_saved_model_loads_plainly_keeps_its_dropout_and_names_no_annotator(tmp_path):
     from transformers import AutoModelForCausalLM
 
-    run = trainer(tmp_path)
+    model = tiny.model()
+    model.config.attention_dropout = 0.25
+    run = trainer(tmp_path, model=model)
     run.train()
     run.save_model()
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    assert (loaded.config.attention_dropout, run.model.config.attention_dropout) == (0.25, 0.0)
     for p, q in zip(run.model.parameters(), loaded.parameters(), strict=True):
         assert torch.equal(p, q)
     content = b"".join(path.read_bytes() for path in (tmp_path / "model").rglob("*") if path.is_file())

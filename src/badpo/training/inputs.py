@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import types
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +24,9 @@ from badpo.training.gold_annotators import gold_annotators, leans_above_gold
 from badpo.training.logprobs import attach
 from badpo.training.model_files import load_weights
 from badpo.training.trl_keys import ALIASES
+
+# Configurations, and the dropouts by name that each had.
+Dropouts = list[tuple[Any, dict[str, float]]]
 
 
 def load_model(model, args: BADPOConfig):
@@ -61,8 +66,6 @@ def start_policy(model, peft_config, args: BADPOConfig):
     transformers.set_seed(args.seed)
     policy = with_adapter(policy, peft_config)
     require_trainable(policy)
-    if args.disable_dropout:
-        disable_dropout(policy)
     return policy
 
 
@@ -168,8 +171,8 @@ def router_coefficient(model, asked: float | None) -> float:
     return float(getattr(config, "router_aux_loss_coef", 0.0) if asked is None else asked)
 
 
-def disable_dropout(model) -> None:
-    """Turn off every dropout, layer drop and router jitter of ``model``.
+def disable_dropout(model) -> Dropouts:
+    """Turn off every dropout, layer drop and router jitter of ``model``; return what its configurations said of them.
 
     Dropouts become 0 in the modules and in their configurations: some layers drop by a function and a number of their
     own, some read the number from the configuration. A module with jitter stays in evaluation mode instead, because
@@ -177,16 +180,32 @@ def disable_dropout(model) -> None:
     """
     modules = list(model.modules())
     configurations = {id(c): c for module in modules if (c := vars(module).get("config")) is not None}
+    said = []
     for holder in (*modules, *configurations.values()):
         floats = {name: value for name, value in vars(holder).items() if isinstance(value, float) and value}
-        for name in floats:
-            if "drop" in name:
-                setattr(holder, name, 0.0)
+        dropouts = {name: value for name, value in floats.items() if "drop" in name}
+        for name in dropouts:
+            setattr(holder, name, 0.0)
+        if id(holder) in configurations:
+            said.append((holder, dropouts))
         if isinstance(holder, torch.nn.modules.dropout._DropoutNd):
             holder.p = 0.0
         if isinstance(holder, torch.nn.Module) and any("jitter" in name for name in floats):
             holder.eval()
             holder.train = types.MethodType(_stay, holder)
+    return said
+
+
+@contextmanager
+def dropouts_as_given(said: Dropouts) -> Iterator[None]:
+    """The numbers that `disable_dropout` took out of configurations, put back for a block that writes them."""
+    for configuration, dropouts in said:
+        configuration.__dict__.update(dropouts)
+    try:
+        yield
+    finally:
+        for configuration, dropouts in said:
+            configuration.__dict__.update(dict.fromkeys(dropouts, 0.0))
 
 
 def _stay(module, mode: bool = True):

@@ -37,6 +37,7 @@ from badpo.training.gold_annotators import gold_findings
 from badpo.training.inputs import (
     bias_for,
     disable_dropout,
+    dropouts_as_given,
     encode_evaluation,
     encode_judgments,
     given_reference,
@@ -165,6 +166,7 @@ class BADPOTrainer(transformers.Trainer):
             _model_name(model), trust_remote_code=args.trust_remote_code
         )
         policy = start_policy(model, peft_config, args)
+        self._dropouts = disable_dropout(policy) if args.disable_dropout else []
         self.ref_model = given_reference(ref_model, policy)
         plain = policy.get_base_model() if hasattr(policy, "get_base_model") else policy
         args.ddp_find_unused_parameters = bool(args.ddp_find_unused_parameters) or reads_more_than_text(plain)
@@ -640,7 +642,8 @@ class BADPOTrainer(transformers.Trainer):
         state_dict = whole_weights(self.accelerator, self.model_wrapped) if is_divided else None
         if self.is_world_process_zero():
             folder = Path(output_dir) if output_dir else self.run_folder / "model"
-            self.accelerator.unwrap_model(self.model).save_pretrained(folder, state_dict=state_dict)
+            with dropouts_as_given(self._dropouts):
+                self.accelerator.unwrap_model(self.model).save_pretrained(folder, state_dict=state_dict)
             self.processing_class.save_pretrained(folder)
             self.save_bias(self.run_folder)
 
