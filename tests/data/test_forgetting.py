@@ -353,7 +353,6 @@ def test_nothing_of_a_person_is_left_but_the_policies(project):
         "runs/em_dpo-s42/forgotten.jsonl",
         "runs/em_dpo-s42/type0/config.yaml",
         "runs/em_dpo-s42/type0/forgotten.jsonl",
-        "runs/em_dpo-s42/type0/log.jsonl",
         "runs/em_dpo-s42/type0/model/model.safetensors",
         "runs/reference/forgotten.jsonl",
         "runs/reference/model/model.safetensors",
@@ -362,7 +361,6 @@ def test_nothing_of_a_person_is_left_but_the_policies(project):
         "runs/shared_mean-s42-anchored/model/model.safetensors",
         "runs/shared_mean-s42/config.yaml",
         "runs/shared_mean-s42/forgotten.jsonl",
-        "runs/shared_mean-s42/log.jsonl",
         "runs/shared_mean-s42/model/model.safetensors",
         "who.json",
     ]
@@ -383,15 +381,14 @@ def test_what_stays_does_not_tell_what_went(project, monkeypatch):
     forget(TOM, **everywhere(project))
     left = contents(project)
     left = {path: content for path, content in left.items() if not path.endswith(".bak")}
-    # who had kept theta of all others learns their part of the mean to the digits of the log
-    mean = json.loads(left["runs/shared_mean-s42/log.jsonl"])["bias/theta/length"]
-    assert abs(8 * mean - np.delete(theta, 3).sum() - theta[3]) > 1e-3
+    # of each step and of held-out votes the exact figures: who trains again on a guess sees whether it was right
+    assert not any(path.endswith(("log.jsonl", "readouts.json")) for path in left)
     # no number of theirs stands anywhere, and no sum over all from which the numbers of others could be taken
     deviation = pd.read_parquet(audited).set_index("annotator").loc[pseudonyms([TOM])[0], "deviation"]
     numbers = [
         float(n) for path in left if path.endswith(("l", "json", "csv")) for n in NUMBER.findall(left[path])
     ]
-    assert min(abs(n - value) for n in numbers for value in (deviation, -deviation, theta[3])) > 1e-4
+    assert all(abs(n - value) > 1e-4 for n in numbers for value in (deviation, -deviation, theta[3]))
     # what was made of their votes without a key
     changed = [sha for path, sha in checksums.items() if not path.exists() or file_checksum(path) != sha]
     assert len(changed) > 20 and not any(

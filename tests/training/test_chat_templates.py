@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -38,6 +40,16 @@ def test_a_template_without_an_end_is_left(monkeypatch, template):
         rendered_chats(with_template(template), [MESSAGES])
     for worker in set(threading.enumerate()) - before:
         worker.join()  # it was told to end
+
+
+def test_a_step_that_nothing_can_interrupt_ends_the_process():
+    squares = "{% set n = namespace(x=9) %}{% for i in range(50) %}{% set n.x = n.x * n.x %}{% endfor %}"
+    program = (
+        "from badpo.training import chat_templates as c\nfrom tests import tiny\nc._MOST_SECONDS = 0.5\n"
+        f"t = tiny.tokenizer()\nt.chat_template = {squares!r}\nc.rendered_chats(t, [{MESSAGES!r}])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 1 and "chat_templates.py" in done.stderr and "Timeout" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -58,14 +58,16 @@ RUN_MARKS = (
     "anchor.json",
     "checkpoints/*/bias.json",
 )
-# Of single people: theta and its optimizer, weights and types by index, seals with facts and checksums of all these.
+# Of single people: theta and its optimizer, weights and types by index, seals with facts and checksums of these; and
+# exact figures of steps and of held-out votes: who trains again on guessed votes sees by them which guess is right.
 RUN_FILES = (
     *("bias.json*", "bias.safetensors*", "bias_optimizer.*", "objective.*", "checkpoints", "checkpoint-*"),
     *("round*.json*", "round-*", "round*-type*", "begun.json*", "run.json*", "start.json*", "planted.*"),
+    *("log.jsonl*", "readouts.json*"),
     *(".writing-*", ".*.unfinished"),
 )
 # Of nobody, unless they name somebody.
-POOL_FILES = ("config.yaml", "environment.json", "log.jsonl", "readouts.json")
+POOL_FILES = ("config.yaml", "environment.json")
 _BLOCK = 2**24
 _OVERLAP = 2**12
 _FEWEST_LETTERS, _FEWEST_DIGITS = 6, 9

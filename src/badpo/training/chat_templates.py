@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import threading
 from collections.abc import Sequence
 from functools import lru_cache
@@ -25,7 +26,8 @@ def rendered_chats(tokenizer: Any, conversations: Sequence[Sequence[Any]], **opt
     Raises
     ------
     ConfigError
-        The template takes more than a minute for them, raises an error, or takes powers, which nothing could interrupt.
+        The template takes more than a minute for them, raises an error, or takes powers. A single step that takes
+        another minute ends the process, since nothing can interrupt it.
     """
     template, rendered, failed = str(tokenizer.chat_template), [], []
     if _takes_powers(template):
@@ -39,8 +41,13 @@ def rendered_chats(tokenizer: Any, conversations: Sequence[Sequence[Any]], **opt
             failed.append(error)
 
     worker = threading.Thread(target=render, daemon=True)
-    worker.start()
-    worker.join(_MOST_SECONDS)
+    # a single long step, such as the square of a long number, lets no other thread run: the process ends then
+    faulthandler.dump_traceback_later(2 * _MOST_SECONDS, exit=True, file=2)
+    try:
+        worker.start()
+        worker.join(_MOST_SECONDS)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
     if worker.is_alive():
         ctypes.pythonapi.PyThreadState_SetAsyncExc(
             ctypes.c_ulong(worker.ident or 0), ctypes.py_object(SystemExit)

@@ -75,6 +75,10 @@ def require_data(name: str, revision: str = "main") -> None:
 
 
 def _require_safetensors(name: str, revision: str, wanted: tuple[str, ...]) -> None:
+    for index in Path(name).glob("*.safetensors.index.json"):
+        parts = json.loads(index.read_text(encoding="utf-8")).get("weight_map", {}).values()
+        if other := next((part for part in parts if not str(part).endswith(".safetensors")), None):
+            raise ConfigError(f'"{index}" names {other}, which is no safetensors; only these are read')
     # a folder without any weights is told by transformers, which knows of more ways to divide them
     pickles = sorted(path.name for ending in ("bin", "pt", "pth") for path in Path(name).glob(f"*.{ending}"))
     if Path(name).is_dir() and not pickles:
