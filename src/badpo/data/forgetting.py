@@ -189,9 +189,10 @@ def forget(
     """
     column = (columns or {}).get("annotator") or "annotator"
     tables = [Path(path) for path in data]
-    kept, audits, runs = ([_existing(path) for path in paths] for paths in (states, audits, runs))
-    files = [*tables, *kept, *([Path(mapping)] if mapping is not None else [])]
-    folders = [*audits, *(around for run in runs for around in (run, *_anchors_beside(run)))]
+    states, audits, runs = ([_existing(path) for path in paths] for paths in (states, audits, runs))
+    runs += [anchor for run in runs for anchor in _anchors_beside(run)]
+    files = [*tables, *states, *([Path(mapping)] if mapping is not None else [])]
+    folders = [*audits, *runs]
     with contextlib.ExitStack() as held:
         if not dry_run:
             # in one order for everybody, so that no two wait for each other
@@ -202,11 +203,10 @@ def forget(
         rows = {path: _rows_in(path, people, column) for path in tables}
         people = replace(people, raw_ids=people.raw_ids.union(*(found.raw_ids for found in rows.values())))
         hits = _search(files, folders, people)
-        going = [*_going_audits(audits, hits), *_going_runs(runs, hits), *_going_states(kept, hits)]
+        going = [*_going_audits(audits, hits), *_going_runs(runs, hits), *_going_states(states, hits)]
         if not dry_run:
             for place in going:
-                if place.path not in kept:
-                    held.enter_context(locked(place.path))
+                held.enter_context(locked(place.path))
         found = [trace for path in files for trace in _remove_half_written(path, dry_run)]
         found += [trace for path in tables for trace in _take_rows(path, rows[path], dry_run)]
         found += [] if mapping is None else _take_entries(Path(mapping), people, dry_run)
@@ -428,8 +428,7 @@ def _going_runs(tops: Sequence[Path], hits: Mapping[Path, str]) -> Iterator[_Pla
 
 def _learned_from_them(tops: Sequence[Path], hits: Mapping[Path, str]) -> list[Path]:
     """Run folders that name them, those that hold one, and those that name nobody and stand beside or rest on one."""
-    around = [near for top in tops for near in (top, *_anchors_beside(top))]
-    folders = [folder for top in around for folder in _run_folders(top, RUN_MARKS)]
+    folders = [folder for top in tops for folder in _run_folders(top, RUN_MARKS)]
     learned = [folder for folder in folders if _any_below(_matching(folder, (*RUN_FILES, *POOL_FILES)), hits)]
     while new := [folder for folder in folders if folder not in learned and _rests_on(folder, learned)]:
         learned += new
