@@ -55,7 +55,6 @@ def write_suite_page(result: SuiteResult, options: str, page: Path) -> Path:
     page : Path
         Replaced only once the new page is whole.
     """
-    page.parent.mkdir(parents=True, exist_ok=True)
     return write_whole(suite_html(result, options), page)
 
 

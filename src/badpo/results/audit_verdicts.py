@@ -192,21 +192,18 @@ def _verdict(summary: Mapping[str, Any], row: Mapping[str, Any], label: str) -> 
         advice = f"Collect comparisons whose sides differ in {label}, or leave it out."
         return AuditVerdict(label, finding, (("What to do", advice),))
     pool = summary["pool"].get(row["name"], {})
-    configs = summary.get("settings", {}).get("attributes", ())
-    shows_order = any(
-        config["name"] == row["name"] and config.get("type") == "position" for config in configs
-    )
+    settings = summary["settings"]
     toward, side = label, "the side that has more of it"
-    if shows_order:
+    kinds = {config["name"]: config.get("type") for config in settings["attributes"]}
+    if kinds.get(row["name"]) == "position":
         toward, side = "what is shown first", "the side shown first"
     sentences = [("How sure", _certainty(row, label))]
-    if not summary["data"].get("has_annotators", True):
+    if not summary["data"]["has_annotators"]:
         sentences.append(
             ("Annotators", "The table does not say who voted, so how people differ is not known.")
         )
     elif pool:
-        settings = summary.get("settings", {})
-        told = spread_sentence(pool, settings.get("rho", 0.5), settings.get("fdr", 0.1))
+        told = spread_sentence(pool, settings["rho"], settings["fdr"])
         sentences += [("Annotators", told), _level(pool)]
     sentences.append(("What to do", _advice(row, pool, label)))
     return AuditVerdict(label, _finding(row, toward, side), tuple(sentences))

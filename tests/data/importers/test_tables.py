@@ -183,6 +183,8 @@ def test_a_missing_file_and_a_folder_say_so(tmp_path):
     (tmp_path / "votes.csv").write_text("a\n1\n")
     assert 'there is no such file. Did you mean "votes.csv"?' in unreadable(tmp_path / "vote.csv")
     assert "it is a folder" in unreadable(tmp_path)
+    (tmp_path / ".absent.parquet.lock").touch()
+    assert "there is no such file.\n" in unreadable(tmp_path / "absent.parquet")
 
 
 @pytest.mark.parametrize("source", [3, np.zeros(2), {"train": ROWS}, ["row"]], ids=str)

@@ -58,7 +58,6 @@ def write_multipref(out: Path, source: str | os.PathLike[str] | None = None) -> 
     prompts = multipref.evaluation_prompts(corpus.judgments)
     gate = multipref.gate(corpus)
     rows = compared(gate, multipref.PUBLISHED)
-    out.mkdir(parents=True, exist_ok=True)
     corpus.judgments.to_parquet(out / "judgments.parquet")
     _write_json(out / "evaluation_prompts.json", list(prompts.prompts))
     _write_json(out / "gate.json", gate)

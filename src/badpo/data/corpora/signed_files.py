@@ -66,7 +66,6 @@ def write_planted_votes(out: Path, judgments: Judgments, theta: ArrayLike) -> No
     theta : array of shape (n_annotators, n_attributes)
         In log-odds.
     """
-    out.mkdir(parents=True, exist_ok=True)
     judgments.to_parquet(out / "judgments.parquet")
     columns = dict(zip(judgments.attribute_names, np.asarray(theta).T, strict=True))
     with appearing(out / "planted.parquet") as unfinished:

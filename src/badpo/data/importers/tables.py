@@ -128,7 +128,7 @@ def _read_file(path: Path, texts: Sequence[str]) -> Table:
         ".json": _read_json,
     }
     if not path.is_file():
-        beside = [sibling.name for sibling in path.parent.iterdir()] if path.parent.is_dir() else []
+        beside = [sibling.name for sibling in path.parent.glob("[!.]*")]
         what = (
             "it is a folder" if path.is_dir() else f"there is no such file.{did_you_mean(path.name, beside)}"
         )
