@@ -17,6 +17,7 @@ from transformers import (
     Llama4TextConfig,
     LlamaConfig,
     MistralConfig,
+    MixtralConfig,
     ModernBertDecoderConfig,
     NemotronConfig,
     OPTConfig,
@@ -121,6 +122,22 @@ def test_a_wrong_kernel_is_refused(monkeypatch, encoded, fault, dtype):
             ConfigError, match="the packed forward differs from LlamaForCausalLM's own forward"
         ):
             choose_layout(model, "packed", encoded)
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "autocast"])
+@pytest.mark.parametrize("config", [LlamaConfig, MixtralConfig])
+def test_rounding_alone_is_no_fault_where_two_plain_forwards_compute_alike(config, precision):
+    rng = np.random.default_rng(0)
+    texts = [[rng.integers(2, 256, n) for n in (40, 150, 120)] for _ in range(4)]
+    data = EncodedComparisons(*zip(*texts, strict=True), np.ones(4, bool), np.zeros((4, 2), bool))
+    sizes = SIZES | dict(
+        vocab_size=256, hidden_size=128, head_dim=32, num_hidden_layers=4, initializer_range=0.02
+    )
+    model = made(config(**sizes | dict(max_position_embeddings=256)))
+    autocast = partial(torch.autocast, "cpu", torch.bfloat16) if precision == "autocast" else None
+    for attention in ("packed", "padded"):
+        tests = choose_layout(model if autocast else model.bfloat16(), attention, data, autocast)[2]
+        assert tests[-1].values > tests[-1].floor[0]
 
 
 def head_alone(model, inner, rows):

@@ -26,7 +26,11 @@ from badpo.training.packing import packed_layout
 FLOOR = (1e-5, 1e-5)
 FLOOR_IN_16_BITS = (2e-3, 1e-2)
 # How many times as far as its own rounding the scoring forward may be from the model's own.
-TIMES_THE_NOISE = 4.0
+TIMES_THE_NOISE = 2.0
+# How many times as far apart two seeds may be as two forwards with the same one.
+TIMES_THE_SAME_SEED = 4.0
+# Of the input embeddings, how many are a rounding off in the forward that measures the noise.
+SHARE_NUDGED = 1 / 32
 # More than this is not rounding: what stands behind a token changes what the model says of it.
 MOST_NOISE, MOST_NOISE_IN_16_BITS = 1e-2, 0.5
 # Tokens behind the responses, in the forward that shows how much rounding alone changes.
@@ -49,7 +53,8 @@ class SelfTest:
     gradient : float
         Norm of the difference of the gradients with respect to the input embeddings, relative to the norm.
     values_noise, gradient_noise : float
-        The same of two of the model's own forwards that are padded differently.
+        The same of two of the model's own forwards that are padded differently, one of them with some embeddings a
+        rounding off: two that only differ in padding may compute every bit alike, which no other attention does.
     floor : (float, float)
         What is allowed of ``values`` and ``gradient`` however small the noise is.
     """
@@ -190,7 +195,7 @@ def _require_determinate(model, layout: Layout, encoded: EncodedComparisons) -> 
                 found.append(model(scoring=scoring).double())
     first, again, other = found
     if _rms(other - first) > max(
-        TIMES_THE_NOISE * _rms(again - first), FLOOR[0] * float(first.std(correction=0))
+        TIMES_THE_SAME_SEED * _rms(again - first), FLOOR[0] * float(first.std(correction=0))
     ):
         raise ConfigError(
             f"{type(model).__name__} has dropout or router jitter that badpo cannot turn off: two forwards in training "
@@ -261,7 +266,8 @@ def _figures(model, layout: Layout, comparisons: Sequence[Comparison]) -> tuple[
 def _own(model, comparisons, tokens, weights, n_padding: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-probabilities of some tokens by the model's own forward, and their gradient by comparison and position.
 
-    Each response has a forward of its own, or, with padding, both responses of a comparison share one.
+    Each response has a forward of its own, or, with padding, both responses of a comparison share one, from nudged
+    embeddings.
     """
     values, gradient = [], _no_gradient(model, comparisons)
     for c, (prompt, *responses) in enumerate(comparisons):
@@ -287,7 +293,7 @@ def _own_forward(model, prompt: np.ndarray, sides, n_padding: int) -> tuple[torc
     target = torch.from_numpy(np.concatenate([response[t] for response, t, _ in sides])).to(model.device)
     index = torch.from_numpy(index).to(model.device)
     options = {"attention_mask": mask.to(model.device)} if n_padding else {}
-    with _chosen_rows(model, index), _embedded(model) as embedded:
+    with _chosen_rows(model, index), _embedded(model, is_nudged=n_padding > 0) as embedded:
         logits = model(
             input_ids=ids.to(model.device), use_cache=False, return_dict=True, **options
         ).logits.flatten(0, 1)
@@ -304,15 +310,10 @@ def _by_layout(model, layout, inputs, comparisons, tokens, weights) -> tuple[tor
     scoring = on_device(inputs, model.device)
     with scoring_attention(model, layout), _embedded(model) as embedded:
         scored = model(scoring=scoring).double()
-        starts = np.cumsum([0, *(np.bincount(inputs["response"]))])[:-1]
+        ends = np.cumsum(np.bincount(inputs["response"]))
         lengths = [len(response) for _, *responses in comparisons for response in responses]
-        counts = np.bincount(inputs["response"])
-        index = np.concatenate(
-            [
-                start + t - (length - n)
-                for start, t, length, n in zip(starts, tokens, lengths, counts, strict=True)
-            ]
-        )
+        # what both responses begin with is not scored
+        index = np.concatenate([end - n + t for end, n, t in zip(ends, lengths, tokens, strict=True)])
         values = scored[torch.from_numpy(index).to(model.device)]
         (values * torch.cat(weights)).sum().backward()
     gradient = _no_gradient(model, comparisons)
@@ -346,7 +347,7 @@ def _gradient_of(embedded: list[torch.Tensor], model) -> torch.Tensor:
 
 
 @contextmanager
-def _embedded(model) -> Iterator[list[torch.Tensor]]:
+def _embedded(model, is_nudged: bool = False) -> Iterator[list[torch.Tensor]]:
     """Yields a list that the input embeddings of the block's first forward are put into, as a leaf."""
     found: list[torch.Tensor] = []
 
@@ -355,13 +356,22 @@ def _embedded(model) -> Iterator[list[torch.Tensor]]:
             return None
         found.append(output.detach().requires_grad_())
         # some models scale their embeddings in place, which a leaf forbids
-        return found[0].clone()
+        return _nudged(found[0]) if is_nudged else found[0].clone()
 
     handle = model.get_input_embeddings().register_forward_hook(leaf)
     try:
         yield found
     finally:
         handle.remove()
+
+
+def _nudged(embedded: torch.Tensor) -> torch.Tensor:
+    """Embeddings of which some are larger by half of the last bit of the precision that is computed in."""
+    device = embedded.device.type
+    autocast = torch.is_autocast_enabled(device)
+    eps = torch.finfo(torch.get_autocast_dtype(device) if autocast else embedded.dtype).eps
+    nudged = torch.rand(embedded.shape, generator=torch.Generator().manual_seed(0)) < SHARE_NUDGED
+    return (embedded.double() * (1 + eps / 2 * nudged.to(embedded.device))).to(embedded.dtype)
 
 
 @contextmanager
