@@ -66,13 +66,7 @@ _ATTRIBUTE = re.compile(r'attribute "[^"]*"')
 
 
 def audit_html(summary: Mapping[str, Any]) -> str:
-    """The page about an audit as HTML text. It needs no network and no script, and may be passed on.
-
-    Parameters
-    ----------
-    summary : mapping
-        The content of ``audit.json``.
-    """
+    """The page about an audit, from ``audit.json``, as HTML text; it needs no network and no script."""
     found = shareable(summary)
     return (
         page_templates()
@@ -110,17 +104,8 @@ def shareable(summary: Mapping[str, Any]) -> dict[str, Any]:
 
     Counts go to the nearest ten and are None below five; estimates go to two digits, in steps of 0.05 or 0.25 where
     one annotator cast more than 2 % or 20 % of the votes. What rests on fewer than five annotators is None or left
-    out, with it whatever would let it be computed, and no annotator is named.
-
-    Parameters
-    ----------
-    summary : mapping
-        The content of ``audit.json``.
-
-    Returns
-    -------
-    dict
-        Of the same shape, with ``step``: to what the estimates are rounded.
+    out, with it whatever would let it be computed, and no annotator is named. ``step`` says to what the estimates are
+    rounded.
     """
     data = summary["data"]
     few = _is_withheld(data, data)

@@ -23,15 +23,7 @@ _SMALLEST_REACH, _LARGEST_REACH, _LARGEST_SE = 1.0, 4.0, 2.0
 
 
 def people_html(summary: Mapping[str, Any], annotators: pd.DataFrame) -> str:
-    """The page about an audit's single annotators as HTML text: personal data, which is not to be passed on.
-
-    Parameters
-    ----------
-    summary : mapping
-        The content of ``audit.json``.
-    annotators : DataFrame
-        The content of ``annotators.parquet``.
-    """
+    """The page about an audit's single annotators as HTML text: personal data, which is not to be passed on."""
     figures = [draw(summary, annotators) for draw in (caterpillar_figure, funnel_figure, agreement_figure)]
     return (
         page_templates()

@@ -154,7 +154,7 @@ def _bounded_text(low: float | None, high: float | None) -> str:
 
 def _attribute_row(row: Mapping[str, Any], label: str) -> tuple[str, ...]:
     if row.get("withheld"):
-        return (label, *[decimal(None)] * 9)
+        return (label, *[decimal(None)] * 8)
     adjusted = row["quality_adjusted"]
     how = f"; {shown(adjusted['how'], 40)}" if adjusted else ""
     return (

@@ -14,18 +14,7 @@ _WORST = 5
 
 
 def audit_table(summary: Mapping[str, Any]) -> str:
-    """What the terminal prints of an audit: the pool's leans, their spread over annotators, verdicts, problems.
-
-    Parameters
-    ----------
-    summary : mapping
-        The content of ``audit.json``.
-
-    Returns
-    -------
-    str
-        Lines of at most 100 characters, except where the table is wider; no control characters.
-    """
+    """What the terminal prints of an audit: the pool's leans, their spread over annotators, verdicts, problems."""
     data, labels = summary["data"], audit_labels(summary)
     head = f"{shown(data['source'], 60)}: {data['n_judgments']:,} judgments, {data['n_prompts']:,} prompts"
     if data["has_annotators"]:

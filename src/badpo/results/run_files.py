@@ -227,24 +227,7 @@ class Planted:
 
 
 def read_suite(sources: Path | Sequence[Path]) -> Suite:
-    """Every measured run in the given folders.
-
-    Parameters
-    ----------
-    sources : Path or sequence of Path
-        Run folders, or folders of run folders.
-
-    Returns
-    -------
-    Suite
-
-    Raises
-    ------
-    ConfigError
-        A folder is missing, holds no run with readouts, or a file in it cannot be read.
-    DataError
-        A file holds something else than a run has there.
-    """
+    """Every measured run in the given folders, which are run folders or hold some."""
     folders = [sources] if isinstance(sources, Path) else list(sources)
     found: dict[Path, None] = {}
     for folder in folders:
@@ -268,15 +251,7 @@ def read_suite(sources: Path | Sequence[Path]) -> Suite:
 
 
 def read_run(folder: Path) -> Run:
-    """One run folder; what it lacks is empty. The arm and the seed are those of its readouts, else of its name.
-
-    Raises
-    ------
-    ConfigError
-        A file is not what it was when the run was finished, or cannot be read.
-    DataError
-        A file holds something else than a run has there.
-    """
+    """One run folder; what it lacks is empty. The arm and the seed are those of its readouts, else of its name."""
     require_enclosed(folder)
     if reason := run_damage(folder, _READ):
         raise ConfigError(f"{folder.parent}/{reason}; restore the file, or remove it and make it again")
