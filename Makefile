@@ -23,7 +23,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-seeds misspecified batching anchoring gold-annotators real-data bench audit-statistics faults fuzz linear-time dependencies test test-slow test-floor test-no-torch check format clean
+.PHONY: help demo demo-seeds misspecified batching anchoring gold-annotators real-data bench audit-statistics faults fuzz linear-time dependencies golden test test-slow test-floor test-no-torch check format clean
 
 help:
 	@echo "make demo        train reference, DPO, pooled and shared-mean on the bundled corpus; report in runs/demo"
@@ -39,6 +39,7 @@ help:
 	@echo "make fuzz        a hundred thousand generated inputs; writes docs/fuzz_tables.md (half an hour)"
 	@echo "make linear-time  four times the text takes four times as long, for every reader of texts (minutes)"
 	@echo "make dependencies  licences of everything an installation brings; writes docs/dependencies.md"
+	@echo "make golden BASE=COMMIT  the same public commands by a commit and by this code; prints what differs (half an hour of two cores)"
 	@echo "make test        tests and documented examples; make test-slow adds processes, kills and browsers"
 	@echo "make test-floor  the tests with the oldest versions that badpo allows (constraints-floor.txt), on Python 3.11"
 	@echo "make test-no-torch  the tests of what needs no torch, in an environment without it; with PYTHON=python3.13 on that"
@@ -91,6 +92,11 @@ linear-time: $(STAMP)
 
 dependencies: $(STAMP)
 	$(BIN)/python -m bench.dependencies
+
+# what is changed for users since a commit
+golden: $(STAMP)
+	@test -n "$(BASE)" || { echo "name what to compare with: make golden BASE=COMMIT"; exit 2; }
+	$(BIN)/python -m bench.golden --base $(BASE)
 
 # a test file stays with one worker, for its fixtures are shared; a worker holds torch, half a gigabyte
 test: $(STAMP)
