@@ -15,6 +15,8 @@ from badpo.attributes import Column, Length, Markdown
 from badpo.auditing.audit import audit
 from badpo.auditing.result import AuditResult
 from badpo.data.judgments import Judgments
+from badpo.estimation.heterogeneity import recommend
+from badpo.estimation.shrinkage import shrink_normal
 from badpo.results.audit_page import audit_html, shareable, spread_figure
 from badpo.results.audit_people import FEWEST_DRAWN, MOST_ROWS, caterpillar_figure, people_html
 from badpo.results.audit_tables import attribute_table, scan_table
@@ -294,6 +296,20 @@ def test_every_number_of_the_page_is_rounded(result):
     for exact in (result.summary["data"]["fingerprint"], *result.annotators["annotator"].unique()):
         assert exact in str(result.summary) + str(result.annotators)
         assert exact not in text
+
+
+@pytest.mark.parametrize("name", ["position", "agreement"])
+def test_an_attribute_is_rounded_whatever_its_name(result, name):
+    summary = copy.deepcopy(result.summary)
+    summary["attributes"][0]["name"], summary["pool"] = name, {name: summary["pool"]["length"]}
+    assert shareable(summary)["pool"][name] == shareable(result.summary)["pool"]["length"]
+
+
+def test_a_spread_of_zero_is_no_small_count(result):
+    summary, advice = copy.deepcopy(result.summary), recommend(shrink_normal([0.0] * 4, [0.5] * 4), 0.8)
+    summary["pool"]["length"]["recommendation_reason"] = advice.reason
+    reason = shareable(summary)["pool"]["length"]["recommendation_reason"]
+    assert "spread tau 0, 95 % interval 0 to 0.80" in reason and "fewer" not in reason
 
 
 @pytest.mark.parametrize(("most", "step"), [(20, 0.01), (200, 0.05), (400, 0.25)])

@@ -58,7 +58,7 @@ def recommend(
     >>> from badpo.estimation.shrinkage import shrink_normal
     >>> advice = recommend(shrink_normal([0.8, -0.7, 0.1, -0.2], [0.1] * 4), equal_leans_p=1e-9)
     >>> print(advice.variant, "-", advice.reason)
-    shared_mean - Annotators differ (test of one shared lean: p < 0.001; spread tau 0.62, 95 % interval 0.32 to 1.8).
+    shared_mean - Annotators differ (test of one shared lean: p < 0.001; spread tau 0.62, 95 % interval 0.32 to 1.85).
     """
     if class_test_p is not None and class_test_p < alpha:
         return Recommendation(
@@ -76,7 +76,7 @@ def recommend(
     return Recommendation(
         "pooled",
         f"The votes do not show that annotators differ ({_evidence(shrunk, equal_leans_p)}). "
-        f"A spread of up to {shrunk.tau_high:.2g} log-odds remains possible.",
+        f"A spread of up to {shrunk.tau_high:.2f} log-odds remains possible.",
     )
 
 
@@ -89,7 +89,7 @@ def _evidence(shrunk: Shrunk, equal_leans_p: float) -> str:
 def _spread(shrunk: Shrunk) -> str:
     if np.isnan(shrunk.tau):
         return "spread not known"
-    return f"spread tau {shrunk.tau:.2g}, 95 % interval {shrunk.tau_low:.2g} to {shrunk.tau_high:.2g}"
+    return f"spread tau {shrunk.tau:.2f}, 95 % interval {shrunk.tau_low:.2f} to {shrunk.tau_high:.2f}"
 
 
 def _p(value: float) -> str:

@@ -114,13 +114,15 @@ def shareable(summary: Mapping[str, Any]) -> dict[str, Any]:
     telling = {
         "data": _telling_data(data),
         "attributes": [_telling_attribute(row, summary) for row in summary["attributes"]],
-        "pool": {name: _telling_pool(pool, summary) for name, pool in summary["pool"].items()},
         "checks": _telling_checks(summary["checks"]),
         "scan": [row for row in summary["scan"] if not _is_withheld(row, data)],
         "next": summary["next"],
         "warnings": [told for row in summary["warnings"] if not few and (told := _telling_problem(row))],
     }
     found = {name: summary[name] for name in _EXACT} | _rounded(telling, "", step) | {"step": step}
+    # each by itself: an attribute may be called position, as one of the parts that are rounded in another way
+    pools = {name: _telling_pool(pool, summary) for name, pool in summary["pool"].items()}
+    found["pool"] = {name: _rounded(pool, "", step) for name, pool in pools.items()}
     for row in (*found["attributes"], *found["scan"]):
         if row["log_odds"] is not None:  # said once, and not a second time to other digits
             row["odds"] = math.exp(row["log_odds"])
