@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -633,7 +634,10 @@ def compared(name: str, sources: dict[str, Path], place: Path) -> list[tuple[str
         print(f"{name:<36} failed, ", end="")
         return [("failed", *(failed.get(side, "(no failure)")[-1500:] for side in sources))]
     base, here = (contents(folder) for folder in folders.values())
-    print(f"{name:<36} {len(here):6} values, ", end="")
+    # commands that fail alike on both sides are told too
+    ended = Counter(value for where, value in here.items() if where.endswith(".status"))
+    statuses = ", ".join(f"{n} with status {status}" for status, n in sorted(ended.items()))
+    print(f"{name:<36} {len(here):6} values, commands: {statuses or 'none'}; ", end="")
     return compare(base, here, CASES[name].tolerance)
 
 
