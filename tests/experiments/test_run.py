@@ -125,6 +125,7 @@ def test_a_run_folder_has_everything(tmp_path):
     public = {path.name for path in folder.rglob("*") if path.is_file() and path.stat().st_mode & 0o077}
     private = {path.name for path in folder.rglob("*")} - public
     assert private >= {"bias.json", "bias_optimizer.safetensors", "run.json", "complete.json", "log.jsonl"}
+    assert "trainer_state.json" in private
     assert public >= {"environment.json", "README.md"}
     assert [line["step"] for line in log_lines(folder)] == [1, 2, 3, 4]
     assert log_lines(folder)[0]["loss"] == pytest.approx(np.log(2), rel=1e-6)

@@ -12,6 +12,7 @@ from typing import TextIO
 
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import Trainer, TrainerCallback
+from transformers.trainer import TRAINER_STATE_NAME
 
 from badpo.training.bias_state import load_state, save_state
 from badpo.training.run_folder import keep_newest, mark_complete, write_atomically
@@ -86,6 +87,8 @@ class RunCallback(TrainerCallback):
             self._trainer.save_bias(folder)
             save_state(folder, self._trainer.bias_optimizer, self._trainer.objective)
             shutil.copy(self._log_path, folder / LOG_FILE)
+            # it repeats figures of the log, which may be about one person
+            (folder / TRAINER_STATE_NAME).chmod(0o600)
             mark_complete(folder, self._trainer.facts)
             if self._keep is not None:
                 keep_newest(Path(args.output_dir), self._keep, _best(args, state))
