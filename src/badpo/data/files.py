@@ -328,8 +328,8 @@ def leads_out(name: str) -> bool:
 
     Examples
     --------
-    >>> leads_out("model/config.json"), leads_out("../key"), leads_out("/etc/hostname"), leads_out("a/../../b")
+    >>> leads_out("model/config.json"), leads_out("../key"), leads_out("/etc/hostname"), leads_out("C:/key")
     (False, True, True, True)
     """
     path = PurePosixPath(name.replace("\\", "/"))
-    return path.is_absolute() or ".." in path.parts or ":" in path.parts[:1]
+    return path.is_absolute() or ".." in path.parts or any(part.endswith(":") for part in path.parts[:1])
