@@ -44,21 +44,7 @@ def load_model(model, args: BADPOConfig):
 
 
 def start_policy(model, peft_config, args: BADPOConfig):
-    """The policy that a run starts from, able to score comparisons.
-
-    Parameters
-    ----------
-    model : str or PreTrainedModel or PeftModel
-        The adapter of a `PeftModel` is trained on; the reference is the model with it.
-    peft_config : peft.PeftConfig or None
-        Of a new adapter.
-    args : BADPOConfig
-
-    Raises
-    ------
-    ConfigError
-        The model is compiled, has an adapter already where a new one is asked for, or has no weight to train.
-    """
+    """The policy that a run starts from, able to score comparisons; refused where it could not be trained."""
     policy = load_model(model, args)
     require_not_compiled("model", policy)
     attach(policy)
@@ -70,13 +56,7 @@ def start_policy(model, peft_config, args: BADPOConfig):
 
 
 def given_reference(ref_model, policy):
-    """A reference that is not the start policy, able to score; None where none is given.
-
-    Raises
-    ------
-    ConfigError
-        A name, a compiled model, or one that shares weights which the policy trains.
-    """
+    """A reference that is not the start policy, able to score; None where none is given."""
     if ref_model is None:
         return None
     if isinstance(ref_model, str):
@@ -125,14 +105,7 @@ def reads_more_than_text(model) -> bool:
 
 
 def with_adapter(model, peft_config):
-    """``model`` with a new adapter; itself where ``peft_config`` is None.
-
-    Raises
-    ------
-    ConfigError
-        Prompt tuning, asked for or already in the model; the model has an adapter, which a new one would replace; or
-        the new one could not be read back.
-    """
+    """``model`` with a new adapter; itself where ``peft_config`` is None."""
     has = getattr(model, "peft_config", None)
     asked = [peft_config] if peft_config is not None else list((has or {}).values())
     if any(config.is_prompt_learning for config in asked):
@@ -331,16 +304,6 @@ def require_something_to_learn(judgments: Judgments, encoded: EncodedComparisons
         place = f"first: comparison {judgments.comparisons['comparison_id'].iloc[0]}"
         remedy = "look at the columns of the responses; raise max_length where they were cut"
         raise DataError([Problem("E144", what, place, remedy, "error", len(encoded))])
-
-
-def bias_for(judgments: Judgments, given: BiasTerm | None, args: BADPOConfig) -> BiasTerm:
-    """The bias term of a run: ``given``, if it is of these judgments, or the one that ``args`` name."""
-    bias = given
-    if bias is None:
-        variant, _ = chosen_variant(args.bias, judgments)
-        bias = build_bias(judgments, variant, args.warm_start, args.gold_annotators)
-    require_matching_bias(bias, judgments, args.gold_annotators)
-    return bias
 
 
 def require_matching_bias(bias: BiasTerm, judgments: Judgments, gold_named: Sequence[str] = ()) -> None:

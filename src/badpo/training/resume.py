@@ -73,23 +73,7 @@ def run_facts(
 ) -> dict[str, Any]:
     """What a resumed run must share with the run that it continues, by names that a person knows.
 
-    Parameters
-    ----------
-    args : BADPOConfig
-    judgments : Judgments
-        What is trained on.
-    bias : BiasTerm
-    tokenizer : PreTrainedTokenizerBase
-    policy : causal language model
-    objective : callable
-    reference : str
-        The key of its weights.
-
-    Returns
-    -------
-    dict
-        As it will be read back from JSON. Content that is no setting stands there as a number of things and the
-        beginning of its checksum.
+    Content that is no setting stands there as a number of things and the beginning of its checksum.
     """
     own = BADPOConfig.__dataclass_fields__.keys() - TrainingArguments.__dataclass_fields__.keys()
     no_facts = {*_OWN_BUT_NO_FACT, *ACCEPTED_WITHOUT_EFFECT, *REFUSED, *ALIASES}
@@ -129,12 +113,7 @@ def run_facts(
 
 
 def tokenizer_key(tokenizer) -> str:
-    """A key that changes with whatever decides the token ids of a text: vocabulary, merges, template.
-
-    Parameters
-    ----------
-    tokenizer : PreTrainedTokenizerBase
-    """
+    """A key that changes with whatever decides the token ids of a text: vocabulary, merges, template."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     words = backend.to_str() if backend is not None else json.dumps(tokenizer.get_vocab(), sort_keys=True)
     special = json.dumps(tokenizer.special_tokens_map, sort_keys=True, default=str)
@@ -146,25 +125,7 @@ def checkpoint_to_resume(
 ) -> tuple[Path, list[str]]:
     """The checkpoint that a run goes on from, and what has changed since with the user's consent.
 
-    Parameters
-    ----------
-    folder : Path
-        Of the checkpoints.
-    asked : True or str
-        The newest whole one, or this one.
-    facts : dict
-        Of the run that wants to go on.
-    allowed : sequence of str
-        Names in `run_folder.ALLOWED_CHANGES`.
-
-    Returns
-    -------
-    Path, list of str
-
-    Raises
-    ------
-    ConfigError
-        There is no whole checkpoint, or something else has changed; all changes are listed, old value and new.
+    ``asked`` is True for the newest whole one, or names one. Any other change is refused, all of them listed.
     """
     require_allowed(allowed)
     if asked is True:
@@ -198,17 +159,7 @@ def ready_to_train(
 ) -> Path | None:
     """Leave in a folder only the checkpoints that a run goes on from; return the newest, None for a new run.
 
-    Parameters
-    ----------
-    folder, asked, facts, allowed
-        As in `checkpoint_to_resume`; not ``asked`` is a new run.
-    accelerator : Accelerator
-
-    Raises
-    ------
-    ConfigError
-        As `checkpoint_to_resume`. Without resuming: there are whole checkpoints, of a run that the new one would mix
-        with.
+    A new run is refused where whole checkpoints of another one are, which it would mix with.
     """
     resumed = None
     if asked:

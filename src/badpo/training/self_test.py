@@ -95,32 +95,10 @@ def choose_layout(
     encoded: EncodedComparisons,
     autocast: Callable[[], AbstractContextManager] | None = None,
 ) -> tuple[Layout, str | None, list[SelfTest]]:
-    """The layout to train with, after a test on the three longest comparisons and three others.
+    """The layout to train with, why it is not the one asked for, and the tests that it passed; refused where it fails.
 
-    Parameters
-    ----------
-    model : attached causal language model
-        Tried in the mode that it is in: gradients are checkpointed in training mode only. In that mode it may have no
-        dropout left.
-    attention : "packed" or "padded"
-        What is asked for. ``packed`` falls back to ``padded`` for models whose attention it cannot follow.
-    encoded : EncodedComparisons
-    autocast : function to a context, optional
-        Mixed precision, where training has it: tested after the weights' own precision, which shows a smaller
-        fault, because other attention kernels may run in it.
-
-    Returns
-    -------
-    layout : function
-    reason : str or None
-        Why ``packed`` was asked for and ``padded`` is used, in words; None otherwise.
-    tests : list of SelfTest
-
-    Raises
-    ------
-    ConfigError
-        The layout does not give the log-probabilities and gradients of the model's own forward, two forwards of the
-        model differ, or there is not enough memory to see whether they do.
+    The model is tried in the mode that it is in: gradients are checkpointed in training mode only. Autocast, where
+    training has it, is tried after the weights' own precision, which shows a smaller fault.
     """
     require_fixed_positions(model.config, encoded.longest)
     if not getattr(model.config, "return_dict", True):

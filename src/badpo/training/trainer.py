@@ -35,7 +35,7 @@ from badpo.training.encoding import EncodedComparisons, require_matching_tokeniz
 from badpo.training.finite import require_finite_reference, telling_what_is_left
 from badpo.training.gold_annotators import gold_findings
 from badpo.training.inputs import (
-    bias_for,
+    build_bias,
     disable_dropout,
     dropouts_as_given,
     encode_evaluation,
@@ -43,6 +43,7 @@ from badpo.training.inputs import (
     given_reference,
     load_model,
     reads_more_than_text,
+    require_matching_bias,
     require_something_to_learn,
     router_coefficient,
     start_policy,
@@ -171,14 +172,18 @@ class BADPOTrainer(transformers.Trainer):
         plain = policy.get_base_model() if hasattr(policy, "get_base_model") else policy
         args.ddp_find_unused_parameters = bool(args.ddp_find_unused_parameters) or reads_more_than_text(plain)
         self.findings: list[Problem] = []
-        judgments, args.bias, noticed = training_judgments(train_dataset, attributes, args.bias)
+        judgments, variant, noticed = training_judgments(train_dataset, attributes, args.bias)
+        args.bias = variant
         self.tell(noticed)
         self.judgments, self.encoded, cost = encode_judgments(judgments, tokenizer, args)
         self.tell(cost)
         require_something_to_learn(self.judgments, self.encoded)
         require_matching_tokenizer(self.encoded, tokenizer, plain.get_input_embeddings().weight.shape[0])
 
-        self.bias = bias_for(self.judgments, bias, args)
+        if bias is None:
+            bias = build_bias(self.judgments, variant, args.warm_start, args.gold_annotators)
+        require_matching_bias(bias, self.judgments, args.gold_annotators)
+        self.bias = bias
         gold = self.bias.mask.cpu().numpy() == 0
         self.tell(gold_findings(self.judgments, gold) + separated_findings(self.judgments, self.bias))
         self.first_margin: FirstMargin | None = None
@@ -213,8 +218,12 @@ class BADPOTrainer(transformers.Trainer):
         parameters = list(self.bias.parameters())
         self.bias_optimizer = torch.optim.Adam(parameters, lr=args.bias_learning_rate) if parameters else None
         self.add_callback(RunCallback(self, self.run_folder / LOG_FILE, keep))
-        mixed = self.accelerator.mixed_precision != "no"
-        autocast = self.accelerator.autocast if mixed else None
+        self._choose_layout(plain)
+
+    def _choose_layout(self, plain) -> None:
+        """Test the layout that is asked for, in the run's precision; tell where it becomes another."""
+        args = self.args
+        autocast = self.accelerator.autocast if self.accelerator.mixed_precision != "no" else None
         if args.gradient_checkpointing:
             self.model.gradient_checkpointing_enable(args.gradient_checkpointing_kwargs)
         # gradients are checkpointed in training mode only, and with dropout no two forwards are the same
@@ -251,9 +260,9 @@ class BADPOTrainer(transformers.Trainer):
         return self.get_eval_dataloader(test_dataset)
 
     def _collator(self, data: EncodedJudgments) -> ComparisonCollator:
-        return ComparisonCollator(
-            data, self._references_of(data), scored_layout(self.objective, self._layout)
-        )
+        known = self.references
+        reference = known[data] if data in known else self._finite_reference(data)
+        return ComparisonCollator(data, reference, scored_layout(self.objective, self._layout))
 
     def _encoded_sets(self, given, tokenizer, args):
         """Evaluation data as they are given, encoded: None, one set, or a mapping of names to sets."""
@@ -288,10 +297,6 @@ class BADPOTrainer(transformers.Trainer):
         )
         sets = [self.train_dataset, *evaluated]
         return {data: self._finite_reference(data) for data in sets if isinstance(data, EncodedJudgments)}
-
-    def _references_of(self, data: EncodedJudgments) -> ReferenceLogps:
-        known = self.references
-        return known[data] if data in known else self._finite_reference(data)
 
     def _finite_reference(self, data: EncodedJudgments) -> ReferenceLogps:
         found = self.reference_logps(data.encoded)
