@@ -43,12 +43,13 @@ def test_a_template_without_an_end_is_left(monkeypatch, template):
 
 
 def test_a_step_that_nothing_can_interrupt_ends_the_process():
-    squares = "{% set n = namespace(x=9) %}{% for i in range(50) %}{% set n.x = n.x * n.x %}{% endfor %}"
     program = (
         "from badpo.training import chat_templates as c\nfrom tests import tiny\nc._MOST_SECONDS = 0.5\n"
-        f"t = tiny.tokenizer()\nt.chat_template = {squares!r}\nc.rendered_chats(t, [{MESSAGES!r}])\n"
+        # minutes of one call that lets no other thread run, as the square of a long number in a template does
+        "t = tiny.tokenizer()\nt.chat_template = '{{ 1 }}'\nt.apply_chat_template = lambda *a, **o: pow(3, 10**9)\n"
+        f"c.rendered_chats(t, [{MESSAGES!r}])\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
     assert done.returncode == 1 and "chat_templates.py" in done.stderr and "Timeout" in done.stderr
 
 
