@@ -1,4 +1,4 @@
-"""The shape of the project: imports point downward, light modules stay light, the README shows what is there."""
+"""The shape of the project: imports point downward, light modules stay light, public names are documented."""
 
 from __future__ import annotations
 
@@ -157,32 +157,3 @@ def test_every_public_name_is_there(name):
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="Nothing"):
         badpo.Nothing  # noqa: B018
-
-
-def test_the_readme_tree_shows_the_files():
-    shown = readme_tree((ROOT / "README.md").read_text())
-    there = {
-        str(path.relative_to(PACKAGE))
-        for path in PACKAGE.rglob("*")
-        if path.is_file()
-        and "__pycache__" not in path.parts
-        and (path.name != "__init__.py" or path.parent == PACKAGE)
-    }
-    missing, gone = sorted(there - shown), sorted(shown - there)
-    assert not missing, f"files that the README's tree does not show: {missing}"
-    assert not gone, f"files in the README's tree that are not there: {gone}"
-
-
-def readme_tree(text: str) -> set[str]:
-    """The files of the block that starts with src/badpo/, by two blanks of indentation per level."""
-    block = re.search(r"```text\nsrc/badpo/\n(.*?)```", text, re.S).group(1)
-    files, folders = set(), []
-    for line in block.splitlines():
-        entry, _, comment = line.strip().partition(" ")
-        level = (len(line) - len(line.lstrip())) // 2 - 1
-        assert comment.strip(), f'"{entry}" has no comment'
-        if entry.endswith("/"):
-            folders[level:] = [entry]
-        else:
-            files.add("".join(folders[:level]) + entry)
-    return files
