@@ -9,7 +9,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from transformers import TrainerCallback
 
 from badpo.attributes import Length
 from badpo.data.judgments import Judgments
@@ -193,25 +192,3 @@ def test_theta_of_the_one_sided_is_bounded_by_the_steps(tmp_path):
     run = trainer(tmp_path, one_sided({"person 1"}), bias="per_annotator", max_steps=20, num_train_epochs=5)
     run.train()
     assert run.bias.theta().abs().max() <= 20 * run.args.bias_learning_rate * 1.01
-
-
-class _Breaks(TrainerCallback):
-    def on_step_begin(self, args, state, control, model=None, **kwargs):
-        if state.global_step == 1:
-            next(model.parameters()).data.fill_(math.nan)
-
-
-def test_the_message_of_a_broken_policy_says_which_checkpoint_is_of_before(tmp_path):
-    run = trainer(tmp_path, save_strategy="steps", save_steps=1)
-    run.add_callback(_Breaks())
-    with pytest.raises(NotFiniteError, match=r"\. checkpoint-1 was written before this$"):
-        run.train()
-    assert run.has_checkpoint()
-
-
-def test_the_message_of_a_broken_policy_names_no_checkpoint_where_there_is_none(tmp_path):
-    run = trainer(tmp_path, save_strategy="no")
-    run.add_callback(_Breaks())
-    with pytest.raises(NotFiniteError, match=r"\. No checkpoint was written before this$"):
-        run.train()
-    assert not run.has_checkpoint()

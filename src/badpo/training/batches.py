@@ -92,8 +92,7 @@ def _by_comparison(comparison: np.ndarray, rng: np.random.Generator) -> tuple[np
 
 def n_fed(encoded: EncodedComparisons) -> np.ndarray:
     """`badpo.training.packing.Tree.n_fed` of each comparison, shape (n_comparisons,)."""
-    triples = zip(encoded.prompt_ids, encoded.a_ids, encoded.b_ids, strict=True)
-    return np.array([build_tree(*triple).n_fed for triple in triples], dtype=np.int64)
+    return np.array([build_tree(*triple).n_fed for triple in encoded.triples()], dtype=np.int64)
 
 
 def split_step(

@@ -7,8 +7,8 @@ by the chat template and cut from the left, the response followed by the end-of-
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
 
 import numpy as np
 import pandas as pd
@@ -17,7 +17,6 @@ from badpo.data.attributes import plain_text
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError, Problem
 from badpo.training.chat_templates import rendered_chats
-from badpo.training.token_rows import TokenRows, TokenWriter
 
 PAPER_MAX_PROMPT_LENGTH = 384
 _NO_LIMIT = 2**31
@@ -30,51 +29,47 @@ class EncodedComparisons:
 
     Attributes
     ----------
-    prompt_ids, a_ids, b_ids : TokenRows
-        One int64 array per comparison: the prompt and the two responses. A response ends with the end-of-text token
-        unless it was cut.
+    prompt_ids, a_ids, b_ids : list of int64 arrays
+        The prompt and the two responses of each. A response ends with the end-of-text token unless it was cut.
     fits : bool array of shape (n_comparisons,)
         False where the prompt alone fills ``max_length``: no response token would be left to learn from.
     cut : bool array of shape (n_comparisons, 2)
         True where the end of response a or b was cut off.
     """
 
-    prompt_ids: TokenRows
-    a_ids: TokenRows
-    b_ids: TokenRows
+    prompt_ids: list[np.ndarray]
+    a_ids: list[np.ndarray]
+    b_ids: list[np.ndarray]
     fits: np.ndarray
     cut: np.ndarray
 
     def __len__(self) -> int:
         return len(self.prompt_ids)
 
+    def triples(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Prompt, response a and response b of each comparison."""
+        return zip(self.prompt_ids, self.a_ids, self.b_ids, strict=True)
+
     @property
     def n_tokens(self) -> np.ndarray:
         """Tokens that the plain forward of each comparison reads, shape (n_comparisons,)."""
-        triples = zip(self.prompt_ids, self.a_ids, self.b_ids, strict=True)
-        return np.array([2 * len(p) + len(a) + len(b) for p, a, b in triples], dtype=np.int64)
+        return np.array([2 * len(p) + len(a) + len(b) for p, a, b in self.triples()], dtype=np.int64)
 
     @property
     def longest(self) -> int:
         """Tokens of the longest prompt with one response, among the comparisons that fit."""
-        triples = zip(self.prompt_ids, self.a_ids, self.b_ids, strict=True)
-        lengths = np.array([len(p) + max(len(a), len(b)) for p, a, b in triples], dtype=np.int64)
+        lengths = np.array([len(p) + max(len(a), len(b)) for p, a, b in self.triples()], dtype=np.int64)
         return int((lengths * self.fits).max())
 
     def identical(self) -> np.ndarray:
         """True where both responses have the same token ids, so that the margin is always 0."""
-        return np.array(
-            [np.array_equal(a, b) for a, b in zip(self.a_ids, self.b_ids, strict=True)], dtype=bool
-        )
+        return np.array([np.array_equal(a, b) for _, a, b in self.triples()], dtype=bool)
 
     def take(self, index: np.ndarray) -> EncodedComparisons:
         """The comparisons at the integer positions ``index``, in that order."""
+        columns = (getattr(self, field.name) for field in fields(self))
         return EncodedComparisons(
-            self.prompt_ids.take(index),
-            self.a_ids.take(index),
-            self.b_ids.take(index),
-            self.fits[index],
-            self.cut[index],
+            *(c[index] if isinstance(c, np.ndarray) else [c[i] for i in index] for c in columns)
         )
 
 
@@ -114,40 +109,30 @@ def encode_comparisons(
     if tokenizer.eos_token_id is None:
         raise ConfigError("the tokenizer has no end-of-text token; set tokenizer.eos_token before training")
     limit = max_length if max_length is not None else _NO_LIMIT
-    prompts, a_ids, b_ids, fits, cut = TokenWriter(), TokenWriter(), TokenWriter(), [], []
+    ids: list[list[np.ndarray]] = [[], [], []]
+    fits, cut = [], []
     for start in range(0, judgments.n_comparisons, _ENCODED_AT_ONCE):
         frame = judgments.comparisons.iloc[start : start + _ENCODED_AT_ONCE]
-        for prompt, a, b in encoders[encoding](frame, tokenizer, max_prompt_length):
+        for prompt, *responses in encoders[encoding](frame, tokenizer, max_prompt_length):
             room = limit - len(prompt)
-            prompts.add(prompt)
-            a_ids.add(a[: max(room, 0)])
-            b_ids.add(b[: max(room, 0)])
+            kept = [response[: max(room, 0)] for response in responses]
+            for column, row in zip(ids, (prompt, *kept), strict=True):
+                column.append(np.array(row, dtype=np.int64))
             fits.append(room > 0)
-            cut.append((len(a) > room, len(b) > room))
-    return EncodedComparisons(
-        prompts.finish(),
-        a_ids.finish(),
-        b_ids.finish(),
-        np.array(fits, dtype=bool),
-        np.array(cut, dtype=bool).reshape(-1, 2),
-    )
+            cut.append([len(response) > room for response in responses])
+    return EncodedComparisons(*ids, np.array(fits, dtype=bool), np.array(cut, dtype=bool).reshape(-1, 2))
 
 
 def encode_prompts(
     prompts: Sequence, tokenizer, encoding: str, max_prompt_length: int | None
 ) -> list[np.ndarray]:
     """Token ids of prompts as generation should see them: the same ids that training put before a response."""
+    limit = max_prompt_length if encoding == "paper" else None
     if encoding == "paper" or any(not isinstance(prompt, str) for prompt in prompts):
-        rendered = _rendered(
-            tokenizer, [_as_messages(prompt) for prompt in prompts], add_generation_prompt=True
-        )
-        ids = _token_ids(tokenizer, rendered, add_special_tokens=False)
+        ids = _prompt_ids(tokenizer, prompts)
     else:
         ids = _token_ids(tokenizer, list(prompts), add_special_tokens=True)
-    return [
-        np.asarray(_cut_left(i, max_prompt_length if encoding == "paper" else None), dtype=np.int64)
-        for i in ids
-    ]
+    return [np.array(_cut_left(row, limit), dtype=np.int64) for row in ids]
 
 
 def encode_responses(
@@ -186,74 +171,46 @@ def length_report(
     limit removes; the policy would then be trained on votes about something that it never sees.
     """
     findings = []
-    votes_per_comparison = np.bincount(judgments.votes["comparison"], minlength=len(encoded))
-    n_dropped = int((~encoded.fits).sum())
-    if n_dropped:
-        lost = int(votes_per_comparison[~encoded.fits].sum())
-        findings.append(
-            Problem(
-                "W140",
-                f"{n_dropped:,} comparisons ({lost:,} judgments) are left out: the prompt alone has "
-                f"{max_length} tokens or more",
-                f"first: comparison {judgments.comparisons['comparison_id'].iloc[int(np.argmin(encoded.fits))]}",
-                "raise max_length, or shorten the prompts",
-                "warning",
-                n_dropped,
-            )
-        )
+
+    def found(code: str, n: int, what: str, where: str, remedy: str) -> None:
+        findings.append(Problem(code, what, where, remedy, "warning", n))
+
+    def first(broken: np.ndarray) -> str:
+        return f"first: comparison {judgments.comparisons['comparison_id'].iloc[int(np.argmax(broken))]}"
+
+    dropped = ~encoded.fits
+    if dropped.any():
+        n, n_votes = int(dropped.sum()), int(dropped[judgments.votes["comparison"].to_numpy()].sum())
+        what = f"{n:,} comparisons ({n_votes:,} judgments) are left out"
+        what += f": the prompt alone has {max_length} tokens or more"
+        found("W140", n, what, first(dropped), "raise max_length, or shorten the prompts")
     cut = encoded.cut & encoded.fits[:, None]
-    if cut.any():
-        findings.append(
-            Problem(
-                "W142",
-                f"{int(cut.sum()):,} of {2 * len(encoded):,} responses are cut at max_length={max_length}",
-                "the end of the response and its end-of-text token are not trained on",
-                "raise max_length to keep them whole",
-                "warning",
-                int(cut.sum()),
-            )
-        )
-        findings.extend(_cut_attributes(judgments, encoded, tokenizer, cut))
+    if n := int(cut.sum()):
+        what = f"{n:,} of {2 * len(encoded):,} responses are cut at max_length={max_length}"
+        where = "the end of the response and its end-of-text token are not trained on"
+        found("W142", n, what, where, "raise max_length to keep them whole")
+        for name, n_lost in _cut_attributes(judgments, encoded, tokenizer, cut):
+            what = f'attribute "{name}" is changed by the length limit in {n_lost:,} of {n:,} cut responses'
+            where = "the model would be trained on votes about text that it never sees"
+            found("W141", n_lost, what, where, "raise max_length until no attribute marker is cut")
     same = encoded.identical() & encoded.fits
-    if same.any():
-        findings.append(
-            Problem(
-                "W143",
-                f"{int(same.sum()):,} comparisons have two identical responses after encoding; "
-                "their margin is always 0",
-                f"first: comparison {judgments.comparisons['comparison_id'].iloc[int(np.argmax(same))]}",
-                "they still inform theta; raise max_length if the difference was cut away",
-                "warning",
-                int(same.sum()),
-            )
-        )
+    if n := int(same.sum()):
+        what = f"{n:,} comparisons have two identical responses after encoding; their margin is always 0"
+        remedy = "they still inform theta; raise max_length if the difference was cut away"
+        found("W143", n, what, first(same), remedy)
     return findings
 
 
 def require_matching_tokenizer(encoded: EncodedComparisons, tokenizer, n_embeddings: int) -> None:
     """Raise `DataError` (E151) when a token id lies outside the model's embedding table."""
-    largest = max(
-        (
-            int(ids.max())
-            for part in (encoded.prompt_ids, encoded.a_ids, encoded.b_ids)
-            for ids in part
-            if len(ids)
-        ),
-        default=0,
-    )
-    if largest >= n_embeddings:
-        token = tokenizer.convert_ids_to_tokens(largest)
-        raise DataError(
-            [
-                Problem(
-                    "E151",
-                    f"token id {largest} ({token!r}) is outside the model's {n_embeddings} embeddings",
-                    f"the tokenizer has {len(tokenizer)} ids",
-                    "use the model's own tokenizer, or model.resize_token_embeddings(len(tokenizer))",
-                    "error",
-                )
-            ]
-        )
+    largest = max((int(ids.max()) for part in encoded.triples() for ids in part if len(ids)), default=0)
+    if largest < n_embeddings:
+        return
+    token = tokenizer.convert_ids_to_tokens(largest)
+    what = f"token id {largest} ({token!r}) is outside the model's {n_embeddings} embeddings"
+    where = f"the tokenizer has {len(tokenizer)} ids"
+    remedy = "use the model's own tokenizer, or model.resize_token_embeddings(len(tokenizer))"
+    raise DataError([Problem("E151", what, where, remedy, "error")])
 
 
 def _trl_ids(frame, tokenizer, max_prompt_length):
@@ -264,10 +221,10 @@ def _trl_ids(frame, tokenizer, max_prompt_length):
         with_a = _rendered(tokenizer, [p + r for p, r in zip(prompts, frame["response_a"], strict=True)])
         with_b = _rendered(tokenizer, [p + r for p, r in zip(prompts, frame["response_b"], strict=True)])
     else:
-        eos = tokenizer.eos_token
+        end = tokenizer.eos_token
         texts = list(frame["prompt"])
-        with_a = [p + _ended(r, eos) for p, r in zip(texts, frame["response_a"], strict=True)]
-        with_b = [p + _ended(r, eos) for p, r in zip(texts, frame["response_b"], strict=True)]
+        with_a = [p + r.removesuffix(end) + end for p, r in zip(texts, frame["response_a"], strict=True)]
+        with_b = [p + r.removesuffix(end) + end for p, r in zip(texts, frame["response_b"], strict=True)]
     ids = [_token_ids(tokenizer, part, add_special_tokens=not chat) for part in (texts, with_a, with_b)]
     for prompt, a, b in zip(*ids, strict=True):
         shared = min(_common_prefix(prompt, a), _common_prefix(prompt, b))
@@ -275,8 +232,7 @@ def _trl_ids(frame, tokenizer, max_prompt_length):
 
 
 def _paper_ids(frame, tokenizer, max_prompt_length):
-    prompts = _rendered(tokenizer, [_as_messages(p) for p in frame["prompt"]], add_generation_prompt=True)
-    prompt_ids = _token_ids(tokenizer, prompts, add_special_tokens=False)
+    prompt_ids = _prompt_ids(tokenizer, frame["prompt"])
     sides = [
         _token_ids(tokenizer, [plain_text(r) for r in frame[side]], add_special_tokens=False)
         for side in ("response_a", "response_b")
@@ -286,38 +242,28 @@ def _paper_ids(frame, tokenizer, max_prompt_length):
         yield _cut_left(prompt, max_prompt_length), a + end, b + end
 
 
-def _cut_attributes(judgments, encoded, tokenizer, cut):
-    findings = []
-    rows, sides = np.nonzero(cut)
+def _cut_attributes(judgments, encoded, tokenizer, cut) -> Iterator[tuple[str, int]]:
+    """Attributes that the limit changes in some of the responses that are cut, and in how many."""
+    texts = []
+    for row, side in zip(*np.nonzero(cut), strict=True):
+        comparison = judgments.comparisons.iloc[row]
+        ids = (encoded.a_ids, encoded.b_ids)[side][row]
+        whole = plain_text(comparison[("response_a", "response_b")[side]])
+        kept = tokenizer.decode(ids, skip_special_tokens=True)
+        texts.append((plain_text(comparison["prompt"]), whole, kept))
     for attribute in judgments.attributes:
-        if attribute.scope != "response":
-            continue
-        lost = 0
-        for row, side in zip(rows, sides, strict=True):
-            comparison = judgments.comparisons.iloc[row]
-            prompt = plain_text(comparison["prompt"])
-            whole = plain_text(comparison["response_a" if side == 0 else "response_b"])
-            kept = tokenizer.decode(
-                (encoded.a_ids if side == 0 else encoded.b_ids)[row], skip_special_tokens=True
-            )
-            lost += attribute.measure(prompt, whole) != attribute.measure(prompt, kept)
-        if lost:
-            findings.append(
-                Problem(
-                    "W141",
-                    f'attribute "{attribute.name}" is changed by the length limit in {lost:,} of '
-                    f"{len(rows):,} cut responses",
-                    "the model would be trained on votes about text that it never sees",
-                    "raise max_length until no attribute marker is cut",
-                    "warning",
-                    lost,
-                )
-            )
-    return findings
+        if attribute.scope == "response":
+            measure = attribute.measure
+            n_lost = sum(measure(prompt, whole) != measure(prompt, kept) for prompt, whole, kept in texts)
+            if n_lost:
+                yield attribute.name, n_lost
 
 
-def _as_messages(prompt):
-    return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
+def _prompt_ids(tokenizer, prompts):
+    """Token ids of prompts as the chat template renders them."""
+    messages = [[{"role": "user", "content": p}] if isinstance(p, str) else list(p) for p in prompts]
+    rendered = _rendered(tokenizer, messages, add_generation_prompt=True)
+    return _token_ids(tokenizer, rendered, add_special_tokens=False)
 
 
 def _rendered(tokenizer, conversations, **options):
@@ -336,10 +282,6 @@ def _token_ids(tokenizer, texts, add_special_tokens):
             f'the tokenizer of "{tokenizer.name_or_path}" gives no token for any text; use the model\'s own tokenizer'
         )
     return ids
-
-
-def _ended(response: str, eos: str) -> str:
-    return response if response.endswith(eos) else response + eos
 
 
 def _cut_left(ids, limit):

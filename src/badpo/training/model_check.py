@@ -13,21 +13,9 @@ from badpo.training.encoding import (
 
 
 def model_problems(judgments: Judgments, model: str, encoding: str, max_length: int) -> list[Problem]:
-    """Problems that appear only when the comparisons are token ids.
+    """Cut and dropped comparisons, attributes that the limit cuts away, token ids that the model does not have.
 
-    Parameters
-    ----------
-    judgments : Judgments
-    model : str
-        A folder or a name on the Hub; its tokenizer and configuration are read, its weights are not.
-    encoding : {"trl", "paper"}
-    max_length : int
-        Longest prompt and response together, in tokens.
-
-    Returns
-    -------
-    list of Problem
-        Cut and dropped comparisons, attributes that the limit cuts away, token ids that the model does not have.
+    Of the model, a folder or a name on the Hub, the tokenizer and the configuration are read, and no weights.
 
     Raises
     ------

@@ -8,7 +8,6 @@ import json
 import os
 import platform
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -40,8 +39,13 @@ PACKAGES = (
     "scipy",
     "safetensors",
 )
-# torch's writers say that a write failed and not why
-FAILED_WRITE_SIGNS = ("inline_container.cc", "PytorchStreamWriter", "iostream error")
+# tokenizers and torch's writers say of a failed write no more than this
+FAILED_WRITE_SIGNS = (
+    "No space left on device",
+    "inline_container.cc",
+    "PytorchStreamWriter",
+    "iostream error",
+)
 # Facts of a checkpoint that a resumed run may change when it is told to, and what is said of each.
 ALLOWED_CHANGES = {
     "annotators": "new annotators start at the pool mean of theta, those who are gone are left out",
@@ -53,16 +57,7 @@ ALLOWED_CHANGES = {
 
 
 def write_atomically(path: Path, content: bytes, private: bool = False) -> None:
-    """Write a file so that a reader sees the old content or the new one, never a part of it (see `appearing`).
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> folder = Path(tempfile.mkdtemp())
-    >>> write_atomically(folder / "a.json", b"{}")
-    >>> (folder / "a.json").read_bytes()
-    b'{}'
-    """
+    """Write a file so that a reader sees the old content or the new one, never a part of it (see `appearing`)."""
     with appearing(path, private) as unfinished:
         unfinished.write_bytes(content)
 
@@ -76,30 +71,9 @@ def write_json(path: Path, value, private: bool = False) -> None:
 
 @contextlib.contextmanager
 def whole_folder(folder: Path, is_writer: bool = True) -> Iterator[Path]:
-    """A folder to write into that takes its own name only when everything is in it, and vanishes after an error.
+    """A folder to write into that takes the place of ``folder`` only when everything is in it.
 
-    Parameters
-    ----------
-    folder : Path
-        The name; what stands there is replaced.
-    is_writer : bool
-        Whether this process writes; of several, one does.
-
-    Raises
-    ------
-    OSError
-        The disk is full, by whatever name the library that was writing calls it.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> place = Path(tempfile.mkdtemp())
-    >>> with whole_folder(place / "model") as unfinished:
-    ...     unfinished.mkdir()
-    ...     (place / "model").exists()
-    False
-    >>> [path.name for path in place.iterdir()]
-    ['model']
+    Of several processes one is the writer. After an error nothing is left; `naming_failed_writes` holds.
     """
     unfinished = folder.with_name(f".{folder.name}.unfinished")
     if is_writer:
@@ -118,14 +92,7 @@ def whole_folder(folder: Path, is_writer: bool = True) -> Iterator[Path]:
 
 
 def mark_complete(folder: Path, facts: Mapping) -> None:
-    """Seal a checkpoint: write ``complete.json`` with the checksum of every file in it, last of all.
-
-    Parameters
-    ----------
-    folder : Path
-    facts : mapping
-        What a resumed run must have in common with this one (see `changed_facts`).
-    """
+    """Seal a checkpoint, with the checksum of every file in it and the ``facts`` that a resumed run must share."""
     flush_tree(folder)
     names = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()]
     write_seal(folder / MARKER, {"facts": dict(facts)}, [name for name in names if name != MARKER])
@@ -136,11 +103,7 @@ def seal_run(folder: Path, content: Mapping | None = None) -> None:
 
     The model card is left out, which every evaluation writes anew.
     """
-    model = [
-        f"model/{path.relative_to(folder / 'model')}"
-        for path in (folder / "model").rglob("*")
-        if path.is_file()
-    ]
+    model = (str(path.relative_to(folder)) for path in (folder / "model").rglob("*"))
     names = [name for name in (*RUN_FILES, *model) if (folder / name).is_file() and name != "model/README.md"]
     write_seal(folder / RUN_SEAL, content or {}, names)
 
@@ -190,11 +153,14 @@ def keep_newest(folder: Path, n_kept: int, best: Path | None = None) -> None:
     Nothing is deleted before the newest one's seal can be read and every file that it names is there.
     """
     sealed = [path for path in checkpoints(folder) if (path / MARKER).exists()]
-    if len(sealed) < n_kept or not _has_its_files(sealed[0]):
+    if len(sealed) < n_kept:
         return
-    for path in checkpoints(folder):
-        if path not in (*sealed[:n_kept], best) and _step(path) < _step(sealed[0]):
-            remove_checkpoint(path)
+    with contextlib.suppress(SealError):
+        if not all((sealed[0] / name).is_file() for name in read_seal(sealed[0] / MARKER)["files"]):
+            return
+        for path in checkpoints(folder):
+            if path not in (*sealed[:n_kept], best) and _step(path) < _step(sealed[0]):
+                remove_checkpoint(path)
 
 
 def remove_checkpoint(path: Path) -> None:
@@ -223,31 +189,12 @@ def changed_facts(before: Mapping, now: Mapping) -> list[str]:
 
 
 def changed_names(before: Mapping, now: Mapping) -> list[str]:
-    """The names of the facts that differ, in alphabetical order.
-
-    Examples
-    --------
-    >>> changed_names({"beta": 0.1, "seed": 42}, {"beta": 0.5, "seed": 42})
-    ['beta']
-    """
+    """The names of the facts that differ, in alphabetical order."""
     return [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
 
 
 def require_allowed(names: Sequence[str]) -> None:
-    """Refuse names of changes that can never be allowed.
-
-    Raises
-    ------
-    ConfigError
-
-    Examples
-    --------
-    >>> require_allowed(["annotators", "code"])
-    >>> require_allowed(["beta"])
-    Traceback (most recent call last):
-        ...
-    badpo.data.problems.ConfigError: "beta" cannot be allowed to change; annotators, data, code, max_steps, ... can
-    """
+    """Raise `ConfigError` for names of changes that can never be allowed."""
     for name in names:
         if name not in ALLOWED_CHANGES:
             hint = did_you_mean(name, list(ALLOWED_CHANGES))
@@ -256,59 +203,23 @@ def require_allowed(names: Sequence[str]) -> None:
 
 @contextlib.contextmanager
 def naming_failed_writes(place: Path) -> Iterator[None]:
-    """Turn what a library says of a write that failed into the operating system's error; other errors pass.
-
-    Raises
-    ------
-    OSError
-
-    Examples
-    --------
-    >>> with naming_failed_writes(Path("runs/a")):
-    ...     raise Exception("No space left on device (os error 28)")
-    Traceback (most recent call last):
-        ...
-    OSError: [Errno 28] No space left on device: 'runs/a'
-    """
+    """Turn what a library says of a write that failed into an `OSError`; other errors pass."""
     try:
         yield
+    except OSError as error:
+        error.filename = error.filename or str(place)
+        raise
     except Exception as error:  # tokenizers raises a bare Exception
-        if isinstance(error, OSError) and error.errno is not None:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                error.filename = error.filename or str(place)
+        if not any(sign in str(error) for sign in FAILED_WRITE_SIGNS):
             raise
-        if "quota exceeded" in str(error):
-            code = errno.EDQUOT
-        elif "No space left on device" in str(error):
-            code = errno.ENOSPC
-        elif any(sign in str(error) for sign in FAILED_WRITE_SIGNS):
-            code = _why_writing_fails(place)
-        else:
-            raise
+        folder = next(folder for folder in (place, *place.absolute().parents) if folder.is_dir())
+        is_full = FAILED_WRITE_SIGNS[0] in str(error) or shutil.disk_usage(folder).free < 2**20
+        code = errno.ENOSPC if is_full else errno.EIO
         raise OSError(code, os.strerror(code), str(place)) from error
 
 
-def _why_writing_fails(place: Path) -> int:
-    """The error of writing there now: of a full disk, or another; that of a failing device where it goes well again."""
-    folder = next(folder for folder in (place, *place.absolute().parents) if folder.is_dir())
-    try:
-        with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(bytes(2**20))
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        return error.errno or errno.EIO
-    return errno.EIO
-
-
 def environment(command: str) -> dict:
-    """How a run was started, and the versions it depends on; nothing that names a machine.
-
-    Parameters
-    ----------
-    command : str
-        What makes the same run again.
-    """
+    """The command that makes the same run again, and the versions it depends on; nothing that names a machine."""
     return {
         "command": command,
         "python": platform.python_version(),
@@ -328,10 +239,3 @@ def package_versions(names: Sequence[str]) -> dict[str, str]:
 
 def _step(checkpoint: Path) -> int:
     return int(checkpoint.name.split("-")[-1])
-
-
-def _has_its_files(folder: Path) -> bool:
-    try:
-        return all((folder / name).is_file() for name in read_seal(folder / MARKER)["files"])
-    except SealError:
-        return False

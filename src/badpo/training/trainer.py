@@ -32,7 +32,7 @@ from badpo.training.batches import ComparisonCollator, EncodedJudgments
 from badpo.training.bias_state import bias_facts, gold_votes
 from badpo.training.config import BADPOConfig
 from badpo.training.encoding import EncodedComparisons, require_matching_tokenizer
-from badpo.training.finite import require_finite_reference, telling_what_is_left
+from badpo.training.finite import require_finite_reference
 from badpo.training.gold_annotators import gold_findings
 from badpo.training.inputs import (
     build_bias,
@@ -592,7 +592,7 @@ class BADPOTrainer(transformers.Trainer):
                 folder, resume_from_checkpoint, self.facts, allow_changed, self.accelerator
             )
             self.resumed_from = resumed
-            with scoring_attention(self.model, self._layout), telling_what_is_left(folder):
+            with scoring_attention(self.model, self._layout):
                 return super().train(
                     resume_from_checkpoint=None if resumed is None else str(resumed), **kwargs
                 )
