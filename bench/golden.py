@@ -1,9 +1,10 @@
 """What changes for users: a commit and the present code run the same public commands, and the differences are printed.
 
-    python -m bench.golden --base COMMIT [--only NAME ...] [--all] [--list]
+    python -m bench.golden --base COMMIT [--only NAME ...] [--all] [--list] [--keep FOLDER]
 
-Each case runs on one thread in a folder of its own, once for each side, with the same key for pseudonyms. Every file
-that it leaves is compared: numbers within the case's tolerance, texts exactly, times and versions not at all.
+Each case runs on one thread in a folder of its own, once for each side, with the base's inputs and the same key for
+pseudonyms. Every file that it leaves is compared: numbers within the case's tolerance, texts exactly, times and
+versions not at all. With --keep the base's side runs once; after a change of a case its folder has to be removed.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -21,7 +23,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT.parent / "shared" / "data"
+INPUTS = "BADPO_GOLDEN_INPUTS"  # the base's checkout, in the environment of both sides
 MOST_SHOWN = 12  # differences of a case that are printed
 
 # -- what is no public name: where it stands, the first place that a side has; a move adds a place --------------------
@@ -47,14 +50,9 @@ PLACES = {
 # The demo and the suites at the scale of a test: what stands in a place is replaced by what is made of it, in this
 # order, before anything above imports it.
 TINY_MODEL = {"hidden_size": 32, "n_layers": 1, "n_heads": 2, "intermediate_size": 64}
-TINY_SUITE = {
-    "sft_steps": 40,
-    "sft_batch_size": 8,
-    "steps": 40,
-    "batching": "random",
-    "batch_size": 8,
-    "max_new_tokens": 8,
-}
+TINY_SUITE = yaml.safe_load(
+    "{sft_steps: 40, sft_batch_size: 8, steps: 40, batching: random, batch_size: 8, max_new_tokens: 8}"
+)
 SMALLER: tuple[tuple[tuple[str, ...], Callable], ...] = (
     (("badpo.experiments.small_model:build_model",), lambda old: partial(old, **TINY_MODEL)),
     (("badpo.experiments.small_model:build_tokenizer",), lambda old: partial(old, vocab_size=600)),
@@ -62,9 +60,8 @@ SMALLER: tuple[tuple[tuple[str, ...], Callable], ...] = (
     (("badpo.experiments.demo:N_PAIRS",), lambda old: 300),
     (("badpo.experiments.demo:SETTINGS",), lambda old: replace(old, **TINY_SUITE)),
 )
-RENAMED: dict[
-    str, str
-] = {}  # files of the base that have another name today: a part of the path, and the new one
+# Files of the base that have another name today: a part of the path, and the new one.
+RENAMED: dict[str, str] = {}
 
 # -- what may differ between two runs of the same code ----------------------------------------------------------------
 # Where a file name stands in a seal, so do checksums of files with times in them.
@@ -76,31 +73,7 @@ KEYS_LEFT_OUT = re.compile(
     r"seconds|minutes|runtime|per_second|^time|date$|version|^what$|^remedy$|^key$|checksum|sha256|memory|gib"
 )
 
-
-@dataclass(frozen=True)
-class Case:
-    """Commands whose results are compared; a slow one takes long and runs when it is named, or with --all."""
-
-    run: Callable[[], None]
-    tolerance: float = 0.0
-    needs: Path | None = None
-    slow: bool = False
-
-
-CASES: dict[str, Case] = {}
-
-
-def case(tolerance: float = 0.0) -> Callable:
-    """Enter a function as a case; its name is the function's."""
-
-    def enter(function: Callable[[], None]) -> Callable[[], None]:
-        CASES[function.__name__.replace("_", "-")] = Case(function, tolerance)
-        return function
-
-    return enter
-
-
-# -- what cases are made of; all of this runs in a child, in the case's own folder ------------------------------------
+# -- the steps of cases; all of this runs in a child, in the case's own folder ----------------------------------------
 
 
 def found(what: str) -> Any:
@@ -125,24 +98,23 @@ def _place(places: tuple[str, ...]):
     )
 
 
-def badpo(command: str, smaller: bool = False) -> Any:
-    """``badpo`` in a process of its own; its status, codes and JSON go to commands.jsonl, and the JSON comes back."""
+def badpo(command: str, smaller: bool = False) -> None:
+    """``badpo`` in a process of its own; its status, its JSON, and the codes and places of what is wrong are kept."""
     done = subprocess.run(_command(f"{command} --json", smaller), capture_output=True, text=True, check=False)
     try:
         printed = json.loads(done.stdout)
     except ValueError:
         printed = None
-    # of what is wrong its codes and places; the words may change
+    # the words of a message may change
     told = done.stderr
     if isinstance(printed, dict) and "error" in printed:
         told += printed.pop("error")
     codes = sorted({*re.findall(r"\b[EWN]\d{3}\b", told), *re.findall(r"where: +(.*)", told)})
+    row = {"command": command, "status": done.returncode, "codes": codes, "printed": printed}
     with open("commands.jsonl", "a") as file:
-        row = {"command": command, "status": done.returncode, "codes": codes, "printed": printed}
         file.write(json.dumps(row) + "\n")
     if "Traceback" in done.stderr:
         raise RuntimeError(f"badpo {command}\n{done.stderr[-3000:]}")
-    return printed
 
 
 def _command(command: str, smaller: bool = False) -> list[str]:
@@ -150,7 +122,7 @@ def _command(command: str, smaller: bool = False) -> list[str]:
     return [sys.executable, "-m", *module, *shlex.split(command)]
 
 
-def killed(moments: list[str], command: str, smaller: bool = False) -> None:
+def killed(command: str, *moments: str, smaller: bool = False) -> None:
     """The same command again and again, killed as soon as a file of each pattern is there."""
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     for moment in moments:
@@ -168,10 +140,15 @@ def planted(**changes) -> pd.DataFrame:
     return votes(**changes)[0]
 
 
-def write(table: pd.DataFrame, name: str) -> str:
+def write(table: pd.DataFrame, name: str = "votes.jsonl") -> str:
     """A table as JSON lines."""
     table.to_json(name, orient="records", lines=True)
     return name
+
+
+def votes(**changes) -> None:
+    """The table that the commands of a case read."""
+    write(planted(**changes))
 
 
 TRAINING = yaml.safe_load(
@@ -184,7 +161,7 @@ RECIPE = yaml.safe_load(
 
 
 def project(**changes) -> None:
-    """A small model, votes and a recipe."""
+    """A small model, votes, a recipe, and questions."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -196,151 +173,63 @@ def project(**changes) -> None:
     model = LlamaForCausalLM(LlamaConfig(**size, **tokens, num_key_value_heads=2, initializer_range=0.2))
     model.save_pretrained("model")
     tiny.tokenizer().save_pretrained("model")
-    write(tiny.votes(n_comparisons=60, n_annotators=6), "votes.jsonl")
+    write(tiny.votes(n_comparisons=60, n_annotators=6))
     Path("run.yaml").write_text(yaml.safe_dump(RECIPE | TRAINING | changes))
+    firsts, seconds = ("cat", "dog", "red", "blue", "big"), ("sat", "ran", "and", "then")
+    thirds = ("fast", "slowly", "home", "w1", "w2")
+    questions = [f"the {a} {b} {c}" for a in firsts for b in seconds for c in thirds]
+    Path("questions.txt").write_text("\n".join(questions))
 
 
-# -- the cases --------------------------------------------------------------------------------------------------------
-
-AUDITS = (  # {} is the table
-    "check {} --attribute length",
-    "audit {} --attribute length --attribute markdown --out audit --people",
-    "audit {} --attribute length --repeated last --out last",
-)
-PLANTED_AUDITS = (
-    "audit {} --attribute length --out plain --people",
-    "audit {} --attribute length --anchor w1 --anchor w2 --out anchored",
-    "audit {} --attribute length --anchor-class crowd --out class",
-    "audit {} --attribute length --shrink npmle --fdr 0.05 --rho 0.2 --out mixture",
-    "audit {} --attribute length --shrink none --flag-rule bh --out raw",
-    "audit {} --attribute length --quality joint --out joint",
-)
-ATTRIBUTES = (
-    "attributes list",
-    "attributes test {} --attribute length --sweep ratio=1.25,1.5,2",
-    "attributes test {} --attribute length --attribute markdown",
-)
-VARIANTS = ("none", "pooled", "per_annotator", "shared_mean", "class")
-TRAIN = (
-    *(f"train --config run.yaml --bias {variant}" for variant in VARIANTS),
-    "train --config run.yaml --dry-run",
-    "evaluate runs/dpo-s42 runs/shared_mean-s42",
-    "report runs --out report.html",
-)
-CORPORA = ("corpus signed --n 300 --out signed", "corpus style --n 300 --out style")
-WATCHED = "--attribute length --state state.json --votes-per-comparison 3"
-DEMO, NAMES = "demo --out runs", "reproduce names --seeds 42 --out runs"
-REFUSED = ("", "chekc", "audit", "audit absent.csv", "audit {} --attribute lenght", "train", "train --betta 1",
-           "train --config absent.yaml", "evaluate nowhere", "report nowhere", "anchor nowhere --target woman=2",
-           "anchor nowhere --target woman=0.5", "reproduce nothing", "forget nobody", "import absent.csv --out a.csv",
-           "demo --seeds x", "corpus signed", "watch absent.csv --state s")  # fmt: skip
-
-
-def lines(commands: tuple[str, ...], table: object = "", smaller: bool = False) -> None:
-    """One command after another."""
-    for command in commands:
-        badpo(command.format(shlex.quote(str(table))), smaller=smaller)
-
-
-def on_planted(commands: tuple[str, ...], **changes) -> None:
-    """The same on votes whose leans are known."""
-    lines(commands, write(planted(**changes), "votes.jsonl"))
-
-
-def in_project(commands: tuple[str, ...], **changes) -> None:
-    """The same where there is a small model and a recipe."""
-    project(**changes)
-    lines(commands)
-
-
-for _name in ("ukpconvarg1_human", "mtbench_human_gpt4", "vicuna80_gpt4"):
-    _file = DATA / f"{_name}.parquet"
-    CASES[f"audit-{_name.partition('_')[0]}"] = Case(partial(lines, AUDITS, _file), 1e-6, _file)
-_pool = partial(on_planted, PLANTED_AUDITS, n_comparisons=800, n_annotators=40, class_gap=0.5)
-_warm = partial(
-    in_project, ("train --config run.yaml",), bias={"variant": "shared_mean", "warm_start": "offline"}
-)
-CASES |= {
-    "audit-planted": Case(_pool, 1e-6),
-    "attributes": Case(partial(on_planted, ATTRIBUTES, n_comparisons=60)),
-    "corpora": Case(partial(lines, CORPORA), 1e-6),
-    "train": Case(partial(in_project, TRAIN)),
-    "train-warm": Case(_warm, 1e-5),
-    "two-processes": Case(partial(in_project, ("train --config run.yaml --num_processes 2",))),
-    "demo": Case(partial(lines, (DEMO,), smaller=True), 1e-6),
-    "names": Case(partial(lines, (NAMES,), smaller=True), 1e-6),
-    "demo-whole": Case(partial(lines, (DEMO,)), 1e-6, slow=True),
-    "names-whole": Case(partial(lines, (NAMES,)), 1e-6, slow=True),
-}
-
-
-@case()
-def check() -> None:
-    votes = planted(n_comparisons=60)
-    at = votes.index == 3
+def bad_tables() -> None:
+    """``check`` on tables with one thing wrong in each."""
+    table = planted(n_comparisons=60)
 
     def changed(name: str, value: object) -> pd.DataFrame:
-        return votes.assign(**{name: votes[name].mask(at, value)})
+        return table.assign(**{name: table[name].mask(table.index == 3, value)})
 
-    tables = {
-        "good": votes,
-        "no winner": votes.drop(columns="winner"),
-        "misnamed": votes.rename(columns={"response_a": "respons_a"}),
-        "empty text": changed("response_a", ""),
-        "other winner": changed("winner", "left"),
-        "no annotator": changed("annotator", None),
-        "two texts": changed("response_a", "another"),
-        "two classes": changed("annotator_class", "other"),
-        "same texts": votes.assign(response_b=votes["response_a"]),
-        "ties": votes.assign(winner="tie"),
-        "first side": votes.assign(winner="a"),
-        "one annotator": votes.assign(annotator="w0"),
-        "an annotator each": votes.assign(annotator=[f"w{i}" for i in range(len(votes))]),
-        "repeated": pd.concat([votes, votes.head(40)]),
-        "empty": votes.head(0),
-        "no ids": votes.drop(columns=["comparison_id", "prompt_id"]),
-        "number": votes.assign(prompt=7),
-        "scores": votes.assign(score_a=1.0, score_b=2.0),
-    }
-    for number, table in enumerate(tables.values()):
-        badpo(f"check {write(table, f'{number}.jsonl')} --attribute length")
+    tables = (
+        table,
+        table.drop(columns="winner"),
+        table.rename(columns={"response_a": "respons_a"}),
+        *(changed(*one) for one in (("response_a", ""), ("winner", "left"), ("annotator", None))),
+        *(changed(*one) for one in (("response_a", "another"), ("annotator_class", "other"))),
+        table.assign(response_b=table["response_a"]),
+        *(table.assign(winner=winner) for winner in ("tie", "a")),
+        *(table.assign(annotator=who) for who in ("w0", [f"w{i}" for i in range(len(table))])),
+        pd.concat([table, table.head(40)]),
+        table.head(0),
+        table.drop(columns=["comparison_id", "prompt_id"]),
+        table.assign(prompt=7),
+        table.assign(score_a=1.0, score_b=2.0),
+    )
+    for number, one in enumerate(tables):
+        badpo(f"check {write(one, f'{number}.jsonl')} --attribute length")
     Path("torn.jsonl").write_text('{"prompt": "a"')
     Path("other.csv").write_bytes(b"\xff\xfe\x00")
-    lines(("check torn.jsonl", "check other.csv", "check absent.csv"))
 
 
-@case()
 def importers() -> None:
-    exports = sorted((ROOT / "tests" / "data" / "importers" / "exports").iterdir())
-    for export in [*exports, ROOT / "examples" / "label_studio.json", ROOT / "examples" / "votes.csv"]:
-        name = export.stem
-        lines((f"import {{}} --out {name}.parquet --write-mapping {name}.json",), export)
+    """Every importer's fixture to rows."""
+    inputs = Path(os.environ[INPUTS])
+    exports = sorted((inputs / "tests" / "data" / "importers" / "exports").iterdir())
+    for export in [*exports, inputs / "examples" / "label_studio.json", inputs / "examples" / "votes.csv"]:
+        shutil.copy(export, export.name)
+        badpo(f"import {export.name} --out {export.stem}.parquet --write-mapping {export.stem}.mapping.json")
+    pairs = planted(n_comparisons=20).rename(columns={"response_a": "chosen", "response_b": "rejected"})
+    write(pairs[["prompt", "chosen", "rejected", "annotator"]], "pairs.jsonl")
+    badpo("import pairs.jsonl --out pairs.parquet")
 
 
-@case(1e-6)
 def watch() -> None:
-    votes = planted(n_comparisons=240)
+    """The state, fed in three parts."""
+    table = planted(n_comparisons=240)
     for part in range(3):
-        write(votes.head(len(votes) * (part + 1) // 3), "votes.jsonl")
+        write(table.head(len(table) * (part + 1) // 3))
         badpo(f"watch votes.jsonl {WATCHED}")
 
 
-@case()
-def commands() -> None:
-    """What is refused, and what a command loads."""
-    votes = write(planted(n_comparisons=60), "votes.jsonl")
-    lines(REFUSED, votes)
-    names = sorted(re.findall(r"^  ([a-z]+)  ", _printed("--help"), re.MULTILINE))
-    loaded = {f"{name} --help": _loaded(name, "--help") for name in names}
-    loaded |= {"check": _loaded("check", votes), "audit": _loaded("audit", votes, "--attribute", "length")}
-    Path("loaded.json").write_text(json.dumps(loaded))
-
-
-def _printed(argument: str) -> str:
-    return subprocess.run(_command(argument), capture_output=True, text=True, check=True).stdout
-
-
-def _loaded(*arguments: str) -> list[str]:
+def loaded() -> None:
     """The packages of others that a command has loaded when it ends."""
     code = (
         "import runpy, sys\n"
@@ -348,34 +237,36 @@ def _loaded(*arguments: str) -> list[str]:
         "except SystemExit: pass\n"
         "print('LOADED', *{name.partition('.')[0] for name in sys.modules} - set(sys.stdlib_module_names))"
     )
-    command = [sys.executable, "-c", code, *arguments]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    packages = sorted(printed.rsplit("LOADED", 1)[1].split())
-    return [name for name in packages if not name.startswith(("badpo", "_"))]
+
+    def printed(*command: str) -> str:
+        return subprocess.run([sys.executable, *command], capture_output=True, text=True, check=True).stdout
+
+    names = sorted(re.findall(r"^  ([a-z]+)  ", printed("-m", "badpo", "--help"), re.MULTILINE))
+    asked = [
+        *(f"{name} --help" for name in names),
+        "check votes.jsonl",
+        "audit votes.jsonl --attribute length",
+    ]
+    packages = {
+        command: sorted(printed("-c", code, *command.split()).rsplit("LOADED", 1)[1].split())
+        for command in asked
+    }
+    kept = {c: [p for p in found if not p.startswith(("badpo", "_"))] for c, found in packages.items()}
+    Path("loaded.json").write_text(json.dumps(kept))
 
 
-@case()
 def keys() -> None:
     """In which list every key of TRL's stands."""
-    from dataclasses import fields
-
     from trl import DPOConfig
 
     lists = ("honoured", "without effect", "refused")
-    stands = {
-        field.name: [name for name in lists if field.name in found(name)] for field in fields(DPOConfig)
-    }
-    Path("keys.json").write_text(json.dumps(stands))
+    names = [field.name for field in fields(DPOConfig)]
+    Path("keys.json").write_text(
+        json.dumps({key: [name for name in lists if key in found(name)] for key in names})
+    )
 
 
-@case()
-def train_killed() -> None:
-    project(reference={"sft": True, "num_train_epochs": 1})
-    killed(["runs/*/checkpoints/checkpoint-20/complete.json"], "train --config run.yaml")
-    badpo("train --config run.yaml --resume")
-
-
-def _arm(name: str, folder: str, lora: bool = False, batching: str = "random") -> None:
+def arm(name: str, folder: str, lora: bool = False, batching: str = "random") -> None:
     """Forty steps of an arm, by the public trainer."""
     from peft import LoraConfig
     from transformers import AutoTokenizer, set_seed
@@ -383,119 +274,162 @@ def _arm(name: str, folder: str, lora: bool = False, batching: str = "random") -
     from badpo import BADPOConfig, BADPOTrainer, Judgments
     from badpo.attributes import Length, Markdown
 
-    arm, tokenizer = found("ARMS")[name], AutoTokenizer.from_pretrained("model")
-    votes = Judgments.read("votes.jsonl", attributes=[Length(ratio=1.5), Markdown()])
-    seen = found("arm_judgments")(arm, votes, 42, tokenizer, 64, 32)
+    one, tokenizer = found("ARMS")[name], AutoTokenizer.from_pretrained("model")
+    judgments = Judgments.read("votes.jsonl", attributes=[Length(ratio=1.5), Markdown()])
+    seen = found("arm_judgments")(one, judgments, 42, tokenizer, 64, 32)
     set_seed(42)
-    args = BADPOConfig(
-        folder,
-        bias=arm.bias,
-        warm_start=arm.warm_start,
-        batching=batching,
-        encoding="paper",
-        max_length=64,
-        max_prompt_length=32,
-        **TRAINING,
-    )
-    trainer = BADPOTrainer(
+    chosen = {"bias": one.bias, "warm_start": one.warm_start, "batching": batching, "encoding": "paper"}
+    args = BADPOConfig(folder, **chosen, max_length=64, max_prompt_length=32, **TRAINING)
+    BADPOTrainer(
         "model",
         args=args,
         train_dataset=seen,
         processing_class=tokenizer,
-        bias=found("arm_bias")(arm, seen),
-        objective=found("arm_objective")(arm, seen, 42, args.beta),
+        bias=found("arm_bias")(one, seen),
+        objective=found("arm_objective")(one, seen, 42, args.beta),
         peft_config=LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM") if lora else None,
-    )
-    trainer.train()
+    ).train()
 
 
-def _arms(of: Callable[[Any], bool]) -> None:
-    project()
-    # EM-DPO's several policies are in the case names
-    for name, arm in found("ARMS").items():
-        if arm.bias is not None and arm.objective != "types" and of(arm):
-            _arm(name, f"runs/{name}")
+def arms(from_an_estimate: bool) -> None:
+    """Every arm of one policy; EM-DPO's several policies are in the cases of names."""
+    for name, one in found("ARMS").items():
+        is_one = one.bias is not None and one.objective != "types"
+        if is_one and (one.warm_start != "zero") == from_an_estimate:
+            arm(name, f"runs/{name}")
 
 
-@case()
-def arms() -> None:
-    _arms(lambda arm: arm.warm_start == "zero")
-
-
-@case(1e-5)
-def arms_from_an_estimate() -> None:
-    _arms(lambda arm: arm.warm_start != "zero")
-
-
-@case()
 def arms_with_adapters_and_in_batches() -> None:
-    project()
+    """LoRA and the other batchings."""
     for name in ("dpo", "pooled", "shared_mean", "group_dro"):
-        _arm(name, f"runs/{name}-lora", lora=True)
+        arm(name, f"runs/{name}-lora", lora=True)
         for batching in ("grouped", "comparisons"):
-            _arm(name, f"runs/{name}-{batching}", batching=batching)
+            arm(name, f"runs/{name}-{batching}", batching=batching)
 
 
-@case(1e-6)
-def names_killed() -> None:
-    """Each run is killed once, EM-DPO in a round and at its end; the same command goes on."""
-    runs = ("dpo", "pooled", "shared_mean", "group_dro")
-    moments = [f"runs/**/{run}-s42/checkpoints/checkpoint-*/complete.json" for run in runs]
-    moments += [
-        "runs/**/em_dpo-s42/round1.json",
-        "runs/**/em_dpo-s42/type1/checkpoints/checkpoint-*/complete.json",
-    ]
-    killed(moments, NAMES, smaller=True)
-    lines((NAMES,), smaller=True)
-
-
-@case(1e-6)
-def anchor() -> None:
-    project()
-    firsts, seconds = ("cat", "dog", "red", "blue", "big"), ("sat", "ran", "and", "then")
-    thirds = ("fast", "slowly", "home", "w1", "w2")
-    questions = [f"the {a} {b} {c}" for a in firsts for b in seconds for c in thirds]
-    Path("questions.txt").write_text("\n".join(questions))
-    words = "--word cat=dog --word red=blue --word big=small --word fast=slowly"
-    asked = f"anchor model --target chosen=0.4 {words} --prompts questions.txt"
-    badpo(f"{asked} --out sampled")
-    badpo(f"{asked} --mode train --steps 4 --rounds 2 --learning-rate 1e-3 --out trained")
-
-
-@case()
-def forget() -> None:
-    """Everything of one person taken out; which files still name them."""
-    project(max_steps=10)
-    lines(
-        (
-            "import votes.jsonl --out imported.parquet --write-mapping whose.json",
-            "train --config run.yaml --dataset_name imported.parquet",
-            "audit imported.parquet --attribute length --out audit --people",
-            f"watch imported.parquet {WATCHED}",
-        )
-    )
+def byte_search() -> None:
+    """Which files still name somebody who is to be forgotten, before and after."""
     whose = json.loads(Path("whose.json").read_text())
     wanted = [word.encode() for pair in whose.items() if "person 3" in pair for word in pair]
     where = "--data imported.parquet --audit audit --runs runs --mapping whose.json --state state.json"
-    lines((f"forget 'person 3' {where} --dry-run", f"forget 'person 3' {where}"))
-    files = [path for path in sorted(Path().rglob("*")) if path.is_file()]
-    left = [str(path) for path in files if any(word in path.read_bytes() for word in wanted)]
+    left = []
+    for command in (f"forget 'person 3' {where} --dry-run", f"forget 'person 3' {where}"):
+        badpo(command)
+        files = [path for path in sorted(Path().rglob("*")) if path.is_file()]
+        left.append([str(path) for path in files if any(word in path.read_bytes() for word in wanted)])
     Path("left.json").write_text(json.dumps(left))
 
 
-@case()
 def python_interface() -> None:
+    """The audit from Python."""
     from badpo import Judgments, audit
     from badpo.attributes import Length
 
     table = planted()
     # some pairs of which one side is twice as long
     table.loc[table["comparison_id"].str.endswith("0"), "response_a"] += " and a few words"
-    votes = Judgments.read(write(table, "votes.jsonl"), attributes=[Length()])
-    result = audit(votes)
+    result = audit(Judgments.read(write(table), attributes=[Length()]))
     result.annotators.to_parquet("annotators-table.parquet")
     result.attributes.to_parquet("attributes-table.parquet")
     result.to_html("page.html")
+
+
+# -- the cases --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Case:
+    """Steps whose results are compared: a text is a command of badpo, a function is called.
+
+    With ``smaller`` commands run at the scale of a test; a slow case runs when it is named, or with --all.
+    """
+
+    steps: tuple[str | Callable[[], None], ...]
+    tolerance: float = 0.0
+    smaller: bool = False
+    slow: bool = False
+    needs: Path | None = None
+
+
+WATCHED = "--attribute length --state state.json --votes-per-comparison 3"
+DEMO, NAMES, TRAIN = "demo --out runs", "reproduce names --seeds 42 --out runs", "train --config run.yaml"
+SAVED = "runs/**/{}/checkpoints/checkpoint-*/complete.json"
+MOMENTS = (
+    *(SAVED.format(f"{run}-s42") for run in ("dpo", "pooled", "shared_mean", "group_dro")),
+    "runs/**/em_dpo-s42/round1.json",
+    SAVED.format("em_dpo-s42/type1"),
+)
+ANCHOR = "--target chosen=0.4 --prompts questions.txt " + " ".join(
+    f"--word {pair}" for pair in ("cat=dog", "red=blue", "big=small", "fast=slowly")
+)
+TAUGHT = "--mode train --steps 4 --rounds 2 --learning-rate 1e-3"
+REFUSED = (
+    ["", "chekc", "audit", "audit absent.csv", "audit votes.jsonl --attribute lenght", "train"]
+    + ["train --betta 1", "train --config absent.yaml", "evaluate nowhere", "report nowhere"]
+    + ["anchor nowhere --target woman=2", "anchor nowhere --target woman=0.5", "reproduce nothing"]
+    + ["forget nobody", "import absent.csv --out a.csv", "demo --seeds x", "corpus signed"]
+    + ["watch absent.csv --state s", "check torn.jsonl", "check other.csv", "check absent.csv"]
+)
+TABLE = "votes.jsonl"
+AUDIT = f"audit {TABLE} --attribute length"
+VARIANTS = ("none", "pooled", "per_annotator", "shared_mean", "class")
+# fmt: off
+CASES = {
+    "audit-planted": Case((partial(votes, n_comparisons=800, n_annotators=40, class_gap=0.5),
+                           f"{AUDIT} --out plain --people", f"{AUDIT} --anchor w1 --anchor w2 --out anchored",
+                           f"{AUDIT} --anchor-class crowd --out class", f"{AUDIT} --quality joint --out joint",
+                           f"{AUDIT} --shrink npmle --fdr 0.05 --rho 0.2 --out mixture",
+                           f"{AUDIT} --shrink none --flag-rule bh --out raw"), 1e-6),
+    "python-interface": Case((python_interface,)),
+    "check": Case((bad_tables,)),
+    "attributes": Case((partial(votes, n_comparisons=60), "attributes list",
+                        f"attributes test {TABLE} --attribute length --sweep ratio=1.25,1.5,2",
+                        f"attributes test {TABLE} --attribute length --attribute markdown")),
+    "importers": Case((importers,)),
+    "watch": Case((watch,), 1e-6),
+    "refused": Case((bad_tables, partial(votes, n_comparisons=60), *REFUSED)),
+    "loaded": Case((partial(votes, n_comparisons=60), loaded)),
+    "keys": Case((keys,)),
+    "corpora": Case(("corpus signed --n 300 --out signed", "corpus style --n 300 --out style"), 1e-6),
+    "train": Case((project, *(f"{TRAIN} --bias {variant}" for variant in VARIANTS), f"{TRAIN} --dry-run",
+                   "evaluate runs/dpo-s42 runs/shared_mean-s42", "report runs --out report.html")),
+    "train-warm": Case((partial(project, bias={"variant": "shared_mean", "warm_start": "offline"}), TRAIN), 1e-5),
+    "two-processes": Case((project, f"{TRAIN} --num_processes 2")),
+    "train-killed": Case((partial(project, reference={"sft": True, "num_train_epochs": 1}),
+                          partial(killed, TRAIN, "runs/*/checkpoints/checkpoint-20/complete.json"),
+                          f"{TRAIN} --resume")),
+    "arms": Case((project, partial(arms, from_an_estimate=False))),
+    "arms-from-an-estimate": Case((project, partial(arms, from_an_estimate=True)), 1e-5),
+    "arms-with-adapters-and-in-batches": Case((project, arms_with_adapters_and_in_batches)),
+    "anchor": Case((project, f"anchor model {ANCHOR} --out sampled",
+                    f"anchor model {ANCHOR} {TAUGHT} --out trained"), 1e-6),
+    "anchor-run": Case((project, f"{TRAIN} --bias none", f"anchor runs/dpo-s42 {ANCHOR} --out sampled",
+                        f"anchor runs/dpo-s42 {ANCHOR} {TAUGHT}"), 1e-6),
+    "forget": Case((partial(project, max_steps=10), f"import {TABLE} --out imported.parquet --write-mapping whose.json",
+                    f"{TRAIN} --dataset_name imported.parquet", f"watch imported.parquet {WATCHED}",
+                    "audit imported.parquet --attribute length --out audit --people", byte_search)),
+    "demo": Case((DEMO, "anchor runs/dpo-s42 --target woman=0.5 --out anchored"), 1e-6, smaller=True),
+    "names": Case((NAMES,), 1e-6, smaller=True),
+    "names-killed": Case((partial(killed, NAMES, *MOMENTS, smaller=True), NAMES), 1e-6, smaller=True),
+    "demo-whole": Case((DEMO,), 1e-6, slow=True),
+    "names-whole": Case((NAMES,), 1e-6, slow=True),
+}
+# fmt: on
+for _name in ("ukpconvarg1_human", "mtbench_human_gpt4", "vicuna80_gpt4"):
+    _file = DATA / f"{_name}.parquet"
+    _steps = (
+        f"check {_file} --attribute length",
+        f"audit {_file} --attribute length --attribute markdown --out audit --people",
+        f"audit {_file} --attribute length --repeated last --out last",
+    )
+    CASES[f"audit-{_name.partition('_')[0]}"] = Case(_steps, 1e-6, needs=_file)
+
+
+def run(name: str) -> None:
+    """The steps of a case, here; both sides take their inputs from the base's checkout."""
+    sys.path.insert(0, os.environ[INPUTS])
+    for step in CASES[name].steps:
+        badpo(step, CASES[name].smaller) if isinstance(step, str) else step()
 
 
 # -- comparing --------------------------------------------------------------------------------------------------------
@@ -595,45 +529,50 @@ def _short(value: Any) -> str:
 # -- both sides -------------------------------------------------------------------------------------------------------
 
 
+def _git(*arguments: str) -> str:
+    command = ["git", "-C", str(ROOT), *arguments]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+
+
 @contextmanager
 def checked_out(commit: str, folder: Path) -> Iterator[Path]:
-    """The sources of a commit, in a worktree that is removed at the end."""
-    git = ["git", "-C", str(ROOT), "worktree"]
-    subprocess.run([*git, "add", "--quiet", "--detach", str(folder), commit], check=True)
+    """A commit in a worktree that is removed at the end."""
+    _git("worktree", "add", "--quiet", "--detach", str(folder), commit)
     try:
-        yield folder / "src"
+        yield folder
     finally:
-        subprocess.run([*git, "remove", "--force", str(folder)], check=True)
+        _git("worktree", "remove", "--force", str(folder))
 
 
-def start(name: str, source: Path, folder: Path) -> subprocess.Popen:
+def start(name: str, source: Path, folder: Path, inputs: Path) -> subprocess.Popen:
     """A case on one side, in a process that writes into a folder."""
+    shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    places = {"XDG_CACHE_HOME": folder / "xdg", "XDG_CONFIG_HOME": folder / "xdg", "HOME": folder / "xdg"}
-    fixed = {
-        "OMP_NUM_THREADS": "1",
-        "HF_HUB_OFFLINE": "1",
-        "TQDM_DISABLE": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-    }
-    environment = {**os.environ, **fixed, **{key: str(place) for key, place in places.items()}}
-    environment |= {"PYTHONPATH": f"{source}{os.pathsep}{ROOT}", "PYTHONHASHSEED": "0", "COLUMNS": "100"}
-    environment["BADPO_PSEUDONYM_KEY"] = "the key of the golden comparison, 32 bytes"
+    fixed = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1", "COLUMNS": "100"}
+    fixed |= {"TOKENIZERS_PARALLELISM": "false", "PYTHONHASHSEED": "0", INPUTS: str(inputs)}
+    fixed |= {place: str(folder / "xdg") for place in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "HOME")}
+    fixed["PYTHONPATH"] = f"{source}{os.pathsep}{ROOT}"
+    fixed["BADPO_PSEUDONYM_KEY"] = "the key of the golden comparison, 32 bytes"
+    command = [sys.executable, "-m", "bench.golden", "--child", name]
     with open(folder.with_suffix(".output"), "w") as output:
-        command = [sys.executable, "-m", "bench.golden", "--child", name]
-        return subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT)
+        return subprocess.Popen(
+            command, cwd=folder, env=os.environ | fixed, stdout=output, stderr=subprocess.STDOUT
+        )
 
 
-def compared(name: str, sources: dict[str, Path], place: Path) -> list[tuple[str, str, str]]:
-    """The differences of one case; a side that fails is one."""
-    folders = {side: place / name / side for side in sources}
-    processes = {side: start(name, source, folders[side]) for side, source in sources.items()}
+def compared(name: str, checkout: Path, source: Path, folders: dict[str, Path]) -> list[tuple[str, str, str]]:
+    """The differences of one case; a side that fails is one. What the base's side left before is taken as it is."""
+    sources = {"base": checkout / "src", "here": source}
+    places = {side: folder / name for side, folder in folders.items()}
+    done = places["base"].with_suffix(".done")
+    asked = [side for side in sources if side == "here" or not done.exists()]
+    processes = {side: start(name, sources[side], places[side], checkout) for side in asked}
     status = {side: process.wait() for side, process in processes.items()}
-    failed = {side: folders[side].with_suffix(".output").read_text() for side in sources if status[side]}
-    if failed:
+    if failed := {side: places[side].with_suffix(".output").read_text() for side in asked if status[side]}:
         print(f"{name:<36} failed, ", end="")
         return [("failed", *(failed.get(side, "(no failure)")[-1500:] for side in sources))]
-    base, here = (contents(folder) for folder in folders.values())
+    done.touch()
+    base, here = (contents(folder) for folder in places.values())
     # commands that fail alike on both sides are told too
     ended = Counter(value for where, value in here.items() if where.endswith(".status"))
     statuses = ", ".join(f"{n} with status {status}" for status, n in sorted(ended.items()))
@@ -646,33 +585,35 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--base", metavar="COMMIT", help="what the present code is compared with")
-    parser.add_argument(
-        "--source", type=Path, default=ROOT / "src", help="the present code; src of this checkout"
-    )
+    parser.add_argument("--source", type=Path, default=ROOT / "src", help="the present code; src here")
     parser.add_argument("--only", nargs="+", choices=list(CASES), metavar="NAME", help="these cases alone")
     parser.add_argument("--all", action="store_true", help="also the slow cases")
     parser.add_argument("--list", action="store_true", help="the cases, and nothing else")
+    parser.add_argument(
+        "--keep", type=Path, metavar="FOLDER", help="keep the base's results here, or take them"
+    )
     parser.add_argument("--child", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.child:
-        CASES[asked.child].run()
+        run(asked.child)
         return 0
-    chosen = asked.only or [name for name, one in CASES.items() if asked.all or not one.slow]
     if asked.list or not asked.base:
         for name, one in CASES.items():
             print(f"{name:<36} {one.tolerance or 'exact':<6} {'slow' if one.slow else ''}".rstrip())
         return 0 if asked.list else 2
     differences: dict[str, list[tuple[str, str, str]]] = {}
     with tempfile.TemporaryDirectory(prefix="badpo-golden-") as temporary, \
-            checked_out(asked.base, Path(temporary) / "base") as base:  # fmt: skip
-        for name in chosen:
+            checked_out(asked.base, Path(temporary) / "checkout") as checkout:  # fmt: skip
+        folders = {side: Path(temporary) / side for side in ("base", "here")}
+        if asked.keep:
+            folders["base"] = asked.keep.resolve() / _git("rev-parse", "--short=12", asked.base)
+        for name in asked.only or [name for name, one in CASES.items() if asked.all or not one.slow]:
             needed = CASES[name].needs
             if needed is not None and not needed.exists():
                 print(f"{name:<36} left out: {needed} is not there", flush=True)
                 continue
             began = time.monotonic()
-            sources = {"base": base, "here": asked.source.resolve()}
-            differences[name] = compared(name, sources, Path(temporary) / "cases")
+            differences[name] = compared(name, checkout, asked.source.resolve(), folders)
             told = f"{len(differences[name])} differences" if differences[name] else "the same"
             print(f"{told}, {time.monotonic() - began:.0f} s", flush=True)
     for name, rows in differences.items():
