@@ -81,6 +81,21 @@ def test_help_loads_nothing_heavy():
     assert finished.returncode == 0, finished.stderr
 
 
+def test_help_needs_nothing_that_only_unix_has():
+    program = (
+        "import sys\n"
+        "for name in ('fcntl', 'resource', 'termios', 'pwd', 'grp'): sys.modules[name] = None\n"
+        "from typer.testing import CliRunner\n"
+        "import badpo\n"
+        "from badpo.cli import app\n"
+        "[getattr(badpo, name) for name in ('Judgments', 'audit', 'attributes')]\n"
+        f"for command in {COMMANDS!r}:\n"
+        "    assert CliRunner().invoke(app, [*command, '--help']).exit_code == 0, command\n"
+    )
+    finished = python("-c", program)
+    assert finished.returncode == 0, finished.stderr
+
+
 def test_every_command_is_tried_here():
     listed = {(command.name or command.callback.__name__,) for command in app.registered_commands}
     for group in app.registered_groups:

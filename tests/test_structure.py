@@ -143,6 +143,18 @@ def test_light_modules_load_nothing_heavy():
     assert finished.stdout.split() == [], f"one of these loads {finished.stdout.strip()}: {light}"
 
 
+def test_nothing_that_only_unix_has_is_imported_by_a_module():
+    only_unix = {"fcntl", "resource", "termios", "pwd", "grp"}
+    found = [
+        f"{name}: {node.lineno}"
+        for name, path in modules().items()
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        and only_unix & {*(alias.name for alias in node.names), getattr(node, "module", None)}
+    ]
+    assert found == []
+
+
 def test_public_names_are_those_of_the_readme():
     table = re.search(r"## Names\n(.*?)\n## ", (ROOT / "README.md").read_text(), re.S)
     documented = set(re.findall(r"^\| `(?:badpo\.)?(\w+)`", table.group(1), re.M))

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from badpo.data.files import (
+    RUN_SCHEMA,
     RUN_SEAL,
     BusyError,
     SealError,
@@ -285,3 +286,11 @@ def test_a_table_that_is_replaced_while_it_is_compared_is_no_damaged_one(table, 
 
     monkeypatch.setattr("badpo.data.files.file_checksum", catch_up)
     assert not is_changed(table)
+
+
+@pytest.mark.parametrize("schema", [None, "badpo.run/0", 2])
+def test_a_run_of_another_version_is_named(tmp_path, schema):
+    folder = run_folder(tmp_path)
+    assert read_seal(folder / RUN_SEAL)["schema"] == RUN_SCHEMA and run_damage(folder) is None
+    write_seal(folder / RUN_SEAL, {"key": "abc", "schema": schema}, ["log.jsonl"])
+    assert "another version of badpo" in run_damage(folder) and str(schema) in run_damage(folder)

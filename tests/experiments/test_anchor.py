@@ -32,6 +32,7 @@ from badpo.training.supervised import SupervisedTrainer, supervised_arguments
 from tests.experiments.conftest import SMALL_MODEL
 from tests.experiments.recipes import write_recipe
 from tests.experiments.test_signed_suite import run as run_suite
+from tests.public_face import assert_face, keys
 
 OK, FAILED, USAGE, DATA = 0, 1, 2, 3
 DISHES = [
@@ -84,6 +85,7 @@ def anchored(signer: Path, out: Path, *arguments: object, tolerance: float = 0.0
     return found
 
 
+@pytest.mark.face
 def test_sampling_ends_where_it_was_asked_to(signer, tmp_path):
     found = anchored(signer, tmp_path / "out", "--target", "woman=0.5", "--target", "black=0.4")
     for name, target in (("woman", 0.5), ("black", 0.4)):
@@ -93,6 +95,7 @@ def test_sampling_ends_where_it_was_asked_to(signer, tmp_path):
         assert row["ci_low"] <= row["achieved"] <= row["ci_high"]
         assert row["c"] == pytest.approx(0.1 * row["shift"])
     assert found["woman"]["before"] > 0.6 and found["woman"]["c"] < 0
+    assert_face("anchor --json", keys(found))
     moved = found["moved"]
     assert moved["heldout"] is None and moved["kl_reference"]["after"] is None
     assert moved["editable"]["before"] > 0.8

@@ -19,6 +19,7 @@ from badpo.objective.bias import BiasTerm
 from badpo.training.trainer import BADPOTrainer
 from tests import tiny
 from tests.experiments.recipes import as_trl, log_lines, write_recipe, written
+from tests.public_face import assert_face, keys
 
 ROOT = Path(__file__).parents[2]
 RUN = Path("runs") / "shared_mean-s42"
@@ -36,6 +37,7 @@ def short_answers(monkeypatch):
 # -- the demo ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.face
 def test_demo_prints_a_table_and_writes_report_and_summary(tmp_path, tiny_demo):
     result = badpo("demo", "--out", tmp_path / "demo")
     assert result.exit_code == 0, result.stderr
@@ -44,6 +46,8 @@ def test_demo_prints_a_table_and_writes_report_and_summary(tmp_path, tiny_demo):
         assert part.casefold() in result.stdout.casefold()
     assert len(result.stdout.splitlines()) <= 14
     summary = json.loads((tmp_path / "demo" / "summary.json").read_text())
+    assert_face("runs/demo/summary.json", keys(summary))
+    assert_face("runs of the demo", sorted(path.parent.name for path in (tmp_path / "demo").glob("*/run.json")))
     assert f"{summary['rates']['dpo']['woman']:.2f}" in result.stdout
     assert "</html>" in (tmp_path / "demo" / "report.html").read_text()
 
@@ -64,6 +68,7 @@ def test_demo_prints_a_table_and_writes_report_and_summary(tmp_path, tiny_demo):
 # -- train, evaluate, report ---------------------------------------------------------------------------------
 
 
+@pytest.mark.face
 def test_a_dry_run_prints_the_plan_and_writes_nothing(tmp_path):
     config = write_recipe(tmp_path)
     before = written(tmp_path)
@@ -82,11 +87,13 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(tmp_path):
         "self-test",
     ]
     plan = json.loads(badpo("train", "--config", config, "--dry-run", "--json").stdout)
+    assert_face("train --dry-run --json", keys(plan))
     assert (plan["n_steps"], plan["n_judgments"], plan["n_annotators"]) == (4, 96, 6)
     assert plan["findings"][0]["code"].startswith("W")
     assert written(tmp_path) == before
 
 
+@pytest.mark.face
 def test_train_evaluate_and_report(tmp_path, short_answers):
     config = write_recipe(tmp_path)
     trained = badpo("train", "--config", config)
@@ -105,6 +112,9 @@ def test_train_evaluate_and_report(tmp_path, short_answers):
     measured = badpo("evaluate", *folders, "--json")
     assert measured.exit_code == 0, measured.stderr
     assert set(json.loads(measured.stdout)) == {str(folder) for folder in folders}
+    assert_face("readouts.json", keys(json.loads((folders[0] / "readouts.json").read_text())))
+    assert_face("run.json", sorted(json.loads((folders[0] / "run.json").read_text())))
+    assert_face("files of a run", sorted(path.name for path in folders[0].iterdir()))
     text = badpo("evaluate", folders[0]).stdout
     assert "heldout" in text and "gap" in text
 

@@ -25,6 +25,8 @@ from badpo.data.privacy import keyed_digest, known_key
 from badpo.data.problems import ConfigError
 
 RUN_SEAL, RUN_RECIPE = "run.json", "config.yaml"
+# what run folders hold, and in which form: raised where a reader of the last form would misread the new one
+RUN_SCHEMA = "badpo.run/1"
 _OWN = "sha256"
 _KEYED = "made_here"
 _PREFIX = ".writing-"
@@ -160,7 +162,8 @@ def write_seal(path: Path, content: Mapping[str, Any], names: Iterable[str]) -> 
     """
     files = {name: file_checksum(path.parent / name) for name in sorted(names)}
     sealed = {**content, "files": files}
-    _write_seal(path, _keyed(sealed) if path.name == RUN_SEAL else sealed)
+    is_run = path.name == RUN_SEAL
+    _write_seal(path, _keyed({"schema": RUN_SCHEMA, **sealed}) if is_run else sealed)
 
 
 def read_seal(path: Path) -> dict[str, Any]:
@@ -198,7 +201,12 @@ def seal_damage(path: Path, names: Collection[str] | None = None, but: Collectio
 def run_damage(folder: Path, names: Collection[str] | None = None, but: Collection[str] = ()) -> str | None:
     """What `seal_damage` says of a run folder; None also when the run is not finished and has no seal."""
     path = folder / RUN_SEAL
-    return seal_damage(path, names, but) if path.exists() else None
+    if not path.exists():
+        return None
+    reason = seal_damage(path, names, but)
+    if reason is None and (schema := read_seal(path).get("schema")) != RUN_SCHEMA:
+        return f"{folder.name} is a run of another version of badpo ({RUN_SEAL} says {schema}, not {RUN_SCHEMA})"
+    return reason
 
 
 def made_here(folder: Path) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import resource
 import signal
 import threading
 import time
@@ -370,15 +369,23 @@ def _clocks() -> NDArray[np.float64]:
 
 
 def _write_timing(folder: Path, started: NDArray, trained: NDArray, measured: NDArray) -> None:
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     write_json(
         folder / TIMING,
         {
             "train_seconds": round(float((trained - started)[0]), 1),
             "measure_seconds": round(float((measured - trained)[0]), 1),
             "processor_seconds": round(float((measured - started)[1]), 1),
-            "peak_mib": round(peak / 1024),
+            "peak_mib": _peak_mib(),
             "threads": torch.get_num_threads(),
             "processors": os.cpu_count(),
         },
     )
+
+
+def _peak_mib() -> int | None:
+    """The most memory that this process held; None where the system does not say."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)

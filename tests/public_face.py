@@ -1,0 +1,55 @@
+"""The public face as plain data, and its comparison with what ``public_face.json`` holds."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+GOLDEN = Path(__file__).with_suffix(".json")
+REWRITE = "WRITE_FACE=1 python -m pytest -m face"
+
+
+def assert_face(section: str, found: Any) -> None:
+    """Fail where a section of the public face is not what ``public_face.json`` says, or write it there if asked to."""
+    known = json.loads(GOLDEN.read_text()) if GOLDEN.exists() else {}
+    found = json.loads(json.dumps(found))
+    if os.environ.get("WRITE_FACE"):
+        known[section] = found
+        GOLDEN.write_text(json.dumps(known, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+    differences = list(_differences(known.get(section), found))
+    message = "\n".join(differences)
+    assert not differences, f"{section}:\n{message}\nif that is meant: {REWRITE}, and a line in CHANGELOG.md"
+
+
+def keys(value: Any) -> Any:
+    """The keys of a JSON value with the kinds of what they hold; a list is the union of its rows."""
+    if isinstance(value, Mapping):
+        return {name: keys(entry) for name, entry in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        rows = [keys(entry) for entry in value]
+        if all(isinstance(row, dict) for row in rows):
+            return [{name: entry for row in rows for name, entry in row.items()}] if rows else []
+        return [row for i, row in enumerate(rows) if row not in rows[:i]]
+    if isinstance(value, bool):
+        return "yes or no"
+    return "number" if isinstance(value, int | float) else "text" if isinstance(value, str) else "nothing"
+
+
+def signature(value: Any) -> str:
+    """The parameters of something that is called, with their defaults, without what they are annotated with."""
+    bare = inspect.Parameter.empty
+    full = inspect.signature(value, follow_wrapped=False)
+    parameters = [parameter.replace(annotation=bare) for parameter in full.parameters.values()]
+    return str(full.replace(parameters=parameters, return_annotation=inspect.Signature.empty))
+
+
+def _differences(known: Any, found: Any, place: str = ""):
+    if isinstance(known, dict) and isinstance(found, dict):
+        for name in known | found:
+            yield from _differences(known.get(name), found.get(name), f"{place}.{name}".lstrip("."))
+    elif known != found:
+        yield f"  {place}: was {json.dumps(known)}, is {json.dumps(found)}"

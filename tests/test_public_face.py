@@ -1,0 +1,217 @@
+"""What users and other programs rely on: names, signatures, commands, flags, exit codes, JSON keys.
+
+`tests/public_face.json` says what that is. A deliberate change is written there by
+``WRITE_FACE=1 python -m pytest -m face``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import typer
+from typer.testing import CliRunner
+
+import badpo
+from badpo import attributes
+from badpo.cli import app
+from badpo.data.corpora import signed  # where design section 7's `signed` lives
+from tests.public_face import assert_face, keys, signature
+
+pytestmark = pytest.mark.face
+ROOT = Path(__file__).parents[1]
+EXAMPLE = ROOT / "examples" / "votes.csv"
+EXPORT = ROOT / "examples" / "label_studio.json"
+METHODS = {
+    "AuditMonitor": ("update", "has_seen", "is_reopened", "table", "save", "load"),
+    "AuditResult": ("to_json", "to_html", "people_to_html", "write"),
+    "BADPOTrainer": ("train", "evaluate", "save_model", "push_to_hub"),
+    "BiasTerm": ("forward", "theta", "warm_start", "summary", "save", "load"),
+    "Judgments": ("read", "with_attributes", "split", "take", "fingerprint", "to_parquet"),
+}
+PROPERTIES = {
+    "AuditMonitor": ("n_comparisons",),
+    "AuditResult": ("attributes", "pool", "checks", "warnings"),
+    "Judgments": ("n_votes", "n_comparisons", "n_annotators", "n_attributes", "attribute_names"),
+}
+ERRORS = ("ConfigError", "DataError")
+
+
+def run(*arguments: object, code: int = 0):
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == code, (result.output, result.stderr)
+    return result
+
+
+# -- names and signatures ------------------------------------------------------------------------------------
+
+
+def test_names():
+    assert_face("badpo.__all__", sorted(badpo.__all__))
+    assert_face("badpo.attributes.__all__", sorted(attributes.__all__))
+    assert all(issubclass(getattr(badpo, name), Exception) for name in ERRORS)
+
+
+@pytest.mark.parametrize("name", sorted(set(badpo.__all__) - {"__version__", "attributes", *ERRORS}))
+def test_signature_of_a_name(name):
+    value = getattr(badpo, name)
+    shown = {name: own_fields(value) if name == "BADPOConfig" else signature(value)}
+    for method in METHODS.get(name, ()):
+        shown[f"{name}.{method}"] = signature(getattr(value, method))
+    assert_face(f"badpo.{name}", shown)
+    assert all(isinstance(inspect.getattr_static(value, n), property) for n in PROPERTIES.get(name, ()))
+
+
+def own_fields(config: type) -> dict[str, str]:
+    """The fields that badpo adds or gives another default than transformers, with the default."""
+    mine = [base for base in config.__mro__ if base.__module__.startswith("badpo")]
+    names = {name for base in mine for name in vars(base).get("__annotations__", {})}
+    return {field.name: default(field) for field in dataclasses.fields(config) if field.name in names}
+
+
+def default(field: dataclasses.Field) -> str:
+    if field.default is not dataclasses.MISSING:
+        return repr(field.default)
+    return "required" if field.default_factory is dataclasses.MISSING else repr(field.default_factory())
+
+
+@pytest.mark.parametrize("name", sorted(attributes.__all__))
+def test_signature_of_an_attribute(name):
+    value = getattr(attributes, name)
+    if name == "ATTRIBUTES":
+        shown = {kind: found.__name__ for kind, found in value.items()}
+        assert all(getattr(attributes, found) is value[kind] for kind, found in shown.items())
+    else:
+        shown = signature(value)
+    assert_face(f"badpo.attributes.{name}", shown)
+
+
+def test_the_plan_of_the_signed_corpus():
+    assert_face("signed.draw_plan", {"draw_plan": signature(signed.draw_plan)})
+    plan = signed.draw_plan(5, seed=0)
+    n_annotators = len(plan.theta)
+    shapes = {"annotators": (5, 4), "uniforms": (5, 4), "delta": (5, 2), "theta": (n_annotators, 2)}
+    assert {name: getattr(plan, name).shape for name in shapes} == shapes
+    assert len(plan.kinds) == 5 and len(plan.annotator_class) == n_annotators
+    assert plan.labels([0.0] * 5).shape == (5, 4)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        plan.theta = None
+
+
+# -- commands ------------------------------------------------------------------------------------------------
+
+
+def commands(group=None, name: str = ""):
+    """Every command below a group, by the words that are typed."""
+    for word, command in (group or typer.main.get_command(app)).commands.items():
+        yield f"{name} {word}".strip(), command
+        if hasattr(command, "commands"):
+            yield from commands(command, f"{name} {word}".strip())
+
+
+def flag(parameter) -> str:
+    """One option or argument in a line: spellings, whether it takes a value or may come again, its default."""
+    kind = "flag" * getattr(parameter, "is_flag", False)
+    again = "repeatable" * (getattr(parameter, "multiple", False) or parameter.nargs == -1)
+    given = "required" * parameter.required
+    value = None if parameter.required or parameter.default in (None, False, ()) else parameter.default
+    shown = "" if callable(value) or value is None else f"= {value}"
+    names = "/".join([*parameter.opts, *parameter.secondary_opts])
+    return " ".join(part for part in (names, kind, again, given, shown) if part)
+
+
+def test_commands_and_flags():
+    root = typer.main.get_command(app)
+    shown = {"badpo": [flag(parameter) for parameter in root.params]}
+    for name, command in commands():
+        shown[f"badpo {name}"] = sorted(flag(parameter) for parameter in command.params)
+    assert_face("commands", shown)
+
+
+def test_a_command_ends_with_the_code_that_is_promised(monkeypatch, tmp_path):
+    run("check", EXAMPLE, code=0)
+    run("check", EXAMPLE, "--ties", "keep", code=2)
+    run("check", code=2)
+    table = tmp_path / "votes.csv"
+    pd.read_csv(EXAMPLE).assign(winner="left").to_csv(table, index=False)
+    run("check", table, code=3)
+    run("forget", "nobody", "--data", EXAMPLE, code=3)
+    for error, code in ((OSError("the disk is full"), 1), (KeyboardInterrupt(), 130)):
+        monkeypatch.setattr(badpo.Judgments, "read", raising(error))
+        run("check", EXAMPLE, code=code)
+
+
+def test_what_forget_must_leave_is_told_by_the_code(tmp_path):
+    annotator = pd.read_csv(EXAMPLE)["annotator"][0]
+    folder = tmp_path / "audit"
+    run("audit", EXAMPLE, "--attribute", "length", "--out", folder)
+    (folder / "note.txt").write_text(f"ask {annotator}\n")
+    told = json.loads(run("forget", annotator, "--audit", folder, "--json", code=4).stdout)
+    assert any(not trace["erased"] for trace in told["traces"])
+
+
+def raising(error: BaseException):
+    def fail(*args, **kwargs):
+        raise error
+
+    return fail
+
+
+# -- JSON ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def audited(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("audited") / "audit"
+    declared = ("--attribute", "length:ratio=1.5", "--attribute", "length_words:threshold=10")
+    printed = run("audit", EXAMPLE, *declared, "--out", folder, "--json").stdout
+    assert json.loads(printed) == json.loads((folder / "audit.json").read_text())
+    return folder
+
+
+def test_what_an_audit_writes(audited):
+    found = json.loads((audited / "audit.json").read_text())
+    assert found["schema"] == "badpo.audit/1"
+    promised = "name scope cross_share n_cross carrier_wins log_odds ci_low ci_high naive_ci_low naive_ci_high odds"
+    assert all(set(promised.split()) <= set(row) for row in found["attributes"])
+    assert all("tau" in found["pool"][row["name"]] for row in found["attributes"])
+    assert_face("audit.json", keys(found))
+    for name in ("annotators", "requests"):
+        table = pd.read_parquet(audited / f"{name}.parquet")
+        assert_face(f"{name}.parquet", sorted(table.columns))
+    assert_face("files of an audit", sorted(path.name for path in audited.iterdir()))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        f"check {EXAMPLE} --attribute length",
+        "attributes list",
+        f"attributes test {EXAMPLE} --attribute length",
+        f"watch {EXAMPLE} --attribute length --state OUT/state.json",
+        f"import {EXPORT} --out OUT/votes.parquet",
+        f"forget editor-1 --data {EXAMPLE} --dry-run",
+        "corpus signed --n 60 --out OUT",
+        "corpus style --n 60 --out OUT",
+        "reproduce names --dry-run --out OUT",
+        "train --betta 1",
+    ],
+    ids=lambda command: " ".join(word for word in command.split()[:2] if "/" not in word),
+)
+def test_what_a_command_prints_as_json(command, tmp_path, request):
+    words = [word.replace("OUT", str(tmp_path)) for word in command.split()]
+    code = 2 if "--betta" in command else 0
+    if "reproduce" in command:
+        pytest.importorskip("torch")
+    found = json.loads(run(*words, "--json", code=code).stdout)
+    assert_face(f"{request.node.callspec.id} --json", keys(found))
+
+
+def test_rows_of_the_training_bench_have_their_keys():
+    text = (ROOT / "bench" / "training.py").read_text()
+    promised = "case batching micro_batch ratio_vs_trl_compact ratio_vs_trl rel_grad_diff".split()
+    assert [name for name in promised if f'"{name}"' not in text] == []
