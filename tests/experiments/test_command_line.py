@@ -47,7 +47,9 @@ def test_demo_prints_a_table_and_writes_report_and_summary(tmp_path, tiny_demo):
     assert len(result.stdout.splitlines()) <= 14
     summary = json.loads((tmp_path / "demo" / "summary.json").read_text())
     assert_face("runs/demo/summary.json", keys(summary))
-    assert_face("runs of the demo", sorted(path.parent.name for path in (tmp_path / "demo").glob("*/run.json")))
+    assert_face(
+        "runs of the demo", sorted(path.parent.name for path in (tmp_path / "demo").glob("*/run.json"))
+    )
     assert f"{summary['rates']['dpo']['woman']:.2f}" in result.stdout
     assert "</html>" in (tmp_path / "demo" / "report.html").read_text()
 

@@ -205,7 +205,9 @@ def run_damage(folder: Path, names: Collection[str] | None = None, but: Collecti
         return None
     reason = seal_damage(path, names, but)
     if reason is None and (schema := read_seal(path).get("schema")) != RUN_SCHEMA:
-        return f"{folder.name} is a run of another version of badpo ({RUN_SEAL} says {schema}, not {RUN_SCHEMA})"
+        return (
+            f"{folder.name} is a run of another version of badpo ({RUN_SEAL} says {schema}, not {RUN_SCHEMA})"
+        )
     return reason
 
 
