@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,8 @@ def signature(value: Any) -> str:
     bare = inspect.Parameter.empty
     full = inspect.signature(value, follow_wrapped=False)
     parameters = [parameter.replace(annotation=bare) for parameter in full.parameters.values()]
-    return str(full.replace(parameters=parameters, return_annotation=inspect.Signature.empty))
+    shown = str(full.replace(parameters=parameters, return_annotation=inspect.Signature.empty))
+    return re.sub(r"<function .*?> at 0x\w+>|<function \S+ at 0x\w+>", "a function", shown)
 
 
 def _differences(known: Any, found: Any, place: str = ""):
