@@ -12,9 +12,9 @@ CONSTRAINTS ?= constraints.txt
 EXTRAS ?= [train,dev]
 TORCH := $(shell sed -n 's/^torch==/torch==/p' $(CONSTRAINTS))
 # make faults FAULTS=kills     injects one kind again
-FAULTS ?= kills,torn_files,full_disk,ranks,numerics,fuzz,privacy,load
+FAULTS ?= kills,torn_files,full_disk,ranks,numerics,fuzz,privacy,two_writers,load
 # make bench BENCHES=memory   measures one part again
-BENCHES ?= training reference readout memory sharing audit
+BENCHES ?= training reference readout memory audit
 STAMP := $(VENV)/.installed
 # the environment that the command line names; empty where it names none
 ASKED_VENV := $(if $(filter command environment,$(origin VENV)),$(VENV))
@@ -23,16 +23,11 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-seeds misspecified batching anchoring gold-annotators real-data bench audit-statistics faults fuzz linear-time dependencies golden test test-slow test-floor test-no-torch check format clean
+.PHONY: help demo demo-seeds bench audit-statistics faults fuzz linear-time dependencies golden test test-slow test-floor test-no-torch check format clean
 
 help:
 	@echo "make demo        train reference, DPO, pooled and shared-mean on the bundled corpus; report in runs/demo"
 	@echo "make demo-seeds  the same at three seeds; writes docs/results_demo.md"
-	@echo "make misspecified  the demo with votes that the model does not describe; writes docs/results_misspecified.md"
-	@echo "make batching    the demo under every way to batch, at three seeds; writes docs/batching.md"
-	@echo "make anchoring   a DPO policy brought to target rates, both ways; writes docs/anchoring_results.md (hours)"
-	@echo "make gold-annotators  a few annotators known to lean nowhere fix the level; writes docs/gold_annotators.md (hours)"
-	@echo "make real-data   the same questions on real votes, where the data are there; writes docs/real_data.md"
 	@echo "make bench       speed and memory beside TRL and beside other audits; writes docs/performance_tables.md (an hour)"
 	@echo "make audit-statistics  what the audit's figures are worth, by simulation; writes docs/audit_statistics.md"
 	@echo "make faults      kills runs, tears files, fills disks and more; writes docs/reliability_tables.md (an hour and a half of a core)"
@@ -51,21 +46,6 @@ demo: $(STAMP)
 
 demo-seeds: $(STAMP)
 	$(BIN)/badpo demo --out runs/demo-seeds --seeds 42,123,456 --results docs/results_demo.md
-
-misspecified: $(STAMP)
-	$(BIN)/python -m bench.misspecified
-
-batching: $(STAMP)
-	$(BIN)/python -m bench.batching
-
-anchoring: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m bench.anchoring
-
-gold-annotators: $(STAMP)
-	$(BIN)/python -m bench.gold_annotators
-
-real-data: $(STAMP)
-	$(BIN)/python -m bench.real_data
 
 bench: export OMP_NUM_THREADS = 1
 bench: $(STAMP)

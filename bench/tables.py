@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bench.goals import goal_table
 
-PARTS = ("training", "reference", "readout", "memory", "sharing", "audit")
+PARTS = ("training", "reference", "readout", "memory", "audit")
 FOLDER, PAGE = Path("runs/bench"), Path("docs/performance_tables.md")
 
 HEAD = """\
