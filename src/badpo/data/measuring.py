@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 
 from badpo.data.attribute import Attribute
 from badpo.data.problems import ConfigError, DataError, Problem
-from badpo.data.stored_texts import NumberedTexts, numbered_texts
+from badpo.data.stored_texts import numbered_texts
+
+_RETURNS = {"response": "one number", "pair": "two numbers (g_a, g_b)", "judgment": "one number"}
 
 
 def measure_delta(
@@ -48,10 +50,9 @@ def measure_delta(
             if attribute.scope == "judgment":
                 delta[:, j] = _of_judgments(attribute, comparisons, votes)
             else:
-                sides = _of_comparisons(attribute, texts)
-                delta[:, j] = _finite(attribute, sides[:, 0] - sides[:, 1], texts.ids)[comparison]
-        except _MeasuringError as error:
-            problems.append(error.problem)
+                delta[:, j] = np.subtract(*_of_comparisons(attribute, texts).T)[comparison]
+        except DataError as error:
+            problems.extend(error.problems)
     if problems:
         raise DataError(problems)
     return delta
@@ -79,19 +80,7 @@ def measure_sides(attribute: Attribute, comparisons: pd.DataFrame) -> NDArray[np
     >>> measure_sides(LengthWords(threshold=0), comparisons)
     array([[3., 1.]])
     """
-    texts = _PlainTexts(comparisons)
-    try:
-        sides = _of_comparisons(attribute, texts)
-        _finite(attribute, sides.sum(axis=1), texts.ids)
-    except _MeasuringError as error:
-        raise DataError([error.problem]) from error
-    return sides
-
-
-class _MeasuringError(Exception):
-    def __init__(self, problem: Problem):
-        super().__init__(problem.what)
-        self.problem = problem
+    return _of_comparisons(attribute, _PlainTexts(comparisons))
 
 
 class _PlainTexts:
@@ -102,34 +91,25 @@ class _PlainTexts:
         self.ids = comparisons["comparison_id"].to_numpy()
 
     @cached_property
-    def numbered(self) -> NumberedTexts:
-        """Texts of ``prompt``, ``response_a`` and ``response_b``, in that order."""
+    def numbered(self) -> tuple[NDArray[np.intp], NDArray[np.object_]]:
+        """Numbers of the texts in ``prompt``, ``response_a`` and ``response_b``, and the distinct texts."""
         return numbered_texts(self.comparisons, ("prompt", "response_a", "response_b"))
 
 
 def _of_comparisons(attribute: Attribute, texts: _PlainTexts) -> NDArray[np.float64]:
+    """Values g(a) and g(b), of shape (n_comparisons, 2)."""
     if attribute.columns is not None:
         return _column_sides(attribute, texts.comparisons)
-    numbers, each = texts.numbered.numbers, texts.numbered.each
+    numbers, distinct = texts.numbered
     if attribute.scope == "pair":
-        rows = zip(*map(each, numbers), strict=True)
-        pairs = [_called(attribute, _pair, texts.ids[i], *row) for i, row in enumerate(rows)]
-        return np.array(pairs, dtype=np.float64).reshape(-1, 2)
+        return _called(attribute, _pair, texts.ids, distinct[numbers].T).reshape(-1, 2)
     prompt, response = np.repeat(numbers[0], 2), numbers[1:].T.ravel()
-    number, first = _distinct_pairs(prompt, response)
-    rows = zip(texts.ids[first // 2], each(prompt[first]), each(response[first]), strict=True)
-    values = [_called(attribute, _single, *row) for row in rows]
-    return np.array(values, dtype=np.float64)[number].reshape(-1, 2)
-
-
-def _distinct_pairs(
-    left: NDArray[np.integer], right: NDArray[np.integer]
-) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Number of each pair by first appearance, and the place where each distinct one stands first."""
-    number, distinct = pd.factorize(left.astype(np.int64) * (right.max(initial=0) + 1) + right)
-    first = np.zeros(len(distinct), dtype=np.intp)
-    first[number[::-1]] = np.arange(len(left))[::-1]
-    return number, first
+    number, first = pd.factorize(prompt * len(distinct) + response)
+    pairs = np.stack(
+        [distinct[first // max(1, len(distinct))], distinct[first % max(1, len(distinct))]], axis=1
+    )
+    ids = np.repeat(texts.ids, 2)[np.unique(number, return_index=True)[1]]
+    return _called(attribute, float, ids, pairs)[number].reshape(-1, 2)
 
 
 def _of_judgments(
@@ -137,13 +117,10 @@ def _of_judgments(
 ) -> NDArray[np.float64]:
     if attribute.config.get("type") == "position":
         return _first_shown(attribute, votes)
+    comparison = votes["comparison"].to_numpy()
     of = comparisons.to_dict("records")
-    ids = comparisons["comparison_id"].to_numpy()
-    values = [
-        _called(attribute, _single, ids[vote["comparison"]], vote, of[vote["comparison"]])
-        for vote in votes.to_dict("records")
-    ]
-    return _finite(attribute, np.array(values, dtype=np.float64), ids[votes["comparison"].to_numpy()])
+    rows = [(vote, of[vote["comparison"]]) for vote in votes.to_dict("records")]
+    return _called(attribute, float, comparisons["comparison_id"].to_numpy()[comparison], rows)
 
 
 def _first_shown(attribute: Attribute, votes: pd.DataFrame) -> NDArray[np.float64]:
@@ -153,7 +130,7 @@ def _first_shown(attribute: Attribute, votes: pd.DataFrame) -> NDArray[np.float6
             f'attribute "{attribute.name}" needs to know which side was shown first, and no judgment says so'
         )
         remedy = "give a column shown_first with a or b; all a, when the table's a side was always first"
-        raise _MeasuringError(Problem("E129", what, "the column shown_first", remedy, "error", len(votes)))
+        raise DataError([Problem("E129", what, "the column shown_first", remedy, "error", len(votes))])
     sides, distinct = pd.factorize(votes["shown_first"])
     values = [attribute.measure({"shown_first": side}, {}) for side in (*distinct, None)]
     return np.array(values, dtype=np.float64)[sides]
@@ -168,49 +145,34 @@ def _column_sides(attribute: Attribute, comparisons: pd.DataFrame) -> NDArray[np
             "declare the attribute in Judgments.read; where the votes on one comparison differ in it, declare a "
             "PythonFunction of the judgment"
         )
-        raise _MeasuringError(Problem("E128", what, "the comparisons", remedy, "error", len(missing)))
+        raise DataError([Problem("E128", what, "the comparisons", remedy, "error", len(missing))])
     return comparisons[list(attribute.columns)].to_numpy(dtype=np.float64)
 
 
-def _called(attribute: Attribute, read: Callable[[Any], Any], comparison_id: str, *arguments: Any) -> Any:
-    try:
-        return read(attribute.measure(*arguments))
-    except ConfigError:
-        raise
-    except Exception as error:  # the function may be the user's own
-        what = f'attribute "{attribute.name}" failed: {type(error).__name__}: {error}'
-        shape = {"response": "one number", "pair": "two numbers (g_a, g_b)", "judgment": "one number"}[
-            attribute.scope
-        ]
-        remedy = f"its function must return {shape} for every text"
-        raise _MeasuringError(
-            Problem("E127", what, f"first: comparison {comparison_id}", remedy, "error")
-        ) from error
-
-
-def _single(value: Any) -> float:
-    return float(value)
+def _called(
+    attribute: Attribute, read: Callable[[Any], Any], ids: NDArray[np.object_], rows: Iterable[Sequence[Any]]
+) -> NDArray[np.float64]:
+    """What the attribute's function, which may be the user's own, says of each row."""
+    values = []
+    remedy = f"its function must return {_RETURNS[attribute.scope]} for every text"
+    for comparison_id, row in zip(ids, rows, strict=True):
+        try:
+            values.append(read(attribute.measure(*row)))
+        except ConfigError:
+            raise
+        except Exception as error:
+            what = f'attribute "{attribute.name}" failed: {type(error).__name__}: {error}'
+            where = f"first: comparison {comparison_id}"
+            raise DataError([Problem("E127", what, where, remedy, "error")]) from error
+    measured = np.array(values, dtype=np.float64)
+    bad = np.flatnonzero(~np.isfinite(measured).reshape(len(measured), -1).all(axis=1))
+    if len(bad):
+        what = f'attribute "{attribute.name}" gives no finite number: {len(bad):,} of {len(measured):,}'
+        where = f"first: comparison {ids[bad[0]]}"
+        raise DataError([Problem("E127", what, where, "return a number for every text", "error", len(bad))])
+    return measured
 
 
 def _pair(value: Any) -> tuple[float, float]:
     a, b = value
     return float(a), float(b)
-
-
-def _finite(
-    attribute: Attribute, values: NDArray[np.float64], ids: NDArray[np.object_]
-) -> NDArray[np.float64]:
-    bad = np.flatnonzero(~np.isfinite(values))
-    if len(bad):
-        what = f'attribute "{attribute.name}" gives no finite number: {len(bad):,} of {len(values):,}'
-        raise _MeasuringError(
-            Problem(
-                "E127",
-                what,
-                f"first: comparison {ids[bad[0]]}",
-                "return a number for every text",
-                "error",
-                len(bad),
-            )
-        )
-    return values

@@ -18,7 +18,7 @@ from badpo.data.importers.tables import read_table
 from badpo.data.problems import ConfigError, DataError, Problem, did_you_mean
 from badpo.data.row_annotators import RowAnnotators, read_row_annotators
 from badpo.data.row_problems import RowProblems
-from badpo.data.row_texts import SIDES, read_row_texts
+from badpo.data.row_texts import read_row_texts
 
 TIES = ("drop", "error")
 ANNOTATORS_MISSING = ("error", "drop")
@@ -75,7 +75,7 @@ def read_votes(source: Any, options: Options) -> Assembled:
     [1]
     """
     options.check()
-    table = read_table(source, _text_columns(options.columns or {}))
+    table = read_table(source)
     layout = recognise(table.frame, table.name, options.columns)
     if not len(layout.frame):
         raise DataError([Problem("E104", "the table has no rows", table.name, "export it again", "error")])
@@ -86,12 +86,6 @@ def read_votes(source: Any, options: Options) -> Assembled:
     carried = carried_columns(layout, options.keep, options.pairs, problems)
     problems.stop_at_errors()
     return assemble(rows, carried, options.repeated, problems)
-
-
-def _text_columns(columns: Mapping[str, str | None]) -> list[str]:
-    """What the table calls the columns that hold its texts, whichever of the two layouts it has."""
-    ours = dict.fromkeys(["prompt", *(name for names in SIDES.values() for name in names)])
-    return [column for name in ours if (column := columns.get(name, name)) is not None]
 
 
 def _read_rows(layout: Layout, who: RowAnnotators, options: Options, problems: RowProblems) -> Rows:

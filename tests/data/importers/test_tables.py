@@ -67,11 +67,6 @@ class DatasetSplit:
         return pa.Table.from_pylist(ROWS)
 
 
-class HasPandas:
-    def to_pandas(self):
-        return pd.DataFrame(ROWS, index=[5, 9])
-
-
 @pytest.mark.parametrize(
     "source",
     [
@@ -81,7 +76,6 @@ class HasPandas:
         pa.Table.from_pylist(ROWS),
         Polars(),
         DatasetSplit(),
-        HasPandas(),
     ],
     ids=lambda source: type(source).__name__,
 )

@@ -8,7 +8,6 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +20,11 @@ from numpy.typing import NDArray
 from badpo.data.files import checksum_file, checksummed, is_changed
 from badpo.data.importers.cells import is_unicode
 from badpo.data.problems import DataError, Problem, did_you_mean
-from badpo.data.stored_texts import TextColumn, TextWriter
 
 DROPPED_KEY = b"badpo.dropped"
 _LONGEST_CELL = 2**31 - 1
 # Finding out what columns mean takes the square of their number, and a frame has a cell for each row and name.
 _MOST_COLUMNS = 2_000
-# Text columns that are larger than this together do not come into memory whole.
-STORED_BYTES = 64 * 2**20
-_ROWS_AT_ONCE = 10_000
 _BUFFER_BYTES = 2**20
 
 
@@ -57,22 +52,17 @@ class Table:
     def __post_init__(self) -> None:
         _require_narrow(self.frame.columns, self.name)
         if not all(is_unicode(str(name)) for name in self.frame.columns):
-            raise _unreadable(
-                self.name, "the name of a column holds half of a surrogate pair", "rename the column"
-            )
+            what = "the name of a column holds half of a surrogate pair"
+            raise _unreadable(self.name, what, "rename the column")
 
 
-def read_table(source: Any, texts: Sequence[str] = ()) -> Table:
+def read_table(source: Any) -> Table:
     """Read a table from a path or an object in memory.
 
     Parameters
     ----------
     source : path, pandas DataFrame, Arrow table, `datasets` split, list of dicts, or Table
-        Paths end in .csv, .tsv, .parquet, .jsonl, .ndjson or .json. Anything with ``to_arrow`` or ``to_pandas``
-        works too.
-    texts : sequence of str
-        Columns of long texts. Where parquet, Arrow or a `datasets` split hold much of them, the column is a
-        `badpo.data.stored_texts.TextColumn`: read in pieces, each distinct text kept once, in a private file.
+        Paths end in .csv, .tsv, .parquet, .jsonl, .ndjson or .json. Anything with ``to_arrow`` works too.
 
     Returns
     -------
@@ -91,55 +81,41 @@ def read_table(source: Any, texts: Sequence[str] = ()) -> Table:
     if isinstance(source, Table):
         return source
     if isinstance(source, (str, os.PathLike)):
-        return _read_file(Path(source), texts)
+        return _read_file(Path(source))
+    kind = type(source).__name__
     if isinstance(source, pd.DataFrame):
-        return Table(source.reset_index(drop=True), "DataFrame")
+        return Table(source.reset_index(drop=True), kind)
     if isinstance(source, Mapping):
-        splits = ", ".join(map(str, source))
-        raise _unreadable(
-            type(source).__name__,
-            f"it holds several tables: {splits}",
-            f'pass one of them: source["{next(iter(source), "train")}"]',
-        )
+        remedy = f'pass one of them: source["{next(iter(source), "train")}"]'
+        raise _unreadable(kind, f"it holds several tables: {', '.join(map(str, source))}", remedy)
     if isinstance(source, (list, tuple)):
         return Table(_frame_of_records(source, "list"), "list")
-    if hasattr(source, "with_format") and hasattr(source, "num_rows"):
+    if hasattr(source, "with_format"):  # a split of a dataset
         source = source.with_format("arrow")[:]
-    elif not isinstance(source, pa.Table) and hasattr(source, "to_arrow"):
+    elif hasattr(source, "to_arrow"):
         source = source.to_arrow()
     if isinstance(source, pa.Table):
-        return Table(_frame_of_arrow(source, texts), "Arrow table")
-    if hasattr(source, "to_pandas"):
-        return Table(source.to_pandas().reset_index(drop=True), type(source).__name__)
-    raise _unreadable(
-        type(source).__name__,
-        "it is no table that is known here",
-        "pass a path, a DataFrame, an Arrow table, a split of a dataset or a list of dicts",
-    )
+        return Table(_frame_of_arrow(source), "Arrow table")
+    remedy = "pass a path, a DataFrame, an Arrow table, a split of a dataset or a list of dicts"
+    raise _unreadable(kind, "it is no table that is known here", remedy)
 
 
-def _read_file(path: Path, texts: Sequence[str]) -> Table:
-    readers: dict[str, Callable[[Path], Table]] = {
-        ".csv": _read_csv,
-        ".tsv": _read_csv,
-        ".parquet": partial(_read_parquet, texts=texts),
-        ".jsonl": _read_json_lines,
-        ".ndjson": _read_json_lines,
-        ".json": _read_json,
-    }
+def _read_file(path: Path) -> Table:
     if not path.is_file():
         beside = [sibling.name for sibling in path.parent.glob("[!.]*")]
-        what = (
-            "it is a folder" if path.is_dir() else f"there is no such file.{did_you_mean(path.name, beside)}"
-        )
+        absent = f"there is no such file.{did_you_mean(path.name, beside)}"
+        what = "it is a folder" if path.is_dir() else absent
         raise _unreadable(str(path), what, "give the path of a file")
-    if path.suffix.lower() not in readers:
-        raise _unreadable(
-            str(path), f'files that end in "{path.suffix}" are not known', f"use {', '.join(readers)}"
-        )
+    read = READERS.get(path.suffix.lower())
+    if read is None:
+        what = f'files that end in "{path.suffix}" are not known'
+        raise _unreadable(str(path), what, f"use {', '.join(READERS)}")
     try:
-        return readers[path.suffix.lower()](path)
-    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+        return read(path)
+    except UnicodeDecodeError as error:
+        what = f"byte {error.start:,} is not UTF-8"
+        raise _unreadable(str(path), what, "save the file as UTF-8") from error
+    except (OSError, pa.ArrowException) as error:
         raise _unreadable(str(path), str(error).strip().split("\n")[0], "export the table again") from error
 
 
@@ -159,7 +135,7 @@ def has_column(source: Any, column: str) -> bool:
     return column in read_table(source).frame.columns
 
 
-def _read_parquet(path: Path, texts: Sequence[str]) -> Table:
+def _read_parquet(path: Path) -> Table:
     if is_changed(path):
         what = f"its bytes are not those that {checksum_file(path).name} holds the checksum of"
         remedy = (
@@ -167,19 +143,12 @@ def _read_parquet(path: Path, texts: Sequence[str]) -> Table:
             f"{checksum_file(path)}"
         )
         raise _unreadable(str(path), what, remedy)
-    with pq.ParquetFile(path, buffer_size=_BUFFER_BYTES, page_checksum_verification=True) as file:
-        schema = file.schema_arrow
-        as_written = partial(Table, name=str(path), dropped=_dropped_of(schema, path))
-        stored = [
-            name for name in texts if schema.names.count(name) == 1 and _is_text(schema.field(name).type)
-        ]
-        if _stored_size(file.metadata, stored) < STORED_BYTES:
-            return as_written(_frame_of_arrow(file.read()))
-        pieces = file.iter_batches(_ROWS_AT_ONCE, columns=stored, use_threads=False)
-        columns = _stored(stored, pieces)
-        others = [name for name in schema.names if name not in stored]
-        frame = _frame_of_arrow(file.read(columns=others))
-    return as_written(_with_columns(frame, schema.names, columns))
+    # as dictionaries: a text that stands in many rows comes into memory once
+    texts = text_columns(pq.read_schema(path))
+    options = {"read_dictionary": texts, "buffer_size": _BUFFER_BYTES, "page_checksum_verification": True}
+    with pq.ParquetFile(path, **options) as file:
+        dropped = _dropped_of(file.schema_arrow, path)
+        return Table(_frame_of_arrow(file.read()), str(path), dropped=dropped)
 
 
 def _dropped_of(schema: pa.Schema, path: Path) -> tuple[dict[str, Any], ...]:
@@ -195,91 +164,50 @@ def _dropped_of(schema: pa.Schema, path: Path) -> tuple[dict[str, Any], ...]:
         raise _unreadable(str(path), what, "import the export again") from error
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
-
-
-def _stored_size(metadata: pq.FileMetaData, names: Sequence[str]) -> int:
-    """Bytes of some columns before compression."""
-    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
-    columns = [group.column(j) for group in groups for j in range(group.num_columns)]
-    return sum(column.total_uncompressed_size for column in columns if column.path_in_schema in names)
-
-
-def _stored(names: Sequence[str], pieces: Iterable[pa.RecordBatch]) -> dict[str, TextColumn]:
-    """Text columns whose distinct texts stand in one store."""
-    writer = TextWriter()
-    codes: dict[str, list[NDArray[np.int64]]] = {name: [] for name in names}
-    for piece in pieces:
-        for name in names:
-            piece.column(name).validate(full=True)
-            codes[name].append(writer.numbers(piece.column(name)))
-    store = writer.finish()
-    pa.default_memory_pool().release_unused()
-    return {name: TextColumn(np.concatenate(parts), store) for name, parts in codes.items()}
-
-
-def _with_columns(
-    frame: pd.DataFrame, names: Sequence[str], columns: Mapping[str, TextColumn]
-) -> pd.DataFrame:
-    """A frame with further columns, in the order of ``names``."""
-    there = {name: frame[name] for name in frame.columns} | {
-        name: pd.Series(columns[name]) for name in columns
-    }
-    return pd.DataFrame({name: there[name] for name in names})
+def text_columns(schema: pa.Schema) -> list[str]:
+    """Names of a table's columns of texts."""
+    return [field.name for field in schema if field.type in (pa.string(), pa.large_string())]
 
 
 def _read_csv(path: Path) -> Table:
-    text = _decoded(path)
-    header_line = text.partition("\n")[0]
-    reader = csv.reader(
-        io.StringIO(text, newline=""), delimiter=max(",;\t", key=header_line.count), strict=True
-    )
+    text = path.read_bytes().decode("utf-8-sig")
+    delimiter = max(",;\t", key=text.partition("\n")[0].count)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    remedy = "quote cells that hold separators, quotes or line breaks"
     limit = csv.field_size_limit(_LONGEST_CELL)
-    rows, lines = [], []
+    rows, ends = [], [0]
     try:
-        header = next(reader, [])
-        start = reader.line_num + 1
         for row in reader:
-            if row:
-                rows.append(row)
-                lines.append(start)
-            start = reader.line_num + 1
+            rows.append(row)
+            ends.append(reader.line_num)
     except csv.Error as error:
-        raise _unreadable(
-            str(path),
-            f"line {reader.line_num}: {error}",
-            "quote cells that hold separators, quotes or line breaks",
-        ) from error
+        raise _unreadable(str(path), f"line {reader.line_num}: {error}", remedy) from error
     finally:
         csv.field_size_limit(limit)
-    uneven = [(line, len(row)) for line, row in zip(lines, rows, strict=True) if len(row) != len(header)]
+    header = rows[0] if rows else []
+    filled = [(row, end + 1) for row, end in zip(rows[1:], ends[1:], strict=False) if row]
+    uneven = [(line, len(row)) for row, line in filled if len(row) != len(header)]
     if uneven:
         where = ", ".join(f"line {line} has {n}" for line, n in uneven[:5])
-        raise _unreadable(
-            str(path),
-            f"the header has {len(header)} columns, but {len(uneven):,} rows have another number: {where}",
-            "quote cells that hold separators, quotes or line breaks",
-        )
-    cells = [[cell if cell != "" else None for cell in column] for column in zip(*rows, strict=True)]
-    return Table(
-        _frame_of_columns(header, cells or [[] for _ in header]), str(path), np.array(lines, dtype=np.int64)
-    )
+        what = f"the header has {len(header)} columns, but {len(uneven):,} rows have another number: {where}"
+        raise _unreadable(str(path), what, remedy)
+    columns = [[row[i] or None for row, _ in filled] for i in range(len(header))]
+    lines = np.array([line for _, line in filled], dtype=np.int64)
+    return Table(_frame_of_columns(header, columns), str(path), lines)
 
 
 def _read_json_lines(path: Path) -> Table:
     records, lines, broken = [], [], []
-    for number, line in enumerate(_decoded(path).split("\n"), start=1):
+    for number, line in enumerate(path.read_bytes().decode("utf-8-sig").split("\n"), start=1):
         if not line.strip():
             continue
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
-            broken.append(f"line {number}: {getattr(error, 'msg', None) or _json_fault(error)}")
+            broken.append(f"line {number}: {getattr(error, 'msg', error)}")
             continue
         if not isinstance(record, dict):
             broken.append(f"line {number}: not an object")
-            continue
         records.append(record)
         lines.append(number)
     if broken:
@@ -289,52 +217,42 @@ def _read_json_lines(path: Path) -> Table:
 
 
 def _read_json(path: Path) -> Table:
+    remedy = "write a JSON list of objects, one for each judgment, or name a file of JSON lines .jsonl"
     try:
-        content = json.loads(_decoded(path))
+        content = json.loads(path.read_bytes().decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        raise
     except (ValueError, RecursionError) as error:
-        raise _unreadable(
-            str(path), _json_fault(error), "write a JSON list of objects, or name the file .jsonl"
-        ) from error
+        raise _unreadable(str(path), str(error), remedy) from error
     if not isinstance(content, list):
-        raise _unreadable(
-            str(path), "it holds no list", "write a JSON list of objects, one for each judgment"
-        )
+        raise _unreadable(str(path), "it holds no list", remedy)
     return Table(_frame_of_records(content, str(path)), str(path))
 
 
-def _json_fault(error: ValueError | RecursionError) -> str:
-    if isinstance(error, json.JSONDecodeError):
-        return str(error)
-    return "it is nested too deep" if isinstance(error, RecursionError) else "a number has too many digits"
+# By the end of a file's name.
+READERS: dict[str, Callable[[Path], Table]] = {
+    ".csv": _read_csv,
+    ".tsv": _read_csv,
+    ".parquet": _read_parquet,
+    ".jsonl": _read_json_lines,
+    ".ndjson": _read_json_lines,
+    ".json": _read_json,
+}
 
 
-def _decoded(path: Path) -> str:
-    try:
-        return path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise _unreadable(
-            str(path), f"byte {error.start:,} is not UTF-8", "save the file as UTF-8"
-        ) from error
-
-
-def _frame_of_arrow(table: pa.Table, texts: Sequence[str] = ()) -> pd.DataFrame:
-    names = table.schema.names
-    stored = [name for name in texts if names.count(name) == 1 and _is_text(table.schema.field(name).type)]
-    if sum(table[name].nbytes for name in stored) >= STORED_BYTES:
-        columns = _stored(stored, table.select(stored).to_batches(_ROWS_AT_ONCE))
-        return _with_columns(_frame_of_arrow(table.drop_columns(stored)), names, columns)
+def _frame_of_arrow(table: pa.Table) -> pd.DataFrame:
     # whole numbers stay exact where some are missing: ids beyond 2^53 would change as floats
     # the metadata that pandas leaves may be damaged where the columns are not, and nothing here needs it
     plain = table.replace_schema_metadata(None)
-    return plain.to_pandas(integer_object_nulls=True, ignore_metadata=True)
+    frame = plain.to_pandas(integer_object_nulls=True, ignore_metadata=True)
+    return frame.astype({name: object for name, kind in frame.dtypes.items() if kind == "category"})
 
 
 def _frame_of_records(records: Sequence[Any], name: str) -> pd.DataFrame:
     wrong = [row for row, record in enumerate(records, start=1) if not isinstance(record, Mapping)]
     if wrong:
-        raise _unreadable(
-            name, f"{len(wrong):,} rows are no objects with named cells, first: row {wrong[0]}", "give dicts"
-        )
+        what = f"{len(wrong):,} rows are no objects with named cells, first: row {wrong[0]}"
+        raise _unreadable(name, what, "give dicts")
     names = dict.fromkeys(name for record in records for name in record)
     _require_narrow(names, name)
     return _frame_of_columns(list(names), ([record.get(name) for record in records] for name in names))
