@@ -165,7 +165,7 @@ def _called(
             where = f"first: comparison {comparison_id}"
             raise DataError([Problem("E127", what, where, remedy, "error")]) from error
     measured = np.array(values, dtype=np.float64)
-    bad = np.flatnonzero(~np.isfinite(measured).reshape(len(measured), -1).all(axis=1))
+    bad = np.unique(np.nonzero(~np.isfinite(measured))[0])
     if len(bad):
         what = f'attribute "{attribute.name}" gives no finite number: {len(bad):,} of {len(measured):,}'
         where = f"first: comparison {ids[bad[0]]}"
