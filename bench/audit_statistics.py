@@ -25,7 +25,7 @@ from badpo.estimation.joint import fit_joint
 from badpo.estimation.leans import Leans
 from badpo.estimation.random_effects import fit_random
 from badpo.estimation.sequential import GRID, e_bh, log_e_values, log_tilt_ratios
-from badpo.estimation.shrinkage import Shrunk, shrink_normal
+from badpo.estimation.shrinkage import Shrunk, finite_estimates, shrink_normal
 from badpo.theory.summaries import t_interval
 from bench.simulated_pools import DrawnVotes, Pool, draw_votes, sized
 from bench.statistics_page import statistics_page
@@ -68,10 +68,8 @@ def replicated(
 
 
 def shrunk_of(leans: Leans) -> Shrunk:
-    """Posterior of the first attribute from estimates, infinite ones by their bounds."""
-    deviation = leans.deviation[:, 0]
-    bound = np.where(deviation > 0, leans.ci_low[:, 0], leans.ci_high[:, 0])
-    return shrink_normal(deviation, leans.se[:, 0], bound=bound)
+    """Posterior of the first attribute from estimates, infinite ones by their number of votes."""
+    return shrink_normal(*finite_estimates(leans.deviation[:, 0], leans.se[:, 0], leans.n_informative[:, 0]))
 
 
 def against_truth(leans: Leans, truth: NDArray[np.float64]) -> Measured:

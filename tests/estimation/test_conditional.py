@@ -233,7 +233,7 @@ def test_single_and_unanimous_votes_say_nothing():
     np.testing.assert_array_equal(added.n_informative, base.n_informative)
 
 
-def test_a_separated_annotator_is_infinite_with_a_bound_and_leaves_the_others_finite():
+def test_a_separated_annotator_is_infinite_and_leaves_the_others_finite():
     votes, _ = pool(n=400, m=8, seed=8)
     comparison, sign, annotator, delta, m = votes
     sign = sign.copy()
@@ -241,8 +241,7 @@ def test_a_separated_annotator_is_infinite_with_a_bound_and_leaves_the_others_fi
     sign[mine] = np.sign(delta[mine, 0])
     leans = fit_conditional(comparison, sign, annotator, delta, m)
     assert leans.status[0, 0] == "separated_high"
-    assert leans.deviation[0, 0] == np.inf == leans.ci_high[0, 0]
-    assert 0 < leans.ci_low[0, 0] < 10
+    assert leans.deviation[0, 0] == np.inf
     assert np.isfinite(leans.deviation[1:]).all()
     assert (leans.status[1:] == "ok").all()
     others = annotator != 0

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from badpo.estimation.mixtures import mixture_cdf
-from badpo.estimation.shrinkage import shrink_normal, shrink_npmle
+from badpo.estimation.shrinkage import finite_estimates, shrink_normal, shrink_npmle
 from badpo.estimation.spread import restricted_likelihood, spread_interval
 
 BOTH = pytest.mark.parametrize("shrink", [shrink_normal, shrink_npmle])
@@ -96,37 +96,31 @@ def test_equal_annotators_have_no_spread_and_one_common_value():
 
 
 @BOTH
-def test_infinite_estimates_rest_on_their_bound_and_missing_ones_on_the_prior(shrink):
-    rng = np.random.default_rng(4)
-    _, value, se = drawn_pool(rng, 40, 0.8, 0.3)
-    value = np.append(value, [np.inf, np.inf, -np.inf, np.inf, np.nan])
-    se = np.append(se, np.full(5, np.nan))
-    bound = np.append(np.full(40, np.nan), [1.0, -1.0, -1.0, np.nan, np.nan])
-    found = shrink(value, se, bound=bound)
-    assert found.basis[40:].tolist() == ["bound", "bound", "bound", "prior", "prior"]
-    assert np.isfinite(found.shrunk).all() and np.isfinite(found.post_sd).all()
-    high_bound, low_bound, mirrored, no_bound, missing = found.shrunk[40:]
-    assert high_bound > 1.0 > low_bound > missing > mirrored
-    assert no_bound == missing
-    assert found.post_sd[44] > found.post_sd[40]
+def test_infinite_estimates_rest_on_their_votes_and_missing_ones_on_the_prior(shrink):
+    rng = np.random.default_rng(1)
+    _, value, se = drawn_pool(rng, 40, 0.7, 0.2)
+    value = np.append(value, [np.inf, np.inf, -np.inf, np.nan])
+    se = np.append(se, [np.nan] * 4)
+    found = shrink(*finite_estimates(value, se, np.append(np.full(40, 50), [20, 3, 3, 0])))
+    assert found.basis[40:].tolist() == ["estimate"] * 3 + ["prior"]
+    many, few, mirrored, missing = found.shrunk[40:]
+    assert many > few > missing > mirrored
+    # without a prior to learn from they say nothing, as an estimate that is missing
+    assert shrink(value, se).shrunk[40] == shrink(value, se).shrunk[43]
 
 
 @pytest.mark.parametrize(("n_votes", "sd"), [(1, 0.5), (3, 0.5), (12, 0.7), (40, 0.7)])
-def test_a_bound_says_what_its_votes_say(n_votes, sd):
+def test_an_infinite_lean_says_what_its_votes_say(n_votes, sd):
     """Unanimous logistic votes, integrated exactly under the prior that the pool fixes."""
-    value = stats.norm.ppf((np.arange(2000) + 0.5) / 2000) * sd
-    se = np.full(2000, 0.01)
+    value = np.append(stats.norm.ppf((np.arange(2000) + 0.5) / 2000) * sd, np.inf)
+    se = np.append(np.full(2000, 0.01), np.nan)
     grid = np.linspace(-8, 10, 20_001)
-    log_like = -n_votes * np.log1p(np.exp(-grid))
-    bound = grid[np.searchsorted(log_like, -1.9207)]
-    weight = stats.norm.pdf(grid, 0, sd) * np.exp(log_like)
+    weight = stats.norm.pdf(grid, 0, sd) / (1 + np.exp(-grid)) ** n_votes
     mean = np.average(grid, weights=weight)
     spread = np.sqrt(np.average((grid - mean) ** 2, weights=weight))
-    found = shrink_normal(
-        np.append(value, np.inf), np.append(se, np.nan), bound=np.append(se * np.nan, bound)
-    )
-    assert found.shrunk[-1] == pytest.approx(mean, rel=0.2)
-    assert found.post_sd[-1] == pytest.approx(spread, rel=0.1)
+    found = shrink_normal(*finite_estimates(value, se, np.full(2001, n_votes)))
+    assert found.shrunk[-1] == pytest.approx(mean, rel=0.02)
+    assert found.post_sd[-1] == pytest.approx(spread, rel=0.02)
 
 
 def test_too_few_to_shrink():
@@ -168,15 +162,6 @@ def test_wrong_input_is_named():
 
 def test_interval_of_tau_with_one_estimate():
     assert spread_interval(np.array([1.0]), np.array([0.1]))[1:] == (0.0, np.inf)
-
-
-def test_bounds_far_from_the_rest_do_not_break_it():
-    value = np.append(np.linspace(-0.3, 0.3, 20), [np.inf, -np.inf, np.inf])
-    se = np.append(np.full(20, 0.2), np.full(3, np.nan))
-    found = shrink_normal(value, se, bound=np.append(np.full(20, np.nan), [30.0, -30.0, -30.0]))
-    assert np.isfinite(found.shrunk).all() and found.shrunk[20] > 20 > found.shrunk[22] > found.shrunk[21]
-    vacuous = shrink_normal(value[[*range(20), 22]], se[:21], bound=np.append(np.full(20, np.nan), -30.0))
-    assert vacuous.tau < 0.1 and abs(vacuous.shrunk[20]) < 0.1
 
 
 def test_intervals_under_the_free_prior_cover_well_in_a_large_pool():

@@ -11,7 +11,7 @@ from badpo.experiments.removal_gains import gains, recommendation, starts_at_the
 from badpo.experiments.suite_parts import Condition, Row
 from badpo.experiments.suite_tables import Found
 from badpo.experiments.suites import SUITES
-from badpo.theory.summaries import paired_difference
+from badpo.theory.summaries import t_interval
 
 SEEDS = (42, 123, 456)
 SWAP = Row("Pooled from the swap pairs' level", Condition("pooled_swap", "pooled", start="swap"))
@@ -54,7 +54,7 @@ def test_distances_count_without_their_sign_and_pair_by_pair(founds):
     (training, data, *_) = gains([SWAP], founds)
     assert (training.against, training.over, data.over) == ("pooled", "training seeds", "data seeds")
     own = [abs(0.1), abs(-0.1 + 0.005), abs(-0.1 + 0.01)]
-    expected = paired_difference(own, [0.3, 0.31, 0.32])
+    expected = t_interval([x - y for x, y in zip(own, [0.3, 0.31, 0.32], strict=True)])
     found = training.differences["distance"]
     assert (found.estimate, found.low, found.n) == (
         pytest.approx(expected.estimate),

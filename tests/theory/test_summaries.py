@@ -10,7 +10,6 @@ from badpo.theory.summaries import (
     cluster_mean,
     length_matched_mean,
     log_odds_distance,
-    paired_difference,
     ratio_of_sums,
     share_removed,
     shift,
@@ -42,15 +41,6 @@ def test_one_run_has_a_mean_and_no_interval():
     assert not interval.excludes(0.0)
     with pytest.raises(ValueError, match="at least one"):
         t_interval([])
-
-
-def test_pairs_cancel_what_the_seeds_share():
-    seeds = np.array([0.0, 3.0, -2.0])
-    difference = paired_difference(seeds + [0.1, 0.11, 0.12], seeds)
-    assert difference.estimate == pytest.approx(0.11)
-    assert difference.half_width < 0.03
-    with pytest.raises(ValueError, match="same seeds"):
-        paired_difference([1.0, 2.0], [1.0])
 
 
 def test_share_removed_is_taken_per_seed():

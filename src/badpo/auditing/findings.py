@@ -129,9 +129,7 @@ def _of_attribute(j: int, where: str, people: People) -> Iterable[Problem]:
             f"the votes give {counted(separated, 'annotator')} no bounded estimate: all that compare them with some "
             "others went one way"
         )
-        remedy = (
-            "their estimate is infinite, with a one-sided bound where there is one; read the shrunken value"
-        )
+        remedy = "their estimate is infinite; read the shrunken value"
         yield Problem("W405", what, where, remedy, "warning", separated)
     yield from _components(j, where, people)
     if _is_joined_by_few(leans, j):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +13,7 @@ from badpo.auditing.options import Flag, Options
 from badpo.estimation.flags import bayesian_fdr, benjamini_hochberg, probability_exceeds
 from badpo.estimation.integrated import shrink_votes
 from badpo.estimation.leans import Leans
-from badpo.estimation.shrinkage import Shrunk, shrink_normal, shrink_npmle
+from badpo.estimation.shrinkage import Shrunk, finite_estimates, shrink_normal, shrink_npmle
 
 # exp(5) is odds of 148 to 1: no distance between people
 WIDEST_SPREAD = 5.0
@@ -48,20 +47,12 @@ class Posterior:
     flag: NDArray[np.bool_]
 
 
-class _Estimates(NamedTuple):
-    """Deviations, standard errors, and the finite end of an infinite deviation's interval."""
-
-    deviation: NDArray[np.float64]
-    se: NDArray[np.float64]
-    bound: NDArray[np.float64]
-
-
 def posteriors_of(design: Design, leans: Leans, options: Options) -> tuple[Posterior, ...]:
     """Shrink each attribute's deviations and flag those that are probably large.
 
     With the conditional likelihood the leans are integrated out of the votes themselves, which holds with few votes
     per annotator too. Otherwise, and where anchors or the design fix the level, the estimates are taken as normal
-    with their standard errors, and an infinite one by its bound.
+    with their standard errors, and an infinite one as that of its number of votes.
 
     Parameters
     ----------
@@ -88,30 +79,25 @@ def _spread(leans: Leans, attribute: int, from_votes: Shrunk | None, shrink: str
     without end: the spread is then not known, and nothing can be shrunk to it.
     """
     estimates = _estimates(leans, attribute)
-    given = estimates.deviation, estimates.se
-    normal = shrink_normal(*given, bound=estimates.bound) if from_votes is None else from_votes
+    finite = finite_estimates(*estimates, leans.n_informative[:, attribute])
+    normal = shrink_normal(*finite) if from_votes is None else from_votes
     if normal.tau > WIDEST_SPREAD or normal.tau_high == np.inf:
         return replace(normal, tau=np.nan, tau_low=0.0, tau_high=np.inf, reliability=np.nan)
     if shrink != "npmle":
         return normal
-    free = shrink_npmle(*given, bound=estimates.bound)
+    free = shrink_npmle(*finite)
     return replace(free, post_sd=normal.post_sd, post_low=normal.post_low, post_high=normal.post_high)
 
 
-def _estimates(leans: Leans, attribute: int) -> _Estimates:
-    """One attribute's estimates.
+def _estimates(leans: Leans, attribute: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """One attribute's deviations and standard errors.
 
     Anchored annotators take no part, since their lean is given; nor does one who is compared with nobody, whose
     deviation from themselves is 0 by definition.
     """
     given = (leans.status[:, attribute] == "anchored") | (leans.se[:, attribute] == 0)
-    deviation = np.where(given, np.nan, leans.deviation[:, attribute])
-    low, high = leans.ci_low[:, attribute], leans.ci_high[:, attribute]
-    return _Estimates(
-        deviation,
-        np.where(given, np.nan, leans.se[:, attribute]),
-        np.where(deviation == np.inf, low, np.where(deviation == -np.inf, high, np.nan)),
-    )
+    deviation, se = leans.deviation[:, attribute], leans.se[:, attribute]
+    return np.where(given, np.nan, deviation), np.where(given, np.nan, se)
 
 
 def _posterior(leans: Leans, attribute: int, spread: Shrunk, options: Options) -> Posterior:
@@ -123,8 +109,7 @@ def _posterior(leans: Leans, attribute: int, spread: Shrunk, options: Options) -
         for name in ("shrunk", "post_sd", "post_low", "post_high")
     }
     prob_exceeds = np.where(believed, probability_exceeds(spread, options.flag.rho), np.nan)
-    estimates = _estimates(leans, attribute)
-    q_value = benjamini_hochberg(estimates.deviation, estimates.se)
+    q_value = benjamini_hochberg(*_estimates(leans, attribute))
     enough = leans.n_informative[:, attribute] >= options.min_informative
     flag = enough & _flagged(prob_exceeds, q_value, enough, options.flag)
     return Posterior(spread, prob_exceeds=prob_exceeds, q_value=q_value, flag=flag, **shown)

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import ndtri
 
 from badpo.estimation.repeats import first_votes
-from badpo.theory.summaries import cluster_mean
+from badpo.theory.summaries import cluster_mean, wilson_ends
 
 # A standard error of a share below this is rounding of no spread at all.
 _NO_SPREAD = 1e-9
@@ -109,7 +108,7 @@ def pool_agreement(
     interval = cluster_mean(share, labels)
     percent = float(share.mean())
     low, high = (
-        _wilson(np.array(percent), np.array(interval.n))
+        wilson_ends(np.array(percent), np.array(interval.n))
         if interval.se < _NO_SPREAD
         else (max(interval.low, 0.0), min(interval.high, 1.0))
     )
@@ -150,51 +149,7 @@ def annotator_agreement(
     n = np.bincount(people, minlength=n_annotators).astype(np.int64)
     total = np.bincount(people, weights=share, minlength=n_annotators)
     with np.errstate(invalid="ignore"):
-        return AnnotatorAgreement(n, total / n, *_wilson(total / n, n))
-
-
-def krippendorff_alpha(unit: ArrayLike, value: ArrayLike) -> float:
-    r"""Krippendorff's alpha for nominal values.
-
-    .. math:: \alpha = 1 - \frac{D_o}{D_e}, \qquad
-        D_o = \frac1N \sum_u \sum_{i \neq j \in u} \frac{[v_i \neq v_j]}{n_u - 1}, \qquad
-        D_e = \frac{\sum_{a \neq b} N_a N_b}{N (N - 1)}
-
-    over units with two values or more.
-
-    Parameters
-    ----------
-    unit : array of shape (n_values,)
-        What was judged.
-    value : array of shape (n_values,)
-        Any labels. The result depends on how often each occurs, so for sides of comparisons use `pool_agreement`.
-
-    Returns
-    -------
-    float
-        1 is full agreement, 0 chance. NaN where all values are the same or no unit has two.
-
-    References
-    ----------
-    Krippendorff (2011), Computing Krippendorff's alpha-reliability.
-
-    Examples
-    --------
-    >>> round(krippendorff_alpha([1, 1, 2, 2, 3, 3], ["x", "x", "y", "y", "x", "y"]), 3)
-    0.444
-    """
-    units = np.unique(np.asarray(unit), return_inverse=True)[1].reshape(-1)
-    paired = np.bincount(units)[units] > 1
-    units, values = (np.unique(each[paired], return_inverse=True)[1] for each in (units, np.asarray(value)))
-    if not len(units):
-        return float("nan")
-    counts = np.zeros((units.max() + 1, values.max() + 1))
-    np.add.at(counts, (units, values), 1)
-    size, of_value = counts.sum(axis=1), counts.sum(axis=0)
-    n = of_value.sum()
-    observed = ((size**2 - (counts**2).sum(axis=1)) / (size - 1)).sum() / n
-    expected = (n**2 - (of_value**2).sum()) / (n * (n - 1))
-    return float(1 - observed / expected) if expected > 0 else float("nan")
+        return AnnotatorAgreement(n, total / n, *wilson_ends(total / n, n))
 
 
 def _shares(
@@ -209,14 +164,3 @@ def _shares(
     shared = size > 1
     same = np.where(chose_a, n_a, size - n_a)[shared]
     return votes[shared], (same - 1) / (size[shared] - 1)
-
-
-def _wilson(
-    share: NDArray[np.float64], n: NDArray[np.int64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    z2 = float(ndtri(0.975)) ** 2
-    with np.errstate(invalid="ignore", divide="ignore"):
-        center = (share + z2 / (2 * n)) / (1 + z2 / n)
-        half = np.sqrt(z2 * share * (1 - share) / n + (z2 / (2 * n)) ** 2) / (1 + z2 / n)
-    # rounding must not put an end beside 0 and 1
-    return np.where(share == 0, 0.0, center - half), np.where(share == 1, 1.0, center + half)

@@ -103,7 +103,7 @@ def fit_joint(
     With T votes on a comparison its quality is fitted to these very votes, and deviations are inflated by about
     T / (T - 1): twofold at two votes, 1.33 at four, 1.14 at eight, a few percent more where the votes per annotator
     are few. More comparisons do not help, the intervals do not know of it, and more is found than is there. The
-    estimator is here because it is the one the paper's theorem speaks of; `joint_warning` says it to the user. The
+    estimator is here because it is the one the paper's theorem speaks of. The
     conditional likelihood (`badpo.estimation.conditional.fit_conditional`) is the cure.
 
     Parameters
@@ -148,48 +148,4 @@ def fit_joint(
         (comparison, sign, annotator, delta, n_annotators),
         anchored=anchored,
         min_informative=min_informative,
-    )
-
-
-def joint_inflation(comparison: ArrayLike) -> float:
-    r"""About how many times too large the joint estimator's deviations are: the mean of T / (T - 1) over votes.
-
-    Parameters
-    ----------
-    comparison : int array of shape (n_votes,)
-
-    Returns
-    -------
-    float
-        T is the number of votes on the vote's comparison; comparisons with one vote do not count. NaN without any
-        other.
-
-    Examples
-    --------
-    >>> round(joint_inflation([0, 0, 0, 0, 1, 1, 1, 1, 2]), 3)
-    1.333
-    """
-    _, number, size = np.unique(np.asarray(comparison), return_inverse=True, return_counts=True)
-    votes = size[number].astype(np.float64)
-    votes = votes[votes > 1]
-    return float(np.mean(votes / (votes - 1))) if len(votes) else float("nan")
-
-
-def joint_warning(comparison: ArrayLike) -> str:
-    """What anyone who reads a joint estimate has to be told.
-
-    Parameters
-    ----------
-    comparison : int array of shape (n_votes,)
-
-    Examples
-    --------
-    >>> print(joint_warning([0, 0, 0, 1, 1, 1]))
-    quality=joint fits a free quality to the few votes on each comparison, so deviations come out too large, here \
-about 1.50 times (T / (T - 1) at T votes on a comparison), and their intervals do not account for it
-    """
-    return (
-        "quality=joint fits a free quality to the few votes on each comparison, so deviations come out too large, "
-        f"here about {joint_inflation(comparison):.2f} times (T / (T - 1) at T votes on a comparison), and their "
-        "intervals do not account for it"
     )

@@ -13,7 +13,7 @@ from scipy import sparse
 from badpo.estimation.comparison_blocks import AlikePairs
 from badpo.estimation.lean_votes import LeanVotes
 from badpo.estimation.maximizing import LARGEST_DENSE, Information, conjugate_gradients
-from badpo.theory.identifiability import FreeDirections, annotator_components, free_directions
+from badpo.theory.identifiability import annotator_components, free_directions
 
 CONFIRMED = 1e-5
 
@@ -64,8 +64,8 @@ class LeanDesign:
 
     @property
     def by_rank(self) -> bool:
-        """Whether what it identifies is found from its rank, before the fit."""
-        return not self.votes.free_quality or int(self.active.sum()) <= LARGEST_DENSE
+        """Whether the design is small enough that its rank says what it identifies."""
+        return int(self.active.sum()) <= LARGEST_DENSE
 
     @cached_property
     def matrix(self) -> sparse.csr_array:
@@ -137,32 +137,35 @@ def identified_leans(design: LeanDesign) -> Identified:
     """Under a free quality the rank of the informative design decides; otherwise every pair of leans is comparable.
 
     The level of a lean is known only where no quality of the comparisons could stand in for it: where annotators are
-    anchored, or an attribute varies between the votes on one comparison.
+    anchored, or an attribute varies between the votes on one comparison. Of a large design the graph is asked.
     """
     votes, active = design.votes, design.active
-    if votes.free_quality:
-        directions = _directions(votes, active)
+    if not (votes.free_quality or votes.anchored.any() or _varying(votes).any()):
+        known = incomparable(active)
+    elif not design.by_rank:
+        known = expected_leans(design)
+    else:
+        delta = votes.delta * active[votes.annotator]
+        directions = free_directions(votes.comparison, votes.annotator, delta, len(active))
         group = np.where(active, directions.difference_groups(), -1)
-        return Identified(
-            False, group, directions.level_identified() & active, _flat(directions.basis, active)
-        )
-    absolute = np.zeros(active.shape, dtype=bool)
-    if votes.anchored.any() or _varying(votes).any():
-        absolute = _directions(votes, active).level_identified() & active
-    return Identified(True, np.where(active, 0, -1), absolute, np.zeros((int(active.sum()), 0)))
+        absolute = directions.level_identified() & active
+        known = Identified(False, group, absolute, _flat(directions.basis, active))
+    if votes.free_quality:
+        return known
+    return Identified(True, np.where(active, 0, -1), known.absolute, np.zeros((int(active.sum()), 0)))
 
 
-def _directions(votes: LeanVotes, active: NDArray[np.bool_]) -> FreeDirections:
-    delta = votes.delta * active[votes.annotator]
-    return free_directions(votes.comparison, votes.annotator, delta, len(active))
+def incomparable(active: NDArray[np.bool_]) -> Identified:
+    """Nothing is known of any lean beside another."""
+    group = np.where(active, np.cumsum(active.ravel()).reshape(active.shape), -1)
+    return Identified(False, group, np.zeros(active.shape, dtype=bool), np.zeros((int(active.sum()), 0)))
 
 
 def expected_leans(design: LeanDesign) -> Identified:
     """What the graph of each attribute alone says, which holds unless attributes stand in for each other.
 
     Whoever judged beside someone whose lean is held at zero has a known level, and so have all if the attribute varies
-    between the votes on one comparison. The rank of a large design takes long; this does not, and `confirmed` tells
-    whether it will do.
+    between the votes on one comparison. `confirmed` tells whether it will do.
     """
     votes, active = design.votes, design.active
     varies = _varying(votes)

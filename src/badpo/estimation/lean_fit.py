@@ -10,14 +10,14 @@ from scipy.special import ndtri
 
 from badpo.estimation.comparison_blocks import ComparisonBlocks, sorted_blocks
 from badpo.estimation.estimable import Estimable, find_estimable
-from badpo.estimation.lean_bounds import MakeModel, lean_bounds
+from badpo.estimation.lean_bounds import MakeModel
 from badpo.estimation.lean_design import (
     Centering,
     Identified,
     LeanDesign,
     confirmed,
-    expected_leans,
     identified_leans,
+    incomparable,
 )
 from badpo.estimation.lean_votes import Informative, LeanVotes, lean_votes
 from badpo.estimation.leans import Leans
@@ -50,7 +50,7 @@ def fit_leans(
     anchored: ArrayLike | None,
     min_informative: int,
 ) -> Leans:
-    """Fit the leans that are finite, bound those that are not, and say of the others why there is no estimate.
+    """Fit the leans that are finite, and say of the others why there is no estimate.
 
     Parameters
     ----------
@@ -87,8 +87,7 @@ def fit_leans(
         if not certain.any():
             break
         beyond_doubt[fit.rows[certain]] = True
-    bounds = lean_bounds(model_of, given, found, fit.known, fit.design.active, fit.maximum)
-    return _leans(kind, given, found, fit, bounds, min_informative)
+    return _leans(kind, given, found, fit, min_informative)
 
 
 def _fit_finite(votes: LeanVotes, found: Estimable, model_of: MakeModel) -> _Fit:
@@ -103,10 +102,11 @@ def _fit_finite(votes: LeanVotes, found: Estimable, model_of: MakeModel) -> _Fit
             rows = rows[telling]
         used = votes.only(rows, blocks, found.told)
     design = LeanDesign(used, found.status == "ok")
-    known = identified_leans(design) if design.by_rank else expected_leans(design)
+    known = identified_leans(design)
     maximum = maximize(model_of(used.blocks, rows), design, known.flat)
-    if not (design.by_rank or maximum.receding is not None or confirmed(known, maximum.information)):
-        known = identified_leans(design)
+    guessed = used.free_quality and not design.by_rank and maximum.receding is None
+    if guessed and not confirmed(known, maximum.information):
+        known = incomparable(design.active)
     return _Fit(rows, design, known, maximum)
 
 
@@ -141,7 +141,6 @@ def _leans(
     given: LeanVotes,
     found: Estimable,
     fit: _Fit,
-    bounds: NDArray[np.float64],
     min_informative: int,
 ) -> Leans:
     known, active, maximum = fit.known, fit.design.active, fit.maximum
@@ -155,10 +154,7 @@ def _leans(
     se[active] = np.sqrt(np.maximum(variance, 0.0))
     deviation[~reported] = se[~reported] = np.nan
     low, high = deviation - Z * se, deviation + Z * se
-    for side, name in ((1, "separated_high"), (-1, "separated_low")):
-        there = status == name
-        deviation[there] = side * np.inf
-        low[there], high[there] = (bounds[there], np.inf) if side > 0 else (-np.inf, bounds[there])
+    deviation[status == "separated_high"], deviation[status == "separated_low"] = np.inf, -np.inf
     component = _components(given, found, fit)
     absolute = np.array(
         [reported[:, j].any() and known.absolute[reported[:, j], j].all() for j in range(q)], dtype=bool

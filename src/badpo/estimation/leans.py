@@ -7,16 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-STATUSES = (
-    "ok",
-    "insufficient",
-    "no_cross",
-    "no_information",
-    "separated_high",
-    "separated_low",
-    "anchored",
-)
-
 
 @dataclass(frozen=True)
 class Leans:
@@ -33,10 +23,11 @@ class Leans:
     se : array of shape (m, q)
         Standard error of the deviation, the mean's part included; NaN where there is no finite estimate.
     ci_low, ci_high : array of shape (m, q)
-        Ends of the 95 % interval; (bound, inf) or (-inf, bound), from the profile likelihood, for an infinite lean.
+        Ends of the 95 % interval; NaN where there is no finite estimate.
     status : object array of shape (m, q)
-        One of `STATUSES`. "insufficient": an estimate from fewer informative votes than were asked for;
-        "no_cross": never saw the attribute differ; "no_information": only where the votes of others say nothing.
+        "ok"; "separated_high" or "separated_low" for an infinite lean; "anchored"; "insufficient": an estimate from
+        fewer informative votes than were asked for; "no_cross": never saw the attribute differ; "no_information":
+        only where the votes of others say nothing.
     component : int array of shape (m, q)
         Annotators with the same number can be compared; -1 without information.
     n_informative : int array of shape (m, q)

@@ -2,8 +2,7 @@ r"""Empirical Bayes: every annotator's deviation, pulled toward the pool by as m
 
 The estimates are read as :math:`\hat d_k \sim N(d_k, s_k^2)` with the true deviations drawn from a prior that the
 estimates themselves reveal: a normal one, or any distribution at all. An annotator with few votes is pulled far, one
-with many hardly. Where the estimate is infinite (every informative vote went one way) the one-sided bound stands for
-the votes; where there is no estimate at all the posterior is the prior, and ``basis`` says so.
+with many hardly. Where there is no estimate the posterior is the prior, and ``basis`` says so.
 """
 
 from __future__ import annotations
@@ -12,17 +11,15 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import expit
+from scipy.special import log_expit, softmax
 
 from badpo.estimation.mixtures import Mixture, mixture_mean, mixture_quantile, mixture_sd
-from badpo.estimation.spread import DROP, fit_spread, spread_interval, spread_posterior, typical_se
+from badpo.estimation.spread import fit_spread, spread_interval, spread_posterior, typical_se
 
 GRID_POINTS = 200
 NPMLE_STEPS = 3000
 NPMLE_GAP = 1e-3
 LARGEST_SAMPLE = 2000
-BISECTIONS = 60
-ROUNDS = 3
 
 
 @dataclass(frozen=True)
@@ -36,13 +33,12 @@ class Shrunk:
     post_low, post_high : array of shape (m,)
         Central posterior interval.
     basis : object array of shape (m,)
-        What the posterior rests on besides the pool: ``estimate``, ``bound`` (an infinite estimate with its one-sided
-        bound) or ``prior`` (nothing: the posterior is the prior).
+        What the posterior rests on besides the pool: ``estimate``, ``votes`` or ``prior`` (nothing).
     tau, tau_low, tau_high : float
         Standard deviation of the true leans over annotators and its 95 % interval. With fewer than two estimates
         tau is NaN and the interval is (0, inf): one annotator says nothing about a spread.
     reliability : float
-        Mean over the annotators with an estimate or a bound of tau^2 / (tau^2 + se^2): the share of the estimates'
+        Mean over the annotators with an estimate of tau^2 / (tau^2 + se^2): the share of the estimates'
         spread that is real, 0 to 1; NaN where tau is.
     posterior : Mixture
         The posterior itself.
@@ -77,9 +73,49 @@ class _Estimates:
         return self.value[self.usable], self.se[self.usable]
 
 
-def shrink_normal(
-    deviation: ArrayLike, se: ArrayLike, level: float = 0.95, *, bound: ArrayLike | None = None
-) -> Shrunk:
+def finite_estimates(
+    deviation: ArrayLike, se: ArrayLike, n_informative: ArrayLike
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    r"""Estimates and standard errors, infinite leans replaced by what so many votes that all went one way amount to.
+
+    Such votes are taken as logistic ones against even odds in the middle of the pool. They stand as the normal
+    observation that moves the prior :math:`N(\mu, \tau^2)` of the finite estimates to the same mean and variance.
+
+    Parameters
+    ----------
+    deviation, se, n_informative : array of shape (m,)
+        Of one attribute, as in `badpo.estimation.leans.Leans`.
+
+    Returns
+    -------
+    (deviation, se) : arrays of shape (m,)
+        As they were with fewer than two finite estimates, which leave the prior open.
+
+    Examples
+    --------
+    >>> value, se = finite_estimates([-0.6, 0.6, np.inf, -np.inf], [0.2, 0.2, np.nan, np.nan], [30, 30, 4, 40])
+    >>> value.round(1).tolist(), se.round(1).tolist()
+    ([-0.6, 0.6, 2.5, -3.6], [0.2, 0.2, 1.1, 0.6])
+    """
+    value, error, n = (np.array(each, dtype=np.float64) for each in (deviation, se, n_informative))
+    finite, one_way = np.isfinite(value), np.isinf(value)
+    if not one_way.any() or finite.sum() < 2:
+        return value, error
+    tau, mu = fit_spread(value[finite], error[finite])
+    tau = max(tau, 0.1 * typical_se(error[finite]))
+    side = np.sign(value[one_way])
+    lean = side[:, None] * mu + tau * np.linspace(-8, 8, 401)
+    log_prior = -(np.linspace(-8, 8, 401) ** 2) / 2
+    mass = softmax(log_prior + n[one_way, None] * log_expit(lean), axis=1)
+    mean = (mass * lean).sum(axis=1)
+    variance = (mass * (lean - mean[:, None]) ** 2).sum(axis=1)
+    precision = np.maximum(1 / variance - 1 / tau**2, 1e-6 / tau**2)
+    value[one_way] = side * (mean / variance - side * mu / tau**2) / precision
+    error[one_way] = 1 / np.sqrt(precision)
+    return value, error
+
+
+def shrink_normal(deviation: ArrayLike, se: ArrayLike, level: float = 0.95) -> Shrunk:
     r"""Shrink deviations under a normal prior whose spread tau is fitted and whose uncertainty is carried along.
 
     .. math:: \hat d_k \sim N(d_k, s_k^2), \qquad d_k \sim N(\mu, \tau^2)
@@ -92,15 +128,11 @@ def shrink_normal(
     Parameters
     ----------
     deviation : array of shape (m,)
-        Estimates; NaN for no information, +inf or -inf where every informative vote went one way.
+        Estimates; one that is not finite counts as none (see `finite_estimates`).
     se : array of shape (m,)
         Standard errors; read only where the estimate is finite.
     level : float
         Posterior probability of the interval.
-    bound : array of shape (m,) or None
-        The finite end of the one-sided 95 % interval of an infinite estimate. It stands for the votes as that of
-        unanimous logistic votes with attribute differences of about one would. Without a bound an infinite estimate
-        counts as none.
 
     Returns
     -------
@@ -113,12 +145,8 @@ def shrink_normal(
     >>> found = shrink_normal([1.0, 1.0, -0.9, -0.6, 0.5, -1.0], [0.1, 2.0, 0.1, 0.1, 0.1, 0.1])
     >>> [bool(found.shrunk[k] > 0.5) for k in (0, 1)]
     [True, False]
-
-    >>> found = shrink_normal([0.5, -0.5, np.inf, np.nan], [0.2, 0.2, np.nan, np.nan], bound=[0, 0, -0.1, 0])
-    >>> found.basis.tolist(), bool(found.shrunk[2] > 0)
-    (['estimate', 'estimate', 'bound', 'prior'], True)
     """
-    estimates, basis = _observed(deviation, se, bound)
+    estimates, basis = _observed(deviation, se)
     value, error = estimates.known
     tau, low, high = spread_interval(value, error)
     posterior = _normal_posterior(estimates)
@@ -173,15 +201,11 @@ def summarize_posterior(
     )
 
 
-def _checked(
-    deviation: ArrayLike, se: ArrayLike, bound: ArrayLike | None
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+def _observed(deviation: ArrayLike, se: ArrayLike) -> tuple[_Estimates, NDArray[np.object_]]:
     value, error = np.asarray(deviation, dtype=np.float64), np.asarray(se, dtype=np.float64)
-    ends = np.full(value.shape, np.nan) if bound is None else np.asarray(bound, dtype=np.float64)
-    if value.ndim != 1 or value.shape != error.shape or value.shape != ends.shape:
+    if value.ndim != 1 or value.shape != error.shape:
         raise ValueError(
-            f"one estimate, standard error and bound per annotator are needed; got shapes {value.shape}, "
-            f"{error.shape} and {ends.shape}"
+            f"one estimate and standard error per annotator are needed; got shapes {value.shape} and {error.shape}"
         )
     finite = np.isfinite(value)
     if not np.all(error[finite] > 0):
@@ -190,52 +214,7 @@ def _checked(
             f"the estimate of annotator {worst} has standard error {error[worst]}; a finite estimate needs a "
             "positive one, and an annotator without information an estimate of NaN"
         )
-    return value, error, ends
-
-
-def _observed(
-    deviation: ArrayLike, se: ArrayLike, bound: ArrayLike | None
-) -> tuple[_Estimates, NDArray[np.object_]]:
-    """Finite estimates as they are, infinite ones as the normal observation that their bound amounts to."""
-    value, error, ends = _checked(deviation, se, bound)
-    finite = np.isfinite(value)
-    rising = np.isinf(value) & np.isfinite(ends)
-    basis = np.where(finite, "estimate", np.where(rising, "bound", "prior")).astype(object)
-    side, known = np.sign(value[rising]), finite
-    value, error = value.copy(), error.copy()
-    for _ in range(ROUNDS if rising.any() and finite.sum() > 1 else 0):
-        tau, mu = fit_spread(value[known], error[known])
-        tau = max(tau, 0.1 * typical_se(error[finite]))
-        at_bound, error[rising] = _as_observation(side * ends[rising], side * mu, tau)
-        value[rising], known = side * at_bound, finite | rising
-    return _Estimates(value, error, known), np.where(known | ~rising, basis, "prior")
-
-
-def _as_observation(
-    bound: NDArray[np.float64], center: NDArray[np.float64], tau: float
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Value and error of the normal observation that moves N(center, tau^2) as a likelihood without a top does.
-
-    That likelihood is taken as one of unanimous logistic votes against even odds in the middle of the pool, of as
-    many as have lost 1.92 at the bound. The posteriors agree in mean and variance (expectation propagation).
-    """
-    n_votes = DROP / np.logaddexp(0.0, -bound)
-    low, high = center, center + n_votes * tau**2
-    for _ in range(BISECTIONS):
-        mode = (low + high) / 2
-        rising = n_votes * expit(-mode) > (mode - center) / tau**2
-        low, high = np.where(rising, mode, low), np.where(rising, high, mode)
-    width = 1 / np.sqrt(n_votes * expit(mode) * expit(-mode) + 1 / tau**2)
-    nodes, weights = np.polynomial.hermite_e.hermegauss(21)
-    lean = mode[:, None] + width[:, None] * nodes
-    log_mass = nodes**2 / 2 - (lean - center[:, None]) ** 2 / (2 * tau**2)
-    log_mass -= n_votes[:, None] * np.logaddexp(0.0, -lean)
-    mass = weights * np.exp(log_mass - log_mass.max(axis=1, keepdims=True))
-    mass /= mass.sum(axis=1, keepdims=True)
-    mean = (mass * lean).sum(axis=1)
-    variance = (mass * (lean - mean[:, None]) ** 2).sum(axis=1)
-    precision = np.maximum(1 / variance - 1 / tau**2, 1e-6 / tau**2)
-    return (mean / variance - center / tau**2) / precision, 1 / np.sqrt(precision)
+    return _Estimates(value, error, finite), np.where(finite, "estimate", "prior").astype(object)
 
 
 def _normal_posterior(estimates: _Estimates) -> Mixture:
@@ -256,9 +235,7 @@ def _normal_posterior(estimates: _Estimates) -> Mixture:
     return Mixture(means, np.sqrt(variances), np.broadcast_to(masses, (m, len(taus))))
 
 
-def shrink_npmle(
-    deviation: ArrayLike, se: ArrayLike, level: float = 0.95, *, bound: ArrayLike | None = None
-) -> Shrunk:
+def shrink_npmle(deviation: ArrayLike, se: ArrayLike, level: float = 0.95) -> Shrunk:
     r"""Shrink deviations under the prior, of whatever shape, that makes the estimates most likely.
 
     .. math:: \hat G = \arg\max_G \sum_k \log \int \varphi(\hat d_k;\, t,\, s_k^2 + h^2)\, dG(t),
@@ -273,7 +250,7 @@ def shrink_npmle(
 
     Parameters
     ----------
-    deviation, se, level, bound
+    deviation, se, level
         As in :func:`shrink_normal`.
 
     Returns
@@ -295,10 +272,10 @@ def shrink_npmle(
     >>> bool(found.shrunk[40] > shrink_normal(np.append(camps, 0.4), np.full(41, 0.3)).shrunk[40])
     True
     """
-    estimates, basis = _observed(deviation, se, bound)
+    estimates, basis = _observed(deviation, se)
     value, error = estimates.known
     if len(value) < 2:
-        return shrink_normal(deviation, se, level, bound=bound)
+        return shrink_normal(deviation, se, level)
     posterior, tau = _free_posterior(estimates)
     spread = tau, *spread_interval(value, error)[1:]
     return summarize_posterior(posterior, _normal_posterior(estimates), basis, spread, error, level)

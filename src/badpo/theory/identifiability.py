@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 from scipy.sparse import csgraph
 
-from badpo.theory.nullspace import NEGLIGIBLE, cycle_equations, null_basis
+from badpo.theory.nullspace import NEGLIGIBLE, null_basis
 
 # -- the theorem's graph -------------------------------------------------------------------------------------
 
@@ -228,37 +228,19 @@ def jointly_separated(
         return alone
     toward = np.asarray(sign)[:, None] * delta
     found = alone.copy()
-    doubtful = ~alone & ~_answered_on_each(annotator, toward, len(alone))
-    rows = np.flatnonzero(doubtful[annotator])
+    rows = np.flatnonzero(~alone[annotator])
     rows = rows[np.argsort(annotator[rows], kind="stable")]
     people, starts = np.unique(annotator[rows], return_index=True)
-    for k, start, end in zip(people, starts, [*starts[1:], len(rows)], strict=False):
-        found[k] = _one_sided(toward[rows[start:end]])
+    for k, votes in zip(people, np.split(toward[rows], starts[1:]), strict=False):
+        found[k] = _one_sided(votes)
     return found
-
-
-def _answered_on_each(annotator: NDArray, toward: NDArray, n_annotators: int) -> NDArray[np.bool_]:
-    """Annotators with votes on every attribute alone, one way and the other: no mix can explain them all."""
-    alone = (toward != 0).sum(axis=1) == 1
-    sides = [
-        np.bincount(annotator[alone & (side * column > 0)], minlength=n_annotators) > 0
-        for column in toward.T
-        for side in (1, -1)
-    ]
-    return np.logical_and.reduce(sides)
 
 
 def _one_sided(votes: NDArray[np.float64]) -> bool:
     votes = votes[(votes != 0).any(axis=1)]
     if len(votes) == 0:
         return False
-    votes = votes / np.abs(votes).max(axis=1, keepdims=True)
-    distinct = set(map(tuple, votes.tolist()))
-    votes = np.array(sorted(distinct))
-    answered = np.array([tuple(-x for x in vote) in distinct for vote in votes.tolist()])
-    # a mix must be neutral on votes that others answer; where these span all votes, it is neutral on all
-    if answered.any() and np.linalg.matrix_rank(votes[answered]) == np.linalg.matrix_rank(votes):
-        return False
+    votes = np.unique(votes / np.abs(votes).max(axis=1, keepdims=True), axis=0)
     from scipy.optimize import linprog  # slow to import, seldom needed
 
     best = linprog(-votes.sum(axis=0), A_ub=-votes, b_ub=np.zeros(len(votes)), bounds=(-1, 1), method="highs")
@@ -320,7 +302,6 @@ def free_directions(
     annotator: ArrayLike,
     delta: ArrayLike,
     n_annotators: int | None = None,
-    responses: tuple[ArrayLike, ArrayLike] | None = None,
 ) -> FreeDirections:
     r"""What the votes leave open about theta, from the rank of the design, all attributes jointly.
 
@@ -331,10 +312,6 @@ def free_directions(
         Attribute difference a minus b of each judgment; votes on one comparison may differ in it.
     n_annotators : int or None
         None: the largest index plus one.
-    responses : pair of int arrays of shape (n_comparisons,), or None
-        Which response stands as a and which as b in comparison c. With it the margin of c is r(a) - r(b) and the
-        comparisons of a prompt constrain each other around every cycle. None: the margins are free, which is exact
-        where no two comparisons share a response and cautious elsewhere.
 
     Returns
     -------
@@ -343,9 +320,10 @@ def free_directions(
 
     Notes
     -----
-    The margins are eliminated first: the votes of a comparison give differences of theta . d, the cycles of the
-    response graph a sum each. `null_basis` solves the rest. Binary attributes mostly merge; several continuous
-    ones end in one dense block of n_annotators * n_attributes unknowns.
+    The margins are taken as free, which is exact where no two comparisons share a response and cautious elsewhere.
+    They are eliminated first: the votes of a comparison give differences of theta . d. `null_basis` solves the rest.
+    Binary attributes mostly merge; several continuous ones end in one dense block of n_annotators * n_attributes
+    unknowns.
 
     References
     ----------
@@ -368,45 +346,10 @@ def free_directions(
     scale[scale == 0] = 1.0
     design = _design(annotator, delta / scale, n_annotators)
     _, first, group = np.unique(comparison, return_index=True, return_inverse=True)
-    equations = [design - design[first[group]]]
-    if responses is not None:
-        a, b = (np.asarray(side)[comparison[first]] for side in responses)
-        equations.append(cycle_equations(a, b) @ design[first])
     # attributes are measured in units of their spread, so theta is divided by it on the way back
-    basis = sparse.diags_array(np.tile(1.0 / scale, n_annotators)) @ null_basis(sparse.vstack(equations))
+    unscaled = sparse.diags_array(np.tile(1.0 / scale, n_annotators))
+    basis = unscaled @ null_basis(design - design[first[group]])
     return FreeDirections(sparse.csr_array(basis), n_annotators, delta.shape[1])
-
-
-def null_space_dimension(
-    comparison: ArrayLike,
-    annotator: ArrayLike,
-    delta: ArrayLike,
-    n_annotators: int | None = None,
-    responses: tuple[ArrayLike, ArrayLike] | None = None,
-) -> int:
-    """Dimension of the set of (margin, theta) that give every judgment the same probability.
-
-    Parameters
-    ----------
-    comparison, annotator, delta, n_annotators, responses
-        As in `free_directions`.
-
-    Returns
-    -------
-    int
-        The number of anchors that are needed; 0 when the votes fix everything. In terms of rewards there is one
-        more dimension for every connected set of responses, the h of the theorem, which DPO cannot see either.
-
-    References
-    ----------
-    BA-DPO, Theorem `thm:identif`: 1 for a connected pool and one attribute of the responses.
-
-    Examples
-    --------
-    >>> null_space_dimension([0, 0, 1, 1], [0, 1, 2, 3], [1, 1, 1, 1])
-    2
-    """
-    return free_directions(comparison, annotator, delta, n_annotators, responses).n_free
 
 
 def _judgments(comparison, annotator, delta, n_annotators) -> tuple[NDArray, NDArray, NDArray, int]:

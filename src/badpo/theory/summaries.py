@@ -87,34 +87,6 @@ def t_interval(values: ArrayLike, level: float = 0.95) -> Interval:
     return _student(x.mean(), se, len(x), level)
 
 
-def paired_difference(values: ArrayLike, others: ArrayLike, level: float = 0.95) -> Interval:
-    """Mean over seeds of ``values - others``, each seed against itself, with Student's t interval.
-
-    Parameters
-    ----------
-    values, others : array of shape (n_runs,)
-        The same quantity of two arms, in the same order of seeds.
-
-    Returns
-    -------
-    Interval
-
-    Examples
-    --------
-    Arms that move together over seeds differ more surely than their own intervals suggest:
-
-    >>> difference = paired_difference([0.70, 0.75, 0.80], [0.60, 0.66, 0.71])
-    >>> round(difference.estimate, 3), difference.excludes(0.0)
-    (0.093, True)
-    """
-    x, y = np.asarray(values, dtype=np.float64), np.asarray(others, dtype=np.float64)
-    if x.shape != y.shape:
-        raise ValueError(
-            f"paired values need the same seeds in both arms; got shapes {x.shape} and {y.shape}"
-        )
-    return t_interval(x - y, level)
-
-
 def share_removed(dpo: ArrayLike, arm: ArrayLike, reference: ArrayLike) -> NDArray[np.float64]:
     r"""Share of DPO's shift from the reference that an arm does not make, seed by seed.
 
@@ -207,17 +179,7 @@ def log_odds_distance(rate: ArrayLike, reference: ArrayLike) -> NDArray[np.float
 
 
 def wilson_interval(successes: int, n: int, level: float = 0.95) -> Interval:
-    r"""A proportion of independent trials with Wilson's score interval.
-
-    Parameters
-    ----------
-    successes, n : int
-        How many of the trials succeeded, and how many there were.
-
-    Returns
-    -------
-    Interval
-        Inside [0, 1] also at 0 or n successes, where the ordinary interval has no width. NaN throughout for n = 0.
+    """A proportion of independent trials with Wilson's score interval; NaN throughout for no trial.
 
     Examples
     --------
@@ -227,15 +189,22 @@ def wilson_interval(successes: int, n: int, level: float = 0.95) -> Interval:
     """
     if not 0 <= successes <= n:
         raise ValueError(f"successes must lie between 0 and n; got {successes} of {n}")
-    if n == 0:
-        return Interval(np.nan, np.nan, np.nan, np.nan, 0)
-    p, z = successes / n, float(ndtri(0.5 + level / 2))
-    center = (p + z * z / (2 * n)) / (1 + z * z / n)
-    half = z * np.sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / (1 + z * z / n)
-    # at 0 and n successes the ends are exact; rounding must not put them beside 0 and 1
-    low = 0.0 if successes == 0 else center - half
-    high = 1.0 if successes == n else center + half
-    return Interval(p, float(np.sqrt(p * (1 - p) / n)), float(low), float(high), n)
+    p = successes / n if n else np.nan
+    low, high = wilson_ends(np.array(p), np.array(n), level)
+    se = np.sqrt(p * (1 - p) / n) if n else np.nan
+    return Interval(p, float(se), float(low), float(high), n)
+
+
+def wilson_ends(
+    share: NDArray[np.float64], n: NDArray[np.int64], level: float = 0.95
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Ends of Wilson's score intervals, inside [0, 1] also at shares of 0 and 1; NaN for no trial."""
+    z2 = float(ndtri(0.5 + level / 2)) ** 2
+    with np.errstate(invalid="ignore", divide="ignore"):
+        center = (share + z2 / (2 * n)) / (1 + z2 / n)
+        half = np.sqrt(z2 * share * (1 - share) / n + (z2 / (2 * n)) ** 2) / (1 + z2 / n)
+    # rounding must not put an end beside 0 and 1
+    return np.where(share == 0, 0.0, center - half), np.where(share == 1, 1.0, center + half)
 
 
 def cluster_mean(values: ArrayLike, clusters: ArrayLike | None = None, level: float = 0.95) -> Interval:

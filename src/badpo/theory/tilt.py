@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import brentq
 from scipy.special import logit, logsumexp, softmax
 
 # A rate closer to 0 or 1 than this is one that no finite sample would show; tilting it would amplify rounding.
@@ -72,48 +73,6 @@ class CalibrationLine:
         -4.693
         """
         return (achieved - self.intercept) / self.slope
-
-
-def tilt_to_target(target: ArrayLike, rate: ArrayLike, beta: float) -> NDArray[np.float64]:
-    r"""Tilt that brings a policy with the same log-odds at every prompt from a rate to a target.
-
-    .. math:: c(t) = \beta\, [\operatorname{logit} t - \operatorname{logit} p]
-
-    Parameters
-    ----------
-    target, rate : float or array
-        Strictly between 0 and 1.
-    beta : float
-        Of the objective that the policy was trained with.
-
-    Returns
-    -------
-    array
-        In units of the margin. Where log-odds vary over prompts the target is reached at another value, which
-        `shift_to_targets` finds.
-
-    Raises
-    ------
-    ValueError
-        A target or a rate that is 0 or 1 or lies outside.
-
-    References
-    ----------
-    BA-DPO, Eq. `anchor_tilt` and the worked example of Appendix `app:anchor`.
-
-    Examples
-    --------
-    >>> float(tilt_to_target(0.5, 0.465, beta=0.1).round(3)), float(tilt_to_target(0.5, 0.967, beta=0.1).round(2))
-    (0.014, -0.34)
-    """
-    asked, found = np.asarray(target, dtype=np.float64), np.asarray(rate, dtype=np.float64)
-    for name, values in (("target", asked), ("rate", found)):
-        # written so that NaN is refused too
-        if not np.all((values > 0) & (values < 1)):
-            raise ValueError(
-                f"a {name} must lie strictly between 0 and 1, got {values}; no finite tilt reaches or leaves 0 or 1"
-            )
-    return beta * (logit(asked) - logit(found))
 
 
 def tilted_probabilities(log_probs: ArrayLike, carries: ArrayLike, shift: ArrayLike) -> NDArray[np.float64]:
@@ -347,18 +306,13 @@ def _check_reachable(name: str, target: float, rate: float, logs: NDArray, carry
 
 
 def _bisect(logs: NDArray, indicator: NDArray, target: float) -> float:
-    low, high = -1.0, 1.0
-    while tilted_rates(logs, indicator, low)[0] > target:
-        low *= 2
-    while tilted_rates(logs, indicator, high)[0] < target:
-        high *= 2
-    # down to neighboring numbers: the rate is strictly increasing
-    while low < (middle := (low + high) / 2) < high:
-        if tilted_rates(logs, indicator, middle)[0] < target:
-            low = middle
-        else:
-            high = middle
-    return high
+    def missing(shift: float) -> float:
+        return float(tilted_rates(logs, indicator, shift)[0]) - target
+
+    reach = 1.0
+    while missing(-reach) > 0 or missing(reach) < 0:
+        reach *= 2
+    return float(brentq(missing, -reach, reach, xtol=1e-14))
 
 
 def _newton(

@@ -11,7 +11,7 @@ from badpo.auditing.anchors import named_annotators
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, Problem, counted
 from badpo.estimation.conditional import fit_conditional
-from badpo.estimation.shrinkage import shrink_normal
+from badpo.estimation.shrinkage import finite_estimates, shrink_normal
 
 KEY = "gold_annotators"
 
@@ -106,12 +106,12 @@ def leans_above_gold(judgments: Judgments, gold: NDArray[np.bool_]) -> NDArray[n
     )
     found = np.zeros_like(leans.deviation)
     for i, name in enumerate(judgments.attribute_names):
-        value, low, high = leans.deviation[~gold, i], leans.ci_low[~gold, i], leans.ci_high[~gold, i]
+        value = leans.deviation[~gold, i]
         if not leans.absolute[i] or not np.isfinite(value).any():
             raise ConfigError(
                 f"{KEY}: on {name} no comparison ties them to the others, so warm_start: offline has no level to start "
                 "at. Use warm_start: zero, or let them judge the same comparisons"
             )
-        bound = np.where(value == np.inf, low, np.where(value == -np.inf, high, np.nan))
-        found[~gold, i] = shrink_normal(value, leans.se[~gold, i], bound=bound).shrunk
+        estimates = finite_estimates(value, leans.se[~gold, i], leans.n_informative[~gold, i])
+        found[~gold, i] = shrink_normal(*estimates).shrunk
     return found
