@@ -1,4 +1,4 @@
-"""Suite folders as training and readouts would leave them, with plausible numbers from a seeded generator."""
+"""MeasuredRuns folders as training and readouts would leave them, with plausible numbers from a seeded generator."""
 
 from __future__ import annotations
 

@@ -18,15 +18,15 @@ from badpo.results.readings import (
     tokens,
     votes_minus_ceiling,
 )
-from badpo.results.run_files import Run, Suite
+from badpo.results.run_files import MeasuredRuns, Readouts, Run
 
 
 def run(arm: str, seed: int = 42, **readouts) -> Run:
-    return Run(Path(f"{arm}-s{seed}"), arm, seed, readouts, (), {}, {}, {})
+    return Run(Path(f"{arm}-s{seed}"), arm, seed, Readouts.model_validate(readouts))
 
 
-def suite(*runs: Run) -> Suite:
-    return Suite("suite", runs, ())
+def suite(*runs: Run) -> MeasuredRuns:
+    return MeasuredRuns("suite", runs, ())
 
 
 def rates(value: float, se: float | None = 0.01) -> dict:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from badpo.results.run_files import Run, Suite, read_suite
+from badpo.results.run_files import BiasContent, MeasuredRuns, Readouts, Run, read_suite
 from badpo.results.verdicts import limits, quantities, verdicts
 from tests.results.suites import write_suite
 
@@ -19,11 +19,18 @@ LENGTH = {
 def run(arm: str, rate: float | None = None, seed: int = 42, se: float = 0.01, bias=CODED, **readouts) -> Run:
     if rate is not None:
         readouts["rates"] = {"woman": {"rate": rate, "se": se}}
-    return Run(Path(f"{arm}-s{seed}"), arm, seed, readouts, (), bias, {}, {})
+    return Run(
+        Path(f"{arm}-s{seed}"),
+        arm,
+        seed,
+        Readouts.model_validate(readouts),
+        (),
+        BiasContent.model_validate(bias),
+    )
 
 
 def told(*runs: Run):
-    (verdict,) = verdicts(Suite("suite", runs, ()))
+    (verdict,) = verdicts(MeasuredRuns("suite", runs, ()))
     sentences = [verdict.finding, *verdict.arms]
     return verdict.title, [text.replace("\u00a0", " ").replace("\u2212", "-") for text in sentences]
 
@@ -89,7 +96,7 @@ def test_a_declared_length_is_told_in_tokens_and_an_amount_as_a_mean():
     assert sentences[0] == "DPO moved mean tokens from 288.6 to 384.5."
     assert sentences[1].endswith("removed 51 % of that shift; distance to the reference +46.7.")
     amount = run("dpo", bias=words, generated={"words": {"rate": 212.0, "se": 3.0}})
-    (quantity,) = quantities(Suite("suite", (amount,), ()))
+    (quantity,) = quantities(MeasuredRuns("suite", (amount,), ()))
     assert (quantity.symbol, quantity.is_rate) == ("mean words", False)
 
 

@@ -33,7 +33,7 @@ from badpo.results.audit_verdicts import (
     limits,
 )
 from badpo.results.charts import DotRow, Level, Mark, dot_plot
-from badpo.results.figure_parts import FIRST_CLASS_STYLE, Figure, Table
+from badpo.results.figure_parts import Figure, TextTable, class_style
 from badpo.results.labels import attribute_definition, count_text, decimal, percent, shown
 from badpo.results.pages import page_templates
 
@@ -307,18 +307,13 @@ def spread_figure(summary: Mapping[str, Any]) -> Figure | None:
         f"from the conditional likelihood; a class of fewer than {FEWEST_ANNOTATORS} people is left out, and so is "
         "one that would let it be computed."
     )
-    return Figure(
-        "Spread and classes",
-        tuple(panels),
-        Markup(""),
-        caption,
-        Table(("Attribute, class", "Offset", "95 %"), tuple(rows)),
-    )
+    table = TextTable(("Attribute, class", "Offset", "95 %"), rows)
+    return Figure("Spread and classes", panels, caption, table)
 
 
 def _chart(rows: Sequence[tuple[Any, ...]], label: str, axis: str, level: Level | None) -> Markup:
     drawn = [
-        DotRow(name, (Mark(value, name, FIRST_CLASS_STYLE + i % 6, low, high),))
+        DotRow(name, (Mark(value, name, class_style(i), low, high),))
         for i, (name, value, low, high) in enumerate(rows)
     ]
     ends = [abs(value) for row in drawn for value in row.marks[0].extent()]

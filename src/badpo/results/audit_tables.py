@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from badpo.results.audit_verdicts import audit_labels, interval_text
-from badpo.results.figure_parts import Table
+from badpo.results.figure_parts import TextTable
 from badpo.results.labels import count_text, decimal, percent, shown
 
 # Columns of the pool's table that are there whether or not an attribute fills them.
@@ -15,7 +15,7 @@ _ALWAYS = 6
 _WIDEST = 10.0
 
 
-def attribute_table(summary: Mapping[str, Any]) -> Table:
+def attribute_table(summary: Mapping[str, Any]) -> TextTable:
     """The pool's lean on every attribute, by every way of reading it that some attribute has."""
     header = (
         "Attribute", "Sides differ", "Carrier wins", "Log-odds", "95 %, clustered", "Odds",
@@ -30,10 +30,10 @@ def attribute_table(summary: Mapping[str, Any]) -> Table:
         for i, name in enumerate(header)
         if i < _ALWAYS or name not in needless and any(row[i] != decimal(None) for row in rows)
     ]
-    return Table(tuple(header[i] for i in told), tuple(tuple(row[i] for i in told) for row in rows))
+    return TextTable(tuple(header[i] for i in told), tuple(tuple(row[i] for i in told) for row in rows))
 
 
-def sweep_table(summary: Mapping[str, Any]) -> Table | None:
+def sweep_table(summary: Mapping[str, Any]) -> TextTable | None:
     """The lean at other thresholds, where an attribute has one."""
     labels = audit_labels(summary)
     rows = [
@@ -46,10 +46,10 @@ def sweep_table(summary: Mapping[str, Any]) -> Table | None:
         for row in summary["attributes"]
         for step in row["sweep"]
     ]
-    return Table(("Threshold", "Sides differ", "Log-odds", "95 %"), tuple(rows)) if rows else None
+    return TextTable(("Threshold", "Sides differ", "Log-odds", "95 %"), tuple(rows)) if rows else None
 
 
-def spread_table(summary: Mapping[str, Any]) -> Table | None:
+def spread_table(summary: Mapping[str, Any]) -> TextTable | None:
     """How far annotators differ on every attribute, and what that says for training; None without annotators."""
     if not summary["data"]["has_annotators"]:
         return None
@@ -67,10 +67,10 @@ def spread_table(summary: Mapping[str, Any]) -> Table | None:
         for name, pool in summary["pool"].items()
     ]
     header = ("Attribute", "Tau", "95 %", "Reliability", "One lean for all", "Classes alike", "Bias term")
-    return Table(header, tuple(rows))
+    return TextTable(header, tuple(rows))
 
 
-def known_table(summary: Mapping[str, Any]) -> Table | None:
+def known_table(summary: Mapping[str, Any]) -> TextTable | None:
     """Who can be compared with whom: components of the theorem's graph and of the informative one."""
     if not summary["data"]["has_annotators"]:
         return None
@@ -92,10 +92,10 @@ def known_table(summary: Mapping[str, Any]) -> Table | None:
         "Attribute", "Groups, theorem", "Groups, informative votes", "Informative share", "Estimated", "Too few votes",
         "Without bound", "No information",
     )  # fmt: skip
-    return Table(header, tuple(rows))
+    return TextTable(header, tuple(rows))
 
 
-def scan_table(summary: Mapping[str, Any]) -> Table:
+def scan_table(summary: Mapping[str, Any]) -> TextTable:
     """What else the pool prefers, among features that nobody declared."""
     rows = [
         (
@@ -116,10 +116,10 @@ def scan_table(summary: Mapping[str, Any]) -> Table:
         "Feature", "Sides differ", "Carrier wins", "Log-odds", "95 %, simultaneous", "Beside the declared", "q",
         "Advice",
     )  # fmt: skip
-    return Table(header, tuple(rows))
+    return TextTable(header, tuple(rows))
 
 
-def votes_needed_table(summary: Mapping[str, Any]) -> Table:
+def votes_needed_table(summary: Mapping[str, Any]) -> TextTable:
     """Informative votes that the median annotator needs for an interval of a given width."""
     labels = audit_labels(summary)
     rows = [
@@ -130,7 +130,7 @@ def votes_needed_table(summary: Mapping[str, Any]) -> Table:
         )
         for row in summary["next"]["votes_needed"]
     ]
-    return Table(("Attribute, interval", "Informative votes", "Judgments"), tuple(rows))
+    return TextTable(("Attribute, interval", "Informative votes", "Judgments"), tuple(rows))
 
 
 def p_value(value: float | None) -> str:

@@ -1,4 +1,4 @@
-"""What every figure of a run page is made of: its dataclass, the rows of its chart and of its table."""
+"""What every figure of a page is made of: its dataclass, the rows of its chart and of its table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from badpo.results.chart_parts import STYLES
 from badpo.results.charts import DotRow, Mark
 from badpo.results.labels import DPO, REFERENCE, arm_label, decimal
 from badpo.results.readings import Estimate, Read, estimate
-from badpo.results.run_files import Suite
+from badpo.results.run_files import MeasuredRuns
 
 READING_HEADER = ("Reading, arm", "Value", "95 % interval", "Each seed")
 FIRST_CLASS_STYLE = 4
@@ -22,39 +22,44 @@ _ARM_STYLES = {REFERENCE: 0, DPO: 1, "pooled": 2, "shared_mean": 3}
 
 
 @dataclass(frozen=True)
-class Table:
+class TextTable:
     """Column names and rows of texts; the first cell of a row names it."""
 
     header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+    rows: Sequence[tuple[str, ...]]
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure: panels with their subtitles, a legend, a caption, and its numbers as a table."""
+    """One figure: panels with their subtitles, a caption, its numbers as a table, and a legend where it needs one."""
 
     title: str
-    panels: tuple[tuple[str, Markup], ...]
-    legend: Markup
+    panels: Sequence[tuple[str, Markup]]
     caption: str
-    table: Table
+    table: TextTable
+    legend: Markup = Markup("")
 
 
-def style_of(suite: Suite, arm: str) -> int:
+def style_of(suite: MeasuredRuns, arm: str) -> int:
     """The chart style of an arm, the same in every figure."""
     if arm in _ARM_STYLES:
         return _ARM_STYLES[arm]
     others = [name for name in suite.arms if name not in _ARM_STYLES]
-    return FIRST_CLASS_STYLE + others.index(arm) % (STYLES - FIRST_CLASS_STYLE)
+    return class_style(others.index(arm))
 
 
-def arm_rows(suite: Suite, arms: Sequence[str], read: Read) -> list[DotRow]:
+def class_style(i: int) -> int:
+    """The chart style of the i-th of things that are no arm with a style of its own."""
+    return FIRST_CLASS_STYLE + i % (STYLES - FIRST_CLASS_STYLE)
+
+
+def arm_rows(suite: MeasuredRuns, read: Read) -> list[DotRow]:
     """One row with one mark for every arm that was measured."""
-    found = {arm: reading for arm in arms if (reading := estimate(suite, arm, read))}
-    marks = {
-        arm: estimate_mark(reading, arm_label(arm), style_of(suite, arm)) for arm, reading in found.items()
-    }
-    return [DotRow(arm_label(arm), (mark,)) for arm, mark in marks.items()]
+    return [
+        DotRow(arm_label(arm), (estimate_mark(reading, arm_label(arm), style_of(suite, arm)),))
+        for arm in suite.arms
+        if (reading := estimate(suite, arm, read))
+    ]
 
 
 def estimate_mark(found: Estimate, name: str, style: int) -> Mark:
@@ -63,27 +68,20 @@ def estimate_mark(found: Estimate, name: str, style: int) -> Mark:
     return Mark(found.value, name, style, found.interval.low, found.interval.high, repeats)
 
 
-def common_limits(charts: Sequence[Sequence[DotRow]]) -> tuple[float, float] | None:
+def common_limits(charts: Sequence[Sequence[DotRow]]) -> tuple[float, float]:
     """One axis for charts that stand side by side."""
-    marks = [mark for rows in charts for row in rows for mark in row.marks]
-    values = [value for mark in marks for value in mark.extent()]
-    return (min(values), max(values)) if values else None
+    values = [value for rows in charts for row in rows for mark in row.marks for value in mark.extent()]
+    return min(values), max(values)
 
 
 def reading_rows(
-    suite: Suite, arms: Sequence[str], name: str, read: Read, number: Callable[[float], str]
+    suite: MeasuredRuns, name: str, read: Read, number: Callable[[float], str]
 ) -> list[tuple[str, ...]]:
     """The rows of a table under `READING_HEADER`: one for every arm that was measured."""
-    found = [(arm, estimate(suite, arm, read)) for arm in arms]
     return [
-        (
-            f"{name}, {arm_label(arm)}",
-            number(reading.value),
-            ends(reading, number),
-            per_seed(reading, number),
-        )
-        for arm, reading in found
-        if reading
+        (f"{name}, {arm_label(arm)}", number(found.value), ends(found, number), per_seed(found, number))
+        for arm in suite.arms
+        if (found := estimate(suite, arm, read))
     ]
 
 
@@ -98,12 +96,11 @@ def per_seed(found: Estimate | None, number: Callable[[float], str] = decimal) -
     """The value of every seed as text."""
     if found is None:
         return ""
-    return ", ".join(
-        f"{number(value)} (seed {seed})" for seed, value in zip(found.seeds, found.values, strict=True)
-    )
+    of_seeds = zip(found.seeds, found.values, strict=True)
+    return ", ".join(f"{number(value)} (seed {seed})" for seed, value in of_seeds)
 
 
-def interval_note(suite: Suite) -> str:
+def interval_note(suite: MeasuredRuns) -> str:
     """What the intervals of a figure cover."""
     if len(suite.seeds) > 1:
         return (

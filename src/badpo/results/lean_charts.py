@@ -80,7 +80,7 @@ class Curve:
     """A line through points (x, y), drawn behind the points; ``dash`` is one of the page's dashes."""
 
     name: str
-    points: tuple[tuple[float, float], ...]
+    points: Sequence[tuple[float, float]]
     dash: int
 
 

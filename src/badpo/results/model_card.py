@@ -103,13 +103,13 @@ def model_card(run_folder: Path) -> str:
         header=yaml.safe_dump(_header(run), sort_keys=False, allow_unicode=True).strip(),
         title=markdown_text(run_folder.resolve().name),
         method=arm_title(run.arm),
-        is_dpo=run.arm == DPO or not run.bias.get("parts"),
+        is_dpo=run.arm == DPO or not run.bias.parts,
         anchor=anchor_of_run(run),
         gold=gold_sentence(run) if anchor_of_run(run) == "gold" else "",
         rows=[
             _attribute_row(run, reference, name, config) for name, config in attribute_configs(run).items()
         ],
-        measured=bool(run.readouts),
+        measured=(run_folder / "readouts.json").exists(),
         has_reference=reference is not None,
         n_annotators=count_text(rounded_count(len(learned_annotators(run)))),
         settings=[(key, markdown_text(str(value))) for key, value in _settings(run).items()],
@@ -154,20 +154,20 @@ def _attribute_row(run: Run, reference: Run | None, name: str, config: Mapping[s
 def _lean(run: Run, name: str) -> str:
     """The mean learned theta of those who are not gold, unless they are so few that it is about single people."""
     theta = learned_theta(run)
-    if theta is None or not run.bias.get("parts"):
+    if theta is None or not run.bias.parts:
         return "not learned"
     learned = learned_annotators(run)
     if is_about_single_people(learned):
         return f"not shown (fewer than {FEWEST_ANNOTATORS} annotators)"
-    rows = [row for row, who in zip(theta, run.bias["annotators"], strict=True) if who in learned]
-    return signed(np.mean(rows, axis=0)[list(run.bias["attributes"]).index(name)].item())
+    rows = [row for row, who in zip(theta, run.bias.annotators, strict=True) if who in learned]
+    return signed(np.mean(rows, axis=0)[run.bias.attributes.index(name)].item())
 
 
 def _settings(run: Run) -> dict[str, Any]:
     blocks = {key: value for key, value in run.config.items() if not isinstance(value, dict)}
     bias = run.config.get("bias")
     if isinstance(bias, dict):
-        blocks |= {"bias": bias.get("variant") or run.bias.get("extra", {}).get("variant")}
+        blocks |= {"bias": bias.get("variant") or run.bias.extra.variant}
         blocks |= {"bias_learning_rate": bias["learning_rate"]} if "learning_rate" in bias else {}
     found = {key: blocks[key] for key in _SETTINGS if blocks.get(key) is not None}
     return {"arm": shown(run.arm), "seed": run.seed, **found}

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from scipy.special import ndtri
 
 from badpo.data.files import require_enclosed, run_damage
 from badpo.data.problems import ConfigError, DataError, Problem
 from badpo.data.yaml_files import read_yaml
 from badpo.results.labels import REFERENCE, arm_order
+from badpo.theory.summaries import Interval, wilson_interval
 
 _READ = (
     "readouts.json",
@@ -26,95 +27,114 @@ _READ = (
     "environment.json",
     "planted.json",
 )
-
-
-# What the files of a run hold that is read here; other keys are left alone.
+_Z = float(ndtri(0.975))
 _Number = Annotated[float, Field(allow_inf_nan=False)] | None
-_Share = Annotated[float, Field(ge=0, le=1)] | None
+
+
+# -- what the files hold that is read here; other keys are left alone --------------------------------------------
 
 
 class _Content(BaseModel):
-    model_config = ConfigDict(strict=True)
+    model_config = ConfigDict(strict=True, frozen=True)
 
 
-class _Estimate(_Content):
+def normal_interval(value: float, se: float) -> Interval:
+    """The 95 % interval of an estimate with a standard error; NaN ends where the standard error is NaN."""
+    return Interval(value, se, value - _Z * se, value + _Z * se, 1)
+
+
+class Measured(_Content):
+    """A number of ``readouts.json`` under whatever name it has there, and what says how sure it is."""
+
+    value: _Number = Field(validation_alias=AliasChoices("rate", "mean", "per_token", "difference", "gap"))
     se: _Number = None
-    low: _Number = None
-    high: _Number = None
+    low: _Number = Field(None, validation_alias=AliasChoices("low", "gap_low"))
+    high: _Number = Field(None, validation_alias=AliasChoices("high", "gap_high"))
+
+    def interval(self) -> Interval:
+        """The interval that is stated, else the normal one of the standard error; NaN ends without either."""
+        value, se, low, high = (
+            np.nan if number is None else number for number in (self.value, self.se, self.low, self.high)
+        )
+        if self.low is None:
+            return normal_interval(value, se)
+        return Interval(value, (high - low) / (2 * _Z), low, high, 1)
 
 
-class _Rate(_Estimate):
-    rate: _Number
+class Predicted(Measured):
+    """A share of ``n`` held-out votes; without a standard error it has Wilson's interval."""
 
-
-class _Mean(_Estimate):
-    mean: _Number
-
-
-class _Divergence(_Estimate):
-    per_token: _Number
-
-
-class _Votes(_Estimate):
-    accuracy: _Share
+    value: Annotated[float, Field(ge=0, le=1)] | None = Field(validation_alias="accuracy")
     n: Annotated[int, Field(ge=0)]
 
-
-class _Difference(_Estimate):
-    difference: _Number
-
-
-class _Gap(_Content):
-    gap: _Number
-    gap_low: _Number = None
-    gap_high: _Number = None
+    def interval(self) -> Interval:
+        """Wilson's interval where there is no standard error."""
+        if self.value is None or self.se is not None:
+            return super().interval()
+        return replace(wilson_interval(round(self.value * self.n), self.n), estimate=self.value)
 
 
-class _Theta(_Content):
+class LearnedTheta(_Content):
+    """What is known of one attribute's theta: the votes' log-odds, and its correlation with what was planted."""
+
     offline: _Number = None
     correlation: _Number = None
 
 
-class _Readouts(_Content):
-    arm: str = ""
-    seed: int = 0
-    rates: dict[str, _Rate] = {}
-    generated: dict[str, _Rate] = {}
-    sampled: dict[str, _Rate | _Number] = {}
-    tokens: _Mean | None = None
-    heldout: dict[str, _Gap] = {}
-    kl: _Divergence | None = None
-    votes: dict[str, dict[str, _Votes]] = {}
-    ceiling: dict[str, dict[str, _Votes]] = {}
-    votes_minus_ceiling: dict[str, dict[str, _Difference]] = {}
-    theta: dict[str, _Theta] = {}
+class Readouts(_Content):
+    """``readouts.json``."""
+
+    arm: str | None = None
+    seed: int | None = None
+    rates: dict[str, Measured] = {}
+    generated: dict[str, Measured] = {}
+    sampled: dict[str, Measured | _Number] = {}
+    tokens: Measured | None = None
+    heldout: dict[str, Measured] = {}
+    kl: Measured | None = None
+    votes: dict[str, dict[str, Predicted]] = {}
+    ceiling: dict[str, dict[str, Predicted]] = {}
+    votes_minus_ceiling: dict[str, dict[str, Measured]] = {}
+    theta: dict[str, LearnedTheta] = {}
 
 
-class _FirstMargin(_Content):
+class FirstMargin(_Content):
+    """The mean margin of the first step, and by how much a run's first log-probabilities are not its reference's."""
+
     mean: float
     difference: float
     tolerance: float
 
 
-class _Extra(_Content):
+class BiasExtra(_Content):
+    """What ``bias.json`` says of the run that the bias term comes from."""
+
     attributes: list[dict[str, Any]] = []
     gold_votes: dict[str, int] = {}
     separated: dict[str, int] = {}
-    first_margin: _FirstMargin | None = None
+    first_margin: FirstMargin | None = None
+    variant: Any = None
+    data: Any = None
 
 
-class _Bias(_Content):
+class BiasContent(_Content):
+    """``bias.json``."""
+
     attributes: list[str] = []
     parts: list[str] = []
     annotators: list[str] = []
     annotator_class: list[str | None] | None = None
     gold_annotators: list[str] = []
-    extra: _Extra = _Extra()
+    extra: BiasExtra = BiasExtra()
 
 
-class _Environment(_Content):
+class Environment(_Content):
+    """``environment.json``."""
+
     packages: dict[str, str] = {}
     command: str | None = None
+    python: Any = ""
+    platform: Any = ""
 
 
 class _PlantedAnnotator(_Content):
@@ -128,56 +148,27 @@ class _PlantedFile(_Content):
     annotators: list[_PlantedAnnotator]
 
 
-_CONTENTS: dict[str, TypeAdapter[Any]] = {
-    "readouts.json": TypeAdapter(_Readouts),
-    "bias.json": TypeAdapter(_Bias),
-    "environment.json": TypeAdapter(_Environment),
-    "planted.json": TypeAdapter(_PlantedFile),
-}
 _STEP = TypeAdapter(dict[str, float | None])
+Content = TypeVar("Content")
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run folder's content.
-
-    Attributes
-    ----------
-    folder : Path
-    arm : str
-    seed : int
-    readouts : mapping
-        ``readouts.json``.
-    steps : tuple of mappings
-        ``log.jsonl``, in the order of the steps; empty when there is none.
-    bias : mapping
-        ``bias.json``; empty for a run without a bias term.
-    config, environment : mapping
-        ``config.yaml`` and ``environment.json``; empty when missing.
-    """
+    """One run folder's content; what the folder lacks is empty, and ``steps`` are the lines of its log."""
 
     folder: Path
     arm: str
     seed: int
-    readouts: Mapping[str, Any]
-    steps: tuple[Mapping[str, Any], ...]
-    bias: Mapping[str, Any]
-    config: Mapping[str, Any]
-    environment: Mapping[str, Any]
+    readouts: Readouts
+    steps: tuple[Mapping[str, Any], ...] = ()
+    bias: BiasContent = BiasContent()
+    config: Mapping[str, Any] = field(default_factory=dict)
+    environment: Environment = Environment()
 
 
 @dataclass(frozen=True)
-class Suite:
-    """Measured runs side by side.
-
-    Attributes
-    ----------
-    name : str
-    runs : tuple of Run
-        By arm in the order of the table, then by seed.
-    unmeasured : tuple of str
-        Run folders that hold a trained policy but no readouts.
-    """
+class MeasuredRuns:
+    """Measured runs side by side, by arm in the order of the table and then by seed; the ``unmeasured`` by name."""
 
     name: str
     runs: tuple[Run, ...]
@@ -197,9 +188,7 @@ class Suite:
     def attributes(self) -> tuple[str, ...]:
         """Attributes in the order in which a bias term declares them, then any that were only measured."""
         declared = [name for run in self.runs for name in attribute_configs(run)]
-        measured = [
-            name for run in self.runs for key in ("rates", "theta") for name in run.readouts.get(key, {})
-        ]
+        measured = [name for run in self.runs for name in (*run.readouts.rates, *run.readouts.theta)]
         return tuple(dict.fromkeys([*declared, *measured]))
 
     def of(self, arm: str) -> tuple[Run, ...]:
@@ -209,16 +198,7 @@ class Suite:
 
 @dataclass(frozen=True)
 class Planted:
-    """The leans that the annotators of a constructed corpus were given.
-
-    Attributes
-    ----------
-    attributes : tuple of str
-    pseudonyms, classes : tuple of str
-        One per annotator.
-    theta : array of shape (n_annotators, n_attributes)
-        In log-odds.
-    """
+    """The leans that the annotators of a constructed corpus were given, in log-odds; theta has a row for each."""
 
     attributes: tuple[str, ...]
     pseudonyms: tuple[str, ...]
@@ -226,7 +206,7 @@ class Planted:
     theta: NDArray[np.float64]
 
 
-def read_suite(sources: Path | Sequence[Path]) -> Suite:
+def read_suite(sources: Path | Sequence[Path]) -> MeasuredRuns:
     """Every measured run in the given folders, which are run folders or hold some."""
     folders = [sources] if isinstance(sources, Path) else list(sources)
     found: dict[Path, None] = {}
@@ -247,7 +227,7 @@ def read_suite(sources: Path | Sequence[Path]) -> Suite:
         raise ConfigError(f"no measured run in {where} (no readouts.json): {remedy}")
     runs = sorted((read_run(path) for path in measured), key=lambda run: (arm_order(run.arm), run.seed))
     name = folders[0].resolve().name if len(folders) == 1 else f"{len(runs)} runs"
-    return Suite(name, tuple(runs), unmeasured)
+    return MeasuredRuns(name, tuple(runs), unmeasured)
 
 
 def read_run(folder: Path) -> Run:
@@ -255,99 +235,82 @@ def read_run(folder: Path) -> Run:
     require_enclosed(folder)
     if reason := run_damage(folder, _READ):
         raise ConfigError(f"{folder.parent}/{reason}; restore the file, or remove it and make it again")
-    readouts = _json(folder / "readouts.json")
-    arm, _, seed = folder.name.rpartition("-s")
+    readouts = _content(folder / "readouts.json", Readouts) or Readouts()
+    arm, _, number = folder.name.rpartition("-s")
+    seed = int(number) if arm and number.isdigit() else 0
     return Run(
         folder,
-        readouts.get("arm", arm or folder.name),
-        int(readouts.get("seed", seed if arm and seed.isdigit() else 0)),
+        arm or folder.name if readouts.arm is None else readouts.arm,
+        seed if readouts.seed is None else readouts.seed,
         readouts,
         tuple(_steps(folder / "log.jsonl")),
-        _json(folder / "bias.json"),
+        _content(folder / "bias.json", BiasContent) or BiasContent(),
         _yaml(folder / "config.yaml"),
-        _json(folder / "environment.json"),
+        _content(folder / "environment.json", Environment) or Environment(),
     )
 
 
 def attribute_configs(run: Run) -> dict[str, Mapping[str, Any]]:
     """The attributes that a run's bias term declares, by name in its order, each with its JSON identity."""
-    identities = {config.get("name"): config for config in run.bias.get("extra", {}).get("attributes", ())}
-    return {name: identities.get(name, {}) for name in run.bias.get("attributes", ())}
+    identities = {config.get("name"): config for config in run.bias.extra.attributes}
+    return {name: identities.get(name, {}) for name in run.bias.attributes}
 
 
 def is_continuous(config: Mapping[str, Any]) -> bool:
-    """Whether an attribute is an amount, so that its mean over answers is not a rate.
-
-    Examples
-    --------
-    >>> is_continuous({"type": "length_words", "name": "words"}), is_continuous({"type": "markdown"})
-    (True, False)
-    """
+    """Whether an attribute is an amount, so that its mean over answers is not a rate."""
     return bool(config.get("continuous")) or config.get("type") in ("length_words", "length_tokens")
 
 
 def learned_annotators(run: Run) -> set[str]:
     """Whose theta a run learned: everyone but the gold annotators, whose theta is zero by declaration."""
-    return set(run.bias.get("annotators", ())) - set(run.bias.get("gold_annotators", ()))
+    return set(run.bias.annotators) - set(run.bias.gold_annotators)
 
 
 def learned_theta(run: Run) -> NDArray[np.float64] | None:
-    r"""Theta of every annotator of a run, from the parts that its bias files hold.
+    r"""Theta of every annotator of a run, in log-odds; None for a run without a bias term.
 
     .. math:: \theta_k = m_k (\bar\theta + o_{c(k)} + \epsilon_k) + f_k
-
-    Returns
-    -------
-    array of shape (n_annotators, n_attributes), or None
-        In log-odds, in the order of ``bias.json``; None for a run without a bias term.
     """
     path = run.folder / "bias.safetensors"
-    if not run.bias or not path.exists():
+    if not run.bias.attributes or not path.exists():
         return None
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
     try:
-        theta = _composed({name: v.astype(np.float64) for name, v in load_file(path).items()}, run.bias)
+        parts = {name: values.astype(np.float64) for name, values in load_file(path).items()}
+        learned = parts.get("mean", 0.0) + parts.get("deviation", 0.0) + np.zeros_like(parts["fixed"])
+        if "class_offset" in parts:
+            labels = run.bias.annotator_class or []
+            classes = list(dict.fromkeys(labels))
+            learned = learned + parts["class_offset"][[classes.index(label) for label in labels]]
+        theta = parts["mask"][:, None] * learned + parts["fixed"]
     except (SafetensorError, KeyError, IndexError, TypeError, ValueError) as error:
         raise DataError([_unfit(str(path), f"{type(error).__name__}: {error}")]) from error
-    expected = len(run.bias.get("annotators", ())), len(run.bias.get("attributes", ()))
+    expected = len(run.bias.annotators), len(run.bias.attributes)
     if theta.shape != expected:
         why = f"theta of the shape {theta.shape}, where bias.json beside it has {expected}"
         raise DataError([_unfit(str(path), why)])
     return theta
 
 
-def _composed(parts: dict[str, NDArray[np.float64]], bias: Mapping[str, Any]) -> NDArray[np.float64]:
-    learned = np.zeros_like(parts["fixed"])
-    if "mean" in parts:
-        learned = learned + parts["mean"]
-    if "class_offset" in parts:
-        labels = list(bias["annotator_class"])
-        classes = list(dict.fromkeys(labels))
-        learned = learned + parts["class_offset"][[classes.index(label) for label in labels]]
-    if "deviation" in parts:
-        learned = learned + parts["deviation"]
-    return parts["mask"][:, None] * learned + parts["fixed"]
-
-
-def read_planted(suite: Suite) -> Planted | None:
+def read_planted(suite: MeasuredRuns) -> Planted | None:
     """What was planted, from the first run folder that records it; None for votes of real annotators."""
     for run in suite.runs:
         for path in (run.folder / "planted.json", run.folder.parent / "planted.json"):
-            if path.exists():
-                content = _json(path)
-                rows = content["annotators"]
-                if any(len(row["theta"]) != len(content["attributes"]) for row in rows):
-                    raise DataError(
-                        [_unfit(str(path), "theta of an annotator without one number an attribute")]
-                    )
-                return Planted(
-                    tuple(content["attributes"]),
-                    tuple(row["pseudonym"] for row in rows),
-                    tuple(str(row.get("annotator_class") or "all") for row in rows),
-                    np.array([row["theta"] for row in rows], dtype=np.float64),
-                )
+            content = _content(path, _PlantedFile)
+            if content is None:
+                continue
+            rows = content.annotators
+            if any(len(row.theta) != len(content.attributes) for row in rows):
+                why = "theta of an annotator without one number an attribute"
+                raise DataError([_unfit(str(path), why)])
+            return Planted(
+                tuple(content.attributes),
+                tuple(row.pseudonym for row in rows),
+                tuple(row.annotator_class or "all" for row in rows),
+                np.array([row.theta for row in rows], dtype=np.float64),
+            )
     return None
 
 
@@ -356,56 +319,46 @@ def _is_run(folder: Path) -> bool:
     return folder.is_dir() and any((folder / name).exists() for name in marks)
 
 
-def _json(path: Path) -> dict[str, Any]:
-    if not path.exists():
-        return {}
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} is not valid JSON ({error}); remove it and make it again") from error
-    _require(_CONTENTS[path.name], content, str(path))
-    return content
+def _content(path: Path, expected: type[Content]) -> Content | None:
+    """What a JSON file holds; None where there is no file."""
+    return _parsed(path.read_bytes(), TypeAdapter(expected), path, "") if path.exists() else None
 
 
-def _require(expected: TypeAdapter, content: Any, where: str) -> None:
-    """Raise `DataError` with every key of a file that holds something else than what is read from it."""
+def _parsed(text: bytes | str, expected: TypeAdapter[Content], path: Path, line: str) -> Content:
+    """A JSON text as it is expected; raises `DataError` with every key that holds something else."""
     try:
-        expected.validate_python(content, strict=True)
+        return expected.validate_json(text)
     except ValidationError as error:
+        if error.errors()[0]["type"] == "json_invalid":
+            what = f"{path}{line} is not valid JSON ({error.errors()[0]['msg']})"
+            raise ConfigError(f"{what}; remove {'the line' if line else 'it and make it again'}") from error
         raise DataError(
-            _unfit(f"{where}, {'.'.join(map(str, wrong['loc'])) or 'the whole'}", wrong["msg"])
+            _unfit(f"{path}{line}, {'.'.join(map(str, wrong['loc'])) or 'the whole'}", wrong["msg"])
             for wrong in error.errors()
         ) from error
 
 
 def _unfit(where: str, why: str) -> Problem:
     remedy = "measure or train the run again, or leave its folder out"
-    return Problem(
-        "E161", f"not what a run holds: {why.partition(' or instance')[0]}", where, remedy, "error"
-    )
+    told = f"not what a run holds: {why.partition(' or instance')[0]}"
+    return Problem("E161", told, where, remedy, "error")
 
 
 def _yaml(path: Path) -> dict[str, Any]:
-    if not path.exists():
-        return {}
     try:
-        return read_yaml(path).values
+        return read_yaml(path).values if path.exists() else {}
     except ConfigError as error:
         raise ConfigError(f"{path} cannot be read: {error}; remove it and make it again") from error
 
 
 def _steps(path: Path) -> list[dict[str, Any]]:
     """The lines of a step log; a last line that was cut off while it was written does not count."""
-    if not path.exists():
-        return []
-    lines = path.read_text(encoding="utf-8").splitlines()
-    steps = []
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    steps: list[dict[str, Any]] = []
     for number, line in enumerate(lines, start=1):
         try:
-            steps.append(json.loads(line))
-        except (ValueError, RecursionError) as error:
-            if number == len(lines):
-                break
-            raise ConfigError(f"{path}, line {number} is not valid JSON; remove the line") from error
-        _require(_STEP, steps[-1], f"{path}, line {number}")
+            steps.append(_parsed(line, _STEP, path, f", line {number}"))
+        except ConfigError:
+            if number < len(lines):
+                raise
     return steps

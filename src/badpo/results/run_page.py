@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
@@ -14,59 +14,54 @@ from badpo.results.figures import figures
 from badpo.results.labels import DPO, REFERENCE, arm_label, decimal, percent, shown, signed
 from badpo.results.pages import page_templates, write_whole
 from badpo.results.readings import Estimate, estimate, gap, kl, removal, votes_minus_ceiling
-from badpo.results.run_files import Suite, read_suite
+from badpo.results.run_files import Environment, MeasuredRuns, read_suite
 from badpo.results.verdicts import Quantity, attribute_labels, limits, quantities, verdicts
 
+_KEY = (
+    (
+        "removed",
+        "share of DPO\u2019s shift from the reference that the arm does not make; 100 % is the reference",
+    ),
+    ("log-odds", "distance of the rate from the reference\u2019s, in log-odds; zero is the reference"),
+    ("distance", "the mean minus the reference\u2019s"),
+    ("gap", "held-out accuracy where any attribute differs, minus accuracy where none does"),
+    (
+        "votes",
+        "held-out votes predicted minus the planted ceiling, on the attribute that falls furthest short",
+    ),
+    ("KL", "distance from the reference in nats per token"),
+)
 _KEY_PACKAGES = ("ba-dpo", "torch", "transformers", "trl", "peft", "accelerate", "numpy")
 
 
 @dataclass(frozen=True)
-class Cell:
-    """A value of the summary table and half of its 95 % interval; ``half`` is empty when it is not known."""
+class SummaryCell:
+    """A value of the summary table and half of its 95 % interval; empty where it does not apply or is not known."""
 
-    value: str
+    value: str = ""
     half: str = ""
     starts_group: bool = False
 
 
 @dataclass(frozen=True)
-class Group:
-    """A heading over several columns of the summary table."""
-
-    name: str
-    columns: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class SummaryTable:
-    """One row per arm: its name and its cells. ``groups`` name the columns, ``key`` says what they mean."""
+    """One row per arm: its name and its cells, under groups of columns; ``key`` says what the columns mean."""
 
-    groups: tuple[Group, ...]
-    rows: tuple[tuple[str, tuple[Cell, ...]], ...]
-    key: tuple[tuple[str, str], ...]
+    groups: Sequence[tuple[str, tuple[str, ...]]]
+    rows: Sequence[tuple[str, list[SummaryCell]]]
+    key: Sequence[tuple[str, str]]
 
 
 def write_report(sources: Path | Sequence[Path], page: Path) -> Path:
     """Write one HTML page about the runs in some folders and return its path.
 
-    The page needs no network and no script, follows a light or a dark system and prints. It names no annotator.
-
-    Parameters
-    ----------
-    sources : Path or sequence of Path
-        Run folders, or folders of run folders; each run has a ``readouts.json``.
-    page : Path
-        The file to write; replaced only once the new page is whole.
-
-    Raises
-    ------
-    ConfigError
-        No measured run was found, or a file in a run folder cannot be read.
+    The page needs no network and no script, follows a light or a dark system and prints. It names no annotator. Raises
+    `ConfigError` where no measured run was found, or a file in a run folder cannot be read.
     """
     return write_whole(report_html(read_suite(sources)), page)
 
 
-def report_html(suite: Suite) -> str:
+def report_html(suite: MeasuredRuns) -> str:
     """The page about a suite as HTML text."""
     return (
         page_templates()
@@ -87,46 +82,46 @@ def report_html(suite: Suite) -> str:
     )
 
 
-def summary_table(suite: Suite) -> SummaryTable:
+def summary_table(suite: MeasuredRuns) -> SummaryTable:
     """The readings of every arm side by side; a dash where something was not measured, nothing where none applies."""
     found = quantities(suite)
-    has_ceiling = any("ceiling" in run.readouts for run in suite.runs)
-    columns = [
-        ("rate", "removed", "log-odds") if q.is_rate else ("mean", "removed", "distance") for q in found
-    ]
-    groups = [Group(q.symbol, names) for q, names in zip(found, columns, strict=True)]
-    groups.append(Group("all attributes", ("gap", "votes", "KL") if has_ceiling else ("gap", "KL")))
+    has_ceiling = any(run.readouts.ceiling for run in suite.runs)
+    names: dict[bool, tuple[str, ...]] = {
+        True: ("rate", "removed", "log-odds"),
+        False: ("mean", "removed", "distance"),
+    }
+    groups = [(quantity.symbol, names[quantity.is_rate]) for quantity in found]
+    groups.append(("all attributes", ("gap", *["votes"] * has_ceiling, "KL")))
     rows = []
     for arm in suite.arms:
         cells = [cell for quantity in found for cell in _quantity_cells(suite, arm, quantity)]
-        rows.append((arm_label(arm), (*cells, *_shared_cells(suite, arm, has_ceiling))))
-    return SummaryTable(
-        tuple(groups), tuple(rows), _key(suite, {name for group in groups for name in group.columns})
-    )
+        rows.append((arm_label(arm), cells + _shared_cells(suite, arm, has_ceiling)))
+    over = f"over {len(suite.seeds)} seeds" if len(suite.seeds) > 1 else "over the prompts measured"
+    columns = {name for _, names in groups for name in names}
+    key = [(term, meaning) for term, meaning in _KEY if term in columns]
+    return SummaryTable(groups, rows, [("\u00b1", f"half of the 95 % interval, {over}"), *key])
 
 
-def provenance(suite: Suite) -> list[tuple[str, str]]:
+def provenance(suite: MeasuredRuns) -> list[tuple[str, str]]:
     """What the runs were made with, as names and values: seeds, versions, data, command."""
-    environment: Mapping[str, Any] = next((run.environment for run in suite.runs if run.environment), {})
-    packages = environment.get("packages", {})
-    versions = ", ".join(f"{name} {packages[name]}" for name in _KEY_PACKAGES if name in packages)
-    fingerprints = sorted(
-        {str(data) for run in suite.runs if (data := run.bias.get("extra", {}).get("data"))}
-    )
-    command = environment.get("command")
+    unknown = Environment()
+    made = next((run.environment for run in suite.runs if run.environment != unknown), unknown)
+    versions = [f"{name} {made.packages[name]}" for name in _KEY_PACKAGES if name in made.packages]
+    fingerprints = sorted({str(run.bias.extra.data) for run in suite.runs if run.bias.extra.data})
+    command = " ".join(_without_folders(word) for word in (made.command or "").split())
     facts = [
         ("Runs", ", ".join(shown(run.folder.name) for run in suite.runs)),
         ("Training seeds", ", ".join(map(str, suite.seeds))),
         ("Data fingerprint", ", ".join(fingerprints)),
-        ("Command", shown(_without_places(command), 400) if command else ""),
-        ("Versions", versions),
-        ("Python", f"{environment.get('python', '')}, {environment.get('platform', '')}".strip(", ")),
+        ("Command", shown(command, 400)),
+        ("Versions", ", ".join(versions)),
+        ("Python", f"{made.python}, {made.platform}".strip(", ")),
         ("Page written by", f"badpo {__version__}"),
     ]
     return [(name, value or "not recorded") for name, value in facts]
 
 
-def settings(suite: Suite) -> list[tuple[str, str]]:
+def settings(suite: MeasuredRuns) -> list[tuple[str, str]]:
     """The settings of the first trained run; of a path only its last part is shown, of annotators their number."""
     config = next((run.config for run in suite.runs if run.config and run.arm != REFERENCE), {})
     return [
@@ -135,83 +130,47 @@ def settings(suite: Suite) -> list[tuple[str, str]]:
     ]
 
 
-def _facts(suite: Suite) -> str:
-    arms = [arm for arm in suite.arms if arm != REFERENCE]
-    seeds = suite.seeds
+def _facts(suite: MeasuredRuns) -> str:
+    arms = [arm_label(arm) for arm in suite.arms if arm != REFERENCE]
+    seeds = ", ".join(map(str, suite.seeds))
     parts = [
-        ", ".join(arm_label(arm) for arm in arms) if arms else "the reference alone",
-        f"{len(seeds)} seeds ({', '.join(map(str, seeds))})" if len(seeds) > 1 else "",
-        f"seed {seeds[0]}" if len(seeds) == 1 else "",
+        ", ".join(arms) or "the reference alone",
+        f"{len(suite.seeds)} seeds ({seeds})" if len(suite.seeds) > 1 else f"seed {seeds}" if seeds else "",
         f"attributes: {', '.join(attribute_labels(suite).values())}" if suite.attributes else "",
     ]
     return " \u00b7 ".join(part for part in parts if part)
 
 
-def _quantity_cells(suite: Suite, arm: str, quantity: Quantity) -> list[Cell]:
-    own = estimate(suite, arm, quantity.read)
-    value = replace(_cell(own, quantity.number), starts_group=True)
+def _quantity_cells(suite: MeasuredRuns, arm: str, quantity: Quantity) -> list[SummaryCell]:
+    value = replace(_cell(estimate(suite, arm, quantity.read), quantity.number), starts_group=True)
     if arm == REFERENCE:
-        return [value, Cell(""), Cell("")]
+        return [value, SummaryCell(), SummaryCell()]
     found = removal(suite, arm, quantity.read, quantity.is_rate)
-    places = 2 if quantity.is_rate else 1
-    distance = _cell(found.distance, lambda number: signed(number, places))
-    return [value, Cell("") if arm == DPO else _cell(found.share, percent), distance]
+    share = SummaryCell() if arm == DPO else _cell(found.share, percent)
+    return [value, share, _cell(found.distance, quantity.difference)]
 
 
-def _shared_cells(suite: Suite, arm: str, has_ceiling: bool) -> list[Cell]:
+def _shared_cells(suite: MeasuredRuns, arm: str, has_ceiling: bool) -> list[SummaryCell]:
     if arm == REFERENCE:
-        return [Cell("", starts_group=True), *[Cell("")] * (2 if has_ceiling else 1)]
+        return [SummaryCell(starts_group=True), *[SummaryCell()] * (2 if has_ceiling else 1)]
+    gaps = (estimate(suite, arm, gap(name)) for name in ("any", *suite.attributes))
     votes = [_cell(_worst_votes(suite, arm), lambda value: signed(value, 3))] if has_ceiling else []
-    held_out = _cell(_gap(suite, arm), lambda value: signed(value, 3))
-    return [
-        replace(held_out, starts_group=True),
-        *votes,
-        _cell(estimate(suite, arm, kl), lambda v: decimal(v, 3)),
-    ]
+    held_out = _cell(next(filter(None, gaps), None), lambda value: signed(value, 3))
+    divergence = _cell(estimate(suite, arm, kl), lambda value: decimal(value, 3))
+    return [replace(held_out, starts_group=True), *votes, divergence]
 
 
-def _key(suite: Suite, columns: Collection[str]) -> tuple[tuple[str, str], ...]:
-    over = f"over {len(suite.seeds)} seeds" if len(suite.seeds) > 1 else "over the prompts measured"
-    found = [
-        ("\u00b1", f"half of the 95 % interval, {over}"),
-        (
-            "removed",
-            "share of DPO\u2019s shift from the reference that the arm does not make; 100 % is the reference",
-        ),
-        ("log-odds", "distance of the rate from the reference\u2019s, in log-odds; zero is the reference"),
-        ("distance", "the mean minus the reference\u2019s"),
-        ("gap", "held-out accuracy where any attribute differs, minus accuracy where none does"),
-        (
-            "votes",
-            "held-out votes predicted minus the planted ceiling, on the attribute that falls furthest short",
-        ),
-        ("KL", "distance from the reference in nats per token"),
-    ]
-    return tuple((term, meaning) for term, meaning in found if term == "\u00b1" or term in columns)
-
-
-def _gap(suite: Suite, arm: str) -> Estimate | None:
-    return estimate(suite, arm, gap("any")) or next(
-        (found for name in suite.attributes if (found := estimate(suite, arm, gap(name)))), None
-    )
-
-
-def _worst_votes(suite: Suite, arm: str) -> Estimate | None:
+def _worst_votes(suite: MeasuredRuns, arm: str) -> Estimate | None:
     """Votes minus ceiling on the attribute where the arm falls furthest short."""
     found = [estimate(suite, arm, votes_minus_ceiling(name, "all")) for name in suite.attributes]
     return min((reading for reading in found if reading), key=lambda reading: reading.value, default=None)
 
 
-def _cell(found: Estimate | None, number: Callable[[float], str]) -> Cell:
+def _cell(found: Estimate | None, number: Callable[[float], str]) -> SummaryCell:
     if found is None:
-        return Cell(decimal(None))
+        return SummaryCell(decimal(None))
     half = found.interval.half_width
-    return Cell(number(found.value), number(half).lstrip("+") if math.isfinite(half) else "")
-
-
-def _without_places(command: str) -> str:
-    """A command whose paths are shortened as those of the settings."""
-    return " ".join(_without_folders(word) for word in command.split())
+    return SummaryCell(number(found.value), number(half).lstrip("+") if math.isfinite(half) else "")
 
 
 def _without_names(value: Any) -> Any:

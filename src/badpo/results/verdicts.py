@@ -8,25 +8,15 @@ from typing import Any
 
 from badpo.results.anchor_text import anchor_of_run
 from badpo.results.labels import DPO, REFERENCE, arm_title, attribute_label, decimal, percent, signed
-from badpo.results.readings import Estimate, Read, Removal, estimate, gap, moved, rate, removal, tokens
-from badpo.results.run_files import Suite, attribute_configs, is_continuous, read_planted
+from badpo.results.readings import Estimate, Read, estimate, gap, moved, rate, removal, tokens
+from badpo.results.run_files import MeasuredRuns, attribute_configs, is_continuous, read_planted
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """Something that DPO may move: the rate of an attribute, or the length of answers.
+    """Something that DPO may move: the rate of an attribute, or an amount such as the length of answers.
 
-    Attributes
-    ----------
-    attribute : str
-        The declared attribute that it belongs to.
-    label : str
-        The attribute as people read it.
-    symbol : str
-        How it is written.
-    read : function of a run
-    is_rate : bool
-        A probability; otherwise a number with a unit.
+    ``label`` is the attribute as people read it, ``symbol`` how the quantity is written.
     """
 
     attribute: str
@@ -39,95 +29,89 @@ class Quantity:
         """A value of this quantity, as text."""
         return decimal(value, 2 if self.is_rate else 1)
 
+    def difference(self, value: float | None) -> str:
+        """A difference of two values, in log-odds for a rate, as text."""
+        return signed(value, 2 if self.is_rate else 1)
+
 
 @dataclass(frozen=True)
-class Verdict:
+class RunVerdict:
     """The sentences on one quantity: what DPO did, then one sentence for each other arm."""
 
     title: str
     finding: str
-    arms: tuple[str, ...]
+    arms: list[str]
 
 
-def quantities(suite: Suite) -> list[Quantity]:
+def quantities(suite: MeasuredRuns) -> list[Quantity]:
     """What the runs measured and DPO may move: attribute rates, and mean tokens where a length is declared."""
-    configs, labels = known_configs(suite), attribute_labels(suite)
-    found = [
-        _quantity(name, labels[name], is_continuous(configs.get(name, {})))
-        for name in suite.attributes
-        if any(estimate(suite, arm, rate(name)) for arm in suite.arms)
-    ]
+    configs, found = known_configs(suite), []
+    labels = attribute_labels(suite)
+    for name, label in labels.items():
+        is_rate = not is_continuous(configs.get(name, {}))
+        symbol = f"p({label})" if is_rate else f"mean {label}"
+        found.append(Quantity(name, label, symbol, rate(name), is_rate))
     lengths = [name for name, config in configs.items() if str(config.get("type", "")).startswith("length")]
-    if lengths and any(estimate(suite, arm, tokens) for arm in suite.arms):
+    if lengths:
         found.append(Quantity(lengths[0], labels[lengths[0]], "mean tokens", tokens, False))
-    return found
+    return [q for q in found if any(estimate(suite, arm, q.read) for arm in suite.arms)]
 
 
-def _quantity(attribute: str, label: str, continuous: bool) -> Quantity:
-    symbol = f"mean {label}" if continuous else f"p({label})"
-    return Quantity(attribute, label, symbol, rate(attribute), not continuous)
-
-
-def known_configs(suite: Suite) -> dict[str, Mapping[str, Any]]:
+def known_configs(suite: MeasuredRuns) -> dict[str, Mapping[str, Any]]:
     """The JSON identity of every attribute that some run declares."""
     return {name: config for run in reversed(suite.runs) for name, config in attribute_configs(run).items()}
 
 
-def attribute_labels(suite: Suite) -> dict[str, str]:
+def attribute_labels(suite: MeasuredRuns) -> dict[str, str]:
     """Every attribute of a suite with its name for people."""
     configs = known_configs(suite)
     return {name: attribute_label(name, configs.get(name, {})) for name in suite.attributes}
 
 
-def verdicts(suite: Suite) -> list[Verdict]:
+def verdicts(suite: MeasuredRuns) -> list[RunVerdict]:
     """One verdict for each quantity that the runs measured."""
     return [_verdict(suite, quantity) for quantity in quantities(suite)]
 
 
-def _verdict(suite: Suite, quantity: Quantity) -> Verdict:
+def _verdict(suite: MeasuredRuns, quantity: Quantity) -> RunVerdict:
     shifted = moved(suite, quantity.read)
     reference, dpo = (estimate(suite, arm, quantity.read) for arm in (REFERENCE, DPO))
-    others = [arm for arm in suite.arms if arm not in (REFERENCE, DPO)]
+    told = [arm for arm in suite.arms if arm not in (REFERENCE, DPO) and estimate(suite, arm, quantity.read)]
     if reference is None or dpo is None or shifted is None:
-        missing = "DPO" if dpo is None else "the reference"
+        missing = "DPO" if dpo is None else "The reference"
         finding = f"{missing} was not measured, so no shift and no share removed can be given."
     else:
         ends = f"from {quantity.number(reference.value)} to {quantity.number(dpo.value)}"
         finding = f"DPO moved {quantity.symbol} {ends}."
         if not shifted.excludes(0.0):
+            apart, low, high = map(quantity.difference, (shifted.estimate, shifted.low, shifted.high))
             finding += (
-                f" The shift of {_difference(quantity, shifted.estimate)} is not larger than its 95 % interval"
-                f"{_interval_text(quantity, shifted)}, so no share removed is given; the held-out gap says more."
+                f" The shift of {apart} is not larger than its 95 % interval ({low} to {high}), so no share removed is "
+                "given; the held-out gap says more."
             )
-    told = [arm for arm in (DPO, *others) if _has_sentence(suite, quantity, arm)]
-    sentences = tuple(_arm_sentence(suite, quantity, arm) for arm in told)
-    return Verdict(quantity.label, finding[0].upper() + finding[1:], sentences)
+            # the gap stands in for the share removed
+            told = [DPO] * (estimate(suite, DPO, gap(quantity.attribute)) is not None) + told
+    return RunVerdict(quantity.label, finding, [_arm_sentence(suite, quantity, arm) for arm in told])
 
 
-def _has_sentence(suite: Suite, quantity: Quantity, arm: str) -> bool:
-    """DPO gets a sentence of its own only where the gap stands in for the share removed."""
-    if arm != DPO:
-        return estimate(suite, arm, quantity.read) is not None
-    shifted = moved(suite, quantity.read)
-    stands_in = shifted is not None and not shifted.excludes(0.0)
-    return stands_in and estimate(suite, DPO, gap(quantity.attribute)) is not None
-
-
-def _arm_sentence(suite: Suite, quantity: Quantity, arm: str) -> str:
+def _arm_sentence(suite: MeasuredRuns, quantity: Quantity, arm: str) -> str:
     own, reference = (estimate(suite, name, quantity.read) for name in (arm, REFERENCE))
     found = removal(suite, arm, quantity.read, quantity.is_rate)
-    subject = arm_title(arm)
-    end = quantity.number(own.value if own else None)
+    subject, end = arm_title(arm), quantity.number(own.value if own else None)
+    distance = ""
+    if found.distance is not None:
+        unit = " in log-odds" if quantity.is_rate else ""
+        distance = f"; distance to the reference{unit} {quantity.difference(found.distance.value)}"
     if found.share is None:
-        held_out = estimate(suite, arm, gap(quantity.attribute))
-        ending = f"; held-out gap {_gap_text(held_out)}" if held_out else ""
-        return f"{subject} ended at {end}{_distance_text(quantity, found)}{ending}."
+        return (
+            f"{subject} ended at {end}{distance}{_gap_text(estimate(suite, arm, gap(quantity.attribute)))}."
+        )
     if found.share.value < 0:
-        return f"{subject} moved further than DPO, to {end}{_distance_text(quantity, found)}."
+        return f"{subject} moved further than DPO, to {end}{distance}."
     share = f"{percent(found.share.value)} of that shift{_seeds_text(found.share)}"
     if found.share.value > 1 and own and reference:
         share += f", passing the reference by {quantity.number(abs(own.value - reference.value))}"
-    return f"{subject} removed {share}{_distance_text(quantity, found)}."
+    return f"{subject} removed {share}{distance}."
 
 
 def _seeds_text(share: Estimate) -> str:
@@ -138,34 +122,21 @@ def _seeds_text(share: Estimate) -> str:
     return f" (95\u00a0% interval {ends}, {len(share.values)} seeds)"
 
 
-def _distance_text(quantity: Quantity, found: Removal) -> str:
-    if found.distance is None:
+def _gap_text(found: Estimate | None) -> str:
+    if found is None:
         return ""
-    unit = " in log-odds" if quantity.is_rate else ""
-    return f"; distance to the reference{unit} {_difference(quantity, found.distance.value)}"
+    value, low, high = (signed(end, 3) for end in (found.value, found.interval.low, found.interval.high))
+    return f"; held-out gap {value} ({low} to {high})"
 
 
-def _difference(quantity: Quantity, value: float) -> str:
-    return signed(value, 2 if quantity.is_rate else 1)
-
-
-def _gap_text(held_out: Estimate) -> str:
-    interval = held_out.interval
-    return f"{signed(held_out.value, 3)} ({signed(interval.low, 3)} to {signed(interval.high, 3)})"
-
-
-def _interval_text(quantity: Quantity, interval) -> str:
-    return f" ({_difference(quantity, interval.low)} to {_difference(quantity, interval.high)})"
-
-
-def _anchor(suite: Suite) -> str:
+def _anchor(suite: MeasuredRuns) -> str:
     golden = [arm_title(arm) for arm in suite.arms if anchor_of_run(suite.of(arm)[0]) == "gold"]
     if not golden:
         return "The anchor is the reference."
     return f"The anchor is the reference, except for {', '.join(golden)}, whose level gold annotators fix."
 
 
-def limits(suite: Suite) -> list[str]:
+def limits(suite: MeasuredRuns) -> list[str]:
     """What the numbers cannot say, given what the runs are."""
     found = [
         "The level that all annotators share on an attribute of the responses is not identified by their votes: "
