@@ -123,7 +123,7 @@ def test_every_arm_has_its_run_folder(finished):
 
 
 def test_the_arms_share_one_reference_and_its_log_probabilities(finished):
-    shards = list((finished / "reference" / "cache").rglob("*.safetensors"))
+    shards = list((finished / "reference" / "cache").rglob("*.arrow"))
     assert len(shards) == 2  # one pass over the training comparisons, one over the held-out ones
     reference = weights(finished / "reference")
     for name in ARM_FOLDERS:

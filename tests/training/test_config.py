@@ -74,7 +74,8 @@ def test_resolved_values_are_those_of_trl(tmp_path):
 
 @pytest.mark.parametrize(("name", "value"), FIXED.items())
 def test_fixed_values_stay_fixed(tmp_path, name, value):
-    assert getattr(arguments(tmp_path, **{name: not value}), name) is value
+    other = "every_save" if name == "hub_strategy" else not value
+    assert getattr(arguments(tmp_path, **{name: other}), name) == value
 
 
 def test_choices_of_the_bias_are_the_variants():
@@ -182,14 +183,8 @@ def test_checkpointing_raises_no_warning_and_keeps_explicit_values(tmp_path):
     assert reentrant.gradient_checkpointing_kwargs == {"use_reentrant": True}
 
 
-def test_publishing_never_takes_checkpoints(tmp_path):
-    assert arguments(tmp_path, push_to_hub=True, hub_strategy="every_save").hub_strategy == "end"
-
-
-def test_a_device_without_float64_is_not_used(monkeypatch, caplog, tmp_path):
+def test_a_device_without_float64_is_not_used(monkeypatch, tmp_path):
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with caplog.at_level("INFO", "badpo"):
-        assert BADPOConfig(str(tmp_path)).use_cpu
-    assert "float64" in caplog.text
+    assert BADPOConfig(str(tmp_path)).use_cpu
     assert supervised_arguments(tmp_path).use_cpu

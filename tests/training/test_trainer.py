@@ -326,34 +326,6 @@ def test_what_is_given_to_evaluate_is_evaluated(tmp_path):
         run.evaluate(tiny.votes(seed=9))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_policy_with_a_name_is_loaded_again_for_a_set_that_is_seen_after_training(tmp_path, dtype):
-    tiny.model().save_pretrained(tmp_path / "start")
-    train, held_out = judgments(n_comparisons=40).split(0.25, seed=0)
-    runs = []
-    for name, given in {"early": held_out, "late": None}.items():
-        usual = config(
-            tmp_path / name,
-            model_init_kwargs={"dtype": dtype},
-            reference_cache=str(tmp_path / name / "cache"),
-        )
-        runs.append(
-            BADPOTrainer(
-                str(tmp_path / "start"),
-                args=usual,
-                train_dataset=train,
-                eval_dataset=given,
-                processing_class=tiny.tokenizer(),
-            )
-        )
-        runs[-1].train()
-    early, late = runs
-    assert late.evaluate(held_out) == early.evaluate()
-    tiny.model(seed=3).save_pretrained(tmp_path / "start")
-    with pytest.raises(ConfigError, match="has been trained since"):
-        late.evaluate(tiny.votes(seed=9))
-
-
 @pytest.mark.parametrize("given", ["nonsense", 5, [], {}, {"a": 5}, judgments().take(np.zeros(72, bool))])
 def test_what_is_no_data_set_is_not_evaluated(tmp_path, given):
     run = with_evaluation(tmp_path, judgments(), judgments(n_comparisons=3))

@@ -95,11 +95,11 @@ def test_a_refused_key_names_itself_and_the_reason(key, value):
     reason = refusal(key, value)
     assert reason is not None
     assert reason.startswith(f"{key}: ")
-    assert REFUSED[key].reason in reason
+    assert REFUSED[key] in reason
 
 
-def test_a_flag_is_not_taken_for_a_neutral_number():
-    assert refusal("label_smoothing", False) is not None
+def test_a_number_that_means_something_is_not_taken_for_nothing():
+    assert refusal("ld_alpha", 0) is not None
     assert refusal("label_smoothing", 0) is None
 
 
@@ -111,5 +111,4 @@ def test_the_documentation_lists_every_key():
     accepted, refused = rest.split("### Keys of TRL that are refused")
     assert set(re.findall(r"`(\w+)`", honoured)) == set(HONOURED)
     assert dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", accepted, re.M)) == ACCEPTED_WITHOUT_EFFECT
-    reasons = {key: entry.reason for key, entry in REFUSED.items()}
-    assert dict(re.findall(r"^\| `(\w+)` \| .*? \| (.*) \|$", refused, re.M)) == reasons
+    assert dict(re.findall(r"^\| `(\w+)` \| .*? \| (.*) \|$", refused, re.M)) == REFUSED

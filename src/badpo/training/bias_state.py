@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from badpo.data.files import appearing
 from badpo.data.judgments import Judgments
 from badpo.objective.bias import BiasTerm
 from badpo.objective.objectives import Objective
-from badpo.training.config import BADPOConfig
 from badpo.training.gold_annotators import gold_cross_votes
 from badpo.training.reference import FirstMargin
 from badpo.training.resume import rows_taken_up, take_up
@@ -46,10 +44,7 @@ def load_state(
 ) -> FirstMargin | None:
     """Read back a bias term, by the names of annotators and classes, and what `save_state` wrote beside it.
 
-    Returns
-    -------
-    FirstMargin or None
-        Of the run that is resumed; None where the checkpoint has none.
+    Returns the first margin of the run that is resumed; None where the checkpoint has none.
     """
     saved = BiasTerm.load(folder)
     new = take_up(bias, saved)
@@ -60,28 +55,24 @@ def load_state(
         load_adam_tensors(optimizer, rows_taken_up(moments, bias, saved))
     state = folder / OBJECTIVE_FILE
     objective.load_state_dict(load_file(state) if state.exists() else {})
-    first_margin: Mapping[str, float] | None = saved.extra.get("first_margin")
+    first_margin = saved.extra.get("first_margin")
     return FirstMargin(**first_margin) if first_margin else None
 
 
-def bias_facts(
-    args: BADPOConfig,
-    judgments: Judgments,
-    bias: BiasTerm,
-    objective: Objective,
-    first_margin: FirstMargin | None,
-) -> dict[str, Any]:
-    """What the numbers of a bias term belong to and rest on, as its description keeps it."""
-    separated = separated_by_attribute(judgments, bias)
+def bias_facts(run) -> dict[str, Any]:
+    """What the numbers of the bias term of a `BADPOTrainer` belong to and rest on, as its description keeps it."""
+    judgments = run.judgments
     return {
-        "variant": args.bias,
-        "attributes": [dict(a.config) for a in judgments.attributes],
+        "variant": run.args.bias,
+        "attributes": [dict(attribute.config) for attribute in judgments.attributes],
         "data": judgments.fingerprint(),
-        "beta": args.beta,
-        "first_margin": None if first_margin is None else asdict(first_margin),
-        "gold_votes": gold_votes(judgments, bias),
-        **({} if objective.in_log_odds else {"theta_in_log_odds": False}),
-        "separated": {name: len(people) for name, people in separated.items()},
+        "beta": run.args.beta,
+        "first_margin": None if run.first_margin is None else asdict(run.first_margin),
+        "gold_votes": gold_votes(judgments, run.bias),
+        **({} if run.objective.in_log_odds else {"theta_in_log_odds": False}),
+        "separated": {
+            name: len(people) for name, people in separated_by_attribute(judgments, run.bias).items()
+        },
     }
 
 

@@ -32,10 +32,11 @@ CHOICES: dict[str, tuple[str, ...]] = {
 LARGEST_BETA, LARGEST_RATE = 100, 10
 
 # The trainer has one correct value for each of these, whatever the Trainer's own default is.
-FIXED: dict[str, bool] = {
+FIXED: dict[str, bool | str] = {
     "remove_unused_columns": False,
     "average_tokens_across_devices": False,
     "logging_nan_inf_filter": False,
+    "hub_strategy": "end",
 }
 
 # The Trainer's old names of arguments and its new ones.
@@ -131,75 +132,34 @@ class BADPOConfig(TrainingArguments):
 
     _VALID_DICT_FIELDS = [*TrainingArguments._VALID_DICT_FIELDS, "model_init_kwargs"]
 
-    learning_rate: float = field(default=1e-6, metadata={"help": "Initial learning rate of the policy."})
-    logging_steps: float = field(default=10, metadata={"help": "Log every so many optimizer steps."})
-    gradient_checkpointing: bool | None = field(
-        default=True,
-        metadata={"help": "Compute activations again in the backward pass instead of keeping them."},
-    )
-    bf16: bool | None = field(
-        default=None, metadata={"help": "Compute in bfloat16. If not set: wherever the device has it."}
-    )
-    output_dir: str = field(
-        default=DEFAULT_OUTPUT_DIR, metadata={"help": "The folder that the run is written to."}
-    )
-    use_cpu: bool = field(default=False, metadata={"help": "Train on the CPU whatever else is there."})
-    remove_unused_columns: bool = field(default=False, metadata={"help": "Always false."})
-    average_tokens_across_devices: bool = field(default=False, metadata={"help": "Always false."})
-    logging_nan_inf_filter: bool = field(default=False, metadata={"help": "Always false."})
-    ddp_find_unused_parameters: bool | None = field(
-        default=False,
-        metadata={"help": "True where some weights take part in no step; always for multimodal models."},
-    )
-    hub_strategy: str = field(
-        default="end", metadata={"help": "Always end: only the finished model is published."}
-    )
+    learning_rate: float = 1e-6
+    logging_steps: float = 10
+    gradient_checkpointing: bool | None = True
+    bf16: bool | None = None
+    output_dir: str = DEFAULT_OUTPUT_DIR
+    use_cpu: bool = False
+    remove_unused_columns: bool = False
+    average_tokens_across_devices: bool = False
+    logging_nan_inf_filter: bool = False
+    ddp_find_unused_parameters: bool | None = False
+    hub_strategy: str = "end"
+    warmup_steps: float = 0
 
-    beta: float = field(default=0.1, metadata={"help": "Strength of the pull towards the reference."})
-    max_length: int | None = field(
-        default=1024, metadata={"help": "Longest prompt and response together, in tokens."}
-    )
-    max_prompt_length: int | None = field(
-        default=None,
-        metadata={"help": "Longest prompt in tokens, for the paper's encoding (384 if not set)."},
-    )
-    encoding: str = field(
-        default="trl", metadata={"help": "Token ids as TRL makes them, or as the paper does."}
-    )
-    bias: str | None = field(
-        default=None,
-        metadata={
-            "help": "Which parts of theta are learned; if not set: shared_mean, or pooled without annotators."
-        },
-    )
-    bias_learning_rate: float = field(default=1e-2, metadata={"help": "Rate of the bias's own Adam."})
-    warm_start: str = field(default="zero", metadata={"help": "Where theta starts: zero, offline or audit."})
-    gold_annotators: list[str] = field(
-        default_factory=list,
-        metadata={"help": "Annotators known to lean nowhere, whose theta is held at zero."},
-    )
-    batching: str = field(default="random", metadata={"help": "How judgments are grouped into steps."})
-    disable_dropout: bool = field(default=True, metadata={"help": "Train without dropout."})
-    reference_cache: str | None = field(
-        default=None,
-        metadata={"help": "Folder of the reference log-probabilities; the user's cache if not set."},
-    )
-    router_aux_loss_coef: float | None = field(
-        default=None,
-        metadata={
-            "help": "Weight of a mixture of experts' load-balancing loss; the model's own if not set, 0 for none."
-        },
-    )
-    attention: str = field(default="packed", metadata={"help": "packed or padded."})
-    model_init_kwargs: dict[str, Any] | str | None = field(
-        default=None,
-        metadata={"help": "Keyword arguments for from_pretrained when the model is given by name."},
-    )
-    trust_remote_code: bool = field(
-        default=False, metadata={"help": "Whether a model given by name may run its own code."}
-    )
-
-    warmup_steps: float = field(default=0, metadata={"help": "Steps of warm-up; below 1 their share."})
+    beta: float = 0.1
+    max_length: int | None = 1024
+    max_prompt_length: int | None = None
+    encoding: str = "trl"
+    bias: str | None = None
+    bias_learning_rate: float = 1e-2
+    warm_start: str = "zero"
+    gold_annotators: list[str] = field(default_factory=list)
+    batching: str = "random"
+    disable_dropout: bool = True
+    reference_cache: str | None = None
+    router_aux_loss_coef: float | None = None
+    attention: str = "packed"
+    model_init_kwargs: dict[str, Any] | str | None = None
+    trust_remote_code: bool = False
 
     # Keys of TRL without effect, or with one value that can be followed: `badpo.training.trl_keys` has the reasons.
     warmup_ratio: float | None = None
@@ -236,10 +196,9 @@ class BADPOConfig(TrainingArguments):
         self.gold_annotators = pseudonyms(list(dict.fromkeys(str(name) for name in self.gold_annotators)))
         if self.encoding == "paper" and self.max_prompt_length is None:
             self.max_prompt_length = PAPER_MAX_PROMPT_LENGTH
-        self._fix_values()
-        if without_double_precision() and not self.use_cpu:
-            logger.info("Apple's GPU has no float64, in which margins are summed: training on the CPU")
-            self.use_cpu = True
+        for name, value in FIXED.items():
+            setattr(self, name, value)
+        self.use_cpu = self.use_cpu or without_double_precision()
         self._choose_bf16()
         self._choose_checkpointing()
         super().__post_init__()
@@ -261,47 +220,36 @@ class BADPOConfig(TrainingArguments):
             for name, choices in CHOICES.items()
             if getattr(self, name) not in choices and (name, getattr(self, name)) != ("bias", None)
         ]
-        if not 0 < self.beta <= LARGEST_BETA:
-            complaints.append(
-                f"beta is {self.beta}; it must be positive (with 0 nothing is learned) and at most {LARGEST_BETA}"
-            )
         for name in ("learning_rate", "bias_learning_rate"):
             if not 0 <= getattr(self, name) <= LARGEST_RATE:
                 complaints.append(
                     f"{name} is {getattr(self, name)}; it must lie between 0 and {LARGEST_RATE}"
                 )
-        if self.max_length is not None and self.max_length < 2:
-            complaints.append(
-                f"max_length is {self.max_length}; a prompt and a response need 2 tokens or more"
-            )
-        if self.max_prompt_length is not None and self.encoding != "paper":
-            complaints.append(
-                "max_prompt_length is used with encoding: paper only (TRL has no such key any more); "
-                "with encoding: trl raise max_length instead"
-            )
+        gold, has_bias, n_prompt = self.gold_annotators, self.bias != "none", self.max_prompt_length
         longest = self.max_length - 1 if self.max_length is not None else float("inf")
-        if self.max_prompt_length is not None and not 0 < self.max_prompt_length <= longest:
-            complaints.append(
-                f"max_prompt_length is {self.max_prompt_length}; it must lie between 1 and max_length - 1, "
-                f"here {longest}, so that a response fits"
-            )
-        if self.warm_start != "zero" and self.bias == "none":
-            complaints.append(
-                f"warm_start: {self.warm_start} needs a bias to start; with bias: none there is none"
-            )
-        if self.warm_start == "audit" and self.gold_annotators:
-            complaints.append(
-                "warm_start: audit starts at a level of all votes, and gold_annotators fix another; with them use "
-                "warm_start: offline, which starts at estimates that are anchored on them"
-            )
-        if isinstance(self.gold_annotators, str):
-            complaints.append("gold_annotators is a list of annotators; write [id] for a single one")
-        elif self.gold_annotators and self.bias == "none":
-            complaints.append(
-                "gold_annotators hold their own theta at zero; with bias: none everyone's is, and there is nothing to "
-                "learn. Choose a bias, such as shared_mean, or leave gold_annotators out"
-            )
-        return complaints
+        checks = {
+            f"beta is {self.beta}; it must be positive (with 0 nothing is learned) and at most {LARGEST_BETA}": (
+                not 0 < self.beta <= LARGEST_BETA
+            ),
+            f"max_length is {self.max_length}; a prompt and a response need 2 tokens or more": longest < 1,
+            "max_prompt_length is used with encoding: paper only (TRL has no such key any more); with encoding: trl "
+            "raise max_length instead": n_prompt is not None and self.encoding != "paper",
+            f"max_prompt_length is {n_prompt}; it must lie between 1 and max_length - 1, here {longest}, so that a "
+            "response fits": n_prompt is not None and not 0 < n_prompt <= longest,
+            f"warm_start: {self.warm_start} needs a bias to start; with bias: none there is none": (
+                self.warm_start != "zero" and not has_bias
+            ),
+            "warm_start: audit starts at a level of all votes, and gold_annotators fix another; with them use "
+            "warm_start: offline, which starts at estimates that are anchored on them": (
+                self.warm_start == "audit" and bool(gold)
+            ),
+            "gold_annotators is a list of annotators; write [id] for a single one": isinstance(gold, str),
+            "gold_annotators hold their own theta at zero; with bias: none everyone's is, and there is nothing to "
+            "learn. Choose a bias, such as shared_mean, or leave gold_annotators out": (
+                bool(gold) and not has_bias
+            ),
+        }
+        return complaints + [complaint for complaint, is_so in checks.items() if is_so]
 
     def _refused(self) -> list[str]:
         keys = [key for key in REFUSED if key != "trust_remote_code" and hasattr(self, key)]
@@ -321,21 +269,10 @@ class BADPOConfig(TrainingArguments):
             if reason and _plain(getattr(self, own.name)) != _plain(default):
                 logger.info("%s has no effect: %s", own.name, reason)
 
-    def _fix_values(self) -> None:
-        for name, value in FIXED.items():
-            setattr(self, name, value)
-        if self.push_to_hub and _plain(self.hub_strategy) != "end":
-            logger.info("hub_strategy is end: only the finished model is published")
-        self.hub_strategy = "end"
-
     def _choose_bf16(self) -> None:
         has_bf16 = computes_in_bf16(bool(self.use_cpu))
-        if self.bf16 is None:
-            self.bf16 = has_bf16 and not self.fp16
-            asked = not self.fp16
-        else:
-            asked = self.bf16 and not self.use_cpu
-            self.bf16 = self.bf16 and (has_bf16 or self.use_cpu)
+        asked = not self.fp16 if self.bf16 is None else self.bf16
+        self.bf16 = asked and (has_bf16 or bool(self.bf16 and self.use_cpu))
         if asked and not self.bf16:
             logger.info("this device has no bf16: training in float32")
 

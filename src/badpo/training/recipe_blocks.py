@@ -72,7 +72,7 @@ def model_keyword_refusal(keyword: str, value: Any) -> str | None:
     'choose eager, sdpa, flex_attention, grouped_mm, batched_mm, flash_attention_2, flash_attention_3'
     """
     if keyword == "trust_remote_code" and value:
-        return REFUSED[keyword].reason
+        return REFUSED[keyword]
     if "token" in keyword:
         return "a recipe is kept with its run and holds no secret; log in with hf auth login"
     if keyword not in MODEL_KEYWORDS:

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 import transformers
 from accelerate import Accelerator
-from safetensors.numpy import save as to_safetensors
 
 from badpo.data.files import require_enclosed
 from badpo.data.problems import ConfigError, Problem
@@ -62,16 +62,10 @@ N_COMPARED = 8
 
 
 def weights_key(model, numerics: str) -> str:
-    """A key that changes with whatever decides the log-probabilities of ``model``.
+    """A key that changes with whatever decides the log-probabilities of ``model``, and its ``numerics`` ("fp32").
 
     Its weights and its configuration, those of an adapter included unless the adapter is disabled. A base has the same
     key with a disabled adapter as without one. The code of the scoring path is part of the cache's folder.
-
-    Parameters
-    ----------
-    model : causal language model, plain or with an adapter
-    numerics : str
-        Such as "fp32" or "bf16-autocast": the same weights give other digits under another precision.
     """
     adapter = used_adapter(model)
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
@@ -141,7 +135,7 @@ def starts_as_its_base(model, encoded: EncodedComparisons) -> bool:
     if not hasattr(model, "disable_adapter"):
         return False
     few = encoded.take(np.arange(min(N_COMPARED, len(encoded))))
-    pairs = [(p, r) for p, a, b in zip(few.prompt_ids, few.a_ids, few.b_ids, strict=True) for r in (a, b)]
+    pairs = _pairs(few)
     whole = response_logps(model, pairs)
     with model.disable_adapter():
         base = response_logps(model, pairs)
@@ -161,12 +155,6 @@ class ReferenceCache:
     twice. A shard whose checksum does not match is named, removed and computed again, never read. What was missing is
     divided as it was the first time, so that the values come out the same to the bit.
 
-    Parameters
-    ----------
-    folder : Path
-    key : str
-        From `weights_key`.
-
     Attributes
     ----------
     n_computed : int
@@ -174,6 +162,7 @@ class ReferenceCache:
     damaged : list of str
         Shards that were removed.
     key : str
+        From `weights_key`.
     folder : Path
         Of the key and of the code that computes.
     """
@@ -188,13 +177,9 @@ class ReferenceCache:
         self.damaged: list[str] = []
 
     def logps(self, model, pairs: Sequence[Pair], token_budget: int = 16384) -> list[np.ndarray]:
-        """Log-probabilities of the response tokens of every (prompt ids, response ids), each computed once.
+        """Log-probabilities of the response tokens of every (prompt ids, response ids), each computed once, float32.
 
         Without a model all of them must be there: a policy that was its own reference has been trained.
-
-        Returns
-        -------
-        list of float32 arrays, one value per response token
         """
         self.load()
         keys = [_pair_key(prompt, response) for prompt, response in pairs]
@@ -214,35 +199,36 @@ class ReferenceCache:
 
     def load(self) -> None:
         """Open the shards that are there and not open yet."""
-        for path in sorted(self.folder.glob("shard-*.safetensors")):
+        for path in sorted(self.folder.glob("shard-*.arrow")):
             if path.name in self._opened:
                 continue
-            self._opened.add(path.name)
-            if hashlib.sha256(path.read_bytes()).hexdigest()[:32] != path.stem.removeprefix("shard-"):
-                self.damaged.append(path.name)
-                # of a cache that is not ours to write to it stays, and is passed over every time
-                with contextlib.suppress(OSError):
-                    path.unlink()
+            if hashlib.sha256(path.read_bytes()).hexdigest()[:32] == path.stem.removeprefix("shard-"):
+                self._open(path)
                 continue
-            self._index(_open_shard(path))
+            self._opened.add(path.name)
+            self.damaged.append(path.name)
+            # of a cache that is not ours to write to it stays, and is passed over every time
+            with contextlib.suppress(OSError):
+                path.unlink()
 
     def _store(self, keys: list[bytes], values: list[np.ndarray]) -> None:
-        shard: dict[str, np.ndarray] = {
-            "keys": np.frombuffer(b"".join(keys), dtype=np.uint8).reshape(len(keys), -1),
-            "ends": np.cumsum([len(v) for v in values]).astype(np.int64),
-            "logps": np.concatenate(values).astype(np.float32),
-        }
-        content = to_safetensors(shard)
-        name = f"shard-{hashlib.sha256(content).hexdigest()[:32]}.safetensors"
-        write_atomically(self.folder / name, content)
-        self._opened.add(name)
-        self._index(shard)
+        logps = pa.array(values, pa.large_list(pa.float32()))
+        shard = pa.record_batch({"key": pa.array(keys), "logps": logps})
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_file(sink, shard.schema) as writer:
+            writer.write(shard)
+        content = sink.getvalue().to_pybytes()
+        path = self.folder / f"shard-{hashlib.sha256(content).hexdigest()[:32]}.arrow"
+        write_atomically(path, content)
+        self._open(path)
 
-    def _index(self, shard: dict[str, np.ndarray]) -> None:
-        start = 0
-        for key, end in zip(shard["keys"], shard["ends"].tolist(), strict=True):
-            self._values[key.tobytes()] = shard["logps"][start:end]
-            start = end
+    def _open(self, path: Path) -> None:
+        self._opened.add(path.name)
+        shard = pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0)
+        logps = shard["logps"]
+        values, ends = logps.values.to_numpy(), logps.offsets.to_numpy()
+        for key, start, end in zip(shard["key"].to_pylist(), ends[:-1], ends[1:], strict=True):
+            self._values[key] = values[start:end]
 
 
 def comparison_logps(
@@ -279,22 +265,9 @@ def _pair_key(prompt: np.ndarray, response: np.ndarray) -> bytes:
     return digest.digest()
 
 
-def _open_shard(path: Path) -> dict[str, np.ndarray]:
-    with path.open("rb") as file:
-        header_length = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(header_length))
-    types = {"U8": np.uint8, "I64": np.int64, "F32": np.float32}
-    return {
-        name: np.memmap(
-            path,
-            dtype=types[entry["dtype"]],
-            mode="r",
-            offset=8 + header_length + entry["data_offsets"][0],
-            shape=tuple(entry["shape"]),
-        )
-        for name, entry in header.items()
-        if name != "__metadata__"
-    }
+def _pairs(encoded: EncodedComparisons) -> list[Pair]:
+    """(prompt ids, response ids) of both responses of every comparison."""
+    return [(prompt, response) for prompt, *both in encoded.triples() for response in both]
 
 
 @dataclass(frozen=True)

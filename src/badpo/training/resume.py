@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 import logging
 from collections.abc import Sequence
@@ -13,13 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import Accelerator
-from transformers import TrainingArguments
 
-from badpo.data.judgments import Judgments
 from badpo.data.privacy import KEY_VARIABLE, key_name, keyed_digest
 from badpo.data.problems import ConfigError
 from badpo.objective.bias import BiasTerm
-from badpo.training.config import BADPOConfig
 from badpo.training.reference import configuration, scoring_code, used_adapter
 from badpo.training.run_folder import (
     ALLOWED_CHANGES,
@@ -34,16 +30,25 @@ from badpo.training.run_folder import (
     remove_unsealed,
     require_allowed,
 )
-from badpo.training.trl_keys import ACCEPTED_WITHOUT_EFFECT, ALIASES, REFUSED
 
 logger = logging.getLogger(__name__)
 
 VALUES = "attribute values"
 KEY = "pseudonym key"
 CODE = ("ba-dpo", "torch", "transformers", "accelerate", "peft", "numpy")
-# Of our own arguments these decide nothing that a checkpoint holds; what they lead to is a fact of its own.
-_OWN_BUT_NO_FACT = {"reference_cache", "model_init_kwargs", "trust_remote_code", "gold_annotators"}
-_TRAINER_FACTS = (
+# Arguments that decide what a checkpoint holds. What the others of ours lead to is a fact of its own.
+_ARGUMENTS = (
+    "attention",
+    "batching",
+    "beta",
+    "bias",
+    "bias_learning_rate",
+    "disable_dropout",
+    "encoding",
+    "max_length",
+    "max_prompt_length",
+    "router_aux_loss_coef",
+    "warm_start",
     "learning_rate",
     "lr_scheduler_type",
     "lr_scheduler_kwargs",
@@ -62,52 +67,37 @@ _TRAINER_FACTS = (
 )
 
 
-def run_facts(
-    args: BADPOConfig,
-    judgments: Judgments,
-    bias: BiasTerm,
-    tokenizer,
-    policy,
-    objective,
-    reference: str,
-) -> dict[str, Any]:
+def run_facts(run) -> dict[str, Any]:
     """What a resumed run must share with the run that it continues, by names that a person knows.
 
-    Content that is no setting stands there as a number of things and the beginning of its checksum.
+    Content of a `BADPOTrainer` that is no setting is a number of things and the beginning of its checksum.
     """
-    own = BADPOConfig.__dataclass_fields__.keys() - TrainingArguments.__dataclass_fields__.keys()
-    no_facts = {*_OWN_BUT_NO_FACT, *ACCEPTED_WITHOUT_EFFECT, *REFUSED, *ALIASES}
-    names = [*sorted(own - no_facts), *_TRAINER_FACTS]
-    people = [
-        list(row)
-        for row in judgments.annotators[["pseudonym", "annotator_class"]].itertuples(index=False, name=None)
-    ]
+    args, judgments, bias = run.args, run.judgments, run.bias
+    people = judgments.annotators[["pseudonym", "annotator_class"]].to_numpy().tolist()
     votes = f"{judgments.n_votes:,} judgments on {judgments.n_comparisons:,} comparisons"
+    attributes = [json.dumps(dict(attribute.config)) for attribute in judgments.attributes]
     fixed = bias.fixed.detach().cpu().numpy()
+    code = [f"{name} {version}" for name, version in package_versions(CODE).items()]
     facts = {
         "data": f"{votes} ({judgments.with_attributes(()).fingerprint()[:12]})",
         "annotators": f"{len(people):,} ({_of_people(json.dumps(people, default=str).encode())})",
         KEY: key_name(),
-        "attributes": ", ".join(json.dumps(dict(attribute.config)) for attribute in judgments.attributes)
-        or "none",
+        "attributes": ", ".join(attributes) or "none",
         VALUES: f"{judgments.delta.shape[1]} a judgment ({_of_people(judgments.delta.astype('<f8').tobytes())})",
         "parts of theta": ", ".join(bias.parts) or "none",
         "fixed part of theta": _digest(fixed) if fixed.any() else "none",
         "gold_annotators": ", ".join(bias.gold_annotators) or "none",
-        "tokenizer": tokenizer_key(tokenizer),
-        "reference": reference[:12],
+        "tokenizer": tokenizer_key(run.processing_class),
+        "reference": run.reference_cache.key[:12],
         "precision": args.mixed_precision_name,
-        "adapter": used_adapter(policy) or None,
-        "configuration of the model": _digest(json.dumps(configuration(policy), sort_keys=True, default=str)),
-        "objective": _objective_name(objective),
-        "code": ", ".join(
-            [
-                *(f"{name} {version}" for name, version in package_versions(CODE).items()),
-                f"scoring {scoring_code()}",
-            ]
+        "adapter": used_adapter(run.model) or None,
+        "configuration of the model": _digest(
+            json.dumps(configuration(run.model), sort_keys=True, default=str)
         ),
+        "objective": _objective_name(run.objective),
+        "code": ", ".join([*code, f"scoring {scoring_code()}"]),
         f"{'comparisons' if args.batching == 'comparisons' else 'judgments'} per step": args.step_size,
-        **{name: _plain(getattr(args, name)) for name in names},
+        **{name: getattr(args, name) for name in _ARGUMENTS},
     }
     return json.loads(json.dumps(facts, default=str))
 
@@ -190,19 +180,10 @@ def remove_later(folder: Path, resumed: Path) -> None:
 
 @torch.no_grad()
 def take_up(bias: BiasTerm, saved: BiasTerm) -> list[str]:
-    """Give a bias term the parameters of a saved one, by the names of annotators and classes.
+    """Give a bias term the parameters of a saved one, by name; return the annotators whom the saved one does not know.
 
-    Parameters
-    ----------
-    bias : BiasTerm
-        Of the run that goes on; changed in place. Its fixed part and its mask stay as they are.
-    saved : BiasTerm
-
-    Returns
-    -------
-    list of str
-        Annotators whom the saved one does not know. They start at its pool mean of theta, where they have a
-        deviation of their own; a class that it does not know starts at the mean of the others.
+    Those start at its pool mean of theta, where they have a deviation of their own; a class that it does not know
+    starts at the mean of the others. The fixed part and the mask stay as they are.
     """
     if bias.mean is not None and saved.mean is not None:
         bias.mean.copy_(saved.mean)
@@ -223,29 +204,21 @@ def take_up(bias: BiasTerm, saved: BiasTerm) -> list[str]:
 def rows_taken_up(
     tensors: dict[str, torch.Tensor], bias: BiasTerm, saved: BiasTerm
 ) -> dict[str, torch.Tensor]:
-    """Adam's moments of a saved bias term in the order of another one's annotators and classes; new ones start at 0.
+    """Adam's moments of a saved bias term, by index and name, in the order of another one's annotators and classes.
 
-    Parameters
-    ----------
-    tensors : dict of str to Tensor
-        From `badpo.training.bias_state.adam_tensors`: keys are "<index of the parameter>.<name>".
-    bias, saved : BiasTerm
-        With the same parts.
+    Both have the same parts. The moments of new annotators start at 0.
     """
     names = {
         "class_offset": (bias.classes, saved.classes),
         "deviation": (bias.annotators, saved.annotators),
     }
-    moved = {}
+    moved = dict(tensors)
     for key, values in tensors.items():
         part = saved.parts[int(key.split(".", 1)[0])]
         if part in names and values.ndim:
             ours, theirs = _shared(*names[part])
-            rows = values.new_zeros(len(names[part][0]), *values.shape[1:])
-            rows[ours] = values[theirs]
-            moved[key] = rows
-        else:
-            moved[key] = values
+            moved[key] = values.new_zeros(len(names[part][0]), *values.shape[1:])
+            moved[key][ours] = values[theirs]
     return moved
 
 
@@ -270,21 +243,10 @@ def _shared(ours: Sequence[str], theirs: Sequence[str]) -> tuple[list[int], list
 
 
 def _objective_name(objective) -> str:
-    name = getattr(objective, "__qualname__", type(objective).__qualname__)
-    settings = (
-        {
-            key: value
-            for key, value in vars(objective).items()
-            if isinstance(value, str | int | float | bool) and not key.startswith("_")
-        }
-        if not inspect.isroutine(objective) and hasattr(objective, "__dict__")
-        else {}
-    )
-    return name + "".join(f" {key}={value}" for key, value in sorted(settings.items()))
-
-
-def _plain(value: Any) -> Any:
-    return getattr(value, "value", value)
+    """The objective's class with its settings."""
+    public = {key: value for key, value in sorted(vars(objective).items()) if not key.startswith("_")}
+    settings = [f"{key}={value}" for key, value in public.items() if isinstance(value, str | int | float)]
+    return " ".join([type(objective).__qualname__, *settings])
 
 
 def _of_people(content: bytes) -> str:

@@ -21,18 +21,11 @@ LOG_FILE = "log.jsonl"
 
 
 class RunCallback(TrainerCallback):
-    """Steps the bias term beside the policy, writes ``log.jsonl`` and seals each checkpoint.
+    """Steps the bias term of a `BADPOTrainer`, writes the log at ``log_path`` and seals each checkpoint.
 
     Theta is stepped after the policy's optimizer, once per optimizer step on every process, and not when a
-    gradient scaler skipped the policy's step.
-
-    Parameters
-    ----------
-    trainer : BADPOTrainer
-    log_path : Path
-        One JSON object per optimizer step: loss, margins, accuracies and the pool mean of theta.
-    keep : int or None
-        Checkpoints to keep; None keeps all. Older ones are deleted only after the newer one is sealed.
+    gradient scaler skipped the policy's step. Older checkpoints than the ``keep`` newest are deleted only after a newer
+    one is sealed.
     """
 
     def __init__(self, trainer, log_path: Path, keep: int | None):
@@ -125,14 +118,8 @@ def _follow_the_schedule(schedule) -> None:
 def saving_when_told(trainer: Trainer, go_on: str) -> Iterator[None]:
     """At SIGTERM finish the step, write a checkpoint, and then raise KeyboardInterrupt; before the first step at once.
 
-    Of several processes each is ended by their launcher instead.
-
-    Parameters
-    ----------
-    trainer : Trainer
-        One whose other callbacks are there already: the checkpoint is sealed by one of them.
-    go_on : str
-        The command that takes up the checkpoint; the interrupt says it.
+    Of several processes each is ended by their launcher instead. The checkpoint is sealed by a callback that is there
+    already; the interrupt says ``go_on``, the command that takes up the checkpoint.
     """
     if trainer.args.world_size > 1:
         yield

@@ -41,7 +41,6 @@ from badpo.training.inputs import (
     encode_evaluation,
     encode_judgments,
     given_reference,
-    load_model,
     reads_more_than_text,
     require_matching_bias,
     require_something_to_learn,
@@ -49,7 +48,7 @@ from badpo.training.inputs import (
     start_policy,
     training_judgments,
 )
-from badpo.training.logprobs import attach, in_mode, routed_layout, scoring_attention
+from badpo.training.logprobs import in_mode, routed_layout, scoring_attention
 from badpo.training.metrics import StepSums, publishable, theta_metrics
 from badpo.training.processes import locked_by_first, prepare_division, require_alike, whole_weights
 from badpo.training.publishing import publish_folder, require_public_base
@@ -318,27 +317,14 @@ class BADPOTrainer(transformers.Trainer):
 
     @contextmanager
     def _reference(self) -> Iterator[Any]:
-        """The reference, for a block; None where it was the policy, which has moved and cannot be loaded again."""
+        """The reference, for a block; None where it was the policy, which has moved since."""
         if self.ref_model is not None:
             yield self.ref_model.to(self.args.device)
         elif self._starts_as_its_base:
             with self.model.disable_adapter():
                 yield self.model
         else:
-            yield self._start_policy_again() if self.state.global_step else self.model
-
-    def _start_policy_again(self):
-        """The start policy loaded once more, where its name still gives what the reference was; else None."""
-        policy, args = self.accelerator.unwrap_model(self.model), copy.copy(self.args)
-        args.model_init_kwargs = {**(args.model_init_kwargs or {}), "dtype": policy.dtype}
-        try:
-            found = attach(load_model(policy.config._name_or_path, args)).to(args.device)
-        except (OSError, ValueError):
-            return None
-        if args.disable_dropout:
-            disable_dropout(found)
-        same = weights_key(found, args.mixed_precision_name) == self.reference_cache.key
-        return found if same else None
+            yield None if self.state.global_step else self.model
 
     def reference_logps(self, encoded: EncodedComparisons) -> ReferenceLogps:
         """Reference log-probabilities of both responses of every comparison, each process computing its share."""
@@ -551,15 +537,7 @@ class BADPOTrainer(transformers.Trainer):
     @cached_property
     def facts(self) -> dict:
         """What a resumed run must share with the run it continues; see `badpo.training.resume.run_facts`."""
-        return run_facts(
-            self.args,
-            self.judgments,
-            self.bias,
-            self.processing_class,
-            self.model,
-            self.objective,
-            self.reference_cache.key,
-        )
+        return run_facts(self)
 
     def tell(self, findings: Iterable[Problem]) -> None:
         """Keep findings and log them, each once."""
@@ -607,8 +585,7 @@ class BADPOTrainer(transformers.Trainer):
 
     def save_bias(self, folder: Path) -> None:
         """Write ``bias.safetensors`` and ``bias.json`` with what they were fitted to."""
-        facts = bias_facts(self.args, self.judgments, self.bias, self.objective, self.first_margin)
-        self.bias.save(folder, facts)
+        self.bias.save(folder, bias_facts(self))
 
     def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
         """Nothing yet: `push_to_hub` makes the repository, when there is a model to publish."""

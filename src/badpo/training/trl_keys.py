@@ -8,25 +8,7 @@ fields of TRL's own configuration classes, so that a key of a new TRL release ca
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """Why a key cannot be followed, and the values that ask for nothing.
-
-    Attributes
-    ----------
-    neutral : tuple
-        Values that are let through because they leave everything as it is.
-    reason : str
-        What would go wrong with any other value, and what to do instead.
-    """
-
-    neutral: tuple
-    reason: str
-
 
 HONOURED_MODEL: dict[str, Any] = {
     "model_name_or_path": str,
@@ -54,87 +36,38 @@ HONOURED_DATA: dict[str, Any] = {
     "dataset_train_split": str,
 }
 
-HONOURED_TRAINING: dict[str, Any] = {
-    "output_dir": str,
-    "beta": float,
-    "router_aux_loss_coef": float,
-    "max_length": int,
-    "disable_dropout": bool,
-    "per_device_train_batch_size": int,
-    "gradient_accumulation_steps": int,
-    "num_train_epochs": float,
-    "max_steps": int,
-    "learning_rate": float,
-    "lr_scheduler_type": Any,
-    "lr_scheduler_kwargs": Any,
-    "warmup_steps": float,
-    "optim": Any,
-    "optim_args": str,
-    "optim_target_modules": Any,
-    "weight_decay": float,
-    "adam_beta1": float,
-    "adam_beta2": float,
-    "adam_epsilon": float,
-    "max_grad_norm": float,
-    "bf16": bool,
-    "fp16": bool,
-    "tf32": bool,
-    "activation_checkpointing": bool,
-    "activation_checkpointing_kwargs": Any,
-    "gradient_checkpointing": bool,
-    "gradient_checkpointing_kwargs": Any,
-    "torch_empty_cache_steps": int,
-    "logging_strategy": Any,
-    "logging_steps": float,
-    "logging_first_step": bool,
-    "log_on_each_node": bool,
-    "log_level": str,
-    "log_level_replica": str,
-    "disable_tqdm": bool,
-    "report_to": Any,
-    "run_name": str,
-    "project": str,
-    "trackio_space_id": str,
-    "trackio_bucket_id": str,
-    "trackio_static_space_id": Any,
-    "eval_strategy": Any,
-    "eval_steps": float,
-    "eval_delay": float,
-    "eval_on_start": bool,
-    "per_device_eval_batch_size": int,
-    "save_strategy": Any,
-    "save_steps": float,
-    "save_on_each_node": bool,
-    "save_total_limit": int,
-    "push_to_hub": bool,
-    "hub_token": str,
-    "hub_private_repo": bool,
-    "hub_model_id": str,
-    "hub_revision": str,
-    "load_best_model_at_end": bool,
-    "metric_for_best_model": str,
-    "greater_is_better": bool,
-    "restore_callback_states_from_checkpoint": bool,
-    "full_determinism": bool,
-    "seed": int,
-    "data_seed": int,
-    "use_cpu": bool,
-    "accelerator_config": Any,
-    "dataloader_num_workers": int,
-    "dataloader_pin_memory": bool,
-    "ddp_bucket_cap_mb": int,
-    "ddp_broadcast_buffers": bool,
-    "ddp_static_graph": bool,
-    "ddp_find_unused_parameters": bool,
-    "ddp_backend": str,
-    "ddp_timeout": int,
-    "fsdp": str,
-    "fsdp_config": Any,
-    "deepspeed": Any,
-    "debug": Any,
-    "skip_memory_metrics": bool,
-    "local_rank": int,
+_TRAINING: dict[Any, tuple[str, ...]] = {
+    str: (
+        *("output_dir", "optim_args", "log_level", "log_level_replica", "run_name", "project"),
+        *("trackio_space_id", "trackio_bucket_id", "hub_token", "hub_model_id", "hub_revision"),
+        *("metric_for_best_model", "ddp_backend", "fsdp"),
+    ),
+    float: (
+        *("beta", "router_aux_loss_coef", "num_train_epochs", "learning_rate", "warmup_steps"),
+        *("weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm", "logging_steps"),
+        *("eval_steps", "eval_delay", "save_steps"),
+    ),
+    int: (
+        *("max_length", "per_device_train_batch_size", "gradient_accumulation_steps", "max_steps"),
+        *("torch_empty_cache_steps", "per_device_eval_batch_size", "save_total_limit", "seed"),
+        *("data_seed", "dataloader_num_workers", "ddp_bucket_cap_mb", "ddp_timeout", "local_rank"),
+    ),
+    bool: (
+        *("disable_dropout", "bf16", "fp16", "tf32", "activation_checkpointing"),
+        *("gradient_checkpointing", "logging_first_step", "log_on_each_node", "disable_tqdm"),
+        *("eval_on_start", "save_on_each_node", "push_to_hub", "hub_private_repo"),
+        *("load_best_model_at_end", "greater_is_better", "restore_callback_states_from_checkpoint"),
+        *("full_determinism", "use_cpu", "dataloader_pin_memory", "ddp_broadcast_buffers"),
+        *("ddp_static_graph", "ddp_find_unused_parameters", "skip_memory_metrics"),
+    ),
+    Any: (
+        *("lr_scheduler_type", "lr_scheduler_kwargs", "optim", "optim_target_modules"),
+        *("activation_checkpointing_kwargs", "gradient_checkpointing_kwargs", "logging_strategy"),
+        *("report_to", "trackio_static_space_id", "eval_strategy", "save_strategy"),
+        *("accelerator_config", "fsdp_config", "deepspeed", "debug"),
+    ),
 }
+HONOURED_TRAINING: dict[str, Any] = {name: kind for kind, names in _TRAINING.items() for name in names}
 
 HONOURED: dict[str, Any] = {**HONOURED_MODEL, **HONOURED_DATA, **HONOURED_TRAINING, **LAUNCH}
 
@@ -189,83 +122,70 @@ _QUANTISED = (
 _LORA_SHAPE = "only plain LoRA on linear layers has been tested here"
 _ONE_TABLE = "name one table of judgments with `dataset_name`"
 
-REFUSED: dict[str, Refusal] = {
-    "activation_offloading": Refusal((False,), _OTHER_FORWARD),
-    "auto_find_batch_size": Refusal(
-        (False,),
-        "a restart would keep the trained weights and reset theta; set `per_device_train_batch_size`",
-    ),
-    "bf16_full_eval": Refusal((False,), _REFERENCE_NUMERICS),
-    "dataloader_drop_last": Refusal(
-        (False,), "no judgment is dropped; the last step of an epoch may be smaller"
-    ),
-    "datasets": Refusal(([], None), _ONE_TABLE),
-    "enable_jit_checkpoint": Refusal((False,), _FULL_CHECKPOINT),
-    "env": Refusal(({}, None), "set environment variables in the shell"),
-    "f_divergence_type": Refusal(("reverse_kl",), "the implicit reward is that of the reverse KL divergence"),
-    "fp16_full_eval": Refusal((False,), _REFERENCE_NUMERICS),
-    "hub_strategy": Refusal(
-        ("end", "every_save"),
-        "checkpoints hold the estimates of individual annotators; only `model/` is published",
-    ),
-    "ignore_data_skip": Refusal((False,), "a resumed run continues with the judgments that it has not seen"),
-    "include_num_input_tokens_seen": Refusal(
-        ("no", False), "a packed micro-batch has no `input_ids` to count"
-    ),
-    "label_names": Refusal((None, []), "votes are read from the columns named in `columns`"),
-    "label_smoothing": Refusal(
-        (0, 0.0), "it belongs to other losses; noise in the votes is not the same as bias"
-    ),
-    "label_smoothing_factor": Refusal((0, 0.0), "it belongs to a token-level loss"),
-    "ld_alpha": Refusal((None, 1, 1.0), _OTHER_LOSS),
-    "liger_kernel_config": Refusal((None,), _OTHER_FORWARD),
-    "load_in_4bit": Refusal((False,), _QUANTISED),
-    "load_in_8bit": Refusal((False,), _QUANTISED),
-    "lora_modules_to_save": Refusal((None, []), _LORA_SHAPE),
-    "lora_target_parameters": Refusal((None, []), _LORA_SHAPE),
-    "lora_task_type": Refusal(("CAUSAL_LM",), "the policy is a causal language model"),
-    "loss_type": Refusal(("sigmoid", ["sigmoid"]), _OTHER_LOSS),
-    "loss_weights": Refusal((None, [1], [1.0]), _OTHER_LOSS),
-    "neftune_noise_alpha": Refusal(
-        (None, 0, 0.0), "noise in the policy alone would make the first margin other than 0"
-    ),
-    "parallelism_config": Refusal((None,), "sequences are not split over devices; use `fsdp` or `deepspeed`"),
-    "resume_from_checkpoint": Refusal(
-        (None, False), "`badpo train --resume` takes the newest checkpoint whose checksums agree"
-    ),
-    "save_only_model": Refusal((False,), _FULL_CHECKPOINT + "; the finished model is in `model/`"),
-    "streaming": Refusal((False,), _ONE_TABLE),
-    "sync_ref_model": Refusal((False,), "the bias is measured from a fixed reference"),
-    "test_split_size": Refusal((None,), "set `held_out`, the share of prompts that is held out"),
-    "torch_compile": Refusal((False,), _OTHER_FORWARD),
-    "torch_compile_backend": Refusal((None,), _OTHER_FORWARD),
-    "torch_compile_mode": Refusal((None,), _OTHER_FORWARD),
-    "train_sampling_strategy": Refusal(
-        ("random",),
-        "sorting by length puts all judgments of a comparison into one batch, which changes the batch",
-    ),
-    "truncation_mode": Refusal(
-        ("keep_start",), "responses are cut at the end, or not at all with a larger `max_length`"
-    ),
-    "trust_remote_code": Refusal(
-        (False,), "a file cannot allow remote code; give `--trust-remote-code` yourself"
-    ),
-    "use_dora": Refusal((False,), _LORA_SHAPE),
-    "use_liger_kernel": Refusal((False,), _OTHER_FORWARD),
-    "use_rslora": Refusal((False,), _LORA_SHAPE),
-    "use_weighting": Refusal((False,), "votes are weighted by the `weight` column, not by the policy"),
+REFUSED: dict[str, str] = {
+    "activation_offloading": _OTHER_FORWARD,
+    "auto_find_batch_size": "a restart would keep the trained weights and reset theta; set "
+    "`per_device_train_batch_size`",
+    "bf16_full_eval": _REFERENCE_NUMERICS,
+    "dataloader_drop_last": "no judgment is dropped; the last step of an epoch may be smaller",
+    "datasets": _ONE_TABLE,
+    "enable_jit_checkpoint": _FULL_CHECKPOINT,
+    "env": "set environment variables in the shell",
+    "f_divergence_type": "the implicit reward is that of the reverse KL divergence",
+    "fp16_full_eval": _REFERENCE_NUMERICS,
+    "hub_strategy": "checkpoints hold the estimates of individual annotators; only `model/` is published",
+    "ignore_data_skip": "a resumed run continues with the judgments that it has not seen",
+    "include_num_input_tokens_seen": "a packed micro-batch has no `input_ids` to count",
+    "label_names": "votes are read from the columns named in `columns`",
+    "label_smoothing": "it belongs to other losses; noise in the votes is not the same as bias",
+    "label_smoothing_factor": "it belongs to a token-level loss",
+    "ld_alpha": _OTHER_LOSS,
+    "liger_kernel_config": _OTHER_FORWARD,
+    "load_in_4bit": _QUANTISED,
+    "load_in_8bit": _QUANTISED,
+    "lora_modules_to_save": _LORA_SHAPE,
+    "lora_target_parameters": _LORA_SHAPE,
+    "lora_task_type": "the policy is a causal language model",
+    "loss_type": _OTHER_LOSS,
+    "loss_weights": _OTHER_LOSS,
+    "neftune_noise_alpha": "noise in the policy alone would make the first margin other than 0",
+    "parallelism_config": "sequences are not split over devices; use `fsdp` or `deepspeed`",
+    "resume_from_checkpoint": "`badpo train --resume` takes the newest checkpoint whose checksums agree",
+    "save_only_model": _FULL_CHECKPOINT + "; the finished model is in `model/`",
+    "streaming": _ONE_TABLE,
+    "sync_ref_model": "the bias is measured from a fixed reference",
+    "test_split_size": "set `held_out`, the share of prompts that is held out",
+    "torch_compile": _OTHER_FORWARD,
+    "torch_compile_backend": _OTHER_FORWARD,
+    "torch_compile_mode": _OTHER_FORWARD,
+    "train_sampling_strategy": "sorting by length puts all judgments of a comparison into one batch, which changes the "
+    "batch",
+    "truncation_mode": "responses are cut at the end, or not at all with a larger `max_length`",
+    "trust_remote_code": "a file cannot allow remote code; give `--trust-remote-code` yourself",
+    "use_dora": _LORA_SHAPE,
+    "use_liger_kernel": _OTHER_FORWARD,
+    "use_rslora": _LORA_SHAPE,
+    "use_weighting": "votes are weighted by the `weight` column, not by the policy",
+}
+# Values that ask for what is done anyway; nothing, False and what is empty do so for every key.
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "f_divergence_type": ("reverse_kl",),
+    "hub_strategy": ("end", "every_save"),
+    "include_num_input_tokens_seen": ("no",),
+    "label_smoothing": (0,),
+    "label_smoothing_factor": (0,),
+    "ld_alpha": (1,),
+    "lora_task_type": ("CAUSAL_LM",),
+    "loss_type": ("sigmoid", ["sigmoid"]),
+    "loss_weights": ([1],),
+    "neftune_noise_alpha": (0,),
+    "train_sampling_strategy": ("random",),
+    "truncation_mode": ("keep_start",),
 }
 
 
 def refusal(key: str, value) -> str | None:
     """Why ``key`` cannot have ``value``, in words; None when nothing stands against it.
-
-    Parameters
-    ----------
-    key : str
-        Any key; only those in `REFUSED` are ever refused.
-    value : object
-        True and 1 are told apart, so that a neutral number does not let a flag through.
 
     Examples
     --------
@@ -274,9 +194,7 @@ def refusal(key: str, value) -> str | None:
     >>> refusal("label_smoothing_factor", 0.1)
     'label_smoothing_factor: 0.1 is refused: it belongs to a token-level loss'
     """
-    entry = REFUSED.get(key)
-    if entry is None or any(
-        value == neutral and isinstance(value, bool) == isinstance(neutral, bool) for neutral in entry.neutral
-    ):
+    asks_for_nothing = value is None or value is False or value in ([], {}, *NEUTRAL.get(key, ()))
+    if key not in REFUSED or asks_for_nothing:
         return None
-    return f"{key}: {value} is refused: {entry.reason}"
+    return f"{key}: {value} is refused: {REFUSED[key]}"
