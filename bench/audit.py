@@ -3,15 +3,13 @@
 Every fit runs in a process of its own, which reads the votes from a file, so that its peak memory is that of the
 votes, the libraries and the fit. Seconds are those of the fit alone, from arrays as a table holds them; for
 scikit-learn and statsmodels they include building the matrix that they need. Ratios are of processor time, which other
-programs on the machine hardly change. The last case is the command on real votes, from a cold start.
+programs on the machine hardly change. The last line is the command on real votes, from a cold start.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
+import multiprocessing
 import os
-import platform
 import resource
 import subprocess
 import sys
@@ -19,14 +17,17 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from bench.audit_votes import SIZES, Votes, draw, load, save
+from bench import timing
 
 REAL = Path("../shared/data/ukpconvarg1_human.parquet")
 PLAN = {
@@ -36,6 +37,68 @@ PLAN = {
 }
 LIBRARIES = ("numpy", "scipy", "statsmodels", "scikit-learn")
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+# -- votes of large pools with known leans ----------------------------------------------------------------------
+
+MEAN_LEAN, SPREAD = 0.8, 0.5
+
+
+@dataclass(frozen=True)
+class Size:
+    """Comparisons with unit-normal quality; the sides differ in an attribute in every other one."""
+
+    n_comparisons: int
+    n_annotators: int
+    n_attributes: int
+    votes_each: int = 4
+
+
+SIZES = {
+    "tiny": Size(300, 12, 2),
+    "S": Size(7_177, 60, 2),
+    "L": Size(1_000_000, 10_000, 3),
+    "panel": Size(200, 96, 3, votes_each=96),
+}
+
+
+@dataclass(frozen=True)
+class Votes:
+    """Votes as every estimator takes them, and the leans behind them, of shape (n_annotators, n_attributes)."""
+
+    comparison: NDArray[np.int64]
+    sign: NDArray[np.int64]
+    annotator: NDArray[np.int64]
+    delta: NDArray[np.float64]
+    theta: NDArray[np.float64]
+
+    @property
+    def arrays(self) -> tuple[NDArray, NDArray, NDArray, NDArray, int]:
+        """The first arguments of every estimator."""
+        return self.comparison, self.sign, self.annotator, self.delta, len(self.theta)
+
+
+def draw(size: Size, seed: int = 0) -> Votes:
+    """Votes of distinct annotators on every comparison, assigned at random."""
+    random = np.random.default_rng(seed)
+    n, q, each = size.n_comparisons, size.n_attributes, size.votes_each
+    theta = MEAN_LEAN + SPREAD * random.standard_normal((size.n_annotators, q))
+    differs = random.choice([-1.0, 0.0, 1.0], (n, q), p=[0.25, 0.5, 0.25])
+    annotator = _distinct(random, n, size.n_annotators, each).ravel()
+    comparison = np.repeat(np.arange(n), each)
+    delta = differs[comparison]
+    logit = random.standard_normal(n)[comparison] + np.einsum("ij,ij->i", theta[annotator], delta)
+    sign = np.where(random.random(n * each) < 1 / (1 + np.exp(-logit)), 1, -1)
+    return Votes(comparison, sign, annotator, delta, theta)
+
+
+def _distinct(random: np.random.Generator, n: int, m: int, each: int) -> NDArray[np.int64]:
+    """Rows of distinct annotators; where they are few of many, those with a repetition are drawn again."""
+    if each > m / 2:
+        return np.argsort(random.random((n, m)), axis=1)[:, :each]
+    drawn = random.integers(m, size=(n, each))
+    while len(again := np.flatnonzero((np.diff(np.sort(drawn, axis=1), axis=1) == 0).any(axis=1))):
+        drawn[again] = random.integers(m, size=(len(again), each))
+    return drawn
 
 
 # -- the fits: from votes to the estimated leans, and what is known of how they were reached ----------------------
@@ -126,172 +189,97 @@ TITLES = {
 }
 
 
-# -- inside a child process ---------------------------------------------------------------------------------------
+# -- measuring ----------------------------------------------------------------------------------------------------
 
 
 def measure(tool: str, path: Path) -> dict[str, Any]:
     """One fit: its seconds, the peak memory of this process, and how near the estimate is to the truth."""
-    votes = load(path)
+    with np.load(path) as stored:
+        votes = Votes(**stored)
     FITS[tool](draw(SIZES["tiny"]))  # imports and first calls are not the fit
     wall, cpu = time.perf_counter(), time.process_time()
     leans, found = FITS[tool](votes)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
     se = found.pop("se", None)
     known = np.isfinite(leans).all(axis=1)
     truth = votes.theta - votes.theta[known].mean(axis=0)
     leans = leans - leans[known].mean(axis=0)
     return {
-        "seconds": wall,
         "cpu_seconds": cpu,
-        "peak_mb": peak,
+        "seconds": wall,
+        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6,
         "slope": float((leans * truth)[known].sum() / (truth**2)[known].sum()),
         "covered": None if se is None else float(np.mean((np.abs(leans - truth) < 1.96 * se)[known])),
         **found,
     }
 
 
-# -- the parent ---------------------------------------------------------------------------------------------------
+def save_votes(size: str, path: Path) -> None:
+    """Votes for `measure`, drawn where their memory is not counted."""
+    np.savez(path, **vars(draw(SIZES[size])))
 
 
-def compare(sizes: list[str], tools: list[str] | None, threads: int) -> list[dict[str, Any]]:
+def apart(work: Callable, *arguments: Any) -> Any:
+    """What a function gives in a fresh process."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+        return process.submit(work, *arguments).result()
+
+
+def compare(sizes: list[str], tools: list[str] | None) -> list[dict[str, Any]]:
+    """A row for each tool on the votes of each size; ``ratio`` is of processor time, to our conditional fit."""
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for size in sizes:
             path = Path(folder) / f"{size}.npz"
-            _child(["--draw", size, "--votes", str(path)], threads)
+            apart(save_votes, size, path)
+            ours = None
             for tool in tools or PLAN.get(size, ("conditional", "joint")):
                 print(f"{size}, {TITLES[tool]}", file=sys.stderr, flush=True)
-                found = json.loads(_child(["--fit", tool, "--votes", str(path)], threads))
-                rows.append({"size": size, "tool": tool} | found)
+                found = apart(measure, tool, path)
+                ours = found["cpu_seconds"] if tool == "conditional" else ours
+                ratio = {"ratio": found["cpu_seconds"] / ours} if ours and tool != "conditional" else {}
+                rows.append({"size": size, "tool": TITLES[tool]} | found | ratio)
     return rows
 
 
-def _child(options: list[str], threads: int) -> str:
-    command = [sys.executable, "-m", "bench.audit", *options]
-    environment = os.environ | dict.fromkeys(THREADS, str(threads))
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr}")
-    return done.stdout
-
-
-def ratios(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """How many times the processor time of our conditional fit each peer takes on the same votes.
-
-    >>> rows = [{"size": "S", "tool": tool, "cpu_seconds": s} for tool, s in (("conditional", 0.5), ("sklearn", 4.0))]
-    >>> ratios(rows)
-    {'S, scikit-learn one-hot (joint)': 8.0}
-    """
-    ours = {row["size"]: row["cpu_seconds"] for row in rows if row["tool"] == "conditional"}
-    return {
-        f"{row['size']}, {TITLES[row['tool']]}": row["cpu_seconds"] / ours[row["size"]]
-        for row in rows
-        if row["tool"] in ("statsmodels", "sklearn", "sklearn-exact") and row["size"] in ours
-    }
-
-
-def cold_start(data: Path) -> dict[str, Any] | None:
-    """`badpo audit` on real judgments in a new process, to its first line and to its end; None without the data."""
+def cold_start(data: Path) -> list[str]:
+    """`badpo audit` on real judgments in a new process, to its first line and to its end; nothing without the data."""
     if not data.is_file():
-        return None
+        return []
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "badpo", "audit", str(data), "--attribute", "length", "-o", folder]
-        before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+        start = time.perf_counter()
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         assert process.stdout is not None
         first = process.stdout.readline()
         to_first = time.perf_counter() - start
         rest = process.stdout.read()
-        code = process.wait()
-        seconds, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
-    if code:
+        _, status, used = os.wait4(process.pid, 0)
+    if status:
         raise RuntimeError(f"{' '.join(command)} failed:\n{first}{rest}")
-    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return {"first_line_seconds": to_first, "seconds": seconds, "cpu_seconds": cpu}
-
-
-def machine(threads: int) -> dict[str, str]:
-    where = {"threads": str(threads), "cores": str(os.cpu_count()), "python": platform.python_version()}
-    return where | {name: version(name) for name in LIBRARIES}
-
-
-def as_text(found: dict[str, Any]) -> str:
-    """The tables as Markdown."""
-    sizes = dict.fromkeys(row["size"] for row in found["fits"])
-    lines = [
-        f"{name}: {SIZES[name].n_comparisons:,} comparisons x {SIZES[name].votes_each} votes, "
-        f"{SIZES[name].n_annotators:,} annotators, {SIZES[name].n_attributes} attributes\n"
-        for name in sizes
-    ]
-    columns = ("size", "tool", "cpu s", "wall s", "peak MB", "gradient", "slope", "95 % covered")
-    lines += ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
-    lines += ["| " + " | ".join(_cells(row)) + " |" for row in found["fits"]]
-    lines += [
-        f"\n{name}: {times:.1f} times the processor time of badpo's"
-        for name, times in found["ratios"].items()
-    ]
-    if found["cold_start"] is not None:
-        cold = found["cold_start"]
-        lines.append(
-            "\n`badpo audit` on 84,445 real judgments with its report, from a cold start: first line after "
-            f"{cold['first_line_seconds']:.1f} s, done after {cold['seconds']:.1f} s ({cold['cpu_seconds']:.1f} s of "
-            "processor time)"
-        )
-    where = "; ".join(f"{name} {value}" for name, value in found["machine"].items())
-    return "\n".join([*lines, f"\n{where}."])
-
-
-def _cells(row: dict[str, Any]) -> list[str]:
     return [
-        row["size"],
-        TITLES[row["tool"]],
-        f"{row['cpu_seconds']:.2f}",
-        f"{row['seconds']:.2f}",
-        f"{row['peak_mb']:.0f}",
-        "" if row["gradient"] is None else f"{row['gradient']:.0e}",
-        f"{row['slope']:.3f}",
-        "" if row["covered"] is None else f"{row['covered']:.3f}",
+        f"`badpo audit` on 84,445 real judgments with its report, from a cold start: first line after {to_first:.1f} "
+        f"s, done after {time.perf_counter() - start:.1f} s ({used.ru_utime + used.ru_stime:.1f} s of processor time)"
     ]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write the tables to FILE")
-    parser.add_argument(
-        "--size", choices=list(SIZES), action="append", help="only this size; may be repeated"
-    )
+    parser = timing.options_parser(__doc__.splitlines()[0], list(SIZES))
     parser.add_argument("--tool", choices=list(FITS), action="append", help="only this tool; may be repeated")
     parser.add_argument("--threads", type=int, default=1, help="threads of the libraries below numpy")
-    parser.add_argument("--draw", choices=list(SIZES), help=argparse.SUPPRESS)
-    parser.add_argument("--fit", choices=list(FITS), help=argparse.SUPPRESS)
-    parser.add_argument("--votes", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.draw:
-        save(draw(SIZES[options.draw]), options.votes)
-    elif options.fit:
-        print(json.dumps(measure(options.fit, options.votes)))
-    else:
-        report(options)
-
-
-def report(options: argparse.Namespace) -> None:
-    rows = compare(options.size or list(PLAN), options.tool, options.threads)
-    everything = options.size is None and options.tool is None
-    found = {
-        "machine": machine(options.threads),
-        "fits": rows,
-        "ratios": ratios(rows),
-        "cold_start": cold_start(REAL) if everything else None,
-    }
-    text = as_text(found)
-    if options.markdown is not None:
-        said = (
-            f"# Speed of the audit\n\nWritten by `python -m bench.audit --markdown {options.markdown}`.\n\n"
-        )
-        options.markdown.write_text(said + text + "\n")
-    print(json.dumps(found, indent=2) if options.json else text)
+    os.environ |= dict.fromkeys(THREADS, str(options.threads))
+    sizes = options.case or list(PLAN)
+    rows = compare(sizes, options.tool)
+    notes = [
+        f"{name}: {size.n_comparisons:,} comparisons x {size.votes_each} votes, {size.n_annotators:,} annotators, "
+        f"{size.n_attributes} attributes"
+        for name, size in SIZES.items()
+        if name in sizes
+    ]
+    notes += cold_start(REAL) if options.case is None and options.tool is None else []
+    where = timing.machine() | {"threads": str(options.threads)} | {name: version(name) for name in LIBRARIES}
+    timing.report("Speed of the audit", rows, options, notes, where)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,6 @@ from badpo.estimation.sequential import GRID, e_bh, log_e_values, log_tilt_ratio
 from badpo.estimation.shrinkage import Shrunk, finite_estimates, shrink_normal
 from badpo.theory.summaries import t_interval
 from bench.simulated_pools import DrawnVotes, Pool, draw_votes, sized
-from bench.statistics_page import statistics_page
 
 Row = dict[str, Any]
 Measured = Mapping[str, float]
@@ -268,6 +267,104 @@ def sequential_table(replicates: int) -> list[Row]:
         replicated({"pool": label}, 4000 + number, replicates, partial(measure_stream, pool))
         for number, (label, pool) in enumerate(STREAMS.items())
     ]
+
+
+# -- the page ------------------------------------------------------------------------------------------------
+
+# what a table is called, and how it is read
+SECTIONS = {
+    "slope": (
+        "Slope and coverage by votes per comparison",
+        "Conditional likelihood, and shrinkage from the votes. A slope of 1 is an unbiased estimate, above 1 an "
+        "inflated one. The goals: a slope that meets [0.95, 1.05], intervals that hold the truth in 93.5 to 96.5 % "
+        "of cases, posterior intervals in at least 93 %.",
+    ),
+    "few votes": (
+        "Few votes",
+        "Ever fewer votes per annotator. The 95 % intervals are those of annotators with ten informative votes or "
+        "more, the posterior intervals everyone's; true tau is 0.5. Slopes leave infinite estimates out and are then "
+        'not meaningful. "From estimates" takes estimates as normal with their standard errors (`shrink_normal`), '
+        "where the audit integrates the leans out of the votes (`shrink_votes`).",
+    ),
+    "assumptions": (
+        "Where assumptions fail",
+        "4,000 comparisons. In the second and the last pool the side with more of the attribute is better by 0.7 "
+        "log-odds; in the last one it is worse by as much in a second domain, and specialists cast nine tenths of "
+        "the votes in theirs.",
+    ),
+    "flags": (
+        "Flags",
+        "100 annotators who all differ. A flag is wrong when the true deviation is at most 0.5; the target is 10 % "
+        "of the flags. Testing that a deviation is exactly zero answers another question, and its flags are counted "
+        "by the same rule to show that.",
+    ),
+    "sequential": (
+        "While labels still arrive",
+        "4,000 comparisons arrive one after the other, and every annotator's e-value is looked at after each of them "
+        "(e-BH after every twentieth); the level is 5 %. The repeated test looks whenever an annotator has ten "
+        "informative votes or more. An alarm is about one annotator alone; `badpo watch` prints the flags of e-BH, "
+        "which hold for everyone together and take more votes.",
+    ),
+}
+HEADS = {
+    "informative": "informative votes, mean",
+    "least": "least",
+    "slope": "slope of estimate on truth",
+    "coverage": "95 % intervals hold the truth, %",
+    "infinite": "infinite estimates, %",
+    "posterior_coverage": "posterior intervals hold the truth, %",
+    "posterior_coverage_from_estimates": "the same from estimates, %",
+    "tau": "tau",
+    "tau_from_estimates": "tau from estimates",
+    "tau_coverage": "tau's interval holds it, %",
+    "false": "wrong, % of flags",
+    "found": "found, % of large deviations",
+    "e_process": "alarms about the others, % of annotators",
+    "peeking": "the same of a test repeated at every look",
+    "e_bh": "pools with a wrong flag by e-BH, %",
+    "power": "alarm about the planted, %",
+    "votes_to_flag": "informative votes until then",
+}
+COUNTS = {"informative", "least", "votes_to_flag"}
+PLAIN = {"slope", "tau", "tau_from_estimates"}
+
+
+INTRODUCTION = """\
+# What the audit's figures are worth
+
+Votes are drawn from pools whose leans are known, and what the audit finds is compared with them. Written by
+
+    OMP_NUM_THREADS=1 python -m bench.audit_statistics{asked}
+
+in {seconds:,.0f} seconds on one core ({replicates} pools a row). A figure stands with the half-width of its 95 % Monte
+Carlo interval. Unless a table says otherwise a pool has 60 annotators whose leans have mean 0.8 and sd 0.5 log-odds,
+four of them vote on a comparison, its quality has sd 1, and its sides differ in the attribute every other time. A vote
+is informative when the sides differ and the votes on the comparison are not unanimous.
+"""
+
+
+def statistics_page(tables: Mapping[str, list[Row]], replicates: int, seconds: float) -> str:
+    """Markdown with one section per table."""
+    asked = "" if replicates == 100 else f" --replicates {replicates}"
+    parts = [INTRODUCTION.format(asked=asked, seconds=seconds, replicates=replicates)]
+    for name, rows in tables.items():
+        title, reading = SECTIONS[name]
+        columns = [one for one in dict.fromkeys(key for row in rows for key in row) if one != "replicates"]
+        lines = [[HEADS.get(one, one) for one in columns], ["---"] * len(columns)]
+        lines += [[_cell(one, row.get(one)) for one in columns] for row in rows]
+        table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        parts.append(f"## {title}\n\n{reading}\n\n{table}\n")
+    return "\n".join(parts)
+
+
+def _cell(name: str, value: Any) -> str:
+    if not isinstance(value, Mapping):
+        return "" if value is None else str(value)
+    if name in COUNTS:
+        return f"{value['mean']:.0f}"
+    scale, digits = (1, 3) if name in PLAIN else (100, 1)
+    half = (value["high"] - value["low"]) / 2
+    return f"{scale * value['mean']:.{digits}f} ± {scale * half:.{digits}f}"
 
 
 TABLES: dict[str, Callable[[int], list[Row]]] = {

@@ -44,7 +44,7 @@ def main() -> None:
         print(peak_megabytes(*child.child[:3], int(child.child[3])))
         return
     sys.argv[1:] = rest
-    options = timing.arguments(__doc__.splitlines()[0], CASES_MEASURED)
+    options = timing.options_parser(__doc__.splitlines()[0], CASES_MEASURED).parse_args()
     if not CLEAR.exists():
         raise SystemExit("bench.memory reads Linux's /proc; it cannot run on this system")
     cases = [case for case in CASES_MEASURED if options.case is None or case in options.case]

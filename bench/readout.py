@@ -27,7 +27,7 @@ NOTES = (
 
 
 def main() -> None:
-    options = timing.arguments(__doc__.splitlines()[0], ["names"])
+    options = timing.options_parser(__doc__.splitlines()[0], ["names"]).parse_args()
     timing.quiet()
     timing.pin_threads()
     row = measured()

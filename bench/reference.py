@@ -29,7 +29,7 @@ NOTES = (
 
 
 def main() -> None:
-    options = timing.arguments(__doc__.splitlines()[0], list(CASES))
+    options = timing.options_parser(__doc__.splitlines()[0], list(CASES)).parse_args()
     timing.quiet()
     timing.pin_threads()
     rows = [first_time(case) for case in cases_to_run(options.case)]

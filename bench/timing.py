@@ -23,19 +23,14 @@ def pin_threads() -> None:
     torch.set_num_threads(THREADS)
 
 
-def cpu_seconds(run: Callable[[], Any]) -> float:
-    """CPU time of this process, which other programs on the machine hardly change."""
-    start = time.process_time()
-    run()
-    return time.process_time() - start
-
-
 def median_seconds(runs: Mapping[str, Callable[[], Any]], repeats: int = REPEATS) -> dict[str, float]:
-    """Median CPU time of each of several runs, which take turns so that a busy machine slows all of them."""
+    """Median CPU time of each of several runs, which take turns; other programs on the machine hardly change it."""
     found: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(repeats):
         for name, run in runs.items():
-            found[name].append(cpu_seconds(run))
+            start = time.process_time()
+            run()
+            found[name].append(time.process_time() - start)
     return {name: statistics.median(values) for name, values in found.items()}
 
 
@@ -71,20 +66,15 @@ def options_parser(description: str, cases: Sequence[str]) -> argparse.ArgumentP
     return parser
 
 
-def arguments(description: str, cases: Sequence[str]) -> argparse.Namespace:
-    """The options of a bench that has no others."""
-    return options_parser(description, cases).parse_args()
-
-
 def report(
     title: str,
     rows: Sequence[Mapping[str, Any]],
     options: argparse.Namespace,
     notes: Sequence[str] = (),
-    card: Mapping[str, str] | None = None,
+    where: Mapping[str, str] | None = None,
 ) -> None:
-    """Print the rows with the machine, its graphics card where one was used, and write the table if asked for."""
-    where = machine() | dict(card or {})
+    """Print the rows with the machine, and write the table if asked for."""
+    where = where or machine()
     text = as_markdown(title, rows, where, notes)
     if options.markdown is not None:
         options.markdown.parent.mkdir(parents=True, exist_ok=True)
@@ -97,14 +87,10 @@ def as_markdown(
 ) -> str:
     """A section with a table of the rows: their keys in the order of appearance, without those that nothing fills."""
     columns = list(dict.fromkeys(name for row in rows for name, value in row.items() if value is not None))
-    lines = [f"### {title}", "", _line(columns), _line(["---"] * len(columns))]
-    lines += [_line([_cell(row.get(name)) for name in columns]) for row in rows]
+    cells = [columns, ["---"] * len(columns), *([_cell(row.get(name)) for name in columns] for row in rows)]
+    lines = [f"### {title}", "", *(f"| {' | '.join(line)} |" for line in cells)]
     foot = "; ".join(f"{name} {value}" for name, value in where.items())
     return "\n".join([*lines, "", *(f"{note}\n" for note in notes), f"{foot}.", ""])
-
-
-def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
 
 
 def _cell(value: Any) -> str:

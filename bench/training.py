@@ -70,7 +70,7 @@ NOTES = (
 
 
 def main() -> None:
-    options = timing.arguments(__doc__.splitlines()[0], list(CASES))
+    options = timing.options_parser(__doc__.splitlines()[0], list(CASES)).parse_args()
     timing.quiet()
     timing.pin_threads()
     cases = cases_to_run(options.case)

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bench.audit_votes import Size, draw
+from bench.audit import Size, draw
 from bench.faults.table import Row, as_table
 
 VOTES_EACH, ANNOTATORS, ROWS_AT_ONCE = 4, 2_000, 25_000

@@ -17,9 +17,9 @@ from bench.audit_statistics import (
     measure_conditional,
     measure_stream,
     replicated,
+    statistics_page,
 )
 from bench.simulated_pools import draw_votes, sized
-from bench.statistics_page import statistics_page
 
 
 def mean_of(measure, replicates, **pool):
