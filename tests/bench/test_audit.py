@@ -27,6 +27,8 @@ def test_the_table_has_the_ratios_of_processor_time(monkeypatch, capsys):
     found = {"cpu_seconds": 0.1, "slope": 1.0}
     answers = iter([None, found, found | {"cpu_seconds": 30.0}])
     monkeypatch.setattr(audit, "apart", lambda work, *arguments: next(answers))
-    monkeypatch.setattr(sys, "argv", ["audit", "--case", "S", "--tool", "conditional", "--tool", "statsmodels"])
+    monkeypatch.setattr(
+        sys, "argv", ["audit", "--case", "S", "--tool", "conditional", "--tool", "statsmodels"]
+    )
     audit.main()
     assert "| S | statsmodels ConditionalLogit | 30.00 | 1.00 | 300.00 |" in capsys.readouterr().out
