@@ -12,9 +12,6 @@ from badpo.data.importers.fields import field_paths, personal_fields, prompt_fie
     [
         (["text1", "text2"], ("text1", "text2")),
         (["Response A", "Response B", "prompt"], ("Response A", "Response B")),
-        (["left_answer", "right_answer"], ("left_answer", "right_answer")),
-        (["completion_0", "completion_1", "id"], ("completion_0", "completion_1")),
-        (["model_1_output", "model_2_output"], ("model_1_output", "model_2_output")),
         (["words_a", "words_b", "answer_a", "answer_b"], ("answer_a", "answer_b")),
         (["response_a", "response_b", "answer_a", "answer_b"], None),
         (["response_a", "prompt"], None),
@@ -56,7 +53,7 @@ def test_a_field_name_is_its_side_even_when_it_ends_otherwise():
 
 def test_the_prompt_is_found_by_name_in_order():
     assert prompt_field(["context", "prompt"]) == "prompt"
-    assert prompt_field(["id", "user_question"]) == "user_question"
+    assert prompt_field(["id", "Question"]) == "Question"
     assert prompt_field(["id", "x"]) is None
 
 

@@ -9,29 +9,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-_SIDES = (
-    ("a", "b"),
-    ("1", "2"),
-    ("0", "1"),
-    ("left", "right"),
-    ("first", "second"),
-    ("one", "two"),
-)
-_RESPONSES = re.compile(
-    r"response|completion|answer|output|generation|candidate|reply|summary|text|message|continuation|resp"
-)
-_PROMPTS = (
-    "prompt",
-    "instruction",
-    "question",
-    "input",
-    "query",
-    "context",
-    "text",
-    "task",
-    "user",
-    "document",
-)
+# Names that fields of prompts and of the two responses usually have; any other is named with --column.
+_PROMPTS = ("prompt", "instruction", "question", "input")
+_RESPONSE_A = re.compile(r"(?:response|completion|answer|output|generation|text)[-_ ]?(?:a|1)", re.IGNORECASE)
+_OTHER_SIDE = {"a": "b", "A": "B", "1": "2"}
 _PARTS = re.compile(r"[a-z]+|\d+")
 # the words that may stand before a side: "not a" must not be read as a
 _SIDE_LABEL = re.compile(
@@ -62,52 +43,26 @@ _PERSONAL = re.compile(
 # no address is longer; a cell may be a megabyte of dots behind an @
 _EMAIL = re.compile(r"(?!\S{321})[^@\s]+@[^@\s]+\.[^@\s]+")
 _DEEPEST = 50
-_MOST_PARTS = 50  # no field's name has more; each part is tried as the one that says the side
 
 
 def side_fields(names: Sequence[str]) -> tuple[str, str] | None:
-    """The two fields that hold the responses, or None when no pair or more than one could be meant.
-
-    Names are alike but for one part that says the side: ``response_a`` and ``response_b``, ``text1`` and ``text2``.
+    """The two fields that hold the responses, such as ``response_a`` and ``response_b``; None where the names do not say.
 
     Examples
     --------
     >>> side_fields(["prompt", "text1", "text2", "id"])
     ('text1', 'text2')
-    >>> side_fields(["score_a", "score_b", "response-a", "response-b"])
-    ('response-a', 'response-b')
-    >>> side_fields(["x_a", "x_b", "y_a", "y_b"]) is None
-    True
     """
-    by_parts = {tuple(_PARTS.findall(name.casefold())): name for name in names}
-    pairs = []
-    for parts, name in by_parts.items():
-        if len(parts) > _MOST_PARTS:
-            continue
-        for first, second in _SIDES:
-            for i in [i for i, part in enumerate(parts) if part == first]:
-                other = by_parts.get((*parts[:i], second, *parts[i + 1 :]))
-                if other is not None:
-                    pairs.append((name, other))
-    likely = [pair for pair in pairs if _RESPONSES.search(pair[0].casefold())]
-    for candidates in (likely, pairs):
-        if len(candidates) == 1:
-            return candidates[0]
-    return None
+    firsts = [name for name in names if _RESPONSE_A.fullmatch(name)]
+    pairs = [(name, name[:-1] + _OTHER_SIDE[name[-1]]) for name in firsts]
+    pairs = [pair for pair in pairs if pair[1] in names]
+    return pairs[0] if len(pairs) == 1 else None
 
 
 def prompt_field(names: Iterable[str]) -> str | None:
-    """The field that holds the prompt, by its name; None when no name says so.
-
-    Examples
-    --------
-    >>> prompt_field(["id", "question_text", "instruction"])
-    'instruction'
-    """
+    """The field that holds the prompt, by its name; None when no name says so."""
     folded = {name.casefold(): name for name in names}
-    exact = [folded[word] for word in _PROMPTS if word in folded]
-    within = [name for word in _PROMPTS for lower, name in folded.items() if word in _PARTS.findall(lower)]
-    return next(iter([*exact, *within]), None)
+    return next((folded[word] for word in _PROMPTS if word in folded), None)
 
 
 def side_of(label: Any, field_a: str, field_b: str, winners: Mapping[str, str]) -> str:
@@ -126,10 +81,9 @@ def side_of(label: Any, field_a: str, field_b: str, winners: Mapping[str, str]) 
     text = str(label)
     if text in winners:
         return winners[text]
-    folded = "_".join(re.findall(r"[a-z]+|\d+", text.casefold()))
-    for field, side in ((field_a, "a"), (field_b, "b")):
-        if folded == "_".join(_PARTS.findall(field.casefold())):
-            return side
+    if text.casefold() in (field_a.casefold(), field_b.casefold()):
+        return "a" if text.casefold() == field_a.casefold() else "b"
+    folded = "_".join(_PARTS.findall(text.casefold()))
     if folded in _TIES or folded.startswith("tie_"):
         return "tie"
     found = _SIDE_LABEL.fullmatch(folded)

@@ -30,30 +30,14 @@ PAIRS = "ultrafeedback"
 
 @dataclass(frozen=True)
 class Importer:
-    """One format that can be read.
-
-    Attributes
-    ----------
-    what : str
-        What it is, in a few words.
-    signs : str
-        The columns by which it is known, for messages.
-    fits : callable
-        Whether a table is of this format.
-    read : callable
-        Its votes.
-    columns : tuple of str
-        Columns of ours whose field the user may name.
-    labels : bool
-        Whether the user may say what labels mean.
-    """
+    """One format that can be read: what it is, and the columns by which messages say that it is known."""
 
     what: str
     signs: str
     fits: Callable[[Table], bool]
     read: Callable[[Table, Asked], Votes]
-    columns: tuple[str, ...] = ()
-    labels: bool = False
+    columns: tuple[str, ...] = ()  # of ours, whose field the user may name
+    labels: bool = False  # whether the user may say what labels mean
 
 
 # Tried in this order; a plain table is what is left.
@@ -114,29 +98,13 @@ FORMATS: dict[str, Importer] = {
 
 @dataclass(frozen=True)
 class Imported:
-    """A table that `badpo.data.reading` takes, and what came with it.
+    """A table that `badpo.data.reading` takes, and what came with it."""
 
-    Attributes
-    ----------
-    table : Table
-        One row for each vote under our column names (as the user named them for a plain table), annotators by the
-        source's ids. ``table.dropped`` counts what was no vote, by reason and pseudonym.
-    format : str
-        A name in `FORMATS`, or ``table``.
-    columns : mapping
-        What is still to be mapped when the table is read.
-    left_behind : tuple of str
-        Fields that did not come along.
-    personal : tuple of str
-        Those among them that tell who somebody is.
-    findings : tuple of Problem
-    """
-
-    table: Table
+    table: Table  # one row for each vote under our names; ``dropped`` counts what was none
     format: str
-    columns: Mapping[str, str | None]
+    columns: Mapping[str, str | None]  # what is still to be mapped when the table is read
     left_behind: tuple[str, ...]
-    personal: tuple[str, ...]
+    personal: tuple[str, ...]  # fields left behind that tell who somebody is
     findings: tuple[Problem, ...]
 
 
@@ -176,35 +144,31 @@ def import_votes(
     """
     table = read_table(source)
     asked = Asked(columns or {}, winners or {})
-    name = recognised(table, asked) if format is None else _checked(format)
+    names = (*FORMATS, TABLE)
+    if format not in (None, *names):
+        hint = did_you_mean(str(format), names)
+        raise ConfigError(f'unknown format "{format}".{hint} Known: {", ".join(names)}')
+    name = format or recognised(table, asked)
     if name == TABLE:
         layout = recognise(table.frame, table.name, asked.columns)
         unused = [name for name in map(str, layout.frame.columns) if name not in KNOWN]
         personal = personal_fields(unused, table.frame[unused])
         return Imported(table, name, asked.columns, tuple(unused), tuple(personal), ())
-    _refuse_unused(name, asked)
-    votes = _read(FORMATS[name], table, asked)
+    votes = _read(name, table, asked)
     if not votes.rows:
         reasons = Counter(reason for reason, _ in votes.left_out)
-        what = ", ".join(f"{reason}: {n:,}" for reason, n in reasons.items()) or "no answers in it"
-        raise DataError(
-            [Problem("E104", f"no vote to import ({what})", table.name, "export it again", "error")]
-        )
-    left_behind = [path for path in field_paths(table.frame) if not _is_used(path, votes.used)]
+        counts = ", ".join(f"{reason}: {n:,}" for reason, n in reasons.items()) or "no answers in it"
+        what = f"no vote to import ({counts})"
+        raise DataError([Problem("E104", what, table.name, "export it again", "error")])
     frame = pd.DataFrame(
         {name: [row.get(name) for row in votes.rows] for name in votes.rows[0]}, dtype=object
     )
-    frame = frame.loc[:, frame.notna().any() | frame.columns.isin(("prompt", "response_a", "response_b"))]
-    return Imported(
-        Table(frame, f"{table.name} ({name}, one row for each vote)", dropped=_counted(votes)),
-        name,
-        {},
-        tuple(left_behind),
-        tuple(
-            personal_fields(left_behind, table.frame[[n for n in left_behind if n in table.frame.columns]])
-        ),
-        votes.findings,
-    )
+    frame = frame.loc[:, frame.notna().any() | frame.columns.isin(TEXTS)]
+    left_behind = [path for path in field_paths(table.frame) if not _is_used(path, votes.used)]
+    top = [path for path in left_behind if path in table.frame.columns]
+    personal = tuple(personal_fields(left_behind, table.frame[top]))
+    made = Table(frame, f"{table.name} ({name}, one row for each vote)", dropped=_counted(votes))
+    return Imported(made, name, {}, tuple(left_behind), personal, votes.findings)
 
 
 def recognised(table: Table, asked: Asked) -> str:
@@ -235,53 +199,27 @@ def recognised(table: Table, asked: Asked) -> str:
     return TABLE
 
 
-def _checked(format: str) -> str:
-    names = (*FORMATS, TABLE)
-    if format not in names:
-        raise ConfigError(
-            f'unknown format "{format}".{did_you_mean(format, names)} Known: {", ".join(names)}'
-        )
-    return format
-
-
-def _refuse_unused(name: str, asked: Asked) -> None:
-    """Raise `ConfigError` for what the user said and this format has no use for."""
+def _read(name: str, table: Table, asked: Asked) -> Votes:
+    """The votes of a format; what does not fit it, or what the user says and it has no use for, is an error."""
     importer = FORMATS[name]
-    unused = [ours for ours in asked.columns if ours not in importer.columns]
-    if unused:
-        can_be_named = ", ".join(importer.columns) or "none"
+    if unused := [ours for ours in asked.columns if ours not in importer.columns]:
         raise ConfigError(
-            f"{name}: columns that can be named: {can_be_named}; got {', '.join(unused)}. Import it as a plain table, "
-            "with format table, to name any"
+            f"{name}: columns that can be named: {', '.join(importer.columns) or 'none'}; got {', '.join(unused)}. "
+            "Import it as a plain table, with format table, to name any"
         )
     if asked.winners and not importer.labels:
         raise ConfigError(f"{name}: what the labels mean is known; leave the winners out")
-
-
-def _read(importer: Importer, table: Table, asked: Asked) -> Votes:
-    """The votes, or an error that says which signs of a format are missing where its reader breaks on another."""
-    if importer.fits(table):
-        try:
-            return importer.read(table, asked)
-        except (ConfigError, DataError):
-            raise
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            what = f"it has the columns of {importer.what}, but something else in them: {error}"
-            remedy = "export it again, or name the columns of a plain table with --format table"
-            raise DataError([Problem("E145", what, table.name, remedy, "error")]) from error
-    found = ", ".join(map(str, table.frame.columns))
     what = f"this is no table of {importer.what}, which is known by {importer.signs}"
-    raise DataError(
-        [
-            Problem(
-                "E145",
-                what,
-                f"{table.name}, found: {found}",
-                "leave --format out to have it recognised",
-                "error",
-            )
-        ]
-    )
+    try:
+        if importer.fits(table):
+            return importer.read(table, asked)
+    except (ConfigError, DataError):
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        what = f"it has the columns of {importer.what}, but something else in them: {error}"
+    where = f"{table.name}, found: {', '.join(map(str, table.frame.columns))}"
+    remedy = "export it again, leave --format out, or name the columns of a plain table with --format table"
+    raise DataError([Problem("E145", what, where, remedy, "error")])
 
 
 def _is_used(path: str, used: Sequence[str]) -> bool:

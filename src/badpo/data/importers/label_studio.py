@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from badpo.data.importers.fields import listed, prompt_field, records_of, side_fields, side_of
+from badpo.data.importers.fields import listed, records_of, side_of
 from badpo.data.importers.tables import Table
-from badpo.data.importers.votes import (
-    NO_PREFERENCE,
-    NOT_SUBMITTED,
-    TEXTS,
-    Asked,
-    Votes,
-    no_field,
-    require_fields,
-)
+from badpo.data.importers.votes import NO_PREFERENCE, NOT_SUBMITTED, Asked, Votes, text_fields
 from badpo.data.problems import DataError, Problem
 
 _SELECTED = {"left": "a", "right": "b"}
@@ -33,20 +25,15 @@ def read_label_studio(table: Table, asked: Asked) -> Votes:
     Of ``completed_by`` only the id is taken, so that a name or an e-mail address never leaves the export. Where the
     question also has a Choices control, its answer is read where the pair has none, such as ``tie``.
 
-    Parameters
-    ----------
-    table : Table
-    asked : Asked
-        ``columns={"response_a": "text1", "response_b": "text2", "prompt": "question"}`` names fields of a task's
-        data, ``columns={"winner": "pw"}`` a control, where they cannot be recognised.
+    ``columns={"response_a": "text1", "response_b": "text2", "prompt": "question"}`` names fields of a task's data,
+    ``columns={"winner": "pw"}`` a control, where they cannot be recognised.
     """
     tasks = list(records_of(table.frame))
     names = list(dict.fromkeys(name for task in tasks for name in task.get("data") or {}))
-    require_fields(asked, TEXTS, names, table.name)
-    a, b = _sides(tasks, names, asked, table.name)
-    prompt = asked.columns.get("prompt") or prompt_field(name for name in names if name not in (a, b))
-    if prompt is None:
-        raise no_field("prompt", [name for name in names if name not in (a, b)], table.name)
+    # the control names the objects it compares, left and right, and these are often called as the fields
+    compared = [tuple(str(entry.get("to_name")).split(",")) for entry in _controls(tasks)]
+    pair = next((pair for pair in compared if len(pair) == 2 and set(pair) <= set(names)), None)
+    prompt, a, b = text_fields(asked, names, table.name, pair)
     control = asked.columns.get("winner") or _control(tasks, table.name)
     rows: list[dict[str, Any]] = []
     left_out: list[tuple[str, str | None]] = []
@@ -75,34 +62,20 @@ def read_label_studio(table: Table, asked: Asked) -> Votes:
     return Votes(rows, left_out, used)
 
 
-def _sides(tasks: Sequence[Mapping], names: Sequence[str], asked: Asked, source: str) -> tuple[str, str]:
-    a, b = (asked.columns.get(name) for name in ("response_a", "response_b"))
-    if a and b:
-        return a, b
-    # the control names the objects it compares, left and right, and these are often called as the fields
-    compared = (
-        str(entry.get("to_name")).split(",") for entry in _results(tasks) if entry.get("type") == "pairwise"
-    )
-    named = next((pair for pair in compared if len(pair) == 2 and set(pair) <= set(names)), None)
-    found = (named[0], named[1]) if named else side_fields(names)
-    if found is None:
-        raise no_field("response_a and response_b", names, source)
-    return found
+def _controls(tasks: Sequence[Mapping]) -> Iterable[Mapping]:
+    for task in tasks:
+        for annotation in listed(task.get("annotations", task.get("completions"))):
+            results = listed(annotation.get("result"))
+            yield from (entry for entry in results if entry.get("type") == "pairwise")
 
 
 def _control(tasks: Sequence[Mapping], source: str) -> str | None:
-    controls = {str(entry.get("from_name")) for entry in _results(tasks) if entry.get("type") == "pairwise"}
-    if len(controls) > 1:
-        what = f"{len(controls)} pairwise questions: {', '.join(sorted(controls))}"
-        remedy = f"import one at a time: --column winner={min(controls)}"
+    names = sorted({str(entry.get("from_name")) for entry in _controls(tasks)})
+    if len(names) > 1:
+        what = f"{len(names)} pairwise questions: {', '.join(names)}"
+        remedy = f"import one at a time: --column winner={names[0]}"
         raise DataError([Problem("E146", what, source, remedy, "error")])
-    return next(iter(controls), None)
-
-
-def _results(tasks: Sequence[Mapping]):
-    for task in tasks:
-        for annotation in listed(task.get("annotations", task.get("completions"))):
-            yield from listed(annotation.get("result"))
+    return next(iter(names), None)
 
 
 def _winner(

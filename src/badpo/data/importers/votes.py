@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from badpo.data.importers.fields import prompt_field, side_fields
 from badpo.data.problems import DataError, Problem, did_you_mean
 
 NOT_SUBMITTED = "not submitted"
@@ -90,3 +91,25 @@ def no_field(ours: str, found: Sequence[str], source: str) -> DataError:
     what = f"cannot tell which field is {ours}; found: {', '.join(found) or 'none'}"
     names = " ".join(f"--column {name}=..." for name in ours.split(" and "))
     return DataError([Problem("E146", what, source, f"name it: {names}", "error")])
+
+
+def text_fields(
+    asked: Asked, names: Sequence[str], source: str, compared: tuple[str, str] | None = None
+) -> tuple[str, str, str]:
+    """The fields of the prompt and of the two responses: as the user says, as ``compared``, or by their names.
+
+    Raises
+    ------
+    DataError
+        E103 for a field that is not there, E146 for one that cannot be told.
+    """
+    require_fields(asked, TEXTS, names, source)
+    a, b = (asked.columns.get(name) for name in TEXTS[1:])
+    sides = (a, b) if a and b else compared or side_fields(names)
+    if sides is None:
+        raise no_field("response_a and response_b", names, source)
+    others = [name for name in names if name not in sides]
+    prompt = asked.columns.get("prompt") or prompt_field(others)
+    if prompt is None:
+        raise no_field("prompt", others, source)
+    return prompt, *sides
