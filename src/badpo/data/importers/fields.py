@@ -46,7 +46,7 @@ _DEEPEST = 50
 
 
 def side_fields(names: Sequence[str]) -> tuple[str, str] | None:
-    """The two fields that hold the responses, such as ``response_a`` and ``response_b``; None where the names do not say.
+    """The fields of the two responses, such as ``response_a`` and ``response_b``; None where no names say so.
 
     Examples
     --------
