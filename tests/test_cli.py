@@ -185,7 +185,7 @@ def test_check_loads_no_torch():
         (("attributes", "test", EXAMPLE), "name an attribute to test"),
         (
             ("attributes", "test", EXAMPLE, "--attribute", "length", "--sweep", "ratio"),
-            "write it as KEY=V1,V2",
+            "write it as in --sweep ratio=1.25,1.5,2",
         ),
         (("demo", "--seeds", "forty-two"), "whole numbers separated by commas"),
         (("train", "run.yaml"), "the recipe as --config FILE"),

@@ -24,27 +24,32 @@ from badpo.cli_corpus import corpus_multipref, corpus_style, corpus_ultrafeedbac
 from badpo.cli_data import forget, import_votes
 from badpo.cli_errors import EXIT_DATA, reporting_errors, stopping_whole
 from badpo.cli_options import (
+    AnnotatorsMissing,
     AsJson,
     AttributeOption,
     ColumnOption,
+    DataArgument,
     Debug,
+    Repeated,
     RunCache,
     RunModel,
     RunTable,
     TrustRun,
     WinnerOption,
-    read_judgments,
+    declared,
+    named,
 )
-from badpo.cli_parsing import parsed_attribute, parsed_flags, parsed_pairs, parsed_seeds, parsed_sweep
+from badpo.cli_parsing import parsed_attribute, parsed_flags, parsed_seeds, parsed_sweep
 from badpo.cli_printing import (
     WrittenOutRecord,
+    announce,
     as_lines,
     as_table,
     as_text,
     complain,
     is_first_process,
-    print_json,
     say,
+    tell,
     terminal_progress,
 )
 from badpo.cli_reproduce import reproduce
@@ -53,6 +58,9 @@ from badpo.data.files import appearing, locked
 RunsArgument = Annotated[
     list[Path], typer.Argument(metavar="RUN...", help="Run folders, or a folder of run folders.")
 ]
+
+# what `attributes test` shows of an attribute
+TRIED = ("cross_share", "n_cross", "carrier_wins", "log_odds", "ci_low", "ci_high")
 
 app = typer.Typer(
     name="badpo",
@@ -164,17 +172,18 @@ def demo(
         )
         with appearing(results) as unfinished:
             unfinished.write_text(text, encoding="utf-8")
-    if as_json:
-        print_json(summaries[0] if len(summaries) == 1 else summaries)
-        return
-    say("\n\n".join(demo_table(summary) for summary in summaries))
-    say(f"\nreport: {out / 'report.html'}")
+    tables = [demo_table(summary) for summary in summaries]
+    tell(
+        as_json,
+        summaries[0] if len(summaries) == 1 else summaries,
+        "\n\n".join([*tables, f"report: {out / 'report.html'}"]),
+    )
 
 
 @app.command()
 @reporting_errors
 def check(
-    data: Annotated[Path, typer.Argument(help="Judgments: CSV, parquet, JSON or JSON lines.")],
+    data: DataArgument,
     attribute: AttributeOption = None,
     column: ColumnOption = None,
     winner: WinnerOption = None,
@@ -186,27 +195,24 @@ def check(
         int, typer.Option(help="With --model: longest prompt and response together.")
     ] = 1024,
     ties: Annotated[str, typer.Option(help="What to do with ties.")] = "drop",
-    annotators_missing: Annotated[
-        str, typer.Option(help="What to do with votes without an annotator.")
-    ] = "error",
-    repeated: Annotated[str, typer.Option(help="What to do with an annotator's repeated votes.")] = "all",
+    annotators_missing: AnnotatorsMissing = "error",
+    repeated: Repeated = "all",
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Everything wrong with a table of judgments, at once. Exit code 3 when something must be mended."""
-    if not as_json:
-        say(f"reading {data}")
-    judgments = read_judgments(
+    announce(data, as_json)
+    from badpo.data.checks import check as check_judgments
+    from badpo.data.judgments import Judgments
+
+    judgments = Judgments.read(
         data,
-        attribute,
-        column,
+        attributes=declared(attribute),
         ties=ties,
         annotators_missing=annotators_missing,
         repeated=repeated,
-        winners=parsed_pairs(winner, "--winner"),
+        **named(column, winner),
     )
-    from badpo.data.checks import check as check_judgments
-
     problems = list(check_judgments(judgments))
     if model is not None:
         from badpo.training.model_check import model_problems
@@ -220,13 +226,14 @@ def check(
         "dropped": int(judgments.dropped["n"].sum()),
     }
     n_errors = sum(problem.severity == "error" for problem in problems)
-    if as_json:
-        print_json({**counts, "errors": n_errors, "problems": [vars(problem) for problem in problems]})
-    else:
-        say("   ".join(f"{name} {n:,}" for name, n in counts.items()))
-        for problem in problems:
-            say(problem)
-        say("nothing to mend" if n_errors == 0 else f"{n_errors} to mend before training")
+    shown = "   ".join(f"{name} {n:,}" for name, n in counts.items())
+    verdict = f"{n_errors} to mend before training" if n_errors else "nothing to mend"
+    rows = [vars(problem) for problem in problems]
+    tell(
+        as_json,
+        {**counts, "errors": n_errors, "problems": rows},
+        "\n".join([shown, *map(str, problems), verdict]),
+    )
     if n_errors:
         raise typer.Exit(EXIT_DATA)
 
@@ -238,16 +245,17 @@ def attributes_list(as_json: AsJson = False, debug: Debug = False) -> None:
     from badpo.data.attribute_trial import describe_attributes
 
     rows = describe_attributes()
-    if as_json:
-        print_json(rows)
-        return
-    say(as_table([(row["type"], row["scope"], row["example"], row["what"]) for row in rows]))
+    tell(
+        as_json,
+        rows,
+        as_table([[row[name] for name in ("type", "scope", "example", "what")] for row in rows]),
+    )
 
 
 @attributes_app.command("test")
 @reporting_errors
 def attributes_test(
-    data: Annotated[Path, typer.Argument(help="Judgments: CSV, parquet, JSON or JSON lines.")],
+    data: DataArgument,
     attribute: AttributeOption = None,
     column: ColumnOption = None,
     winner: WinnerOption = None,
@@ -263,28 +271,18 @@ def attributes_test(
 ) -> None:
     """What an attribute finds in your data: how often the two sides differ, who wins then, and examples."""
     from badpo.data.attribute_trial import attribute_trials
+    from badpo.data.judgments import Judgments
 
     configs = [parsed_attribute(text) for text in attribute or []]
-    judgments = read_judgments(data, None, column, winners=parsed_pairs(winner, "--winner"))
+    judgments = Judgments.read(data, **named(column, winner))
     trials = attribute_trials(judgments, configs, sweep=parsed_sweep(sweep), n_examples=examples)
-    if as_json:
-        print_json(trials)
-        return
-    columns = (
-        "attribute",
-        "parameters",
-        "cross_share",
-        "n_cross",
-        "carrier_wins",
-        "log_odds",
-        "ci_low",
-        "ci_high",
-    )
-    say(as_table([columns, *([as_text(trial[name]) for name in columns] for trial in trials)]))
+    columns = ("attribute", "parameters", *TRIED)
+    lines = [as_table([columns, *([as_text(trial[name]) for name in columns] for trial in trials)])]
     for trial in trials if sweep is None else []:
         for kind, texts in trial["examples"].items():
-            say(f"\n{trial['attribute']}, {kind}:")
-            say("\n".join(f"  {text}" for text in texts) or "  (none)")
+            lines += ["", f"{trial['attribute']}, {kind}:"]
+            lines += [f"  {text}" for text in texts] or ["  (none)"]
+    tell(as_json, trials, "\n".join(lines))
 
 
 @corpus_app.command("signed")
@@ -310,11 +308,7 @@ def corpus_signed(
     from badpo.data.corpora.signed_files import write_signed_corpus
 
     gate = write_signed_corpus(out, pairs=pairs, n_pairs=n, seed=seed)
-    if as_json:
-        print_json(gate)
-        return
-    say(as_lines(gate))
-    say(f"\n{out / 'judgments.parquet'}")
+    tell(as_json, gate, f"{as_lines(gate)}\n\n{out / 'judgments.parquet'}")
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -359,20 +353,13 @@ def train(
     if dry_run:
         with redirect_stdout(sys.stderr):
             plan = plan_run(recipe)
-        if as_json:
-            print_json(asdict(plan))
-        else:
-            say("\n".join(plan.lines()))
+        tell(as_json, asdict(plan), "\n".join(plan.lines()))
         return
     left = "stopped; start the same command again, with --resume where there is a checkpoint"
     with stopping_whole(left), redirect_stdout(sys.stderr):
         folder = train_run(recipe, resume, allow_changed or ())
-    if not is_first_process():
-        return
-    if as_json:
-        print_json({"run": str(folder)})
-    else:
-        say(f"{folder}\nnext: badpo evaluate {folder}")
+    if is_first_process():
+        tell(as_json, {"run": folder}, f"{folder}\nnext: badpo evaluate {folder}")
 
 
 @app.command()
@@ -395,11 +382,7 @@ def evaluate(
         for folder in runs:
             with locked(folder):
                 results[str(folder)] = evaluate_run(folder, progress, sources)
-    if as_json:
-        print_json(results)
-        return
-    for run, readouts in results.items():
-        say(f"{run}\n{as_lines(readouts)}")
+    tell(as_json, results, "\n".join(f"{run}\n{as_lines(found)}" for run, found in results.items()))
 
 
 @app.command()
@@ -414,7 +397,4 @@ def report(
     from badpo.results.run_page import write_report
 
     write_report(runs, out)
-    if as_json:
-        print_json({"report": str(out)})
-    else:
-        say(out)
+    tell(as_json, {"report": out}, out)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +13,11 @@ import typer
 
 from badpo.cli_errors import EXIT_FAILED, reporting_errors
 from badpo.cli_options import AsJson, Debug, RunCache, RunModel, RunTable, TrustRun
-from badpo.cli_printing import as_table, as_text, print_json, say, terminal_progress
+from badpo.cli_parsing import parted
+from badpo.cli_printing import as_table, as_text, tell, terminal_progress
+from badpo.data.problems import ConfigError
+
+EXAMPLE = "woman=0.5"
 
 JUDGED = {"rm": "reward model", "rm_minus": "reward model, without the attribute"}
 
@@ -84,7 +89,8 @@ def anchor(
 ) -> None:
     """Choose where a policy's attribute rate ends, get it there, and see what else moved. No votes needed."""
     targets = parsed_targets(target)
-    check_request(targets, mode, tolerance, rounds, force, word)
+    check_request(targets, mode, tolerance, rounds, force)
+    words = word_pairs(word, len(targets))
     from badpo.experiments.anchor_files import require_own_folder
 
     if out is not None:
@@ -94,48 +100,31 @@ def anchor(
     from badpo.experiments.anchor_source import open_source, with_stage
     from badpo.training.recipe import RunSources
 
-    editor = editor_for(list(targets), word_pairs(word))
+    editor = editor_for(list(targets), words)
     sources = RunSources(model, data, reference_cache, trust_run)
     with redirect_stdout(sys.stderr), terminal_progress(as_json) as progress:
         opened = with_stage(open_source(source, prompts, sources), steps, learning_rate)
         asked = Anchor(editor, targets, tolerance, rounds, seed, judge)
         folder = out or opened.out
         result = anchor_run(opened, asked, mode, folder, progress)
-    if as_json:
-        print_json(result)
-    else:
-        say("\n".join(printed(result, list(targets))))
-        say(f"\n{folder / 'anchor.json'}")
+    tell(as_json, result, f"{printed(result, list(targets))}\n\n{folder / 'anchor.json'}")
     if not result["converged"]:
         raise typer.Exit(EXIT_FAILED)
 
 
 def parsed_targets(texts: Sequence[str] | None) -> dict[str, float]:
-    """Attribute and rate of every --target.
-
-    Raises
-    ------
-    ConfigError
-        None is given, one is no ATTRIBUTE=RATE, a name comes twice, or a rate is not strictly between 0 and 1.
-
-    Examples
-    --------
-    >>> parsed_targets(["woman=0.5", "black=0.3"])
-    {'woman': 0.5, 'black': 0.3}
-    """
-    from badpo.data.problems import ConfigError
-
+    """Attribute and rate of every --target; a `ConfigError` where a rate is none or an attribute has two."""
     if not texts:
-        raise ConfigError("nothing to anchor: give --target ATTRIBUTE=RATE, as in --target woman=0.5")
+        raise ConfigError(f"nothing to anchor: give --target ATTRIBUTE=RATE, as in --target {EXAMPLE}")
     targets: dict[str, float] = {}
     for text in texts:
-        name, equals, value = text.partition("=")
+        name, _, value = text.rpartition("=")
         try:
             rate = float(value)
         except ValueError:
-            rate = float("nan")
-        if not equals or not name or rate != rate:
-            raise ConfigError(f"--target {text}: write it as ATTRIBUTE=RATE, as in --target woman=0.5")
+            rate = math.nan
+        if not name or math.isnan(rate):
+            raise ConfigError(f"--target {text}: write it as ATTRIBUTE=RATE, as in --target {EXAMPLE}")
         if not 0 < rate < 1:
             raise ConfigError(
                 f"--target {text}: a rate must lie strictly between 0 and 1; no finite tilt reaches 0 or 1. "
@@ -147,88 +136,64 @@ def parsed_targets(texts: Sequence[str] | None) -> dict[str, float]:
     return targets
 
 
-def check_request(
-    targets: dict[str, float],
-    mode: str,
-    tolerance: float,
-    rounds: int,
-    force: bool,
-    word: Sequence[str] | None,
-) -> None:
+def check_request(targets: dict[str, float], mode: str, tolerance: float, rounds: int, force: bool) -> None:
     """Raise `ConfigError` for what cannot be meant, before anything is loaded."""
-    from badpo.data.problems import ConfigError
-
     if mode not in ("sample", "train"):
         raise ConfigError(f'--mode "{mode}"; choose sample or train')
     if not 0 < tolerance < 1:
         raise ConfigError(f"--tolerance {tolerance:g}: it is a distance between rates, such as 0.03")
     if rounds < 1:
         raise ConfigError(f"--rounds {rounds}: at least one round is needed")
-    length = "length" if "length" in targets else None
-    if length is not None and not force:
+    if "length" in targets and not force:
         raise ConfigError(
-            f"{length}: a length has no fair rate, so there is nothing that a target could stand for; the reference's "
-            "own length is the only sensible anchor, and a run of badpo train with this attribute declared keeps it. "
+            "length: a length has no fair rate, so there is nothing that a target could stand for; the reference's own "
+            "length is the only sensible anchor, and a run of badpo train with this attribute declared keeps it. "
             "--force does it all the same, at sampling time: the share of answers longer than the source's median"
         )
-    if length is not None and mode == "train":
+    if "length" in targets and mode == "train":
         raise ConfigError(
-            f"{length}: no edit makes an answer longer and leaves everything else as it is, so there are no pairs to "
+            "length: no edit makes an answer longer and leaves everything else as it is, so there are no pairs to "
             "train on; use --mode sample"
         )
-    if word and len(targets) != 1:
+
+
+def word_pairs(texts: Sequence[str] | None, n_targets: int = 1) -> list[tuple[str, str]]:
+    """The pairs of every --word."""
+    if texts and n_targets != 1:
         raise ConfigError("--word makes one attribute, so it takes one --target, with a name of your choice")
-
-
-def word_pairs(texts: Sequence[str] | None) -> list[tuple[str, str]]:
-    """The pairs of every --word.
-
-    Examples
-    --------
-    >>> word_pairs(["color=colour"])
-    [('color', 'colour')]
-    """
-    from badpo.data.problems import ConfigError
-
-    pairs = []
-    for text in texts or []:
-        without, equals, carrying = text.partition("=")
-        if not equals or not without or not carrying:
-            raise ConfigError(f"--word {text}: write it as WITHOUT=WITH, as in --word color=colour")
-        pairs.append((without, carrying))
+    pairs = [parted(text, "--word", "color=colour") for text in texts or ()]
+    if not all(without and carrying for without, carrying in pairs):
+        raise ConfigError("--word: write it as WITHOUT=WITH, as in --word color=colour")
     return pairs
 
 
-def printed(result: dict, attributes: Sequence[str]) -> list[str]:
+def printed(result: dict, attributes: Sequence[str]) -> str:
     """The result for a terminal."""
     columns = ("before", "asked", "achieved", "ci_low", "ci_high", "c", "rounds")
-    rows = [(name, *(as_text(result[name][column]) for column in columns)) for name in attributes]
-    lines = [as_table([("attribute", *columns), *rows])]
+    lines = [_table(columns, {name: result[name] for name in attributes}, "attribute")]
     lines += [f"sampling: {result['how']}"] if "how" in result else []
     lines += [f"prompts from: {result['prompts']['from']}", "", "what else moved", _moved(result["moved"])]
     if not result["converged"]:
         lines += ["", f"not within the tolerance: {result['reason']}"]
-    return lines
+    return "\n".join(lines)
 
 
 def _moved(moved: dict) -> str:
-    columns = ("before", "after", "difference", "ci_low", "ci_high")
     rows = {"can be edited (signed)": moved["editable"], "ended": moved["ended"], "tokens": moved["tokens"]}
     if moved["heldout"]:
         rows |= {"same-group accuracy": moved["heldout"]["same"], "held-out gap": moved["heldout"]["gap"]}
-    judge = moved["judge"] or {}
-    rows |= {JUDGED[name]: row for name, row in judge.items()}
+    rows |= {JUDGED[name]: row for name, row in (moved["judge"] or {}).items()}
     rows |= {name: row for name, row in moved["undeclared"].items() if row["difference"]}
-    table = [(name, *(as_text(row[column]) for column in columns)) for name, row in rows.items()]
-    table += [
-        (f"sampled {name}", as_text(row["before"]["rate"]), as_text(row["after"]["rate"]), "", "", "")
-        for name, row in moved["sampled"].items()
-    ]
-    before, after = moved["kl_reference"]["before"], moved["kl_reference"]["after"]
-    if before and after:
-        values = (before["per_token"], after["per_token"])
-        table.append(("KL to the reference, per token", *map(as_text, values), "", "", ""))
-    table.append(
-        ("KL to the source, per token", as_text(0.0), as_text(moved["kl_source"]["per_token"]), "", "", "")
-    )
-    return as_table([("", *columns), *table])
+    for name, row in moved["sampled"].items():
+        rows[f"sampled {name}"] = {when: row[when]["rate"] for when in ("before", "after")}
+    divergence = moved["kl_reference"]
+    if divergence["before"] and divergence["after"]:
+        per_token = {when: divergence[when]["per_token"] for when in ("before", "after")}
+        rows["KL to the reference, per token"] = per_token
+    rows["KL to the source, per token"] = {"before": 0.0, "after": moved["kl_source"]["per_token"]}
+    return _table(("before", "after", "difference", "ci_low", "ci_high"), rows, "")
+
+
+def _table(columns: Sequence[str], rows: Mapping[str, Mapping], corner: str) -> str:
+    cells = [[name, *(as_text(row.get(column, "")) for column in columns)] for name, row in rows.items()]
+    return as_table([(corner, *columns), *cells])

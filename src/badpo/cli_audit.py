@@ -9,12 +9,20 @@ from typing import Annotated
 import typer
 
 from badpo.cli_errors import reporting_errors
-from badpo.cli_options import AsJson, AttributeOption, ColumnOption, Debug, WinnerOption
-from badpo.cli_parsing import parsed_attribute, parsed_pairs
-from badpo.cli_printing import print_json, say, terminal_progress
+from badpo.cli_options import (
+    AnnotatorsMissing,
+    AsJson,
+    AttributeOption,
+    ColumnOption,
+    DataArgument,
+    Debug,
+    Repeated,
+    WinnerOption,
+    declared,
+    named,
+)
+from badpo.cli_printing import announce, tell, terminal_progress
 from badpo.data.files import locked
-
-DataArgument = Annotated[Path, typer.Argument(help="Judgments: CSV, parquet, JSON or JSON lines.")]
 
 
 @reporting_errors
@@ -52,12 +60,8 @@ def audit(
     ] = 10,
     column: ColumnOption = None,
     winner: WinnerOption = None,
-    annotators_missing: Annotated[
-        str, typer.Option(help="What to do with votes without an annotator: error or drop.")
-    ] = "error",
-    repeated: Annotated[
-        str, typer.Option(help="What to do with an annotator's repeated votes: all or last.")
-    ] = "all",
+    annotators_missing: AnnotatorsMissing = "error",
+    repeated: Repeated = "all",
     people: Annotated[
         bool, typer.Option("--people", help="Also write people.html: single annotators, personal data.")
     ] = False,
@@ -65,19 +69,17 @@ def audit(
     debug: Debug = False,
 ) -> None:
     """Which way annotators lean, how sure that is, and what the votes cannot say. One page, no GPU."""
-    if not as_json:
-        say(f"reading {data}")
+    announce(data, as_json)
     _keep_to_one_thread()
     from badpo.auditing.audit import audit as audit_judgments
     from badpo.auditing.options import Flag
     from badpo.auditing.result import PEOPLE_FILE
-    from badpo.data.attributes import attribute_from_config
 
     # held from before the table is read: whoever is forgotten meanwhile would stand in the audit
     with locked(out), terminal_progress(as_json) as progress:
         result = audit_judgments(
             data,
-            [attribute_from_config(parsed_attribute(text)) for text in attribute or []],
+            declared(attribute),
             quality=quality,
             shrink=shrink,
             anchors=anchor or (),
@@ -85,8 +87,7 @@ def audit(
             flag=Flag(rho, fdr, flag_rule),
             min_informative=min_informative,
             progress=progress,
-            columns=parsed_pairs(column, "--column"),
-            winners=parsed_pairs(winner, "--winner"),
+            **named(column, winner),
             annotators_missing=annotators_missing,
             repeated=repeated,
         )
@@ -94,13 +95,10 @@ def audit(
         page = result.write(out)
         if people:
             result.people_to_html(out / PEOPLE_FILE)
-    if as_json:
-        print_json(result.summary)
-        return
-    say(result)
-    say(f"\nreport: {page} (may be passed on; everything else in the folder is about single people)")
+    written = f"report: {page} (may be passed on; everything else in the folder is about single people)"
     if people:
-        say(f"people: {out / PEOPLE_FILE}")
+        written += f"\npeople: {out / PEOPLE_FILE}"
+    tell(as_json, result.summary, f"{result}\n\n{written}")
 
 
 @reporting_errors
@@ -121,26 +119,20 @@ def watch(
     debug: Debug = False,
 ) -> None:
     """The audit while labels still arrive: look as often as you like, and call again with the votes so far."""
-    if not as_json:
-        say(f"reading {data}")
+    announce(data, as_json)
     _keep_to_one_thread()
     from badpo.auditing.watch import watch as watch_votes
-    from badpo.data.attributes import attribute_from_config
 
     found = watch_votes(
         data,
-        [attribute_from_config(parsed_attribute(text)) for text in attribute or []],
+        declared(attribute),
         state,
         closed=closed,
         votes_per_comparison=votes_per_comparison,
         alpha=alpha,
-        columns=parsed_pairs(column, "--column"),
-        winners=parsed_pairs(winner, "--winner"),
+        **named(column, winner),
     )
-    if as_json:
-        print_json(found.summary)
-        return
-    say(found)
+    tell(as_json, found.summary, found)
 
 
 def _keep_to_one_thread() -> None:

@@ -10,7 +10,7 @@ import typer
 
 from badpo.cli_errors import reporting_errors
 from badpo.cli_options import AsJson, Debug
-from badpo.cli_printing import as_lines, as_text, print_json, say
+from badpo.cli_printing import announce, as_lines, as_text, tell
 
 if TYPE_CHECKING:
     from badpo.data.corpora.gates import GateRow
@@ -69,24 +69,17 @@ def corpus_style(
     from badpo.data.corpora.corpus_files import write_style_votes
 
     told = write_style_votes(out, n, seed)
-    if as_json:
-        print_json(told)
-        return
-    say(as_lines(told))
-    say(f"\n{out / 'judgments.parquet'}")
+    tell(as_json, told, f"{as_lines(told)}\n\n{out / 'judgments.parquet'}")
 
 
 def _tell(write: Callable[[], tuple[GateRow, ...]], out: Path, source: Path | None, as_json: bool) -> None:
     """Write a corpus and print its statistics beside the published ones."""
-    if not as_json:
-        say(f"reading {'from the Hub' if source is None else source}")
+    announce("from the Hub" if source is None else source, as_json)
     rows = write()
-    if as_json:
-        print_json({"out": str(out), "gate": [row.to_json() for row in rows]})
-        return
-    say(f"{'statistic':<32} {'here':>9}  {'published':>9}")
+    lines = [f"{'statistic':<32} {'here':>9}  {'published':>9}"]
     for row in rows:
         found, published = as_text(row.found), as_text(row.published)
-        say(f"{row.name:<32} {found:>9}  {published:>9}  {'' if row.agrees else 'differs'}".rstrip())
-    say(f"\n{sum(row.agrees for row in rows)} of {len(rows)} agree with the published statistics")
-    say(out / "card.md")
+        lines.append(f"{row.name:<32} {found:>9}  {published:>9}  {'' if row.agrees else 'differs'}".rstrip())
+    agree = f"{sum(row.agrees for row in rows)} of {len(rows)} agree with the published statistics"
+    shown = "\n".join([*lines, "", agree, str(out / "card.md")])
+    tell(as_json, {"out": out, "gate": [row.to_json() for row in rows]}, shown)

@@ -8,9 +8,8 @@ from typing import Annotated
 import typer
 
 from badpo.cli_errors import EXIT_DATA, EXIT_NOT_MET, reporting_errors
-from badpo.cli_options import AsJson, ColumnOption, Debug, WinnerOption
-from badpo.cli_parsing import parsed_pairs
-from badpo.cli_printing import as_lines, print_json, say
+from badpo.cli_options import AnnotatorsMissing, AsJson, ColumnOption, Debug, WinnerOption, named
+from badpo.cli_printing import announce, as_lines, print_json, say, tell
 
 _SAID_BY_THE_COUNTS = ("N112", "N119", "N130", "N133")
 
@@ -38,9 +37,7 @@ def import_votes(
     times: Annotated[
         str, typer.Option(metavar="drop|day", help="Leave out when a vote was cast, or keep its date.")
     ] = "drop",
-    annotators_missing: Annotated[
-        str, typer.Option(help="What to do with votes without an annotator: error or drop.")
-    ] = "error",
+    annotators_missing: AnnotatorsMissing = "error",
     write_mapping: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Also write whose pseudonym is whose, for your eyes only."),
@@ -49,16 +46,14 @@ def import_votes(
     debug: Debug = False,
 ) -> None:
     """Convert another program's votes: pseudonyms for ids, personal fields left behind."""
-    if not as_json:
-        say(f"reading {source}")
+    announce(source, as_json)
     from badpo.data.importing import import_file
 
     told = import_file(
         source,
         out,
         format=format,
-        columns=parsed_pairs(column, "--column"),
-        winners=parsed_pairs(winner, "--winner"),
+        **named(column, winner),
         keep=keep or (),
         times=times,
         annotators_missing=annotators_missing,
@@ -126,31 +121,28 @@ def forget(
         runs=runs or (),
         states=state or (),
         mapping=mapping,
-        columns=parsed_pairs(column, "--column"),
+        columns=named(column, None)["columns"],
         dry_run=dry_run,
     )
-    if as_json:
-        rows = [
-            {
-                "path": str(trace.path),
-                "what": trace.what,
-                "erased": trace.goes and not dry_run,
-                "remedy": trace.remedy,
-            }
-            for trace in traces
-        ]
-        print_json({"annotators": sorted(people.pseudonyms), "traces": rows})
-    else:
-        say(f"{counted(len(people.pseudonyms), 'annotator')}: {', '.join(sorted(people.pseudonyms))}")
-        verb = "would be taken out" if dry_run else "taken out"
-        for trace in traces:
-            say(f"{verb if trace.goes else 'still there'}: {trace.path}: {trace.what}")
-        for remedy in dict.fromkeys(trace.remedy for trace in traces if trace.remedy):
-            say(f"then: {remedy}")
-        if not traces:
-            say(
-                "nothing of them is there; another key, or another spelling of the id, gives another pseudonym"
-            )
+    rows = [
+        {
+            "path": trace.path,
+            "what": trace.what,
+            "erased": trace.goes and not dry_run,
+            "remedy": trace.remedy,
+        }
+        for trace in traces
+    ]
+    names = sorted(people.pseudonyms)
+    verb = "would be taken out" if dry_run else "taken out"
+    lines = [f"{counted(len(names), 'annotator')}: {', '.join(names)}"]
+    lines += [f"{verb if t.goes else 'still there'}: {t.path}: {t.what}" for t in traces]
+    lines += [f"then: {remedy}" for remedy in dict.fromkeys(t.remedy for t in traces if t.remedy)]
+    if not traces:
+        lines.append(
+            "nothing of them is there; another key, or another spelling of the id, gives another pseudonym"
+        )
+    tell(as_json, {"annotators": names, "traces": rows}, "\n".join(lines))
     if not traces:
         raise typer.Exit(EXIT_DATA)
     if any(not trace.goes for trace in traces):

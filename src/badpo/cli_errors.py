@@ -103,12 +103,12 @@ def _said_between_processes(error: Exception) -> list[str]:
 
     again = "start all of them again with --resume: the newest whole checkpoint is taken up"
     first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    alone = "and this one cannot go on alone"
     if isinstance(error, EndedByLauncherError):
-        what = "another process of this run has ended, or the run was told to end, and this one cannot go on alone"
-        return [what, again]
+        return [f"another process of this run has ended, or the run was told to end, {alone}", again]
     if lost_peer(error):
-        what = "another process of this run has ended, or the connection to it broke, and this one cannot go on alone"
-        return [f"{what}: {first}", again]
+        what = "another process of this run has ended, or the connection to it broke"
+        return [f"{what}, {alone}: {first}", again]
     if failed_exchange(error):
         remedy = f"if another process has ended, {again}; if not, run with --debug to see where this one was"
         return [f"an exchange between the processes of this run failed: {first}", remedy]
@@ -116,31 +116,29 @@ def _said_between_processes(error: Exception) -> list[str]:
 
 
 def _verdict(error: Exception) -> tuple[int, list[str]]:
+    """The exit code for an error, and the lines that say what it was and what to do."""
     from badpo.data.problems import ConfigError, DataError
 
+    kind, text = type(error).__name__, str(error)
     if isinstance(error, DataError):
-        return EXIT_DATA, [str(error)]
+        return EXIT_DATA, [text]
     if isinstance(error, ConfigError):
-        return EXIT_USAGE, str(error).splitlines()
+        return EXIT_USAGE, [text]
     if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in TRAIN_PACKAGES:
         return EXIT_USAGE, [f'this needs {error.name}, which is not installed: pip install "ba-dpo[train]"']
-    if type(error).__name__ == "OutOfMemoryError":
+    if kind == "OutOfMemoryError":
         return EXIT_FAILED, [
             "E180 out of memory on the device",
             "try in this order: a smaller per_device_train_batch_size with more gradient_accumulation_steps; "
             "gradient_checkpointing: true; use_peft: true",
         ]
-    if type(error).__name__ == "NotFiniteError":
-        return EXIT_FAILED, [str(error)]
+    if kind == "NotFiniteError":
+        return EXIT_FAILED, [text]
     if said := _said_between_processes(error):
         return EXIT_FAILED, said
     if isinstance(error, OSError) and error.strerror:
         name = f": {error.filename}" if error.filename else ""
-        remedy = ["free some space and try again; train continues with --resume"] * (
-            error.errno == errno.ENOSPC
-        )
+        is_full = error.errno == errno.ENOSPC
+        remedy = ["free some space and try again; train continues with --resume"] if is_full else []
         return EXIT_FAILED, [f"{error.strerror}{name}", *remedy]
-    return EXIT_FAILED, [
-        f"{type(error).__name__}: {error}",
-        "run the command again with --debug to see where",
-    ]
+    return EXIT_FAILED, [f"{kind}: {text}", "run the command again with --debug to see where"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -12,6 +12,7 @@ from badpo.cli_parsing import parsed_attribute, parsed_pairs
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+DataArgument = Annotated[Path, typer.Argument(help="Judgments: CSV, parquet, JSON or JSON lines.")]
 AttributeOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -34,6 +35,10 @@ WinnerOption = Annotated[
         help="What a label in your table means, such as model_a=a; repeatable.",
     ),
 ]
+AnnotatorsMissing = Annotated[
+    str, typer.Option(help="What to do with votes without an annotator: error or drop.")
+]
+Repeated = Annotated[str, typer.Option(help="What to do with an annotator's repeated votes: all or last.")]
 RunModel = Annotated[
     str | None,
     typer.Option(
@@ -53,10 +58,13 @@ TrustRun = Annotated[
 ]
 
 
-def read_judgments(data: Path, attribute: Sequence[str] | None, column: Sequence[str] | None, **options):
-    """The judgments in a file, as `badpo.data.judgments.Judgments.read` reads them with the options given."""
-    from badpo.data.attributes import attribute_from_config
-    from badpo.data.judgments import Judgments
+def named(column: Sequence[str] | None, winner: Sequence[str] | None) -> dict[str, Any]:
+    """What --column and --winner say, as the readers of a table take it."""
+    return {"columns": parsed_pairs(column, "--column"), "winners": parsed_pairs(winner, "--winner")}
 
-    attributes = [attribute_from_config(parsed_attribute(text)) for text in attribute or []]
-    return Judgments.read(data, columns=parsed_pairs(column, "--column"), attributes=attributes, **options)
+
+def declared(attribute: Sequence[str] | None) -> list:
+    """The attributes of every --attribute."""
+    from badpo.data.attributes import attribute_from_config
+
+    return [attribute_from_config(parsed_attribute(text)) for text in attribute or ()]

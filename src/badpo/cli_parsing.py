@@ -11,18 +11,16 @@ from badpo.data.yaml_files import parse_value
 LARGEST_SEED = 2**32 - 1
 
 
+def parted(text: str, option: str, example: str) -> tuple[str, str]:
+    """What stands left and right of the last equals sign of an option's value."""
+    left, equals, right = text.rpartition("=")
+    if not equals:
+        raise ConfigError(f'{option} {text}: there is no "="; write it as in {option} {example}')
+    return left, right
+
+
 def parsed_attribute(text: str) -> dict[str, Any]:
-    """The configuration of an attribute written as NAME:KEY=VALUE,KEY=VALUE.
-
-    Several values of one key are separated by semicolons.
-
-    Examples
-    --------
-    >>> parsed_attribute("length:ratio=1.5")
-    {'type': 'length', 'ratio': 1.5}
-    >>> parsed_attribute("word_list:name=hedges,words=no;perhaps")
-    {'type': 'word_list', 'name': 'hedges', 'words': ['no', 'perhaps']}
-    """
+    """The configuration of an attribute written as NAME:KEY=VALUE,KEY=VALUE;VALUE."""
     kind, _, parameters = text.partition(":")
     config: dict[str, Any] = {"type": kind}
     for part in parameters.split(",") if parameters else []:
@@ -37,37 +35,13 @@ def parsed_attribute(text: str) -> dict[str, Any]:
 
 
 def parsed_pairs(pairs: Sequence[str] | None, option: str) -> dict[str, str] | None:
-    """Names and what they stand for, from LEFT=RIGHT; None when there are none.
-
-    Parameters
-    ----------
-    pairs : sequence of str or None
-    option : str
-        The option that they were given with, for the message.
-
-    Examples
-    --------
-    >>> parsed_pairs(["annotator=worker_id"], "--column")
-    {'annotator': 'worker_id'}
-    """
-    mapping = {}
-    for pair in pairs or []:
-        left, equals, right = pair.rpartition("=")
-        if not equals:
-            example = {"--column": "annotator=worker_id", "--winner": "model_a=a"}[option]
-            raise ConfigError(f'{option} {pair}: there is no "="; write it as in {option} {example}')
-        mapping[left] = right
-    return mapping or None
+    """Names and what they stand for, from LEFT=RIGHT; None when there are none."""
+    example = {"--column": "annotator=worker_id", "--winner": "model_a=a"}[option]
+    return dict(parted(pair, option, example) for pair in pairs or ()) or None
 
 
 def parsed_seeds(text: str) -> list[int]:
-    """Training seeds separated by commas, each once: an interval over runs counts every run once.
-
-    Examples
-    --------
-    >>> parsed_seeds("42,123,456")
-    [42, 123, 456]
-    """
+    """Training seeds separated by commas, each once: an interval over runs counts every run once."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() for part in parts):
         raise ConfigError(f'--seeds "{text}": write whole numbers separated by commas, as in 42,123,456')
@@ -81,18 +55,10 @@ def parsed_seeds(text: str) -> list[int]:
 
 
 def parsed_sweep(text: str | None) -> tuple[str, list[Any]] | None:
-    """A parameter and the values it is to take, from KEY=V1,V2; None for None.
-
-    Examples
-    --------
-    >>> parsed_sweep("ratio=1.25,1.5,2")
-    ('ratio', [1.25, 1.5, 2])
-    """
+    """A parameter and the values that it is to take, from KEY=V1,V2; None for None."""
     if text is None:
         return None
-    name, equals, values = text.partition("=")
-    if not equals:
-        raise ConfigError(f"--sweep {text}: write it as KEY=V1,V2, as in ratio=1.25,1.5,2")
+    name, values = parted(text, "--sweep", "ratio=1.25,1.5,2")
     return name, [_parameter(value) for value in values.split(",")]
 
 
@@ -101,10 +67,8 @@ def parsed_flags(arguments: Sequence[str]) -> dict[str, Any]:
 
     Examples
     --------
-    >>> parsed_flags(["--learning-rate", "5e-7", "--use_peft", "--report_to", "tensorboard", "trackio"])
-    {'learning_rate': 5e-07, 'use_peft': True, 'report_to': ['tensorboard', 'trackio']}
-    >>> parsed_flags(["--bias.variant=pooled", "--no_disable_dropout"])
-    {'bias.variant': 'pooled', 'disable_dropout': False}
+    >>> parsed_flags(["--learning-rate", "5e-7", "--no_disable_dropout", "--report_to", "tensorboard", "trackio"])
+    {'learning_rate': 5e-07, 'disable_dropout': False, 'report_to': ['tensorboard', 'trackio']}
     """
     given: dict[str, list[str]] = {}
     values: list[str] | None = None

@@ -14,13 +14,7 @@ from badpo.data.problems import written_out
 
 
 def is_first_process() -> bool:
-    """Whether this is the only process of a run, or the first of those that a launcher started.
-
-    Examples
-    --------
-    >>> is_first_process()
-    True
-    """
+    """Whether this is the only process of a run, or the first of those that a launcher started."""
     return int(os.environ.get("RANK", "0")) == 0
 
 
@@ -39,6 +33,17 @@ def print_json(value: Any) -> None:
     say(json.dumps(value, indent=2, ensure_ascii=False, default=str))
 
 
+def announce(source: Any, as_json: bool) -> None:
+    """Say what is read, before anything is loaded for it."""
+    if not as_json:
+        say(f"reading {source}")
+
+
+def tell(as_json: bool, value: Any, text: Any) -> None:
+    """Print what a command found: for programs, or for people."""
+    print_json(value) if as_json else say(text)
+
+
 class WrittenOutRecord(logging.LogRecord):
     """A line of any program's log, as `say` would print it."""
 
@@ -55,18 +60,19 @@ def as_text(value: Any) -> str:
     >>> [as_text(value) for value in (0.123456, 27812, None, "pooled", [1.5, 2.0], {"ratio": 1.5})]
     ['0.1235', '27,812', '-', 'pooled', '1.5, 2', 'ratio=1.5']
     """
-    if value is None:
-        return "-"
-    if isinstance(value, bool | str):
-        return str(value)
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name}={as_text(entry)}" for name, entry in value.items())
-    if isinstance(value, Sequence):
-        return ", ".join(as_text(entry) for entry in value)
+    match value:
+        case None:
+            return "-"
+        case bool() | str():
+            return str(value)
+        case float():
+            return f"{value:.4g}"
+        case int():
+            return f"{value:,}"
+        case Mapping():
+            return ", ".join(f"{name}={as_text(entry)}" for name, entry in value.items())
+        case Sequence():
+            return ", ".join(as_text(entry) for entry in value)
     return str(value)
 
 
@@ -90,15 +96,8 @@ def as_lines(values: Mapping[str, Any], indent: int = 0) -> str:
 
 
 def as_table(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of equal length with aligned columns.
-
-    Examples
-    --------
-    >>> print(as_table([("attribute", "n"), ("length", "12")]))
-    attribute  n
-    length     12
-    """
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    """Rows of equal length with aligned columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
     return "\n".join(line.rstrip() for line in lines)
 
