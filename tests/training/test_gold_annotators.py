@@ -15,12 +15,7 @@ from badpo.data.privacy import pseudonyms
 from badpo.data.problems import ConfigError
 from badpo.objective.bias import VARIANTS, BiasTerm
 from badpo.training.config import BADPOConfig
-from badpo.training.gold_annotators import (
-    gold_annotators,
-    gold_cross_votes,
-    gold_findings,
-    leans_above_gold,
-)
+from badpo.training.gold_annotators import gold_annotators, gold_cross_votes, leans_above_gold
 from badpo.training.inputs import build_bias
 from tests import tiny
 from tests.training.test_trainer import trainer
@@ -72,17 +67,6 @@ def test_gold_annotators_must_have_seen_every_attribute_differ():
     data = Judgments.read(tiny.votes(), attributes=[Length(ratio=1.5), Markdown()])
     with pytest.raises(ConfigError, match="2 annotators named cast no vote .* differ on markdown"):
         gold_annotators(data, GOLD)
-
-
-def test_one_who_never_saw_it_differ_is_only_warned_of():
-    data = judgments()
-    one = people(data).index(pseudonyms(GOLD[:1])[0])
-    data = data.take(~((data.votes["annotator"] == one).to_numpy() & data.cross_group()[:, 0]))
-    gold = gold_annotators(data, GOLD)
-    [finding] = gold_findings(data, gold)
-    assert (finding.code, finding.count, finding.severity) == ("W153", 1, "warning")
-    assert pseudonyms(GOLD[:1])[0] in finding.what
-    assert gold_findings(judgments(), gold_annotators(judgments(), GOLD)) == []
 
 
 def test_the_votes_that_the_level_rests_on_are_counted():

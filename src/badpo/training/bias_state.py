@@ -70,9 +70,7 @@ def bias_facts(run) -> dict[str, Any]:
         "first_margin": None if run.first_margin is None else asdict(run.first_margin),
         "gold_votes": gold_votes(judgments, run.bias),
         **({} if run.objective.in_log_odds else {"theta_in_log_odds": False}),
-        "separated": {
-            name: len(people) for name, people in separated_by_attribute(judgments, run.bias).items()
-        },
+        "separated": separated_by_attribute(judgments, run.bias),
     }
 
 

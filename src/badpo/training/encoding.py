@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -67,10 +68,11 @@ class EncodedComparisons:
 
     def take(self, index: np.ndarray) -> EncodedComparisons:
         """The comparisons at the integer positions ``index``, in that order."""
-        columns = (getattr(self, field.name) for field in fields(self))
-        return EncodedComparisons(
-            *(c[index] if isinstance(c, np.ndarray) else [c[i] for i in index] for c in columns)
-        )
+
+        def taken(rows: Any) -> Any:
+            return rows[index] if isinstance(rows, np.ndarray) else [rows[i] for i in index]
+
+        return EncodedComparisons(*(taken(getattr(self, field.name)) for field in fields(self)))
 
 
 def encode_comparisons(
@@ -109,18 +111,21 @@ def encode_comparisons(
     if tokenizer.eos_token_id is None:
         raise ConfigError("the tokenizer has no end-of-text token; set tokenizer.eos_token before training")
     limit = max_length if max_length is not None else _NO_LIMIT
-    ids: list[list[np.ndarray]] = [[], [], []]
+    prompts: list[np.ndarray] = []
+    a_ids: list[np.ndarray] = []
+    b_ids: list[np.ndarray] = []
     fits, cut = [], []
     for start in range(0, judgments.n_comparisons, _ENCODED_AT_ONCE):
         frame = judgments.comparisons.iloc[start : start + _ENCODED_AT_ONCE]
         for prompt, *responses in encoders[encoding](frame, tokenizer, max_prompt_length):
             room = limit - len(prompt)
             kept = [response[: max(room, 0)] for response in responses]
-            for column, row in zip(ids, (prompt, *kept), strict=True):
+            for column, row in zip((prompts, a_ids, b_ids), (prompt, *kept), strict=True):
                 column.append(np.array(row, dtype=np.int64))
             fits.append(room > 0)
             cut.append([len(response) > room for response in responses])
-    return EncodedComparisons(*ids, np.array(fits, dtype=bool), np.array(cut, dtype=bool).reshape(-1, 2))
+    is_cut = np.array(cut, dtype=bool).reshape(-1, 2)
+    return EncodedComparisons(prompts, a_ids, b_ids, np.array(fits, dtype=bool), is_cut)
 
 
 def encode_prompts(

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from badpo.auditing.anchors import named_annotators
 from badpo.data.judgments import Judgments
-from badpo.data.problems import ConfigError, Problem, counted
+from badpo.data.problems import ConfigError, counted
 from badpo.estimation.conditional import fit_conditional
 from badpo.estimation.shrinkage import finite_estimates, shrink_normal
 
@@ -17,14 +17,7 @@ KEY = "gold_annotators"
 
 
 def gold_annotators(judgments: Judgments, named: Sequence[object]) -> NDArray[np.bool_]:
-    """Who is gold, of shape (n_annotators,).
-
-    Parameters
-    ----------
-    judgments : Judgments
-        What is trained on.
-    named : sequence
-        Ids as the table has them, or pseudonyms; empty for no one.
+    """Who of the annotators is ``named``, by id or by pseudonym, as a bool array of shape (n_annotators,).
 
     Raises
     ------
@@ -63,42 +56,12 @@ def gold_cross_votes(judgments: Judgments, gold: NDArray[np.bool_]) -> dict[str,
     return dict(zip(judgments.attribute_names, n_cross.tolist(), strict=True))
 
 
-def gold_findings(judgments: Judgments, gold: NDArray[np.bool_]) -> list[Problem]:
-    """A warning (W153) for gold annotators who never saw a declared attribute differ: they fix no level."""
-    annotator = judgments.votes["annotator"].to_numpy()
-    saw = np.bincount(annotator[judgments.cross_group().any(axis=1)], minlength=judgments.n_annotators) > 0
-    idle = np.flatnonzero(gold & ~saw)
-    if not len(idle):
-        return []
-    pseudonyms = judgments.annotators["pseudonym"].to_numpy()[idle]
-    return [
-        Problem(
-            "W153",
-            f"{counted(len(idle), 'gold annotator')} cast no vote on responses that differ on a declared attribute "
-            f"({', '.join(pseudonyms[:5])}{', ...' if len(idle) > 5 else ''})",
-            KEY,
-            "nothing, if others did; the level rests on those alone",
-            "warning",
-            len(idle),
-        )
-    ]
-
-
 def leans_above_gold(judgments: Judgments, gold: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """How everyone leans when the gold annotators do not: from the votes alone, before anything is trained.
+    """How everyone leans when the gold annotators do not, in log-odds, (n_annotators, n_attributes): 0 for those.
 
     The leans of the conditional estimator with the gold annotators anchored
-    (`badpo.estimation.conditional.fit_conditional`), shrunk toward their mean as the audit does.
-
-    Returns
-    -------
-    array of shape (n_annotators, n_attributes)
-        In log-odds; 0 for the gold annotators.
-
-    Raises
-    ------
-    ConfigError
-        The votes do not tie the gold annotators to the others: no comparison was judged by both in a way that tells.
+    (`badpo.estimation.conditional.fit_conditional`), shrunk toward their mean as the audit does. A `ConfigError` says
+    where the votes do not tie the gold annotators to the others.
     """
     sign, annotator = (judgments.votes[c].to_numpy() for c in ("sign", "annotator"))
     leans = fit_conditional(

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 import transformers
 
@@ -189,18 +190,11 @@ def _stay(module, mode: bool = True):
 def build_bias(
     judgments: Judgments, variant: str, warm_start: str, gold_named: Sequence[str] = ()
 ) -> BiasTerm:
-    """The bias term of a named variant for a pool, at zero or at what its own judgments say.
+    """The bias term of a variant of `badpo.objective.bias.VARIANTS`, at zero or at what its own judgments say.
 
-    Parameters
-    ----------
-    variant : str
-        A key of `badpo.objective.bias.VARIANTS`.
-    warm_start : "zero", "offline" or "audit"
-        ``audit`` starts the common level at `badpo.auditing.start_level.audit_level`, ``offline`` at the log-odds that
-        the carrying side wins a cross-group judgment; with gold annotators ``offline`` starts every lean at what the
-        votes say of it when theirs are zero (`leans_above_gold`).
-    gold_named : sequence of str
-        Annotators whose theta is held at zero, as `gold_annotators` takes them.
+    A ``warm_start`` of "audit" starts the common level at `badpo.auditing.start_level.audit_level`, one of "offline" at
+    the log-odds that the carrying side wins a cross-group judgment; with ``gold_named``, annotators whose theta is held
+    at zero, "offline" starts every lean at what the votes say of it when theirs are zero (`leans_above_gold`).
 
     Raises
     ------
@@ -226,12 +220,10 @@ def build_bias(
     if warm_start == "offline" and parts and gold.any():
         bias.start_at(torch.from_numpy(leans_above_gold(judgments, gold)))
     elif warm_start != "zero" and parts:
-        levels = (
-            [level for level, _ in audit_level(judgments).values()]
-            if warm_start == "audit"
-            else [estimate.log_odds for estimate in judgments.offline_log_odds()]
-        )
-        bias.warm_start(torch.tensor([0.0 if level is None else level for level in levels]))
+        levels = [estimate.log_odds for estimate in judgments.offline_log_odds()]
+        if warm_start == "audit":
+            levels = [level for level, _ in audit_level(judgments).values()]
+        bias.warm_start(torch.tensor([level or 0.0 for level in levels]))
     return bias
 
 
@@ -264,9 +256,8 @@ def chosen_variant(asked: str | None, judgments: Judgments) -> tuple[str, list[P
     """The variant asked for; where none is, `shared_mean`, or `pooled` (N161) where the votes name no annotators."""
     if asked is not None:
         return asked, []
-    is_overlooked = any(
-        finding.code == "W110" for finding in judgments.findings
-    )  # a column that looks like one
+    # a column that looks like that of the annotators
+    is_overlooked = any(finding.code == "W110" for finding in judgments.findings)
     if judgments.has_identities or is_overlooked:
         return "shared_mean", []
     what = "bias: pooled was chosen, one lean for everyone, because the votes name no annotators"
@@ -279,22 +270,19 @@ def encode_judgments(
 ) -> tuple[Judgments, EncodedComparisons, list[Problem]]:
     """The judgments whose comparison fits ``max_length``, their token ids, and what the limit cost.
 
-    Raises
-    ------
-    DataError
-        No comparison fits (E140).
+    Where no comparison fits a `DataError` says so (E140).
     """
     encoded = encode_comparisons(judgments, tokenizer, args.encoding, args.max_length, args.max_prompt_length)
     findings = length_report(judgments, encoded, tokenizer, args.max_length)
     if judgments.n_votes and encoded.fits.all():
         return judgments, encoded, findings
     kept = judgments.take(encoded.fits[judgments.votes["comparison"].to_numpy()])
-    if kept.n_votes == 0:
-        where, remedy = f"every prompt has {args.max_length} tokens or more", "raise max_length"
-        if judgments.n_votes == 0:
-            where, remedy = "there is no judgment", "look at what was left out when the table was read"
-        raise DataError([Problem("E140", "no comparison fits", where, remedy, "error")])
-    return kept, encoded.take(np.flatnonzero(encoded.fits)), findings
+    if kept.n_votes:
+        return kept, encoded.take(np.flatnonzero(encoded.fits)), findings
+    where, remedy = f"every prompt has {args.max_length} tokens or more", "raise max_length"
+    if judgments.n_votes == 0:
+        where, remedy = "there is no judgment", "look at what was left out when the table was read"
+    raise DataError([Problem("E140", "no comparison fits", where, remedy, "error")])
 
 
 def require_something_to_learn(judgments: Judgments, encoded: EncodedComparisons) -> None:
@@ -331,40 +319,22 @@ def encode_evaluation(
     data, train: Judgments, tokenizer, args: BADPOConfig
 ) -> tuple[EncodedJudgments, list[Problem]]:
     """`encode_judgments` of `evaluation_judgments`, with everything that is to be known of them."""
-    judgments, strangers = evaluation_judgments(data, train)
+    judgments = evaluation_judgments(data, train)
     kept, encoded, findings = encode_judgments(judgments, tokenizer, args)
-    return EncodedJudgments(kept, encoded), [*judgments.findings, *strangers, *findings]
+    return EncodedJudgments(kept, encoded), [*judgments.findings, *findings]
 
 
-def evaluation_judgments(data, train: Judgments) -> tuple[Judgments, list[Problem]]:
+def evaluation_judgments(data, train: Judgments) -> Judgments:
     """Evaluation data on the attributes of ``train``, with its numbers for the annotators.
 
-    Annotators whom ``train`` does not know get the number -1, for which a `BiasTerm` gives the pool mean of theta,
-    and are counted in a finding (W160).
+    Annotators whom ``train`` does not know get the number -1, for which a `BiasTerm` gives the pool mean of theta.
     """
     declared = [attribute.config for attribute in train.attributes]
     measured = isinstance(data, Judgments) and [a.config for a in data.attributes] == declared
     judgments = as_judgments(data, () if measured else train.attributes)
-    numbers = {pseudonym: k for k, pseudonym in enumerate(train.annotators["pseudonym"])}
-    number = np.array([numbers.get(p, -1) for p in judgments.annotators["pseudonym"]], dtype=np.int64)
-    theirs = judgments.votes["annotator"].to_numpy()
-    votes = judgments.votes.assign(annotator=number[theirs])
-    judgments = dataclasses.replace(judgments, annotators=train.annotators, votes=votes)
-    strangers = theirs[number[theirs] < 0]
-    if not len(strangers):
-        return judgments, []
-    n_strangers = len(np.unique(strangers))
-    return judgments, [
-        Problem(
-            "W160",
-            f"{counted(n_strangers, 'annotator')} of the evaluation data were not in training "
-            f"({counted(len(strangers), 'judgment')})",
-            "eval_dataset",
-            "nothing, if they are new people: their votes are predicted with the pool mean of theta",
-            "warning",
-            n_strangers,
-        )
-    ]
+    numbers = pd.Index(train.annotators["pseudonym"]).get_indexer(judgments.annotators["pseudonym"])
+    votes = judgments.votes.assign(annotator=numbers[judgments.votes["annotator"].to_numpy()])
+    return dataclasses.replace(judgments, annotators=train.annotators, votes=votes)
 
 
 def as_judgments(data, attributes: Sequence) -> Judgments:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from badpo.data.attributes import attribute_from_config
 from badpo.data.files import RUN_RECIPE, made_here
@@ -58,18 +58,9 @@ PATHS = (
 )
 # What is taken from the recipe of a run that was not made here: numbers and names of columns, no place and no program.
 OF_OTHERS = (
-    *(
-        "attributes",
-        "bias",
-        "columns",
-        "held_out",
-        "split_seed",
-        "ties",
-        "annotators_missing",
-        "repeated",
-        "winners",
-    ),
-    *("beta", "dtype", "encoding", "learning_rate", "max_length", "max_prompt_length", "seed", "use_cpu"),
+    *("attributes", "bias", "columns", "held_out", "split_seed", "ties", "annotators_missing", "repeated"),
+    *("winners", "beta", "dtype", "encoding", "learning_rate", "max_length", "max_prompt_length"),
+    *("seed", "use_cpu"),
 )
 
 _FLAGS = {"model_name_or_path": "--model", "dataset_name": "--data"}
@@ -117,12 +108,6 @@ class Recipe:
         """The `BADPOConfig` of this recipe; ``changes`` replace single arguments, such as the seed."""
         from badpo.training.config import BADPOConfig
 
-        known = {f.name for f in fields(BADPOConfig)}
-        strange = sorted(set(self.training) - known)
-        if strange:
-            raise ConfigError(
-                f"the installed transformers has no argument {', '.join(strange)}; install 5.23 or later"
-            )
         return BADPOConfig(**{"output_dir": self.output_dir, **self.training, **changes})
 
 
@@ -279,34 +264,30 @@ class _Reading:
         values = {k: self._typed(k, v, typed[k]) for k, v in self._keys.items() if k in typed}
         blocks = {name: self._block(name, model) for name, model in BLOCKS.items()}
         attributes = self._attributes()
-        if not values.get("output_dir"):
-            values["output_dir"] = DEFAULT_OUTPUT_DIR
-            what = f"output_dir is not set: runs are written to {DEFAULT_OUTPUT_DIR}"
-            self._notice("N205", (), what, "write output_dir: FOLDER for another place")
+        values["output_dir"] = values.get("output_dir") or DEFAULT_OUTPUT_DIR
         self._require(values, blocks["bias"], attributes)
-        self._require_stage(blocks["reference"])
+        if blocks["reference"].balance and not blocks["reference"].sft:
+            what = "balance is about the supervised stage, and there is none; add sft: true, or leave it out"
+            self._complain("E202", ("reference", "balance"), what)
         launch = self._launch(values.get("accelerate_config"), values.get("num_processes"))
         if self.complaints:
             return None
         bias, columns, reference = (blocks[name] for name in ("bias", "columns", "reference"))
-        training = {
-            k: values[k] for k in {**HONOURED_TRAINING, **OWN_TRAINING} if k in values and k != "output_dir"
-        }
-        training |= {
+        of_run = {name: values[name] for name in values if name in {**HONOURED_TRAINING, **OWN_TRAINING}}
+        of_model = {name: values[name] for name in values if name in HONOURED_MODEL}
+        of_data = {name: values[name] for name in values if name in {**HONOURED_DATA, **OWN_DATA}}
+        output_dir = of_run.pop("output_dir")
+        of_bias = {
             "bias": bias.variant,
             "bias_learning_rate": bias.learning_rate,
             "warm_start": bias.warm_start,
             "gold_annotators": bias.gold_annotators,
         }
-        model = ModelChoice(
-            **{k: values[k] for k in HONOURED_MODEL if k in values}, trust_remote_code=trust_remote_code
-        )
-        data = {k: values[k] for k in {**HONOURED_DATA, **OWN_DATA} if k in values}
         return Recipe(
-            output_dir=values["output_dir"],
-            training=training,
-            model=model,
-            data=DataChoice(**data, columns=columns.model_dump(exclude_unset=True)),
+            output_dir=output_dir,
+            training=of_run | of_bias,
+            model=ModelChoice(**of_model, trust_remote_code=trust_remote_code),
+            data=DataChoice(**of_data, columns=columns.model_dump(exclude_unset=True)),
             attributes=attributes,
             reference=reference,
             launch=launch,
@@ -320,9 +301,8 @@ class _Reading:
 
     def _launch(self, config: str | None, n_processes: int | None) -> tuple[str, ...]:
         if isinstance(n_processes, int) and n_processes < 1:
-            self._complain(
-                "E202", ("num_processes",), f"num_processes is {n_processes}; it must be 1 or more"
-            )
+            what = f"num_processes is {n_processes}; it must be 1 or more"
+            self._complain("E202", ("num_processes",), what)
         processes = () if n_processes is None else ("--num_processes", str(n_processes))
         if config is None:
             return () if n_processes == 1 else processes
@@ -338,10 +318,9 @@ class _Reading:
     def _merged(self) -> dict[str, Any]:
         given = _merge(_with_bias_block(self._file.values), _nested(self._overrides))
         preset = given.pop("preset", None)
-        if preset is not None and (not isinstance(preset, str) or preset not in PRESETS):
-            self._complain(
-                "E201", ("preset",), f'unknown preset "{preset}"; choose one of {", ".join(PRESETS)}'
-            )
+        if preset is not None and preset not in list(PRESETS):
+            what = f'unknown preset "{preset}"; choose one of {", ".join(PRESETS)}'
+            self._complain("E201", ("preset",), what)
         self._rename(given)
         followed = {key: value for key, value in given.items() if self._is_followed(key, value)}
         merged = _merge(PRESETS.get(str(preset), {}), followed)
@@ -350,44 +329,37 @@ class _Reading:
 
     def _rename(self, given: dict[str, Any]) -> None:
         for old, new in ALIASES.items():
-            if old not in given:
-                continue
-            if new in given:
+            if old in given and new in given:
                 self._complain("E203", (old,), f"{old} and {new} say the same; keep {new}")
-            value = given.pop(old)
-            given.setdefault(new, value)
-            self._notice("N203", (old,), f"{old}: {value} is read as {new}: {value}", f"write {new}")
+            if old in given:
+                given.setdefault(new, given.pop(old))
         for name in [key for key in given if key.startswith("no_") and key[3:] in KNOWN_KEYS]:
             if isinstance(given[name], bool):
                 given.setdefault(name[3:], not given.pop(name))
 
     def _is_followed(self, key: str, value: Any) -> bool:
         if key in ACCEPTED_WITHOUT_EFFECT:
-            self._notice(
-                "N204", (key,), f"{key} has no effect: {ACCEPTED_WITHOUT_EFFECT[key]}", "nothing to do"
-            )
-            return False
-        if key in REFUSED:
-            reason = refusal(key, value)
-            if reason is not None:
+            what = f"{key} has no effect: {ACCEPTED_WITHOUT_EFFECT[key]}"
+            self._notices.append(Problem("N204", what, self._where((key,)), "nothing to do", "notice"))
+        elif key in REFUSED:
+            if reason := refusal(key, value):
                 self._complain("E205", (key,), reason)
-            return False
-        if key not in KNOWN_KEYS:
+        elif key not in KNOWN_KEYS:
             self._complain("E201", (key,), f'unknown key "{key}".{did_you_mean(key, KNOWN_KEYS)}')
-            return False
-        return True
+        else:
+            return True
+        return False
 
     def _typed(self, key: str, value: Any, kind: Any) -> Any:
-        if kind is Any or value is None or type(value) is kind:
+        if kind is Any or value is None:
             return value
         try:
-            converted = _CONVERSIONS[kind](value)
-        except (TypeError, ValueError, KeyError, OverflowError):
+            if isinstance(value, bool) and kind is not bool:
+                raise ValueError
+            return TypeAdapter(kind, config=ConfigDict(coerce_numbers_to_str=True)).validate_python(value)
+        except ValueError:
             self._complain("E202", (key,), f"{key} is {value!r}; it must be {_KIND_NAMES[kind]}")
             return value
-        if isinstance(value, str):
-            self._notice("N202", (key,), f'{key}: read "{value}" as {converted}', "write it without quotes")
-        return converted
 
     def _block(self, name: str, model: type[Block]) -> Any:
         value = self._keys.get(name, {})
@@ -402,12 +374,11 @@ class _Reading:
                 if isinstance(cause, ConfigError):
                     raise cause from error
                 place = (name, *(str(part) for part in detail["loc"]))
+                code, what = "E202", f"{'.'.join(place)} is {detail['input']!r}: {detail['msg'].lower()}"
                 if detail["type"] == "extra_forbidden":
-                    known = list(model.model_fields)
-                    what = f'unknown key "{place[-1]}" in {name}.{did_you_mean(place[-1], known)}'
-                else:
-                    what = f"{'.'.join(place)} is {detail['input']!r}: {detail['msg'].lower()}"
-                self._complain("E201" if detail["type"] == "extra_forbidden" else "E202", place, what)
+                    hint = did_you_mean(place[-1], list(model.model_fields))
+                    code, what = "E201", f'unknown key "{place[-1]}" in {name}.{hint}'
+                self._complain(code, place, what)
             return model()
 
     def _attributes(self) -> tuple[dict[str, Any], ...]:
@@ -435,12 +406,11 @@ class _Reading:
             if not values.get(key):
                 self._complain("E206", (), f"{key} is missing: {meaning}")
         if bias.variant != "none" and not attributes:
-            self._complain(
-                "E207",
-                (),
+            what = (
                 "no attribute is declared. Add one, as in attributes: [{type: length, ratio: 1.5}] or "
-                "--attribute length:ratio=1.5, or train plain DPO with bias: {variant: none}",
+                "--attribute length:ratio=1.5, or train plain DPO with bias: {variant: none}"
             )
+            self._complain("E207", (), what)
         held_out = values.get("held_out", 0.1)
         if isinstance(held_out, float) and not 0 <= held_out < 1:
             self._complain("E202", ("held_out",), f"held_out is {held_out}; it must be 0 or more and below 1")
@@ -457,16 +427,8 @@ class _Reading:
         if values.get("dtype", "auto") not in DTYPES:
             self._complain("E202", ("dtype",), f"dtype is {values['dtype']!r}; choose {', '.join(DTYPES)}")
 
-    def _require_stage(self, reference: ReferenceBlock) -> None:
-        if reference.balance and not reference.sft:
-            what = "balance is about the supervised stage, and there is none; add sft: true, or leave it out"
-            self._complain("E202", ("reference", "balance"), what)
-
     def _complain(self, code: str, place: tuple[str, ...], what: str) -> None:
         self.complaints.append(f"{code} {self._where(place)}: {what}")
-
-    def _notice(self, code: str, place: tuple[str, ...], what: str, remedy: str) -> None:
-        self._notices.append(Problem(code, what, self._where(place), remedy, "notice"))
 
     def _where(self, place: tuple[str, ...]) -> str:
         for length in range(len(place), 0, -1):
@@ -509,32 +471,4 @@ def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
     return merged
 
 
-def _to_int(value: Any) -> int:
-    number = float(value)
-    if isinstance(value, bool) or number != int(number):
-        raise ValueError(value)
-    return int(number)
-
-
-def _to_float(value: Any) -> float:
-    if isinstance(value, bool):
-        raise ValueError(value)
-    return float(value)
-
-
-def _to_bool(value: Any) -> bool:
-    return {"true": True, "false": False}[value.lower()] if isinstance(value, str) else _refuse(value)
-
-
-def _refuse(value: Any) -> bool:
-    raise ValueError(value)
-
-
-def _to_text(value: Any) -> str:
-    if isinstance(value, bool | list | dict):
-        raise ValueError(value)
-    return str(value)
-
-
-_CONVERSIONS: dict[Any, Any] = {int: _to_int, float: _to_float, bool: _to_bool, str: _to_text}
 _KIND_NAMES: dict[Any, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}

@@ -8,9 +8,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator
 
 from badpo.data.attributes import Attribute
+from badpo.data.importers.columns import KNOWN
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import pseudonyms
 from badpo.data.problems import ConfigError
@@ -62,15 +63,7 @@ def is_implementation(name: str) -> bool:
 
 
 def model_keyword_refusal(keyword: str, value: Any) -> str | None:
-    """Why a recipe may not set this keyword of ``from_pretrained``, and what to do instead; None where it may.
-
-    Examples
-    --------
-    >>> model_keyword_refusal("attn_implementation", "sdpa") is None
-    True
-    >>> model_keyword_refusal("attn_implementation", "someone/kernel")
-    'choose eager, sdpa, flex_attention, grouped_mm, batched_mm, flash_attention_2, flash_attention_3'
-    """
+    """Why a recipe may not set this keyword of ``from_pretrained``, and what to do instead; None where it may."""
     if keyword == "trust_remote_code" and value:
         return REFUSED[keyword]
     if "token" in keyword:
@@ -80,7 +73,7 @@ def model_keyword_refusal(keyword: str, value: Any) -> str | None:
             f"a recipe may set {', '.join(MODEL_KEYWORDS)}; for anything else load the model in Python and hand it to "
             "BADPOTrainer"
         )
-    if str(value) in FLASH and kernels_are_fetched():
+    if str(value) in FLASH and not is_implementation(str(value)):
         return "the package kernels is installed, with which it may be fetched from the Hub; uninstall it, or use sdpa"
     # by their text, for 1 is True and a list has no hash
     allowed = [str(choice) for choice in MODEL_KEYWORDS[keyword]]
@@ -95,22 +88,9 @@ class Block(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Columns(Block):
-    """Our names on the left, the names in the user's table on the right; nothing there leaves a column unused."""
-
-    prompt: str | None = None
-    chosen: str | None = None
-    rejected: str | None = None
-    response_a: str | None = None
-    response_b: str | None = None
-    winner: str | None = None
-    annotator: str | None = None
-    annotator_class: str | None = None
-    comparison_id: str | None = None
-    prompt_id: str | None = None
-    judgment_id: str | None = None
-    weight: str | None = None
-    shown_first: str | None = None
+# Our names on the left, the names in the user's table on the right; nothing there leaves a column unused.
+_COLUMNS: dict[str, Any] = dict.fromkeys(KNOWN, (str | None, None))
+Columns = create_model("Columns", __base__=Block, **_COLUMNS)
 
 
 class BiasBlock(Block):
@@ -173,13 +153,9 @@ class ModelChoice:
     @property
     def init_kwargs(self) -> dict[str, Any]:
         """Keyword arguments for ``AutoModelForCausalLM.from_pretrained``."""
-        named = {
-            "revision": self.model_revision,
-            "dtype": self.dtype,
-            "trust_remote_code": self.trust_remote_code,
-        }
-        # as in TRL these have the last word; that code may run is only the caller's to say
+        # as in TRL the keywords have the last word; that code may run is only the caller's to say
         given = {ALIASES.get(key, key): value for key, value in self.model_init_kwargs.items()}
+        named = {"revision": self.model_revision, "dtype": self.dtype}
         return {**named, **given, "trust_remote_code": self.trust_remote_code}
 
     def peft_config(self):

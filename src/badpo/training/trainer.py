@@ -33,7 +33,6 @@ from badpo.training.bias_state import bias_facts, gold_votes
 from badpo.training.config import BADPOConfig
 from badpo.training.encoding import EncodedComparisons, require_matching_tokenizer
 from badpo.training.finite import require_finite_reference
-from badpo.training.gold_annotators import gold_findings
 from badpo.training.inputs import (
     build_bias,
     disable_dropout,
@@ -67,7 +66,6 @@ from badpo.training.resume import ready_to_train, run_facts
 from badpo.training.run_callback import LOG_FILE, RunCallback
 from badpo.training.run_folder import newest_complete
 from badpo.training.self_test import FLOOR_IN_16_BITS, choose_layout
-from badpo.training.separated import separated_findings
 from badpo.training.shares import evaluation_loader, step_loader
 from badpo.training.tally import Tally, new_sums
 from badpo.training.token_weights import batch_margins, require_comparable_start, scored_layout, weigh_tokens
@@ -183,8 +181,6 @@ class BADPOTrainer(transformers.Trainer):
             bias = build_bias(self.judgments, variant, args.warm_start, args.gold_annotators)
         require_matching_bias(bias, self.judgments, args.gold_annotators)
         self.bias = bias
-        gold = self.bias.mask.cpu().numpy() == 0
-        self.tell(gold_findings(self.judgments, gold) + separated_findings(self.judgments, self.bias))
         self.first_margin: FirstMargin | None = None
         # of the first step: squares of the policy's minus the reference's log-probabilities, and of the reference's
         self._from_reference = torch.zeros(2, dtype=torch.float64)
