@@ -33,23 +33,6 @@ def tree_hidden_states(decoder, pack: Mapping[str, torch.Tensor]) -> torch.Tenso
     Inside `tree_attention` the tree attention runs. Outside it, or for a model that cannot switch its attention,
     a dense mask of shape (T, T) is used with the model's own ``sdpa`` or ``eager`` attention: exact too, but
     T squared in memory.
-
-    Parameters
-    ----------
-    decoder : transformers model without its language-model head
-        What `get_decoder` returns.
-    pack : mapping with ``input_ids``, ``position_ids`` of shape (T,) and ``segments`` of shape (S, 4)
-        Of a `badpo.training.packing.Pack`, the first two as tensors on the decoder's device. ``segments`` is read
-        on the processor and best kept there: asking a GPU for it waits until the GPU has caught up.
-
-    Returns
-    -------
-    tensor of shape (T, hidden)
-
-    Raises
-    ------
-    ValueError
-        If the model has an attention that the tree cannot serve, or one that takes no dense mask.
     """
     input_ids = pack["input_ids"]
     segments = torch.as_tensor(pack["segments"]).cpu().numpy()
@@ -90,21 +73,6 @@ def tree_attention(model) -> Iterator[str]:
 
     To be open around training or scoring as a whole, backward passes included. Forwards without a pack, such as
     generation, are those of ``sdpa`` meanwhile; a configuration saved meanwhile keeps no trace of the name.
-
-    Parameters
-    ----------
-    model : transformers causal language model
-
-    Yields
-    ------
-    str
-        ``"tree"``, or ``"dense"`` for a model that cannot switch its attention: `tree_hidden_states` then uses
-        a dense mask.
-
-    Raises
-    ------
-    ValueError
-        If `unsupported_reason` finds one.
     """
     reason = unsupported_reason(model.config, longest=0)
     if reason:
@@ -134,24 +102,7 @@ def tree_attention_forward(
     tree_plan: TreePlan | None = None,
     **options,
 ) -> tuple[torch.Tensor, None]:
-    """Attention function for transformers: over a tree where a plan is given, ``sdpa`` where none is.
-
-    Parameters
-    ----------
-    module : attention layer
-    query, key, value : tensors of shape (1, heads, T, head_dim)
-        Keys and values may have fewer heads than queries.
-    tree_plan : TreePlan, optional
-    options : keywords of the model
-        With a plan every keyword that asks for something it does not do (soft-capping, sinks, a bias, a window
-        shorter than the sequences) is refused; ignoring it would be wrong without a sign.
-
-    Returns
-    -------
-    output : tensor of shape (1, T, heads, value_dim)
-    None
-        Attention weights are not computed.
-    """
+    """Attention function for transformers: over a tree where a plan is given, ``sdpa`` where none is."""
     if tree_plan is None:
         if attention_mask is not None and attention_mask.numel() == 0:
             raise RuntimeError(
@@ -180,23 +131,7 @@ def tree_attention_forward(
 
 
 def unsupported_reason(config, longest: int | None = None) -> str | None:
-    """Why a model's attention cannot be run over token trees, as a noun phrase; None where it can.
-
-    Parameters
-    ----------
-    config : transformers configuration
-    longest : int, optional
-        Tokens of the longest sequence that will be fed. A sliding window at least that long has no effect and is
-        no reason; without it every window is one.
-
-    Examples
-    --------
-    >>> from transformers import LlamaConfig, MistralConfig
-    >>> unsupported_reason(LlamaConfig())
-    >>> unsupported_reason(MistralConfig(sliding_window=4096))
-    'a sliding window of 4096 tokens'
-    >>> unsupported_reason(MistralConfig(sliding_window=4096), longest=1280)
-    """
+    """Why a model's attention cannot be run over token trees, as a noun phrase; None where it can."""
     text = config.get_text_config()
     if getattr(text, "is_encoder_decoder", False):
         return "an encoder"
@@ -229,22 +164,6 @@ def require_fixed_positions(config, longest: int) -> None:
 
     "longrope" and dynamic NTK scaling take other frequencies for the whole forward as soon as one sequence in it is
     longer than the original length; dynamic scaling keeps them for later ones.
-
-    Parameters
-    ----------
-    config : transformers configuration
-    longest : int
-        Tokens of the longest prompt with a response.
-
-    Raises
-    ------
-    ConfigError
-
-    Examples
-    --------
-    >>> from transformers import LlamaConfig
-    >>> scaled = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
-    >>> require_fixed_positions(LlamaConfig(max_position_embeddings=512, rope_parameters=scaled), 512)
     """
     text = config.get_text_config()
     rope = getattr(text, "rope_parameters", None) or {}

@@ -19,25 +19,7 @@ from badpo.training.packing import bin_pack, build_tree
 
 
 def random_steps(comparison: np.ndarray, batch_size: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """Judgments shuffled one by one, ``batch_size`` judgments in a step: the paper's way.
-
-    Parameters
-    ----------
-    comparison : int array of shape (n_votes,)
-        The comparison of every judgment.
-    batch_size : int
-    rng : numpy Generator
-
-    Returns
-    -------
-    list of int arrays
-        The judgments of every step of an epoch; each judgment once. The last step may be smaller.
-
-    Examples
-    --------
-    >>> [len(votes) for votes in random_steps(np.zeros(10), 4, np.random.default_rng(0))]
-    [4, 4, 2]
-    """
+    """Judgments shuffled one by one, ``batch_size`` judgments in a step: the paper's way."""
     return _cut(rng.permutation(len(comparison)), batch_size)
 
 
@@ -46,12 +28,6 @@ def grouped_steps(comparison: np.ndarray, batch_size: int, rng: np.random.Genera
 
     Every step but the last has exactly ``batch_size`` judgments, as in `random_steps`; a comparison that a step's
     end falls into goes on in the next step. Parameters and result as there.
-
-    Examples
-    --------
-    >>> comparison = np.array([0, 1, 0, 1, 2, 2])
-    >>> [comparison[votes].tolist() for votes in grouped_steps(comparison, 2, np.random.default_rng(0))]
-    [[1, 1], [2, 2], [0, 0]]
     """
     return _cut(_by_comparison(comparison, rng)[0], batch_size)
 
@@ -60,12 +36,6 @@ def comparison_steps(comparison: np.ndarray, batch_size: int, rng: np.random.Gen
     """Comparisons shuffled, ``batch_size`` comparisons in a step with all of their judgments.
 
     Parameters and result as in `random_steps`, but for the meaning of ``batch_size``.
-
-    Examples
-    --------
-    >>> comparison = np.array([0, 0, 0, 1, 2, 2])
-    >>> [len(votes) for votes in comparison_steps(comparison, 2, np.random.default_rng(0))]
-    [3, 3]
     """
     votes, ends = _by_comparison(comparison, rng)
     starts = np.concatenate([[0], ends])[: len(ends)]
@@ -101,16 +71,6 @@ def split_step(
     """Cut a step's judgments into ``n_parts`` micro-batches of about equal token counts.
 
     Judgments on the same comparison stay together. With fewer comparisons than parts the last ones are empty.
-
-    Parameters
-    ----------
-    votes : int array
-        Judgments of the step.
-    comparison : int array of shape (n_votes_in_all,)
-        The comparison of every judgment.
-    n_fed : int array of shape (n_comparisons,)
-    n_parts : int
-        Micro-batches x processes.
     """
     unique, position = np.unique(comparison[votes], return_inverse=True)
     if n_parts == 1:
@@ -127,18 +87,6 @@ class StepSampler(torch.utils.data.Sampler):
 
     It shards by itself and is not passed through ``accelerator.prepare``, whose sharding drops or repeats batches
     of varying size. Every step has exactly ``micro_batches`` batches on every process; some may be empty.
-
-    Parameters
-    ----------
-    judgments : Judgments
-    encoded : EncodedComparisons
-    batching : str
-        How judgments make up a step, a key of `BATCHING`.
-    batch_size : int
-        Judgments per optimizer step over all processes; comparisons with ``batching="comparisons"``.
-    micro_batches : int
-        Micro-batches per step and process.
-    seed, process_index, n_processes : int
     """
 
     def __init__(

@@ -22,12 +22,6 @@ def rendered_chats(tokenizer: Any, conversations: Sequence[Sequence[Any]], **opt
 
     A thread of its own renders them, which can be left alone and told to end, on any system and from any thread. A
     script without a main guard could start no other process, and a signal reaches the main thread only.
-
-    Raises
-    ------
-    ConfigError
-        The template takes more than a minute for them, raises an error, or takes powers. A single step that takes
-        another minute ends the process, since nothing can interrupt it.
     """
     template, rendered, failed = str(tokenizer.chat_template), [], []
     if _takes_powers(template):

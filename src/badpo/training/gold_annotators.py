@@ -17,14 +17,7 @@ KEY = "gold_annotators"
 
 
 def gold_annotators(judgments: Judgments, named: Sequence[object]) -> NDArray[np.bool_]:
-    """Who of the annotators is ``named``, by id or by pseudonym, as a bool array of shape (n_annotators,).
-
-    Raises
-    ------
-    ConfigError
-        A name that is not in the table, a table without annotators, everyone named, or an attribute that differs in
-        none of their judgments: nothing would then fix its level.
-    """
+    """Who of the annotators is ``named``, by id or by pseudonym, as a bool array of shape (n_annotators,)."""
     if not len(named):
         return np.zeros(judgments.n_annotators, dtype=bool)
     if not judgments.has_identities:

@@ -195,12 +195,6 @@ def build_bias(
     A ``warm_start`` of "audit" starts the common level at `badpo.auditing.start_level.audit_level`, one of "offline" at
     the log-odds that the carrying side wins a cross-group judgment; with ``gold_named``, annotators whose theta is held
     at zero, "offline" starts every lean at what the votes say of it when theirs are zero (`leans_above_gold`).
-
-    Raises
-    ------
-    ConfigError
-        Per-annotator parameters without annotator identities, class offsets without classes, or gold annotators who
-        cannot fix a level.
     """
     parts = VARIANTS[variant]
     if "deviation" in parts and not judgments.has_identities:

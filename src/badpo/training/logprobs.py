@@ -280,14 +280,7 @@ def padded_layout(
 def routed_layout(
     prompts: Sequence[np.ndarray], a_ids: Sequence[np.ndarray], b_ids: Sequence[np.ndarray]
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """`padded_layout` that feeds the last token of a row too: a router's load is of all tokens.
-
-    Examples
-    --------
-    >>> inputs, _ = routed_layout([np.array([5])], [np.array([6, 7])], [np.array([8])])
-    >>> inputs["input_ids"].tolist(), inputs["target"].tolist()
-    ([[5, 6, 7], [5, 8, 0]], [6, 7, 8])
-    """
+    """`padded_layout` that feeds the last token of a row too: a router's load is of all tokens."""
     # with one token more behind each response, whose prediction is not scored
     longer = [[np.append(response, 0) for response in side] for side in (a_ids, b_ids)]
     inputs, first_scored = padded_layout(prompts, *longer)
@@ -319,17 +312,7 @@ def in_mode(model, training: bool) -> Iterator[None]:
 
 @contextmanager
 def looking_at(model) -> Iterator[torch.device]:
-    """Evaluation mode and no gradients for the block; yields the device that inputs belong on.
-
-    Examples
-    --------
-    >>> model = torch.nn.Linear(1, 1).train()
-    >>> with looking_at(model) as device:
-    ...     model.training, device.type
-    (False, 'cpu')
-    >>> model.training
-    True
-    """
+    """Evaluation mode and no gradients for the block; yields the device that inputs belong on."""
     with in_mode(model, training=False), torch.no_grad():
         yield next(model.parameters()).device
 
@@ -339,18 +322,6 @@ def response_logps(model, pairs: Sequence[Pair], token_budget: int = 16384) -> l
 
     Where the tree attention serves the model, responses to one prompt are read together: the prompt once for all of
     them, and once what they begin with.
-
-    Parameters
-    ----------
-    model : causal language model, plain, attached or with an adapter
-        A plain one is given its scoring branch.
-    pairs : sequence of (prompt ids, response ids)
-    token_budget : int
-        Tokens per forward pass, padding included. It changes the speed and, in the last digits, the rounding.
-
-    Returns
-    -------
-    list of float32 arrays, one value per response token, in the order given
     """
     layout = response_layout(attach(model), pairs)
     with looking_at(model) as device, scoring_attention(model, layout):
@@ -401,11 +372,6 @@ def response_layout(model, pairs: Sequence[Pair] = ()) -> Callable[[Sequence[Pai
     A model may pass every look at its configuration and still not hand the tree plan to its attention, so that two
     short responses are tried. One that needs a dense mask instead is padded: the mask grows with the square of the
     tokens of a forward pass.
-
-    Raises
-    ------
-    ConfigError
-        One of ``pairs`` is too long for the model's rotary positions; see `require_fixed_positions`.
     """
     require_fixed_positions(model.config, max((len(p) + len(r) for p, r in pairs), default=0))
     if unsupported_reason(model.config):
@@ -421,13 +387,7 @@ def response_layout(model, pairs: Sequence[Pair] = ()) -> Callable[[Sequence[Pai
 
 
 def packed_responses(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Inputs that score every response token of (prompt ids, response ids), end to end in one row.
-
-    Examples
-    --------
-    >>> packed_responses([(np.array([5, 6]), np.array([7, 8]))])["input_ids"].tolist()
-    [5, 6, 7]
-    """
+    """Inputs that score every response token of (prompt ids, response ids), end to end in one row."""
     return plan_responses(pairs).inputs
 
 
@@ -435,12 +395,6 @@ def padded_rows(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> dict[str, np.
     """Right-padded rows of (prompt ids, response ids) that score every response token.
 
     The last token of a row is never fed. The keys are those of `padded_layout`, without ``response``.
-
-    Examples
-    --------
-    >>> rows = padded_rows([(np.array([5, 6]), np.array([7, 8]))])
-    >>> rows["input_ids"].tolist(), rows["head_index"].tolist(), rows["target"].tolist()
-    ([[5, 6, 7]], [1, 2], [7, 8])
     """
     lengths = np.array([len(p) + len(r) - 1 for p, r in pairs])
     width = int(lengths.max())

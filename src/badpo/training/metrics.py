@@ -16,23 +16,7 @@ _PER_ATTRIBUTE = ("same", "same_correct", "cross", "cross_correct")
 
 
 class StepSums:
-    """Additive sums of one or more optimizer steps, as one vector that processes can add up.
-
-    Parameters
-    ----------
-    attributes : sequence of str
-    thresholds : sequence of float
-        A judgment is cross-group on an attribute where |delta| exceeds its threshold.
-
-    Examples
-    --------
-    >>> sums = StepSums(["length"], [0.0])
-    >>> sums.add(margins=torch.tensor([1.0, 1.0]), bias_logits=torch.tensor([-3.0, 0.0]),
-    ...          sign=torch.tensor([1.0, -1.0]), delta=torch.tensor([[1.0], [0.0]]),
-    ...          weight=torch.ones(2), losses=torch.tensor([2.1, 1.3]))
-    >>> sums.metrics()["rewards/accuracies"], sums.metrics()["rewards/gap/length"]
-    (0.5, 1.0)
-    """
+    """Additive sums of one or more optimizer steps, as one vector that processes can add up."""
 
     def __init__(self, attributes: Sequence[str], thresholds: Sequence[float]):
         self._attributes = tuple(attributes)
@@ -88,11 +72,6 @@ def theta_metrics(bias: BiasTerm) -> dict[str, float]:
     """``bias/theta/<attribute>``: the mean over annotators of the composed theta, to two decimal places.
 
     With all digits, n times the mean less the theta of the others would be the theta of somebody who was forgotten.
-
-    Examples
-    --------
-    >>> theta_metrics(BiasTerm(["length"], ["ann_a", "ann_b"], ["mean"]))
-    {'bias/theta/length': 0.0}
     """
     mean = bias.theta().detach().mean(dim=0).tolist()
     return {
@@ -101,14 +80,7 @@ def theta_metrics(bias: BiasTerm) -> dict[str, float]:
 
 
 def publishable(metrics: Mapping[str, float], bias: BiasTerm) -> dict[str, float]:
-    """The metrics that a tracker may get: theta's mean over a few annotators, or their weights, are about those.
-
-    Examples
-    --------
-    >>> bias = BiasTerm(["length"], ["ann_a", "ann_b"], ["mean"])
-    >>> publishable({"loss": 0.5, **theta_metrics(bias)}, bias)
-    {'loss': 0.5}
-    """
+    """The metrics that a tracker may get: theta's mean over a few annotators, or their weights, are about those."""
     if not is_about_single_people(bias.learned_annotators):
         return dict(metrics)
     return {name: value for name, value in metrics.items() if not name.startswith(_OF_PEOPLE)}

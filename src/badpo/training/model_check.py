@@ -16,11 +16,6 @@ def model_problems(judgments: Judgments, model: str, encoding: str, max_length: 
     """Cut and dropped comparisons, attributes that the limit cuts away, token ids that the model does not have.
 
     Of the model, a folder or a name on the Hub, the tokenizer and the configuration are read, and no weights.
-
-    Raises
-    ------
-    ConfigError
-        The model cannot be read, or its tokenizer cannot encode these data (no chat template, no end-of-text token).
     """
     from transformers import AutoConfig, AutoTokenizer
 

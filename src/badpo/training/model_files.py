@@ -21,13 +21,7 @@ WEIGHTS = (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME)
 
 
 def load_weights(name: str | Path, auto_class: Any = AutoModelForCausalLM, **options: Any) -> Any:
-    """A model by its folder or its name on the Hub, with the options of ``from_pretrained``.
-
-    Raises
-    ------
-    ConfigError
-        Its weights are there as pickles only, or its configuration names code that would be fetched from the Hub.
-    """
+    """A model by its folder or its name on the Hub, with the options of ``from_pretrained``."""
     require_data(str(name), options.get("revision", "main"))
     try:
         return auto_class.from_pretrained(

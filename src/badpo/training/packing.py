@@ -93,18 +93,7 @@ class Pack:
 
 
 def shared_length(a_ids: np.ndarray, b_ids: np.ndarray) -> int:
-    """How many leading tokens two responses share, leaving at least one token to each.
-
-    Examples
-    --------
-    >>> shared_length(np.array([5, 6, 7]), np.array([5, 6, 9, 1]))
-    2
-
-    Identical responses keep their last token apart:
-
-    >>> shared_length(np.array([5, 6]), np.array([5, 6]))
-    1
-    """
+    """How many leading tokens two responses share, leaving at least one token to each."""
     limit = min(len(a_ids), len(b_ids)) - 1
     differs = np.flatnonzero(a_ids[:limit] != b_ids[:limit])
     return int(differs[0]) if len(differs) else limit
@@ -119,22 +108,7 @@ def require_tokens(prompt_ids: np.ndarray, response_ids: np.ndarray) -> None:
 
 
 def build_tree(prompt_ids: np.ndarray, a_ids: np.ndarray, b_ids: np.ndarray) -> Tree:
-    """The comparison of two responses to one prompt as a trunk and two branches, found on token ids.
-
-    Raises
-    ------
-    ValueError
-        If the prompt or a response has no token: the first token of a response is predicted from the prompt's
-        last one.
-
-    Examples
-    --------
-    >>> tree = build_tree(np.array([1, 2]), np.array([5, 6, 7]), np.array([5, 9]))
-    >>> tree.trunk, tree.branch_a, tree.branch_b
-    (array([1, 2, 5]), array([6, 7]), array([9]))
-    >>> tree.n_fed  # 1 2 5 and 6: nothing is predicted after 7 and 9
-    4
-    """
+    """The comparison of two responses to one prompt as a trunk and two branches, found on token ids."""
     for name, ids in (("prompt", prompt_ids), ("response a", a_ids), ("response b", b_ids)):
         if len(ids) == 0:
             raise ValueError(f"the {name} has no tokens; leave the comparison out, or raise the length limit")
@@ -198,16 +172,7 @@ def plan_pack(
 
 
 def plan_responses(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> Pack:
-    """Single responses (prompt_ids, response_ids) laid end to end in one flat row, every response token scored.
-
-    Examples
-    --------
-    >>> pack = plan_responses([(np.array([1]), np.array([5, 6])), (np.array([1, 2]), np.array([7]))])
-    >>> pack.input_ids, pack.position_ids
-    (array([1, 5, 1, 2]), array([0, 1, 0, 1]))
-    >>> pack.head_index, pack.target, pack.response
-    (array([0, 1, 3]), array([5, 6, 7]), array([0, 0, 1]))
-    """
+    """Single responses (prompt_ids, response_ids) laid end to end in one flat row, every response token scored."""
     fed, positions, segments, heads, targets, n_scored = [], [], [], [], [], []
     start = 0
     for prompt_ids, response_ids in pairs:
@@ -229,15 +194,7 @@ def packed_layout(
     b_ids: Sequence[np.ndarray],
     scored_tokens: ScoredTokens = "unshared",
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Model inputs that score both responses of some comparisons in one flat row.
-
-    Returns
-    -------
-    inputs : dict
-        ``input_ids``, ``position_ids``, ``segments``, ``head_index``, ``target`` and ``response`` of the `Pack`.
-    first_scored : int array of shape (n_comparisons,)
-        How many leading tokens of the responses are not scored.
-    """
+    """Model inputs that score both responses of some comparisons in one flat row."""
     pack = plan_pack(list(zip(prompts, a_ids, b_ids, strict=True)), scored_tokens)
     return pack.inputs, pack.first_scored
 

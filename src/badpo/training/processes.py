@@ -38,17 +38,6 @@ def prepare_division(accelerator: Accelerator, asked: bool) -> None:
     accelerate's bf16 casts the divided weights, the sums of gradients and the model's output. The reference is
     computed before the weights are divided, so that the first margins would not be 0, and log-probabilities in 16 bits
     are too coarse for margins in any case. Here FSDP keeps float32 and autocast does what it does for one process.
-
-    Parameters
-    ----------
-    accelerator : Accelerator
-    asked : bool
-        Whether the run's arguments ask for FSDP.
-
-    Raises
-    ------
-    ConfigError
-        FSDP was asked for and is not applied, or it is FSDP1.
     """
     plugin = getattr(accelerator.state, "fsdp_plugin", None)
     if plugin is None or accelerator.distributed_type != DistributedType.FSDP:
@@ -85,12 +74,6 @@ def require_alike(facts: Mapping[str, str], accelerator: Accelerator) -> None:
 
     A process with other weights would compute its share of the reference with them, and one with other judgments would
     plan other steps; neither shows in the loss. Weights that only the first process loads are the usual cause.
-
-    Parameters
-    ----------
-    facts : mapping of str to str
-        Such as keys of the weights and of the judgments.
-    accelerator : Accelerator
     """
     if accelerator.num_processes == 1:
         return
@@ -104,15 +87,7 @@ def require_alike(facts: Mapping[str, str], accelerator: Accelerator) -> None:
 
 
 def lost_peer(error: BaseException) -> bool:
-    """Whether an error says that the connection to another process of the run is gone.
-
-    Examples
-    --------
-    In a process that runs alone there is no other:
-
-    >>> lost_peer(RuntimeError("[/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:3021"))
-    False
-    """
+    """Whether an error says that the connection to another process of the run is gone."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1 or not isinstance(error, RuntimeError):
         return False
     of_the_store = isinstance(error, torch.distributed.DistNetworkError)
@@ -120,13 +95,7 @@ def lost_peer(error: BaseException) -> bool:
 
 
 def failed_exchange(error: BaseException) -> bool:
-    """Whether an error comes from what the processes exchange; a process that is gone is one cause of many.
-
-    Examples
-    --------
-    >>> failed_exchange(RuntimeError("NCCL error in: ProcessGroupNCCL.cpp:94, invalid usage"))
-    False
-    """
+    """Whether an error comes from what the processes exchange; a process that is gone is one cause of many."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1 or not isinstance(error, RuntimeError):
         return False
     distributed = isinstance(error, torch.distributed.DistError)
@@ -137,13 +106,6 @@ def speaks_for_all() -> bool:
     """Whether this process is the first of its run to end with an error: it tells why, and the others are silent.
 
     The processes agree through the launcher's store; one that cannot reach it speaks.
-
-    Examples
-    --------
-    A process that runs alone speaks:
-
-    >>> speaks_for_all()
-    True
     """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return True

@@ -40,18 +40,6 @@ def response_stars(pairs: Sequence[Pair], token_budget: int) -> list[Star]:
 
     Responses to a prompt that begin alike share their beginning too, where that saves more than another copy of
     the prompt costs.
-
-    Raises
-    ------
-    ValueError
-        A prompt or a response has no tokens.
-
-    Examples
-    --------
-    >>> prompt = np.array([1, 2, 3])
-    >>> [star] = response_stars([(prompt, np.array([5, 6, 7])), (prompt, np.array([5, 9]))], token_budget=100)
-    >>> star.members, star.n_shared, star.n_fed  # 1 2 3 5 6; 9 is predicted after 5, and nothing after it
-    ([0, 1], [0, 1], 5)
     """
     by_prompt: dict[bytes, list[int]] = {}
     for i, (prompt, response) in enumerate(pairs):
@@ -69,18 +57,6 @@ def plan_stars(pairs: Sequence[Pair], stars: Sequence[Star]) -> Pack:
 
     Every token of the first response of a star is scored, and of the others those that they do not share with it;
     ``first_scored`` says how many are left out, one entry per response in the order of the stars.
-
-    Examples
-    --------
-    >>> pairs = [(np.array([1, 2]), np.array([5, 6, 7])), (np.array([1, 2]), np.array([5, 9, 8]))]
-    >>> pack = plan_stars(pairs, response_stars(pairs, token_budget=100))
-    >>> pack.input_ids
-    array([1, 2, 5, 6, 9])
-    >>> pack.segments  # 1 2 5 6 in order; 9 after 1 2 5
-    array([[0, 4, 0, 0],
-           [4, 5, 0, 3]])
-    >>> pack.head_index, pack.target
-    (array([1, 2, 3, 2, 4]), array([5, 6, 7, 9, 8]))
     """
     fed, positions, segments, heads, targets, n_scored, first_scored = [], [], [], [], [], [], []
     start = 0

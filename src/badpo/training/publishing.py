@@ -22,18 +22,7 @@ def require_public_base(model) -> None:
 
 
 def publish_folder(folder: Path, name: str, args: BADPOConfig, commit_message: str, **kwargs) -> str:
-    """Upload a folder, making the repository where it is not there; return the address of the commit.
-
-    Parameters
-    ----------
-    folder : Path
-    name : str
-        Of the repository, where ``args.hub_model_id`` names none.
-    args : BADPOConfig
-    commit_message : str
-    **kwargs
-        As ``HfApi.upload_folder`` takes them.
-    """
+    """Upload a folder, making the repository where it is not there; return the address of the commit."""
     from huggingface_hub import HfApi
 
     api = HfApi(token=args.hub_token)

@@ -186,13 +186,7 @@ NOTHING_SAID = RunSources()
 
 
 def read_run_recipe(folder: Path, sources: RunSources = NOTHING_SAID) -> Recipe:
-    """The recipe of a finished run, its places relative to its folder made relative to where we are.
-
-    Raises
-    ------
-    ConfigError
-        The run was not made here, so that its recipe may name anything, and the caller does not name it instead.
-    """
+    """The recipe of a finished run, its places relative to its folder made relative to where we are."""
     named = {name: value for name, value in asdict(sources).items() if isinstance(value, str)}
     file = _from_run_folder(read_yaml(folder / RUN_RECIPE), folder)
     values = dict(file.values)
@@ -224,13 +218,7 @@ def kept_in_run(keys: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def relative_to(path: str, folder: Path) -> str:
-    """A place as seen from a folder, with a dot in front; the name alone where it is on another drive.
-
-    Examples
-    --------
-    >>> relative_to("votes.csv", Path("runs/dpo-s42")), relative_to("runs/dpo-s42/cache", Path("runs/dpo-s42"))
-    ('../../votes.csv', './cache')
-    """
+    """A place as seen from a folder, with a dot in front; the name alone where it is on another drive."""
     try:
         seen = Path(os.path.relpath(os.path.realpath(path), os.path.realpath(folder))).as_posix()
     except ValueError:

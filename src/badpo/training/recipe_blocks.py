@@ -209,11 +209,6 @@ class DataChoice:
 
         A name with one slash and no file suffix, such as ``allenai/multipref``, is looked for on the Hub when no
         file is there.
-
-        Raises
-        ------
-        ConfigError
-            The data set cannot be reached.
         """
         path = Path(self.dataset_name)
         if path.exists() or path.suffix or len(path.parts) != 2:

@@ -291,13 +291,7 @@ class FirstMargin:
 
 
 def first_margin_problem(first: FirstMargin) -> Problem | None:
-    """A warning (W152) when the policy does not start at its reference.
-
-    Examples
-    --------
-    >>> first_margin_problem(FirstMargin(0.42, 0.1, tolerance=1e-5)).what
-    "the policy's first log-probabilities differ from the reference's by 10 % (rounding explains 0.001 %)"
-    """
+    """A warning (W152) when the policy does not start at its reference."""
     if first.difference <= first.tolerance:
         return None
     return Problem(

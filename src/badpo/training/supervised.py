@@ -104,12 +104,6 @@ class SupervisedTrainer(transformers.Trainer):
 
     The loss of an optimizer step is the mean negative log-likelihood over all its response tokens, whatever the
     micro-batches and processes. The output embedding is applied at response tokens only.
-
-    Parameters
-    ----------
-    model : PreTrainedModel
-    args : TrainingArguments
-    pairs : sequence of (prompt ids, response ids)
     """
 
     def __init__(self, model, args: transformers.TrainingArguments, pairs: Sequence[Pair], callbacks=None):

@@ -53,13 +53,7 @@ class Tally:
         self._seen.append((inputs["votes"], values))
 
     def add_up(self, accelerator: Accelerator, when: str, more: Sequence[Tensor] = ()) -> list[Tensor]:
-        """Add the sums up over the processes, and ``more`` tensors in the same message; return those in float64.
-
-        Raises
-        ------
-        NotFiniteError
-            A margin, a bias logit or a loss is not finite, on any process; raised by all of them.
-        """
+        """Add the sums up over the processes, and ``more`` tensors in the same message; return those in float64."""
         parts = [self._n_broken, self.sums.vector, *more]
         flat = torch.cat([part.flatten().double().to(self._device) for part in parts])
         flat = accelerator.reduce(flat, reduction="sum")
@@ -83,11 +77,6 @@ class Tally:
 
         The gradients of ``policy`` are looked at only. None, where a gradient scaler skipped the step: it has seen
         what is not finite, and goes on with a smaller scale.
-
-        Raises
-        ------
-        NotFiniteError
-            As `add_up`; or a gradient is not finite.
         """
         broken = gradients_not_finite(policy, self._device)
         gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in theta]

@@ -22,18 +22,6 @@ def scored_layout(objective: Objective, layout: Layout) -> Layout:
 
     A pack leaves out the tokens that both responses begin with, because they cancel; they do not where the two
     responses weigh them differently.
-
-    Parameters
-    ----------
-    objective : Objective
-    layout : function
-        `packed_layout` or `padded_layout`.
-
-    Examples
-    --------
-    >>> from badpo.objective.objectives import VoteWeights
-    >>> scored_layout(VoteWeights(), packed_layout) is packed_layout
-    True
     """
     if objective.weighs_tokens and layout is packed_layout:
         return partial(packed_layout, scored_tokens="all")
@@ -44,16 +32,6 @@ def weigh_tokens(batch: dict, objective: Objective, judgments: Judgments, step: 
     """Add the weight of every scored token to a micro-batch, ``token_weight`` of shape (n_scored,).
 
     Nothing changes where the objective weighs no tokens.
-
-    Parameters
-    ----------
-    batch : dict
-        From `badpo.training.batches.ComparisonCollator`, with every token of both responses scored. Changed in place.
-    objective : Objective
-    judgments : Judgments
-        What the batch is a part of.
-    step : int
-        Optimizer steps before this one.
     """
     if not objective.weighs_tokens:
         return
@@ -67,16 +45,7 @@ def weigh_tokens(batch: dict, objective: Objective, judgments: Judgments, step: 
 
 
 def batch_margins(token_logps: torch.Tensor, inputs: Mapping[str, Any], beta: float) -> torch.Tensor:
-    """The margin u of every comparison of a micro-batch, (n_comparisons,), in float64.
-
-    Parameters
-    ----------
-    token_logps : Tensor of shape (n_scored,)
-        Of the policy.
-    inputs : mapping
-        The micro-batch, from `badpo.training.batches.ComparisonCollator`, weighed where the objective weighs tokens.
-    beta : float
-    """
+    """The margin u of every comparison of a micro-batch, (n_comparisons,), in float64."""
 
     def response_sums(values: torch.Tensor) -> torch.Tensor:
         # float64: rounding of the sums is the largest part of the gradient's error in fp32

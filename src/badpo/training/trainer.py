@@ -240,13 +240,7 @@ class BADPOTrainer(transformers.Trainer):
         return step_loader(self.train_dataset, self._collator(self.train_dataset), self.args)
 
     def get_eval_dataloader(self, eval_dataset=None) -> DataLoader:
-        """Micro-batches of this process's share of an evaluation set: the trainer's, one of them by name, or another.
-
-        Raises
-        ------
-        ConfigError, DataError
-            There is no set, there are several, or what is given cannot be read as judgments.
-        """
+        """Micro-batches of this process's share of an evaluation set: the trainer's, one of its by name, or another."""
         data = self._evaluation_set(self.eval_dataset if eval_dataset is None else eval_dataset)
         return evaluation_loader(data, self._collator(data), self.args)
 
@@ -406,13 +400,7 @@ class BADPOTrainer(transformers.Trainer):
         return batch_margins(token_logps, inputs, self.args.beta)
 
     def finish_step(self) -> StepSums:
-        """Add up theta's gradient and the sums over processes, step theta, and return the step's sums.
-
-        Raises
-        ------
-        NotFiniteError
-            A margin, a loss, a gradient or theta is not finite, on any process; raised by all of them.
-        """
+        """Add up theta's gradient and the sums over processes, step theta, and return the step's sums."""
         done, self._tally = self._tally, Tally(self.judgments, self.args.device)
         skipped = self.accelerator.optimizer_step_was_skipped
         learned = done.add_up_step(
@@ -436,11 +424,6 @@ class BADPOTrainer(transformers.Trainer):
         """Keep how far the first step was from the reference, and stop, on every process, where that is not rounding.
 
         Where another reference was given, or dropout was asked for, the run goes on with a warning (W152).
-
-        Raises
-        ------
-        ConfigError
-            The policy is its own reference and does not start there.
         """
         moved, size = self.accelerator.reduce(self._from_reference, reduction="sum").tolist()
         difference = (moved / size) ** 0.5 if size else 0.0
@@ -477,15 +460,7 @@ class BADPOTrainer(transformers.Trainer):
     def evaluate(
         self, eval_dataset=None, ignore_keys=None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
-        """Loss and accuracies on evaluation judgments; unknown annotators are given the pool mean of theta.
-
-        Parameters
-        ----------
-        eval_dataset : as for the trainer, the name of one of its own sets, or None for all of them
-        ignore_keys : ignored
-        metric_key_prefix : str
-            Of several sets the name follows it.
-        """
+        """Loss and accuracies on evaluation judgments; unknown annotators are given the pool mean of theta."""
         given = self.eval_dataset if eval_dataset is None else eval_dataset
         if isinstance(given, Mapping) and given:
             parts = [self.evaluate(part, None, f"{metric_key_prefix}_{name}") for name, part in given.items()]
@@ -496,13 +471,7 @@ class BADPOTrainer(transformers.Trainer):
         return metrics
 
     def predict(self, test_dataset, ignore_keys=None, metric_key_prefix: str = "test") -> PredictionOutput:
-        """The margin u of every judgment's comparison, response a over b, with `evaluate`'s metrics.
-
-        Returns
-        -------
-        PredictionOutput
-            ``predictions``: u, of shape (n_judgments,); ``label_ids``: +1 where a was chosen, -1 where b was.
-        """
+        """The margin u of every judgment's comparison, response a over b, with `evaluate`'s metrics."""
         loader = self.get_eval_dataloader(test_dataset)
         metrics, margins = self._measured(loader, metric_key_prefix)
         self.callback_handler.on_predict(self.args, self.state, self.control, metrics)
@@ -591,11 +560,6 @@ class BADPOTrainer(transformers.Trainer):
         """Publish ``run_folder/model`` and nothing else; return the address of the commit.
 
         The run folder beside it holds the annotators' estimates and the checkpoints, which are never uploaded.
-
-        Raises
-        ------
-        ConfigError
-            An adapter whose base is a local folder: nobody else could load it, and its path would be published.
         """
         require_public_base(self.model)
         folder = self.run_folder / "model"
