@@ -13,7 +13,6 @@ import typer
 
 from badpo.cli_errors import EXIT_FAILED, reporting_errors
 from badpo.cli_options import AsJson, Debug, RunCache, RunModel, RunTable, TrustRun
-from badpo.cli_parsing import parted
 from badpo.cli_printing import as_table, as_text, tell, terminal_progress
 from badpo.data.problems import ConfigError
 
@@ -161,9 +160,12 @@ def word_pairs(texts: Sequence[str] | None, n_targets: int = 1) -> list[tuple[st
     """The pairs of every --word."""
     if texts and n_targets != 1:
         raise ConfigError("--word makes one attribute, so it takes one --target, with a name of your choice")
-    pairs = [parted(text, "--word", "color=colour") for text in texts or ()]
-    if not all(without and carrying for without, carrying in pairs):
-        raise ConfigError("--word: write it as WITHOUT=WITH, as in --word color=colour")
+    pairs = []
+    for text in texts or ():
+        without, _, carrying = text.rpartition("=")
+        if not without or not carrying:
+            raise ConfigError(f"--word {text}: write it as WITHOUT=WITH, as in --word color=colour")
+        pairs.append((without, carrying))
     return pairs
 
 
