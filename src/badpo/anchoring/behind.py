@@ -22,12 +22,6 @@ class TiltedName(LogitsProcessor):
     Whether a name is complete is the tilted policy's; which token completes it, and the rest of the line, are the
     policy's behind the likeliest name of the pool at that place. That takes a forward pass more for each token behind
     another name.
-
-    Parameters
-    ----------
-    model : causal language model, plain or PEFT
-    tilted : TiltedChoice
-        Of the same model.
     """
 
     def __init__(self, model, tilted: TiltedChoice):

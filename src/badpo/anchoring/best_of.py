@@ -52,26 +52,6 @@ def acceptance_probability(carries: ArrayLike, shift: ArrayLike) -> NDArray[np.f
     r"""Probability with which rejection keeps an answer that carries these attributes.
 
     .. math:: \exp(s^\top g - \max_{g'} s^\top g'), \qquad \max_{g'} s^\top g' = \sum_i \max(s_i, 0)
-
-    Parameters
-    ----------
-    carries : array of shape (n_answers, n_attributes)
-        1 where the answer carries the attribute, else 0.
-    shift : array of shape (n_attributes,)
-        s in log-odds.
-
-    Returns
-    -------
-    array of shape (n_answers,)
-        In (0, 1]. For one attribute of rate p the acceptance rate is p exp(s) + 1 - p for s < 0 and
-        p + (1 - p) exp(-s) for s > 0.
-
-    Examples
-    --------
-    Made rarer by 3.38 in log-odds, an answer with the attribute is kept once in 29 times:
-
-    >>> acceptance_probability([[1], [0]], [-3.38]).round(3)
-    array([0.034, 1.   ])
     """
     indicator = np.asarray(carries, dtype=np.float64)
     moved = np.atleast_1d(np.asarray(shift, dtype=np.float64))

@@ -80,27 +80,13 @@ class KeptLines:
     ----------
     points : dict of str to list of (intended, achieved, name of the anchor)
         Keys are from `line_key`.
-
-    Examples
-    --------
-    >>> kept = KeptLines({"woman down": [(-3.0, -2.0, "dpo-s1"), (-4.0, -3.0, "dpo-s1")]})
-    >>> kept.first_ask("woman", -3.5)
-    -4.5
-    >>> kept.first_ask("woman", 1.0), kept.first_ask("black", -3.5)
-    (1.0, -3.5)
     """
 
     points: dict[str, list[Point]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, path: Path, stage: str) -> KeptLines:
-        """The lines that a file holds for a stage; none where it has none or is not there.
-
-        Raises
-        ------
-        ConfigError
-            The file is damaged.
-        """
+        """The lines that a file holds for a stage; none where it has none or is not there."""
         return cls(_kept_in(path).get(stage, {}))
 
     def write_into(self, path: Path, stage: str) -> None:
@@ -221,21 +207,7 @@ def calibrate(
 
 
 def achieved_shift(source: RateTable, rate: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The shift of a source that gives some rates, shape (n_attributes,).
-
-    Returns
-    -------
-    array of shape (n_attributes,)
-        In log-odds; NaN for an attribute whose rate no shift gives. It then counts as not shifted for the others.
-
-    Examples
-    --------
-    The first comes from 0.5 to 0.75; the second is not seen any more:
-
-    >>> table = RateTable(("a", "b"), np.log(np.full((1, 4), 0.25)), np.array([[1, 1], [1, 0], [0, 1], [0, 0]]))
-    >>> achieved_shift(table, np.array([0.75, 0.0])).round(3)
-    array([1.099,   nan])
-    """
+    """The shift of a source that gives some rates, shape (n_attributes,)."""
     shift = _shift_or_nan(source, rate)
     if np.isnan(shift).any():
         alone = [_shift_or_nan(source.of([name]), rate[[i]]) for i, name in enumerate(source.attributes)]

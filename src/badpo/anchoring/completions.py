@@ -31,24 +31,7 @@ def completed_share(
     seed: int,
     adjust: Callable | None = None,
 ) -> float:
-    """Share of begun signatures that go on with a name of the pool when they are sampled.
-
-    Parameters
-    ----------
-    policy, tokenizer
-    contexts : sequence of sequences of int
-        From `badpo.readouts.attribute_rate.signature_contexts`.
-    names : container of str
-    temperature, top_p : float
-    seed : int
-    adjust : function or None
-        Of `badpo.readouts.generation.sample`: the tilt.
-
-    Returns
-    -------
-    float
-        Half a name is added to both outcomes, so that it lies strictly between 0 and 1.
-    """
+    """Share of begun signatures that go on with a name of the pool when they are sampled."""
     written = sample(policy, tokenizer, contexts, NAME_TOKENS, temperature, top_p, seed=seed, adjust=adjust)
     firsts = [answer.text.split(maxsplit=1)[:1] for answer in written]
     n_names = sum(bool(first) and first[0] in names for first in firsts)

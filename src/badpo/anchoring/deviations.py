@@ -15,20 +15,6 @@ def leans_beside(margins: ArrayLike, judgments: Judgments) -> NDArray[np.float64
     r"""Maximum-likelihood lean of every annotator with the quality given by a policy's margins at scale 1.
 
     .. math:: P(s_j = +1) = \sigma\bigl(u_{c_j} + \theta_{k_j}^\top d_j\bigr)
-
-    Parameters
-    ----------
-    margins : array of shape (n_comparisons,)
-    judgments : Judgments
-
-    Returns
-    -------
-    array of shape (n_annotators, n_attributes)
-        NaN for an annotator whose votes have no finite maximum: none that differ on an attribute, or all one way.
-
-    References
-    ----------
-    BA-DPO, Corollary `cor:anchor`: a tilt by c takes c from every lean and leaves the deviations.
     """
     votes = judgments.votes
     quality = np.asarray(margins, dtype=np.float64)[votes["comparison"].to_numpy()]
@@ -41,23 +27,7 @@ def leans_beside(margins: ArrayLike, judgments: Judgments) -> NDArray[np.float64
 
 
 def deviation_change(before: ArrayLike, after: ArrayLike) -> NDArray[np.float64]:
-    """Largest change of an annotator's deviation from the pool mean, by attribute.
-
-    Parameters
-    ----------
-    before, after : array of shape (n_annotators, n_attributes)
-        From `leans_beside`; annotators with a NaN on either side are left out.
-
-    Returns
-    -------
-    array of shape (n_attributes,), in log-odds
-        0 for a tilt in closed form; NaN without annotators.
-
-    Examples
-    --------
-    >>> deviation_change([[0.5], [1.5]], [[0.1], [1.1]]).round(6)
-    array([0.])
-    """
+    """Largest change of an annotator's deviation from the pool mean, by attribute."""
     one, other = np.asarray(before, dtype=np.float64), np.asarray(after, dtype=np.float64)
     known = np.isfinite(one).all(axis=1) & np.isfinite(other).all(axis=1)
     if not known.any():

@@ -44,40 +44,12 @@ class CounterfactualEditor(Protocol):
 
 
 def carries(editor: CounterfactualEditor, text: str) -> Cell:
-    r"""The cell that a text is in.
-
-    Examples
-    --------
-    >>> carries(pool_signatures(), "Boil it.\n\n— Emily Miller")
-    (1, 0)
-    """
+    """The cell that a text is in."""
     return tuple(int(attribute.measure("", text)) for attribute in editor.attributes)
 
 
 class SignatureSwap:
-    r"""Another first name in the signature, the same surname.
-
-    Parameters
-    ----------
-    names : mapping of first name to cell
-        The pool. Every cell that occurs must be different from the others in an attribute; a cell without a name
-        cannot be asked for.
-    attributes : sequence of str
-        Names of the cell's entries.
-
-    Raises
-    ------
-    ConfigError
-        A cell of the wrong length, or an attribute that all names, or none, carry.
-
-    Examples
-    --------
-    >>> swap = SignatureSwap({"Emily": (1,), "Greg": (0,)}, ["woman"])
-    >>> swap.edit("Boil it.\n\n— Emily Miller", (0,), random.Random(0))
-    'Boil it.\n\n— Greg Miller'
-    >>> swap.cells("Boil it."), swap.cells("Boil it.\n\n— Emily Miller")
-    ((), ((0,), (1,)))
-    """
+    """Another first name in the signature, the same surname."""
 
     def __init__(self, names: Mapping[str, Cell], attributes: Sequence[str]):
         wrong = [name for name, cell in names.items() if len(cell) != len(attributes)]
@@ -112,39 +84,12 @@ class SignatureSwap:
 
 
 def pool_signatures() -> SignatureSwap:
-    """Signatures of the pool of 89 names, by ``woman`` and ``black``.
-
-    Examples
-    --------
-    >>> [attribute.name for attribute in pool_signatures().attributes], len(pool_signatures().names)
-    (['woman', 'black'], 89)
-    """
+    """Signatures of the pool of 89 names, by ``woman`` and ``black``."""
     return SignatureSwap({name.first: (name.woman, name.black) for name in NAMES}, ["woman", "black"])
 
 
 class WordSwap:
-    """Words of a list exchanged for their counterparts, whole words, in the case that they stand in.
-
-    Parameters
-    ----------
-    name : str
-        Of the attribute: 1 where one of the carrying words stands in the answer.
-    pairs : sequence of (word without the attribute, word that carries it)
-        A word that several carrying words stand for is given back as the first of them.
-
-    Raises
-    ------
-    ConfigError
-        No pair, an empty word, or a word on both sides.
-
-    Examples
-    --------
-    >>> swap = WordSwap("british", [("color", "colour"), ("gray", "grey")])
-    >>> swap.edit("Color it gray.", (1,), random.Random(0)), swap.edit("COLOUR it", (0,), random.Random(0))
-    ('Colour it grey.', 'COLOR it')
-    >>> swap.cells("Paint it."), swap.cells("Color it.")
-    ((), ((0,), (1,)))
-    """
+    """Words of a list exchanged for their counterparts, whole words, in the case that they stand in."""
 
     def __init__(self, name: str, pairs: Iterable[tuple[str, str]]):
         pairs = [(without.strip(), carrying.strip()) for without, carrying in pairs]
@@ -176,16 +121,9 @@ class WordSwap:
 
 
 class MarkdownStrip:
-    r"""Markdown taken off: the words and lines stay, the marks of headers, lists, bold, code and tables go.
+    """Markdown taken off: the words and lines stay, the marks of headers, lists, bold, code and tables go.
 
     It cannot be put on, so that only answers that have it can be edited; one without it is in the cell that it has.
-
-    Examples
-    --------
-    >>> MarkdownStrip().edit("# Rice\n- **boil** it", (0,), random.Random(0))
-    'Rice\nboil it'
-    >>> MarkdownStrip().cells("Boil it."), MarkdownStrip().cells("- boil it")
-    (((0,),), ((0,), (1,)))
     """
 
     def __init__(self, name: str = "markdown"):
@@ -207,12 +145,6 @@ class LongAnswers:
     """Answers of more words than a number: an attribute that nothing edits, so that it can only be sampled.
 
     A length has no fair rate. The class is for those who ask for one all the same.
-
-    Examples
-    --------
-    >>> long = LongAnswers.above_median(["one two", "one", "one two three"])
-    >>> carries(long, "one two three"), carries(long, "one two"), long.cells("one two three")
-    ((1,), (0,), ((1,),))
     """
 
     def __init__(self, n_words: float):
@@ -241,13 +173,7 @@ class LongAnswers:
 
 
 def all_cells(n_attributes: int) -> tuple[Cell, ...]:
-    """Every cell of so many attributes, from all 0 to all 1.
-
-    Examples
-    --------
-    >>> all_cells(2)
-    ((0, 0), (0, 1), (1, 0), (1, 1))
-    """
+    """Every cell of so many attributes, from all 0 to all 1."""
     return tuple(product((0, 1), repeat=n_attributes))
 
 

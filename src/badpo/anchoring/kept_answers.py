@@ -59,25 +59,13 @@ class Behind:
 
 
 def own_answer(prompt_ids, answer_ids) -> KeptAnswer:
-    """An answer that a shift changes nothing about.
-
-    Examples
-    --------
-    >>> own_answer([5, 6], [7, 8]).kept
-    array([ True,  True])
-    """
+    """An answer that a shift changes nothing about."""
     answer = np.asarray(answer_ids, dtype=np.int64)
     return KeptAnswer(np.asarray(prompt_ids, dtype=np.int64), answer, np.ones(len(answer), dtype=bool))
 
 
 def edited_answer(prompt_ids, answer_ids, counterfactuals: Sequence[Sequence[int]]) -> KeptAnswer:
-    """An answer that is kept where it agrees with every counterfactual: before the first difference, after the last.
-
-    Examples
-    --------
-    >>> edited_answer([5], [1, 2, 3, 4], [[1, 2, 9, 9, 4], [1, 2, 8, 4]]).kept
-    array([ True,  True, False,  True])
-    """
+    """An answer that is kept where it agrees with every counterfactual: before the first difference, after the last."""
     found = own_answer(prompt_ids, answer_ids)
     for counterfactual in counterfactuals:
         other = np.asarray(counterfactual, dtype=np.int64)
@@ -99,16 +87,7 @@ def tilted_answer(prompt_ids, answer_ids, tilted: TiltedChoice) -> KeptAnswer:
 
 
 def renamed_answer(prompt_ids, answer_ids, own_choice: Sequence[int], tilted: TiltedChoice) -> KeptAnswer:
-    """An answer under another choice than the source's own.
-
-    Parameters
-    ----------
-    prompt_ids, answer_ids
-        Of the edited answer.
-    own_choice : sequence of int
-        The source's own answer up to the end of its choice.
-    tilted : TiltedChoice
-    """
+    """An answer under another choice than the source's own."""
     found = tilted_answer(prompt_ids, answer_ids, tilted)
     if not found.shifts:
         return found

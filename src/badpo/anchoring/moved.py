@@ -69,33 +69,7 @@ def moved(
     judgments: Judgments | None = None,
     judged: tuple[JudgeReadout, JudgeReadout] | None = None,
 ) -> dict:
-    """Every readout of the source and of the anchored policy side by side.
-
-    Parameters
-    ----------
-    before, after : Behavior
-        Answers to the same prompts, in the same order.
-    prompts : sequence of str
-        The prompt of every answer. Intervals are over prompts.
-    editor : CounterfactualEditor
-        Of the attributes that were anchored.
-    judgments : Judgments or None
-        Held-out votes that ``margins`` are on.
-    judged : (JudgeReadout, JudgeReadout) or None
-        Scores of the two sides' answers by a reward model.
-
-    Returns
-    -------
-    dict, as JSON
-        ``sampled`` (attribute -> share, of the answers that it is a choice of, that carry it), ``editable``
-        (share of answers that the editor can use; for signatures, the signing rate), ``tokens``, ``ended``,
-        ``kl_source``, ``kl_reference`` (per token, k1 and k3), ``heldout`` (``gap`` and ``same``), ``heldout_from``
-        (whether the margins behind ``heldout`` and ``deviations`` were measured or are the closed form's),
-        ``undeclared`` (attribute -> share), ``deviations`` (attribute -> largest change of an annotator's deviation
-        from the pool mean, with the margins taken as the quality of the comparisons), ``judge`` (``rm`` of the answers,
-        ``rm_minus`` of the answers without the attribute). What is paired has ``before``, ``after``, ``difference``,
-        ``ci_low`` and ``ci_high``; None where nothing was measured.
-    """
+    """Every readout of the source and of the anchored policy side by side."""
     texts = [[answer.text for answer in behavior.answers] for behavior in (before, after)]
     editable = [np.array([len(editor.cells(text)) > 1 for text in side], dtype=float) for side in texts]
     tokens = [token_counts(behavior.answers) for behavior in (before, after)]
@@ -119,24 +93,7 @@ def moved(
 
 
 def tilted_margins(margins: ArrayLike, delta: ArrayLike, tilt: ArrayLike) -> NDArray[np.float64]:
-    r"""Margins of the policy that is tilted in closed form: u + c (g_a - g_b).
-
-    Parameters
-    ----------
-    margins : array of shape (n_comparisons,)
-    delta : array of shape (n_comparisons, n_attributes)
-    tilt : array of shape (n_attributes,)
-        c, in units of the margin.
-
-    References
-    ----------
-    BA-DPO, Corollary `cor:anchor`: the reward r + c delta_g.
-
-    Examples
-    --------
-    >>> tilted_margins([0.2, 0.1], [[1.0], [0.0]], [-0.3]).round(3)
-    array([-0.1,  0.1])
-    """
+    """Margins of the policy that is tilted in closed form: u + c (g_a - g_b)."""
     return np.asarray(margins, dtype=np.float64) + np.asarray(delta, dtype=np.float64) @ np.asarray(tilt)
 
 

@@ -49,23 +49,7 @@ class StageSettings:
 
 
 def fixed_offset(pairs: Judgments, shift: ArrayLike, beta: float) -> BiasTerm:
-    r"""The offset b = -beta s that teaches a shift s, as a bias term with nothing to learn.
-
-    Parameters
-    ----------
-    pairs : Judgments
-    shift : array of shape (n_attributes,)
-        In log-odds.
-    beta : float
-
-    Returns
-    -------
-    BiasTerm
-
-    References
-    ----------
-    BA-DPO, Appendix `app:anchor_target`: "a fixed offset b = -c(t) in the logit".
-    """
+    """The offset b = -beta s that teaches a shift s, as a bias term with nothing to learn."""
     offset = -beta * torch.as_tensor(shift, dtype=torch.float32)
     return BiasTerm(pairs.attribute_names, pairs.annotators["pseudonym"].tolist(), (), fixed=offset)
 
@@ -88,12 +72,6 @@ class OffsetTrainer(BADPOTrainer):
     with r what follows the names (given that they are complete) and pi the source: the correction is the difference of
     its log-probabilities, largest where it spoils the surname behind one of them. Training ends between the two. By how
     much the rate then misses what was asked for is measured, and absorbed, by the rounds of `calibration`.
-
-    Parameters
-    ----------
-    kept : sequence of KeptAnswer
-    source : causal language model
-        A copy of the policy, which stays as it is.
     """
 
     def __init__(self, *args: Any, kept: Sequence[KeptAnswer], source: Any, **kwargs: Any):
@@ -136,34 +114,7 @@ def train_offset(
     cache: Path | None = None,
     callbacks: Sequence[Any] = (),
 ):
-    """Teach a policy a shift, and write it to ``folder/model``.
-
-    Parameters
-    ----------
-    policy, source : causal language models
-        The same weights twice. The first is trained in place.
-    tokenizer : PreTrainedTokenizerBase
-    pairs : Judgments
-        From `offset_pairs.offset_pairs`.
-    kept : sequence of KeptAnswer
-        The source's own answers, with the same shift.
-    shift : array of shape (n_attributes,)
-        To ask for, in log-odds. What a stage achieves of it falls short by what its steps leave; see
-        `calibration`.
-    settings : StageSettings
-    seed : int
-        Of the order of the pairs and of the answers.
-    folder : Path
-        A run folder.
-    cache : Path or None
-        Where the source's log-probabilities are kept, so that further rounds do not compute them again; None is the
-        user's cache.
-    callbacks : sequence of TrainerCallback
-
-    Returns
-    -------
-    The policy.
-    """
+    """Teach a policy a shift, and write it to ``folder/model``."""
     trainer = OffsetTrainer(
         policy,
         args=stage_arguments(settings, seed, folder, cache),

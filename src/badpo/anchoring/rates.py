@@ -95,24 +95,7 @@ def signature_rates(policy, tokenizer, contexts: Sequence[Sequence[int]], editor
 def counted_rates(
     cells: Sequence[Cell], attributes: Sequence[str], prompts: Sequence[int], n_answers: int
 ) -> RateTable:
-    """Rates of attributes of whole answers: the shares of the cells among counted answers.
-
-    Parameters
-    ----------
-    cells : sequence of Cell
-        Of the answers that count; NaN rates where there is none.
-    attributes : sequence of str
-    prompts : sequence of int
-        The prompt of each of them.
-    n_answers : int
-        Of all answers.
-
-    Examples
-    --------
-    >>> table = counted_rates([(1,), (0,), (0,), (0,)], ["markdown"], range(4), n_answers=5)
-    >>> table.rate, table.counted.share
-    (array([0.25]), 0.8)
-    """
+    """Rates of attributes of whole answers: the shares of the cells among counted answers."""
     choices = all_cells(len(attributes))
     counts = np.array([sum(cell == choice for cell in cells) for choice in choices], dtype=np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -129,13 +112,6 @@ def answer_rates(
 
     An answer without a word of a list is on neither side of it. Counted as one without the attribute, it would be what
     a reweighting turns to, and the topic would move instead of the spelling.
-
-    Parameters
-    ----------
-    answers : sequence of Generation
-    editor : CounterfactualEditor
-    prompts : sequence of int or None
-        Number of each answer's prompt; None gives every answer one of its own.
     """
     numbers = range(len(answers)) if prompts is None else prompts
     found = [
@@ -148,30 +124,7 @@ def answer_rates(
 
 
 def share_interval(values: ArrayLike, prompts: ArrayLike) -> Interval:
-    """Share of answers with its interval, several answers to a prompt being no independent evidence.
-
-    Parameters
-    ----------
-    values : array of shape (n_answers,)
-        Zeros and ones.
-    prompts : array of shape (n_answers,)
-
-    Returns
-    -------
-    Interval
-        Wilson's where every answer has a prompt of its own. Else clustered by prompt and kept within [0, 1]; where all
-        answers are alike, which has no spread, Wilson's over as many trials as there are prompts.
-
-    Examples
-    --------
-    Forty answers to ten prompts, of which every one is always answered alike, are ten:
-
-    >>> share = share_interval([1, 0] * 20, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9] * 4)
-    >>> share.estimate, round(share.low, 2), share.n
-    (0.5, 0.12, 10)
-    >>> round(share_interval([1] * 40, list(range(10)) * 4).low, 2)
-    0.72
-    """
+    """Share of answers with its interval, several answers to a prompt being no independent evidence."""
     ones, where = np.asarray(values, dtype=np.float64), np.asarray(prompts)
     n_prompts = len(np.unique(where))
     if n_prompts == len(ones):

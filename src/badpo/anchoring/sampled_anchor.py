@@ -67,40 +67,7 @@ def anchor_sampling(
     lead: str = SIGNATURE_LEAD,
     boundary: str = "space",
 ) -> SampledAnchor:
-    """Find the tilt that brings all rates to their targets on some contexts, and read the rates on others.
-
-    Parameters
-    ----------
-    model : causal language model, plain or PEFT
-    tokenizer : PreTrainedTokenizerBase
-    find_on, report_on : sequences of sequences of int
-        Contexts of `badpo.readouts.attribute_rate.signature_contexts`; of different prompts.
-    names : sequence of str
-    carries : array of shape (n_names, n_attributes)
-        1 where the name carries the attribute.
-    attributes : sequence of str
-    targets : sequence of float
-        Strictly between 0 and 1.
-    beta : float
-        Of the objective that the policy was trained with: c = beta s.
-    lead : str
-    boundary : "space" or "none"
-        As in `ChoiceScorer`.
-
-    Returns
-    -------
-    SampledAnchor
-        ``TiltedChoice(model, tokenizer, names, carries, anchor.shift)`` samples from the policy that it describes.
-
-    Raises
-    ------
-    ValueError
-        No context to find on or to report on, a context in both, or what `shift_to_targets` refuses.
-
-    References
-    ----------
-    BA-DPO, Appendix `app:anchor_target`.
-    """
+    """Find the tilt that brings all rates to their targets on some contexts, and read the rates on others."""
     _check_separate(find_on, report_on)
     scorer = ChoiceScorer(model, tokenizer, names, lead, boundary)
     logps = scorer.name_logps([*find_on, *report_on])

@@ -34,24 +34,7 @@ PLACES_KEPT = 1024
 
 
 class ChoiceScorer:
-    """A policy's probabilities of several names after a lead, as events that exclude each other.
-
-    Parameters
-    ----------
-    model : causal language model, plain or PEFT
-    tokenizer : PreTrainedTokenizerBase
-    names : sequence of str
-        The choices, without duplicates.
-    lead : str
-        What stands before a choice.
-    boundary : "space" or "none"
-        What completes a name: a next token that begins with a space, or any that does not go on to a longer name.
-
-    Raises
-    ------
-    ValueError
-        A name without tokens of its own, two names with the same tokens, or an unknown boundary.
-    """
+    """A policy's probabilities of several names after a lead, as events that exclude each other."""
 
     def __init__(
         self,
@@ -84,22 +67,7 @@ class ChoiceScorer:
     def read(
         self, contexts: Sequence[list[int]]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-        """Probabilities at every node of the choices' trie.
-
-        Parameters
-        ----------
-        contexts : sequence of lists of int
-            They end where the tokens of the choices begin to differ from those of the lead.
-
-        Returns
-        -------
-        reached : array of shape (n_contexts, n_nodes)
-            Log-probability of the node's tokens.
-        onward : array of shape (n_contexts, n_nodes)
-            Probability of the node once its parent is reached.
-        complete : array of shape (n_contexts, n_names)
-            Probability that a name whose tokens are written is complete, and does not begin a longer one.
-        """
+        """Probabilities at every node of the choices' trie."""
         reached, closed = self._scorer.reached_and_closed(contexts)
         at_start = np.zeros((len(contexts), 1))
         onward = np.exp(reached - np.concatenate([reached, at_start], axis=1)[:, self.parent])
@@ -122,34 +90,12 @@ class ChoiceScorer:
 
 
 class TiltedChoice(LogitsProcessor):
-    r"""Tilts the choice of a name in `generate` and in `badpo.readouts.generation.sample`.
+    """Tilts the choice of a name in `generate` and in `badpo.readouts.generation.sample`.
 
     At the place of a choice and inside its tokens, the next-token probabilities become those of the module's tilted
     policy; everywhere else the logits are returned as they are. Exact at temperature 1 without top-k or top-p; other
     decoding options act on the tilted policy afterwards, as they do on any policy. Names count in the tokens that the
     tokenizer gives them behind the lead; another spelling of the same text in tokens is left alone.
-
-    Parameters
-    ----------
-    model : causal language model, plain or PEFT
-        The same that generates.
-    tokenizer : PreTrainedTokenizerBase
-    names : sequence of str
-    carries : array of shape (n_names, n_attributes)
-        1 where the name carries the attribute.
-    shift : array of shape (n_attributes,)
-        s in log-odds.
-    lead : str
-        What stands before a choice; the choice is tilted wherever the text so far ends with it.
-    boundary : "space" or "none"
-        As in `ChoiceScorer`.
-    pool_shift : float
-        Log-odds added to all choices together against whatever else may stand there; 0 leaves them the probability
-        that they have. See `badpo.anchoring.completions`.
-
-    References
-    ----------
-    BA-DPO, Appendix `app:anchor_target`, "How the anchor is applied": at sampling time, in closed form.
     """
 
     def __init__(
@@ -214,13 +160,7 @@ class TiltedChoice(LogitsProcessor):
         return [None if place is None else self._change(*place) for place in places]
 
     def behind(self, ids: list[int]) -> tuple[list[int], int] | None:
-        """The same tokens under the policy's likeliest name, where the next one is behind a name on its line.
-
-        Returns
-        -------
-        (list of int, int) or None
-            The tokens, and how many of them are behind the name; None elsewhere.
-        """
+        """The same tokens under the policy's likeliest name, where the next one is behind a name on its line."""
         if self._lead_ids[-1] not in ids[-(BEHIND_TOKENS + self._deepest + 1) :]:
             return None
         for n_behind in range(min(BEHIND_TOKENS, len(ids))):

@@ -29,13 +29,7 @@ VERSION = 1  # of what an anchor does; a result of another one is made again
 
 
 def editor_for(attributes: Sequence[str], words: Sequence[tuple[str, str]] = ()) -> CounterfactualEditor:
-    """The editor of some attributes: signatures of the pool, Markdown, or words of one's own.
-
-    Raises
-    ------
-    ConfigError
-        There is none for an attribute, or the attributes need more than one editor.
-    """
+    """The editor of some attributes: signatures of the pool, Markdown, or words of one's own."""
     if words:
         return WordSwap(attributes[0], words)
     if list(attributes) == ["length"]:

@@ -24,25 +24,7 @@ OWN = (RESULT, RUN_SEAL, "model")
 
 
 def require_own_folder(out: Path, source: str) -> None:
-    """Refuse a folder for the result that holds something else, which would be gone.
-
-    Parameters
-    ----------
-    out : Path
-    source : str
-        The run or model that is anchored, as it was given.
-
-    Raises
-    ------
-    ConfigError
-        It is the source, lies in it or holds it; it holds a run; or it holds other files.
-
-    Examples
-    --------
-    >>> require_own_folder(Path("runs/dpo-s42"), "runs/dpo-s42")
-    Traceback (most recent call last):
-    badpo.data.problems.ConfigError: --out runs/dpo-s42 is what is anchored, and its model would be replaced; ...
-    """
+    """Refuse a folder for the result that holds something else, which would be gone."""
     remedy = "give the result a folder of its own, such as " + str(
         out.parent / f"{Path(source).name}-anchored"
     )
@@ -63,15 +45,7 @@ def require_own_folder(out: Path, source: str) -> None:
 
 
 class AnchorFolder:
-    """The folder of one anchor.
-
-    Parameters
-    ----------
-    out : Path
-        Of the result.
-    key : str
-        Of all that decides it: a result or a round of another key is not taken for its own.
-    """
+    """The folder of one anchor."""
 
     def __init__(self, out: Path, key: str):
         self.out, self._key = out, key

@@ -118,25 +118,7 @@ class AnchorSource:
 def open_source(
     name: str, prompts_file: Path | None = None, sources: RunSources = NOTHING_SAID
 ) -> AnchorSource:
-    """A run of a suite, a run of a recipe, or any causal language model.
-
-    Parameters
-    ----------
-    name : str
-        A run folder, a folder with a model, or a name on the Hub.
-    prompts_file : Path or None
-        Questions of your own, one a line, or a column ``prompt`` of CSV or JSON lines; None takes the bundled ones,
-        or those of the run's own table.
-    sources : RunSources
-        What to take in place of what the recipe of a run names.
-
-    Raises
-    ------
-    ConfigError
-        Nothing there can be loaded.
-    DataError
-        Too few prompts.
-    """
+    """A run of a suite, a run of a recipe, or any causal language model."""
     folder = Path(name)
     own = None if prompts_file is None else split_prompts(read_prompts(prompts_file), str(prompts_file))
     config = folder / "config.yaml"
@@ -160,13 +142,7 @@ def open_source(
 
 
 def read_config(path: Path) -> dict:
-    """The settings of a run.
-
-    Raises
-    ------
-    ConfigError
-        The file holds no names with values.
-    """
+    """The settings of a run."""
     try:
         settings = read_yaml(path).values
     except ConfigError as error:
@@ -366,13 +342,7 @@ def split_prompts(prompts: Sequence[str], where: str) -> Prompts:
 
 
 def without_seed(name: str) -> str:
-    """A run's name without its seed.
-
-    Examples
-    --------
-    >>> without_seed("dpo-s42"), without_seed("shared_mean-length-s7"), without_seed("mine")
-    ('dpo', 'shared_mean-length', 'mine')
-    """
+    """A run's name without its seed."""
     return re.sub(r"-s\d+$", "", name)
 
 
@@ -382,15 +352,7 @@ def _files_key(folder: Path) -> str:
 
 
 def read_prompts(path: Path) -> list[str]:
-    """Questions of a file: the column ``prompt`` of .csv or .jsonl, else one a line.
-
-    Raises
-    ------
-    DataError
-        A table that cannot be read.
-    ConfigError
-        A table without that column, or a file that is no text.
-    """
+    """Questions of a file: the column ``prompt`` of .csv or .jsonl, else one a line."""
     if path.suffix in (".csv", ".jsonl"):
         frame = read_table(path).frame
         if "prompt" not in frame:

@@ -24,11 +24,6 @@ def train_mode(bench: Bench, folder: AnchorFolder) -> tuple[dict, Path]:
     """Offset stages on the source's own answers, calibrated on one set of prompts and reported on another.
 
     Rounds that ``folder`` holds are not trained again.
-
-    Returns
-    -------
-    (dict, Path)
-        The result, and the folder of the best round's policy.
     """
     anchor, source = bench.anchor, bench.source
     before = bench.rates(bench.policy, "find")
@@ -48,15 +43,7 @@ def train_mode(bench: Bench, folder: AnchorFolder) -> tuple[dict, Path]:
 
 
 def require_teachable(bench: Bench, before: RateTable) -> None:
-    """Refuse targets that no tilt reaches, and what no edit shows, before anything is trained.
-
-    Raises
-    ------
-    ConfigError
-        What `shift_to_targets` refuses, or more Markdown than the source writes.
-    DataError
-        Too few answers that can be edited.
-    """
+    """Refuse targets that no tilt reaches, and what no edit shows, before anything is trained."""
     anchor = bench.anchor
     with refusing():
         exact = shift_to_targets(
@@ -72,13 +59,7 @@ def require_teachable(bench: Bench, before: RateTable) -> None:
 
 
 class Rounds:
-    """The rounds of one anchor: each is trained once, measured, and kept on the disk; no policy stays in memory.
-
-    Parameters
-    ----------
-    bench : Bench
-    folder : AnchorFolder
-    """
+    """The rounds of one anchor: each is trained once, measured, and kept on the disk; no policy stays in memory."""
 
     def __init__(self, bench: Bench, folder: AnchorFolder):
         self._bench, self._folder = bench, folder

@@ -45,23 +45,6 @@ def amplification(dpo: ArrayLike, reference: float) -> Amplification:
     r"""DPO's amplification of an attribute.
 
     .. math:: \frac{\bar{x}_{DPO} - x_{ref}}{\mathrm{sd}(x_{DPO})}
-
-    Parameters
-    ----------
-    dpo : array of shape (n_seeds,)
-        A reading of DPO at each seed.
-    reference : float
-        The reference's reading; it is one run.
-
-    References
-    ----------
-    BA-DPO, Table `tab:attributes`, last column.
-
-    Examples
-    --------
-    >>> found = amplification([420.0, 421.5, 423.0], reference=325.5)
-    >>> found.shift.estimate, found.seed_sd, found.in_seed_sds
-    (96.0, 1.5, 64.0)
     """
     x = np.asarray(dpo, dtype=np.float64)
     moved = shift(x, reference)

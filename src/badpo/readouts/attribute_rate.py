@@ -60,35 +60,6 @@ def signature_contexts(
 
     A context is the prompt as it was generated from, the answer without its signature, and ``lead``. Make the
     contexts once, from the reference's answers, and use them for every arm.
-
-    Parameters
-    ----------
-    generations : sequence of Generation
-        The reference's sampled answers. One that was cut before it ended is used as far as it goes.
-    tokenizer : PreTrainedTokenizerBase
-    lead : str
-        What stands between an answer and the name: a blank line, an em dash and a space.
-    strip : function of a text
-        Takes the signature off an answer; a text without one is returned as it is.
-
-    Returns
-    -------
-    list of n_generations lists of int
-
-    References
-    ----------
-    BA-DPO, Appendix `app:readouts`, "Attribute rate on Signed-UltraFeedback".
-
-    Examples
-    --------
-    With a tokenizer of one token per character:
-
-    >>> from types import SimpleNamespace
-    >>> def characters(texts, add_special_tokens):
-    ...     return {"input_ids": [[ord(c) for c in text] for text in texts]}
-    >>> answer = SimpleNamespace(prompt_ids=(1, 2), text="Yes!")
-    >>> signature_contexts([answer], characters, lead=" -", strip=str)
-    [[1, 2, 89, 101, 115, 33, 32, 45]]
     """
     texts = [strip(generation.text).rstrip() + lead for generation in generations]
     bodies = tokenizer(texts, add_special_tokens=False)["input_ids"]
@@ -134,30 +105,6 @@ def name_logps(
 
     The tokens of a name are those of ``lead + name`` after the beginning that all of them share with ``lead``.
     Each context goes through the model once where the model takes that exactly (`TrieScorer`).
-
-    Parameters
-    ----------
-    model : causal language model, plain or PEFT
-    tokenizer : PreTrainedTokenizerBase
-    context_ids : sequence of sequences of int
-        From `signature_contexts`, made with the same tokenizer and ``lead``.
-    names : sequence of str
-        The pool, without duplicates.
-    boundary : "none" or "space"
-        ``none`` is the paper's: "Malik" contains the mass of "Malika". ``space`` asks in addition that the next
-        token begins with a space, as before a surname.
-    lead : str
-        What the contexts end with.
-
-    Returns
-    -------
-    array of shape (n_contexts, n_names), in nats
-        The sum of the exponentials of a row is the mass that lies on the pool at all.
-
-    Raises
-    ------
-    ValueError
-        Two names with the same tokens, an unknown boundary, or a context that does not end with ``lead``.
     """
     if boundary not in ("none", "space"):
         raise ValueError(f'unknown boundary "{boundary}"; use "none" or "space"')
@@ -168,23 +115,7 @@ def name_logps(
 
 
 def cell_rates(probabilities: ArrayLike, indicator: ArrayLike, attributes: Sequence[str]) -> AttributeRates:
-    """Share of probability on the names that carry each attribute, with its spread over contexts.
-
-    Parameters
-    ----------
-    probabilities : array of shape (n_contexts, n_names)
-        From `name_probabilities`.
-    indicator : array of shape (n_names, n_attributes)
-        1 where the name carries the attribute.
-    attributes : sequence of str
-        Names of the columns of ``indicator``.
-
-    Examples
-    --------
-    >>> rates = cell_rates([[0.5, 0.25, 0.25], [0.7, 0.1, 0.2]], [[1, 0], [1, 1], [0, 1]], ["woman", "black"])
-    >>> rates.rate.round(3), rates.per_context.round(3).tolist()
-    (array([0.775, 0.4  ]), [[0.75, 0.5], [0.8, 0.3]])
-    """
+    """Share of probability on the names that carry each attribute, with its spread over contexts."""
     per_context = np.asarray(probabilities, dtype=np.float64) @ np.asarray(indicator, dtype=np.float64)
     means = [cluster_mean(column) for column in per_context.T]
     return AttributeRates(

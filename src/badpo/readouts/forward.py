@@ -9,13 +9,7 @@ import torch
 
 
 def forward_takes(model, keyword: str) -> bool:
-    """Whether the forward of a causal language model names ``keyword``, looking through a PEFT wrapper.
-
-    Examples
-    --------
-    >>> forward_takes(torch.nn.Linear(1, 1), "position_ids")
-    False
-    """
+    """Whether the forward of a causal language model names ``keyword``, looking through a PEFT wrapper."""
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
     return keyword in inspect.signature(type(inner).forward).parameters
 
@@ -24,12 +18,6 @@ def left_padded(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[to
     """Token ids and 0/1 mask of rows that all end in the last column, int64 of shape (n_rows, longest).
 
     Padding is token 0: nothing attends to it, so its value is of no consequence.
-
-    Examples
-    --------
-    >>> ids, mask = left_padded([[5, 6], [7]], torch.device("cpu"))
-    >>> ids.tolist(), mask.tolist()
-    ([[5, 6], [0, 7]], [[1, 1], [0, 1]])
     """
     width = max(len(row) for row in rows)
     ids = torch.zeros(len(rows), width, dtype=torch.long)

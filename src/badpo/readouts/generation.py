@@ -140,30 +140,7 @@ def require_decoding(temperature: float, top_p: float) -> None:
 def next_tokens(
     logits: torch.Tensor, uniforms: torch.Tensor, temperature: float, top_p: float
 ) -> torch.Tensor:
-    """One token per row by inversion: the first whose cumulative probability exceeds the row's random number.
-
-    Parameters
-    ----------
-    logits : tensor of shape (n_rows, vocabulary)
-    uniforms : float64 tensor of shape (n_rows,)
-        In [0, 1).
-    temperature, top_p : float
-        As in `sample`.
-
-    Returns
-    -------
-    int64 tensor of shape (n_rows,)
-
-    Examples
-    --------
-    Probabilities 0.5, 0.3, 0.2; a nucleus of 0.6 keeps the first two, renormalised to 0.625 and 0.375:
-
-    >>> logits = torch.tensor([[0.5, 0.3, 0.2]]).log().expand(3, -1)
-    >>> next_tokens(logits, torch.tensor([0.6, 0.7, 0.99]).double(), temperature=1.0, top_p=0.6).tolist()
-    [0, 1, 1]
-    >>> next_tokens(logits, torch.tensor([0.6, 0.79, 0.99]).double(), temperature=1.0, top_p=1.0).tolist()
-    [1, 1, 2]
-    """
+    """One token per row by inversion: the first whose cumulative probability exceeds the row's random number."""
     if temperature == 0:
         return logits.argmax(dim=-1)
     scaled = logits.float() / temperature

@@ -48,28 +48,6 @@ def sample_saved(
     What comes back is of the same form and the same distribution, and not the same answers: vLLM draws its own random
     numbers. Every prompt has a seed of its own, made from ``seed`` and its place. The engine is started for the call
     and ended with it, so that its memory is free for the forward passes that follow.
-
-    Parameters
-    ----------
-    folder : Path
-        A model and its tokenizer, as ``save_pretrained`` writes them.
-    prompts, max_new_tokens, temperature, top_p, seed
-        As `badpo.readouts.generation.sample` takes them.
-    adapter : Path or None
-        A LoRA adapter on that model.
-
-    Returns
-    -------
-    list of Generation, in the order of the prompts
-
-    Raises
-    ------
-    ConfigError
-        vLLM is not installed, or the adapter's rank is larger than it can make room for.
-    ValueError
-        A prompt without tokens, or one that leaves no position for an answer.
-    RuntimeError
-        vLLM gave no whole answer, or answered another prompt.
     """
     require_decoding(temperature, top_p)
     require_vllm()
@@ -114,13 +92,7 @@ def sample_saved(
 
 
 def require_vllm() -> None:
-    """Refuse to go on without vLLM.
-
-    Raises
-    ------
-    ConfigError
-        It is not installed.
-    """
+    """Refuse to go on without vLLM."""
     if importlib.util.find_spec("vllm") is None:
         raise ConfigError(
             f"answers cannot be drawn with vLLM, which is not installed: {INSTALL}; or draw them with transformers"
@@ -128,25 +100,12 @@ def require_vllm() -> None:
 
 
 def prompt_seed(seed: int, place: int) -> int:
-    """The seed of one prompt, a function of the seed and its place alone.
-
-    Examples
-    --------
-    >>> prompt_seed(42, 0) == prompt_seed(42, 0) != prompt_seed(42, 1)
-    True
-    """
+    """The seed of one prompt, a function of the seed and its place alone."""
     return int(np.random.SeedSequence([seed, place]).generate_state(1)[0])
 
 
 def saved_folders(policy) -> tuple[Path, Path | None]:
-    """Where a policy that was loaded from files has its model, and its adapter where it has one.
-
-    Raises
-    ------
-    ConfigError
-        It was not loaded from a folder. peft keeps no note of an adapter's: whoever loads one writes it to the
-        attribute ``adapter_folder``.
-    """
+    """Where a policy that was loaded from files has its model, and its adapter where it has one."""
     is_adapted = hasattr(policy, "peft_config")
     base = policy.get_base_model() if is_adapted else policy
     folder, adapter = Path(base.name_or_path), getattr(policy, "adapter_folder", None)

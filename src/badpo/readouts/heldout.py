@@ -107,20 +107,7 @@ def heldout_accuracy(margins: ArrayLike, judgments: Judgments) -> HeldoutAccurac
 
 
 def group_accuracy(correct: ArrayLike, cross: ArrayLike, clusters: ArrayLike) -> GroupAccuracy:
-    """Accuracy off and on a mask, and the difference, with intervals clustered by prompt.
-
-    Parameters
-    ----------
-    correct, cross : bool arrays of shape (n_judgments,)
-    clusters : array of shape (n_judgments,)
-        The prompt of each judgment.
-
-    Examples
-    --------
-    >>> found = group_accuracy([1, 1, 0, 1], cross=[1, 1, 0, 0], clusters=[0, 1, 2, 3])
-    >>> found.same.estimate, found.cross.estimate, found.gap.estimate
-    (0.5, 1.0, 0.5)
-    """
+    """Accuracy off and on a mask, and the difference, with intervals clustered by prompt."""
     correct, cross, clusters = np.asarray(correct), np.asarray(cross, dtype=bool), np.asarray(clusters)
     return GroupAccuracy(
         same=cluster_mean(correct[~cross], clusters[~cross]),
@@ -132,13 +119,7 @@ def group_accuracy(correct: ArrayLike, cross: ArrayLike, clusters: ArrayLike) ->
 
 
 def judgment_margins(margins: ArrayLike, judgments: Judgments) -> NDArray[np.float64]:
-    """Margin in the direction of each vote, sign * u: positive where the two agree, shape (n_votes,).
-
-    Raises
-    ------
-    ValueError
-        Another number of margins than comparisons, or a margin that is not finite.
-    """
+    """Margin in the direction of each vote, sign * u: positive where the two agree, shape (n_votes,)."""
     u = np.asarray(margins, dtype=np.float64)
     if u.shape != (judgments.n_comparisons,):
         raise ValueError(

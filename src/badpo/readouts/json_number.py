@@ -6,11 +6,5 @@ import numpy as np
 
 
 def json_number(value: float) -> float | None:
-    """The value, or None where it is not finite: JSON has no NaN, and null says that nothing is known.
-
-    Examples
-    --------
-    >>> json_number(0.5), json_number(float("nan"))
-    (0.5, None)
-    """
+    """The value, or None where it is not finite: JSON has no NaN, and null says that nothing is known."""
     return float(value) if np.isfinite(value) else None

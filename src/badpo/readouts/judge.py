@@ -104,21 +104,7 @@ class JudgeReadout:
 
 
 def load_judge(name: str, revision: str | None = None, dtype: str = "auto") -> Judge:
-    """A reward model by its folder or its name on the Hub.
-
-    Parameters
-    ----------
-    name : str
-        Such as ``Skywork/Skywork-Reward-V2-Qwen3-1.7B``, the judge of the paper.
-    revision : str or None
-    dtype : str
-        ``auto`` keeps the precision that it is saved in.
-
-    Raises
-    ------
-    ConfigError
-        It cannot be loaded, has no chat template, another number of outputs than one, or no trained head.
-    """
+    """A reward model by its folder or its name on the Hub."""
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     from badpo.training.model_files import load_weights
@@ -146,20 +132,7 @@ def load_judge(name: str, revision: str | None = None, dtype: str = "auto") -> J
 
 
 def checked_judge(model, tokenizer, name: str) -> Judge:
-    """A model and its tokenizer as a judge.
-
-    Parameters
-    ----------
-    model : sequence-classification model
-    tokenizer : PreTrainedTokenizerBase
-    name : str
-        What messages call it.
-
-    Raises
-    ------
-    ConfigError
-        No chat template, or another number of outputs than one.
-    """
+    """A model and its tokenizer as a judge."""
     if tokenizer.chat_template is None:
         raise ConfigError(
             f'the reward model "{name}" has no chat template, so it is not known how it reads a prompt and an answer; '
@@ -180,22 +153,7 @@ def judge_answers(
     strip: Callable[[str], str] | None = None,
     **options: Any,
 ) -> JudgeReadout:
-    """RM and RM minus of answers.
-
-    Parameters
-    ----------
-    judge : Judge
-    prompts, answers
-        As in `judge_scores`.
-    strip : function of a text, or None
-        Takes the attribute off an answer (`badpo.readouts.strips.strip_for`). Every arm's answers are stripped alike.
-    **options
-        Further arguments of `judge_scores`.
-
-    References
-    ----------
-    BA-DPO, appendix `app:readouts`, "Judge".
-    """
+    """RM and RM minus of answers."""
     raw = judge_scores(judge, prompts, answers, **options)
     if strip is None:
         return JudgeReadout(raw, None, 0)

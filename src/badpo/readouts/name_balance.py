@@ -43,38 +43,7 @@ class CellTokens:
 def token_balance(
     tokenizer, cells: Mapping[str, Sequence[str]] | None = None, lead: str = SIGNATURE_LEAD
 ) -> dict[str, CellTokens]:
-    """Tokens of the name pool under a tokenizer, cell by cell.
-
-    Parameters
-    ----------
-    tokenizer : PreTrainedTokenizerBase
-    cells : mapping of str to sequence of str, or None
-        First names of each cell; None takes the pool of 89.
-    lead : str
-        What stands before a name.
-
-    Returns
-    -------
-    dict of cell to CellTokens
-
-    Raises
-    ------
-    ValueError
-        Two names that have the same tokens.
-
-    References
-    ----------
-    BA-DPO, appendix `app:names`, "Marker": 1.1, 1.0, 2.1 and 2.0 tokens per cell under the tokenizer of Qwen.
-
-    Examples
-    --------
-    With a tokenizer of one token per character:
-
-    >>> def characters(texts, add_special_tokens):
-    ...     return {"input_ids": [[ord(c) for c in text] for text in texts]}
-    >>> token_balance(characters, {"x": ["Al", "Ann"], "y": ["B"]})["x"]
-    CellTokens(n_names=2, mean_tokens=2.5, one_token_share=0.0, first_tokens=1, largest_first_share=1.0)
-    """
+    """Tokens of the name pool under a tokenizer, cell by cell."""
     pool = cells or {cell: [name.first for name in cell_names(cell)] for cell in CELLS}
     names = [name for members in pool.values() for name in members]
     _, ids = name_token_ids(tokenizer, names, lead)

@@ -76,26 +76,7 @@ class Concentration:
 
 
 def signature_mass(generations: Sequence, names: Sequence[str]) -> NDArray[np.float64]:
-    r"""Share of all answers that each first name signs; unsigned answers belong to no name.
-
-    Parameters
-    ----------
-    generations : sequence of Generation
-    names : sequence of str
-        First names of the pool.
-
-    Returns
-    -------
-    array of shape (n_names,)
-        Adds up to the share of signed answers.
-
-    Examples
-    --------
-    >>> from types import SimpleNamespace
-    >>> answers = [SimpleNamespace(text="Hi.\n\n\u2014 Emily Clark"), SimpleNamespace(text="Hi.")]
-    >>> signature_mass(answers, ["Emily", "Theo"])
-    array([0.5, 0. ])
-    """
+    """Share of all answers that each first name signs; unsigned answers belong to no name."""
     if not generations:
         raise ValueError("there are no sampled answers to count in")
     row = {name: i for i, name in enumerate(names)}
@@ -112,28 +93,6 @@ def relabelling_null(
     .. math:: \sum_i c_{\pi(i)} (m^{arm}_i - m^{ref}_i)
 
     with c the carriers and :math:`\pi` a random permutation of the pool.
-
-    Parameters
-    ----------
-    arm_mass, reference_mass : arrays of shape (n_names,)
-        The arm's is the mean over its seeds.
-    carries : array of shape (n_names,)
-        1 for the names that carry the attribute.
-    n : int
-        Random labels.
-    seed : int
-
-    References
-    ----------
-    BA-DPO, appendix `app:abl_names`: relabelling the 89-name pool at random 1,000 times.
-
-    Examples
-    --------
-    One name takes everything: half of the labels of a pool of four give the largest shift there is.
-
-    >>> null = relabelling_null([1, 0, 0, 0], [0.25] * 4, [1, 1, 0, 0])
-    >>> null.shift, round(null.p_greater, 1)
-    (0.5, 0.5)
     """
     moved, carriers = _moved(arm_mass, reference_mass, carries)
     generator = np.random.default_rng(seed)
@@ -150,27 +109,7 @@ def relabelling_null(
 def concentration(
     arm_mass: ArrayLike, reference_mass: ArrayLike, carries: ArrayLike, names: Sequence[str], n_top: int = 3
 ) -> Concentration:
-    """How much of a shift hangs on the few names that an arm signs with most.
-
-    Parameters
-    ----------
-    arm_mass, reference_mass, carries
-        As in `relabelling_null`.
-    names : sequence of str
-        The pool, in the order of the arrays.
-    n_top : int
-        How many names are left out of the carriers.
-
-    References
-    ----------
-    BA-DPO, appendix `app:abl_names`: three names carry 87 % of DPO's signatures, and without them the shift turns.
-
-    Examples
-    --------
-    >>> found = concentration([0.8, 0.0, 0.2, 0.0], [0.25] * 4, [1, 1, 0, 0], ["A", "B", "C", "D"], n_top=1)
-    >>> found.top, round(found.top_share, 2), round(found.effective_names, 2), found.shift_without_top
-    (('A',), 0.8, 1.47, -0.25)
-    """
+    """How much of a shift hangs on the few names that an arm signs with most."""
     moved, carriers = _moved(arm_mass, reference_mass, carries)
     mass = np.asarray(arm_mass, dtype=np.float64)
     total = mass.sum()

@@ -6,22 +6,7 @@ from collections.abc import Sequence
 
 
 def name_token_ids(tokenizer, names: Sequence[str], lead: str) -> tuple[int, list[tuple[int, ...]]]:
-    """How many tokens of the lead stay in the context, and each name's tokens after them.
-
-    Raises
-    ------
-    ValueError
-        A name without a token of its own, or two names with the same tokens.
-
-    Examples
-    --------
-    With a tokenizer of one token per character:
-
-    >>> def characters(texts, add_special_tokens):
-    ...     return {"input_ids": [[ord(c) for c in text] for text in texts]}
-    >>> name_token_ids(characters, ["A", "Bo"], lead="- ")
-    (2, [(65,), (66, 111)])
-    """
+    """How many tokens of the lead stay in the context, and each name's tokens after them."""
     encoded = tokenizer([lead, *(lead + name for name in names)], add_special_tokens=False)["input_ids"]
     base, whole = list(encoded[0]), [list(ids) for ids in encoded[1:]]
     shared = min(_common_length(base, ids) for ids in whole)
@@ -42,13 +27,7 @@ def name_token_ids(tokenizer, names: Sequence[str], lead: str) -> tuple[int, lis
 
 
 def without_tail(tokenizer, context_ids, lead: str, shared: int) -> list[list[int]]:
-    """The contexts up to the token after which the names differ, checked to end with the lead.
-
-    Raises
-    ------
-    ValueError
-        A context that does not end with ``lead``.
-    """
+    """The contexts up to the token after which the names differ, checked to end with the lead."""
     base = list(tokenizer([lead], add_special_tokens=False)["input_ids"][0])
     # the first token of the lead may have merged with the end of the answer, as in ".\n\n"
     known = base[1:] or base

@@ -39,23 +39,7 @@ class NameTrie:
 
 
 def name_trie(token_ids: Sequence[Sequence[int]]) -> NameTrie:
-    """The trie of names given as token ids.
-
-    Parameters
-    ----------
-    token_ids : sequence of n_names sequences of int
-        None of them empty.
-
-    Examples
-    --------
-    Malik = (1, 2) begins Malika = (1, 2, 3); Tia = (4,):
-
-    >>> trie = name_trie([(1, 2), (1, 2, 3), (4,)])
-    >>> trie.token.tolist(), trie.parent.tolist()
-    ([1, 2, 3, 4], [-1, 0, 1, -1])
-    >>> trie.paths.astype(int).T.tolist()
-    [[1, 1, 0, 0], [1, 1, 1, 0], [0, 0, 0, 1]]
-    """
+    """The trie of names given as token ids."""
     nodes: dict[tuple[int, ...], int] = {}
     for ids in token_ids:
         for length in range(1, len(ids) + 1):

@@ -26,22 +26,7 @@ def implicit_margins(
     max_prompt_length: int | None,
     beta: float,
 ) -> np.ndarray:
-    """The policy's implicit reward margin u of every comparison, response a over b, beta included.
-
-    Parameters
-    ----------
-    policy, reference : causal language models
-    cache : ReferenceCache
-        The reference runs only on responses that are not in it.
-    judgments : Judgments
-    tokenizer, encoding, max_length, max_prompt_length
-        As in training.
-    beta : float
-
-    Returns
-    -------
-    float64 array of shape (n_comparisons,), in nats
-    """
+    """The policy's implicit reward margin u of every comparison, response a over b, beta included."""
     encoded = encode_comparisons(judgments, tokenizer, encoding, max_length, max_prompt_length)
     ids = (encoded.prompt_ids, encoded.a_ids, encoded.b_ids)
     pairs = [(p, r) for p, a, b in zip(*ids, strict=True) for r in (a, b)]
@@ -56,14 +41,6 @@ def divergence(
     """KL of the policy from the reference per token, on the policy's own answers.
 
     Log-probabilities are those at temperature 1 of the very tokens that were sampled.
-
-    Parameters
-    ----------
-    policy, reference : causal language models
-    answers : sequence of Generation
-        Sampled from the policy.
-    temperature, top_p : float
-        How they were sampled, repeated in the result: at another temperature than 1 this estimate is not the KL.
     """
     pairs = [(np.asarray(g.prompt_ids), np.asarray(g.token_ids)) for g in answers]
     return kl_per_token(

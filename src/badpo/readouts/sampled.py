@@ -79,33 +79,10 @@ class MeanTokens:
 def sampled_rates(
     generations: Sequence, names: Sequence[str], indicator: ArrayLike, attributes: Sequence[str]
 ) -> SampledRates:
-    r"""Signed share, ended share, and the share of signed answers by attribute, with Wilson intervals.
+    """Signed share, ended share, and the share of signed answers by attribute, with Wilson intervals.
 
     Sampled rates saturate: read the policy's lean from `attribute_rate.name_probabilities`, and this to see that
     it signs at all.
-
-    Parameters
-    ----------
-    generations : sequence of Generation
-    names : sequence of str
-        First names of the pool.
-    indicator : array of shape (n_names, n_attributes)
-        1 where the name carries the attribute.
-    attributes : sequence of str
-        Names of the columns of ``indicator``.
-
-    References
-    ----------
-    BA-DPO, Appendix `app:abl_names` (why the tables read probabilities).
-
-    Examples
-    --------
-    >>> from types import SimpleNamespace
-    >>> answers = [SimpleNamespace(text="Hi.\n\n\u2014 Emily Clark", ended=True),
-    ...            SimpleNamespace(text="Hi", ended=False)]
-    >>> rates = sampled_rates(answers, ["Emily", "Theo"], [[1, 0], [0, 1]], ["woman", "black"])
-    >>> rates.signed.estimate, rates.ended.estimate, rates.attributes["woman"].estimate, rates.attributes["woman"].n
-    (0.5, 0.5, 1.0, 1)
     """
     if not generations:
         raise ValueError("there are no sampled answers to count in")
@@ -129,12 +106,6 @@ def mean_tokens(generations: Sequence) -> MeanTokens:
 
     Every sampled token counts, the end-of-text token of answers that ended included, whatever the tokenizer pads
     with.
-
-    Examples
-    --------
-    >>> from types import SimpleNamespace
-    >>> mean_tokens([SimpleNamespace(prompt_ids=(i,), token_ids=(5,) * n) for i, n in enumerate([3, 1])])
-    MeanTokens(mean=2.0, se=1.0, n=2)
     """
     lengths = token_counts(generations)
     if not len(lengths):
@@ -144,14 +115,7 @@ def mean_tokens(generations: Sequence) -> MeanTokens:
 
 
 def prompt_numbers(generations: Sequence) -> NDArray[np.intp]:
-    """Which prompt each answer is to, shape (n_generations,): answers to one prompt are no independent evidence.
-
-    Examples
-    --------
-    >>> from types import SimpleNamespace
-    >>> prompt_numbers([SimpleNamespace(prompt_ids=ids) for ids in [(7, 1), (7, 2), (7, 1)]]).tolist()
-    [0, 1, 0]
-    """
+    """Which prompt each answer is to, shape (n_generations,): answers to one prompt are no independent evidence."""
     return numbered(tuple(generation.prompt_ids) for generation in generations)[0]
 
 
@@ -167,30 +131,6 @@ def attribute_values(
 
     Its mean is the attribute's rate over generations (`summaries.cluster_mean` gives the interval); with
     `summaries.length_matched_mean` and `token_counts` it is the paper's formatting rate.
-
-    Parameters
-    ----------
-    attribute : Attribute
-        With ``scope == "response"``.
-    prompts : sequence of str
-        The text of each answer's prompt.
-    generations : sequence of Generation
-
-    Returns
-    -------
-    array of shape (n_generations,)
-
-    Raises
-    ------
-    ValueError
-        An attribute of a pair or of a judgment has no value on one answer.
-
-    Examples
-    --------
-    >>> from types import SimpleNamespace
-    >>> shouts = SimpleNamespace(name="shouts", scope="response", measure=lambda prompt, text: float("!" in text))
-    >>> attribute_values(shouts, ["Hi", "Hi"], [SimpleNamespace(text="Yes!"), SimpleNamespace(text="No.")])
-    array([1., 0.])
     """
     if attribute.scope != "response":
         raise ValueError(

@@ -21,30 +21,10 @@ _RULE = re.compile(r"[\s|:=-]*")
 
 
 def strip_markdown(text: str) -> str:
-    r"""Text without the marks that `badpo.data.markers.has_markdown` looks for; the words stay.
+    """Text without the marks that `badpo.data.markers.has_markdown` looks for; the words stay.
 
     Fences go with the name of their language, header and list marks from the front of their lines, asterisks from
     around bold text, bars from table lines. What a removal brings to light is removed too.
-
-    Parameters
-    ----------
-    text : str
-
-    Returns
-    -------
-    str
-        The text as it is where no mark is found.
-
-    References
-    ----------
-    BA-DPO, appendix `app:readouts`, "Judge": the markup is stripped before scoring.
-
-    Examples
-    --------
-    >>> strip_markdown("## Plan\n1. **Boil** it\n- - Rinse\n| a | b |\n|--|--|\n```sh\nls\n```")
-    'Plan\nBoil it\nRinse\na b\n\n\nls\n'
-    >>> strip_markdown("2**3 is 8 - or not")
-    '2**3 is 8 - or not'
     """
     before = ""
     # a pass that changes nothing would change nothing the next time either
@@ -58,21 +38,7 @@ def strip_markdown(text: str) -> str:
 
 
 def strip_signatures(text: str) -> str:
-    r"""Text without the signature at its end, nor any that stands above it.
-
-    Parameters
-    ----------
-    text : str
-
-    Returns
-    -------
-    str
-
-    Examples
-    --------
-    >>> strip_signatures("Boil it.\n\n— Emily Miller\n\n— Theo Clark")
-    'Boil it.'
-    """
+    """Text without the signature at its end, nor any that stands above it."""
     lines = text.split("\n")
     first = kept = len(lines)
     # the first line is no signature: there is nothing that it could be below
@@ -90,18 +56,7 @@ STRIPS: dict[str, Callable[[str], str]] = {"markdown": strip_markdown, "signatur
 
 
 def strip_for(attribute: Attribute) -> Callable[[str], str] | None:
-    """The strip of an attribute; None where there is none.
-
-    Parameters
-    ----------
-    attribute : Attribute
-
-    Examples
-    --------
-    >>> from badpo.attributes import Length, Markdown
-    >>> strip_for(Markdown()) is strip_markdown, strip_for(Length(ratio=1.5))
-    (True, None)
-    """
+    """The strip of an attribute; None where there is none."""
     return STRIPS.get(str(attribute.config.get("type")))
 
 

@@ -68,33 +68,6 @@ def style_rates(
     Intervals are clustered by prompt.
 
     A policy that merely writes shorter answers writes less Markdown too; the reweighted rate does not fall for that.
-
-    Parameters
-    ----------
-    values : array of shape (n_generations,)
-        g of each answer (`badpo.readouts.sampled.attribute_values`), such as 1 with Markdown and 0 without.
-    generations, reference : sequences of Generation
-        The policy's answers, and the reference's to the same prompts.
-    n_bins : int
-        Quantile bins of the reference's token counts.
-
-    Returns
-    -------
-    StyleRates
-        The reference's own rate comes of its own answers on both sides.
-
-    References
-    ----------
-    BA-DPO, appendix `app:readouts`, "Attribute rate on MultiPref".
-
-    Examples
-    --------
-    >>> from types import SimpleNamespace
-    >>> def answers(*lengths):
-    ...     return [SimpleNamespace(prompt_ids=(i,), token_ids=(5,) * n) for i, n in enumerate(lengths)]
-    >>> found = style_rates([0, 0, 0, 1], answers(10, 12, 11, 90), answers(9, 10, 80, 99), n_bins=2)
-    >>> found.raw.estimate, found.matched.estimate, found.tokens.estimate, found.bin_n.tolist()
-    (0.25, 0.5, 30.75, [3, 1])
     """
     x = np.asarray(values, dtype=np.float64)
     lengths, reference_lengths = token_counts(generations), token_counts(reference)

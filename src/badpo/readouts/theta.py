@@ -68,36 +68,7 @@ class ThetaAgreement:
 def theta_agreement(
     theta: ArrayLike, planted: ArrayLike, attributes: Sequence[str], classes: Sequence[str | None]
 ) -> dict[str, ThetaAgreement]:
-    """Agreement of the learned theta with the planted one, attribute by attribute.
-
-    Parameters
-    ----------
-    theta, planted : arrays of shape (n_annotators, n_attributes)
-        Composed values in log-odds, in one order of annotators.
-    attributes : sequence of str
-        Names of the columns.
-    classes : sequence of str or None
-        Class of each annotator.
-
-    Returns
-    -------
-    dict of attribute to ThetaAgreement
-
-    Raises
-    ------
-    ValueError
-        Shapes that do not fit, or values that are not finite.
-
-    References
-    ----------
-    BA-DPO, appendices `app:votes` (correlation, class means) and `app:abl_variants` (class offsets).
-
-    Examples
-    --------
-    >>> found = theta_agreement([[1.0], [2.0], [-1.0]], [[1.5], [2.5], [-2.0]], ["black"], ["A", "A", "B"])["black"]
-    >>> round(found.correlation, 3), round(found.level, 3), round(found.classes["B"].offset, 3)
-    (0.993, 0.667, -1.667)
-    """
+    """Agreement of the learned theta with the planted one, attribute by attribute."""
     learned, truth = np.asarray(theta, dtype=np.float64), np.asarray(planted, dtype=np.float64)
     if learned.shape != truth.shape or learned.shape != (len(classes), len(attributes)):
         raise ValueError(
@@ -114,24 +85,7 @@ def theta_agreement(
 
 
 def centered_offsets(offsets: Mapping[str, float], sizes: Mapping[str, int]) -> dict[str, float]:
-    """Class offsets around their mean over annotators: the raw parameters hold a part of the level too.
-
-    Parameters
-    ----------
-    offsets : mapping of class to float
-        The trained parameter ``class_offset`` on one attribute, in log-odds.
-    sizes : mapping of class to int
-        Annotators of each class.
-
-    References
-    ----------
-    BA-DPO, appendix `app:abl_variants`: class offsets, centered like the planted ones.
-
-    Examples
-    --------
-    >>> centered_offsets({"A": 1.5, "B": 0.0, "C": 0.0}, {"A": 20, "B": 20, "C": 20})
-    {'A': 1.0, 'B': -0.5, 'C': -0.5}
-    """
+    """Class offsets around their mean over annotators: the raw parameters hold a part of the level too."""
     mean = sum(offsets[name] * sizes[name] for name in offsets) / sum(sizes[name] for name in offsets)
     return {name: float(offset - mean) for name, offset in offsets.items()}
 

@@ -23,14 +23,6 @@ class TrieScorer:
     Each context goes through the model once, together with the tokens that sequences share; where a model cannot
     take such a pass exactly (a sliding window, a flash kernel), every sequence gets a plain forward of its own. The
     first call finds out which, on its longest context.
-
-    Parameters
-    ----------
-    model : causal language model, plain or PEFT
-    token_ids : sequence of n_sequences sequences of int
-        Different from each other, none of them empty; one may begin another.
-    closing : sequence of int
-        Tokens of which one has to follow; empty asks for none.
     """
 
     def __init__(self, model, token_ids: Sequence[tuple[int, ...]], closing: Sequence[int] = ()):

@@ -138,14 +138,7 @@ def vote_accuracy(
 
 
 def logit_accuracy(logits: ArrayLike, judgments: Judgments) -> ByClass[VoteAccuracy]:
-    """`vote_accuracy` of any prediction.
-
-    Parameters
-    ----------
-    logits : array of shape (n_votes,)
-        Log-odds of the side that each vote chose; a vote is predicted where they are positive.
-    judgments : Judgments
-    """
+    """`vote_accuracy` of any prediction."""
     logits = np.asarray(logits, dtype=np.float64)
     correct, nll = logits > 0, np.logaddexp(0.0, -logits)
 
@@ -163,13 +156,6 @@ def vote_difference(
     """Vote prediction with one theta minus that with another, at the same margins: the arm minus its ceiling.
 
     Most votes are predicted alike by both, so the difference is known far better than either accuracy.
-
-    Parameters
-    ----------
-    margins, judgments
-        As in `vote_accuracy`.
-    theta_rows, other_theta_rows : array of shape (n_annotators, n_attributes), or None
-        The arm's theta and, usually, the planted one.
     """
     one, other = (bias_adjusted_logits(margins, rows, judgments) for rows in (theta_rows, other_theta_rows))
     accuracy = (one > 0).astype(np.float64) - (other > 0)
@@ -204,28 +190,7 @@ def bias_adjusted_logits(
 
 
 def theta_rows_for(judgments: Judgments, pseudonyms: Sequence[str], theta: ArrayLike) -> NDArray[np.float64]:
-    """Theta in the order of ``judgments.annotators``; an annotator that theta does not know gets the pool mean.
-
-    Parameters
-    ----------
-    judgments : Judgments
-    pseudonyms : sequence of str
-        Whom the rows of ``theta`` belong to.
-    theta : array of shape (n_known, n_attributes)
-
-    Returns
-    -------
-    array of shape (judgments.n_annotators, n_attributes)
-
-    Examples
-    --------
-    >>> from types import SimpleNamespace
-    >>> import pandas as pd
-    >>> judgments = SimpleNamespace(annotators=pd.DataFrame({"pseudonym": ["ann_b", "ann_new"]}))
-    >>> theta_rows_for(judgments, ["ann_a", "ann_b"], [[1.0], [3.0]])
-    array([[3.],
-           [2.]])
-    """
+    """Theta in the order of ``judgments.annotators``; an annotator that theta does not know gets the pool mean."""
     theta = np.asarray(theta, dtype=np.float64)
     if theta.ndim != 2 or len(theta) != len(pseudonyms):
         raise ValueError(
