@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from badpo.auditing.result import plain
 from badpo.auditing.swap_pairs import SwapPairs
 from badpo.data.attribute import Attribute
 from badpo.data.importers.columns import side_pairs
@@ -25,7 +25,7 @@ MANY_PROMPTS = 50
 # Length ratios of the paper's appendix `app:multipref`; 1 is any difference at all.
 LENGTH_RATIOS = (1.0, 1.25, 1.5, 2.0, 3.0)
 # A pair of number columns is taken for the quality of the responses where a part of its name is one of these.
-QUALITY_WORDS = ("quality", "score", "rating", "reward")
+QUALITY_WORDS = {"quality", "score", "rating", "reward"}
 
 
 def pool_attributes(judgments: Judgments) -> list[dict[str, Any]]:
@@ -34,13 +34,9 @@ def pool_attributes(judgments: Judgments) -> list[dict[str, Any]]:
     All log-odds are those of the side that carries the attribute (or has more of it) winning; above 0 the pool
     leans toward it. None stands for what the votes do not tell.
 
-    Parameters
-    ----------
-    judgments : Judgments
-
     Returns
     -------
-    list of dict, one for each attribute
+    list of dict, one for each attribute, ready for JSON
         ``name``, ``scope``; ``n_cross`` and ``cross_share``: judgments whose sides differ; ``n_annotators`` who cast
         them and ``n_prompts`` that they stand on; ``carrier_wins``: share in which the carrying side won;
         ``log_odds`` and ``odds``; ``ci_low``, ``ci_high``: 95 %, clustered by prompt
@@ -60,20 +56,8 @@ def pool_attributes(judgments: Judgments) -> list[dict[str, Any]]:
     References
     ----------
     BA-DPO, Table `attributes` and appendix `app:multipref`.
-
-    Examples
-    --------
-    >>> from badpo.attributes import Length
-    >>> rows = [{"prompt": str(i), "chosen": "so it is" if i else "so", "rejected": "so" if i else "so it is"}
-    ...     for i in range(4)]
-    >>> row, = pool_attributes(Judgments.read(rows, attributes=[Length()]))
-    >>> row["n_cross"], row["carrier_wins"], row["interval"], round(row["odds"], 3)
-    (4, 0.75, 'small-cluster', 3.0)
     """
-    if not judgments.n_attributes:
-        return []
-    prompts = vote_prompts(judgments)
-    sign = judgments.votes["sign"].to_numpy()
+    sign, prompts = judgments.votes["sign"].to_numpy(), vote_prompts(judgments)
     cross = judgments.cross_group()
     side = carrier_sides(judgments.delta, cross)
     found = offline_log_odds(sign, judgments.delta, cross, prompts)
@@ -83,61 +67,41 @@ def pool_attributes(judgments: Judgments) -> list[dict[str, Any]]:
     arena = _arena(judgments, prompts, words)
     adjusted = _quality_adjusted(judgments, side, prompts)
     names = judgments.attribute_names
-    return [
+    rows = [
         {
             "name": attribute.name,
             "scope": attribute.scope,
             "n_annotators": voters(judgments, cross[:, j]),
             **log_odds_row(found[j], judgments.n_votes),
-            "sweep": _length_sweep(judgments, words, prompts) if _is_length(attribute) else [],
+            "sweep": [] if words is None or not _is_length(attribute) else _sweep(judgments, words, prompts),
             "joint": interval_row(joint[j], "log_odds"),
             "quality_adjusted": adjusted[j],
-            "arena": interval_row(arena[j], "coefficient"),
+            "arena": interval_row(arena.get(j), "coefficient"),
             "collinear_with": [names[i] for i in np.flatnonzero(same.dependent[j])],
-            "variance_inflation": _finite(same.variance_inflation[j]),
-            "co_occurrence": {names[i]: _finite(together[j, i]) for i in range(len(names)) if i != j},
+            "variance_inflation": same.variance_inflation[j],
+            "co_occurrence": {names[i]: together[j, i] for i in range(len(names)) if i != j},
         }
         for j, attribute in enumerate(judgments.attributes)
     ]
+    return plain(rows)
 
 
 def vote_prompts(judgments: Judgments) -> NDArray[np.intp]:
-    """Number of the prompt that each vote stands on, of shape (n_votes,).
-
-    Examples
-    --------
-    >>> rows = [{"prompt": p, "chosen": "so", "rejected": "no"} for p in ("Why?", "How?", "Why?")]
-    >>> vote_prompts(Judgments.read(rows))
-    array([0, 1, 0])
-    """
+    """Number of the prompt that each vote stands on, of shape (n_votes,)."""
     return pd.factorize(judgments.comparisons["prompt_id"])[0][judgments.votes["comparison"].to_numpy()]
 
 
 def voters(judgments: Judgments, rows: NDArray[np.bool_]) -> int:
-    """How many annotators cast the chosen votes.
-
-    Examples
-    --------
-    >>> row = {"prompt": "Why?", "chosen": "so", "rejected": "no"}
-    >>> voters(Judgments.read([row | {"annotator": k} for k in ("1", "2", "2")]), np.array([False, True, True]))
-    1
-    """
+    """How many annotators cast the chosen votes."""
     return int(judgments.votes["annotator"][rows].nunique())
 
 
 def log_odds_row(found: LogOdds, n_votes: int) -> dict[str, Any]:
-    """The part of an attribute's row that comes from its own cross-group votes alone.
-
-    Examples
-    --------
-    >>> log_odds_row(LogOdds(0, None, None), n_votes=5)["interval"] is None
-    True
-    """
+    """The part of an attribute's row that comes from its own cross-group votes alone."""
     interval = None
     if found.n_cross:
         few = "small-cluster" if found.n_clusters < MANY_PROMPTS else "clustered"
-        has_ends = found.ci_low is not None or found.ci_high is not None
-        interval = few if has_ends else "naive only"
+        interval = "naive only" if found.ci_low is None and found.ci_high is None else few
     return {
         "cross_share": found.n_cross / max(1, n_votes),
         "n_cross": found.n_cross,
@@ -154,24 +118,10 @@ def log_odds_row(found: LogOdds, n_votes: int) -> dict[str, Any]:
 
 
 def interval_row(interval: Interval | None, key: str) -> dict[str, float | None]:
-    """An estimate and its interval as JSON has them: None for what is not known.
-
-    Examples
-    --------
-    >>> interval_row(Interval(1.0, float("nan"), float("nan"), float("nan"), 1), "log_odds")
-    {'log_odds': 1.0, 'ci_low': None, 'ci_high': None}
-    """
+    """An estimate under a name of its own, and its interval; None where nothing is estimated."""
     if interval is None:
         return {key: None, "ci_low": None, "ci_high": None}
-    return {
-        key: interval.estimate,
-        "ci_low": _finite(interval.low),
-        "ci_high": _finite(interval.high),
-    }
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None
+    return {key: interval.estimate, "ci_low": interval.low, "ci_high": interval.high}
 
 
 def _is_length(attribute: Attribute) -> bool:
@@ -185,51 +135,39 @@ def _words(judgments: Judgments) -> NDArray[np.float64] | None:
     return measure_sides(LengthWords(threshold=0), judgments.comparisons)
 
 
-def _length_sweep(
-    judgments: Judgments, words: NDArray[np.float64] | None, prompts: NDArray[np.intp]
-) -> list[dict[str, Any]]:
-    assert words is not None
+def _sweep(judgments: Judgments, words: NDArray[np.float64], prompts: NDArray) -> list[dict[str, Any]]:
+    """The lean at other length ratios."""
     a, b = words[judgments.votes["comparison"].to_numpy()].T
-    longer = [markedly_longer(a, b, ratio) for ratio in LENGTH_RATIOS]
-    shorter = [markedly_longer(b, a, ratio) for ratio in LENGTH_RATIOS]
-    delta = np.stack(longer, axis=1).astype(np.float64) - np.stack(shorter, axis=1)
+    longer = [
+        markedly_longer(a, b, ratio) - markedly_longer(b, a, ratio).astype(np.float64)
+        for ratio in LENGTH_RATIOS
+    ]
+    delta = np.stack(longer, axis=1)
     found = offline_log_odds(judgments.votes["sign"], delta, delta != 0, prompts)
+    shown = ("cross_share", "log_odds", "ci_low", "ci_high")
+    rows = [log_odds_row(one, judgments.n_votes) for one in found]
     return [
-        {
-            "parameter": "ratio",
-            "value": ratio,
-            "cross_share": one.n_cross / max(1, judgments.n_votes),
-            "log_odds": one.log_odds,
-            "ci_low": one.ci_low,
-            "ci_high": one.ci_high,
-        }
-        for ratio, one in zip(LENGTH_RATIOS, found, strict=True)
+        {"parameter": "ratio", "value": ratio} | {name: row[name] for name in shown}
+        for ratio, row in zip(LENGTH_RATIOS, rows, strict=True)
     ]
 
 
-def _arena(
-    judgments: Judgments, prompts: NDArray[np.intp], words: NDArray[np.float64] | None
-) -> list[Interval | None]:
-    """Arena-style coefficients; None for attributes of the judgment, which belong to neither text."""
+def _arena(judgments: Judgments, prompts: NDArray, words: NDArray | None) -> dict[int, Interval | None]:
+    """Arena-style coefficients by attribute, without attributes of the judgment, which belong to neither text."""
     shown = [j for j, attribute in enumerate(judgments.attributes) if attribute.scope != "judgment"]
-    found: list[Interval | None] = [None] * judgments.n_attributes
     if not shown:
-        return found
+        return {}
     comparison = judgments.votes["comparison"].to_numpy()
     features = [_arena_feature(judgments, j, words)[comparison] for j in shown]
     models = None
     if {"model_a", "model_b"} <= set(judgments.comparisons.columns):
         a, b = (judgments.comparisons[name].to_numpy()[comparison] for name in ("model_a", "model_b"))
         models = (a, b)
-    sign = judgments.votes["sign"]
-    for j, interval in zip(
-        shown, arena_coefficients(np.stack(features, axis=1), sign, prompts, models), strict=True
-    ):
-        found[j] = interval
-    return found
+    found = arena_coefficients(np.stack(features, axis=1), judgments.votes["sign"], prompts, models)
+    return dict(zip(shown, found, strict=True))
 
 
-def _arena_feature(judgments: Judgments, j: int, words: NDArray[np.float64] | None) -> NDArray[np.float64]:
+def _arena_feature(judgments: Judgments, j: int, words: NDArray | None) -> NDArray[np.float64]:
     """(g(a) - g(b)) / (g(a) + g(b)) of each comparison; of the words for a length ratio."""
     attribute = judgments.attributes[j]
     if _is_length(attribute) and words is not None:
@@ -245,15 +183,14 @@ def _quality_adjusted(
     judgments: Judgments, side: NDArray[np.float64], prompts: NDArray[np.intp]
 ) -> list[dict[str, Any] | None]:
     """From swap pairs where an attribute has them, else beside a quality column where there is one."""
-    swaps = SwapPairs(judgments, side)
-    column = _quality_columns(judgments)
+    swaps, columns = SwapPairs(judgments, side), _quality_columns(judgments)
     rows: list[dict[str, Any] | None] = []
     for j in range(judgments.n_attributes):
         found = swaps.log_odds(j)
         if found is not None:
             rows.append({**vars(found), "how": "swap pairs"})
         else:
-            rows.append(_beside_quality(judgments, side[:, j], prompts, column) if column else None)
+            rows.append(_beside_quality(judgments, side[:, j], prompts, *columns) if columns else None)
     return rows
 
 
@@ -261,29 +198,29 @@ def _quality_columns(judgments: Judgments) -> tuple[str, str] | None:
     """The first pair of number columns whose name speaks of quality, and that no attribute reads."""
     comparisons = judgments.comparisons
     used = {name for attribute in judgments.attributes for name in attribute.columns or ()}
-    for first, second in side_pairs(list(comparisons.columns)).items():
-        named = any(word in first.lower().split("_") for word in QUALITY_WORDS)
-        numbers = all(pd.api.types.is_numeric_dtype(comparisons[name]) for name in (first, second))
-        if named and numbers and not used & {first, second}:
-            return first, second
+    for pair in side_pairs(list(comparisons.columns)).items():
+        named = QUALITY_WORDS & set(pair[0].lower().split("_"))
+        numbers = all(pd.api.types.is_numeric_dtype(comparisons[name]) for name in pair)
+        if named and numbers and not used & set(pair):
+            return pair
     return None
 
 
 def _beside_quality(
-    judgments: Judgments, side: NDArray[np.float64], prompts: NDArray[np.intp], column: tuple[str, str]
+    judgments: Judgments, side: NDArray[np.float64], prompts: NDArray[np.intp], first: str, second: str
 ) -> dict[str, Any] | None:
-    first, second = (judgments.comparisons[name].to_numpy(dtype=np.float64) for name in column)
-    quality = (first - second)[judgments.votes["comparison"].to_numpy()]
+    a, b = (judgments.comparisons[name].to_numpy(dtype=np.float64) for name in (first, second))
+    quality = (a - b)[judgments.votes["comparison"].to_numpy()]
     rows = np.isfinite(quality)
-    columns = np.stack([side, np.where(rows, quality, 0.0)], axis=1)[rows]
+    columns = np.stack([side, quality], axis=1)[rows]
     lean, scale = joint_log_odds(columns, judgments.votes["sign"].to_numpy()[rows], prompts[rows])
     if lean is None or scale is None:
         return None
-    assumes = f"the quality of a text is {column[0]} or {column[1]}, at a fitted {scale.estimate:+.3g} log-odds a point"
+    fitted = f"at a fitted {scale.estimate:+.3g} log-odds a point"
     return {
         **interval_row(lean, "log_odds"),
         "n_votes": int((columns[:, 0] != 0).sum()),
         "n_annotators": voters(judgments, rows & (side != 0)),
-        "assumes": assumes,
-        "how": f"quality column {column[0]}",
+        "assumes": f"the quality of a text is {first} or {second}, {fitted}",
+        "how": f"quality column {first}",
     }

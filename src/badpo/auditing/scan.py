@@ -6,8 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from badpo.auditing.pool import interval_row, vote_prompts, voters
+from badpo.auditing.pool import interval_row, log_odds_row, vote_prompts, voters
+from badpo.auditing.result import plain
 from badpo.data.attribute import Attribute
 from badpo.data.judgments import Judgments
 from badpo.data.table_attributes import Position
@@ -59,11 +61,7 @@ def scan_features(judgments: Judgments, fdr: float = 0.1) -> list[dict[str, Any]
     The features are those of ``FEATURES``, without the declared ones and, where no vote says which side was shown
     first, without the position.
 
-    Parameters
-    ----------
-    judgments : Judgments
-    fdr : float
-        Share of false alarms that is accepted among the features called sure.
+    ``fdr`` is the share of false alarms that is accepted among the features called sure.
 
     Returns
     -------
@@ -75,80 +73,59 @@ def scan_features(judgments: Judgments, fdr: float = 0.1) -> list[dict[str, Any]
         declared attributes, None where none is declared or where they say the same; ``advice``: "declare", "watch" or
         "nothing", by ``RULE``. None stands for what the votes do not tell; a feature that stands on one prompt is
         never sure.
-
-    Examples
-    --------
-    >>> rows = [{"prompt": str(i), "chosen": "**so** it is", "rejected": "it is so"} for i in range(12)]
-    >>> rows[0] = {"prompt": "0", "chosen": "it is so", "rejected": "**so** it is"}
-    >>> bold, = [row for row in scan_features(Judgments.read(rows)) if row["feature"] == "bold"]
-    >>> round(bold["carrier_wins"], 2), bold["advice"]
-    (0.92, 'declare')
     """
     measured = judgments.with_attributes([FEATURES[name]() for name in _undeclared(judgments)])
-    prompts = vote_prompts(judgments)
+    sign, prompts = judgments.votes["sign"].to_numpy(), vote_prompts(judgments)
     cross = measured.cross_group()
-    sign = judgments.votes["sign"].to_numpy()
     found = offline_log_odds(sign, measured.delta, cross, prompts)
-    q_values = _q_values([one.p_value for one in found])
+    q_values = _q_values(np.array([one.p_value for one in found], dtype=np.float64))
     declared = carrier_sides(judgments.delta, judgments.cross_group())
-    feature = carrier_sides(measured.delta, cross)
+    sides = carrier_sides(measured.delta, cross)
     level = 1 - 0.05 / max(1, sum(one.n_cross > 0 for one in found))
+    shown = ("n_cross", "cross_share", "carrier_wins", "log_odds")
     rows = []
-    for attribute, rows_differ, one, q_value, side in zip(
-        measured.attributes, cross.T, found, q_values, feature.T, strict=True
-    ):
-        columns = np.column_stack([declared, side])
+    for j, one in enumerate(found):
+        columns = np.column_stack([declared, sides[:, j]])
         beyond = joint_log_odds(columns, sign, prompts, level)[-1] if judgments.n_attributes else None
+        alone = log_odds_row(one, judgments.n_votes)
         low, high = one.interval(level) if one.n_cross else (None, None)
         row = {
-            "feature": attribute.name,
-            "n_annotators": voters(judgments, rows_differ),
-            "n_cross": one.n_cross,
-            "cross_share": one.n_cross / max(1, judgments.n_votes),
-            "carrier_wins": one.carrier_wins,
-            "log_odds": one.log_odds,
+            "feature": measured.attribute_names[j],
+            "n_annotators": voters(judgments, cross[:, j]),
+            **{name: alone[name] for name in shown},
             "ci_low": low,
             "ci_high": high,
-            "q_value": q_value,
-            "beyond_declared": None if beyond is None else interval_row(beyond, "log_odds"),
+            "q_value": q_values[j],
+            "beyond_declared": beyond and interval_row(beyond, "log_odds"),
         }
         told = collinearity(columns).dependent[-1].any()
         rows.append({**row, "advice": "nothing" if told else _advice(row, fdr)})
-    return rows
+    return plain(rows)
 
 
 def _undeclared(judgments: Judgments) -> list[str]:
     declared = {attribute.config.get("type") for attribute in judgments.attributes}
-    known_order = judgments.votes["shown_first"].notna().any()
-    return [
-        name
-        for name in FEATURES
-        if not declared & {name, *_SAME_AS.get(name, ())} and (name != "position" or known_order)
-    ]
+    if not judgments.votes["shown_first"].notna().any():
+        declared.add("position")
+    return [name for name in FEATURES if not declared & {name, *_SAME_AS.get(name, ())}]
 
 
-def _q_values(p_values: list[float | None]) -> list[float | None]:
-    """Benjamini and Hochberg's q-values of the p-values that are there."""
-    known = [j for j, p in enumerate(p_values) if p is not None]
-    p = np.array([p_values[j] for j in known], dtype=np.float64)
-    order = np.argsort(p)
-    raised = p[order] * len(p) / np.arange(1, len(p) + 1)
-    q = np.empty(len(p))
-    q[order] = np.minimum(1.0, np.minimum.accumulate(raised[::-1])[::-1])
-    found: list[float | None] = [None] * len(p_values)
-    for j, value in zip(known, q, strict=True):
-        found[j] = float(value)
-    return found
+def _q_values(p_values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Benjamini and Hochberg's q-values of the p-values that are there; NaN for the others."""
+    order = np.argsort(p_values)  # NaN comes last
+    raised = p_values[order] * np.isfinite(p_values).sum() / np.arange(1, len(order) + 1)
+    q_values = np.empty(len(order))
+    q_values[order] = np.minimum(1.0, np.fmin.accumulate(raised[::-1])[::-1])
+    return np.where(np.isnan(p_values), np.nan, q_values)
 
 
 def _advice(row: dict[str, Any], fdr: float) -> str:
     """What ``RULE`` says of a feature that no declared attribute repeats."""
-    beyond = row["beyond_declared"] or {"log_odds": None, "ci_low": None, "ci_high": None}
-    sure = row["q_value"] is not None and row["q_value"] <= fdr
-    sure_beyond = beyond["ci_low"] is not None and not beyond["ci_low"] <= 0 <= beyond["ci_high"]
+    beyond = row["beyond_declared"] or {"log_odds": None, "ci_low": np.nan, "ci_high": np.nan}
+    sure, common = row["q_value"] <= fdr, row["cross_share"] >= COMMON_SHARE
+    sure_beyond = beyond["ci_low"] > 0 or beyond["ci_high"] < 0
     large = row["carrier_wins"] in (0.0, 1.0) if row["log_odds"] is None else _is_large(row["log_odds"])
     large_beyond = beyond["log_odds"] is not None and _is_large(beyond["log_odds"])
-    common = row["cross_share"] >= COMMON_SHARE
     if sure and large and common and (large_beyond or beyond["log_odds"] is None):
         return "declare"
     return "watch" if (large or large_beyond) and (sure or sure_beyond or common) else "nothing"

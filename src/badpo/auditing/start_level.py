@@ -15,25 +15,7 @@ def audit_level(judgments: Judgments) -> dict[str, tuple[float | None, str]]:
     On swap pairs, whose texts differ in the attribute alone, quality cancels. An attribute without any takes the
     log-odds of all cross-group judgments, which quality pulls toward zero, or to the side that it goes with.
 
-    Parameters
-    ----------
-    judgments : Judgments
-        Those to train on.
-
-    Returns
-    -------
-    dict of attribute to (log-odds per unit or None, ``"swap pairs"`` or ``"offline"``)
-        None where no vote is cross-group; not finite where all go one way.
-
-    Examples
-    --------
-    >>> from badpo.attributes import Emoji
-    >>> smile = "So. \U0001f642"
-    >>> sides = [("So.", smile), *[(smile, "So.")] * 3]
-    >>> rows = [{"prompt": f"{i}?", "chosen": a, "rejected": b} for i, (a, b) in enumerate(sides)]
-    >>> level, source = audit_level(Judgments.read(rows, attributes=[Emoji()]))["emoji"]
-    >>> round(level, 2), source
-    (1.1, 'offline')
+    The log-odds are per unit: None where no vote is cross-group, not finite where all go one way.
     """
     pairs = SwapPairs(judgments, carrier_sides(judgments.delta, judgments.cross_group()))
     found = {}

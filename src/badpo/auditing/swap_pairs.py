@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,7 +15,6 @@ from badpo.data.markers import split_signature
 from badpo.data.stored_texts import numbered_texts
 from badpo.estimation.offline import offline_log_odds
 from badpo.estimation.pool import swap_log_odds
-from badpo.theory.summaries import Interval
 
 KIND_COLUMNS = ("kind", "kinds")
 _MARKS = re.compile(r"[#*`|_>-]|(?<![^\n])[^\S\n]{0,8}\d{1,4}\.(?=\s)")
@@ -24,16 +22,9 @@ _MARKS = re.compile(r"[#*`|_>-]|(?<![^\n])[^\S\n]{0,8}\d{1,4}\.(?=\s)")
 
 @dataclass(frozen=True)
 class SwapEstimate:
-    """The lean as swap pairs show it.
+    """The lean as swap pairs show it, the votes that it rests on, and what it assumes besides, as part of a sentence.
 
-    Attributes
-    ----------
-    log_odds, ci_low, ci_high : float or None
-        Ends are None where a single prompt has swap pairs.
-    n_votes, n_annotators : int
-        Votes that it rests on, and who cast them.
-    assumes : str
-        What it rests on besides, as part of a sentence.
+    Ends are None or NaN where a single prompt has swap pairs.
     """
 
     log_odds: float
@@ -45,13 +36,7 @@ class SwapEstimate:
 
 
 def text_body(text: str) -> str:
-    r"""A text without its signature and its Markdown marks, words apart by one space.
-
-    Examples
-    --------
-    >>> text_body("# Rice\n- **Boil** it.\n\n— Emily Miller")
-    'Rice Boil it.'
-    """
+    """A text without its signature and its Markdown marks, words apart by one space."""
     return " ".join(_MARKS.sub(" ", split_signature(text)[0]).split())
 
 
@@ -63,21 +48,7 @@ class SwapPairs:
     either one: on two comparisons of a prompt or, for an attribute of the judgment, on one. Other declared
     attributes are the same throughout.
 
-    Parameters
-    ----------
-    judgments : Judgments
-    side : array of shape (n_votes, n_attributes)
-        As `badpo.estimation.pool.carrier_sides` gives them.
-
-    Examples
-    --------
-    >>> from badpo.attributes import Bold
-    >>> rows = [{"prompt": "Why?", "chosen": a, "rejected": b} for a, b in
-    ...     [("**so**", "so"), ("**so**", "so"), ("**so**", "so"), ("so", "**so**")]]
-    >>> judgments = Judgments.read(rows, attributes=[Bold()])
-    >>> pairs = SwapPairs(judgments, judgments.delta)
-    >>> round(pairs.log_odds(0).log_odds, 3)
-    1.099
+    ``side``, of shape (n_votes, n_attributes), is as `badpo.estimation.pool.carrier_sides` gives it.
     """
 
     def __init__(self, judgments: Judgments, side: NDArray[np.float64]):
@@ -106,44 +77,38 @@ class SwapPairs:
         (found,) = offline_log_odds(self._sign, side, rows[:, None], self._prompt)
         if found.log_odds is None:
             return None
-        n_annotators = len(np.unique(self._annotator[rows]))
-        ends = found.ci_low, found.ci_high
-        return SwapEstimate(found.log_odds, *ends, found.n_cross, n_annotators, self._convention(attribute))
+        return self._estimate(attribute, (found.log_odds, found.ci_low, found.ci_high), rows)
 
     def _from_reversals(self, attribute: int, of_judgment: bool) -> SwapEstimate | None:
-        others = np.delete(self._side, attribute, axis=1)
-        turn = self._turn[self._comparison]
-        rows = np.flatnonzero(
-            (self._side[:, attribute] != 0) & ~(self._twin[self._comparison] & ~of_judgment)
-        )
-        same: dict[Any, Any] = {"prompt": self._prompt[rows]}
-        same |= {i: codes[self._comparison[rows]] for i, codes in enumerate(self._bodies)}
-        same |= {("other", i): values[rows] * turn[rows] for i, values in enumerate(others.T)}
-        table = pd.DataFrame(same)
-        stratum = table.groupby(list(table.columns), sort=False).ngroup().to_numpy()
-        side, sign = self._side[rows, attribute] * turn[rows], self._sign[rows] * turn[rows]
-        seen = pd.DataFrame({"side": side}).groupby(stratum)["side"]
+        turn, twin = self._turn[self._comparison], self._twin[self._comparison]
+        rows = np.flatnonzero((self._side[:, attribute] != 0) & (of_judgment | ~twin))
+        turned = self._side[rows] * turn[rows, None]
+        codes = [self._prompt, *(body[self._comparison] for body in self._bodies)]
+        others = np.delete(turned, attribute, axis=1)
+        alike = pd.DataFrame(np.column_stack([*(code[rows] for code in codes), others]))
+        stratum = alike.groupby(list(alike), sort=False).ngroup().to_numpy()
+        side, sign = turned[:, attribute], self._sign[rows] * turn[rows]
+        seen = pd.Series(side).groupby(stratum)
         both = (seen.transform("min") < seen.transform("max")).to_numpy(dtype=bool)
-        found = swap_log_odds(side[both], sign[both], stratum[both], self._prompt[rows][both])
+        rows = rows[both]
+        found = swap_log_odds(side[both], sign[both], stratum[both], self._prompt[rows])
         if found is None:
             return None
-        assumes = (
-            "votes on the same two texts either way round are compared with each other"
-            if of_judgment
-            else self._convention(attribute)
-        )
-        n_annotators = len(np.unique(self._annotator[rows][both]))
-        return SwapEstimate(found.estimate, *_known(found), int(both.sum()), n_annotators, assumes)
+        return self._estimate(attribute, (found.estimate, found.low, found.high), rows, of_judgment)
 
-    def _convention(self, attribute: int) -> str:
+    def _estimate(
+        self,
+        attribute: int,
+        log_odds: tuple[float, float | None, float | None],
+        rows: NDArray,
+        of_judgment: bool = False,
+    ) -> SwapEstimate:
+        voted = self._annotator[rows]
         name = self._judgments.attribute_names[attribute]
-        return f"under the convention that two texts that differ only in {name} are equally good"
-
-
-def _known(interval: Interval) -> tuple[float | None, float | None]:
-    if np.isnan(interval.se):
-        return None, None
-    return interval.low, interval.high
+        assumes = f"under the convention that two texts that differ only in {name} are equally good"
+        if of_judgment:
+            assumes = "votes on the same two texts either way round are compared with each other"
+        return SwapEstimate(*log_odds, len(voted), len(np.unique(voted)), assumes)
 
 
 def _body_codes(comparisons: pd.DataFrame) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
