@@ -26,8 +26,7 @@ from badpo.estimation.sequential import (
     winner_shares,
 )
 
-SCHEMA = "badpo.watch/1"
-COLUMNS = ("annotator", "attribute", "n_informative", "e_value", "highest", "toward", "alarm", "flag")
+STATE_SCHEMA = "badpo.watch/1"
 _ID_BYTES, _VOTES_BYTES = 8, 4
 _LARGEST_LOG = 700.0  # e-values above 1e304 are shown as that
 
@@ -57,17 +56,11 @@ class ReopenedComparison(DataError):
     """A comparison was fed that the monitor has had before; nothing was changed."""
 
     def __init__(self, comparison_id: str):
-        super().__init__(
-            [
-                Problem(
-                    "E420",
-                    "the comparison has been counted already",
-                    f"comparison {comparison_id}",
-                    "feed a comparison once, with all its votes; votes that come later need a comparison of their own",
-                    "error",
-                )
-            ]
+        what, where = "the comparison has been counted already", f"comparison {comparison_id}"
+        remedy = (
+            "feed a comparison once, with all its votes; votes that come later need a comparison of their own"
         )
+        super().__init__([Problem("E420", what, where, remedy, "error")])
 
 
 class AuditMonitor:
@@ -113,11 +106,9 @@ class AuditMonitor:
         self.definitions = definitions
         self.n_repeated = 0
         self._check()
-        self._row: dict[str, int] = {}
+        self._threshold = -float(np.log(self.alpha)) - 1e-12
+        self._people: dict[str, dict[str, NDArray]] = {}
         self._seen: dict[bytes, bytes] = {}
-        shape = (0, len(self.attributes))
-        self._log_ratio = np.zeros((*shape, len(self.grid)))
-        self._highest, self._n_informative = np.zeros(shape), np.zeros(shape, dtype=np.int64)
 
     def update(self, closed: ClosedComparison) -> tuple[tuple[str, str], ...]:
         """Count the votes of a closed comparison.
@@ -139,21 +130,23 @@ class AuditMonitor:
             raise ReopenedComparison(closed.comparison_id)
         sign, delta = self._arrays(closed)
         first = {annotator: i for i, annotator in reversed(list(enumerate(closed.annotators)))}
-        kept = sorted(first.values())
-        rows = np.array([self._row_of(closed.annotators[i]) for i in kept], dtype=np.intp)
+        names, kept = zip(*sorted(first.items(), key=lambda vote: vote[1]), strict=True)
         self.n_repeated += len(sign) - len(kept)
         self._seen[key] = _votes_digest(closed)
-        share = winner_shares(sign[kept], delta[kept])
-        if not (((share > 0) & (share < 1))[:, None] & (delta[kept] != 0)).any():
+        people = [self._people.setdefault(name, self._nothing()) for name in names]
+        won, delta = sign[list(kept)] > 0, delta[list(kept)]
+        share = winner_shares(sign[list(kept)], delta)
+        if not (((share > 0) & (share < 1))[:, None] & (delta != 0)).any():
             return ()
-        ratios = log_tilt_ratios((sign[kept] > 0)[:, None], share[:, None], delta[kept], self.grid)
-        self._log_ratio[rows] += ratios
-        self._n_informative[rows] += ratios.any(axis=-1)
-        before = self._highest[rows]
-        highest = np.maximum(before, log_e_values(self._log_ratio[rows]))
-        self._highest[rows] = highest
+        ratios = log_tilt_ratios(won[:, None], share[:, None], delta, self.grid)
+        log_ratio = np.stack([person["log_ratio"] for person in people]) + ratios
+        before = np.stack([person["highest"] for person in people])
+        highest = np.maximum(before, log_e_values(log_ratio))
+        for i, person in enumerate(people):
+            person["log_ratio"], person["highest"] = log_ratio[i], highest[i]
+            person["n_informative"] = person["n_informative"] + ratios[i].any(axis=-1)
         crossed = np.argwhere((before < self._threshold) & (highest >= self._threshold))
-        return tuple((closed.annotators[kept[i]], self.attributes[j]) for i, j in crossed.tolist())
+        return tuple((names[i], self.attributes[j]) for i, j in crossed.tolist())
 
     def has_seen(self, comparison_id: str) -> bool:
         """Whether a comparison was fed."""
@@ -181,23 +174,24 @@ class AuditMonitor:
             holds for this annotator and attribute alone; ``flag``: stands out among all annotators and attributes
             (e-BH: at most a share alpha of the flags is false on average).
         """
-        m = len(self._row)
-        log_e = log_e_values(self._log_ratio[:m])
-        toward = np.where(mean_tilt(self._log_ratio[:m], self.grid) >= 0, "more", "less").astype(object)
-        toward[self._n_informative[:m] == 0] = ""
-        names = np.array(list(self._row), dtype=object)
-        columns = {
-            "annotator": np.repeat(names, len(self.attributes)),
-            "attribute": np.tile(np.array(self.attributes, dtype=object), m),
-            "n_informative": self._n_informative[:m].ravel(),
-            "e_value": np.exp(np.minimum(log_e, _LARGEST_LOG)).ravel(),
-            "highest": np.exp(np.minimum(self._highest[:m], _LARGEST_LOG)).ravel(),
-            "toward": toward.ravel(),
-            "alarm": (self._highest[:m] >= self._threshold).ravel(),
-            "flag": e_bh(log_e, self.alpha).ravel(),
+        names = sorted(self._people)
+        found = {
+            key: np.array([self._people[name][key] for name in names]).reshape(len(names), *nothing.shape)
+            for key, nothing in self._nothing().items()
         }
-        table = pd.DataFrame(columns, columns=list(COLUMNS))
-        return table.sort_values("annotator", kind="stable", ignore_index=True)
+        log_e, highest = log_e_values(found["log_ratio"]), found["highest"]
+        toward = np.where(mean_tilt(found["log_ratio"], self.grid) >= 0, "more", "less").astype(object)
+        toward[found["n_informative"] == 0] = ""
+        columns = {
+            "n_informative": found["n_informative"].astype(np.int64),
+            "e_value": np.exp(np.minimum(log_e, _LARGEST_LOG)),
+            "highest": np.exp(np.minimum(highest, _LARGEST_LOG)),
+            "toward": toward,
+            "alarm": highest >= self._threshold,
+            "flag": e_bh(log_e, self.alpha),
+        }
+        rows = pd.MultiIndex.from_product([names, self.attributes], names=["annotator", "attribute"])
+        return pd.DataFrame({key: cells.ravel() for key, cells in columns.items()}, rows).reset_index()
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the state as JSON that only this user can read; the file appears whole or not at all.
@@ -205,7 +199,7 @@ class AuditMonitor:
         It holds numbers per annotator and twelve bytes per comparison, no votes, and a checksum of itself.
         """
         state = {
-            "schema": SCHEMA,
+            "schema": STATE_SCHEMA,
             "attributes": self.attributes,
             "alpha": self.alpha,
             "grid": self.grid,
@@ -213,12 +207,8 @@ class AuditMonitor:
             "definitions": self.definitions,
             "n_repeated": self.n_repeated,
             "annotators": {
-                name: {
-                    "log_ratio": self._log_ratio[k].tolist(),
-                    "highest": self._highest[k].tolist(),
-                    "n_informative": self._n_informative[k].tolist(),
-                }
-                for name, k in self._row.items()
+                name: {key: numbers.tolist() for key, numbers in person.items()}
+                for name, person in self._people.items()
             },
             "comparisons": base64.b64encode(b"".join(k + v for k, v in self._seen.items())).decode(),
         }
@@ -235,26 +225,25 @@ class AuditMonitor:
             When the file is no state of a monitor, or a bit of it has changed.
         """
         state = _read_state(Path(path))
-        monitor = cls(
-            state["attributes"], state["alpha"], state["grid"], state["units"], state["definitions"]
-        )
+        monitor = cls(*(state[name] for name in ("attributes", "alpha", "grid", "units", "definitions")))
         monitor.n_repeated = int(state["n_repeated"])
-        people = state["annotators"]
-        monitor._reserve(len(people))
-        for name, numbers in people.items():
-            k = monitor._row_of(name)
-            monitor._log_ratio[k] = numbers["log_ratio"]
-            monitor._highest[k] = numbers["highest"]
-            monitor._n_informative[k] = numbers["n_informative"]
-        packed = base64.b64decode(state["comparisons"])
-        size = _ID_BYTES + _VOTES_BYTES
+        monitor._people = {
+            name: {key: np.array(numbers) for key, numbers in person.items()}
+            for name, person in state["annotators"].items()
+        }
+        packed, size = base64.b64decode(state["comparisons"]), _ID_BYTES + _VOTES_BYTES
         entries = (packed[i : i + size] for i in range(0, len(packed), size))
         monitor._seen = {entry[:_ID_BYTES]: entry[_ID_BYTES:] for entry in entries}
         return monitor
 
-    @property
-    def _threshold(self) -> float:
-        return -float(np.log(self.alpha)) - 1e-12
+    def _nothing(self) -> dict[str, NDArray]:
+        """What is known of an annotator before their first vote."""
+        q = len(self.attributes)
+        return {
+            "log_ratio": np.zeros((q, len(self.grid))),
+            "highest": np.zeros(q),
+            "n_informative": np.zeros(q, dtype=np.int64),
+        }
 
     def _check(self) -> None:
         if not self.attributes or len(set(self.attributes)) < len(self.attributes):
@@ -281,21 +270,6 @@ class AuditMonitor:
             )
         return sign, np.broadcast_to(delta, shape) / self.units
 
-    def _row_of(self, annotator: str) -> int:
-        if annotator not in self._row:
-            self._row[annotator] = len(self._row)
-            if len(self._row) > len(self._highest):
-                self._reserve(2 * len(self._row))
-        return self._row[annotator]
-
-    def _reserve(self, n: int) -> None:
-        """Make room for n annotators; those that are there keep their rows."""
-        room = max(n - len(self._highest), 0)
-        self._log_ratio, self._highest, self._n_informative = (
-            np.concatenate([kept, np.zeros((room, *kept.shape[1:]), dtype=kept.dtype)])
-            for kept in (self._log_ratio, self._highest, self._n_informative)
-        )
-
 
 def _id_digest(comparison_id: str) -> bytes:
     return hashlib.blake2b(comparison_id.encode("utf-8", "surrogatepass"), digest_size=_ID_BYTES).digest()
@@ -317,17 +291,15 @@ def _read_state(path: Path) -> Mapping[str, Any]:
     content = path.read_bytes()
     try:
         state = json.loads(content)
-    except ValueError as error:
-        raise _no_state(path, "it does not hold JSON") from error
-    if not isinstance(state, dict) or state.get("schema") != SCHEMA:
+    except ValueError:
+        why = "it does not hold JSON"
+    else:
         found = state.get("schema") if isinstance(state, dict) else None
-        raise _no_state(path, f"its schema is {found!r}, not {SCHEMA!r}")
-    if content != _sealed(content[: content.rfind(b', "sha256": "')] + b"}"):
-        raise _no_state(path, "its checksum does not match, so that it is damaged or was edited")
-    return state
-
-
-def _no_state(path: Path, why: str) -> ConfigError:
-    return ConfigError(
-        f"{path} is no state of badpo watch: {why}. Name another file, or delete it to begin anew"
-    )
+        if found != STATE_SCHEMA:
+            why = f"its schema is {found!r}, not {STATE_SCHEMA!r}"
+        elif content != _sealed(content[: content.rfind(b', "sha256": "')] + b"}"):
+            why = "its checksum does not match, so that it is damaged or was edited"
+        else:
+            return state
+    remedy = "Name another file, or delete it to begin anew"
+    raise ConfigError(f"{path} is no state of badpo watch: {why}. {remedy}")

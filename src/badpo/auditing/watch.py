@@ -39,12 +39,8 @@ _NAMED = 10
 class WatchResult:
     """What a look at the votes found.
 
-    Attributes
-    ----------
-    summary : dict
-        What `badpo watch --json` prints: counts, the flagged annotators of each attribute, warnings.
-    table : DataFrame
-        `badpo.auditing.monitor.AuditMonitor.table`: everyone's e-values, by pseudonym.
+    ``summary`` is what `badpo watch --json` prints: counts, the flagged annotators of each attribute, warnings.
+    ``table`` has everyone's e-values, by pseudonym, as `badpo.auditing.monitor.AuditMonitor.table` gives them.
     """
 
     summary: dict[str, Any]
@@ -109,58 +105,7 @@ def watch(
         The table is wrong, or has no annotators.
     ConfigError
         An option that makes no sense, a file that is no state, or a state of other attributes.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from badpo.attributes import Length
-    >>> row = {"response_a": "It just is so.", "response_b": "So."}
-    >>> rows = [row | {"prompt": str(p), "annotator": who, "winner": "a" if who == "1" else "b"}
-    ...         for p in range(40) for who in "123"]
-    >>> state = Path(tempfile.mkdtemp()) / "state.json"
-    >>> watch(rows, [Length()], state).summary["n_new"], watch(rows, [Length()], state).summary["n_new"]
-    (40, 0)
     """
-    _check_options(attributes, closed, votes_per_comparison)
-    keep = [*reading.pop("keep", ()), *([closed] if closed else [])]
-    # with the state held before the table is read, whoever is forgotten meanwhile is in neither
-    with locked(state, wait=True):
-        judgments = Judgments.read(data, attributes=attributes, keep=keep, **reading)
-        if not judgments.has_identities:
-            what, remedy = "the table has no annotator column", "name it: columns={'annotator': 'yours'}"
-            raise DataError([Problem("E421", what, "column annotator", remedy, "error")])
-        is_closed, ties_counted = np.ones(judgments.n_comparisons, dtype=bool), True
-        if closed is not None:
-            is_closed = _closed_by_column(judgments, closed)
-        if votes_per_comparison is not None:
-            n_judged, ties_counted = _judgments_of(judgments, data, reading.get("columns"))
-            is_closed = n_judged >= votes_per_comparison
-        monitor = _monitor(Path(state), judgments, alpha)
-        new, reopened = _feed(monitor, judgments, is_closed)
-        if new or not Path(state).exists():
-            monitor.save(state)
-    warnings = _reopened_warning(reopened) + ([] if ties_counted else _ties_warning(judgments))
-    table = monitor.table()
-    summary = {
-        "alpha": monitor.alpha,
-        "n_new": new,
-        "n_counted": monitor.n_comparisons,
-        "n_open": int((~is_closed).sum()),
-        "n_repeated": monitor.n_repeated,
-        "n_annotators": table["annotator"].nunique(),
-        "closing": _closing(closed, votes_per_comparison),
-        "flagged": {name: _flagged(table, name) for name in monitor.attributes},
-        "reopened": reopened,
-        "warnings": [vars(problem) for problem in warnings],
-        "rule": f"Flags by e-BH at {monitor.alpha:.0%} over annotators and attributes, listed by pseudonym.",
-        "guarantee": GUARANTEE,
-    }
-    return WatchResult(summary, table)
-
-
-def _check_options(
-    attributes: Sequence[Attribute], closed: str | None, votes_per_comparison: int | None
-) -> None:
     if not attributes:
         raise ConfigError("watch needs an attribute to look at, such as length")
     if closed is not None and votes_per_comparison is not None:
@@ -169,6 +114,44 @@ def _check_options(
         )
     if votes_per_comparison is not None and votes_per_comparison < 2:
         raise ConfigError(f"votes per comparison must be 2 or more to compare; got {votes_per_comparison}")
+    keep = [*reading.pop("keep", ()), *([closed] if closed else [])]
+    # with the state held before the table is read, whoever is forgotten meanwhile is in neither
+    with locked(state, wait=True):
+        judgments = Judgments.read(data, attributes=attributes, keep=keep, **reading)
+        if not judgments.has_identities:
+            what, remedy = "the table has no annotator column", "name it: columns={'annotator': 'yours'}"
+            raise DataError([Problem("E421", what, "column annotator", remedy, "error")])
+        is_closed = np.ones(judgments.n_comparisons, dtype=bool)
+        closing, ties_counted = "All comparisons in the table were taken as closed.", True
+        if closed is not None:
+            closing = f'A comparison is closed when the column "{closed}" says so in all its rows.'
+            is_closed = _closed_by_column(judgments, closed)
+        if votes_per_comparison is not None:
+            closing = f"A comparison is closed when it has {votes_per_comparison} judgments."
+            n_judged, ties_counted = _judgments_of(judgments, data, reading.get("columns"))
+            is_closed = n_judged >= votes_per_comparison
+        monitor = _monitor(Path(state), judgments, alpha)
+        new, reopened = _feed(monitor, judgments, is_closed)
+        if new or not Path(state).exists():
+            monitor.save(state)
+    warnings = [_reopened_warning(reopened)] if reopened else []
+    warnings += [] if ties_counted else [_ties_warning(judgments)]
+    table = monitor.table()
+    summary = {
+        "alpha": monitor.alpha,
+        "n_new": new,
+        "n_counted": monitor.n_comparisons,
+        "n_open": int((~is_closed).sum()),
+        "n_repeated": monitor.n_repeated,
+        "n_annotators": table["annotator"].nunique(),
+        "closing": closing,
+        "flagged": {name: _flagged(table, name) for name in monitor.attributes},
+        "reopened": reopened,
+        "warnings": [vars(problem) for problem in warnings],
+        "rule": f"Flags by e-BH at {monitor.alpha:.0%} over annotators and attributes, listed by pseudonym.",
+        "guarantee": GUARANTEE,
+    }
+    return WatchResult(summary, table)
 
 
 def _judgments_of(
@@ -212,13 +195,8 @@ def _monitor(state: Path, judgments: Judgments, alpha: float) -> AuditMonitor:
         ]
         return AuditMonitor(judgments.attribute_names, alpha, units=units, definitions=definitions)
     monitor = AuditMonitor.load(state)
-    was, now = (
-        json.dumps([names, definitions], sort_keys=True)
-        for names, definitions in (
-            (monitor.attributes, monitor.definitions),
-            (judgments.attribute_names, definitions),
-        )
-    )
+    was = json.dumps([monitor.attributes, monitor.definitions], sort_keys=True)
+    now = json.dumps([judgments.attribute_names, definitions], sort_keys=True)
     if was != now:
         raise ConfigError(
             f"{state} was made with other attributes: {was}, now {now}. Declare those, or name another state file"
@@ -259,30 +237,20 @@ def _feed(monitor: AuditMonitor, judgments: Judgments, is_closed: NDArray[np.boo
     return new, reopened
 
 
-def _reopened_warning(reopened: Sequence[str]) -> list[Problem]:
-    if not reopened:
-        return []
+def _reopened_warning(reopened: Sequence[str]) -> Problem:
     named = ", ".join(reopened[:_NAMED])
     what = f"{counted(len(reopened), 'comparison')} had other votes when counted; the new ones are refused: {named}"
     remedy = (
         "close a comparison when it has all its votes; give votes that come later a comparison of their own"
     )
-    return [Problem("W420", what, "comparison_id", remedy, "warning", len(reopened))]
+    return Problem("W420", what, "comparison_id", remedy, "warning", len(reopened))
 
 
-def _ties_warning(judgments: Judgments) -> list[Problem]:
+def _ties_warning(judgments: Judgments) -> Problem:
     n = int(judgments.dropped.loc[judgments.dropped["reason"] == "tie", "n"].sum())
     what = f"{counted(n, 'tie')} could not be counted toward the votes of a comparison; those with a tie may stay open"
     remedy = "name a column that says which comparisons are closed, or give comparison ids with the ties"
-    return [Problem("W421", what, "column winner", remedy, "warning", n)]
-
-
-def _closing(closed: str | None, votes_per_comparison: int | None) -> str:
-    if closed is not None:
-        return f'A comparison is closed when the column "{closed}" says so in all its rows.'
-    if votes_per_comparison is not None:
-        return f"A comparison is closed when it has {votes_per_comparison} judgments."
-    return "All comparisons in the table were taken as closed."
+    return Problem("W421", what, "column winner", remedy, "warning", n)
 
 
 def _flagged(table: pd.DataFrame, attribute: str) -> list[dict[str, Any]]:
