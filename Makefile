@@ -27,13 +27,13 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 help:
 	@echo "make demo        train reference, DPO, pooled and shared-mean on the bundled corpus; report in runs/demo"
-	@echo "make demo-seeds  the same at three seeds; writes docs/results_demo.md"
-	@echo "make bench       speed and memory beside TRL and beside other audits; writes docs/performance_tables.md (an hour)"
-	@echo "make audit-statistics  what the audit's figures are worth, by simulation; writes docs/audit_statistics.md"
-	@echo "make faults      kills runs, tears files, fills disks and more; writes docs/reliability_tables.md (an hour and a half of a core)"
-	@echo "make fuzz        a hundred thousand generated inputs; writes docs/fuzz_tables.md (half an hour)"
+	@echo "make demo-seeds  the same at three seeds; writes docs/results/demo.md"
+	@echo "make bench       speed and memory beside TRL and beside other audits; writes docs/results/performance.md (an hour)"
+	@echo "make audit-statistics  what the audit's figures are worth, by simulation; writes docs/results/audit_statistics.md"
+	@echo "make faults      kills runs, tears files, fills disks and more; writes docs/results/faults.md (an hour and a half of a core)"
+	@echo "make fuzz        a hundred thousand generated inputs; writes docs/results/fuzz.md (half an hour)"
 	@echo "make linear-time  four times the text takes four times as long, for every reader of texts (minutes)"
-	@echo "make dependencies  licences of everything an installation brings; writes docs/dependencies.md"
+	@echo "make dependencies  licences of everything an installation brings; writes docs/results/dependencies.md"
 	@echo "make golden BASE=COMMIT  the same public commands by a commit and by this code; prints what differs (half an hour of two cores)"
 	@echo "make test        tests and documented examples; make test-slow adds processes, kills and browsers"
 	@echo "make test-floor  the tests with the oldest versions that badpo allows (constraints-floor.txt), on Python 3.11"
@@ -45,7 +45,7 @@ demo: $(STAMP)
 	$(BIN)/badpo demo --out runs/demo
 
 demo-seeds: $(STAMP)
-	$(BIN)/badpo demo --out runs/demo-seeds --seeds 42,123,456 --results docs/results_demo.md
+	$(BIN)/badpo demo --out runs/demo-seeds --seeds 42,123,456 --results docs/results/demo.md
 
 bench: export OMP_NUM_THREADS = 1
 bench: $(STAMP)

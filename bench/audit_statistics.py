@@ -1,6 +1,6 @@
 """Do the audit's estimates, intervals and flags keep their promises? `python -m bench.audit_statistics [--json]`.
 
-Draws votes from pools whose leans are known and writes what was found to ``docs/audit_statistics.md``.
+Draws votes from pools whose leans are known and writes what was found to ``docs/results/audit_statistics.md``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from bench.simulated_pools import DrawnVotes, Pool, draw_votes, sized
 Row = dict[str, Any]
 Measured = Mapping[str, float]
 
-PAGE = Path(__file__).parents[1] / "docs" / "audit_statistics.md"
+PAGE = Path(__file__).parents[1] / "docs" / "results" / "audit_statistics.md"
 ENOUGH = 10
 RHO, FDR = 0.5, 0.10
 ALPHA, Z = 0.05, 1.96

@@ -21,7 +21,7 @@ from packaging.markers import default_environment
 from packaging.requirements import Requirement
 
 OURS = "ba-dpo"
-PAGE = Path("docs/dependencies.md")
+PAGE = Path("docs/results/dependencies.md")
 AUDIT_SECONDS = 300
 # Parts of licence names that may be imported from an Apache-2.0 program; anything else is looked at by a person first.
 PERMITTED = re.compile(

@@ -12,7 +12,7 @@ from pathlib import Path
 from bench.goals import goal_table
 
 PARTS = ("training", "reference", "readout", "memory", "audit")
-FOLDER, PAGE = Path("runs/bench"), Path("docs/performance_tables.md")
+FOLDER, PAGE = Path("runs/bench"), Path("docs/results/performance.md")
 
 HEAD = """\
 # Speed and memory in figures
@@ -23,7 +23,7 @@ Written by `make bench`, which runs
 
 and joins what they wrote (`python -m bench.tables`). One part again: `make bench BENCHES=memory`. Processor, threads
 and versions stand beneath each table, because the parts can be of different days. What the figures say stands in
-[performance.md](performance.md).
+[performance.md](../performance.md).
 
 TRL is the release named there, in the same process, on the same token ids. On a processor it is measured twice:
 its output embedding scores every position there, and on a GPU those of the responses only.

@@ -409,7 +409,7 @@ def test_what_an_audit_says_of_single_people_is_for_its_owner_alone(tmp_path, op
 
 
 def test_only_processes_of_one_run_connect_by_a_call_of_ours():
-    """docs/security.md says so; a store of torch is a server or a connection to one."""
+    """SECURITY.md says so; a store of torch is a server or a connection to one."""
     stores = [
         where
         for where, called, _ in CALLS

@@ -1,4 +1,4 @@
-"""Inject every kind of fault and write docs/reliability_tables.md: `python -m bench.faults`.
+"""Inject every kind of fault and write docs/results/faults.md: `python -m bench.faults`.
 
 Each kind runs in a process of its own and leaves its rows in runs/faults/KIND.json, so that one kind can be run
 again (`--only kills`) and the page still has the others. A kind that is missing or fails is named in the page.
@@ -17,7 +17,7 @@ from pathlib import Path
 from bench.faults.table import KINDS, MINUTES, Kind, as_section, failed, read_kind, totals, write_kind
 from bench.timing import machine
 
-FOLDER, PAGE = Path("runs/faults"), Path("docs/reliability_tables.md")
+FOLDER, PAGE = Path("runs/faults"), Path("docs/results/faults.md")
 # A kind that takes this many times its share is ended: it hangs.
 PATIENCE = 4
 
@@ -25,7 +25,7 @@ HEAD = """\
 # Faults injected, and what became of them
 
 Written by `make faults`, which is `python -m bench.faults`; one kind again: `make faults FAULTS=kills`. What is
-promised and how it is tested stands in [reliability.md](reliability.md).
+promised and how it is tested stands in [reliability.md](../reliability.md).
 """
 
 

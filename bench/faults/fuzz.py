@@ -20,13 +20,13 @@ from tests.fuzz.running import Attack, attack, shares
 from tests.fuzz.targets import TARGETS
 
 N_INPUTS = 100_000
-PAGE = Path("docs/fuzz_tables.md")
+PAGE = Path("docs/results/fuzz.md")
 SECONDS_PER_PART = 240.0
 HEAD = """\
 # Generated inputs, and what broke
 
 Written by `make fuzz`, which is `python -m bench.faults.fuzz`; `--seed {seed}` tries the same inputs again, as far as
-the time for each part goes. What counts as a crash stands in [security.md](security.md).
+the time for each part goes. What counts as a crash stands in [SECURITY.md](../../SECURITY.md).
 
 | part | inputs | seeds | seconds | crashes |
 | --- | ---: | --- | ---: | ---: |

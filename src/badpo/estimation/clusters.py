@@ -8,7 +8,7 @@ leave.
 
 This form was chosen by simulation among the usual sandwich error with t, CR2, the delete-one-cluster jackknife with
 t, and the wild cluster bootstrap-t: it keeps closest to its 95 % when prompts differ in size and votes on a prompt hang
-together. `python -m bench.small_clusters` prints the comparison (docs/small_clusters.md).
+together. `python -m bench.small_clusters` prints the comparison (docs/results/small_clusters.md).
 """
 
 from __future__ import annotations

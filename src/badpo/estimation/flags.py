@@ -22,7 +22,7 @@ def probability_exceeds(shrunk: Shrunk, rho: float) -> NDArray[np.float64]:
 
     under a normal prior or under a free one, whichever is smaller. Just beyond rho the two differ most: where a few
     annotators stand far from a tight crowd a normal prior takes the crowd for wider than it is, and one flag in eight
-    was wrong at a target of one in ten (`docs/audit_statistics.md`).
+    was wrong at a target of one in ten (`docs/results/audit_statistics.md`).
 
     Parameters
     ----------
