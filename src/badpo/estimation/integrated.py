@@ -80,7 +80,8 @@ def shrink_votes(
     by Laplace's approximation around the penalised fit, times for every lean the ratio of its own integral to
     Laplace's, of a logistic likelihood with the same first four derivatives there. The posterior is averaged over tau
     under the density of `badpo.estimation.spread.spread_posterior`. By simulation
-    (`docs/results/audit_statistics.md`) the intervals keep their promise from about ten informative votes each, where estimates with normal errors do not.
+    (`docs/results/audit_statistics.md`) the intervals keep their promise from about ten informative votes each,
+    where estimates with normal errors do not.
 
     Parameters
     ----------
