@@ -322,14 +322,12 @@ def test_tensors_of_another_shape_are_refused(tmp_path):
     description = json.loads((tmp_path / DESCRIPTION_FILE).read_text())
     description["sha256"] = hashlib.sha256((tmp_path / TENSORS_FILE).read_bytes()).hexdigest()
     (tmp_path / DESCRIPTION_FILE).write_text(json.dumps(description))
-    with pytest.raises(
-        BiasFileError, match=r"deviation has shape \(3, 2\).*\(4, 2\) \(4 annotators, 2 attributes"
-    ):
+    with pytest.raises(BiasFileError, match=r"(?s)not what bias\.json describes: .*deviation.*\[3, 2\]"):
         BiasTerm.load(tmp_path)
 
 
 def test_missing_damaged_and_newer_files_are_named(tmp_path):
-    with pytest.raises(BiasFileError, match=r"bias\.json is not there"):
+    with pytest.raises(BiasFileError, match=r"bias\.safetensors is not there"):
         BiasTerm.load(tmp_path)
     fill(bias_term("pooled")).save(tmp_path)
     description = json.loads((tmp_path / DESCRIPTION_FILE).read_text())
@@ -339,8 +337,8 @@ def test_missing_damaged_and_newer_files_are_named(tmp_path):
     (tmp_path / DESCRIPTION_FILE).write_text("{")
     with pytest.raises(BiasFileError, match="not the description"):
         BiasTerm.load(tmp_path)
-    (tmp_path / TENSORS_FILE).unlink()
-    with pytest.raises(BiasFileError, match=r"bias\.safetensors is not there"):
+    (tmp_path / DESCRIPTION_FILE).unlink()
+    with pytest.raises(BiasFileError, match=r"bias\.json is not there"):
         BiasTerm.load(tmp_path)
 
 

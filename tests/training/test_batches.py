@@ -30,8 +30,8 @@ def judgments(**options) -> Judgments:
 def sampler(
     data: Judgments, batch_size=8, micro_batches=2, seed=0, rank=0, world=1, batching="random"
 ) -> StepSampler:
-    encoded = encode_comparisons(data, tiny.tokenizer())
-    return StepSampler(data, encoded, batching, batch_size, micro_batches, seed, rank, world)
+    rows = EncodedJudgments(data, encode_comparisons(data, tiny.tokenizer()))
+    return StepSampler(rows, batching, batch_size, micro_batches, seed, rank, world)
 
 
 def steps(planned: StepSampler, micro_batches: int) -> list[list[list[int]]]:

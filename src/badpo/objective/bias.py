@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -209,9 +210,7 @@ class BiasTerm(torch.nn.Module):
                 f"a warm start needs one level for each of {self.attributes}; got {tuple(level.shape)}"
             )
         if not torch.isfinite(level).all():
-            names = [
-                name for name, known in zip(self.attributes, torch.isfinite(level), strict=True) if not known
-            ]
+            names = [name for name, value in self._by_attribute(level).items() if not math.isfinite(value)]
             raise ConfigError(
                 f"the level of {', '.join(names)} is not finite; start at zero, or cap the estimate"
             )
@@ -292,13 +291,11 @@ class BiasTerm(torch.nn.Module):
         >>> bias.summary()["centred_deviations"]
         {'ann_a': {'length': 0.5}, 'ann_b': {'length': -0.5}}
         """
-        parameters: dict[str, dict] = {}
-        if self.mean is not None:
-            parameters["mean"] = self._by_attribute(self.mean)
-        if self.class_offset is not None:
-            parameters["class_offset"] = self._named(self.class_offset, self.classes)
-        if self.deviation is not None:
-            parameters["deviation"] = self._named(self.deviation, self.annotators)
+        rows = {"class_offset": self.classes, "deviation": self.annotators}
+        parameters = {
+            part: self._named(parameter, rows[part]) if part in rows else self._by_attribute(parameter)
+            for part, parameter in self.named_parameters()
+        }
         theta = self.theta()
         return {
             "parameters": parameters,
@@ -358,18 +355,12 @@ class BiasTerm(torch.nn.Module):
         bias = cls(
             attributes, annotators, description["parts"], annotator_class=description["annotator_class"]
         )
-        found, expected = tensors_from_bytes(content), bias.state_dict()
-        for name in sorted(found.keys() | expected.keys()):
-            shapes = [
-                tuple(tensors[name].shape) if name in tensors else None for tensors in (found, expected)
-            ]
-            if shapes[0] != shapes[1]:
-                raise BiasFileError(
-                    f"{folder / TENSORS_FILE}: {name} has shape {shapes[0]}, but {DESCRIPTION_FILE} describes "
-                    f"{shapes[1]} ({len(annotators)} annotators, {len(attributes)} attributes, parts "
-                    f"{', '.join(bias.parts) or 'none'}). {_RESTORE}"
-                )
-        bias.to(found["fixed"].dtype).load_state_dict(found)
+        tensors = tensors_from_bytes(content)
+        try:
+            bias.to(tensors["fixed"].dtype).load_state_dict(tensors)
+        except (RuntimeError, KeyError) as error:
+            told = f"{folder / TENSORS_FILE} is not what {DESCRIPTION_FILE} describes"
+            raise BiasFileError(f"{told}: {error}. {_RESTORE}") from error
         bias.extra = description["extra"]
         return bias
 
@@ -431,14 +422,15 @@ def _checked_mask(mask: Tensor | None, n_annotators: int) -> Tensor:
 
 
 def _read_pair(folder: Path) -> tuple[dict, bytes]:
-    for name in (DESCRIPTION_FILE, TENSORS_FILE):
-        if not (folder / name).is_file():
-            raise BiasFileError(
-                f"{folder / name} is not there; name the folder of a finished run or a checkpoint"
-            )
     try:
+        content = (folder / TENSORS_FILE).read_bytes()
         description = json.loads((folder / DESCRIPTION_FILE).read_text(encoding="utf-8"))
         kind = description["format"]
+    except OSError as error:
+        where = error.filename or folder
+        raise BiasFileError(
+            f"{where} is not there; name the folder of a finished run or a checkpoint"
+        ) from error
     except (ValueError, KeyError, TypeError) as error:
         raise BiasFileError(
             f"{folder / DESCRIPTION_FILE} is not the description of a bias term. {_RESTORE}"
@@ -447,7 +439,6 @@ def _read_pair(folder: Path) -> tuple[dict, bytes]:
         raise BiasFileError(
             f"{folder / DESCRIPTION_FILE} has format {kind}, this version reads {FORMAT}; update badpo"
         )
-    content = (folder / TENSORS_FILE).read_bytes()
     if hashlib.sha256(content).hexdigest() != description["sha256"]:
         raise BiasFileError(
             f"{folder / TENSORS_FILE} is not the file that {DESCRIPTION_FILE} describes (checksum). {_RESTORE}"

@@ -8,6 +8,7 @@ votes are on it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -86,13 +87,13 @@ class StepSampler(torch.utils.data.Sampler):
     """Batch sampler that plans whole optimizer steps and hands each process its micro-batches.
 
     It shards by itself and is not passed through ``accelerator.prepare``, whose sharding drops or repeats batches
-    of varying size. Every step has exactly ``micro_batches`` batches on every process; some may be empty.
+    of varying size. Every step has exactly ``micro_batches`` batches on every process; some may be empty. A step has
+    ``batch_size`` judgments over all processes, or comparisons with ``batching="comparisons"``.
     """
 
     def __init__(
         self,
-        judgments: Judgments,
-        encoded: EncodedComparisons,
+        data: EncodedJudgments,
         batching: str,
         batch_size: int,
         micro_batches: int,
@@ -100,14 +101,13 @@ class StepSampler(torch.utils.data.Sampler):
         process_index: int = 0,
         n_processes: int = 1,
     ):
-        self._comparison = judgments.votes["comparison"].to_numpy()
-        self._n_fed = n_fed(encoded)
-        self._steps = BATCHING[batching]
-        self._batch_size = batch_size
+        self._comparison = data.judgments.votes["comparison"].to_numpy()
+        self._n_fed = n_fed(data.encoded)
+        self._steps = partial(BATCHING[batching], self._comparison, batch_size)
         self._micro_batches = micro_batches
         self._seed = seed
-        self._process_index = process_index
-        self._n_processes = n_processes
+        self._of_process = slice(process_index, None, n_processes)
+        self._n_parts = micro_batches * n_processes
         self.epoch = 0
         self._n_steps = len(self._plan())
 
@@ -115,15 +115,12 @@ class StepSampler(torch.utils.data.Sampler):
         return self._n_steps * self._micro_batches
 
     def __iter__(self) -> Iterator[list[int]]:
-        n_parts = self._micro_batches * self._n_processes
         for votes in self._plan():
-            parts = split_step(votes, self._comparison, self._n_fed, n_parts)
-            for part in parts[self._process_index :: self._n_processes]:
-                yield part.tolist()
+            parts = split_step(votes, self._comparison, self._n_fed, self._n_parts)
+            yield from (part.tolist() for part in parts[self._of_process])
 
     def _plan(self) -> list[np.ndarray]:
-        rng = np.random.default_rng([self._seed, self.epoch])
-        return self._steps(self._comparison, self._batch_size, rng)
+        return self._steps(np.random.default_rng([self._seed, self.epoch]))
 
 
 class EncodedJudgments(torch.utils.data.Dataset):

@@ -17,8 +17,7 @@ def step_loader(
 ) -> torch.utils.data.DataLoader:
     """Micro-batches of this process, planned by `StepSampler`."""
     sampler = StepSampler(
-        data.judgments,
-        data.encoded,
+        data,
         args.batching,
         args.step_size,
         args.gradient_accumulation_steps,
@@ -26,17 +25,11 @@ def step_loader(
         args.process_index,
         args.world_size,
     )
-    return _loader(data, sampler, collator, args)
+    return loader(data, sampler, collator, args)
 
 
-def evaluation_loader(
-    data: EncodedJudgments, collator: ComparisonCollator, args: BADPOConfig
-) -> torch.utils.data.DataLoader:
-    """Micro-batches of this process's share, from `evaluation_batches`."""
-    return _loader(data, evaluation_batches(data.judgments, args), collator, args)
-
-
-def _loader(data: EncodedJudgments, batches, collator, args: BADPOConfig) -> torch.utils.data.DataLoader:
+def loader(data: EncodedJudgments, batches, collator, args: BADPOConfig) -> torch.utils.data.DataLoader:
+    """What is collated of planned micro-batches; not passed through ``accelerator.prepare``."""
     return torch.utils.data.DataLoader(
         data,
         batch_sampler=batches,

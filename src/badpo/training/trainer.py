@@ -66,7 +66,7 @@ from badpo.training.resume import ready_to_train, run_facts
 from badpo.training.run_callback import LOG_FILE, RunCallback
 from badpo.training.run_folder import newest_complete
 from badpo.training.self_test import FLOOR_IN_16_BITS, choose_layout
-from badpo.training.shares import evaluation_loader, step_loader
+from badpo.training.shares import evaluation_batches, loader, step_loader
 from badpo.training.tally import Tally, new_sums
 from badpo.training.token_weights import batch_margins, require_comparable_start, scored_layout, weigh_tokens
 
@@ -242,7 +242,8 @@ class BADPOTrainer(transformers.Trainer):
     def get_eval_dataloader(self, eval_dataset=None) -> DataLoader:
         """Micro-batches of this process's share of an evaluation set: the trainer's, one of its by name, or another."""
         data = self._evaluation_set(self.eval_dataset if eval_dataset is None else eval_dataset)
-        return evaluation_loader(data, self._collator(data), self.args)
+        batches = evaluation_batches(data.judgments, self.args)
+        return loader(data, batches, self._collator(data), self.args)
 
     def get_test_dataloader(self, test_dataset) -> DataLoader:
         """`get_eval_dataloader`."""
