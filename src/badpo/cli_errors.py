@@ -99,7 +99,7 @@ def _said_between_processes(error: Exception) -> list[str]:
     """What an error of one of several processes says of the others, in its own words; empty where it says nothing."""
     if not _of_several():
         return []
-    from badpo.training.processes import failed_exchange, lost_peer
+    from badpo.training.processes import lost_peer
 
     again = "start all of them again with --resume: the newest whole checkpoint is taken up"
     first = (str(error).strip().splitlines() or [type(error).__name__])[0]
@@ -109,9 +109,6 @@ def _said_between_processes(error: Exception) -> list[str]:
     if lost_peer(error):
         what = "another process of this run has ended, or the connection to it broke"
         return [f"{what}, {alone}: {first}", again]
-    if failed_exchange(error):
-        remedy = f"if another process has ended, {again}; if not, run with --debug to see where this one was"
-        return [f"an exchange between the processes of this run failed: {first}", remedy]
     return []
 
 

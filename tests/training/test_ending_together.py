@@ -51,25 +51,8 @@ def test_the_first_to_end_says_why_and_the_others_are_silent(one_of_two, capsys,
 
 
 @reporting_errors
-def wrong_use() -> None:
-    raise RuntimeError(
-        "NCCL error in: a.cpp:94, invalid usage, NCCL version 2.27\nLast error: Duplicate GPU detected"
-    )
-
-
-@reporting_errors
 def alone_with_a_library() -> None:
     raise RuntimeError("no module of gloomy weights")
-
-
-def test_an_error_of_the_backend_keeps_its_own_words_and_names_nobody(one_of_two, capsys):
-    with pytest.raises(typer.Exit):
-        wrong_use()
-    said = capsys.readouterr().err
-    assert (
-        "an exchange between the processes of this run failed: NCCL error in: a.cpp:94, invalid usage" in said
-    )
-    assert "another process of this run has ended" not in said
 
 
 def test_an_error_of_its_own_is_not_laid_to_others(one_of_two, capsys):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
@@ -22,7 +21,6 @@ LOST_PEER_SIGNS = (
     *("Connection closed by peer", "Connection reset by peer", "Broken pipe"),
     *("remote process exited", "ncclRemoteError"),
 )
-_BACKENDS = re.compile(r"NCCL|\b[Gg]loo\b")
 
 
 @contextmanager
@@ -92,14 +90,6 @@ def lost_peer(error: BaseException) -> bool:
         return False
     of_the_store = isinstance(error, torch.distributed.DistNetworkError)
     return of_the_store or any(sign in str(error) for sign in LOST_PEER_SIGNS)
-
-
-def failed_exchange(error: BaseException) -> bool:
-    """Whether an error comes from what the processes exchange; a process that is gone is one cause of many."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or not isinstance(error, RuntimeError):
-        return False
-    distributed = isinstance(error, torch.distributed.DistError)
-    return distributed or _BACKENDS.search(str(error)) is not None
 
 
 def speaks_for_all() -> bool:

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 import transformers
 from numpy.typing import NDArray
-from torch.utils.data import Dataset
 
 from badpo.training.config import computes_in_bf16, without_double_precision
 from badpo.training.logprobs import attach, on_device, response_layout, scoring_attention
@@ -34,10 +33,10 @@ def supervised_arguments(folder: Path, **options: Any) -> transformers.TrainingA
         "report_to": "none",
         "disable_tqdm": True,
         "seed": 0,
+        **options,
     }
-    chosen = settings | options
-    precision = {"bf16": computes_in_bf16(chosen["use_cpu"])}
-    return transformers.TrainingArguments(output_dir=str(folder / "checkpoints"), **(precision | chosen))
+    settings.setdefault("bf16", computes_in_bf16(settings["use_cpu"]))
+    return transformers.TrainingArguments(output_dir=str(folder / "checkpoints"), **settings)
 
 
 def balanced_rows(values: NDArray[np.float64], seed: int) -> NDArray[np.intp]:
@@ -87,18 +86,6 @@ def balanced_rows(values: NDArray[np.float64], seed: int) -> NDArray[np.intp]:
     return np.sort(np.concatenate(taken))
 
 
-class _Pairs(Dataset):
-    def __init__(self, pairs: Sequence[Pair]):
-        self._pairs = pairs
-
-    def __len__(self) -> int:
-        return len(self._pairs)
-
-    def __getitem__(self, index: int) -> dict:
-        prompt, response = self._pairs[index]
-        return {"pair": (prompt, response)}
-
-
 class SupervisedTrainer(transformers.Trainer):
     """Fine-tunes on responses through the same forward as the preference stage.
 
@@ -110,12 +97,12 @@ class SupervisedTrainer(transformers.Trainer):
         layout = response_layout(attach(model), pairs)
         self._layout = layout
 
-        def collate(rows: list[dict]) -> dict:
-            inputs = layout([row["pair"] for row in rows])
-            return {"scoring": on_device(inputs, torch.device("cpu"))}
+        def collate(rows: list[Pair]) -> dict:
+            return {"scoring": on_device(layout(rows), torch.device("cpu"))}
 
+        # a list is a data set
         super().__init__(
-            model=model, args=args, train_dataset=_Pairs(pairs), data_collator=collate, callbacks=callbacks
+            model=model, args=args, train_dataset=list(pairs), data_collator=collate, callbacks=callbacks
         )
         self.model_accepts_loss_kwargs = True
         if hasattr(self, "loss_is_scaled_for_ga"):
