@@ -30,11 +30,12 @@ def load_weights(name: str | Path, auto_class: Any = AutoModelForCausalLM, **opt
     except ValueError as error:
         if "Unrecognized configuration class" not in str(error):
             raise
-        kind = re.search(r"\.(\w+)'>", str(error))
+        named = re.search(r"\.(\w+)'>", str(error))
+        kind = named[1] if named else "another"
         raise ConfigError(
             f'"{name}" is no language model that {auto_class.__name__} knows (its configuration is a '
-            f"{kind[1] if kind else 'another'}). Of a model that reads images too, load the class yourself and hand the "
-            "model to BADPOTrainer with its tokenizer; only text is trained on"
+            f"{kind}). Of a model that reads images too, load the class yourself and hand the model to BADPOTrainer with "
+            "its tokenizer; only text is trained on"
         ) from error
 
 
