@@ -34,8 +34,8 @@ def load_weights(name: str | Path, auto_class: Any = AutoModelForCausalLM, **opt
         kind = named[1] if named else "another"
         raise ConfigError(
             f'"{name}" is no language model that {auto_class.__name__} knows (its configuration is a '
-            f"{kind}). Of a model that reads images too, load the class yourself and hand the model to BADPOTrainer with "
-            "its tokenizer; only text is trained on"
+            f"{kind}). Of a model that reads images too, load the class yourself and hand the model to BADPOTrainer "
+            "with its tokenizer; only text is trained on"
         ) from error
 
 
