@@ -8,25 +8,25 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import subprocess
 import sys
 import time
 import traceback
+from dataclasses import asdict
 from pathlib import Path
 
-from bench.faults.table import KINDS, MINUTES, Kind, as_section, failed, read_kind, totals, write_kind
+from bench.faults.table import KINDS, MINUTES, Kind, Row, as_section, totals
 from bench.timing import machine
 
 FOLDER, PAGE = Path("runs/faults"), Path("docs/results/faults.md")
 # A kind that takes this many times its share is ended: it hangs.
 PATIENCE = 4
-
 HEAD = """\
 # Faults injected, and what became of them
 
 Written by `make faults`, which is `python -m bench.faults`; one kind again: `make faults FAULTS=kills`. What is
-promised and how it is tested stands in [reliability.md](../reliability.md).
-"""
+promised and how it is tested stands in [reliability.md](../reliability.md)."""
 
 
 def main() -> None:
@@ -35,9 +35,7 @@ def main() -> None:
     parser.add_argument("--only", metavar="KINDS", default=",".join(KINDS), help="separated by commas")
     parser.add_argument("--budget-minutes", type=float, metavar="N", default=MINUTES, help="for all kinds")
     parser.add_argument("--out", type=Path, metavar="FILE", default=PAGE, help="the page to write")
-    parser.add_argument(
-        "--here", type=Path, metavar="FILE", help="run one kind in this process; write its rows"
-    )
+    parser.add_argument("--here", type=Path, metavar="FILE", help="one kind in this process; writes its rows")
     options = parser.parse_args()
     names = [name for name in options.only.split(",") if name]
     if unknown := [name for name in names if name not in KINDS]:
@@ -46,12 +44,11 @@ def main() -> None:
         write_kind(options.here, run_here(names[0], options.budget_minutes * 60))
         return
     for name in names:
-        kind = run_apart(name, seconds_for(name, options.budget_minutes))
-        print(as_section(kind), flush=True)
+        print(as_section(run_apart(name, seconds_for(name, options.budget_minutes))), flush=True)
     kinds = {name: read_kind(path) for name in KINDS if (path := FOLDER / f"{name}.json").exists()}
     options.out.write_text(page(kinds))
     print(f"\n{options.out}: {totals(kinds)}")
-    if wrong := failed(kinds):
+    if wrong := [name for name, kind in kinds.items() if kind.failed]:
         raise SystemExit(f"failed: {', '.join(wrong)}")
 
 
@@ -68,7 +65,7 @@ def run_here(name: str, seconds: float) -> Kind:
         problem = "" if rows else "it gave no row"
     except Exception as error:
         traceback.print_exc()
-        rows, problem = (), f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        rows, problem = (), f"{type(error).__name__}: {error}".splitlines()[0]
     return Kind(name, rows, time.monotonic() - started, problem)
 
 
@@ -89,14 +86,25 @@ def run_apart(name: str, seconds: float) -> Kind:
     return read_kind(path)
 
 
+def write_kind(path: Path, kind: Kind) -> None:
+    """Keep what a kind of fault found, so that another can be run again without it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(asdict(kind), indent=2) + "\n")
+
+
+def read_kind(path: Path) -> Kind:
+    """What `write_kind` wrote."""
+    content = json.loads(path.read_text())
+    return Kind(**{**content, "rows": tuple(Row(**row) for row in content["rows"])})
+
+
 def page(kinds: dict[str, Kind]) -> str:
     """The page: its head, the totals, a section per kind, and the kinds that were not run."""
-    parts = [HEAD, f"**{totals(kinds)}.**"]
-    if missing := [name for name in KINDS if name not in kinds]:
-        parts.append(f"Not run for this page: {', '.join(missing)}.")
-    parts += [as_section(kind) for kind in kinds.values()]
+    missing = [name for name in KINDS if name not in kinds]
     where = "; ".join(f"{name} {value}" for name, value in machine().items() if name != "trl")
-    return "\n\n".join([*parts, f"{where}."]).replace("\n\n\n", "\n\n") + "\n"
+    parts = [HEAD, f"**{totals(kinds)}.**"]
+    parts += [f"Not run for this page: {', '.join(missing)}."] if missing else []
+    return "\n\n".join([*parts, *map(as_section, kinds.values()), f"{where}."]) + "\n"
 
 
 if __name__ == "__main__":

@@ -21,14 +21,7 @@ HUNG_SECONDS = 300.0
 
 @dataclass(frozen=True)
 class Kill:
-    """When a child is killed, without a chance to clean up.
-
-    Attributes
-    ----------
-    before_write : int or None
-        Before this change of a file, the first being 1: opened to be written, renamed, removed.
-    after_seconds : float or None
-    """
+    """When a child is killed: before its first, second, ... change of a file, or after some seconds; or never."""
 
     before_write: int | None = None
     after_seconds: float | None = None
@@ -36,17 +29,9 @@ class Kill:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a child ended.
+    """How a child ended: its exit status (minus the signal that killed it), what it printed, and its seconds.
 
-    Attributes
-    ----------
-    status : int
-        Its exit status; minus the signal's number when it was killed.
-    output : str
-        What it printed, standard error included.
-    writes : tuple of str
-        Changes of files that it made; of one that was killed before a change, that change alone.
-    seconds : float
+    ``writes`` are the changes of files that it made; of a child that was killed before a change, that one alone.
     """
 
     status: int
@@ -63,28 +48,17 @@ class Ended:
 def run_child(
     work: Callable[[], None],
     folder: Path,
-    kill: Kill | None = None,
-    prepare: Callable[[], None] | None = None,
+    kill: Kill = Kill(),
+    prepare: Callable[[], None] = lambda: None,
 ) -> Ended:
-    """Fork, go to ``folder``, do ``work``, and wait for the end of it.
+    """Fork, go to ``folder``, do ``work`` and wait for its end; only changes of files in the folder count.
 
-    Parameters
-    ----------
-    work : function
-        Ends by returning or with `SystemExit`.
-    folder : Path
-        Its working folder; only changes of files in it count.
-    kill : Kill or None
-        None lets it come to its end.
-    prepare : function or None
-        Called in the child before anything is counted, such as to make a library smaller.
+    ``work`` ends by returning or with `SystemExit`; ``prepare`` is done before anything is counted.
     """
-    kill = kill or Kill()
     printed, counted = folder.parent / f"{folder.name}.out", folder.parent / f"{folder.name}.writes"
     counted.unlink(missing_ok=True)
     started = time.monotonic()
-    child = os.fork()
-    if child == 0:
+    if not (child := os.fork()):
         _be_child(work, folder, kill, prepare, printed, counted)
     status = _wait(child, started, kill.after_seconds)
     writes = tuple(counted.read_text().splitlines()) if counted.exists() else ()
@@ -107,28 +81,35 @@ def _wait(child: int, started: float, after_seconds: float | None) -> int:
 
 
 def _be_child(work, folder: Path, kill: Kill, prepare, printed: Path, counted: Path) -> None:
-    status = 1
     writes: list[str] = []
-    try:
-        handle = os.open(printed, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        os.dup2(handle, 1)
-        os.dup2(handle, 2)
+
+    def counted_work() -> None:
         os.chdir(folder)
-        if prepare is not None:
-            prepare()
+        prepare()
         sys.addaudithook(_counter(str(folder.resolve()), writes, kill.before_write, counted))
         work()
-        status = 0
+
+    status = status_of(counted_work, printed)
+    counted.write_text("\n".join(writes))
+    os._exit(status)
+
+
+def status_of(work: Callable[[], None], printed: Path) -> int:
+    """The exit status that some work comes to in this process, which prints into a file from here on."""
+    handle = os.open(printed, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(handle, 1)
+    os.dup2(handle, 2)
+    try:
+        work()
+        return 0
     except SystemExit as error:
-        status = error.code if isinstance(error.code, int) else int(error.code is not None)
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
     except BaseException:
         traceback.print_exc()
+        return 1
     finally:
-        done = "\n".join(writes)
         sys.stdout.flush()
         sys.stderr.flush()
-        counted.write_text(done)
-        os._exit(status)
 
 
 def _counter(folder: str, writes: list[str], last: int | None, told: Path) -> Callable[[str, tuple], None]:

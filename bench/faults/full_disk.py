@@ -18,7 +18,8 @@ from bench.faults import small_project
 from bench.faults.children import run_child
 from bench.faults.table import Row
 
-CLONE_NEWNS, CLONE_NEWUSER, MS_REC, MS_PRIVATE = 0x00020000, 0x10000000, 0x4000, 1 << 18
+CLONE_NEWNS, CLONE_NEWUSER = 0x00020000, 0x10000000
+MS_REMOUNT, MS_REC, MS_PRIVATE = 32, 0x4000, 1 << 18
 PAGE = 4096
 MOST = 40
 OUTCOME = "one message, earlier checkpoints whole; with room again bit-equal"
@@ -26,15 +27,7 @@ OUTCOME = "one message, earlier checkpoints whole; with room again bit-equal"
 
 @dataclass(frozen=True)
 class Stage:
-    """A command that writes.
-
-    Attributes
-    ----------
-    name : str
-    command : function
-    before : tuple of functions
-        What has been done to the project before.
-    """
+    """A command that writes, and what has been done to the project before."""
 
     name: str
     command: Callable[[], None]
@@ -114,7 +107,7 @@ def fill(stage: Stage, template: Path, disk: Path, seconds: float) -> Row:
         if ended.status:
             injected += 1
             problem = said_badly(ended.output) or left_badly(disk)
-            remount(disk, 1 << 30)
+            mount(disk, 1 << 30, MS_REMOUNT)
             again = run_child(stage.command, disk, prepare=small_project.make_smaller)
             problem = problem or (f"and then: {again.output[-800:]}" if again.status else "")
             problem = problem or small_project.differences(small_project.contents(disk), expected)
@@ -168,16 +161,10 @@ def be_alone() -> None:
     _succeed(libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None))
 
 
-def mount(folder: Path, size: int) -> None:
+def mount(folder: Path, size: int, flags: int = 0) -> None:
     """A file system of so many bytes in memory."""
     libc = ctypes.CDLL(None, use_errno=True)
-    _succeed(libc.mount(b"tmpfs", os.fsencode(folder), b"tmpfs", 0, f"size={size}".encode()))
-
-
-def remount(folder: Path, size: int) -> None:
-    """Make room."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    _succeed(libc.mount(b"tmpfs", os.fsencode(folder), b"tmpfs", 32, f"size={size}".encode()))
+    _succeed(libc.mount(b"tmpfs", os.fsencode(folder), b"tmpfs", flags, f"size={size}".encode()))
 
 
 def unmount(folder: Path) -> None:

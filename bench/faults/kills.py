@@ -42,19 +42,9 @@ PREFIXES = (
 
 @dataclass(frozen=True)
 class Stage:
-    """Something that can be killed.
+    """A command that can be killed and given again, what was done before it, what is other in the recipe.
 
-    Attributes
-    ----------
-    name : str
-    command : function
-        What is killed, and what goes on after that.
-    before : tuple of functions
-        What has been done to the project before.
-    changes : mapping
-        Of the recipe.
-    n_kills : int
-        How many, where the time allows for them.
+    ``n_kills`` is how often, where the time allows for as many.
     """
 
     name: str
@@ -65,26 +55,18 @@ class Stage:
 
 
 LORA = {"use_peft": True, "lora_target_modules": "all-linear", "lora_r": 2}
+SUPERVISED = {"reference": {"sft": True}}
+ALL = (small_project.train, small_project.audit, small_project.import_votes)
 STAGES = (
     Stage("a training run", small_project.train, n_kills=90),
     Stage("a training run with an adapter", small_project.train, changes=LORA, n_kills=30),
-    Stage(
-        "the supervised stage and a run",
-        small_project.train,
-        changes={"reference": {"sft": True}},
-        n_kills=30,
-    ),
+    Stage("the supervised stage and a run", small_project.train, changes=SUPERVISED, n_kills=30),
     Stage("a suite of two arms", small_project.suite, n_kills=40),
     Stage("readouts", small_project.evaluate, (small_project.train,), n_kills=20),
     Stage("badpo import", small_project.import_votes, n_kills=15),
     Stage("badpo audit", small_project.audit, n_kills=20),
     Stage("badpo anchor", small_project.anchor, n_kills=20),
-    Stage(
-        "badpo forget",
-        small_project.forget,
-        (small_project.train, small_project.audit, small_project.import_votes),
-        n_kills=50,
-    ),
+    Stage("badpo forget", small_project.forget, ALL, n_kills=50),
 )
 
 
@@ -105,14 +87,7 @@ def rows(budget_seconds: float) -> list[Row]:
 
 
 class Killing:
-    """One stage, killed until its number of kills or its time is used up.
-
-    Parameters
-    ----------
-    stage : Stage
-    place : Path
-        A folder for projects.
-    """
+    """One stage, killed until its number of kills or its time is used up; ``place`` is a folder for projects."""
 
     def __init__(self, stage: Stage, place: Path):
         self._stage = stage
@@ -175,7 +150,7 @@ class Killing:
         """Kill a fresh project, and sometimes what goes on with it, until it comes to its end; the moments."""
         small_project.copy_project(self._template, self._folder)
         moments: list[str] = []
-        kill: Kill | None = first
+        kill = first
         while True:
             ended = run_child(self._stage.command, self._folder, kill, small_project.make_smaller)
             if not ended.was_killed:
@@ -185,7 +160,7 @@ class Killing:
             self._injected[moments[-1]] += 1
             again = self._random.random() < 0.4 and len(moments) < MOST_IN_A_ROW
             choice = Kill(before_write=self._random.randint(1, n_writes)), self._random_moment(duration)
-            kill = choice[self._random.randrange(2)] if again else None
+            kill = choice[self._random.randrange(2)] if again else Kill()
 
     def _difference(self, expected: Mapping[str, str]) -> str:
         if problem := small_project.differences(small_project.contents(self._folder), expected):
@@ -196,28 +171,14 @@ class Killing:
 
     def _still_named(self) -> str:
         """Files that still name the person who was to be forgotten, the source of the votes apart."""
-        names = [
-            *(name.encode() for name in pseudonyms([small_project.PERSON])),
-            f'"{small_project.PERSON}"'.encode(),
-        ]
-        held = [
-            str(path.relative_to(self._folder))
-            for path in self._folder.rglob("*")
-            if path.is_file() and path.name != "export.jsonl" and any(n in path.read_bytes() for n in names)
-        ]
+        names = [name.encode() for name in (*pseudonyms([small_project.PERSON]), f'"{small_project.PERSON}"')]
+        files = [path for path in self._folder.rglob("*") if path.is_file() and path.name != "export.jsonl"]
+        held = [path.name for path in files if any(name in path.read_bytes() for name in names)]
         return f"still named in {', '.join(held)}" if held else ""
 
 
 def moment_of(writes: tuple[str, ...]) -> str:
-    """In words, at which kind of moment a child was killed.
-
-    Examples
-    --------
-    >>> moment_of(("os.rename runs/a/checkpoints/checkpoint-2/.writing-7.7-complete.json",))
-    'before complete.json gets its name'
-    >>> moment_of(())
-    'at a random moment'
-    """
+    """In words, at which kind of moment a child was killed, from its last change of a file."""
     if not writes:
         return "at a random moment"
     event, _, path = writes[-1].partition(" ")

@@ -21,24 +21,12 @@ SHARD_RESPONSES = 8
 TIMED = frozenset(
     {"trainer_state.json", "training_args.bin", "summary.json", "report.html", "forgotten.jsonl"}
 )
-RECIPE = {
-    "model_name_or_path": "model",
-    "dataset_name": "votes.parquet",
-    "output_dir": "runs",
-    "reference_cache": "cache",
-    "attributes": ["length"],
-    "held_out": 0.2,
-    "per_device_train_batch_size": 8,
-    "max_steps": 6,
-    "save_steps": 2,
-    "save_total_limit": 1,
-    "learning_rate": 1e-3,
-    "use_cpu": True,
-    "bf16": False,
-    "gradient_checkpointing": False,
-    "report_to": "none",
-    "disable_tqdm": True,
-}
+RECIPE = yaml.safe_load(
+    "{model_name_or_path: model, dataset_name: votes.parquet, output_dir: runs, reference_cache: cache, "
+    "attributes: [length], held_out: 0.2, per_device_train_batch_size: 8, max_steps: 6, save_steps: 2, "
+    "save_total_limit: 1, learning_rate: 1.0e-3, use_cpu: true, bf16: false, gradient_checkpointing: false, "
+    "report_to: none, disable_tqdm: true}"
+)
 PERSON = "person 3"
 # Words that a model without training writes often enough.
 SWAPPED = ("a=m", "c=d", "y=s", "you=the")
@@ -67,18 +55,17 @@ def import_everything() -> None:
     torch.set_num_threads(1)
 
 
-def make_project(folder: Path, changes: Mapping[str, object]) -> None:
-    """A model, an export, a table of votes and a recipe; to be called in a child."""
+def make_project(changes: Mapping[str, object]) -> None:
+    """A model, an export, a table of votes and a recipe; to be called in a child, in its folder."""
     from badpo.data.corpora import bundled, signed
     from badpo.experiments.small_model import build_model, build_tokenizer
 
-    folder.mkdir(parents=True, exist_ok=True)
     corpus = signed.build(bundled.scored_pairs(30), seed=0).judgments
     texts = corpus.comparisons["response_a"].tolist() + corpus.comparisons["response_b"].tolist()
     tokenizer = build_tokenizer(texts, vocab_size=400)
     size = {"hidden_size": 16, "n_layers": 1, "n_heads": 2, "intermediate_size": 32}
-    build_model(tokenizer, 0, **size).save_pretrained(folder / "model")
-    tokenizer.save_pretrained(folder / "model")
+    build_model(tokenizer, 0, **size).save_pretrained("model")
+    tokenizer.save_pretrained("model")
     votes = corpus.votes.merge(corpus.comparisons, left_on="comparison", right_index=True)
     export = votes[["comparison_id", "prompt_id", "prompt", "response_a", "response_b"]].assign(
         winner=votes["sign"].map({1: "a", -1: "b"}),
@@ -86,11 +73,10 @@ def make_project(folder: Path, changes: Mapping[str, object]) -> None:
     )
     for name in ("response_a", "response_b"):
         export[name] = export[name].str.slice(0, 120)
-    export.to_json(folder / "export.jsonl", orient="records", lines=True)
-    command("import", "export.jsonl", "--out", "votes.parquet", folder=folder)
-    keys = {name: value for name, value in {**RECIPE, **changes}.items() if value is not None}
-    (folder / "run.yaml").write_text(yaml.safe_dump(keys))
-    (folder / "questions.txt").write_text("\n".join(bundled.fresh_prompts()[:100]))
+    export.to_json("export.jsonl", orient="records", lines=True)
+    command("import", "export.jsonl", "--out", "votes.parquet")
+    Path("run.yaml").write_text(yaml.safe_dump(RECIPE | dict(changes)))
+    Path("questions.txt").write_text("\n".join(bundled.fresh_prompts()[:100]))
 
 
 def make_smaller() -> None:
@@ -105,20 +91,24 @@ def make_smaller() -> None:
     anchor_bench.FEWEST_ANSWERS = 4
 
 
-def command(*arguments: str, folder: Path | None = None) -> None:
+def command(*arguments: str) -> None:
     """``badpo`` with these arguments, in this process; raises `SystemExit` where it fails."""
     from badpo.cli import app
 
-    before = Path.cwd()
-    if folder is not None:
-        os.chdir(folder)
     try:
         app(list(arguments))
     except SystemExit as error:
         if error.code:
             raise
-    finally:
-        os.chdir(before)
+
+
+def but_for(statuses: Sequence[int], *arguments: str) -> None:
+    """The same, where these exit statuses are no failure."""
+    try:
+        command(*arguments)
+    except SystemExit as error:
+        if error.code not in statuses:
+            raise
 
 
 def train() -> None:
@@ -173,35 +163,18 @@ def import_votes() -> None:
 def forget() -> None:
     """Everything of one person taken out of the votes, the audit and the run; nothing left is no failure."""
     where = ["--data", "votes.parquet", "--audit", "audit", "--runs", "runs", "--mapping", "whose.json"]
-    try:
-        command("forget", PERSON, *where)
-    except SystemExit as error:
-        if error.code not in (3, 4):
-            raise
+    but_for((3, 4), "forget", PERSON, *where)
 
 
 def anchor() -> None:
     """A model anchored in training, in two rounds; a target that is missed is no failure."""
     os.environ["XDG_CACHE_HOME"] = str(Path("cache").resolve())
-    words = [argument for pair in SWAPPED for argument in ("--word", pair)]
-    stage = [
-        "--mode",
-        "train",
-        "--steps",
-        "2",
-        "--learning-rate",
-        "1e-2",
-        "--rounds",
-        "2",
-        "--tolerance",
-        "1e-9",
-    ]
-    where = ["--prompts", "questions.txt", "--out", "anchored"]
-    try:
-        command("anchor", "model", "--target", "chosen=0.3", *words, *stage, *where)
-    except SystemExit as error:
-        if error.code != 1 or not Path("anchored/anchor.json").exists():
-            raise
+    words = " ".join(f"--word {pair}" for pair in SWAPPED)
+    stage = "--mode train --steps 2 --learning-rate 1e-2 --rounds 2 --tolerance 1e-9"
+    where = "--prompts questions.txt --out anchored"
+    but_for((1,), *f"anchor model --target chosen=0.3 {words} {stage} {where}".split())
+    if not Path("anchored/anchor.json").exists():
+        raise SystemExit(1)
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -219,23 +192,16 @@ def contents(folder: Path) -> dict[str, str]:
 
 
 def _without_times(path: Path) -> bytes:
-    content = path.read_bytes()
-    if path.name == "audit.json":
-        whole = json.loads(content)
-        return json.dumps(
-            {key: value for key, value in whole.items() if key != "seconds"}, sort_keys=True
-        ).encode()
-    return content
+    if path.name != "audit.json":
+        return path.read_bytes()
+    whole = json.loads(path.read_bytes())
+    return json.dumps(
+        {key: value for key, value in whole.items() if key != "seconds"}, sort_keys=True
+    ).encode()
 
 
 def must(work: Callable[[], None], folder: Path) -> Ended:
-    """Do something in a child that nothing disturbs.
-
-    Raises
-    ------
-    RuntimeError
-        It failed all the same.
-    """
+    """Do something in a child that nothing disturbs; a RuntimeError where it fails all the same."""
     ended = run_child(work, folder, prepare=make_smaller)
     if ended.status:
         raise RuntimeError(f"it fails without a fault, with status {ended.status}:\n{ended.output[-2000:]}")
@@ -247,7 +213,7 @@ def make_template(
 ) -> Path:
     """A project to copy, with what has been done to it."""
     folder.mkdir()
-    must(lambda: make_project(folder, changes or {}), folder)
+    must(lambda: make_project(changes or {}), folder)
     for step in before:
         must(step, folder)
     return folder

@@ -2,46 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import astuple, dataclass, fields
 
 # Minutes that a kind of fault may take in `make faults`, in the order in which they are run; of another budget each
 # has the same share.
-KINDS = {
-    "kills": 24,
-    "torn_files": 6,
-    "full_disk": 3,
-    "ranks": 6,
-    "numerics": 3,
-    "fuzz": 6,
-    "privacy": 3,
-    "two_writers": 40,
-    "load": 39,
-}
+KINDS = {"kills": 24, "torn_files": 6, "full_disk": 3, "ranks": 6, "numerics": 3, "fuzz": 6, "privacy": 3}
+KINDS |= {"two_writers": 40, "load": 39}
 MINUTES = sum(KINDS.values())
 GENERATED = "generated inputs"
-COLUMNS = ("fault", "stage", "injected", "outcome", "lost")
 
 
 @dataclass(frozen=True)
 class Row:
-    """What became of one fault in one stage.
-
-    Attributes
-    ----------
-    fault : str
-        What was done, such as "SIGKILL at a random moment".
-    stage : str
-        What was going on, such as "a checkpoint is written".
-    injected : int
-        How often it was done.
-    outcome : str
-        What the run or the command did then, such as "resumed, bit-equal".
-    lost : int
-        How often something was lost, wrong or unnamed; 0 is what is promised.
-    """
+    """What was done in which stage, how often, what became of it, and how often something was lost or unnamed."""
 
     fault: str
     stage: str
@@ -52,52 +26,32 @@ class Row:
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of fault as it was last run.
-
-    Attributes
-    ----------
-    name : str
-        A module of this package.
-    rows : tuple of Row
-    seconds : float
-        How long it took.
-    problem : str
-        Why there are no rows, or fewer than there should be; empty when all is there.
-    """
+    """A module of this package as it was last run; its problem is why rows are missing, empty where none is."""
 
     name: str
     rows: tuple[Row, ...]
     seconds: float
     problem: str = ""
 
-
-def write_kind(path: Path, kind: Kind) -> None:
-    """Keep what a kind of fault found, so that another can be run again without it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(asdict(kind), indent=2) + "\n")
-
-
-def read_kind(path: Path) -> Kind:
-    """What `write_kind` wrote."""
-    content = json.loads(path.read_text())
-    return Kind(**{**content, "rows": tuple(Row(**row) for row in content["rows"])})
+    @property
+    def failed(self) -> bool:
+        """Whether a loss was found, or the kind could not be run."""
+        return bool(self.problem) or any(row.lost for row in self.rows)
 
 
 def as_table(rows: Sequence[Row]) -> str:
     """The rows as a table in Markdown."""
-    lines = [COLUMNS, ["---"] * len(COLUMNS), *([asdict(row)[name] for name in COLUMNS] for row in rows)]
-    return "\n".join(
-        "| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines
-    )
+    names = [field.name for field in fields(Row)]
+    lines = [names, ["---"] * len(names), *(astuple(row) for row in rows)]
+    escaped = ([str(cell).replace("|", "\\|") for cell in line] for line in lines)
+    return "\n".join(f"| {' | '.join(line)} |" for line in escaped)
 
 
 def as_section(kind: Kind) -> str:
     """One kind of fault as a section of the page: its table, its time and what went wrong with it."""
     parts = [f"## {kind.name.replace('_', ' ')}"]
-    if kind.rows:
-        parts.append(as_table(kind.rows))
-    if kind.problem:
-        parts.append(f"**Not whole:** {kind.problem}")
+    parts += [as_table(kind.rows)] if kind.rows else []
+    parts += [f"**Not whole:** {kind.problem}"] if kind.problem else []
     parts.append(f"`python -m bench.faults --only {kind.name}`, {kind.seconds / 60:.1f} minutes.")
     return "\n\n".join(parts)
 
@@ -109,8 +63,3 @@ def totals(kinds: Mapping[str, Kind]) -> str:
     injected, lost = sum(row.injected for row in rows) - n_inputs, sum(row.lost for row in rows)
     inputs = f" and {n_inputs:,} generated inputs tried" if n_inputs else ""
     return f"{injected:,} faults injected{inputs}, {lost:,} with a loss"
-
-
-def failed(kinds: Mapping[str, Kind]) -> list[str]:
-    """The kinds that found a loss or could not be run."""
-    return [name for name, kind in kinds.items() if kind.problem or any(row.lost for row in kind.rows)]

@@ -20,7 +20,7 @@ SEED = 0
 FEWEST = 3  # of a kind of files, however short the time is
 TWO_CHECKPOINTS = {"save_total_limit": 2}
 # Rewritten by every evaluation and read by nobody.
-NOT_READ = frozenset({"model/README.md"})
+NOT_READ = {str(small_project.RUN / "model" / "README.md")}
 
 
 def cut(content: bytes, draw: random.Random) -> bytes:
@@ -44,22 +44,9 @@ TEARS = (cut, flipped, emptied)
 
 @dataclass(frozen=True)
 class Victim:
-    """Files to tear, and who reads them.
+    """Files of a project to tear, a command that reads them, and what is promised.
 
-    Attributes
-    ----------
-    name : str
-        In the table.
-    template : Path
-        A project.
-    files : tuple of str
-        Relative to the project.
-    reader : function
-        A command that reads them.
-    outcome : str
-        What is promised.
-    expected : mapping or None
-        The `contents` that the project must have afterwards; None where the reader must refuse with status 2 or 3.
+    The project must have the `contents` that are expected afterwards; without any the reader must refuse.
     """
 
     name: str
@@ -101,53 +88,28 @@ def make_victims(place: Path) -> list[Victim]:
     )
     expected = small_project.contents(finished)
     imported = small_project.copy_project(finished, place / "imported")
-    newest = str(small_project.RUN / "checkpoints" / "checkpoint-4")
-    run = [*("config.yaml", "environment.json", "log.jsonl", "bias.json", "bias.safetensors", "run.json")]
-    run += [
-        str(path.relative_to(finished / small_project.RUN))
-        for path in (finished / small_project.RUN / "model").iterdir()
-    ]
-    return [
-        Victim(
-            "the newest checkpoint",
-            begun,
-            files_below(begun, newest),
-            small_project.train,
-            "named, and made again from the one before, bit-equal",
-            expected,
-        ),
-        Victim(
-            "the cache of reference log-probabilities",
-            begun,
-            files_below(begun, "cache"),
-            small_project.train,
-            "named, and computed again, bit-equal",
-            expected,
-        ),
-        Victim(
-            "a finished run",
-            finished,
-            tuple(str(small_project.RUN / name) for name in sorted(run) if name not in NOT_READ),
-            small_project.evaluate,
-            "named and refused",
-            None,
-        ),
-        Victim(
-            "a table of votes",
-            imported,
-            ("votes.parquet",) * 12,
-            partial(small_project.command, "check", "votes.parquet"),
-            "named and refused",
-            None,
-        ),
-    ]
-
-
-def files_below(project: Path, folder: str) -> tuple[str, ...]:
-    """Files of a folder, relative to the project."""
-    return tuple(
-        str(path.relative_to(project)) for path in sorted((project / folder).rglob("*")) if path.is_file()
+    run = {"config.yaml", "environment.json", "log.jsonl", "bias.json", "bias.safetensors", "run.json"}
+    run = {str(small_project.RUN / name) for name in run} | set(
+        files_below(finished, small_project.RUN / "model")
     )
+    checkpoint = files_below(begun, small_project.RUN / "checkpoints" / "checkpoint-4")
+    check = partial(small_project.command, "check", "votes.parquet")
+    again, refused = "named, and made again, bit-equal", "named and refused"
+    cache = "the cache of reference log-probabilities"
+    return [
+        Victim("the newest checkpoint", begun, checkpoint, small_project.train, again, expected),
+        Victim(cache, begun, files_below(begun, Path("cache")), small_project.train, again, expected),
+        Victim(
+            "a finished run", finished, tuple(sorted(run - NOT_READ)), small_project.evaluate, refused, None
+        ),
+        Victim("a table of votes", imported, ("votes.parquet",) * 12, check, refused, None),
+    ]
+
+
+def files_below(project: Path, folder: Path) -> tuple[str, ...]:
+    """Files of a folder, relative to the project."""
+    paths = sorted((project / folder).rglob("*"))
+    return tuple(str(path.relative_to(project)) for path in paths if path.is_file())
 
 
 def tear(victim: Victim, folder: Path, seconds: float) -> list[Row]:

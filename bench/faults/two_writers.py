@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.faults import small_project
+from bench.faults.children import status_of
 from bench.faults.table import Row
 
 CLONE_NEWUSER, CLONE_NEWPID = 0x10000000, 0x20000000
@@ -37,32 +38,13 @@ KEPT = ("--audit", "audit", "--mapping", "whose.json")
 
 @dataclass(frozen=True)
 class Pair:
-    """Two commands, and what must be there after both.
-
-    Attributes
-    ----------
-    name : str
-    first, second : tuple of str
-        Arguments of ``badpo``.
-    wrong : function of the project's folder and what both printed
-        What was lost, in words; empty where nothing was.
-    rounds : int
-    """
+    """Two commands, and what was lost in the project's folder after both, in words; empty where nothing was."""
 
     name: str
     first: tuple[str, ...]
     second: tuple[str, ...]
     wrong: Callable[[Path, Sequence[str]], str]
     rounds: int = ROUNDS
-
-
-@dataclass(frozen=True)
-class Way:
-    """How the two of a round are started."""
-
-    delay: float
-    as_first_process: bool
-    as_program: bool
 
 
 def rows(budget_seconds: float) -> list[Row]:
@@ -75,7 +57,7 @@ def rows(budget_seconds: float) -> list[Row]:
         found = []
         for i, pair in enumerate(PAIRS):
             end = time.monotonic() + budget_seconds / len(PAIRS)
-            found += rounds_of(pair, template, place / f"round-{i}", pair.rounds, end)
+            found += rounds_of(pair, template, place / f"round-{i}", end)
         return found
     finally:
         shutil.rmtree(place, ignore_errors=True)
@@ -97,7 +79,7 @@ def prepare() -> None:
     small_project.audit()
 
 
-def rounds_of(pair: Pair, template: Path, folder: Path, rounds: int, end: float) -> list[Row]:
+def rounds_of(pair: Pair, template: Path, folder: Path, end: float) -> list[Row]:
     """One pair again and again, half of the rounds as process 1 of two containers where the system has them."""
     draw = random.Random(pair.name)
     kinds = (False, True) if may_be_first_process() else (False,)
@@ -105,16 +87,18 @@ def rounds_of(pair: Pair, template: Path, folder: Path, rounds: int, end: float)
     for as_first in kinds:
         until = time.monotonic() + (end - time.monotonic()) / (len(kinds) - len(found))
         n = lost = refused = 0
-        for i in range(rounds * len(found) // len(kinds), rounds * (len(found) + 1) // len(kinds)):
-            if n and time.monotonic() > until:
-                break
-            way = Way(
-                draw.uniform(-LATEST_SECONDS, LATEST_SECONDS), as_first, i % AS_PROGRAMS == AS_PROGRAMS - 1
+        while n < pair.rounds // len(kinds) and not (n and time.monotonic() > until):
+            delay, as_program = (
+                draw.uniform(-LATEST_SECONDS, LATEST_SECONDS),
+                n % AS_PROGRAMS == AS_PROGRAMS - 1,
             )
-            n_refused, problem = one_round(pair, small_project.copy_project(template, folder), way)
+            project = small_project.copy_project(template, folder)
+            n_refused, problem = one_round(pair, project, delay, as_first, as_program)
             n, refused, lost = n + 1, refused + n_refused, lost + bool(problem)
             if problem:
-                print(f"{pair.name}, round {i}, {way}: {problem}", file=sys.stderr, flush=True)
+                print(
+                    f"{pair.name}, {delay:.3f} s apart, {as_first=}: {problem}", file=sys.stderr, flush=True
+                )
         stage = f"{pair.name}, each as process 1" if as_first else pair.name
         outcome = (
             f"one waited, or said who works there and changed nothing ({refused} times; then given again)"
@@ -123,18 +107,22 @@ def rounds_of(pair: Pair, template: Path, folder: Path, rounds: int, end: float)
     return found
 
 
-def one_round(pair: Pair, folder: Path, way: Way) -> tuple[int, str]:
-    """How many were refused, and what was lost."""
+def one_round(pair: Pair, folder: Path, delay: float, as_first: bool, as_program: bool) -> tuple[int, str]:
+    """How many were refused, and what was lost; the second command comes later, or the first by a negative delay."""
     told = [folder.parent / f"{folder.name}.{i}.out" for i in (1, 2)]
     commands = [pair.first, pair.second]
-    children = [
-        start(commands[i], folder, told[i], way, max(0.0, (-way.delay, way.delay)[i])) for i in (0, 1)
-    ]
-    status = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+
+    def begin(i: int, wait: float) -> int:
+        return start(commands[i], folder, told[i], max(0.0, wait), as_first, as_program)
+
+    def ended(child: int) -> int:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    children = [begin(0, -delay), begin(1, delay)]
+    status = [ended(child) for child in children]
     refused = [i for i in (0, 1) if status[i] == REFUSED and "works on it" in told[i].read_text()]
     for i in refused:
-        again = start(commands[i], folder, told[i], way, 0.0)
-        status[i] = os.waitstatus_to_exitcode(os.waitpid(again, 0)[1])
+        status[i] = ended(begin(i, 0.0))
     output = [path.read_text(errors="replace") for path in told]
     for i in (0, 1):
         if "Traceback" in output[i] or status[i] not in allowed(commands[i], output[i]):
@@ -146,38 +134,29 @@ def allowed(command: Sequence[str], output: str) -> tuple[int, ...]:
     """Statuses that lose nothing: what remains of a person is listed with 4, a run that is there is not made again."""
     if command[0] == "forget":
         return (0, 4)
-    if command[0] == "train" and ("holds a finished run" in output or "holds an unfinished run" in output):
-        return (0, REFUSED)
-    return (0,)
+    is_there = "holds a finished run" in output or "holds an unfinished run" in output
+    return (0, REFUSED) if command[0] == "train" and is_there else (0,)
 
 
-def start(command: Sequence[str], folder: Path, told: Path, way: Way, wait: float) -> int:
+def start(
+    command: Sequence[str], folder: Path, told: Path, wait: float, as_first: bool, as_program: bool
+) -> int:
     """A child that gives the command in the project's folder; its process number."""
     child = os.fork()
     if child:
         return child
-    status = 1
-    try:
-        handle = os.open(told, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        os.dup2(handle, 1)
-        os.dup2(handle, 2)
+
+    def work() -> None:
         os.chdir(folder)
         time.sleep(wait)
-        if way.as_first_process:
+        if as_first:
             become_first_process()
-        if way.as_program:
+        if as_program:
             os.execv(sys.executable, [sys.executable, "-m", "badpo", *command])
         small_project.make_smaller()
         small_project.command(*command)
-        status = 0
-    except SystemExit as error:
-        status = error.code if isinstance(error.code, int) else 1
-    except BaseException as error:
-        print(f"Traceback: {error!r}")
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
+
+    os._exit(status_of(work, told))
 
 
 def may_be_first_process() -> bool:
@@ -205,12 +184,25 @@ def become_first_process() -> None:
 # -- what must be there afterwards -------------------------------------------------------------------------------
 
 
+def as_votes(frame) -> list[tuple]:
+    return sorted(frame[["comparison_id", "annotator", "winner"]].itertuples(index=False, name=None))
+
+
 def votes_of(path: Path) -> list[tuple]:
     """The votes of a table, read as badpo reads them, so that damage is found."""
     from badpo.data.importers.tables import read_table
 
-    frame = read_table(path).frame
-    return sorted(map(tuple, frame[["comparison_id", "annotator", "winner"]].itertuples(index=False)))
+    return as_votes(read_table(path).frame)
+
+
+def imported(folder: Path, export: str = "export.jsonl") -> list[tuple]:
+    """The votes of an export."""
+    import pandas as pd
+
+    frame = pd.read_json(folder / export, lines=True, dtype={"comparison_id": str})
+    people = frame["annotator"].unique().tolist()
+    frame["annotator"] = frame["annotator"].map(dict(zip(people, pseudonyms(people), strict=True)))
+    return as_votes(frame)
 
 
 def without(votes: Sequence[tuple], *people: str) -> list[tuple]:
@@ -224,16 +216,6 @@ def pseudonyms(people: Sequence[str]) -> list[str]:
     from badpo.data.privacy import pseudonyms
 
     return pseudonyms(list(people))
-
-
-def imported(folder: Path, export: str = "export.jsonl") -> list[tuple]:
-    """The votes of an export."""
-    import pandas as pd
-
-    frame = pd.read_json(folder / export, lines=True, dtype={"comparison_id": str})
-    names = dict(zip(people := frame["annotator"].unique().tolist(), pseudonyms(people), strict=True))
-    frame["annotator"] = frame["annotator"].map(names)
-    return sorted(map(tuple, frame[["comparison_id", "annotator", "winner"]].itertuples(index=False)))
 
 
 def names_them(folder: Path) -> list[str]:
@@ -279,13 +261,9 @@ def forgotten_or_not_counted(folder: Path, output: Sequence[str]) -> str:
     if not state.exists():
         return "" if "part.json" in output[0] else "the state is gone, and nobody said so"
     counted, n = AuditMonitor.load(state).n_comparisons, len({vote[0] for vote in expected})
-    return (
-        "the state names them"
-        if name.encode() in state.read_bytes()
-        else ""
-        if counted == n
-        else "not all counted"
-    )
+    if name.encode() in state.read_bytes():
+        return "the state names them"
+    return "" if counted == n else "not all counted"
 
 
 def one_audit(folder: Path, output: Sequence[str]) -> str:
@@ -324,28 +302,16 @@ def nobody_trained_unsaid(folder: Path, output: Sequence[str]) -> str:
     return f"still named in {left}" if (left := names_them(folder / "runs")) else ""
 
 
+INTO, PART = ("--state", "state.json"), ("--state", "part.json")
+FORGET_BOTH = ((*FORGET, *KEPT), ("forget", SECOND_PERSON, *FORGET[2:], *KEPT))
+FORGET_RUNS = (*FORGET, "--runs", "runs")
 PAIRS = (
-    Pair(
-        "watch and watch",
-        (*WATCH, "part-1.parquet", "--state", "state.json"),
-        (*WATCH, "part-2.parquet", "--state", "state.json"),
-        both_counted,
-    ),
-    Pair(
-        "forget and forget",
-        (*FORGET, *KEPT),
-        ("forget", SECOND_PERSON, *FORGET[2:], *KEPT),
-        both_forgotten,
-    ),
+    Pair("watch and watch", *((*WATCH, f"part-{i}.parquet", *INTO) for i in (1, 2)), both_counted),
+    Pair("forget and forget", *FORGET_BOTH, both_forgotten),
     Pair("import and import", IMPORT, ("import", "other.jsonl", *IMPORT[2:]), one_import),
-    Pair(
-        "forget and watch",
-        (*FORGET, "--state", "part.json"),
-        (*WATCH, "votes.parquet", "--state", "part.json"),
-        forgotten_or_not_counted,
-    ),
+    Pair("forget and watch", (*FORGET, *PART), (*WATCH, "votes.parquet", *PART), forgotten_or_not_counted),
     Pair("audit and audit", AUDIT, AUDIT, one_audit),
     Pair("import and forget", IMPORT, FORGET, one_after_the_other),
     Pair("train and train", TRAIN, TRAIN, one_run, ROUNDS_OF_TRAINING),
-    Pair("forget and train", (*FORGET, "--runs", "runs"), TRAIN, nobody_trained_unsaid, ROUNDS_OF_TRAINING),
+    Pair("forget and train", FORGET_RUNS, TRAIN, nobody_trained_unsaid, ROUNDS_OF_TRAINING),
 )

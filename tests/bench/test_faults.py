@@ -14,19 +14,7 @@ from bench.faults import __main__ as faults
 from bench.faults import load
 from bench.faults.children import Kill, run_child
 from bench.faults.kills import moment_of
-from bench.faults.table import (
-    GENERATED,
-    KINDS,
-    MINUTES,
-    Kind,
-    Row,
-    as_section,
-    as_table,
-    failed,
-    read_kind,
-    totals,
-    write_kind,
-)
+from bench.faults.table import GENERATED, KINDS, MINUTES, Kind, Row, as_section, as_table, totals
 from bench.faults.torn_files import cut, emptied, flipped
 
 ROOT = Path(__file__).parents[2]
@@ -35,8 +23,8 @@ ROWS = (Row("SIGKILL", "a step", 3, "resumed | bit-equal", 0), Row("SIGKILL", "a
 
 def test_rows_are_kept_and_read_back(tmp_path):
     kind = Kind("kills", ROWS, 61.5)
-    write_kind(tmp_path / "kills.json", kind)
-    assert read_kind(tmp_path / "kills.json") == kind
+    faults.write_kind(tmp_path / "kills.json", kind)
+    assert faults.read_kind(tmp_path / "kills.json") == kind
 
 
 def test_the_table_names_what_was_lost():
@@ -51,7 +39,7 @@ def test_the_table_names_what_was_lost():
     assert totals(kinds) == "8 faults injected, 1 with a loss"
     tried = {"fuzz": Kind("fuzz", (Row(GENERATED, "importer, arena", 600, "taken", 0),), 1.0)}
     assert totals(kinds | tried) == "8 faults injected and 600 generated inputs tried, 1 with a loss"
-    assert failed(kinds) == ["kills", "ranks"]
+    assert [name for name, kind in kinds.items() if kind.failed] == ["kills", "ranks"]
     assert "**Not whole:** x" in as_section(kinds["ranks"])
 
 
@@ -124,7 +112,7 @@ def test_a_few_faults_lose_nothing(tmp_path, kind):
     ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    found = read_kind(told)
+    found = faults.read_kind(told)
     assert found.problem == "", done.stderr
     if not any(row.injected for row in found.rows):
         pytest.skip(found.rows[0].outcome)
