@@ -223,13 +223,6 @@ def test_a_small_number_is_a_number_however_it_is_written(tmp_path, text):
     assert recipe.training["learning_rate"] == 5e-7
 
 
-def test_a_number_that_yaml_reads_as_text_is_noticed(tmp_path):
-    recipe = read_recipe(written(tmp_path, RECIPE.replace("5.0e-7", "5e-7")))
-    (notice,) = recipe.notices
-    assert "run.yaml:4" in str(notice)
-    assert "write 5.0e-7" in str(notice)
-
-
 def test_warmup_ratio_is_renamed(tmp_path):
     recipe = read_recipe(written(tmp_path, RECIPE + "warmup_ratio: 0.1\n"))
     assert recipe.training["warmup_steps"] == 0.1

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from badpo.data.problems import ConfigError, Problem
+from badpo.data.problems import ConfigError
 
 # YAML 1.1 reads 5e-7 and 5.0e7 as text, because the dot and the sign of the exponent are compulsory there.
 _BARE_EXPONENT = re.compile(r"^[-+]?(?:\d+|\d+\.\d*|\.\d+)[eE][-+]?\d+$")
@@ -36,12 +36,11 @@ _Loader.add_implicit_resolver(_FLOAT_TAG, _BARE_EXPONENT, list("-+.0123456789"))
 
 @dataclass(frozen=True)
 class YamlFile:
-    """The mapping in a YAML file, the line of each of its keys, and the numbers that plain YAML would read as text."""
+    """The mapping in a YAML file, and the line of each of its keys."""
 
     name: str
     values: dict[str, Any]
     lines: dict[tuple[str, ...], int]
-    notices: tuple[Problem, ...]
 
     def where(self, place: tuple[str, ...]) -> str:
         """The line of a key, or of the innermost block around it that has one."""
@@ -83,13 +82,12 @@ def _read_text(text: str, name: str) -> YamlFile:
     try:
         node = loader.get_single_node()
         if node is None:
-            return YamlFile(name, {}, {}, ())
+            return YamlFile(name, {}, {})
         if not isinstance(node, yaml.MappingNode):
             raise ConfigError(f"E208 {name}:1: must be a list of keys and values, such as beta: 0.1")
         lines: dict[tuple[str, ...], int] = {}
-        notices: list[Problem] = []
-        _walk(node, (), name, lines, notices)
-        return YamlFile(name, loader.construct_document(node), lines, tuple(notices))
+        _walk(node, (), name, lines)
+        return YamlFile(name, loader.construct_document(node), lines)
     finally:
         loader.dispose()
 
@@ -109,34 +107,17 @@ def parse_value(text: str) -> Any:
     return text if isinstance(value, dict) else value
 
 
-def _walk(node: yaml.Node, place: tuple[str, ...], name: str, lines: dict, notices: list[Problem]) -> None:
+def _walk(node: yaml.Node, place: tuple[str, ...], name: str, lines: dict[tuple[str, ...], int]) -> None:
+    """Note the line of every key and of every entry of a list."""
+    inside = []
     if isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
-            inner = (*place, str(key.value))
-            line = key.start_mark.line + 1
-            if inner in lines:
-                raise ConfigError(
-                    f'E201 {name}:{line}: "{".".join(inner)}" stands here and on line {lines[inner]}'
-                )
-            lines[inner] = line
-            _walk(value, inner, name, lines, notices)
+        inside = [(str(key.value), key, value) for key, value in node.value]
     elif isinstance(node, yaml.SequenceNode):
-        for number, value in enumerate(node.value):
-            lines[(*place, str(number))] = value.start_mark.line + 1
-            _walk(value, (*place, str(number)), name, lines, notices)
-    elif isinstance(node, yaml.ScalarNode) and node.tag == _FLOAT_TAG and _BARE_EXPONENT.match(node.value):
-        if yaml.SafeLoader("").resolve(yaml.ScalarNode, node.value, (True, False)) == _FLOAT_TAG:
-            return
-        where = f"{name}:{node.start_mark.line + 1}, {'.'.join(place)}"
-        what = f'read "{node.value}" as the number {float(node.value)}'
-        notices.append(
-            Problem(
-                "N202", what, where, f"plain YAML reads it as text; write {_dotted(node.value)}", "notice"
-            )
-        )
-
-
-def _dotted(number: str) -> str:
-    mantissa, _, exponent = number.lower().partition("e")
-    mantissa = mantissa if "." in mantissa else f"{mantissa}.0"
-    return f"{mantissa}e{exponent if exponent[0] in '+-' else '+' + exponent}"
+        inside = [(str(number), value, value) for number, value in enumerate(node.value)]
+    for key, start, value in inside:
+        inner, line = (*place, key), start.start_mark.line + 1
+        if inner in lines:
+            told = f'E201 {name}:{line}: "{".".join(inner)}" stands here and on line {lines[inner]}'
+            raise ConfigError(told)
+        lines[inner] = line
+        _walk(value, inner, name, lines)

@@ -149,7 +149,7 @@ def read_recipe(
     (5e-07, 'pooled', 1e-05)
     """
     if path is None:
-        return _read(YamlFile("", {}, {}, ()), overrides or {}, trust_remote_code)
+        return _read(YamlFile("", {}, {}), overrides or {}, trust_remote_code)
     file, folder = read_yaml(path), Path(path).parent
     is_of_run = Path(path).name == RUN_RECIPE and (folder / "environment.json").exists()
     return _read(_from_run_folder(file, folder) if is_of_run else file, overrides or {}, trust_remote_code)
@@ -242,7 +242,7 @@ class _Reading:
 
     def __init__(self, file: YamlFile, overrides: dict[str, Any]):
         self.complaints: list[str] = []
-        self._notices: list[Problem] = list(file.notices)
+        self._notices: list[Problem] = []
         self._file = file
         self._overrides = overrides
         self._keys = self._merged()
