@@ -23,7 +23,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-seeds bench audit-statistics faults fuzz linear-time dependencies golden test test-slow test-floor test-no-torch check format clean
+.PHONY: help demo demo-seeds bench audit-statistics faults fuzz linear-time dependencies golden mutants test test-slow test-floor test-no-torch check format clean
 
 help:
 	@echo "make demo        train reference, DPO, pooled and shared-mean on the bundled corpus; report in runs/demo"
@@ -35,6 +35,7 @@ help:
 	@echo "make linear-time  four times the text takes four times as long, for every reader of texts (minutes)"
 	@echo "make dependencies  licences of everything an installation brings; writes docs/results/dependencies.md"
 	@echo "make golden BASE=COMMIT  the same public commands by a commit and by this code; prints what differs (half an hour of two cores)"
+	@echo "make mutants     200 small mistakes, one at a time: which of them do the tests notice? writes docs/results/mutants.md (hours of a core)"
 	@echo "make test        tests and documented examples; make test-slow adds processes, kills and browsers"
 	@echo "make test-floor  the tests with the oldest versions that badpo allows (constraints-floor.txt), on Python 3.11"
 	@echo "make test-no-torch  the tests of what needs no torch, in an environment without it; with PYTHON=python3.13 on that"
@@ -78,6 +79,11 @@ dependencies: $(STAMP)
 golden: $(STAMP)
 	@test -n "$(BASE)" || { echo "name what to compare with: make golden BASE=COMMIT"; exit 2; }
 	$(BIN)/python -m bench.golden --base $(BASE)
+
+# goes on where it was stopped: remove runs/mutants to measure other code
+mutants: $(STAMP)
+	$(PIP) install --quiet --quiet coverage==7.17.3
+	$(BIN)/python -m bench.mutants
 
 # a test file stays with one worker, for its fixtures are shared; a worker holds torch, half a gigabyte
 test: $(STAMP)

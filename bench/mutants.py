@@ -1,0 +1,299 @@
+"""Two hundred small mistakes, planted one at a time: does a test that runs the line notice? `python -m bench.mutants`.
+
+`mutants.json` holds them: a function, a line of it, and what the mistake makes of the line. A mutant follows its code:
+the function is found by its name in whatever module, the line by its tokens. Where that fails the tool says so, and
+somebody states the mutant again, or says under ``gone`` why its code went; the next one drawn then takes its place.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import io
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tokenize
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).parents[1]
+LIST = Path(__file__).with_suffix(".json")
+PAGE = ROOT / "docs" / "results" / "mutants.md"
+N_PLANTED = 200
+LIMIT = 600.0  # seconds of tests for one mutant, quick files first
+# tests that take so many times as long as without a mutant, and these seconds more, hang
+PATIENCE, GRACE = 8, 120
+COVERAGE = """[run]
+source = {tree}/src
+data_file = {folder}/coverage
+context = ${{COVERED_BY-}}
+parallel = true
+sigterm = true
+"""
+_LAYOUT = {"COMMENT", "NL", "NEWLINE", "INDENT", "DEDENT", "ENDMARKER"}
+_PAIRS = "< <=,> >=,== !=,+ -,+= -=,and or,True False,& |"
+SWAPS = {a: b for pair in _PAIRS.split(",") for a, b in (pair.split(), pair.split()[::-1])}
+SWAPS |= {"*": "/", "/": "*", "//": "*", "%": "*", "**": "*", "not": "", "is": "is not", "in": "not in"}
+REWRITTEN = {
+    r"^(if|elif|while) (.*):$": r"\1 not (\2):",
+    r" if (.+?) else ": r" if not (\1) else ",
+    # a name that is missing would be noticed by anything, so that plain assignments stay
+    r"^((return|raise|del)\b.*|continue|break|[\w.]+\(.*\)|[\w.]+[.[][^=(]* = .*|\S+ [-+*/|&]= .*)$": "pass",
+}
+
+
+class Function(NamedTuple):
+    """A function or a method, with those inside of it."""
+
+    name: str
+    file: Path
+    node: ast.FunctionDef | ast.AsyncFunctionDef
+    tokens: list[tokenize.TokenInfo]
+
+
+class Place(NamedTuple):
+    """Where an old text stands: its first and last character, and its rows."""
+
+    file: Path
+    start: int
+    stop: int
+    rows: range
+
+
+def code_tokens(text: str) -> list[tokenize.TokenInfo]:
+    """The tokens of a text, or of a line, without layout and comments."""
+    found = []
+    with suppress(tokenize.TokenError, IndentationError):  # a line alone may leave brackets open
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if tokenize.tok_name[token.type] not in _LAYOUT:
+                found.append(token)
+    return found
+
+
+def functions(root: Path) -> list[Function]:
+    """Every function in a folder's files, by file and line, with the tokens of its body."""
+    found = []
+    for file in sorted(root.rglob("*.py")):
+        text = file.read_text()
+        tokens = code_tokens(text)
+        for name, node in _named(ast.parse(text), ""):
+            first = node.body[-1 if len(node.body) == 1 else ast.get_docstring(node) is not None].lineno
+            inside = [t for t in tokens if first <= t.start[0] <= (node.end_lineno or first)]
+            found.append(Function(name, file, node, inside))
+    return found
+
+
+def _named(tree: ast.AST, owner: str) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield owner + node.name, node
+        elif isinstance(node, ast.ClassDef):
+            yield from _named(node, f"{owner}{node.name}.")
+
+
+def draw(root: Path, n: int, seed: int = 0) -> list[dict[str, str]]:
+    """Mistakes over all functions in proportion to their tokens; a longer list begins with the shorter one."""
+    known, chance = functions(root), random.Random(seed)
+    weights = [len(function.tokens) for function in known]
+    drawn: list[dict[str, str]] = []
+    for _ in range(50 * n):
+        function = chance.choices(known, weights)[0]
+        if possible := mistakes(function):
+            old, new = chance.choice(possible)
+            mutant = {"function": function.name, "old": old, "new": new}
+            if mutant not in drawn and len(find(mutant, known)) == 1:
+                drawn.append(mutant)
+        if len(drawn) == n:
+            break
+    return drawn
+
+
+def mistakes(function: Function) -> list[tuple[str, str]]:
+    """Lines of a function, each with another operator or number, a condition turned, or the statement left out."""
+    lines, possible = function.file.read_text().splitlines(), set()
+    messages = [node for node in ast.walk(function.node) if isinstance(node, ast.Raise | ast.AnnAssign)]
+    for row, old, new in _edits(function, lines):
+        is_message = any(node.lineno <= row <= (node.end_lineno or 0) for node in messages)
+        if old != new and (not is_message or new == "pass"):
+            with suppress(SyntaxError):
+                ast.parse("\n".join([*lines[: row - 1], lines[row - 1].replace(old, new), *lines[row:]]))
+                possible.add((old, new))
+    return sorted(possible)
+
+
+def _edits(function: Function, lines: list[str]) -> Iterator[tuple[int, str, str]]:
+    """Row, the line, and what a mistake makes of it."""
+    before = "("
+    for token in function.tokens:
+        line, start, stop = lines[token.start[0] - 1], token.start[1], token.end[1]
+        new = SWAPS.get(token.string)
+        if token.type == tokenize.NUMBER:
+            value = ast.literal_eval(token.string)
+            new = str(value + 1 if value in (0, 1) else value * 2)
+        if new is not None and not (token.string in ("*", "**") and before in "([{,"):
+            yield token.start[0], line.strip(), (line[:start] + new + line[stop + (not new) :]).strip()
+        before = token.string
+    for row in sorted({token.start[0] for token in function.tokens}):
+        for pattern, new in REWRITTEN.items():
+            yield row, lines[row - 1].strip(), re.sub(pattern, new, lines[row - 1].strip(), count=1)
+
+
+def find(mutant: dict[str, str], known: list[Function]) -> list[Place]:
+    """Every place that a mutant may mean: one, unless its code was changed, removed or copied."""
+    wanted, found = [t.string for t in code_tokens(mutant["old"])], []
+    for function in (function for function in known if function.name == mutant["function"]):
+        words = [t.string for t in function.tokens]
+        for i in range(len(words) - len(wanted) + 1):
+            if words[i : i + len(wanted)] == wanted:
+                (row, column), (last, end) = (
+                    function.tokens[i].start,
+                    function.tokens[i + len(wanted) - 1].end,
+                )
+                lines = function.file.read_text().splitlines(keepends=True)
+                start, stop = (sum(map(len, lines[: n - 1])) + at for n, at in ((row, column), (last, end)))
+                found.append(Place(function.file, start, stop, range(row, last + 1)))
+    return found
+
+
+def chosen(mutants: list[dict[str, str]], known: list[Function]) -> tuple[list[dict], list[dict]]:
+    """The first of the list whose code is there, and those before them whose code is neither there nor explained."""
+    there, lost = [], []
+    for mutant in (mutant for mutant in mutants if "gone" not in mutant):
+        if len(there) + len(lost) < N_PLANTED:
+            (there if len(find(mutant, known)) == 1 else lost).append(mutant)
+    return there, lost
+
+
+# -- planting ------------------------------------------------------------------------------------------------
+
+
+def cover(root: Path, folder: Path) -> None:
+    """Copy a tree to ``folder/tree``, run its tests, and leave which test runs which line, and how long it takes."""
+    tree, settings = folder / "tree", folder / "coverage.ini"
+    names = subprocess.run(["git", "ls-files"], cwd=root, capture_output=True, check=True, text=True)
+    for name in filter(lambda name: (root / name).is_file(), names.stdout.splitlines()):
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(root / name, tree / name)
+    settings.write_text(COVERAGE.format(tree=tree, folder=folder))
+    told = {"COVERED_OUT": str(folder / "times.json"), "COVERAGE_PROCESS_START": str(settings)}
+    run = ["coverage", "run", f"--rcfile={settings}", "-m", "pytest", "-q", "-p", "covering_tests"]
+    subprocess.run(
+        [sys.executable, "-m", *run, "-p", "no:cacheprovider"], cwd=tree, env=_environment(tree) | told
+    )
+
+
+def _environment(tree: Path) -> dict[str, str]:
+    """For tests of a copy and what they start: its own code, and no bytecode of a mistake that is gone again."""
+    paths = os.pathsep.join([str(tree / "src"), str(Path(__file__).parent)])
+    return os.environ | {"PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+
+
+def covering(folder: Path, place: Place) -> tuple[list[str], float, int]:
+    """The tests that run a place, as far as there is time; the seconds they take; and how many there are."""
+    import coverage
+
+    seconds = {t: s for file in folder.glob("times*.json") for t, s in json.loads(file.read_text()).items()}
+    contexts, of_file = set[str](), Counter[str]()
+    for file in folder.glob("coverage.*.*"):
+        data = coverage.CoverageData(str(file))
+        data.read()
+        by_row = data.contexts_by_lineno(str(place.file))
+        contexts.update(context for row in place.rows for context in by_row.get(row, ()))
+    shared = tuple(c.removeprefix("fixture ") for c in contexts if c.startswith("fixture "))
+    tests = [test for test in seconds if test in contexts or test.startswith(shared)]
+    for test in tests:
+        of_file[test.split("::")[0]] += seconds[test]
+    asked, spent = [], 0.0
+    for test in sorted(tests, key=lambda t: (of_file[t.split("::")[0]], t.split("::")[0], seconds[t])):
+        if not asked or spent + seconds[test] <= LIMIT:
+            asked.append(test)
+            spent += seconds[test]
+    return asked, spent, len(tests)
+
+
+def outcome(tree: Path, place: Place, new: str, tests: list[str], seconds: float) -> str:
+    """What tests say of a copy of the code with a mistake in it: "killed", "hangs" (killed, too) or "survived"."""
+    if not tests:
+        return "survived"
+    sound, names = place.file.read_text(), tree / "mutant-tests.txt"
+    names.write_text("\n".join(tests))
+    run = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", f"@{names}"]
+    place.file.write_text(sound[: place.start] + new + sound[place.stop :])
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True}
+    process = subprocess.Popen(run, cwd=tree, env=_environment(tree), **quiet)
+    try:
+        return "killed" if process.wait(GRACE + PATIENCE * seconds) else "survived"
+    except subprocess.TimeoutExpired:
+        return "hangs"
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        place.file.write_text(sound)
+
+
+def plant(folder: Path, mutants: list[dict[str, str]]) -> list[dict[str, Any]]:
+    """Every mutant with its outcome and how many of the tests that run it were run; those known are not run again."""
+    tree, kept = folder / "tree", folder / "outcomes.json"
+    known, found = functions(tree / "src"), json.loads(kept.read_text()) if kept.exists() else {}
+    for mutant in (mutant for mutant in mutants if str(mutant) not in found):
+        (place,) = find(mutant, known)
+        tests, seconds, n_tests = covering(folder, place)
+        told = {"file": str(place.file.relative_to(tree)), "run": len(tests), "of": n_tests}
+        found[str(mutant)] = mutant | told | {"outcome": outcome(tree, place, mutant["new"], tests, seconds)}
+        kept.write_text(json.dumps(found, indent=1))
+        print(f"{found[str(mutant)]['outcome']:9} {mutant['function']}: {mutant['new']}", flush=True)
+    return [found[str(mutant)] for mutant in mutants]
+
+
+def page(found: list[dict[str, Any]], mutants: list[dict[str, str]], lost: list[dict[str, str]]) -> str:
+    """How many are noticed, which are not, and whose code went."""
+    survived = [one for one in found if one["outcome"] == "survived"]
+    lines = [
+        "# Planted mistakes\n",
+        f"Of {len(found)} in `bench/mutants.json`, planted one at a time, the tests that run the line notice "
+        f"{len(found) - len(survived)}. Written by `make mutants`.",
+    ]
+    explained = [mutant for mutant in mutants if "gone" in mutant]
+    for title, ones in (("Not noticed", survived), ("Code that went", explained), ("Not found", lost)):
+        told = [
+            f"- `{m['function']}`: `{m['old']}` to `{m['new']}`. {m.get('gone', '')}".strip() for m in ones
+        ]
+        lines += [f"\n## {title}\n", *(told or ["None."])]
+    return "\n".join([*lines, ""])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--root", type=Path, default=ROOT, help="the tree in which they are planted")
+    parser.add_argument(
+        "--folder", type=Path, default=ROOT / "runs" / "mutants", help="remove it to begin anew"
+    )
+    parser.add_argument("--draw", type=int, help="print so many mutants of the tree, drawn anew, and end")
+    parser.add_argument("--find", action="store_true", help="print those whose code is not found, and end")
+    asked = parser.parse_args()
+    folder = asked.folder.resolve()
+    if asked.draw:
+        print("\n".join(map(json.dumps, draw(asked.root / "src", asked.draw))))
+        return 0
+    if not asked.find and not (folder / "tree").exists():
+        cover(asked.root, folder)
+    mutants = json.loads(LIST.read_text())
+    there, lost = chosen(mutants, functions((asked.root if asked.find else folder / "tree") / "src"))
+    for mutant in lost:
+        print("not found:", json.dumps(mutant))
+    if not asked.find:
+        PAGE.write_text(page(plant(folder, there), mutants, lost))
+    return int(bool(lost))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

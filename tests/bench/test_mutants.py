@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from bench import mutants
+
+CODE = '''
+def larger(a, b):
+    """The larger of two numbers, 1 < 2."""
+    if a > b:
+        return a
+    return b
+
+
+class Box:
+    def fill(self, n):
+        if n < 0:
+            raise ValueError(f"{n + 1}")
+        self.n = n + 1
+'''
+TESTS = """
+import pytest
+from toy.boxes import Box, larger
+
+
+@pytest.fixture(scope="module")
+def box():
+    box = Box()
+    box.fill(1)
+    return box
+
+
+def test_larger():
+    assert larger(1, 2) == 2
+
+
+def test_box(box):
+    assert box.n == 2
+"""
+
+
+@pytest.fixture
+def tree(tmp_path):
+    tree = tmp_path / "project"
+    for name, text in {"src/toy/boxes.py": CODE, "tests/test_toy.py": TESTS}.items():
+        (tree / name).parent.mkdir(parents=True)
+        (tree / name).write_text(text)
+    (tree / "pytest.ini").write_text("[pytest]\npythonpath = src\n")
+    for command in (["init", "-q"], ["add", "."]):
+        subprocess.run(["git", *command], cwd=tree, check=True)
+    return tree
+
+
+def test_the_same_mistakes_are_drawn_again_and_none_in_texts(tree):
+    drawn = mutants.draw(tree / "src", 8)
+    assert drawn[:5] == mutants.draw(tree / "src", 5)
+    assert drawn != mutants.draw(tree / "src", 8, seed=1)
+    assert {one["function"] for one in drawn} == {"larger", "Box.fill"}
+    assert not any("1 <" in one["old"] or "{n" in one["old"] for one in drawn if one["new"] != "pass")
+
+
+def test_a_mutant_follows_its_code(tree):
+    mutant = {"function": "larger", "old": "if a > b:", "new": "if a < b:"}
+    moved = tree / "src" / "toy" / "sizes.py"
+    (tree / "src" / "toy" / "boxes.py").rename(moved)
+    moved.write_text("ONE = 1\n" + CODE.replace("a > b", "a  >  b"))
+    (place,) = mutants.find(mutant, mutants.functions(tree / "src"))
+    assert place.file == moved and place.rows == range(5, 6)
+    lost = {"function": "larger", "old": "if a > 2 * b:", "new": "pass"}
+    explained = lost | {"gone": "there is no double"}
+    assert mutants.chosen([lost, explained, mutant], mutants.functions(tree / "src")) == ([mutant], [lost])
+
+
+@pytest.mark.slow
+def test_mistakes_that_tests_notice_and_that_they_do_not(tree, tmp_path):
+    pytest.importorskip("coverage")
+    folder = tmp_path / "mutants"
+    folder.mkdir()
+    mutants.cover(tree, folder)
+    found = mutants.plant(
+        folder,
+        [
+            {"function": "larger", "old": "if a > b:", "new": "if a < b:"},
+            {"function": "larger", "old": "if a > b:", "new": "if a >= b:"},
+            {"function": "Box.fill", "old": "self.n = n + 1", "new": "self.n = n - 1"},
+            {"function": "larger", "old": "return a", "new": "return b"},
+        ],
+    )
+    assert [one["outcome"] for one in found] == ["killed", "survived", "killed", "survived"]
+    assert [one["of"] for one in found] == [1, 1, 2, 0]
+    assert (folder / "tree" / "src" / "toy" / "boxes.py").read_text() == CODE
