@@ -17,6 +17,7 @@ from badpo.data.privacy import FEWEST_ANNOTATORS, rounded_count, withheld_classe
 from badpo.results.audit_tables import (
     attribute_table,
     known_table,
+    labelled_pools,
     p_value,
     scan_table,
     spread_table,
@@ -34,10 +35,10 @@ from badpo.results.audit_verdicts import (
 )
 from badpo.results.charts import DotRow, Level, Mark, dot_plot
 from badpo.results.figure_parts import Figure, TextTable, class_style
-from badpo.results.labels import attribute_definition, count_text, decimal, percent, shown
+from badpo.results.labels import LONGEST, attribute_definition, cleaned, count_text, decimal, percent, shown
 from badpo.results.pages import page_templates
 
-_LONGEST = 400
+_UNKNOWN = "not known, or not to be passed on"
 _SEVERITIES = ("error", "warning", "notice")
 _WIDEST_CHART = 4.0
 # Taking one annotator out moves an estimate by about their share of the votes times how far they lean from the pool.
@@ -68,6 +69,7 @@ _ATTRIBUTE = re.compile(r'attribute "[^"]*"')
 def audit_html(summary: Mapping[str, Any]) -> str:
     """The page about an audit, from ``audit.json``, as HTML text; it needs no network and no script."""
     found = shareable(summary)
+    has_annotators = found["data"]["has_annotators"]
     return (
         page_templates()
         .get_template("audit.html.jinja")
@@ -78,20 +80,20 @@ def audit_html(summary: Mapping[str, Any]) -> str:
             caution=few_votes(found),
             verdicts=audit_verdicts(found),
             spread=spread_figure(found),
-            spread_table=spread_table(found),
+            spread_table=spread_table(found) if has_annotators else None,
             health=health(found),
-            problems=problems(found),
+            problems=found["warnings"],
             attributes=attribute_table(found),
             sweeps=sweep_table(found),
             together=_together(found),
-            known=known_table(found),
+            known=known_table(found) if has_annotators else None,
             not_known=_not_known(found),
             scan=scan_table(found),
             votes_needed=votes_needed_table(found),
             next_steps=_next_steps(found),
             limits=limits(found),
             provenance=provenance(found),
-            version=shown(str(found["version"])),
+            version=found["version"],
         )
     )
 
@@ -108,21 +110,21 @@ def shareable(summary: Mapping[str, Any]) -> dict[str, Any]:
     rounded.
     """
     data = summary["data"]
-    few = _is_withheld(data, data)
     largest = data["judgments_per_annotator"]["max"] / data["n_judgments"] if data["has_annotators"] else 0.0
     step = next(step for most, step in STEPS if largest <= most)
+    warnings = [] if _is_withheld(data, data) else filter(None, map(_telling_problem, summary["warnings"]))
     telling = {
         "data": _telling_data(data),
         "attributes": [_telling_attribute(row, summary) for row in summary["attributes"]],
         "checks": _telling_checks(summary["checks"]),
         "scan": [row for row in summary["scan"] if not _is_withheld(row, data)],
         "next": summary["next"],
-        "warnings": [told for row in summary["warnings"] if not few and (told := _telling_problem(row))],
+        "warnings": sorted(warnings, key=lambda row: _SEVERITIES.index(row["severity"])),
     }
-    found = {name: summary[name] for name in _EXACT} | _rounded(telling, "", step) | {"step": step}
+    found = cleaned({name: summary[name] for name in _EXACT}) | _rounded(telling, "", step) | {"step": step}
     # each by itself: an attribute may be called position, as one of the parts that are rounded in another way
     pools = {name: _telling_pool(pool, summary) for name, pool in summary["pool"].items()}
-    found["pool"] = {name: _rounded(pool, "", step) for name, pool in pools.items()}
+    found["pool"] = {shown(name, LONGEST): _rounded(pool, "", step) for name, pool in pools.items()}
     for row in (*found["attributes"], *found["scan"]):
         if row["log_odds"] is not None:  # said once, and not a second time to other digits
             row["odds"] = math.exp(row["log_odds"])
@@ -140,14 +142,13 @@ def _is_withheld(row: Mapping[str, Any] | None, data: Mapping[str, Any]) -> bool
 
 def _telling_data(data: Mapping[str, Any]) -> dict[str, Any]:
     few = _is_withheld(data, data)
-    agreement = dict.fromkeys(data["agreement"]) if few else data["agreement"]
     sizes = {k: n for k, n in data["votes_per_comparison"].items() if rounded_count(n) is not None}
     return {name: value for name, value in data.items() if name != "fingerprint"} | {
         "judgments_per_annotator": {"median": data["judgments_per_annotator"]["median"]},
         "votes_per_comparison": sizes,
         "dropped": [row for row in data["dropped"] if not _is_withheld(row, data)],
         "unanimous_share": None if few else data["unanimous_share"],
-        "agreement": agreement,
+        "agreement": dict.fromkeys(data["agreement"]) if few else data["agreement"],
         "position": None if _is_withheld(data["position"], data) else data["position"],
     }
 
@@ -161,10 +162,15 @@ def _telling_attribute(row: Mapping[str, Any], summary: Mapping[str, Any]) -> di
             "quality_adjusted": None, "arena": {}, "collinear_with": [], "co_occurrence": {}, "withheld": True,
         }  # fmt: skip
     adjusted = row["quality_adjusted"]
-    told = {**row, "verdict": None, "quality_adjusted": None if _is_withheld(adjusted, data) else adjusted}
     # what is sure, and what to do, is said as the exact figures have it
-    told |= {"is_sure": is_sure(row), "joint": {**row["joint"], "is_sure": is_sure(row["joint"])}}
-    told["action"] = action(row, summary["pool"].get(row["name"], {}))
+    told = {
+        **row,
+        "verdict": None,
+        "quality_adjusted": None if _is_withheld(adjusted, data) else adjusted,
+        "is_sure": is_sure(row),
+        "joint": {**row["joint"], "is_sure": is_sure(row["joint"])},
+        "action": action(row, summary["pool"].get(row["name"], {})),
+    }
     if row["interval"] != "naive only":
         # its width says how many votes there are
         told |= {"naive_ci_low": None, "naive_ci_high": None}
@@ -210,12 +216,8 @@ def _telling_checks(checks: Mapping[str, Any]) -> dict[str, Any]:
 
 def _telling_problem(row: Mapping[str, Any]) -> dict[str, Any] | None:
     """A finding without its rows and names; None where it is about one annotator or counts fewer than five."""
-    numbers = [
-        number
-        for number, share in _NUMBER.findall(row["what"])
-        if not share and number.replace(",", "").isdigit()
-    ]
-    few = any(rounded_count(int(number.replace(",", ""))) is None for number in numbers)
+    numbers = (number.replace(",", "") for number, share in _NUMBER.findall(row["what"]) if not share)
+    few = any(number.isdigit() and rounded_count(int(number)) is None for number in numbers)
     named = _PSEUDONYM.fullmatch(row["where"]) or _PSEUDONYM.search(row["what"] + row["remedy"])
     if few or named or row["code"] in _TELLING_OF_SOME:
         return None
@@ -228,14 +230,14 @@ def _telling_problem(row: Mapping[str, Any]) -> dict[str, Any] | None:
 def _rounded(value: Any, key: str, step: float) -> Any:
     """A part of the summary with its counts, estimates and the numbers in its sentences rounded."""
     if isinstance(value, Mapping):
-        return {
-            name: _rounded(entry, key if key in _WINNING else name, step) for name, entry in value.items()
-        }
+        of = {name: key if key in _WINNING else name for name in value}
+        return {shown(name, LONGEST): _rounded(entry, of[name], step) for name, entry in value.items()}
     if isinstance(value, list | tuple):
         return [_rounded(entry, key, step) for entry in value]
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
+        value = shown(value, LONGEST)
         return value if key in _NAMES else _NUMBER.sub(lambda found: _rounded_number(found, step), value)
     if isinstance(value, int) or key in _COUNTS:
         return rounded_count(round(value))
@@ -265,7 +267,7 @@ def _rounding(found: Mapping[str, Any]) -> str:
         f"This page may be passed on. Nothing on it is about fewer than {FEWEST_ANNOTATORS} people, counts are rounded "
         f"to the nearest 10 (\u201cfewer than {FEWEST_ANNOTATORS}\u201d may be none) and estimates {steps}, so that "
         "nobody\u2019s votes can be computed from it. The exact figures are in audit.json and in "
-        f"{shown(found['annotators_file'])}: those are personal data."
+        f"{found['annotators_file']}: those are personal data."
     )
 
 
@@ -273,42 +275,33 @@ def _rounding(found: Mapping[str, Any]) -> str:
 
 
 def spread_figure(summary: Mapping[str, Any]) -> Figure | None:
-    """The pool's leans, how far annotators spread around them, and the classes' offsets; None without annotators."""
+    """How far annotators spread around the pool mean, and the classes' offsets; None without annotators."""
     if not summary["data"]["has_annotators"]:
         return None
-    labels = audit_labels(summary)
-    pools = [(labels[name], pool) for name, pool in summary["pool"].items()]
+    panels, rows, pools = [], [], labelled_pools(summary)
     spreads = [(label, pool["tau"], *pool["tau_ci"]) for label, pool in pools if has_usable_spread(pool)]
-    panels = []
     if spreads:
-        panels.append(
-            ("Tau: how far leans spread", _chart(spreads, "spread of leans", "tau, log-odds", None))
-        )
-    rows = []
+        chart = _chart(spreads, "spread of leans", "tau, log-odds", None)
+        panels.append(("Tau: how far leans spread", chart))
     for label, pool in pools:
-        classes = [
+        drawn = [
             (shown(c["class"], 16), c["offset"], c["ci_low"], c["ci_high"])
             for c in pool["classes"]
             if c["offset"] is not None
         ]
-        if classes:
-            name = f"classes of annotators on {label}"
-            axis = "difference from the pool, log-odds"
-            panels.append((f"{label}: classes", _chart(classes, name, axis, Level(0.0, "pool mean"))))
-        rows += [
-            (f"{label}, class {shown(c['class'], 24)} (n = {count_text(c['n'])})", decimal(c["offset"]),
-             interval_text(c["ci_low"], c["ci_high"]))
-            for c in pool["classes"]
-        ]  # fmt: skip
-    if not panels:
-        return None
+        if drawn:
+            name, axis = f"classes of annotators on {label}", "difference from the pool, log-odds"
+            panels.append((f"{label}: classes", _chart(drawn, name, axis, Level(0.0, "pool mean"))))
+        for c in pool["classes"]:
+            name = f"{label}, class {shown(c['class'], 24)} (n = {count_text(c['n'])})"
+            rows.append((name, decimal(c["offset"]), interval_text(c["ci_low"], c["ci_high"])))
     caption = (
         "Marks and lines: estimates and their 95 % intervals. Classes: difference of each class from the pool mean, "
         f"from the conditional likelihood; a class of fewer than {FEWEST_ANNOTATORS} people is left out, and so is "
         "one that would let it be computed."
     )
     table = TextTable(("Attribute, class", "Offset", "95 %"), rows)
-    return Figure("Spread and classes", panels, caption, table)
+    return Figure("Spread and classes", panels, caption, table) if panels else None
 
 
 def _chart(rows: Sequence[tuple[Any, ...]], label: str, axis: str, level: Level | None) -> Markup:
@@ -316,21 +309,20 @@ def _chart(rows: Sequence[tuple[Any, ...]], label: str, axis: str, level: Level 
         DotRow(name, (Mark(value, name, class_style(i), low, high),))
         for i, (name, value, low, high) in enumerate(rows)
     ]
-    ends = [abs(value) for row in drawn for value in row.marks[0].extent()]
-    reach = min(max([0.2, *ends]), _WIDEST_CHART)
+    reach = max(0.2, *(abs(value) for row in drawn for value in row.marks[0].extent()))
+    reach = min(reach, _WIDEST_CHART)
     return dot_plot(drawn, label, axis, level, (-reach if level else 0.0, reach))
 
 
 def few_votes(summary: Mapping[str, Any]) -> str:
     """What the page leads with when most annotators have no sure estimate on some attribute; else nothing."""
-    labels, parts = audit_labels(summary), []
-    for name, pool in summary["pool"].items():
-        sure = pool["n_estimated"] or 0
-        others = sum(pool[kind] or 0 for kind in ("n_insufficient", "n_separated", "n_no_information"))
-        if sure < others:
-            parts.append(
-                f"{count_text(pool['n_estimated'])} of {count_text(summary['data']['n_annotators'])} on {labels[name]}"
-            )
+    others = ("n_insufficient", "n_separated", "n_no_information")
+    everyone = count_text(summary["data"]["n_annotators"])
+    parts = [
+        f"{count_text(pool['n_estimated'])} of {everyone} on {label}"
+        for label, pool in labelled_pools(summary)
+        if (pool["n_estimated"] or 0) < sum(pool[kind] or 0 for kind in others)
+    ]
     if not parts:
         return ""
     return (
@@ -341,58 +333,47 @@ def few_votes(summary: Mapping[str, Any]) -> str:
 
 def health(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What the data are made of, as names and values."""
-    data = summary["data"]
+    data, assignment = summary["data"], summary["checks"]["assignment"]
+    made_of = (
+        f"{count_text(data['n_judgments'])} on {count_text(data['n_comparisons'])} comparisons of "
+        f"{count_text(data['n_prompts'])} prompts"
+    )
+    people = "not in the table"
+    if data["has_annotators"]:
+        median = count_text(data["judgments_per_annotator"]["median"])
+        people = f"{count_text(data['n_annotators'])}; judgments of the median one: {median}"
+    reasons = ", ".join(f"{shown(row['reason'], 40)} {count_text(row['n'])}" for row in data["dropped"])
     facts = [
-        (
-            "Judgments",
-            f"{count_text(data['n_judgments'])} on {count_text(data['n_comparisons'])} comparisons of "
-            f"{count_text(data['n_prompts'])} prompts",
-        ),
-        ("Annotators", _people_text(data)),
+        ("Judgments", made_of),
+        ("Annotators", people),
         ("Votes per comparison", ", ".join(f"{k}: {n:,}" for k, n in data["votes_per_comparison"].items())),
-        ("Left out", _dropped_text(data)),
+        ("Left out", f"{count_text(data['n_dropped'])} rows{f' ({reasons})' if reasons else ''}"),
         ("Unanimous", f"{percent(data['unanimous_share'])} of the comparisons with two votes or more"),
         ("Agreement", _agreement_text(data["agreement"])),
         ("Same comparison asked again", _repeats_text(data["self_contradictions"])),
         ("Shown first wins", _position_text(data["position"])),
     ]
-    assignment = summary["checks"]["assignment"]
     if assignment:
         facts.append(("Given out at random", f"{p_value(assignment['p_value'])} of the test that it was"))
     return facts
 
 
-def problems(summary: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
-    """What is wrong or worth knowing: code and severity, what, where, remedy; errors first."""
-    order = {name: i for i, name in enumerate(_SEVERITIES)}
-    rows = sorted(summary["warnings"], key=lambda row: order.get(row["severity"], len(order)))
-    return [
-        (
-            f"{shown(row['code'], 8)} {shown(row['severity'], 12)}",
-            shown(row["what"], _LONGEST),
-            shown(row["where"], _LONGEST),
-            shown(row["remedy"], _LONGEST),
-        )
-        for row in rows
-    ]
-
-
 def provenance(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What the audit was made from and with."""
     settings, estimator = summary["settings"], summary["checks"]["estimator"]
-    asked = {key: value for key, value in settings.items() if key != "attributes"}
     definitions = [
         f"{shown(str(config.get('name', '')), 24)}: {attribute_definition(config)}"
         for config in settings["attributes"]
     ]
+    asked = [f"{key} {value}" for key, value in settings.items() if key != "attributes"]
     return [
         ("Data", shown(summary["data"]["source"], 100)),
         ("Attributes", "; ".join(definitions)),
-        ("Settings", ", ".join(f"{shown(key)} {shown(str(value))}" for key, value in asked.items())),
-        ("Estimator", f"{shown(estimator['quality'])}: {shown(estimator['why'], _LONGEST)}"),
-        ("Annotators", shown(summary["annotators_file"])),
-        ("Schema", shown(summary["schema"])),
-        ("Made by", f"badpo {shown(str(summary['version']))}"),
+        ("Settings", ", ".join(asked)),
+        ("Estimator", f"{estimator['quality']}: {estimator['why']}"),
+        ("Annotators", summary["annotators_file"]),
+        ("Schema", summary["schema"]),
+        ("Made by", f"badpo {summary['version']}"),
     ]
 
 
@@ -408,15 +389,14 @@ def _together(summary: Mapping[str, Any]) -> list[str]:
     """How attributes go together, and what a quality-adjusted estimate takes for granted or lacks."""
     labels, found = audit_labels(summary), []
     for row in summary["attributes"]:
-        shares = [f"{labels.get(o, shown(o, 24))} {percent(s)}" for o, s in row["co_occurrence"].items()]
+        label, adjusted = labels[row["name"]], row["quality_adjusted"]
+        shares = ", ".join(
+            f"{labels[other]} {percent(share)}" for other, share in row["co_occurrence"].items()
+        )
         if shares:
-            found.append(
-                f"Of the judgments whose sides differ in {labels[row['name']]}, the same side has: {', '.join(shares)}."
-            )
-        if row["quality_adjusted"]:
-            found.append(
-                f"Quality-adjusted {labels[row['name']]}: {shown(row['quality_adjusted']['assumes'], 200)}."
-            )
+            found.append(f"Of the judgments whose sides differ in {label}, the same side has: {shares}.")
+        if adjusted:
+            found.append(f"Quality-adjusted {label}: {adjusted['assumes']}.")
     if not any(row["quality_adjusted"] for row in summary["attributes"]):
         found.append(
             "There is no quality-adjusted estimate: the table has neither scores of the responses nor enough pairs in "
@@ -429,10 +409,9 @@ def _not_known(summary: Mapping[str, Any]) -> list[str]:
     """One sentence for each attribute on its common level, and how to read the two graphs."""
     if not summary["data"]["has_annotators"]:
         return ["The table does not say who voted: how annotators differ, and who differs, is not known."]
-    labels, anchors = audit_labels(summary), summary["checks"]["anchors"]
+    anchors = summary["checks"]["anchors"]
     found = [
-        f"{labels[name]}: the common level is {shown(pool['absolute_why'], _LONGEST)}."
-        for name, pool in summary["pool"].items()
+        f"{label}: the common level is {pool['absolute_why']}." for label, pool in labelled_pools(summary)
     ]
     if anchors:
         found.append(f"Anchors: {count_text(anchors['n'])} annotators are taken to lean nowhere.")
@@ -445,40 +424,24 @@ def _not_known(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _next_steps(summary: Mapping[str, Any]) -> list[str]:
-    steps = summary["next"]
-    found = [
-        f"{shown(row['feature'].replace('_', ' '), 24)} is preferred or avoided and not declared: add --attribute "
-        f"{shown(row['feature'], 24)}."
-        for row in summary["scan"]
-        if row["advice"] == "declare"
-    ]
+    steps, found = summary["next"], []
+    for feature in (shown(row["feature"], 24) for row in summary["scan"] if row["advice"] == "declare"):
+        told = f"{feature.replace('_', ' ')} is preferred or avoided and not declared"
+        found.append(f"{told}: add --attribute {feature}.")
     if steps["n_requests"]:
         found.append(
-            f"{shown(steps['requests_file'])} lists {count_text(steps['n_requests'])} votes that would join groups or "
-            f"tighten estimates; {shown(steps['how'], _LONGEST)}."
+            f"{steps['requests_file']} lists {count_text(steps['n_requests'])} votes that would join groups or "
+            f"tighten estimates; {steps['how']}."
         )
     return found
 
 
-def _people_text(data: Mapping[str, Any]) -> str:
-    if not data["has_annotators"]:
-        return "not in the table"
-    median = count_text(data["judgments_per_annotator"]["median"])
-    return f"{count_text(data['n_annotators'])}; judgments of the median one: {median}"
-
-
-def _dropped_text(data: Mapping[str, Any]) -> str:
-    reasons = ", ".join(f"{shown(row['reason'], 40)} {count_text(row['n'])}" for row in data["dropped"])
-    return f"{count_text(data['n_dropped'])} rows{f' ({reasons})' if reasons else ''}"
-
-
 def _agreement_text(agreement: Mapping[str, Any]) -> str:
     if agreement["percent"] is None:
-        return "not known, or not to be passed on"
-    low, high = agreement["ci_low"], agreement["ci_high"]
-    ends = (
-        f" (95 % interval {percent(low)} to {percent(high)})" if low is not None and high is not None else ""
-    )
+        return _UNKNOWN
+    low, high, ends = agreement["ci_low"], agreement["ci_high"], ""
+    if low is not None and high is not None:
+        ends = f" (95 % interval {percent(low)} to {percent(high)})"
     alpha = decimal(agreement["alpha"])
     return f"{percent(agreement['percent'])} of pairs of votes{ends}; Krippendorff\u2019s alpha {alpha}"
 
@@ -495,6 +458,6 @@ def _repeats_text(repeats: Mapping[str, Any]) -> str:
 
 def _position_text(position: Mapping[str, Any] | None) -> str:
     if position is None:
-        return "not known, or not to be passed on"
+        return _UNKNOWN
     ends = interval_text(position["ci_low"], position["ci_high"])
     return f"{percent(position['first_wins'])} of {count_text(position['n_known'])} judgments (95 % interval {ends})"

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from badpo.results.audit_verdicts import audit_labels, has_usable_spread
 from badpo.results.charts import Level, legend
 from badpo.results.figure_parts import Figure, TextTable
-from badpo.results.labels import decimal, shown
+from badpo.results.labels import cleaned, decimal, shown
 from badpo.results.lean_charts import Cloud, Curve, LeanRow, caterpillar, point_cloud
 from badpo.results.pages import page_templates
 
@@ -27,6 +27,8 @@ _SMALLEST_REACH, _LARGEST_REACH, _LARGEST_SE = 1.0, 4.0, 2.0
 
 def people_html(summary: Mapping[str, Any], annotators: pd.DataFrame) -> str:
     """The page about an audit's single annotators as HTML text: personal data, which is not to be passed on."""
+    summary = cleaned(summary)
+    annotators = annotators.assign(attribute=annotators["attribute"].map(cleaned))
     figures = [draw(summary, annotators) for draw in (caterpillar_figure, funnel_figure, agreement_figure)]
     return (
         page_templates()
@@ -34,7 +36,7 @@ def people_html(summary: Mapping[str, Any], annotators: pd.DataFrame) -> str:
         .render(
             name=shown(summary["data"]["source"]),
             figures=[figure for figure in figures if figure],
-            version=shown(str(summary["version"])),
+            version=summary["version"],
         )
     )
 
@@ -60,7 +62,7 @@ def caterpillar_figure(summary: Mapping[str, Any], annotators: pd.DataFrame) -> 
         chart = caterpillar(leans, name, "deviation, log-odds", _reach(drawn), _middle(pool))
         panels.append((label, chart))
         rows += [_person_cells(label, lean) for lean in leans]
-    caption = f"What is known of everyone is in {shown(summary['annotators_file'])}."
+    caption = f"What is known of everyone is in {summary['annotators_file']}."
     if left_out:
         caption = (
             "Thin line with a stroke: the annotator\u2019s own estimate and its 95 % interval. Thick line with a mark: "
@@ -68,7 +70,7 @@ def caterpillar_figure(summary: Mapping[str, Any], annotators: pd.DataFrame) -> 
             "pool mean, own estimates count from the mean of the finite ones and shrunken ones from that of the whole "
             "pool; where it is no lean, both count from there, and so do flags. The order is the number of informative "
             "votes, which says nothing about the lean; names of annotators are pseudonyms. Not drawn: "
-            f"{'; '.join(left_out)}. Everyone is in {shown(summary['annotators_file'])}."
+            f"{'; '.join(left_out)}. Everyone is in {summary['annotators_file']}."
         )
     header = ("Attribute, annotator", "Informative votes", "Own estimate", "95 %", "Shrunken", "95 %")
     marks = legend(_LEGEND) if left_out else Markup("")

@@ -23,14 +23,31 @@ def attribute_table(summary: Mapping[str, Any]) -> TextTable:
     )  # fmt: skip
     labels = audit_labels(summary)
     rows = [_attribute_row(row, labels[row["name"]]) for row in summary["attributes"]]
-    # one attribute beside no other is the attribute by itself
-    needless = {"Beside the others"} if len(rows) == 1 else set()
-    told = [
-        i
-        for i, name in enumerate(header)
-        if i < _ALWAYS or name not in needless and any(row[i] != decimal(None) for row in rows)
-    ]
-    return TextTable(tuple(header[i] for i in told), tuple(tuple(row[i] for i in told) for row in rows))
+    told = [*range(_ALWAYS)]
+    for i in range(_ALWAYS, len(header)):
+        # one attribute beside no other is the attribute by itself
+        if any(row[i] != decimal(None) for row in rows) and (i != _ALWAYS or len(rows) > 1):
+            told.append(i)
+    return TextTable(tuple(header[i] for i in told), [tuple(row[i] for i in told) for row in rows])
+
+
+def _attribute_row(row: Mapping[str, Any], label: str) -> tuple[str, ...]:
+    if row.get("withheld"):
+        return (label, *[decimal(None)] * 8)
+    adjusted = row["quality_adjusted"]
+    few = " (few prompts)" if row["interval"] == "small-cluster" else ""
+    how = f"; {shown(adjusted['how'], 40)}" if adjusted else ""
+    return (
+        label,
+        f"{count_text(row['n_cross'])} ({percent(row['cross_share'])})",
+        percent(row["carrier_wins"]),
+        decimal(row["log_odds"]),
+        interval_text(row["ci_low"], row["ci_high"]) + few,
+        decimal(row["odds"], 1),
+        _estimate_text(row["joint"], "log_odds"),
+        _estimate_text(adjusted, "log_odds") + how,
+        _estimate_text(row["arena"], "coefficient"),
+    )
 
 
 def sweep_table(summary: Mapping[str, Any]) -> TextTable | None:
@@ -38,7 +55,7 @@ def sweep_table(summary: Mapping[str, Any]) -> TextTable | None:
     labels = audit_labels(summary)
     rows = [
         (
-            f"{labels[row['name']]}, {shown(step['parameter'], 20)} {decimal(step['value'])}",
+            f"{labels[row['name']]}, {step['parameter']} {decimal(step['value'])}",
             percent(step["cross_share"]),
             decimal(step["log_odds"]),
             interval_text(step["ci_low"], step["ci_high"]),
@@ -46,45 +63,39 @@ def sweep_table(summary: Mapping[str, Any]) -> TextTable | None:
         for row in summary["attributes"]
         for step in row["sweep"]
     ]
-    return TextTable(("Threshold", "Sides differ", "Log-odds", "95 %"), tuple(rows)) if rows else None
+    return TextTable(("Threshold", "Sides differ", "Log-odds", "95 %"), rows) if rows else None
 
 
-def spread_table(summary: Mapping[str, Any]) -> TextTable | None:
-    """How far annotators differ on every attribute, and what that says for training; None without annotators."""
-    if not summary["data"]["has_annotators"]:
-        return None
+def spread_table(summary: Mapping[str, Any]) -> TextTable:
+    """How far annotators differ on every attribute, and what that says for training."""
+    rows = [
+        (
+            label,
+            decimal(pool["tau"]),
+            interval_text(*pool["tau_ci"]),
+            decimal(pool["reliability"]),
+            p_value(pool["equal_leans_p"]),
+            p_value(pool["class_test_p"]),
+            pool["recommendation"] or decimal(None),
+        )
+        for label, pool in labelled_pools(summary)
+    ]
+    header = ("Attribute", "Tau", "95 %", "Reliability", "One lean for all", "Classes alike", "Bias term")
+    return TextTable(header, rows)
+
+
+def known_table(summary: Mapping[str, Any]) -> TextTable:
+    """Who can be compared with whom: components of the theorem's graph and of the informative one."""
+    theorem, informative = (summary["checks"]["components"][kind] for kind in ("theorem", "informative"))
+    counts = ("n_estimated", "n_insufficient", "n_separated", "n_no_information")
     labels = audit_labels(summary)
     rows = [
         (
             labels[name],
-            decimal(pool["tau"]),
-            interval_text(*(pool["tau_ci"] or (None, None))),
-            decimal(pool["reliability"]),
-            p_value(pool["equal_leans_p"]),
-            p_value(pool["class_test_p"]),
-            shown(pool["recommendation"] or decimal(None), 20),
-        )
-        for name, pool in summary["pool"].items()
-    ]
-    header = ("Attribute", "Tau", "95 %", "Reliability", "One lean for all", "Classes alike", "Bias term")
-    return TextTable(header, tuple(rows))
-
-
-def known_table(summary: Mapping[str, Any]) -> TextTable | None:
-    """Who can be compared with whom: components of the theorem's graph and of the informative one."""
-    if not summary["data"]["has_annotators"]:
-        return None
-    graphs, labels = summary["checks"]["components"], audit_labels(summary)
-    rows = [
-        (
-            labels[name],
-            _component_text(graphs["theorem"][name]),
-            _component_text(graphs["informative"][name]),
+            _component_text(theorem[name]),
+            _component_text(informative[name]),
             percent(pool["informative_share"]),
-            *(
-                count_text(pool[name])
-                for name in ("n_estimated", "n_insufficient", "n_separated", "n_no_information")
-            ),
+            *(count_text(pool[count]) for count in counts),
         )
         for name, pool in summary["pool"].items()
     ]
@@ -92,7 +103,7 @@ def known_table(summary: Mapping[str, Any]) -> TextTable | None:
         "Attribute", "Groups, theorem", "Groups, informative votes", "Informative share", "Estimated", "Too few votes",
         "Without bound", "No information",
     )  # fmt: skip
-    return TextTable(header, tuple(rows))
+    return TextTable(header, rows)
 
 
 def scan_table(summary: Mapping[str, Any]) -> TextTable:
@@ -105,10 +116,8 @@ def scan_table(summary: Mapping[str, Any]) -> TextTable:
             decimal(row["log_odds"]),
             _bounded_text(row["ci_low"], row["ci_high"]),
             _estimate_text(row["beyond_declared"], "log_odds"),
-            "< 0.001"
-            if row["q_value"] is not None and row["q_value"] < 0.001
-            else decimal(row["q_value"], 3),
-            shown(row["advice"], 20),
+            decimal(row["q_value"], 3) if row["q_value"] is None or row["q_value"] >= 0.001 else "< 0.001",
+            row["advice"],
         )
         for row in summary["scan"]
     ]
@@ -116,7 +125,7 @@ def scan_table(summary: Mapping[str, Any]) -> TextTable:
         "Feature", "Sides differ", "Carrier wins", "Log-odds", "95 %, simultaneous", "Beside the declared", "q",
         "Advice",
     )  # fmt: skip
-    return TextTable(header, tuple(rows))
+    return TextTable(header, rows)
 
 
 def votes_needed_table(summary: Mapping[str, Any]) -> TextTable:
@@ -124,23 +133,23 @@ def votes_needed_table(summary: Mapping[str, Any]) -> TextTable:
     labels = audit_labels(summary)
     rows = [
         (
-            f"{labels.get(row['attribute'], shown(row['attribute'], 24))}, \u00b1{decimal(row['half_width'])}",
+            f"{labels[row['attribute']]}, \u00b1{decimal(row['half_width'])}",
             decimal(row["informative_votes"], 0),
             decimal(row["judgments"], 0),
         )
         for row in summary["next"]["votes_needed"]
     ]
-    return TextTable(("Attribute, interval", "Informative votes", "Judgments"), tuple(rows))
+    return TextTable(("Attribute, interval", "Informative votes", "Judgments"), rows)
+
+
+def labelled_pools(summary: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    """What is known of the annotators' leans on each attribute, with its name for people."""
+    labels = audit_labels(summary)
+    return [(labels[name], pool) for name, pool in summary["pool"].items()]
 
 
 def p_value(value: float | None) -> str:
-    """A p value as text; a dash where there was no test.
-
-    Examples
-    --------
-    >>> p_value(0.0321), p_value(1e-9), p_value(None)
-    ('p = 0.032', 'p < 0.001', '\u2013')
-    """
+    """A p value as text; a dash where there was no test."""
     if value is None:
         return decimal(None)
     return "p < 0.001" if value < 0.001 else f"p = {decimal(value, 3)}"
@@ -150,25 +159,6 @@ def _bounded_text(low: float | None, high: float | None) -> str:
     if low is not None and high is not None and low < -_WIDEST and high > _WIDEST:
         return f"wider than \u00b1{_WIDEST:.0f}"
     return interval_text(low, high)
-
-
-def _attribute_row(row: Mapping[str, Any], label: str) -> tuple[str, ...]:
-    if row.get("withheld"):
-        return (label, *[decimal(None)] * 8)
-    adjusted = row["quality_adjusted"]
-    how = f"; {shown(adjusted['how'], 40)}" if adjusted else ""
-    return (
-        label,
-        f"{count_text(row['n_cross'])} ({percent(row['cross_share'])})",
-        percent(row["carrier_wins"]),
-        decimal(row["log_odds"]),
-        interval_text(row["ci_low"], row["ci_high"])
-        + (" (few prompts)" if row["interval"] == "small-cluster" else ""),
-        decimal(row["odds"], 1),
-        _estimate_text(row["joint"], "log_odds"),
-        _estimate_text(adjusted, "log_odds") + how,
-        _estimate_text(row["arena"], "coefficient"),
-    )
 
 
 def _estimate_text(found: Mapping[str, Any] | None, key: str) -> str:

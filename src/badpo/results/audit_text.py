@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
+from tabulate import tabulate
+
 from badpo.results.audit_verdicts import audit_labels, audit_verdicts, interval_text
-from badpo.results.labels import decimal, percent, shown
+from badpo.results.labels import cleaned, decimal, percent, shown
 
 _WIDTH = 100
 _WORST = 5
@@ -15,32 +17,28 @@ _WORST = 5
 
 def audit_table(summary: Mapping[str, Any]) -> str:
     """What the terminal prints of an audit: the pool's leans, their spread over annotators, verdicts, problems."""
+    summary = cleaned(summary)
     data, labels = summary["data"], audit_labels(summary)
     head = f"{shown(data['source'], 60)}: {data['n_judgments']:,} judgments, {data['n_prompts']:,} prompts"
     if data["has_annotators"]:
         head += f", {data['n_annotators']:,} annotators"
-    header = (
-        "attribute",
-        "differs",
-        "wins",
-        "log-odds",
-        "95 % interval",
-        "tau",
-        "95 % interval",
-        "estimated",
-    )
+    header = ["attribute", "differs", "wins", "log-odds", "95 % interval", "tau", "95 % interval", "estimated"]
     rows = [
         _row(row, summary["pool"].get(row["name"], {}), labels[row["name"]]) for row in summary["attributes"]
     ]
-    parts = [head, _aligned([header, *rows])]
+    aligned = ("left", *["right"] * (len(header) - 1))
+    table = tabulate([header, *rows], tablefmt="plain", colalign=aligned, disable_numparse=True)
+    parts = [head, "\n".join(line.rstrip() for line in table.splitlines())]
     for verdict in audit_verdicts(summary):
         told = [verdict.finding, *(f"{term}: {sentence}" for term, sentence in verdict.sentences)]
         parts.append("\n".join([verdict.title, *(_wrapped(sentence) for sentence in told)]))
-    declared = [shown(row["feature"], 24) for row in summary["scan"] if row["advice"] == "declare"]
+    declared = [row["feature"] for row in summary["scan"] if row["advice"] == "declare"]
     if declared:
         parts.append(f"not declared, and preferred or avoided: {', '.join(declared)}")
-    if summary["warnings"]:
-        parts.append(_problems(summary["warnings"]))
+    if problems := summary["warnings"]:
+        lines = [_wrapped(f"{row['code']} {row['what']}: {row['remedy']}") for row in problems[:_WORST]]
+        more = [f"  and {len(problems) - _WORST:,} more in audit.json"] if len(problems) > _WORST else []
+        parts.append("\n".join(["to look at", *lines, *more]))
     return "\n\n".join(parts)
 
 
@@ -55,30 +53,10 @@ def _row(row: Mapping[str, Any], pool: Mapping[str, Any], label: str) -> tuple[s
         decimal(row["log_odds"]),
         interval_text(row["ci_low"], row["ci_high"]),
         decimal(pool.get("tau")),
-        interval_text(*(pool.get("tau_ci") or (None, None))),
+        interval_text(*pool.get("tau_ci", (None, None))),
         f"{counts[0]:,} of {sum(counts):,}" if pool else decimal(None),
     )
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> str:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = [
-        "  ".join(
-            [row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))]
-        )
-        for row in rows
-    ]
-    return "\n".join(line.rstrip() for line in lines)
-
-
 def _wrapped(sentence: str) -> str:
     return textwrap.fill(sentence, _WIDTH, initial_indent="  ", subsequent_indent="    ")
-
-
-def _problems(rows: Sequence[Mapping[str, Any]]) -> str:
-    lines = [
-        _wrapped(f"{shown(row['code'], 8)} {shown(row['what'], 300)}: {shown(row['remedy'], 300)}")
-        for row in rows[:_WORST]
-    ]
-    more = [f"  and {len(rows) - _WORST:,} more in audit.json"] if len(rows) > _WORST else []
-    return "\n".join(["to look at", *lines, *more])

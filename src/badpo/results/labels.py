@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import unicodedata
 from collections.abc import Mapping
+from typing import Any
 
 from badpo.data.privacy import FEWEST_ANNOTATORS
 
 REFERENCE, DPO = "reference", "dpo"
+LONGEST = 400
 MINUS = "\u2212"
 DASH = "\u2013"
 
@@ -134,6 +136,15 @@ def shown(text: str, limit: int = 60) -> str:
     spaced = " ".join(text[: 8 * limit].split())
     printable = "".join(c for c in spaced if unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Co", "Cn"))
     return printable if len(printable) <= limit else printable[: limit - 1] + "\u2026"
+
+
+def cleaned(value: Any) -> Any:
+    """What a file holds, with every text in it as it may be shown, names of entries too."""
+    if isinstance(value, Mapping):
+        return {cleaned(name): cleaned(entry) for name, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [cleaned(entry) for entry in value]
+    return shown(value, LONGEST) if isinstance(value, str) else value
 
 
 def decimal(value: float | None, places: int = 2) -> str:

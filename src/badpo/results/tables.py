@@ -63,9 +63,9 @@ def demo_table(summary: Summary) -> str:
     For each arm its rates, the share of DPO's shift that it removed, its distance to the reference in log-odds, and
     KL; then the correlation of theta and the votes predicted.
     """
-    rows = {}
+    rows: dict[str, dict[tuple[str, str], str]] = {}
     for arm, rates in summary["rates"].items():
-        rows[arm_label(arm)] = row = {}
+        row = rows[arm_label(arm)] = {}
         for name, rate in rates.items():
             share = summary.get("removed", {}).get(arm, {}).get(name)
             distance = summary.get("log_odds_distance", {}).get(arm, {}).get(name)
