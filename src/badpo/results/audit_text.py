@@ -22,7 +22,16 @@ def audit_table(summary: Mapping[str, Any]) -> str:
     head = f"{shown(data['source'], 60)}: {data['n_judgments']:,} judgments, {data['n_prompts']:,} prompts"
     if data["has_annotators"]:
         head += f", {data['n_annotators']:,} annotators"
-    header = ["attribute", "differs", "wins", "log-odds", "95 % interval", "tau", "95 % interval", "estimated"]
+    header = [
+        "attribute",
+        "differs",
+        "wins",
+        "log-odds",
+        "95 % interval",
+        "tau",
+        "95 % interval",
+        "estimated",
+    ]
     rows = [
         _row(row, summary["pool"].get(row["name"], {}), labels[row["name"]]) for row in summary["attributes"]
     ]
