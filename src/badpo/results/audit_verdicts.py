@@ -26,76 +26,35 @@ class AuditVerdict:
 
 
 def audit_verdicts(summary: Mapping[str, Any]) -> list[AuditVerdict]:
-    """One verdict for each attribute of an audit.
-
-    Parameters
-    ----------
-    summary : mapping
-        The content of ``audit.json``.
-
-    Examples
-    --------
-    >>> row = {"name": "length", "n_cross": 0}
-    >>> verdict, = audit_verdicts({"data": {"has_annotators": False}, "attributes": [row], "pool": {}})
-    >>> verdict.finding
-    'The two responses never differ in length, so the votes say nothing about it.'
-    """
+    """One verdict for each attribute of an audit."""
     labels = audit_labels(summary)
     return [_verdict(summary, row, labels[row["name"]]) for row in summary["attributes"]]
 
 
 def audit_labels(summary: Mapping[str, Any]) -> dict[str, str]:
-    """Every attribute of an audit with its name for people.
-
-    Examples
-    --------
-    >>> config = {"name": "woman", "type": "signature_name"}
-    >>> audit_labels({"attributes": [{"name": "woman"}], "settings": {"attributes": [config]}})
-    {'woman': 'woman-coded'}
-    """
+    """Every attribute of an audit with its name for people."""
     configs = {config.get("name"): config for config in summary.get("settings", {}).get("attributes", ())}
     names = [row["name"] for row in summary["attributes"]]
     return {name: attribute_label(name, configs.get(name, {})) for name in names}
 
 
-def interval_text(low: float | None, high: float | None, places: int = 2) -> str:
-    """An interval in words; with one end where the other has no bound.
-
-    Examples
-    --------
-    >>> interval_text(0.5, 1.0), interval_text(None, 1.0), interval_text(0.5, None), interval_text(None, None)
-    ('0.50 to 1.00', 'below 1.00', 'above 0.50', '\u2013')
-    """
-    if low is None and high is None:
-        return decimal(None)
-    if low is None:
-        return f"below {decimal(high, places)}"
-    if high is None:
-        return f"above {decimal(low, places)}"
-    return f"{decimal(low, places)} to {decimal(high, places)}"
+def interval_text(low: float | None, high: float | None) -> str:
+    """An interval in words; with one end where the other has no bound."""
+    if low is None or high is None:
+        side, end = ("below", high) if low is None else ("above", low)
+        return decimal(None) if end is None else f"{side} {decimal(end)}"
+    return f"{decimal(low)} to {decimal(high)}"
 
 
 def has_usable_spread(pool: Mapping[str, Any]) -> bool:
-    """Whether the votes say how far annotators differ: a size that people can have, with an upper end.
-
-    Examples
-    --------
-    >>> has_usable_spread({"tau": 0.6, "tau_ci": [0.5, 0.7]}), has_usable_spread({"tau": 137.0, "tau_ci": [45.0, None]})
-    (True, False)
-    """
+    """Whether the votes say how far annotators differ: a size that people can have, with an upper end."""
     if pool.get("tau") is None:
         return False
     return pool["tau"] <= LARGEST_TAU and pool["tau_ci"][1] is not None
 
 
 def is_sure(row: Mapping[str, Any]) -> bool:
-    """Whether an interval keeps zero outside.
-
-    Examples
-    --------
-    >>> is_sure({"ci_low": 0.1, "ci_high": 0.4}), is_sure({"ci_low": -0.1, "ci_high": 0.4}), is_sure({})
-    (True, False, False)
-    """
+    """Whether an interval keeps zero outside."""
     if "is_sure" in row:  # said of a row whose interval is rounded
         return row["is_sure"]
     low, high = row.get("ci_low"), row.get("ci_high")
@@ -107,18 +66,6 @@ def action(row: Mapping[str, Any], pool: Mapping[str, Any]) -> str:
 
     Declare it when annotators differ, or the pool surely leans beside the other attributes too; watch it when the lean
     is large and not sure, or goes with another attribute.
-
-    Examples
-    --------
-    >>> action({"log_odds": 0.4, "ci_low": -0.1, "ci_high": 0.9, "n_cross": 50}, {"recommendation": "pooled"})
-    'watch'
-
-    Sure by itself, and not beside the other attributes:
-
-    >>> row = {"log_odds": 0.9, "ci_low": 0.5, "ci_high": 1.3, "n_cross": 50}
-    >>> beside = {"joint": {"log_odds": 0.3, "ci_low": -0.2, "ci_high": 0.8}}
-    >>> action(row, {}), action(row | beside, {})
-    ('declare', 'watch')
     """
     if not row["n_cross"]:
         return "nothing"

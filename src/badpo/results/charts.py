@@ -38,20 +38,7 @@ Number = Callable[[float], str]
 
 @dataclass(frozen=True)
 class Mark:
-    """One estimate in a row of a dot plot.
-
-    Attributes
-    ----------
-    value : float
-    name : str
-        Shown when the mark is pointed at.
-    style : int
-        Which color and shape; see `STYLES`.
-    low, high : float or None
-        Ends of the interval; None where it is not known.
-    repeats : tuple of float
-        The values behind the estimate, one per seed, drawn as ticks.
-    """
+    """One estimate in a row of a dot plot."""
 
     value: float
     name: str
@@ -108,33 +95,7 @@ def dot_plot(
     limits: tuple[float, float] | None = None,
     number: Number = decimal,
 ) -> Markup:
-    """Estimates with intervals, one labelled row under another.
-
-    Parameters
-    ----------
-    rows : sequence of DotRow
-    label : str
-        What the chart shows, for people who cannot see it.
-    axis : str
-        Name and unit of the horizontal axis.
-    level : Level or None
-        A vertical line to read the rows against.
-    limits : (low, high) or None
-        Range of the axis; None takes it from the values.
-    number : function of a float
-        How a value is written at the end of its lane.
-
-    Returns
-    -------
-    Markup
-        One ``<svg>`` element, `WIDTH` units wide.
-
-    Examples
-    --------
-    >>> svg = dot_plot([DotRow("DPO", (Mark(0.9, "seed 42", 1),))], "rates", "rate", limits=(0, 1))
-    >>> svg.count("<title>"), "0.90" in svg
-    (1, True)
-    """
+    """Estimates with intervals, one labelled row under another."""
     values = [value for row in rows for mark in row.marks for value in mark.extent()]
     left = max(56.0, round(_LETTER * max(len(row.label) for row in rows)) + 14.0)
     # labels that would leave the marks too little room stand above them
@@ -166,29 +127,7 @@ def dot_plot(
 def line_chart(
     series: Sequence[Series], label: str, axis_x: str, axis_y: str, level: Level | None = None
 ) -> Markup:
-    """Lines over a common horizontal axis, each with its last value written at its end.
-
-    Parameters
-    ----------
-    series : sequence of Series
-        At least one with two points.
-    label : str
-        What the chart shows, for people who cannot see it.
-    axis_x, axis_y : str
-        Names and units of the axes.
-    level : Level or None
-        A horizontal line to read the lines against.
-
-    Returns
-    -------
-    Markup
-
-    Examples
-    --------
-    >>> svg = line_chart([Series("pooled", 2, ((0, 0.0), (100, 0.8)))], "theta", "step", "theta")
-    >>> svg.count("<polyline"), "0.80" in svg
-    (1, True)
-    """
+    """Lines over a common horizontal axis, each with its last value written at its end."""
     points = [point for line in series for point in line.points]
     left, right, top, bottom = 44, WIDTH - _RIGHT, 28, _LINE_HEIGHT - 44
     across = scale_of([x for x, _ in points], None, left, right)
@@ -210,28 +149,7 @@ def line_chart(
 
 
 def scatter(groups: Sequence[PointGroup], label: str, axis_x: str, axis_y: str, note: str = "") -> Markup:
-    """Points against points on equal axes, with the line on which both are equal.
-
-    Parameters
-    ----------
-    groups : sequence of PointGroup
-    label : str
-        What the chart shows, for people who cannot see it.
-    axis_x, axis_y : str
-        Names and units of the axes.
-    note : str
-        A line in the upper left corner, such as the correlation.
-
-    Returns
-    -------
-    Markup
-
-    Examples
-    --------
-    >>> svg = scatter([PointGroup("A", 4, ((0.0, 0.1), (1.0, 0.8)))], "theta", "planted", "learned", "r = 0.99")
-    >>> svg.count("<title>"), "r = 0.99" in svg
-    (2, True)
-    """
+    """Points against points on equal axes, with the line on which both are equal."""
     values = [value for group in groups for point in group.points for value in point]
     left, right, top = 40, WIDTH - 12, 28
     bottom = top + right - left
@@ -251,13 +169,7 @@ def scatter(groups: Sequence[PointGroup], label: str, axis_x: str, axis_y: str, 
 
 
 def legend(entries: Sequence[tuple[str, int]], lines: bool = False) -> Markup:
-    """Names beside their shapes, as an HTML list; with ``lines`` the shape sits on its line's dash.
-
-    Examples
-    --------
-    >>> legend([("DPO", 1)]).count("<li>")
-    1
-    """
+    """Names beside their shapes, as an HTML list; with ``lines`` the shape sits on its line's dash."""
     items = []
     for name, style in entries:
         stroke = Markup('<line class="series s{0} d{0}" x1="0" y1="7" x2="26" y2="7"/>').format(style)

@@ -48,69 +48,31 @@ _BASELINES = {
 
 
 def arm_label(arm: str) -> str:
-    """The short name of an arm, for a row of a table or a chart.
-
-    Examples
-    --------
-    >>> arm_label("shared_mean"), arm_label("my_own")
-    ('shared mean', 'my own')
-    """
+    """The short name of an arm, for a row of a table or a chart."""
     return {**_ARMS, **_BASELINES}.get(arm, shown(arm.replace("_", " "), 20))
 
 
 def arm_order(arm: str) -> tuple[int, str]:
-    """The place of an arm in tables and charts: the reference, DPO, BA-DPO's arms, baselines, then others by name.
-
-    Examples
-    --------
-    >>> sorted(["shared_mean", "another", "dpo", "reference", "pooled"], key=arm_order)
-    ['reference', 'dpo', 'pooled', 'shared_mean', 'another']
-    """
+    """The place of an arm in tables and charts: the reference, DPO, BA-DPO's arms, baselines, then others by name."""
     known = [*_ARMS, *_BASELINES]
     return (known.index(arm), arm) if arm in known else (len(known), arm)
 
 
 def arm_title(arm: str) -> str:
-    """The name of an arm inside a sentence: what is neither the reference nor DPO nor a baseline is a BA-DPO arm.
-
-    Examples
-    --------
-    >>> arm_title("shared_mean"), arm_title("dpo"), arm_title("reference"), arm_title("sampo")
-    ('BA-DPO (shared mean)', 'DPO', 'the reference', 'SamPO')
-    """
+    """The name of an arm inside a sentence: what is neither the reference nor DPO nor a baseline is a BA-DPO arm."""
     if arm == REFERENCE:
         return "the reference"
     return arm_label(arm) if arm == DPO or arm in _BASELINES else f"BA-DPO ({arm_label(arm)})"
 
 
 def attribute_label(attribute: str, config: Mapping) -> str:
-    """An attribute's name for people. Attributes of names are *coded*: they are read from a name, not from a person.
-
-    Parameters
-    ----------
-    attribute : str
-    config : mapping
-        The attribute's JSON identity, or an empty mapping when it is not known.
-
-    Examples
-    --------
-    >>> attribute_label("woman", {"type": "signature_name"}), attribute_label("markdown", {})
-    ('woman-coded', 'markdown')
-    """
+    """An attribute's name for people. Attributes of names are *coded*: they are read from a name, not from a person."""
     coded = "signature" in str(config.get("type", ""))
     return f"{shown(attribute, 24)}{'-coded' if coded else ''}"
 
 
 def attribute_definition(config: Mapping) -> str:
-    """An attribute's JSON identity in words; a list of words is counted, not printed.
-
-    Examples
-    --------
-    >>> attribute_definition({"type": "length", "ratio": 1.5, "scope": "pair"})
-    'length (ratio 1.5, scope pair)'
-    >>> attribute_definition({"type": "signature_name", "name": "woman", "names": ["Emily", "Anne"]})
-    'signature name (2 names)'
-    """
+    """An attribute's JSON identity in words; a list of words is counted, not printed."""
     if not config:
         return "not recorded"
     parts = []
@@ -126,13 +88,7 @@ def attribute_definition(config: Mapping) -> str:
 
 
 def shown(text: str, limit: int = 60) -> str:
-    r"""A text from a file as it may be shown: on one line, without control or direction marks, shortened.
-
-    Examples
-    --------
-    >>> shown("an\u202enotator\n7"), shown("a" * 10, 5)
-    ('annotator 7', 'aaaa\u2026')
-    """
+    r"""A text from a file as it may be shown: on one line, without control or direction marks, shortened."""
     spaced = " ".join(text[: 8 * limit].split())
     printable = "".join(c for c in spaced if unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Co", "Cn"))
     return printable if len(printable) <= limit else printable[: limit - 1] + "\u2026"
@@ -148,13 +104,7 @@ def cleaned(value: Any) -> Any:
 
 
 def decimal(value: float | None, places: int = 2) -> str:
-    """A number with a real minus sign; a dash where there is none.
-
-    Examples
-    --------
-    >>> decimal(0.5), decimal(-0.004), decimal(None), decimal(float("nan")), decimal(float("inf"))
-    ('0.50', '0.00', '\u2013', '\u2013', '\u221e')
-    """
+    """A number with a real minus sign; a dash where there is none."""
     if value is None or math.isnan(value):
         return DASH
     if math.isinf(value):
@@ -165,35 +115,17 @@ def decimal(value: float | None, places: int = 2) -> str:
 
 
 def signed(value: float | None, places: int = 2) -> str:
-    """A difference: like `decimal`, with a plus sign where it is positive.
-
-    Examples
-    --------
-    >>> signed(0.126, 3), signed(-0.2), signed(0.0)
-    ('+0.126', '\u22120.20', '0.00')
-    """
+    """A difference: like `decimal`, with a plus sign where it is positive."""
     text = decimal(value, places)
     positive = value is not None and value > 0 and any(character in text for character in "123456789\u221e")
     return f"+{text}" if positive else text
 
 
 def count_text(n: int | None) -> str:
-    """A count; None is one that is too small to be passed on.
-
-    Examples
-    --------
-    >>> count_text(65340), count_text(None)
-    ('65,340', 'fewer than 5')
-    """
+    """A count; None is one that is too small to be passed on."""
     return f"fewer than {FEWEST_ANNOTATORS}" if n is None else f"{n:,}"
 
 
 def percent(share: float | None) -> str:
-    r"""A share in percent, with a space that does not break.
-
-    Examples
-    --------
-    >>> percent(0.887).replace("\u00a0", " "), percent(None)
-    ('89 %', '\u2013')
-    """
+    r"""A share in percent, with a space that does not break."""
     return DASH if share is None or math.isnan(share) else f"{decimal(100 * share, 0)}\u00a0%"

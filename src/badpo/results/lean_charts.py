@@ -39,20 +39,7 @@ _POINT_SHAPES = ("m-2.6 0l2.6-2.6 2.6 2.6-2.6 2.6z", "m-2.5-2.5h5v5h-5z", "h0")
 
 @dataclass(frozen=True)
 class LeanRow:
-    """One annotator in a caterpillar plot; None or NaN for what is not known, an infinite value for no bound.
-
-    Attributes
-    ----------
-    name : str
-    votes : int
-        Written at the end of the row.
-    raw, raw_low, raw_high : float or None
-        The annotator's own estimate and its interval.
-    value, low, high : float or None
-        The shrunken estimate and its interval.
-    style : int
-        0, 1 or 2: color and shape of the shrunken estimate.
-    """
+    """One annotator in a caterpillar plot; None or NaN for what is not known, an infinite value for no bound."""
 
     name: str
     votes: int
@@ -87,31 +74,7 @@ class Curve:
 def caterpillar(
     rows: Sequence[LeanRow], label: str, axis: str, limits: tuple[float, float], level: Level
 ) -> Markup:
-    """Annotators one under another in the order given: own estimate and interval, and the shrunken ones below it.
-
-    Parameters
-    ----------
-    rows : sequence of LeanRow
-    label : str
-        What the chart shows, for people who cannot see it.
-    axis : str
-        Name and unit of the horizontal axis.
-    limits : (low, high)
-        Ends of the axis.
-    level : Level
-        A vertical line to read the rows against.
-
-    Returns
-    -------
-    Markup
-
-    Examples
-    --------
-    >>> row = LeanRow("ann_1", 12, 0.9, 0.1, float("inf"), 0.4, -0.1, 0.9, 2)
-    >>> svg = caterpillar([row], "leans", "deviation", (-1, 1), Level(0, "pool mean"))
-    >>> "ann_1" in svg, "0.10 to \u221e" in svg
-    (True, True)
-    """
+    """Annotators one under another in the order given: own estimate and interval, and the shrunken ones below it."""
     left = max(60.0, round(_LETTER * max(len(row.name) for row in rows)) + 10.0)
     across = scale_of([], limits, left, WIDTH - _VOTES)
     top = 34.0
@@ -138,32 +101,7 @@ def point_cloud(
     curves: Sequence[Curve] = (),
     level: Level | None = None,
 ) -> Markup:
-    """Many points between fixed axes, with curves behind them; a point beyond an axis stands at its end.
-
-    Parameters
-    ----------
-    clouds : sequence of Cloud
-    label : str
-        What the chart shows, for people who cannot see it.
-    axis_x, axis_y : str
-        Names and units of the axes.
-    limits_x, limits_y : (low, high)
-        Ends of the axes; the first of ``limits_y`` stands at the bottom, also when it is the larger one.
-    curves : sequence of Curve
-    level : Level or None
-        A vertical line to read the points against.
-
-    Returns
-    -------
-    Markup
-
-    Examples
-    --------
-    >>> svg = point_cloud([Cloud("estimated", 2, [0.1, 9.0], [0.5, 0.4])], "funnel", "deviation", "s.e.",
-    ...     (-1, 1), (1, 0))
-    >>> svg.count("<title>"), svg.count("h0")
-    (1, 2)
-    """
+    """Many points between fixed axes, with curves behind them; a point beyond an axis stands at its end."""
     left, right, top, bottom = 40.0, WIDTH - 12.0, 44.0, _CLOUD_HEIGHT - 44.0
     across = scale_of([], limits_x, left, right)
     low, high = sorted(limits_y)

@@ -72,23 +72,7 @@ class AttributeRow:
 
 
 def model_card(run_folder: Path) -> str:
-    """The model card of a run as Markdown with the Hub's YAML header, from the files of its folder alone.
-
-    Parameters
-    ----------
-    run_folder : Path
-        With ``bias.json``, ``bias.safetensors`` and ``config.yaml``; ``readouts.json`` and a measured reference
-        beside the folder fill in the figures, and what is missing is said to be missing.
-
-    Returns
-    -------
-    str
-
-    Raises
-    ------
-    ConfigError
-        The folder holds no run, or a file in it cannot be read.
-    """
+    """The model card of a run as Markdown with the Hub's YAML header, from the files of its folder alone."""
     if not any((run_folder / name).exists() for name in ("bias.json", "readouts.json", "config.yaml")):
         raise ConfigError(f'"{run_folder}" holds no run; name the folder of a finished run')
     run, reference = read_run(run_folder), _reference_beside(run_folder)

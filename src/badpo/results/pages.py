@@ -11,13 +11,7 @@ from badpo.data.files import appearing
 
 
 def page_templates() -> jinja2.Environment:
-    """The templates of the pages; every value is escaped, and a missing one is an error.
-
-    Examples
-    --------
-    >>> page_templates().from_string("{{ name }}").render(name="<b>")
-    '&lt;b&gt;'
-    """
+    """The templates of the pages; every value is escaped, and a missing one is an error."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("badpo.results", "templates"),
         autoescape=True,
@@ -35,15 +29,7 @@ def _kept_together(text: str) -> str:
 
 
 def write_whole(html: str, page: Path) -> Path:
-    """Write a page and return its path; a page that was there is replaced only once the new one is whole.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write_whole("<p>so</p>", Path(folder) / "page.html").read_text()
-    '<p>so</p>'
-    """
+    """Write a page and return its path; a page that was there is replaced only once the new one is whole."""
     with appearing(page) as unfinished:
         unfinished.write_text(html, encoding="utf-8")
     return page

@@ -1,0 +1,153 @@
+"""Names, numbers and shortened texts as people read them."""
+
+from __future__ import annotations
+
+import pytest
+
+from badpo.results.audit_tables import p_value
+from badpo.results.audit_verdicts import (
+    action,
+    audit_labels,
+    audit_verdicts,
+    has_usable_spread,
+    interval_text,
+    is_sure,
+)
+from badpo.results.labels import (
+    arm_label,
+    arm_order,
+    arm_title,
+    attribute_definition,
+    attribute_label,
+    cleaned,
+    count_text,
+    decimal,
+    percent,
+    shown,
+    signed,
+)
+from badpo.results.pages import page_templates, write_whole
+
+MINUS, DASH, MORE = "\u2212", "\u2013", "\u2026"
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        (arm_label("shared_mean"), "shared mean"),
+        (arm_label("my_own"), "my own"),
+        (arm_title("shared_mean"), "BA-DPO (shared mean)"),
+        (arm_title("dpo"), "DPO"),
+        (arm_title("reference"), "the reference"),
+        (arm_title("sampo"), "SamPO"),
+        (attribute_label("woman", {"type": "signature_name"}), "woman-coded"),
+        (attribute_label("markdown", {}), "markdown"),
+        (attribute_definition({}), "not recorded"),
+        (
+            attribute_definition({"type": "length", "ratio": 1.5, "scope": "pair"}),
+            "length (ratio 1.5, scope pair)",
+        ),
+        (
+            attribute_definition({"type": "signature_name", "name": "woman", "names": ["Emily", "Anne"]}),
+            "signature name (2 names)",
+        ),
+        (shown("an\u202enotator\n7"), "annotator 7"),
+        (shown("a" * 10, 5), f"aaaa{MORE}"),
+        (shown("a" * 5, 5), "aaaaa"),
+        (cleaned({"a\u202eb": ["c\nd", 1, None]}), {"ab": ["c d", 1, None]}),
+        (decimal(0.5), "0.50"),
+        (decimal(-0.5), f"{MINUS}0.50"),
+        (decimal(-0.004), "0.00"),
+        (decimal(1234.5, 0), "1,234"),
+        (decimal(None), DASH),
+        (decimal(float("nan")), DASH),
+        (decimal(float("-inf")), f"{MINUS}\u221e"),
+        (signed(0.126, 3), "+0.126"),
+        (signed(-0.2), f"{MINUS}0.20"),
+        (signed(0.001), "0.00"),
+        (signed(float("inf")), "+\u221e"),
+        (signed(None), DASH),
+        (count_text(65340), "65,340"),
+        (count_text(None), "fewer than 5"),
+        (percent(0.887), "89\u00a0%"),
+        (percent(None), DASH),
+        (p_value(0.0321), "p = 0.032"),
+        (p_value(1e-9), "p < 0.001"),
+        (p_value(None), DASH),
+        (interval_text(0.5, 1.0), "0.50 to 1.00"),
+        (interval_text(None, 1.0), "below 1.00"),
+        (interval_text(0.5, None), "above 0.50"),
+        (interval_text(None, None), DASH),
+    ],
+)
+def test_words_and_numbers(told, expected):
+    assert told == expected
+
+
+def test_arms_stand_with_the_reference_first_and_unknown_ones_last():
+    arms = ["shared_mean", "another", "dpo", "reference", "pooled", "rdpo"]
+    assert sorted(arms, key=arm_order) == ["reference", "dpo", "pooled", "shared_mean", "rdpo", "another"]
+
+
+def test_labels_of_an_audit_say_what_is_coded():
+    config = {"name": "woman", "type": "signature_name"}
+    rows = [{"name": "woman"}, {"name": "length"}]
+    found = audit_labels({"attributes": rows, "settings": {"attributes": [config]}})
+    assert found == {"woman": "woman-coded", "length": "length"}
+
+
+@pytest.mark.parametrize(
+    ("pool", "usable"),
+    [
+        ({"tau": 0.6, "tau_ci": [0.5, 0.7]}, True),
+        ({"tau": 137.0, "tau_ci": [45.0, 200.0]}, False),
+        ({"tau": 0.6, "tau_ci": [0.5, None]}, False),
+        ({"tau": None, "tau_ci": [None, None]}, False),
+        ({}, False),
+    ],
+)
+def test_a_spread_is_one_that_people_can_have(pool, usable):
+    assert has_usable_spread(pool) == usable
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "sure"),
+    [(0.1, 0.4, True), (-0.4, -0.1, True), (-0.1, 0.4, False), (0.1, None, True), (None, None, False)],
+)
+def test_a_lean_is_sure_when_zero_is_outside(low, high, sure):
+    assert is_sure({"ci_low": low, "ci_high": high}) == sure
+    assert is_sure({"ci_low": low, "ci_high": high, "is_sure": not sure}) != sure
+
+
+SURE = {"log_odds": 0.9, "ci_low": 0.5, "ci_high": 1.3, "n_cross": 50}
+UNSURE = {"log_odds": 0.4, "ci_low": -0.1, "ci_high": 0.9, "n_cross": 50}
+BESIDE = {"joint": {"log_odds": 0.3, "ci_low": -0.2, "ci_high": 0.8}}
+
+
+@pytest.mark.parametrize(
+    ("row", "pool", "told"),
+    [
+        (UNSURE, {"recommendation": "pooled"}, "watch"),
+        (UNSURE | {"log_odds": 0.2}, {}, "nothing"),
+        (UNSURE | {"log_odds": 0.2}, {"recommendation": "shared_mean"}, "declare"),
+        (UNSURE | {"log_odds": 0.2}, {"recommendation": "class"}, "declare"),
+        (UNSURE | {"log_odds": None}, {}, "watch"),
+        (SURE, {}, "declare"),
+        (SURE | BESIDE, {}, "watch"),
+        (SURE | {"n_cross": 0}, {}, "nothing"),
+    ],
+)
+def test_what_to_do_about_an_attribute(row, pool, told):
+    assert action(row, pool) == told
+
+
+def test_sides_that_never_differ_say_nothing():
+    row = {"name": "length", "n_cross": 0}
+    (verdict,) = audit_verdicts({"data": {"has_annotators": False}, "attributes": [row], "pool": {}})
+    assert verdict.finding == "The two responses never differ in length, so the votes say nothing about it."
+
+
+def test_pages_escape_values_and_keep_numbers_with_their_signs(tmp_path):
+    template = page_templates().from_string("{{ name | kept_together }}")
+    assert template.render(name="<b> 5 % (p < 0.05)") == "&lt;b&gt; 5\u00a0% (p\u00a0&lt;\u00a00.05)"
+    assert write_whole("<p>so</p>", tmp_path / "page.html").read_text() == "<p>so</p>"
