@@ -15,39 +15,14 @@ from badpo.estimation.repeats import self_contradictions
 
 @dataclass(frozen=True, eq=False)
 class Agreement:
-    """Agreement of an audit.
-
-    Attributes
-    ----------
-    summary : dict
-        ``agreement`` and ``self_contradictions``, which stand in the part ``data`` of audit.json.
-    annotators : DataFrame
-        Row k is annotator k: ``agreement``, ``agreement_low``, ``agreement_high``.
-    """
+    """Agreement of an audit."""
 
     summary: dict[str, Any]
     annotators: pd.DataFrame
 
 
 def agreement_of(design: Design, prompts: NDArray) -> Agreement:
-    """Agreement of the pool and of each annotator.
-
-    Parameters
-    ----------
-    design : Design
-    prompts : array of shape (n_votes,)
-        The prompt of each vote, which the pool's interval is clustered by.
-
-    Examples
-    --------
-    >>> from badpo.auditing.design import design_of
-    >>> from badpo.data.judgments import Judgments
-    >>> row = {"prompt": "Why?", "response_a": "So.", "response_b": "No."}
-    >>> judgments = Judgments.read([row | {"annotator": k, "winner": "a"} for k in ("1", "2", "2")])
-    >>> found = agreement_of(design_of(judgments), [0, 0, 0])
-    >>> found.summary["agreement"]["percent"], found.summary["self_contradictions"]["n_repeated"]
-    (1.0, 1)
-    """
+    """Agreement of the pool and of each annotator."""
     votes = design.comparison, design.sign, design.annotator
     pool = pool_agreement(*votes, prompts)
     each = annotator_agreement(*votes, design.n_annotators)

@@ -17,40 +17,14 @@ from badpo.estimation.group_tests import equal_leans_test
 
 
 def anchored_annotators(design: Design, options: Options) -> NDArray[np.bool_]:
-    """Who is anchored, of shape (n_annotators,): the annotators named one by one, or everyone of a class.
-
-    Raises
-    ------
-    ConfigError
-        For an annotator or a class that is not in the table. The message shows pseudonyms only.
-    """
+    """Who is anchored, of shape (n_annotators,): the annotators named one by one, or everyone of a class."""
     if options.anchor_class is not None:
         return _of_class(design, options.anchor_class)
     return named_annotators(design.annotators, options.anchors, "anchors")
 
 
 def named_annotators(annotators: ArrayLike, named: Sequence[object], key: str) -> NDArray[np.bool_]:
-    """Who of the annotators is named, of shape (n_annotators,).
-
-    Parameters
-    ----------
-    annotators : array of str
-        Pseudonyms of the table's annotators.
-    named : sequence
-        Ids as the table has them, or pseudonyms.
-    key : str
-        What the list is called where it was given; messages start with it.
-
-    Raises
-    ------
-    ConfigError
-        For a name that is not in the table. The message shows pseudonyms only.
-
-    Examples
-    --------
-    >>> named_annotators(["ann_aaaaaaaaaats6n", "ann_bbbbbbbbbbsjzo"], ["ann_bbbbbbbbbbsjzo"], "anchors")
-    array([False,  True])
-    """
+    """Who of the annotators is named, of shape (n_annotators,)."""
     wanted = pseudonyms(list(dict.fromkeys(str(name) for name in named)))
     known = np.asarray(annotators, dtype=object)
     missing = [name for name in wanted if name not in set(known)]

@@ -45,21 +45,6 @@ def annotator_table(
     """The annotators with a vote, by id, and the attributes of each in the order in which they were declared.
 
     No row where nobody knows who voted.
-
-    Parameters
-    ----------
-    design : Design
-    leans : Leans
-    posteriors : sequence of Posterior
-        One for each attribute.
-    agreement : DataFrame
-        ``agreement``, ``agreement_low``, ``agreement_high`` of annotator k in row k.
-
-    Returns
-    -------
-    DataFrame
-        With `COLUMNS`. ``odds_ratio`` is exp of the shrunken deviation, or of the deviation itself where nothing
-        was shrunk.
     """
     n_votes = design.per_annotator(np.ones(len(design.annotator), dtype=bool))
     parts = [

@@ -79,16 +79,7 @@ class Design:
 
 
 def design_of(judgments: Judgments) -> Design:
-    """The arrays of a table of judgments.
-
-    Examples
-    --------
-    >>> from badpo.attributes import Length
-    >>> row = {"prompt": "Why?", "response_a": "It just is so.", "response_b": "So."}
-    >>> votes = [row | {"winner": "a", "annotator": "1"}, row | {"winner": "b", "annotator": "2"}]
-    >>> design_of(Judgments.read(votes, attributes=[Length()])).raw_rate().ravel()
-    array([1., 0.])
-    """
+    """The arrays of a table of judgments."""
     comparison, annotator, sign = (
         judgments.votes[name].to_numpy(dtype=np.int64) for name in ("comparison", "annotator", "sign")
     )

@@ -47,13 +47,6 @@ def choose_quality(design: Design, options: Options, assignment_p: float | None)
     informative vote, for every attribute, the comparisons' qualities are taken as random instead, which uses all
     votes. That is only right when annotators did not choose, and were not given, particular comparisons; so it is not
     done when the test of assignment says otherwise.
-
-    Parameters
-    ----------
-    design : Design
-    options : Options
-    assignment_p : float or None
-        p-value of random assignment; None where it could not be tested.
     """
     if options.quality is not None:
         kind = options.quality.partition(":")[0]
@@ -87,11 +80,6 @@ def quality_of(judgments: Judgments, column: str) -> NDArray[np.float64]:
 
     ``column`` is the name that two columns share (``score`` for ``score_a`` and ``score_b``), the name of one of
     them, or a single column of a over b that was kept, such as a trained policy's margins.
-
-    Raises
-    ------
-    ConfigError
-        When there are no such columns, or they do not hold one number for every comparison.
     """
     if column in judgments.votes.columns.difference(VOTE_COLUMNS):
         quality = _kept(judgments, column)

@@ -26,15 +26,7 @@ OUTLYING = 10.0
 
 
 def audit_findings(judgments: Judgments, people: People, checks: dict[str, Any]) -> list[Problem]:
-    """Warnings and notices of the estimates, the most general first.
-
-    Parameters
-    ----------
-    judgments : Judgments
-    people : People
-    checks : dict
-        The part ``checks`` of audit.json, with ``estimator``, ``assignment`` and ``anchors``.
-    """
+    """Warnings and notices of the estimates, the most general first."""
     found = [*_of_votes(judgments), *_of_estimator(people, checks), *_of_anchors(people, checks)]
     if people.design.has_identities:
         for j, name in enumerate(people.design.attributes):

@@ -16,23 +16,7 @@ QUANTILES = {"min": 0.0, "lower_quartile": 0.25, "median": 0.5, "upper_quartile"
 
 
 def data_health(judgments: Judgments, design: Design, source: str) -> dict[str, Any]:
-    """The part ``data`` of audit.json.
-
-    Parameters
-    ----------
-    judgments : Judgments
-    design : Design
-        Of the same judgments.
-    source : str
-        What the page calls the data.
-
-    Examples
-    --------
-    >>> from badpo.auditing.design import design_of
-    >>> judgments = Judgments.read([{"prompt": "Why?", "chosen": "So.", "rejected": "No."}])
-    >>> data_health(judgments, design_of(judgments), "votes.csv")["n_comparisons"]
-    1
-    """
+    """The part ``data`` of audit.json."""
     n_votes = np.bincount(design.annotator, minlength=design.n_annotators)
     n_votes = n_votes[n_votes > 0]
     per_comparison = np.bincount(design.comparison, minlength=judgments.n_comparisons)

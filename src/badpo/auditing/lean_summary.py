@@ -39,20 +39,7 @@ def lean_summary(
     equal_leans_p: float | None,
     n_anchors: int,
 ) -> dict[str, Any]:
-    """The entry of one attribute in the part ``pool`` of audit.json.
-
-    Parameters
-    ----------
-    j : int
-        Number of the attribute.
-    design : Design
-    leans : Leans
-    posterior : Posterior
-    classes : ClassLeans
-    equal_leans_p : float or None
-        p-value that one lean shared by all annotators suffices; None where it cannot be tested.
-    n_anchors : int
-    """
+    """The entry of one attribute in the part ``pool`` of audit.json."""
     spread = posterior.spread
     voted = design.per_annotator(np.ones(len(design.annotator), dtype=bool)) > 0
     status = leans.status[voted, j].astype(str)

@@ -28,25 +28,7 @@ SIZES_SHOWN = 5
 
 @dataclass(frozen=True, eq=False)
 class People:
-    """The annotators of an audit.
-
-    Attributes
-    ----------
-    design : Design
-    options : Options
-    choice : Choice
-        The estimator and the reason for it.
-    leans : Leans
-    posteriors : tuple of Posterior
-        One for each attribute.
-    classes : tuple of ClassLeans
-        One for each attribute.
-    equal_leans_p : tuple of float or None
-        For each attribute, of the test that one lean shared by all annotators suffices.
-    anchored : bool array of shape (n_annotators,)
-    assignment : AssignmentTest or None
-        Whether comparisons were given to annotators at random; None where it cannot be tested.
-    """
+    """The annotators of an audit."""
 
     design: Design
     options: Options
@@ -123,13 +105,7 @@ class People:
 
 
 def people_of(judgments: Judgments, design: Design, options: Options) -> People:
-    """Estimate the annotators' leans, and test what the estimate rests on.
-
-    Raises
-    ------
-    ConfigError
-        For an anchor, a class or a column that is not there.
-    """
+    """Estimate the annotators' leans, and test what the estimate rests on."""
     anchored = anchored_annotators(design, options)
     assignment = assignment_test(*design.votes[:4]) if design.has_identities else None
     choice = choose_quality(design, options, None if assignment is None else assignment.p_value)

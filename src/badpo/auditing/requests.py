@@ -24,25 +24,7 @@ HOW = (
 def next_steps(
     judgments: Judgments, design: Design, leans: Leans, min_informative: int
 ) -> tuple[dict[str, Any], pd.DataFrame]:
-    """The part ``next`` of audit.json, and the rows of the requests file.
-
-    Parameters
-    ----------
-    judgments : Judgments
-    design : Design
-    leans : Leans
-    min_informative : int
-        Informative votes that everyone should have.
-
-    Returns
-    -------
-    steps : dict
-        ``votes_needed``: for each attribute and half-width of an interval the informative votes in all that the
-        median annotator needs, and the judgments that come to so many; ``n_requests`` (rows), ``n_rounds``,
-        ``requests_file``, ``how``.
-    requests : DataFrame
-        With `COLUMNS`; rows with the same round are votes on one comparison.
-    """
+    """The part ``next`` of audit.json, and the rows of the requests file."""
     requests = _requests(judgments, design, min_informative)
     return {
         "votes_needed": [row for half_width in HALF_WIDTHS for row in _needed(half_width, design, leans)],

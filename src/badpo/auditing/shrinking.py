@@ -21,21 +21,7 @@ WIDEST_SPREAD = 5.0
 
 @dataclass(frozen=True, eq=False)
 class Posterior:
-    """What is believed of one attribute's deviations after seeing the whole pool; arrays of shape (n_annotators,).
-
-    Attributes
-    ----------
-    spread : Shrunk
-        With tau, its interval and the reliability.
-    shrunk, post_sd, post_low, post_high : float arrays
-        NaN for who has no informative vote: all that is known of them is the pool.
-    prob_exceeds : float array
-        Posterior probability that the deviation is larger than the flag's rho, either way.
-    q_value : float array
-        Benjamini-Hochberg, of no deviation at all.
-    flag : bool array
-        Only annotators with enough informative votes can be flagged.
-    """
+    """What is believed of one attribute's deviations after seeing the whole pool; arrays of shape (n_annotators,)."""
 
     spread: Shrunk
     shrunk: NDArray[np.float64]
@@ -53,12 +39,6 @@ def posteriors_of(design: Design, leans: Leans, options: Options) -> tuple[Poste
     With the conditional likelihood the leans are integrated out of the votes themselves, which holds with few votes
     per annotator too. Otherwise, and where anchors or the design fix the level, the estimates are taken as normal
     with their standard errors, and an infinite one as that of its number of votes.
-
-    Parameters
-    ----------
-    design : Design
-    leans : Leans
-    options : Options
     """
     integrated: Sequence[Shrunk | None] = [None] * len(design.attributes)
     anchored = (leans.status == "anchored").any()
