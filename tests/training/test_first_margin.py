@@ -13,18 +13,11 @@ from transformers import AutoModelForCausalLM
 from badpo.data.problems import ConfigError
 from badpo.training.trainer import BADPOTrainer
 from tests import tiny
-from tests.training.test_trainer import config, judgments, log_lines, lora
+from tests.training.test_trainer import log_lines, lora, trainer
 
 
-def run_of(folder, model=None, ref_model=None, peft_config=None, **options) -> BADPOTrainer:
-    return BADPOTrainer(
-        tiny.model() if model is None else model,
-        ref_model=ref_model,
-        args=config(folder, max_steps=1, **options),
-        train_dataset=judgments(),
-        processing_class=tiny.tokenizer(),
-        peft_config=peft_config,
-    )
+def run_of(folder, **options) -> BADPOTrainer:
+    return trainer(folder, **({"max_steps": 1} | options))
 
 
 def with_trained_adapter(**options):

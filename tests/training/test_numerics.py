@@ -19,7 +19,7 @@ from badpo.training.trainer import BADPOTrainer
 from tests import tiny
 from tests.results.suites import write_suite
 from tests.training.run_one import BrokenAt
-from tests.training.test_trainer import config, judgments, log_lines, lora, trainer
+from tests.training.test_trainer import judgments, log_lines, lora, trainer
 
 
 def broken(folder, kind: str, **options) -> BADPOTrainer:
@@ -90,13 +90,7 @@ def test_broken_weights_are_told_from_a_broken_comparison(tmp_path):
 
 
 def test_evaluation_stops_too(tmp_path):
-    run = BADPOTrainer(
-        tiny.model(),
-        args=config(tmp_path),
-        train_dataset=judgments(),
-        eval_dataset=judgments(),
-        processing_class=tiny.tokenizer(),
-    )
+    run = trainer(tmp_path, eval_dataset=judgments())
     assert run.references
     with torch.no_grad():
         next(run.model.parameters()).fill_(math.nan)
@@ -122,13 +116,7 @@ def test_one_comparison_of_a_reference_is_named():
 
 
 def test_the_first_loss_of_an_adapter_is_log_two(tmp_path):
-    run = BADPOTrainer(
-        tiny.model(),
-        args=config(tmp_path, max_steps=1),
-        train_dataset=judgments(),
-        processing_class=tiny.tokenizer(),
-        peft_config=lora(),
-    )
+    run = trainer(tmp_path, peft_config=lora(), max_steps=1)
     run.train()
     assert log_lines(tmp_path)[0]["loss"] == pytest.approx(math.log(2), abs=1e-6)
 

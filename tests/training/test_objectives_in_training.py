@@ -12,8 +12,8 @@ from badpo.objective.group_weights import GroupWeights
 from badpo.objective.objectives import VoteWeights
 from badpo.objective.token_objectives import DiscountedTail, IdentityPreference, SampledTokens
 from badpo.training.trainer import BADPOTrainer
-from tests import tiny
-from tests.training.test_trainer import config, judgments, log_lines
+from tests.training import test_trainer
+from tests.training.test_trainer import judgments, log_lines
 
 OBJECTIVES = {
     "sampo": lambda: SampledTokens(seed=7),
@@ -24,15 +24,8 @@ OBJECTIVES = {
 }
 
 
-def trainer(folder, objective, eval_dataset=None, **options) -> BADPOTrainer:
-    return BADPOTrainer(
-        tiny.model(),
-        args=config(folder, **options),
-        train_dataset=judgments(),
-        eval_dataset=eval_dataset,
-        processing_class=tiny.tokenizer(),
-        objective=objective,
-    )
+def trainer(folder, objective, **options) -> BADPOTrainer:
+    return test_trainer.trainer(folder, objective=objective, **options)
 
 
 def assert_same_run(one: BADPOTrainer, other: BADPOTrainer) -> None:

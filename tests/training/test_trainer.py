@@ -51,12 +51,27 @@ def config(folder, **options) -> BADPOConfig:
     return BADPOConfig(**(settings | options))
 
 
-def trainer(folder, data=None, model=None, **options) -> BADPOTrainer:
+def trainer(
+    folder,
+    data=None,
+    model=None,
+    ref_model=None,
+    eval_dataset=None,
+    peft_config=None,
+    objective=None,
+    bias_term=None,
+    **options,
+) -> BADPOTrainer:
     return BADPOTrainer(
         model if model is not None else tiny.model(),
-        args=config(folder, **options),
+        ref_model,
+        config(folder, **options),
         train_dataset=data if data is not None else judgments(),
+        eval_dataset=eval_dataset,
         processing_class=tiny.tokenizer(),
+        peft_config=peft_config,
+        bias=bias_term,
+        objective=objective,
     )
 
 
@@ -163,13 +178,7 @@ def test_every_epoch_has_all_judgments_in_an_order_of_its_own(tmp_path):
             )
             return super().__call__(step)
 
-    run = BADPOTrainer(
-        tiny.model(),
-        args=config(tmp_path),
-        train_dataset=judgments(n_comparisons=8),
-        processing_class=tiny.tokenizer(),
-        objective=Noting(),
-    )
+    run = trainer(tmp_path, judgments(n_comparisons=8), objective=Noting())
     run.train()
     first, second = seen[:3], seen[3:]  # 24 judgments in steps of 8
     assert first != second
@@ -294,13 +303,7 @@ def test_saved_model_loads_plainly_keeps_its_dropout_and_names_no_annotator(tmp_
 
 def test_evaluate_gives_the_mean_loss_of_the_held_out_votes(tmp_path):
     train, held_out = judgments(n_comparisons=40).split(0.25, seed=0)
-    run = BADPOTrainer(
-        tiny.model(),
-        args=config(tmp_path),
-        train_dataset=train,
-        eval_dataset=held_out,
-        processing_class=tiny.tokenizer(),
-    )
+    run = trainer(tmp_path, train, eval_dataset=held_out)
     metrics = run.evaluate()
     assert metrics["eval_loss"] == pytest.approx(math.log(2), abs=1e-6)
     run.train()
@@ -310,13 +313,13 @@ def test_evaluate_gives_the_mean_loss_of_the_held_out_votes(tmp_path):
 def test_what_is_given_to_evaluate_is_evaluated(tmp_path):
     train, held_out = judgments(n_comparisons=40).split(0.25, seed=0)
     others = tiny.votes(n_comparisons=6, seed=5)
-    run = with_evaluation(tmp_path, train, None)
+    run = trainer(tmp_path, train, eval_dataset=None)
     with pytest.raises(ConfigError, match="no eval_dataset"):
         run.evaluate()
     for given in (held_out, others, {"held_out": held_out, "others": others}):
         run.evaluate(given)  # the reference of the full policy is there until the first step
     run.train()
-    given = with_evaluation(tmp_path / "given", train, held_out, reference_cache=str(tmp_path / "cache"))
+    given = trainer(tmp_path / "given", train, eval_dataset=held_out, reference_cache=str(tmp_path / "cache"))
     given.train()
     assert run.evaluate(held_out) == given.evaluate() != run.evaluate(others)
     several = run.evaluate({"held_out": held_out, "others": others})
@@ -328,7 +331,7 @@ def test_what_is_given_to_evaluate_is_evaluated(tmp_path):
 
 @pytest.mark.parametrize("given", ["nonsense", 5, [], {}, {"a": 5}, judgments().take(np.zeros(72, bool))])
 def test_what_is_no_data_set_is_not_evaluated(tmp_path, given):
-    run = with_evaluation(tmp_path, judgments(), judgments(n_comparisons=3))
+    run = trainer(tmp_path, judgments(), eval_dataset=judgments(n_comparisons=3))
     with pytest.raises(ValueError):
         run.evaluate(given)
 
@@ -336,21 +339,21 @@ def test_what_is_no_data_set_is_not_evaluated(tmp_path, given):
 def test_several_evaluation_sets_are_measured_while_training(tmp_path):
     train, held_out = judgments(n_comparisons=40).split(0.25, seed=0)
     sets = DatasetDict({name: Dataset.from_pandas(tiny.votes(seed=n)) for n, name in enumerate(["a", "b"])})
-    run = with_evaluation(tmp_path, train, {**sets, "c": held_out}, eval_strategy="steps", eval_steps=3)
+    run = trainer(tmp_path, train, eval_dataset={**sets, "c": held_out}, eval_strategy="steps", eval_steps=3)
     run.train()
     seen = {key for entry in run.state.log_history for key in entry}
     assert {"eval_a_loss", "eval_b_loss", "eval_c_rewards/margins"} <= seen
     batch = next(iter(run.get_eval_dataloader("b")))
     assert len(batch["sign"]) == run.args.per_device_eval_batch_size
     assert run.evaluate("b")["eval_loss"] == run.evaluate()["eval_b_loss"]
-    late = with_evaluation(tmp_path / "late", train, None)
+    late = trainer(tmp_path / "late", train, eval_dataset=None)
     late.eval_dataset = tiny.votes(seed=1)
     assert late.evaluate()["eval_loss"] == pytest.approx(math.log(2), abs=1e-6)
 
 
 def test_a_prediction_is_the_margin_of_each_judgment(tmp_path):
     train, held_out = judgments(n_comparisons=40).split(0.25, seed=0)
-    run = with_evaluation(tmp_path, train, held_out)
+    run = trainer(tmp_path, train, eval_dataset=held_out)
     run.train()
     found = run.predict(run.eval_dataset)
     assert found.metrics == {name.replace("eval_", "test_"): value for name, value in run.evaluate().items()}
@@ -365,7 +368,7 @@ def test_what_the_reader_noticed_is_logged_once_and_kept(tmp_path, caplog):
     frame.loc[:5, "winner"] = "tie"
     data = Judgments.read(frame, attributes=[Length(ratio=1.5)])
     with caplog.at_level("INFO", "badpo"):
-        run = with_evaluation(tmp_path, data, data)
+        run = trainer(tmp_path, data, eval_dataset=data)
     assert set(data.findings) <= set(run.findings)
     for finding in data.findings:
         (record,) = [r for r in caplog.records if r.getMessage() == str(finding)]
@@ -438,7 +441,7 @@ def test_the_best_weights_come_back_with_their_theta(tmp_path):
     scores = iter([0.1, 0.9, 0.2, 0.3])
     often = dict(eval_strategy="steps", eval_steps=2, save_strategy="steps", save_steps=2, max_steps=8)
     best = dict(load_best_model_at_end=True, metric_for_best_model="score", greater_is_better=True)
-    run = with_evaluation(tmp_path, train, held_out, save_total_limit=1, **often, **best)
+    run = trainer(tmp_path, train, eval_dataset=held_out, save_total_limit=1, **often, **best)
     measured = run.evaluate
     run.evaluate = lambda *args, **kwargs: measured(*args, **kwargs) | {"eval_score": next(scores)}
     run.train()
@@ -451,13 +454,7 @@ def test_the_best_weights_come_back_with_their_theta(tmp_path):
 
 
 def test_lora_trains_only_the_adapter(tmp_path):
-    run = BADPOTrainer(
-        tiny.model(),
-        args=config(tmp_path),
-        train_dataset=judgments(),
-        processing_class=tiny.tokenizer(),
-        peft_config=lora(),
-    )
+    run = trainer(tmp_path, peft_config=lora())
     run.train()
     assert log_lines(tmp_path)[0]["loss"] == pytest.approx(math.log(2), abs=1e-6)
     trained = [name for name, p in run.model.named_parameters() if p.requires_grad]
@@ -504,26 +501,16 @@ def test_theta_gradient_is_that_of_the_formula(tmp_path):
     np.testing.assert_allclose(seen["gradient"].numpy(), expected, atol=1e-7)
 
 
-def with_evaluation(folder, train, held_out, **options) -> BADPOTrainer:
-    return BADPOTrainer(
-        tiny.model(),
-        args=config(folder, **options),
-        train_dataset=train,
-        eval_dataset=held_out,
-        processing_class=tiny.tokenizer(),
-    )
-
-
 def test_the_reference_of_an_evaluation_is_the_start_whenever_it_is_asked_for(tmp_path):
     train, held_out = judgments(n_comparisons=40).split(0.25, seed=0)
-    early, late = (with_evaluation(tmp_path / name, train, held_out) for name in ("early", "late"))
+    early, late = (trainer(tmp_path / name, train, eval_dataset=held_out) for name in ("early", "late"))
     early.evaluate()
     early.train()
     late.train()
     assert late.evaluate() == early.evaluate()
     # nothing of the trained policy was kept as the reference's
-    fresh = with_evaluation(
-        tmp_path / "fresh", train, held_out, reference_cache=str(tmp_path / "late" / "cache")
+    fresh = trainer(
+        tmp_path / "fresh", train, eval_dataset=held_out, reference_cache=str(tmp_path / "late" / "cache")
     )
     assert fresh.evaluate()["eval_loss"] == pytest.approx(math.log(2), abs=1e-6)
     assert fresh.reference_cache.n_computed == 0
@@ -535,8 +522,8 @@ def test_evaluation_votes_that_were_read_apart_meet_their_annotators(tmp_path):
     others = frame[frame["prompt_id"].isin(held_out.comparisons["prompt_id"])].iloc[::-1]
     options = dict(bias="per_annotator", bias_learning_rate=1.0)
     runs = [
-        with_evaluation(tmp_path / "split", train, held_out, **options),
-        with_evaluation(tmp_path / "apart", train, Judgments.read(others), **options),
+        trainer(tmp_path / "split", train, eval_dataset=held_out, **options),
+        trainer(tmp_path / "apart", train, eval_dataset=Judgments.read(others), **options),
     ]
     for run in runs:
         run.train()
@@ -560,13 +547,7 @@ def test_a_model_with_an_adapter_of_its_own_is_its_own_reference(tmp_path):
 def test_a_new_adapter_shares_the_reference_of_full_training(tmp_path):
     whole = trainer(tmp_path / "whole", reference_cache=str(tmp_path / "cache"))
     whole.train()
-    adapter = BADPOTrainer(
-        tiny.model(),
-        args=config(tmp_path / "adapter", reference_cache=str(tmp_path / "cache")),
-        train_dataset=judgments(),
-        processing_class=tiny.tokenizer(),
-        peft_config=lora(),
-    )
+    adapter = trainer(tmp_path / "adapter", peft_config=lora(), reference_cache=str(tmp_path / "cache"))
     adapter.train()
     assert whole.reference_cache.n_computed > adapter.reference_cache.n_computed == 0
 
@@ -575,24 +556,12 @@ def test_prompt_tuning_is_refused(tmp_path):
     from peft import PromptTuningConfig
 
     with pytest.raises(ConfigError, match="prompt tuning"):
-        BADPOTrainer(
-            tiny.model(),
-            args=config(tmp_path),
-            train_dataset=judgments(),
-            processing_class=tiny.tokenizer(),
-            peft_config=PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2),
-        )
+        trainer(tmp_path, peft_config=PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2))
 
 
 @pytest.mark.parametrize("peft_config", [None, lora()], ids=["all weights", "adapter"])
 def test_the_first_loss_is_log_two_in_bf16(tmp_path, peft_config):
-    run = BADPOTrainer(
-        tiny.model(),
-        args=config(tmp_path, bf16=True, max_steps=1),
-        train_dataset=judgments(),
-        processing_class=tiny.tokenizer(),
-        peft_config=peft_config,
-    )
+    run = trainer(tmp_path, peft_config=peft_config, bf16=True, max_steps=1)
     computed_in = set()
     gate = next(module for name, module in run.model.named_modules() if name.endswith("gate_proj"))
     gate.register_forward_hook(lambda module, inputs, output: computed_in.add(output.dtype))

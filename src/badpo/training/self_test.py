@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -38,6 +39,17 @@ N_PADDING = 7
 N_TRIED = 3
 
 Comparison = tuple[np.ndarray, np.ndarray, np.ndarray]
+# Log-probabilities of tokens, and the gradient of their weighed sum with respect to the input embeddings.
+Found = tuple[torch.Tensor, torch.Tensor]
+
+
+class Side(NamedTuple):
+    """A response of a tried comparison, which of its tokens are looked at, and what each weighs in the sum."""
+
+    prompt: np.ndarray
+    response: np.ndarray
+    tokens: np.ndarray
+    weight: torch.Tensor
 
 
 @dataclass(frozen=True)
@@ -77,14 +89,11 @@ class SelfTest:
         return max(self.floor[which], TIMES_THE_NOISE * noise)
 
     def __str__(self) -> str:
+        found = {"log-probabilities": (self.values, self.values_noise)}
+        found["gradient"] = (self.gradient, self.gradient_noise)
         parts = (
-            f"{name} {found:.1e} (noise {noise:.1e}, at most {self.most(i):.1e})"
-            for i, (name, found, noise) in enumerate(
-                (
-                    ("log-probabilities", self.values, self.values_noise),
-                    ("gradient", self.gradient, self.gradient_noise),
-                )
-            )
+            f"{name} {value:.1e} (noise {noise:.1e}, at most {self.most(i):.1e})"
+            for i, (name, (value, noise)) in enumerate(found.items())
         )
         return f"{self.precision}: {', '.join(parts)}"
 
@@ -163,7 +172,7 @@ def self_tests(
 
 def _require_determinate(model, layout: Layout, encoded: EncodedComparisons) -> None:
     """Refuse a model whose log-probabilities depend on a seed: dropout, layer drop or jitter of the router."""
-    inputs, _ = layout(*_comparisons(encoded, _packs(encoded)[-1]))
+    inputs, _ = layout(*zip(*_packs(encoded)[-1], strict=True))
     scoring = on_device(inputs, model.device)
     found = []
     with torch.random.fork_rng([model.device] if model.device.type == "cuda" else []), torch.no_grad():
@@ -183,23 +192,17 @@ def _require_determinate(model, layout: Layout, encoded: EncodedComparisons) -> 
 
 
 def _self_test(model, layout, encoded, precision: str, floor: tuple[float, float]) -> SelfTest:
-    figures, own = [], []
     with _frozen(model), _without_tf32(), torch.enable_grad():
-        for members in _packs(encoded):
-            of_pack, logps = _figures(model, layout, list(zip(*_comparisons(encoded, members), strict=True)))
-            figures.append(of_pack)
-            own.append(logps)
-    spread = float(torch.cat(own).std(correction=0)) or 1.0
+        tried = [_figures(model, layout, comparisons) for comparisons in _packs(encoded)]
+    spread = float(torch.cat([own for _, own in tried]).std(correction=0)) or 1.0
     # numpy's maximum, unlike Python's, keeps what is not a number
-    values, gradient, values_noise, gradient_noise = np.max(figures, axis=0).tolist()
+    values, gradient, values_noise, gradient_noise = np.max(
+        [figures for figures, _ in tried], axis=0
+    ).tolist()
     return SelfTest(precision, values / spread, gradient, values_noise / spread, gradient_noise, floor)
 
 
-def _comparisons(encoded: EncodedComparisons, members: list[int]) -> tuple[list[np.ndarray], ...]:
-    return tuple([ids[c] for c in members] for ids in (encoded.prompt_ids, encoded.a_ids, encoded.b_ids))
-
-
-def _packs(encoded: EncodedComparisons) -> list[list[int]]:
+def _packs(encoded: EncodedComparisons) -> list[list[Comparison]]:
     """The longest comparisons one by one, since a short one cannot see a window, and some others together.
 
     Two equal responses would show little, and are left out unless there are no others.
@@ -208,96 +211,92 @@ def _packs(encoded: EncodedComparisons) -> list[list[int]]:
     able = np.flatnonzero(differs if differs.any() else encoded.fits)
     longest = able[np.argsort(-encoded.n_tokens[able], kind="stable")[:N_TRIED]]
     others = np.random.default_rng(0).choice(able, min(N_TRIED, len(able)), replace=False)
-    return [*([c] for c in longest.tolist()), others.tolist()]
+    return [list(encoded.take(np.array(members)).triples()) for members in [*longest[:, None], others]]
 
 
-def _figures(model, layout: Layout, comparisons: Sequence[Comparison]) -> tuple[list[float], torch.Tensor]:
+def _figures(model, layout: Layout, comparisons: list[Comparison]) -> tuple[list[float], torch.Tensor]:
     """Error of log-probabilities and of the gradient, the noise of both; and the model's own log-probabilities."""
     inputs, first_scored = layout(*zip(*comparisons, strict=True))
     most = rows_at_once(model.config.get_text_config().vocab_size, model.device)
     rng = np.random.default_rng(0)
-    tokens, weights = [], []
-    for (_, *responses), first in zip(comparisons, first_scored.tolist(), strict=True):
+    sides = []
+    for (prompt, *responses), first in zip(comparisons, first_scored.tolist(), strict=True):
         for response in responses:
             n = len(response) - first
-            tokens.append(first + np.linspace(0, n - 1, min(n, most)).astype(np.int64))
-            weights.append(torch.from_numpy(rng.standard_normal(len(tokens[-1]))).to(model.device))
-    own = _own(model, comparisons, tokens, weights)
+            tokens = first + np.linspace(0, n - 1, min(n, most)).astype(np.int64)
+            weight = torch.from_numpy(rng.standard_normal(len(tokens))).to(model.device)
+            sides.append(Side(prompt, response, tokens, weight))
+    values, gradient = _own(model, sides)
     # with torch's attention where packs have it, so that rounding of an "eager" one is no fault of theirs
     with scoring_attention(model, layout):
-        padded = _own(model, comparisons, tokens, weights, N_PADDING)
-    scored = _by_layout(model, layout, inputs, comparisons, tokens, weights)
-    pairs = [(prompt, response) for prompt, *responses in comparisons for response in responses]
-    as_reference = response_logps(model, pairs)
-    kept = torch.from_numpy(np.concatenate([v[t] for v, t in zip(as_reference, tokens, strict=True)]))
-    values, gradient = own
+        noisy_values, noisy_gradient = _own(model, sides, N_PADDING)
+    scored_values, scored_gradient = _by_layout(model, layout, inputs, sides)
+    as_reference = response_logps(model, [(side.prompt, side.response) for side in sides])
+    kept = np.concatenate([found[side.tokens] for found, side in zip(as_reference, sides, strict=True)])
     norm = float(gradient.norm()) or 1.0
     figures = [
-        max(_rms(scored[0] - values), _rms(kept.double() - values)),
-        float((scored[1] - gradient).norm()) / norm,
-        _rms(padded[0] - values),
-        float((padded[1] - gradient).norm()) / norm,
+        max(_rms(scored_values - values), _rms(torch.from_numpy(kept).double() - values)),
+        float((scored_gradient - gradient).norm()) / norm,
+        _rms(noisy_values - values),
+        float((noisy_gradient - gradient).norm()) / norm,
     ]
     return figures, values
 
 
-def _own(model, comparisons, tokens, weights, n_padding: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+def _own(model, sides: list[Side], n_padding: int = 0) -> Found:
     """Log-probabilities of some tokens by the model's own forward, and their gradient by comparison and position.
 
     Each response has a forward of its own, or, with padding, both responses of a comparison share one, from nudged
     embeddings.
     """
-    values, gradient = [], _no_gradient(model, comparisons)
-    for c, (prompt, *responses) in enumerate(comparisons):
-        both = slice(2 * c, 2 * c + 2)
-        sides = list(zip(responses, tokens[both], weights[both], strict=True))
-        for part in [sides] if n_padding else [[side] for side in sides]:
-            rows, of_part = _own_forward(model, prompt, part, n_padding)
-            values.append(rows)
-            gradient[c, : of_part.shape[1]] += of_part.sum(0)
+    values, gradient = [], _no_gradient(model, sides)
+    at_once = 2 if n_padding else 1
+    for first in range(0, len(sides), at_once):
+        rows, of_part = _own_forward(model, sides[first : first + at_once], n_padding)
+        values.append(rows)
+        gradient[first // 2, : of_part.shape[1]] += of_part.sum(0)
     return torch.cat(values), gradient.flatten(0, 1)
 
 
-def _own_forward(model, prompt: np.ndarray, sides, n_padding: int) -> tuple[torch.Tensor, torch.Tensor]:
-    fed = [np.concatenate([prompt, response[:-1]]) for response, *_ in sides]
+def _own_forward(model, sides: list[Side], n_padding: int) -> Found:
+    fed = [np.concatenate([side.prompt, side.response[:-1]]) for side in sides]
     width = max(map(len, fed)) + n_padding
     ids = torch.zeros((len(fed), width), dtype=torch.long)
-    for row, sequence in zip(ids, fed, strict=True):
-        row[: len(sequence)] = torch.from_numpy(sequence)
-    mask = torch.tensor([[i < len(sequence) for i in range(width)] for sequence in fed]).long()
+    mask = torch.zeros_like(ids)
+    for row, sequence in enumerate(fed):
+        ids[row, : len(sequence)] = torch.from_numpy(sequence)
+        mask[row, : len(sequence)] = 1
     # seen, so that a model that reads ahead shows it
     mask[:, -1] = 1
-    index = np.concatenate([row * width + len(prompt) - 1 + t for row, (_, t, _) in enumerate(sides)])
-    target = torch.from_numpy(np.concatenate([response[t] for response, t, _ in sides])).to(model.device)
-    index = torch.from_numpy(index).to(model.device)
+    index, target = (
+        torch.from_numpy(np.concatenate(parts)).to(model.device)
+        for parts in (
+            [row * width + len(side.prompt) - 1 + side.tokens for row, side in enumerate(sides)],
+            [side.response[side.tokens] for side in sides],
+        )
+    )
     options = {"attention_mask": mask.to(model.device)} if n_padding else {}
     with _chosen_rows(model, index), _embedded(model, is_nudged=n_padding > 0) as embedded:
-        logits = model(
-            input_ids=ids.to(model.device), use_cache=False, return_dict=True, **options
-        ).logits.flatten(0, 1)
+        output = model(input_ids=ids.to(model.device), use_cache=False, return_dict=True, **options)
+    logits = output.logits.flatten(0, 1)
     if len(logits) != len(index):
         # this class does not call its head as a module
         logits = logits[index]
     values = logits.float().log_softmax(-1).gather(1, target[:, None])[:, 0].double()
-    (values * torch.cat([weight for *_, weight in sides])).sum().backward()
-    return values.detach().cpu(), _gradient_of(embedded, model).cpu().double()
+    return values.detach().cpu(), _gradient(model, embedded, values, sides)
 
 
-def _by_layout(model, layout, inputs, comparisons, tokens, weights) -> tuple[torch.Tensor, torch.Tensor]:
+def _by_layout(model, layout, inputs, sides: list[Side]) -> Found:
     """As `_own`, by the forward that is tried."""
-    scoring = on_device(inputs, model.device)
     with scoring_attention(model, layout), _embedded(model) as embedded:
-        scored = model(scoring=scoring).double()
+        scored = model(scoring=on_device(inputs, model.device)).double()
         ends = np.cumsum(np.bincount(inputs["response"]))
-        lengths = [len(response) for _, *responses in comparisons for response in responses]
         # what both responses begin with is not scored
-        index = np.concatenate([end - n + t for end, n, t in zip(ends, lengths, tokens, strict=True)])
-        values = scored[torch.from_numpy(index).to(model.device)]
-        (values * torch.cat(weights)).sum().backward()
-    gradient = _no_gradient(model, comparisons)
-    width = gradient.shape[1]
-    of_tokens = _gradient_of(embedded, model).cpu().double().flatten(0, 1)
-    places = torch.from_numpy(_places(inputs, width))
+        index = [end - len(side.response) + side.tokens for end, side in zip(ends, sides, strict=True)]
+        values = scored[torch.from_numpy(np.concatenate(index)).to(model.device)]
+        of_tokens = _gradient(model, embedded, values, sides).flatten(0, 1)
+    gradient = _no_gradient(model, sides)
+    places = torch.from_numpy(_places(inputs, gradient.shape[1]))
     return values.detach().cpu(), gradient.flatten(0, 1).index_add(0, places, of_tokens)
 
 
@@ -310,18 +309,19 @@ def _places(inputs: dict[str, np.ndarray], width: int) -> np.ndarray:
     return (rows // 2 * width + columns).ravel()
 
 
-def _no_gradient(model, comparisons: Sequence[Comparison]) -> torch.Tensor:
-    width = max(len(prompt) + max(len(a), len(b)) for prompt, a, b in comparisons) + N_PADDING
+def _no_gradient(model, sides: list[Side]) -> torch.Tensor:
+    width = max(len(side.prompt) + len(side.response) for side in sides) + N_PADDING
     size = model.get_input_embeddings().weight.shape[1]
-    return torch.zeros((len(comparisons), width, size), dtype=torch.float64)
+    return torch.zeros((len(sides) // 2, width, size), dtype=torch.float64)
 
 
-def _gradient_of(embedded: list[torch.Tensor], model) -> torch.Tensor:
+def _gradient(model, embedded: list[torch.Tensor], values: torch.Tensor, sides: list[Side]) -> torch.Tensor:
+    (values * torch.cat([side.weight for side in sides])).sum().backward()
     if not embedded or embedded[0].grad is None:
         raise ValueError(
             f"{type(model).__name__} does not take its input embeddings from the module that it names"
         )
-    return embedded[0].grad
+    return embedded[0].grad.cpu().double()
 
 
 @contextmanager
