@@ -20,13 +20,24 @@ from badpo.attributes import Length, Markdown, attribute_from_config
 from badpo.cli_anchor import parsed_targets, word_pairs
 from badpo.cli_parsing import parsed_attribute, parsed_flags, parsed_pairs, parsed_seeds, parsed_sweep
 from badpo.data.checks import check
+from badpo.data.importers.cells import is_unicode
 from badpo.data.importers.formats import FORMATS, import_votes
 from badpo.data.importers.tables import read_table
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError
 from badpo.data.yaml_files import parse_value
+from badpo.experiments.anchor_source import read_prompts
 from badpo.training.recipe import read_recipe
-from tests.fuzz.inputs import changed_json, json_values, mutated_bytes, table_files, texts, vote_rows
+from tests.fuzz.inputs import (
+    as_file,
+    changed_json,
+    json_values,
+    mutated_bytes,
+    scalars,
+    table_files,
+    texts,
+    vote_rows,
+)
 from tests.fuzz.running import Target
 
 EXPORTS = Path(__file__).parents[1] / "data" / "importers" / "exports"
@@ -113,6 +124,23 @@ def _import_file(content: bytes) -> None:
         imported = import_votes(path)
         if imported.format != "ultrafeedback":
             Judgments.read(imported.table, columns=imported.columns)
+
+
+def _read_prompts(file: tuple[str, bytes]) -> None:
+    """The questions that an anchor is measured on: texts, or an error that says what is wrong with the file."""
+    ending, content = file
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"prompts.{ending}"
+        path.write_bytes(content)
+        for prompt in read_prompts(path):
+            assert prompt.strip() == prompt != "" and is_unicode(prompt)
+
+
+@st.composite
+def _prompt_files(draw: st.DrawFn) -> tuple[str, bytes]:
+    rows = draw(st.lists(st.fixed_dictionaries({"prompt": texts | scalars}), max_size=5))
+    ending = draw(st.sampled_from(["csv", "jsonl", "txt"]))
+    return ending, draw(mutated_bytes(as_file(rows, "csv" if ending == "txt" else ending)))
 
 
 RECIPE = yaml.safe_load((EXAMPLES / "train.yaml").read_text())
@@ -218,6 +246,7 @@ TARGETS = {
     "importers, damaged files": Target(_export_bytes, refusing(_import_file), 30),
     "recipe, changed values": Target(changed_json(RECIPE), refusing(_read_recipe_keys), 80),
     "recipe, damaged text": Target(mutated_bytes(RECIPE_TEXT), refusing(_read_recipe_bytes), 30),
+    "prompts of an anchor": Target(_prompt_files(), refusing(_read_prompts), 40),
     "command line": Target(_words, refusing(_command_line), 60),
     "values on the command line": Target(texts | _VALUES.map(str), parse_value, 150),
 }

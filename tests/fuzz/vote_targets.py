@@ -13,18 +13,16 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from badpo.anchoring.calibration import KeptLines
 from badpo.attributes import Bold, Column, Length, LengthWords, Markdown, Position
 from badpo.auditing.audit import audit
 from badpo.auditing.options import Flag
 from badpo.auditing.result import AuditResult
-from badpo.data.attribute_trial import attribute_trials
 from badpo.data.judgments import Judgments
 from badpo.estimation.offline import offline_log_odds
 from badpo.theory.identifiability import annotator_components, free_directions
 from badpo.theory.summaries import cluster_mean, t_interval, wilson_interval
 from badpo.theory.tilt import fit_calibration, shift_to_targets, tilted_probabilities
-from tests.fuzz.inputs import HOSTILE, any_text, changed_json
+from tests.fuzz.inputs import HOSTILE
 from tests.fuzz.reader_targets import refusing
 from tests.fuzz.running import Target
 
@@ -147,14 +145,6 @@ def _ordered(value: Any) -> None:
             _ordered(entry)
 
 
-def _tried(value: dict[str, Any]) -> None:
-    judgments = Judgments.read(value["rows"])
-    for trial in attribute_trials(judgments, [{"type": "length"}, {"type": "markdown"}]):
-        json.dumps(trial, allow_nan=False)
-        if trial["log_odds"] is not None and trial["ci_low"] is not None:
-            assert trial["ci_low"] <= trial["log_odds"]
-
-
 _floats = st.one_of(
     st.floats(-5, 5), st.floats(-1e6, 1e6), st.sampled_from([0.0, 1.0, 1e-12, np.nan, np.inf, -np.inf])
 )
@@ -203,23 +193,6 @@ def _lines(value: tuple[list[float], list[float], float]) -> None:
     assert not np.isnan(line.intended_for(0.0))
 
 
-def _kept_lines(value: tuple[list[tuple[float, float]], float]) -> None:
-    points, exact = value
-    kept = KeptLines()
-    for intended, achieved in points:
-        kept.add("woman", intended, achieved)
-    assert np.isfinite(kept.first_ask("woman", exact))
-
-
-def _kept_file(content: Any) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "lines.json"
-        path.write_text(content if isinstance(content, str) else json.dumps(content, default=str))
-        kept = KeptLines.read(path, "stage")
-        kept.write_into(path, "stage")
-        assert KeptLines.read(path, "stage").points.keys() == kept.points.keys()
-
-
 def _summaries(value: tuple[list[float], list[int], int, int]) -> None:
     numbers, clusters, successes, n = value
     numbers = [number for number in numbers if np.isfinite(number)]
@@ -263,18 +236,9 @@ def _identified(value: tuple[Any, ...]) -> None:
 
 TARGETS = {
     "audit of sparse designs": Target(sparse_votes(), refusing(_audited), 14),
-    "attribute trials": Target(sparse_votes(), refusing(_tried), 10),
     "what a design identifies": Target(_designs(), documented(_identified), 40),
     "tilts": Target(_tables(), documented(_tilts), 80),
     "calibration lines": Target(st.tuples(_lists, _lists, _floats), documented(_lines), 100),
-    "kept calibration lines": Target(
-        st.tuples(st.lists(st.tuples(_floats, _floats), max_size=4), st.floats(-10, 10)),
-        documented(_kept_lines),
-        80,
-    ),
-    "kept calibration files": Target(
-        changed_json({"stage": {"woman up": [[1.0, 0.9], [2.0, 1.7]]}}) | any_text, refusing(_kept_file), 30
-    ),
     "intervals": Target(
         st.tuples(
             _lists,
