@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -53,12 +53,32 @@ TINY_MODEL = {"hidden_size": 32, "n_layers": 1, "n_heads": 2, "intermediate_size
 TINY_SUITE = yaml.safe_load(
     "{sft_steps: 40, sft_batch_size: 8, steps: 40, batching: random, batch_size: 8, max_new_tokens: 8}"
 )
+
+
+def smaller_settings(old: Any) -> Any:
+    """The settings of the suites at the scale of a test: a class of their own at first, keys of a recipe today."""
+    if not isinstance(old, dict):
+        return replace(old, **TINY_SUITE)
+    reference = old["reference"] | {"max_steps": 40, "per_device_train_batch_size": 8}
+    changed = {"max_steps": 40, "batching": "random", "per_device_train_batch_size": 8}
+    return {**old, **changed, "reference": reference}
+
+
+def smaller_scales(old: Any) -> Any:
+    """The scales with short answers, where the settings do not say so."""
+    if not isinstance(old, Mapping):
+        return old
+    tiny = old["tiny"]
+    return {**old, "tiny": replace(tiny, decoding=replace(tiny.decoding, max_new_tokens=8))}
+
+
 SMALLER: tuple[tuple[tuple[str, ...], Callable], ...] = (
     (("badpo.experiments.small_model:build_model",), lambda old: partial(old, **TINY_MODEL)),
     (("badpo.experiments.small_model:build_tokenizer",), lambda old: partial(old, vocab_size=600)),
     (("badpo.data.corpora.bundled:signing_prompts",), lambda old: lambda: old()[:8]),
-    (("badpo.experiments.demo:N_PAIRS",), lambda old: 300),
-    (("badpo.experiments.demo:SETTINGS",), lambda old: replace(old, **TINY_SUITE)),
+    (("badpo.experiments.suite_settings:N_PAIRS", "badpo.experiments.demo:N_PAIRS"), lambda old: 300),
+    (("badpo.experiments.suite_settings:TINY", "badpo.experiments.demo:SETTINGS"), smaller_settings),
+    (("badpo.experiments.suite_settings:SCALES", "badpo.experiments.demo:N_PAIRS"), smaller_scales),
 )
 # Files of the base that have another name today: a part of the path, and the new one.
 RENAMED: dict[str, str] = {}

@@ -36,7 +36,7 @@ def reproduce(
         ),
     ] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the runs.")] = Path("runs/reproduce"),
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run and what it costs.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run.")] = False,
     generate_with: Annotated[
         str, typer.Option(help="What draws the answers that are measured: transformers, or vllm.")
     ] = "transformers",
@@ -69,7 +69,7 @@ def reproduce(
     folder, numbers = suites_folder(out, chosen, data), parsed_seeds(seeds)
     jobs = min(jobs, os.cpu_count() or 1)
     if dry_run:
-        planned = plan_suites(suites, chosen, numbers, folder, jobs, data)
+        planned = plan_suites(suites, chosen, numbers, folder, data)
         if as_json:
             print_json(planned.to_json())
         else:

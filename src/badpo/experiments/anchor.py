@@ -23,7 +23,7 @@ from badpo.experiments.anchor_files import AnchorFolder, require_own_folder
 from badpo.experiments.anchor_sample import sample_mode
 from badpo.experiments.anchor_source import AnchorSource
 from badpo.experiments.anchor_train import keep_lines, train_mode
-from badpo.experiments.progress import Progress
+from badpo.experiments.run import Progress
 
 VERSION = 1  # of what an anchor does; a result of another one is made again
 

@@ -21,7 +21,7 @@ from badpo.data.corpora.signatures import ask_to_sign
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
 from badpo.experiments.anchor_source import AnchorSource
-from badpo.experiments.progress import Progress
+from badpo.experiments.run import Progress
 from badpo.readouts.attribute_rate import signature_contexts
 from badpo.readouts.generation import Generation, sample
 from badpo.readouts.json_number import json_number

@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from transformers import AutoTokenizer
 
 from badpo.anchoring.offset_stage import StageSettings
 from badpo.data.attributes import plain_text
-from badpo.data.corpora import bundled, signed
-from badpo.data.files import RUN_SEAL, file_checksum, made_here, require_enclosed
+from badpo.data.corpora import bundled
+from badpo.data.files import RUN_SEAL, made_here, require_enclosed
 from badpo.data.importers.cells import is_unicode
 from badpo.data.importers.tables import read_table
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError, Problem
-from badpo.data.yaml_files import read_yaml
-from badpo.experiments import demo
-from badpo.experiments.evaluate import load_trained, require_undamaged, start_model
-from badpo.experiments.run import read_judgments
-from badpo.experiments.run_keys import weights_of
+from badpo.experiments.evaluate import Decoding, Stage, load_trained, require_undamaged, start_model
+from badpo.experiments.run import read_judgments, weights_of
 from badpo.experiments.start_policy import load_model
-from badpo.experiments.suite_settings import SuiteSettings
-from badpo.training.model_files import load_weights
 from badpo.training.recipe import NOTHING_SAID, RunSources, read_run_recipe
 from badpo.training.recipe_blocks import ModelChoice
 from badpo.training.reference import default_cache, weights_key
@@ -51,15 +45,6 @@ class Prompts:
         """How many there are of each, and where they come from."""
         counts = {name: len(getattr(self, name)) for name in ("fresh", "find", "report")}
         return {**counts, "from": self.origin}
-
-
-@dataclass(frozen=True)
-class Decoding:
-    """How answers are sampled."""
-
-    max_new_tokens: int
-    temperature: float = 0.7
-    top_p: float = 0.9
 
 
 @dataclass(frozen=True)
@@ -125,31 +110,12 @@ def open_source(
     if config.exists() and (folder / "model").exists():
         require_enclosed(folder)
         require_undamaged(folder)
-        settings = read_config(config)
-        if "sft_steps" not in settings:
-            return recipe_source(folder, own, sources)
-        if not (sources.trusted or made_here(folder)):
-            raise ConfigError(
-                f"{folder} was not made with this machine's key, and what it is measured against lies beside it; take "
-                "both as they are with --trust-run if you know who made them"
-            )
-        return suite_source(folder, settings, own)
+        return recipe_source(folder, own, sources)
     if folder.is_dir() and not (folder / "config.json").exists():
         raise ConfigError(
             f"{folder} holds neither a finished run (model/ with a config.yaml) nor a model (config.json)"
         )
     return model_source(name, own)
-
-
-def read_config(path: Path) -> dict:
-    """The settings of a run."""
-    try:
-        settings = read_yaml(path).values
-    except ConfigError as error:
-        raise ConfigError(f"{path} cannot be read: {error}; restore it, or train the run again") from error
-    if not settings:
-        raise ConfigError(f"{path} holds no settings; restore it, or train the run again")
-    return settings
 
 
 def with_stage(source: AnchorSource, steps: int | None, learning_rate: float | None) -> AnchorSource:
@@ -160,93 +126,37 @@ def with_stage(source: AnchorSource, steps: int | None, learning_rate: float | N
     return replace(source, stage=stage)
 
 
-def suite_source(folder: Path, settings: dict, own: Prompts | None) -> AnchorSource:
-    """A run of the demo or of another signed suite, with the suite's reference beside it."""
-    known = {field.name for field in fields(SuiteSettings)}
-    suite = SuiteSettings(**{key: value for key, value in settings.items() if key in known})
-    reference = folder.parent / "reference"
-    if not (reference / "model").exists():
-        raise ConfigError(f"{reference} holds no model, and the run is measured against it; put it back")
-    require_enclosed(reference)
-    require_undamaged(reference)
-    return signed_source(
-        folder,
-        suite,
-        reference,
-        load_weights(reference / "model"),
-        AutoTokenizer.from_pretrained(folder / "model", trust_remote_code=False),
-        own or bundled_prompts(),
-        # the bundled corpus's own votes; prompts of one's own come with another corpus
-        bundled_votes(suite.held_out) if own is None else None,
-        folder.parent / "anchor_lines.json",
-    )
-
-
-def signed_source(
-    folder: Path,
-    suite: SuiteSettings,
-    reference_folder: Path,
-    reference,
-    tokenizer,
-    prompts: Prompts,
-    held_out: Judgments | None,
-    lines: Path | None,
-) -> AnchorSource:
-    """A run of a signed suite, given its settings and what its reference shares; on the reference's device."""
-    reference_key = weights_of(reference_folder / "model")
-
-    def read(saved: Path):
-        return load_weights(saved).to(reference.device)
-
-    return AnchorSource(
-        name=folder.name,
-        given=str(folder),
-        family=f"{without_seed(folder.name)} from {reference_key[:16]}",
-        load=lambda: read(folder / "model"),
-        read=read,
-        policy_key=weights_of(folder / "model"),
-        reference_key=reference_key,
-        reference=reference,
-        tokenizer=tokenizer,
-        stage=StageSettings(
-            beta=suite.beta,
-            learning_rate=TIMES_THE_RATE * suite.learning_rate,
-            encoding="paper",
-            max_length=suite.max_length,
-            max_prompt_length=suite.max_prompt_length,
-        ),
-        decoding=Decoding(suite.max_new_tokens, suite.temperature, suite.top_p),
-        prompts=prompts,
-        held_out=held_out,
-        cache=reference_folder / "cache",
-        out=folder.parent / f"{folder.name}-anchored",
-        lines=lines,
-    )
-
-
 def recipe_source(folder: Path, own: Prompts | None, sources: RunSources) -> AnchorSource:
-    """A run of `badpo train`, measured on what it held out."""
+    """A run of ours, measured on what it held out."""
     recipe = read_run_recipe(folder, sources)
     train, held_out = read_judgments(recipe)
-    args = recipe.arguments(output_dir=str(folder))
-    start = start_model(recipe, train, args)
-    reference, tokenizer = load_model(start, recipe.model)
-    reference_key = weights_key(reference, "fp32")
+    start = start_model(recipe, train, recipe.arguments(output_dir=str(folder)))
+    stage = Stage(recipe, train, held_out, start, ())
+    prompts = own or run_prompts(train, held_out, str(folder / "config.yaml"))
+    # nothing is written beside a run of somebody else that was not asked for
+    is_ours = sources.trusted or made_here(folder)
+    return run_source(folder, stage, prompts, folder.parent / "anchor_lines.json" if is_ours else None)
+
+
+def run_source(folder: Path, stage: Stage, prompts: Prompts, lines: Path | None) -> AnchorSource:
+    """A run and what it is measured on, of which it has its reference."""
+    args, reference_key = stage.args, stage.key
 
     def load():
-        policy = load_trained(folder, start, recipe)
-        return policy.merge_and_unload() if hasattr(policy, "merge_and_unload") else policy
+        policy = load_trained(folder, stage)
+        policy = policy.merge_and_unload() if hasattr(policy, "merge_and_unload") else policy
+        return policy.to(args.device)
 
     return AnchorSource(
         name=folder.name,
         given=str(folder),
         family=f"{without_seed(folder.name)} from {reference_key}",
         load=load,
-        read=lambda saved: load_model(str(saved), recipe.model)[0],
-        policy_key=_files_key(folder / "model"),
+        read=lambda saved: load_model(str(saved), stage.recipe.model)[0].to(args.device),
+        policy_key=weights_of(folder / "model"),
         reference_key=reference_key,
-        reference=reference,
-        tokenizer=tokenizer,
+        reference=stage.model,
+        tokenizer=stage.tokenizer,
         stage=StageSettings(
             beta=args.beta,
             learning_rate=TIMES_THE_RATE * args.learning_rate,
@@ -254,13 +164,12 @@ def recipe_source(folder: Path, own: Prompts | None, sources: RunSources) -> Anc
             max_length=args.max_length,
             max_prompt_length=args.max_prompt_length,
         ),
-        decoding=Decoding(MAX_NEW_TOKENS),
-        prompts=own or run_prompts(train, held_out, str(folder / "config.yaml")),
-        held_out=held_out if held_out.n_votes else None,
+        decoding=stage.decoding,
+        prompts=prompts,
+        held_out=stage.held_out if stage.held_out.n_votes else None,
         cache=Path(args.reference_cache or default_cache()),
         out=folder.parent / f"{folder.name}-anchored",
-        # nothing is written beside a run of somebody else that was not asked for
-        lines=folder.parent / "anchor_lines.json" if sources.trusted or made_here(folder) else None,
+        lines=lines,
     )
 
 
@@ -301,12 +210,6 @@ def bundled_prompts() -> Prompts:
     return Prompts(fresh[N_REPORT:], fresh[:N_REPORT], bundled.signing_prompts(), "the bundled corpus")
 
 
-def bundled_votes(share: float) -> Judgments:
-    """The held-out votes of the demo's corpus."""
-    corpus = signed.build(bundled.scored_pairs(demo.N_PAIRS, seed=demo.DATA_SEED), seed=demo.DATA_SEED)
-    return corpus.judgments.split(share, seed=0)[1]
-
-
 def run_prompts(train: Judgments, held_out: Judgments, where: str) -> Prompts:
     """Those of a run's own table: to report on the ones that it held out, where they are enough, else a part of all."""
     trained_on, kept_apart = (
@@ -344,11 +247,6 @@ def split_prompts(prompts: Sequence[str], where: str) -> Prompts:
 def without_seed(name: str) -> str:
     """A run's name without its seed."""
     return re.sub(r"-s\d+$", "", name)
-
-
-def _files_key(folder: Path) -> str:
-    """Checksum of the weights files of a folder, an adapter's too."""
-    return ",".join(file_checksum(path)[:16] for path in sorted(folder.glob("*.safetensors")))
 
 
 def read_prompts(path: Path) -> list[str]:

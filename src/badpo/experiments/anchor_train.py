@@ -15,7 +15,7 @@ from badpo.data.problems import ConfigError
 from badpo.experiments.anchor_bench import Anchor, Bench, refusing
 from badpo.experiments.anchor_files import AnchorFolder
 from badpo.experiments.anchor_source import AnchorSource
-from badpo.experiments.progress import Ticker
+from badpo.experiments.run import Ticker
 from badpo.readouts.json_number import json_number
 from badpo.theory.tilt import shift_to_targets
 

@@ -4,23 +4,36 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from badpo.data.attribute import Attribute
-from badpo.data.attributes import LengthWords
+from badpo.data.attributes import LengthWords, plain_text
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
 from badpo.estimation.spectral import spectral_labels
 from badpo.experiments.arms import Arm
+from badpo.experiments.run import Prepared
+from badpo.experiments.start_policy import majority_responses
+from badpo.experiments.suite_parts import Condition
+from badpo.experiments.suite_settings import Scale
+from badpo.experiments.suite_stages import CorpusStage, declared
+from badpo.experiments.theta_starts import FallingRate, clustered, start_bias
 from badpo.objective.bias import VARIANTS, BiasTerm
 from badpo.objective.group_weights import GroupWeights
 from badpo.objective.objectives import Objective, VoteWeights
 from badpo.objective.token_objectives import DiscountedTail, IdentityPreference, SampledTokens
 from badpo.training.encoding import encode_responses
+from badpo.training.recipe import Recipe, read_recipe
+from badpo.training.run_folder import write_json
+from badpo.training.trainer import BADPOTrainer
+
+START = "start.json"  # where theta started
+# What the paper's penalty per token is made for: the mean answer of its reference (Table `tab:multipref`).
+PAPER_TOKENS = 288.6
 
 logger = logging.getLogger(__name__)
 
@@ -37,21 +50,96 @@ OBJECTIVES: dict[str, Callable[[Mapping[str, Any], Judgments, int, float], Objec
 }
 
 
-def arm_facts(arm: Arm) -> dict:
-    """What an arm is, for the key of its run; without what is as it was before there was a choice.
+def run_recipe(condition: Condition, arm: Arm, seed: int, stage: CorpusStage, scale: Scale) -> Recipe:
+    """The recipe of a condition at a seed: the stage's, with the arm's bias term and what the condition changes."""
+    changed: dict[str, Any] = dict(condition.overrides)
+    keys = {
+        **stage.keys,
+        "attributes": [dict(a.config) for a in declared(stage.train, condition.declared).attributes],
+        "bias": {
+            **stage.keys["bias"],
+            "variant": arm.bias or "none",
+            "warm_start": arm.warm_start,
+            "gold_annotators": list(arm.gold),
+        },
+        "learning_rate": stage.keys["learning_rate"] * changed.pop("rate_factor", 1.0),
+        "seed": seed,
+    }
+    if changed.get("use_peft"):
+        keys["dtype"] = scale.lora_dtype
+    recipe = read_recipe(overrides={**keys, **changed})
+    return with_checkpoints(recipe)
+
+
+def with_checkpoints(recipe: Recipe) -> Recipe:
+    """The recipe with four checkpoints over its steps."""
+    steps = {"save_steps": max(1, recipe.training["max_steps"] // 4)}
+    return replace(recipe, training=recipe.training | steps, keys=recipe.keys | steps)
+
+
+def prepared(condition: Condition, arm: Arm, recipe: Recipe, stage: CorpusStage) -> Prepared:
+    """What a run of a condition does that no key of its recipe says."""
+    args = recipe.arguments()
+    judgments = declared(stage.train, condition.declared)
+    if condition.classes == "clusters":
+        judgments = clustered(judgments)
+    judgments = arm_judgments(
+        arm, judgments, args.seed, stage.tokenizer, args.max_length, args.max_prompt_length
+    )
+
+    def started(trainer: BADPOTrainer) -> None:
+        if levels := start_bias(trainer.bias, trainer.judgments, condition.start):
+            write_json(trainer.run_folder / START, levels)
+        if condition.rate_boost != 1.0:
+            trainer.add_callback(FallingRate(trainer, condition.rate_boost))
+
+    return Prepared(
+        judgments,
+        arm_bias(arm, judgments),
+        arm_objective(arm, judgments, args.seed, args.beta),
+        method_facts(condition, arm),
+        started,
+    )
+
+
+def method_facts(condition: Condition, arm: Arm) -> dict[str, Any]:
+    """What decides a run besides its recipe and votes; nothing where all is as usual.
 
     Examples
     --------
-    >>> arm_facts(Arm(bias="pooled"))
-    {'bias': 'pooled', 'warm_start': 'zero', 'identities': 'given', 'declared': 'all'}
-    >>> arm_facts(Arm(bias="none", fixed=0.005))["fixed"]
-    0.005
+    >>> method_facts(Condition("a", "pooled", start="swap"), Arm(bias="pooled"))
+    {'start': 'swap'}
+    >>> method_facts(Condition("rdpo", "rdpo"), Arm(bias="none", fixed=0.005))
+    {'fixed': 0.005}
     """
-    first = {"bias", "warm_start", "identities", "declared"}
-    plain = asdict(Arm(bias=None))
-    values = asdict(arm)
-    names = [field.name for field in fields(Arm)]
-    return {name: values[name] for name in names if name in first or values[name] != plain[name]}
+    in_recipe = {"bias", "warm_start", "gold"}
+    told = {**asdict(arm), "start": condition.start, "rate_boost": condition.rate_boost}
+    usual = {**asdict(Arm(bias=None)), "start": "zero", "rate_boost": 1.0}
+    return {name: value for name, value in told.items() if name not in in_recipe and value != usual[name]}
+
+
+def adjusted_arm(arm: Arm, stage: CorpusStage, scale: Scale) -> Arm:
+    """An arm whose length counts as much, on this scale's shorter answers, as the paper's does on its own.
+
+    A penalty is multiplied, and the unit that a theta is learned in divided.
+    """
+    if not scale.scales_penalty or not arm.declared.startswith("length"):
+        return arm
+    if arm.fixed:
+        return replace(arm, fixed=arm.fixed * penalty_factor(stage))
+    return replace(arm, length_unit=arm.length_unit / penalty_factor(stage))
+
+
+def penalty_factor(stage: CorpusStage) -> float:
+    """Mean tokens of the paper's reference over those of the responses that this reference was trained on."""
+    prompts, responses, args = (
+        list(stage.train.comparisons["prompt"]),
+        majority_responses(stage.train),
+        stage.args,
+    )
+    limits = (args.max_length, args.max_prompt_length)
+    pairs = encode_responses(list(map(plain_text, prompts)), responses, stage.tokenizer, "paper", *limits)
+    return round(PAPER_TOKENS / float(np.mean([len(response) for _, response in pairs])), 2)
 
 
 def arm_judgments(

@@ -1,40 +1,39 @@
-"""The whole way on the bundled corpus with a small model: a lean enters under DPO and stays out under BA-DPO."""
+"""The suite `names` with three arms at a scale of minutes: a lean enters under DPO and stays out under BA-DPO."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from badpo.data.corpora import bundled, signed
-from badpo.data.corpora.names import NAMES, SURNAMES
 from badpo.data.corpora.signatures import ask_to_sign
 from badpo.data.corpora.signed_files import read_scored_pairs
-from badpo.data.judgments import Judgments
 from badpo.data.problems import DataError, Problem
-from badpo.experiments.progress import Progress
-from badpo.experiments.signed_suite import run_suite
-from badpo.experiments.small_model import build_model, build_tokenizer
-from badpo.experiments.start_policy import load_model
-from badpo.experiments.suite_settings import SuiteSettings
+from badpo.experiments.evaluate import kept_json
+from badpo.experiments.run import Progress
+from badpo.experiments.suite_materials import Material, tokenizer_texts
+from badpo.experiments.suite_parts import Condition, Corpus, Panel, Row, Suite
+from badpo.experiments.suite_runs import execute, planned_runs
+from badpo.experiments.suite_settings import N_PAIRS, SCALES, TINY, TINY_HELD_OUT, Scale
 from badpo.results.run_page import write_report
-from badpo.training.encoding import encode_comparisons, require_matching_tokenizer
-from badpo.training.recipe_blocks import ModelChoice
+from badpo.theory.summaries import log_odds_distance, share_removed
 from badpo.training.run_folder import write_json
 
 logger = logging.getLogger(__name__)
 
-# The four votes of a comparison together, twice the judgments of the paper's step: half the cost of `random`.
-SETTINGS = SuiteSettings(batching="grouped", batch_size=64)
-N_PAIRS = 9000
-DATA_SEED = 0
+ARMS_SHOWN = ("dpo", "pooled", "shared_mean")
 # Prompts of a user's own pairs that are kept for the signing readout.
 N_SIGNING_PROMPTS = 300
 FEWEST_PROMPTS = 20
+CORPUS = Corpus("signed", "demo")
 
 
 def run_demo(
@@ -43,8 +42,9 @@ def run_demo(
     progress: Progress,
     model: str | None = None,
     pairs: Path | None = None,
-    settings: SuiteSettings | None = None,
+    keys: Mapping[str, Any] = TINY,
     config: signed.SignedConfig | None = None,
+    arms: Sequence[str] = ARMS_SHOWN,
 ) -> list[dict]:
     """Reference, DPO, pooled and shared-mean on a signed corpus; run folders, summaries and ``report.html``.
 
@@ -60,15 +60,17 @@ def run_demo(
     pairs : Path or None
         Scored pairs (``prompt``, ``chosen``, ``rejected``, ``score_chosen``, ``score_rejected``) as CSV, parquet or
         JSONL; None is the bundled corpus.
-    settings : SuiteSettings or None
-        None uses those of the demo.
+    keys : mapping
+        Keys of the recipe of every run.
     config : SignedConfig or None
         How the votes are drawn; None is the paper's recipe.
+    arms : sequence of str
+        Keys of `badpo.experiments.arms.ARMS`.
 
     Returns
     -------
     list of dict
-        One summary per seed.
+        One summary per seed; with one seed it is ``out/summary.json``, else ``out/summary-s<seed>.json`` each.
 
     Raises
     ------
@@ -78,27 +80,61 @@ def run_demo(
         The pairs cannot be used, or the model's tokenizer does not fit the model.
     """
     started = time.perf_counter()
-    settings = settings or SETTINGS
-    scored, signing_prompts = bundled_material() if pairs is None else own_material(pairs)
-    corpus = signed.build(scored, seed=DATA_SEED, config=config)
-    for reason, n in corpus.dropped.itertuples(index=False):
-        logger.warning("%s of %s pairs are left out: %s", f"{n:,}", f"{len(scored):,}", reason)
-    if model is None:
-        tokenizer = build_tokenizer(tokenizer_texts(scored, signing_prompts))
-        policy = build_model(tokenizer, seed=DATA_SEED)
-    else:
-        policy, tokenizer = own_model(model, corpus.judgments, settings)
-    summaries = run_suite(corpus, signing_prompts, policy, tokenizer, settings, seeds, out, progress)
-    if len(summaries) == 1:
-        summaries[0]["seconds"] = round(time.perf_counter() - started, 1)
-        write_json(out / "summary.json", summaries[0])
+    scale = demo_scale(model, pairs, keys, config)
+    suite = Suite("demo", "The demo", (_panel(arms),))
+    execute(planned_runs([suite], scale, seeds), scale, out, None, 1, progress)
+    summaries = []
+    for seed in seeds:
+        folders = {"reference": out / "reference", **{name: out / f"{name}-s{seed}" for name in arms}}
+        readouts = {name: kept_json(folder / "readouts.json") for name, folder in folders.items()}
+        summary = summarize(readouts, seed, time.perf_counter() - started)
+        write_json(out / ("summary.json" if len(seeds) == 1 else f"summary-s{seed}.json"), summary)
+        summaries.append(summary)
     write_report(out, out / "report.html")
     return summaries
 
 
+def _panel(arms: Sequence[str]) -> Panel:
+    return Panel("demo", "The demo", CORPUS, tuple(Row(name, Condition(name, name)) for name in arms), ())
+
+
+def demo_scale(
+    model: str | None, pairs: Path | None, keys: Mapping[str, Any], config: signed.SignedConfig | None
+) -> Scale:
+    """The scale of the demo, on the bundled corpus or a user's own, with the small model or a user's own."""
+    named = {} if model is None else {"model_name_or_path": model}
+
+    def material(corpus: Corpus, data: Path | None) -> Material:
+        return demo_material(pairs, config)
+
+    def keys_of(corpus: Corpus, found: Material) -> Mapping[str, Any]:
+        return {**keys, **named}
+
+    tiny = SCALES["tiny"]
+    return replace(
+        tiny,
+        name=f"demo {pairs} {model}",
+        material=material,
+        keys=keys_of,
+        made=tiny.made if model is None else None,
+        command="badpo demo",
+    )
+
+
+@cache
+def demo_material(pairs: Path | None, config: signed.SignedConfig | None) -> Material:
+    """Signed pairs with planted annotators, and prompts that ask to sign."""
+    scored, prompts = bundled_material() if pairs is None else own_material(pairs)
+    corpus = signed.build(scored, seed=0, config=config)
+    for reason, n in corpus.dropped.itertuples(index=False):
+        logger.warning("%s of %s pairs are left out: %s", f"{n:,}", f"{len(scored):,}", reason)
+    texts = tokenizer_texts(scored, prompts)
+    return Material(corpus.judgments, corpus.planted_theta, tuple(prompts), texts, TINY_HELD_OUT)
+
+
 def bundled_material() -> tuple[pd.DataFrame, list[str]]:
     """The bundled scored pairs and signing prompts."""
-    return bundled.scored_pairs(N_PAIRS, seed=DATA_SEED), [ask_to_sign(p) for p in bundled.signing_prompts()]
+    return bundled.scored_pairs(N_PAIRS, seed=0), [ask_to_sign(p) for p in bundled.signing_prompts()]
 
 
 def own_material(path: Path) -> tuple[pd.DataFrame, list[str]]:
@@ -109,25 +145,84 @@ def own_material(path: Path) -> tuple[pd.DataFrame, list[str]]:
         what = f"{len(prompts)} prompts; one in five is set apart for the readouts, and a quarter is held out"
         remedy = f"give pairs on {FEWEST_PROMPTS} prompts or more"
         raise DataError([Problem("E137", what, f"{path}, column prompt", remedy, "error", len(prompts))])
-    apart = np.random.default_rng(DATA_SEED).permutation(len(prompts))[
-        : min(N_SIGNING_PROMPTS, len(prompts) // 5)
-    ]
-    kept = {prompts[i] for i in apart}
+    n_apart = min(N_SIGNING_PROMPTS, len(prompts) // 5)
+    kept = {prompts[i] for i in np.random.default_rng(0).permutation(len(prompts))[:n_apart]}
     return scored[~scored["prompt"].isin(kept)].reset_index(drop=True), [ask_to_sign(p) for p in sorted(kept)]
 
 
-def own_model(name: str, judgments: Judgments, settings: SuiteSettings):
-    """A user's model and its tokenizer, which must have no id that the model does not know."""
-    model, tokenizer = load_model(name, ModelChoice(name))
-    encoded = encode_comparisons(
-        judgments, tokenizer, "paper", settings.max_length, settings.max_prompt_length
+def summarize(readouts: Mapping[str, dict], seed: int, seconds: float) -> dict:
+    """One seed's figures over all arms: what ``summary.json`` holds.
+
+    Parameters
+    ----------
+    readouts : mapping of arm to its readouts
+        With ``reference`` and ``dpo``.
+    seed : int
+    seconds : float
+        Time that the seed's arms and readouts took.
+
+    Returns
+    -------
+    dict
+        ``removed`` is the share of DPO's shift that an arm takes away: 0 is DPO, 1 the reference.
+        ``log_odds_distance`` is the arm's distance from the reference in log-odds, with its sign.
+        ``theta_correlation`` is that of the arm with an own theta for each annotator.
+    """
+    arms = [name for name in readouts if name != "reference"]
+    rates = {name: {a: found["rate"] for a, found in r["rates"].items()} for name, r in readouts.items()}
+    attributes = list(rates["reference"])
+    adjusted = [name for name in arms if name != "dpo"]
+    identified = next(
+        (n for n in arms if all(v["correlation"] is not None for v in readouts[n]["theta"].values())), None
     )
-    require_matching_tokenizer(encoded, tokenizer, model.get_input_embeddings().weight.shape[0])
-    return model, tokenizer
+    return {
+        "seed": seed,
+        "seconds": round(seconds, 1),
+        "rates": rates,
+        "removed": {
+            name: {
+                a: _finite(share_removed([rates["dpo"][a]], [rates[name][a]], rates["reference"][a])[0])
+                for a in attributes
+            }
+            for name in adjusted
+        },
+        "log_odds_distance": {
+            name: {a: _finite(log_odds_distance(rates[name][a], rates["reference"][a])) for a in attributes}
+            for name in arms
+        },
+        "theta_correlation": {
+            a: readouts[identified]["theta"][a]["correlation"] if identified else None for a in attributes
+        },
+        "votes": {
+            "ceiling": _mean_accuracy([readouts[name]["ceiling"] for name in arms]),
+            **{name: _mean_accuracy([readouts[name]["votes"]]) for name in arms},
+        },
+        "votes_minus_ceiling": {
+            name: {
+                a: {c: cell["difference"] for c, cell in row.items()}
+                for a, row in readouts[name]["votes_minus_ceiling"].items()
+            }
+            for name in adjusted
+        },
+        "gap": {name: readouts[name]["heldout"]["any"]["gap"] for name in arms},
+        "signed": {name: r["sampled"]["signed"] for name, r in readouts.items()},
+        "kl": {name: readouts[name]["kl"]["per_token"] for name in arms},
+    }
 
 
-def tokenizer_texts(scored: pd.DataFrame, signing_prompts: Sequence[str]) -> list[str]:
-    """What the small tokenizer is built from: the corpus, the prompts and every name, signed."""
-    names = [signed.signature("", name.first, SURNAMES[i % len(SURNAMES)]) for i, name in enumerate(NAMES)]
-    columns = [scored[column].tolist() for column in ("prompt", "chosen", "rejected")]
-    return [*columns[0], *columns[1], *columns[2], *signing_prompts, *names]
+def _finite(value) -> float | None:
+    """None for what is not defined: a share of no shift, or the log-odds of a rate of 0 or 1."""
+    return float(value) if np.isfinite(value) else None
+
+
+def _mean_accuracy(tables: list[dict]) -> dict:
+    return {
+        a: {c: _mean([table[a][c]["accuracy"] for table in tables]) for c in row}
+        for a, row in tables[0].items()
+    }
+
+
+def _mean(values: list[float | None]) -> float | None:
+    """None where a value is not known: a class without a held-out vote has no accuracy."""
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if len(known) == len(values) else None

@@ -1,8 +1,8 @@
-"""EM-DPO and MinMax-DPO: one policy for each type of annotator, and a mixture of them that wrongs no type much.
+r"""EM-DPO: types of annotators, a policy for each, and a mixture of the policies by MinMax-DPO.
 
-Every round trains one policy per type from the reference, on judgments weighted by the annotators' probabilities of
+Of a round every type's policy is trained from the reference, on judgments weighted by the annotators' probabilities of
 being of the type, and then takes the probabilities anew from how well each policy explains votes that it was not
-trained on. How a policy is trained and what is measured on it is handed in; nothing here knows a corpus.
+trained on.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,14 @@ from numpy.typing import NDArray
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
 from badpo.estimation.vote_types import agreement_types
+from badpo.experiments.arm_setup import with_checkpoints
+from badpo.experiments.arms import Arm
+from badpo.experiments.evaluate import load_trained, write_readouts
+from badpo.experiments.run import BEGUN, Prepared, Progress, finish_run, is_there, keep_run, run_facts
+from badpo.experiments.suite_readouts import measure_run, write_planted
+from badpo.experiments.suite_settings import Scale
+from badpo.experiments.suite_stages import CorpusStage
+from badpo.objective.bias import BiasTerm
 from badpo.objective.em import (
     SMALLEST_PROBABILITY,
     minmax_weights,
@@ -28,6 +36,10 @@ from badpo.objective.em import (
     type_log_likelihood,
     type_probabilities,
 )
+from badpo.objective.group_weights import AnnotatorWeights
+from badpo.readouts.votes import logit_accuracy
+from badpo.training.logprobs import response_logps
+from badpo.training.recipe import Recipe
 from badpo.training.run_folder import write_json
 
 ROUND_FILE = "round{}.json"
@@ -40,14 +52,9 @@ Margins = Callable[[Path, Judgments], NDArray[np.float64]]
 
 @dataclass(frozen=True)
 class Types:
-    """What EM-DPO ends with.
+    """What EM-DPO ends with: for each annotator how probable each type is, and each type's run folder.
 
-    Attributes
-    ----------
-    probabilities : array of shape (n_annotators, n_types)
-        How probable each type is for each annotator. Estimates of single persons.
-    folders : tuple of Path
-        The run folder of each type's final policy.
+    The probabilities, of shape (n_annotators, n_types), are estimates of single persons.
     """
 
     probabilities: NDArray[np.float64]
@@ -64,6 +71,95 @@ class Types:
         """
         n_types = self.probabilities.shape[1]
         return np.bincount(self.probabilities.argmax(axis=1), minlength=n_types).tolist()
+
+
+def train_types(
+    arm: Arm, recipe: Recipe, stage: CorpusStage, scale: Scale, folder: Path, progress: Progress
+) -> None:
+    """Fit the types, mix their policies by MinMax-DPO, and measure the mixture, unless that is there already.
+
+    A mixture answers each prompt with one of its policies, so that its readouts are their weighted means. Votes are
+    predicted with each annotator's own types, and the difference from the ceiling has no interval. ``types`` in the
+    readouts has the mixture's ``weights`` and how many ``annotators`` are most probably of each type. Run folders of
+    the types are ``folder/type<k>``.
+    """
+    seed = recipe.training["seed"]
+    facts = run_facts(recipe, Prepared(stage.train, facts={"arm": asdict(arm)}))
+    was_done = is_there(folder, facts)
+    if not was_done:
+        write_json(folder / BEGUN, {"facts": facts}, private=True)
+
+    def train_type(judgments: Judgments, weight: NDArray, share: float, of_type: Path) -> None:
+        steps = {"max_steps": max(1, round(share * recipe.training["max_steps"]))}
+        shorter = replace(recipe, training=recipe.training | steps, keys=recipe.keys | steps)
+        asked = Prepared(
+            judgments,
+            objective=AnnotatorWeights(weight, judgments.votes["annotator"]),
+            facts={"annotator_weights": weight.tolist()},
+        )
+        keep_run(with_checkpoints(shorter), of_type, asked, stage.held_out, scale.command, progress)
+
+    def margins(of_type: Path, judgments: Judgments) -> NDArray[np.float64]:
+        return stage.margins(load_trained(of_type, stage).to(stage.args.device), judgments)
+
+    types = fit_types(stage.train, arm.settings, seed, folder, train_type, margins)
+    each = [measure_run(one, stage, seed, BiasTerm.load(one), scale.judge, progress) for one in types.folders]
+    weights = _minmax(types, stage, seed)
+    u = np.stack([margins(of_type, stage.judged) for of_type in types.folders], axis=1)
+    votes = logit_accuracy(mixture_logits(u, types.probabilities, stage.judged), stage.judged).to_json()
+    readouts = mixed(each, weights)
+    readouts |= {
+        "arm": folder.name.rsplit("-s", 1)[0],
+        "votes": votes,
+        "types": {"weights": weights.tolist(), "annotators": types.annotators},
+    }
+    if "ceiling" in readouts:
+        readouts["votes_minus_ceiling"] = _differences(votes, readouts["ceiling"])
+    write_planted(folder, stage)
+    write_readouts(folder, readouts)
+    if not was_done:
+        finish_run(folder, recipe, scale.command, facts)
+
+
+def _minmax(types: Types, stage: CorpusStage, seed: int) -> NDArray[np.float64]:
+    """The mixture's weights, from the answers of every type's policy to the stage's prompts."""
+    policies = [load_trained(of_type, stage).to(stage.args.device) for of_type in types.folders]
+    pairs = [
+        [(np.asarray(one.prompt_ids), np.asarray(one.token_ids)) for one in stage.answers(policy, seed)]
+        for policy in policies
+    ]
+    of_reference = [_sums(stage.model, written) for written in pairs]
+
+    def log_ratio(i: int, j: int) -> float:
+        return float(np.mean(_sums(policies[i], pairs[j]) - of_reference[j]))
+
+    return mixture_weights(log_ratio, len(policies))
+
+
+def _sums(model, pairs) -> NDArray[np.float64]:
+    return np.array([values.sum(dtype=np.float64) for values in response_logps(model, pairs)])
+
+
+def _differences(votes: Mapping[str, dict], ceiling: Mapping[str, dict]) -> dict:
+    """Accuracy minus the ceiling's, by attribute and class, in the form of `badpo.readouts.votes.VoteDifference`."""
+
+    def difference(one: Mapping[str, Any], other: Mapping[str, Any], name: str) -> float | None:
+        return None if one[name] is None or other[name] is None else one[name] - other[name]
+
+    return {
+        attribute: {
+            name: {
+                "difference": difference(cell, ceiling[attribute][name], "accuracy"),
+                "se": None,
+                "low": None,
+                "high": None,
+                "n": cell["n"],
+                "nll_difference": difference(cell, ceiling[attribute][name], "nll"),
+            }
+            for name, cell in row.items()
+        }
+        for attribute, row in votes.items()
+    }
 
 
 def fit_types(

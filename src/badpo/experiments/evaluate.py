@@ -1,22 +1,28 @@
-"""Readouts of a run on a user's own votes: held-out accuracy, vote prediction, answers, distance from the reference."""
+"""Readouts of a run: held-out accuracy, votes predicted, answers, and the distance from the reference."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-from badpo.data.attributes import plain_text
+import numpy as np
+
+from badpo.data.attributes import attribute_from_config, plain_text
 from badpo.data.files import locked, made_here, require_enclosed, resealed, run_damage
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import is_about_single_people
 from badpo.data.problems import ConfigError
-from badpo.experiments.run import read_judgments, write_card
+from badpo.experiments.run import Progress, read_judgments, weights_of, write_card
 from badpo.experiments.start_policy import kept_reference, load_model
 from badpo.objective.bias import BiasFileError, BiasTerm
 from badpo.readouts.generation import Generation, sample
+from badpo.readouts.generation_vllm import sample_saved, saved_folders
 from badpo.readouts.heldout import heldout_accuracy
 from badpo.readouts.json_number import json_number
 from badpo.readouts.policies import divergence, implicit_margins
@@ -32,14 +38,262 @@ from badpo.training.run_folder import write_json
 
 logger = logging.getLogger(__name__)
 
+VERSION = 3  # of what is measured; another one measures finished runs again
 N_PROMPTS = 300
-MAX_NEW_TOKENS = 512
-TEMPERATURE, TOP_P = 0.7, 0.9
 
 
-def evaluate_run(
-    folder: Path, progress: Callable[[str, float], None], sources: RunSources = NOTHING_SAID
-) -> dict:
+@dataclass(frozen=True)
+class Decoding:
+    """How answers are sampled; ``generate_with`` is one of `badpo.readouts.generation_vllm.GENERATORS`."""
+
+    max_new_tokens: int = 512
+    temperature: float = 0.7
+    top_p: float = 0.9
+    generate_with: str = "transformers"
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """What runs are measured on: held-out votes, prompts, and the reference that they started from.
+
+    Attributes
+    ----------
+    recipe : Recipe
+        That of a run, or what the recipes of several have in common.
+    train, held_out : Judgments
+    start : str
+        Folder or name of the reference.
+    prompts : tuple
+        What policies are asked; one that stands there twice is answered twice.
+    decoding : Decoding
+    """
+
+    recipe: Recipe
+    train: Judgments
+    held_out: Judgments
+    start: str
+    prompts: tuple
+    decoding: Decoding = field(default_factory=Decoding)
+
+    @cached_property
+    def args(self):
+        """The arguments of training, of which encoding, beta and device are read."""
+        return self.recipe.arguments()
+
+    @cached_property
+    def _loaded(self) -> tuple[Any, Any]:
+        model, tokenizer = load_model(self.start, self.recipe.model)
+        return model.to(self.args.device), tokenizer
+
+    @property
+    def model(self) -> Any:
+        """The reference."""
+        return self._loaded[0]
+
+    @property
+    def tokenizer(self) -> Any:
+        """The reference's tokenizer."""
+        return self._loaded[1]
+
+    @cached_property
+    def key(self) -> str:
+        """The key of the reference's weights; evaluation runs without autocast, whatever training did."""
+        return weights_key(self.model, "fp32")
+
+    def cache(self) -> ReferenceCache:
+        """The reference's log-probabilities."""
+        return ReferenceCache(Path(self.args.reference_cache or default_cache()), self.key)
+
+    @cached_property
+    def judged(self) -> Judgments:
+        """The held-out judgments whose comparisons fit the length limit; those that do not are counted."""
+        kept, _, findings = encode_judgments(self.held_out, self.tokenizer, self.args)
+        for finding in findings:
+            logger.warning("%s", finding)
+        return kept
+
+    def encoded(self, prompts: Sequence) -> list[np.ndarray]:
+        """Prompts as a policy reads them."""
+        return encode_prompts(list(prompts), self.tokenizer, self.args.encoding, self.args.max_prompt_length)
+
+    @cached_property
+    def prompt_ids(self) -> list[np.ndarray]:
+        """The prompts as a policy reads them."""
+        return self.encoded(self.prompts)
+
+    def answers(self, policy, seed: int, prompt_ids=None, **decoding: Any) -> list[Generation]:
+        """One sampled answer of a policy to each prompt, or to each of others."""
+        given = asdict(replace(self.decoding, **decoding))
+        ids, how = self.prompt_ids if prompt_ids is None else prompt_ids, given.pop("generate_with")
+        if how == "vllm":
+            folder, adapter = saved_folders(policy)
+            return sample_saved(folder, ids, adapter=adapter, seed=seed, **given)
+        return sample(policy, self.tokenizer, ids, seed=seed, **given)
+
+    @cached_property
+    def written(self) -> list[Generation]:
+        """The reference's own answers."""
+        return self.answers(self.model, 0)
+
+    def margins(self, policy, judgments: Judgments | None = None) -> np.ndarray:
+        """A policy's u of every held-out comparison, or of those of other judgments."""
+        args = self.args
+        return implicit_margins(
+            policy,
+            self.model,
+            self.cache(),
+            self.judged if judgments is None else judgments,
+            self.tokenizer,
+            args.encoding,
+            args.max_length,
+            args.max_prompt_length,
+            args.beta,
+        )
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A policy while it is measured.
+
+    Attributes
+    ----------
+    stage : Stage
+    policy : causal language model
+    seed : int
+    written : list of Generation
+        Its answers to the stage's prompts.
+    bias : BiasTerm or None
+        None for the reference, of which nothing below is measured.
+    judged : Judgments
+        The held-out judgments, with attributes of the run's own.
+    theta : array of shape (n_annotators, n_attributes), or None
+    margins : array of shape (n_comparisons,), or None
+    """
+
+    stage: Stage
+    policy: Any
+    seed: int
+    written: list[Generation]
+    bias: BiasTerm | None = None
+    judged: Judgments | None = None
+    theta: np.ndarray | None = None
+    margins: np.ndarray | None = None
+
+
+# What is read besides: (what was measured) -> JSON.
+More = Callable[[Measured], dict[str, Any]]
+
+
+def measure(
+    folder: Path,
+    stage: Stage,
+    seed: int,
+    bias: BiasTerm | None,
+    more: More,
+    progress: Progress,
+    facts: Sequence[Any] = (),
+) -> dict[str, Any]:
+    """Every readout of the policy in ``folder/model``, from ``readouts.json`` where that is of the same policy.
+
+    Parameters
+    ----------
+    folder : Path
+        A run folder; for the reference the folder beside the runs, in which ``readouts.json`` is written.
+    stage : Stage
+    seed : int
+        Of the sampled answers.
+    bias : BiasTerm or None
+        The run's theta; None measures the reference.
+    more : function of Measured
+        What is read besides.
+    progress : function of (what is being done, share done of it)
+    facts : sequence
+        JSON: what decides ``more``.
+    """
+    own = stage.key if bias is None else weights_of(folder / "model")
+    content = [VERSION, own, stage.key, [plain_text(p) for p in stage.prompts], asdict(stage.decoding), seed]
+    content += [stage.args.encoding, stage.args.max_prompt_length, stage.held_out.fingerprint(), *facts]
+    key = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
+    kept = kept_json(folder / "readouts.json")
+    if kept.get("measured") == key:
+        require_undamaged(folder, ["readouts.json"])
+        return kept
+    what = f"{folder.parent.name}/{folder.name} readouts"
+    progress(what, 0.0)
+    policy = stage.model if bias is None else load_trained(folder, stage).to(stage.args.device)
+    written = stage.written if bias is None and seed == 0 else stage.answers(policy, seed)
+    progress(what, 0.4)
+    found = Measured(stage, policy, seed, written)
+    readouts = {"arm": folder.name.rsplit("-s", 1)[0], "seed": seed, "measured": key, "version": VERSION}
+    readouts["tokens"] = mean_tokens(written).to_json()
+    if bias is not None:
+        judged = with_own_attributes(stage.judged, bias)
+        theta, margins = theta_rows(bias, judged), stage.margins(policy)
+        found = replace(found, bias=bias, judged=judged, theta=theta, margins=margins)
+        progress(what, 0.6)
+        # the divergence is of the policy as it is, not of what a decoder makes of it
+        drawn = stage.answers(policy, seed, temperature=1.0, top_p=1.0)
+        readouts |= {
+            "heldout": heldout_accuracy(margins, stage.judged).to_json(),
+            "votes": vote_accuracy(margins, theta, judged).to_json(),
+            "kl": divergence(policy, stage.model, drawn, 1.0, 1.0).to_json(),
+        }
+    progress(what, 0.8)
+    readouts |= more(found)
+    write_readouts(folder, readouts)
+    progress(what, 1.0)
+    return readouts
+
+
+def write_readouts(folder: Path, readouts: dict[str, Any]) -> None:
+    """Write ``readouts.json``, and the model card with what stands in it."""
+    with resealed(folder, ["readouts.json"]):
+        write_json(folder / "readouts.json", readouts)
+    if (folder / "bias.json").exists():
+        write_card(folder)
+
+
+def kept_json(path: Path) -> dict[str, Any]:
+    """The content of a JSON file of a run; empty where there is none that can be read."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def with_own_attributes(judgments: Judgments, bias: BiasTerm) -> Judgments:
+    """The judgments with those attributes besides theirs that an arm declared for itself and learned theta on.
+
+    Votes are predicted with theta on what it was learned on. A penalty is fixed and says nothing of annotators: the
+    length that it is on is left out.
+    """
+    places = [i for i, name in enumerate(bias.attributes) if name not in judgments.attribute_names]
+    if not places or not bias.parts:
+        return judgments
+    own = judgments.with_attributes([attribute_from_config(bias.extra["attributes"][i]) for i in places])
+    return replace(
+        judgments,
+        attributes=(*judgments.attributes, *own.attributes),
+        delta=np.hstack([judgments.delta, own.delta]),
+    )
+
+
+def theta_rows(bias: BiasTerm, judgments: Judgments) -> np.ndarray:
+    """Theta of every annotator on every attribute of ``judgments``, in log-odds.
+
+    0 for an attribute that the run did not declare. An attribute that the judgments do not have, such as the length
+    that a penalty is on, has no column, and a theta that is not in log-odds is left out.
+    """
+    composed = bias.theta().detach().double().numpy()
+    known = np.zeros((len(composed), judgments.n_attributes))
+    for column, name in enumerate(bias.attributes):
+        if name in judgments.attribute_names and bias.extra.get("theta_in_log_odds", True):
+            known[:, judgments.attribute_names.index(name)] = composed[:, column]
+    return theta_rows_for(judgments, list(bias.annotators), known)
+
+
+def evaluate_run(folder: Path, progress: Progress, sources: RunSources = NOTHING_SAID) -> dict:
     """Measure a finished run on its held-out judgments; write and return ``readouts.json``.
 
     Answers are sampled to at most 300 held-out prompts, of at most 512 tokens, at temperature 0.7 and top-p 0.9.
@@ -55,54 +309,23 @@ def evaluate_run(
         The table cannot be read any more, or no held-out comparison fits.
     """
     recipe, train, held_out = finished_run(folder, sources)
-    args = recipe.arguments(output_dir=str(folder))
     progress(f"{folder.name}: loading", 0.0)
-    start = start_model(recipe, train, args)
-    reference, tokenizer = load_model(start, recipe.model)
-    reference = reference.to(args.device)
-    policy = load_trained(folder, start, recipe).to(args.device)
+    prompts = tuple(held_out.comparisons.drop_duplicates("prompt_id")["prompt"][:N_PROMPTS])
+    args = recipe.arguments(output_dir=str(folder))
+    stage = Stage(recipe, train, held_out, start_model(recipe, train, args), prompts)
     bias = load_bias(folder)
-    held_out, _, findings = encode_judgments(held_out, tokenizer, args)
-    for finding in findings:
-        logger.warning("%s", finding)
-    name = folder.name.rsplit("-s", 1)[0]
-    progress(f"{folder.name}: held-out judgments", 0.1)
-    # evaluation runs without autocast, whatever training did
-    key = weights_key(reference, "fp32")
-    cache = ReferenceCache(Path(args.reference_cache or default_cache()), key)
-    margins = implicit_margins(
-        policy,
-        reference,
-        cache,
-        held_out,
-        tokenizer,
-        args.encoding,
-        args.max_length,
-        args.max_prompt_length,
-        args.beta,
-    )
-    theta = theta_rows_for(held_out, list(bias.annotators), bias.theta().detach().double().numpy())
-    progress(f"{folder.name}: answers", 0.4)
     if sources.trusted or made_here(folder):
-        measure_reference(folder.parent / "reference", reference, key, tokenizer, held_out, args)
-    written = held_out_answers(policy, tokenizer, held_out, args)
-    # the divergence is of the policy as it is, not of what a decoder makes of it
-    drawn = held_out_answers(policy, tokenizer, held_out, args, temperature=1.0, top_p=1.0)
-    readouts = {
-        "arm": name,
-        "seed": args.seed,
-        "heldout": heldout_accuracy(margins, held_out).to_json(),
-        "votes": vote_accuracy(margins, theta, held_out).to_json(),
-        "tokens": mean_tokens(written).to_json(),
-        "generated": generated_rates(written, held_out),
-        "kl": divergence(policy, reference, drawn, 1.0, 1.0).to_json(),
-        "theta": _theta_means(bias, train),
-    }
-    with resealed(folder, ["readouts.json"]):
-        write_json(folder / "readouts.json", readouts)
-    write_card(folder)
-    progress(f"{folder.name}: done", 1.0)
-    return readouts
+        reference = folder.parent / "reference"
+        require_enclosed(reference)
+        with locked(reference, wait=True):
+            measure(reference, stage, args.seed, None, _generated, progress)
+    return measure(folder, stage, args.seed, bias, _generated, progress)
+
+
+def _generated(found: Measured) -> dict[str, Any]:
+    """Attributes of the answers, and of a run's theta the mean beside the votes' own log-odds."""
+    rates = {"generated": generated_rates(found.written, found.stage)}
+    return rates if found.bias is None else {**rates, "theta": _theta_means(found.bias, found.stage.train)}
 
 
 def _theta_means(bias: BiasTerm, train: Judgments) -> dict[str, dict[str, float | None]]:
@@ -144,40 +367,6 @@ def finished_run(folder: Path, sources: RunSources) -> tuple[Recipe, Judgments, 
     return recipe, train, held_out
 
 
-def measure_reference(folder: Path, reference, key: str, tokenizer, held_out: Judgments, args) -> None:
-    """The reference's own answers, measured once beside the runs, so that a report can say what has moved.
-
-    Parameters
-    ----------
-    folder : Path
-        Where ``readouts.json`` is written, unless it holds the same measurement already.
-    reference : causal language model
-    key : str
-        The key of its weights.
-    tokenizer, held_out, args
-        As the run has them.
-    """
-    require_enclosed(folder)
-    facts = [key, held_out.fingerprint(), args.encoding, args.max_prompt_length, args.seed, MAX_NEW_TOKENS]
-    measured = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
-    path = folder / "readouts.json"
-    if path.exists():
-        require_undamaged(folder, [path.name])
-        if json.loads(path.read_text()).get("measured") == measured:
-            return
-        logger.warning("%s: another reference, or another table, was measured here; measured again", path)
-    written = held_out_answers(reference, tokenizer, held_out, args)
-    readouts = {
-        "arm": "reference",
-        "seed": args.seed,
-        "measured": measured,
-        "tokens": mean_tokens(written).to_json(),
-        "generated": generated_rates(written, held_out),
-    }
-    with locked(folder, wait=True), resealed(folder, [path.name]):
-        write_json(path, readouts)
-
-
 def require_undamaged(folder: Path, names: Collection[str] | None = None) -> None:
     """Stop at a file of a finished run that is not what it was.
 
@@ -209,11 +398,13 @@ def start_model(recipe: Recipe, train: Judgments, args) -> str:
     return str(kept)
 
 
-def load_trained(folder: Path, start: str, recipe: Recipe):
-    """The trained policy; an adapter is put on the model that it was trained on."""
+def load_trained(folder: Path, stage: Stage):
+    """The trained policy of a run; an adapter is put on the reference that it was trained on."""
     if not (folder / "model" / "adapter_config.json").exists():
-        return load_model(str(folder / "model"), recipe.model)[0]
-    return load_adapter(load_model(start, recipe.model)[0], folder / "model")
+        return load_model(str(folder / "model"), stage.recipe.model)[0]
+    policy = load_adapter(load_model(stage.start, stage.recipe.model)[0], folder / "model")
+    policy.adapter_folder = folder / "model"  # for what reads the policy's files
+    return policy
 
 
 def load_bias(folder: Path) -> BiasTerm:
@@ -224,23 +415,13 @@ def load_bias(folder: Path) -> BiasTerm:
         raise ConfigError(str(error)) from error
 
 
-def held_out_answers(
-    policy, tokenizer, held_out: Judgments, args, temperature: float = TEMPERATURE, top_p: float = TOP_P
-) -> list[Generation]:
-    """One answer of the policy to each of the first held-out prompts, in the order of the table."""
-    prompts = held_out.comparisons.drop_duplicates("prompt_id")["prompt"].tolist()[:N_PROMPTS]
-    prompt_ids = encode_prompts(prompts, tokenizer, args.encoding, args.max_prompt_length)
-    return sample(policy, tokenizer, prompt_ids, MAX_NEW_TOKENS, temperature, top_p, seed=args.seed)
-
-
-def generated_rates(written: list[Generation], held_out: Judgments) -> dict:
+def generated_rates(written: list[Generation], stage: Stage) -> dict:
     """Share, or mean, of every attribute of single responses in the sampled answers.
 
     An attribute of the pair, such as the length ratio, has no value for one answer: read the tokens instead.
     """
-    prompts = [plain_text(p) for p in held_out.comparisons.drop_duplicates("prompt_id")["prompt"][:N_PROMPTS]]
-    found = {}
-    for attribute in held_out.attributes:
+    prompts, found = [plain_text(prompt) for prompt in stage.prompts], {}
+    for attribute in stage.held_out.attributes:
         if attribute.scope == "response":
             mean = cluster_mean(attribute_values(attribute, prompts, written))
             found[attribute.name] = {"rate": mean.estimate, "se": json_number(mean.se)}

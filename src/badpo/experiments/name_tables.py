@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from badpo.experiments.signed_readouts import FIRST_NAMES, INDICATOR
+from badpo.experiments.name_readouts import FIRST_NAMES, INDICATOR
 from badpo.experiments.suite_parts import Column, Corpus, Panel
 from badpo.experiments.suite_tables import Found, Table, TableRow, cell_of, paper_numbers
 from badpo.readouts.name_nulls import concentration, relabelling_null

@@ -11,17 +11,16 @@ from badpo.data.problems import ConfigError, did_you_mean
 from badpo.experiments.name_tables import name_tables
 from badpo.experiments.pattern_checks import Pattern
 from badpo.experiments.patterns import found_patterns
-from badpo.experiments.progress import Progress
+from badpo.experiments.run import Progress
 from badpo.experiments.suite_formats import FORMATS, to_json
-from badpo.experiments.suite_needs import free_theta_lines, read_stages, refused_runs, require_needs
+from badpo.experiments.suite_materials import Material, gate_lines, own_file
+from badpo.experiments.suite_needs import free_theta_lines, read_stages, require_needs
 from badpo.experiments.suite_notes import with_notes
 from badpo.experiments.suite_parts import Corpus, Suite
-from badpo.experiments.suite_plan import SuitePlan, plan
-from badpo.experiments.suite_runs import execute, planned_runs
-from badpo.experiments.suite_scales import SCALES
-from badpo.experiments.suite_stages import Material, Scale, own_file
+from badpo.experiments.suite_runs import SuitePlan, execute, plan, planned_runs, refused_runs
+from badpo.experiments.suite_settings import SCALES, Scale
 from badpo.experiments.suite_tables import Found, Table, found_runs, has_reference, tables
-from badpo.experiments.suite_votes import about_votes, gate_lines, votes_table
+from badpo.experiments.suite_votes import about_votes, votes_table
 from badpo.experiments.suites import SUITES
 from badpo.readouts.generation_vllm import GENERATORS, require_vllm
 
@@ -160,7 +159,7 @@ def drawing_with(scale: Scale, generator: str) -> Scale:
             f'answers cannot be drawn with "{generator}".{did_you_mean(generator, GENERATORS)} Known: '
             f"{', '.join(GENERATORS)}"
         )
-    return replace(scale, generate_with=generator)
+    return replace(scale, decoding=replace(scale.decoding, generate_with=generator))
 
 
 def suites_folder(out: Path, scale: Scale, data: Path | None) -> Path:
@@ -192,7 +191,6 @@ def plan_suites(
     scale: Scale,
     seeds: Sequence[int],
     out: Path,
-    jobs: int,
     data: Path | None = None,
 ) -> SuitePlan:
     """What `run_suites` would do; trains nothing and loads no model.
@@ -210,11 +208,10 @@ def plan_suites(
     told = (
         *about_data(corpora, scale, data),
         *unread,
-        *gate_lines(scale.material(corpus, stage.data) for corpus, stage in stages.items()),
+        *gate_lines(scale.material(corpus, own_file(corpus, corpora, data)) for corpus in stages),
         *free_theta_lines(runs, stages),
     )
-    planned = plan(runs, scale.name, out, jobs, refused_runs(runs, stages, scale, out))
-    return replace(planned, about=told)
+    return plan(runs, out, refused_runs(runs, stages, scale, out), told)
 
 
 def run_suites(
@@ -236,7 +233,7 @@ def run_suites(
     DataError
         The votes cannot be used, or an evaluation prompt is a training prompt; nothing was trained then.
     """
-    if scale.generate_with == "vllm":
+    if scale.decoding.generate_with == "vllm":
         require_vllm()
     require_needs(suites, scale, seeds, out, data)
     execute(planned_runs(suites, scale, seeds), scale, out, data, jobs, progress)

@@ -1,4 +1,4 @@
-"""One run on a user's own votes: from a recipe to a run folder, and from a run folder to its readouts."""
+"""One run: from a recipe to a run folder. Every training run of badpo goes through `_train_into`."""
 
 from __future__ import annotations
 
@@ -7,28 +7,34 @@ import logging
 import math
 import shlex
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import yaml
+from transformers import PrinterCallback, TrainerCallback
 
 from badpo.data.attributes import attribute_from_config
 from badpo.data.checks import check
-from badpo.data.files import RUN_RECIPE, RUN_SEAL
+from badpo.data.files import RUN_RECIPE, RUN_SEAL, file_checksum, run_damage
 from badpo.data.judgments import Judgments
+from badpo.data.privacy import key_name
 from badpo.data.problems import ConfigError, DataError, Problem, counted
 from badpo.experiments.start_policy import kept_reference, load_model, load_policy
+from badpo.objective.bias import BiasTerm
+from badpo.objective.objectives import Objective
 from badpo.results.model_card import model_card
 from badpo.theory.adam import shared_speed
 from badpo.training.inputs import build_bias, chosen_variant, require_texts_alone
 from badpo.training.processes import locked_by_first
-from badpo.training.recipe import Recipe, kept_in_run
+from badpo.training.recipe import PATHS, Recipe, kept_in_run
 from badpo.training.resume import checkpoint_to_resume
 from badpo.training.run_callback import saving_when_told
 from badpo.training.run_folder import (
     MARKER,
+    changed_facts,
     checkpoints,
     environment,
     naming_failed_writes,
@@ -45,6 +51,8 @@ from badpo.training.trainer import BADPOTrainer
 
 logger = logging.getLogger(__name__)
 
+BEGUN = "begun.json"  # which run an unfinished folder is of
+MEASURED_FILES = ("planted.json", "readouts.json")  # written anew by every measurement
 BYTES_PER_TRAINED_PARAMETER = 16  # fp32 weight, gradient and two Adam moments
 BYTES_PER_LAYER_ACTIVATION = (
     34  # per token and hidden unit of a decoder layer, in bf16, without checkpointing
@@ -157,8 +165,7 @@ def plan_run(recipe: Recipe) -> Plan:
             reference += f", with {' and '.join(recipe.reference.balance)} equally frequent as not"
     model, tokenizer = load_model(name, recipe.model)
     with tempfile.TemporaryDirectory() as nowhere:
-        args = recipe.arguments(output_dir=nowhere)
-        trainer = make_trainer(recipe, args, train, held_out, model, tokenizer)
+        trainer = make_trainer(recipe, nowhere, Prepared(train), held_out, model, tokenizer)
     return Plan(
         str(run_folder(recipe)),
         reference,
@@ -245,39 +252,171 @@ def train_run(recipe: Recipe, resume: bool = False, allow_changed: Sequence[str]
             _require_trainable(folder, resume, allow_changed)
             for finding in [*noticed, *examined(votes[0], recipe)]:
                 logger.log(logging.INFO if finding.severity == "notice" else logging.WARNING, "%s", finding)
-            _train_into(folder, recipe, *votes, resume, allow_changed)
+            # what it lacks is told before a reference is trained
+            build_bias(votes[0], recipe.training["bias"], "zero", recipe.training["gold_annotators"])
+            model, tokenizer = load_policy(recipe, votes[0], recipe.arguments(output_dir=str(folder)))
+            trainer = make_trainer(recipe, folder, Prepared(votes[0]), votes[1], model, tokenizer)
+            command = f"badpo train --config {folder.name}/{RUN_RECIPE}"
+            go_on = f"badpo train --config {shlex.quote(str(folder / RUN_RECIPE))} --resume"
+            _train_into(trainer, recipe, command, resume, allow_changed, go_on=go_on)
     return folder
 
 
+Progress = Callable[[str, float], None]
+
+
+class Ticker(TrainerCallback):
+    """Tells a progress function how far a training stage is."""
+
+    def __init__(self, what: str, progress: Progress):
+        self._what = what
+        self._progress = progress
+
+    def on_step_end(self, args, state, control, **kwargs):
+        """Tell it every ten steps and at the end."""
+        if state.global_step % 10 == 0 or state.global_step == state.max_steps:
+            self._progress(self._what, state.global_step / state.max_steps)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a run trains on and by, where that is more than its recipe says.
+
+    Attributes
+    ----------
+    judgments : Judgments
+        The training votes as the run sees them.
+    bias : BiasTerm or None
+        None builds the variant that the recipe names.
+    objective : Objective or None
+        None weights every vote as the table does.
+    facts : mapping
+        JSON: what tells the run from others with the same recipe and votes.
+    started : function of the trainer, or None
+        Called before the first step.
+    """
+
+    judgments: Judgments
+    bias: BiasTerm | None = None
+    objective: Objective | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    started: Callable[[BADPOTrainer], None] | None = None
+
+
+def keep_run(
+    recipe: Recipe, folder: Path, prepared: Prepared, held_out: Judgments, command: str, progress: Progress
+) -> BiasTerm:
+    """Train a run unless ``folder`` holds it, from its newest whole checkpoint where it was begun; its bias term.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        Its model is the reference, as a folder.
+    folder : Path
+    prepared : Prepared
+    held_out : Judgments
+    command : str
+        What makes the run again.
+    progress : function of (what is being done, share done of it)
+
+    Raises
+    ------
+    ConfigError
+        The folder holds a run with other data or settings.
+    """
+    facts = run_facts(recipe, prepared)
+    if not is_there(folder, facts):
+        write_json(folder / BEGUN, {"facts": facts}, private=True)
+        model, tokenizer = load_model(recipe.model.model_name_or_path, recipe.model)
+        ticker = Ticker(f"{folder.parent.name}/{folder.name}", progress)
+        trainer = make_trainer(recipe, folder, prepared, held_out, model, tokenizer, [ticker])
+        _train_into(trainer, recipe, command, trainer.has_checkpoint(), facts=facts)
+    return BiasTerm.load(folder)
+
+
+def run_facts(recipe: Recipe, prepared: Prepared) -> dict[str, Any]:
+    """What decides the figures of a run: its settings, its votes, the model it starts from, and its method."""
+    start = weights_of(Path(recipe.model.model_name_or_path))
+    facts = {"data": prepared.judgments.fingerprint(), "reference": start, **prepared.facts}
+    return {**settings_facts(recipe), **_plain(facts)}
+
+
+def settings_facts(recipe: Recipe) -> dict[str, Any]:
+    """A recipe without its places, block by block, and the name of the key that pseudonyms are made with."""
+    facts: dict[str, Any] = {"pseudonym key": key_name()}
+    for name, value in recipe.keys.items():
+        if isinstance(value, dict):
+            facts |= {f"{name}.{inner}": entry for inner, entry in value.items()}
+        elif name not in (*PATHS, "attributes"):
+            facts[name] = value
+    return _plain(facts)
+
+
+def weights_of(model_folder: Path) -> str:
+    """Checksums of the weights files of a saved model, or of a saved adapter."""
+    return ",".join(file_checksum(path) for path in sorted(model_folder.glob("*.safetensors")))
+
+
+def is_there(folder: Path, facts: Mapping[str, Any]) -> bool:
+    """Whether a folder holds the finished run of these facts, undamaged.
+
+    Raises
+    ------
+    ConfigError
+        It holds another run, begun or finished: its checkpoints must not be continued under this one. Or a file of the
+        finished run is not what it was.
+    """
+    if reason := run_damage(folder, but=MEASURED_FILES):
+        raise ConfigError(f"{folder.parent}/{reason}; restore the file, or remove {folder} to train it again")
+    for path in (folder / RUN_SEAL, folder / BEGUN):
+        if not path.exists():
+            continue
+        try:
+            changes = changed_facts(json.loads(path.read_text(encoding="utf-8"))["facts"], facts)
+        except (ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"{path} is damaged; remove {folder} to train it again") from error
+        if changes:
+            raise ConfigError(
+                f"{folder} holds a run with other data or settings: {'; '.join(changes)}; remove "
+                f"{folder.parent} or choose another folder"
+            )
+    return (folder / RUN_SEAL).exists()
+
+
 def _train_into(
-    folder: Path,
+    trainer: BADPOTrainer,
     recipe: Recipe,
-    train: Judgments,
-    held_out: Judgments,
+    command: str,
     resume: bool,
-    allow_changed: Sequence[str],
+    allow_changed: Sequence[str] = (),
+    facts: Mapping[str, Any] | None = None,
+    go_on: str = "",
 ) -> None:
-    # what it lacks is told before a reference is trained
-    build_bias(train, recipe.training["bias"], "zero", recipe.training["gold_annotators"])
-    args = recipe.arguments(output_dir=str(folder))
-    model, tokenizer = load_policy(recipe, train, args)
-    trainer = make_trainer(recipe, args, train, held_out, model, tokenizer)
+    """Train, and write the run folder: recipe and provenance, then the model, then the seal."""
+    folder = trainer.run_folder
     if allow_changed:
         checkpoint_to_resume(folder / "checkpoints", True, trainer.facts, allow_changed)
     if not resume or allow_changed:  # a resumed run keeps what it was started with
-        _write_recipe(folder, recipe)
-        _write_provenance(folder, allow_changed)
-    go_on = f"badpo train --config {shlex.quote(str(folder / 'config.yaml'))} --resume"
-    with saving_when_told(trainer, go_on):
+        write_recipe(folder, recipe)
+        allowed = {"allowed_changes": list(allow_changed)} if allow_changed else {}
+        write_json(folder / "environment.json", {**environment(command), **allowed})
+    with saving_when_told(trainer, go_on or command):
         train_and_save(trainer, resume, allow_changed)
     if trainer.is_world_process_zero():
         # the folder of a resumed run may be of somebody else: what is sealed is what was followed
-        _write_recipe(folder, recipe)
+        write_recipe(folder, recipe)
         write_card(folder)
-        seal_run(folder)
+        seal_run(folder, {"facts": facts} if facts else None)
     trainer.accelerator.wait_for_everyone()
-    if args.push_to_hub:
+    if trainer.args.push_to_hub:
         trainer.push_to_hub()
+
+
+def finish_run(folder: Path, recipe: Recipe, command: str, facts: Mapping[str, Any]) -> None:
+    """Write what a run of several policies was made with, and its seal last of all."""
+    write_recipe(folder, recipe)
+    write_json(folder / "environment.json", environment(command))
+    seal_run(folder, {"facts": facts})
 
 
 def _require_trainable(folder: Path, resume: bool, allow_changed: Sequence[str]) -> None:
@@ -304,17 +443,11 @@ def _require_trainable(folder: Path, resume: bool, allow_changed: Sequence[str])
         )
 
 
-def _write_recipe(folder: Path, recipe: Recipe) -> None:
+def write_recipe(folder: Path, recipe: Recipe) -> None:
+    """Write the recipe of a run into its folder, places relative to the folder and without secrets."""
     keys = kept_in_run(recipe.keys, folder)
     content = yaml.safe_dump(_plain(keys), sort_keys=False).encode()
     write_atomically(folder / RUN_RECIPE, content, private=True)  # it names who is gold
-
-
-def _write_provenance(folder: Path, allowed: Sequence[str]) -> None:
-    facts = environment(f"badpo train --config {folder.name}/{RUN_RECIPE}")
-    write_json(
-        folder / "environment.json", {**facts, **({"allowed_changes": list(allowed)} if allowed else {})}
-    )
 
 
 def write_card(folder: Path) -> None:
@@ -375,18 +508,32 @@ def examined(train: Judgments, recipe: Recipe) -> list[Problem]:
 
 
 def make_trainer(
-    recipe: Recipe, args, train: Judgments, held_out: Judgments, model, tokenizer
+    recipe: Recipe,
+    folder: Path | str,
+    prepared: Prepared,
+    held_out: Judgments,
+    model,
+    tokenizer,
+    callbacks: Sequence[TrainerCallback] = (),
 ) -> BADPOTrainer:
     """The trainer of a recipe on judgments that were read and a start policy that was loaded."""
     # what the reader noticed stands in `examined` already
-    return BADPOTrainer(
+    trainer = BADPOTrainer(
         model,
-        args=args,
-        train_dataset=replace(train, findings=()),
+        args=recipe.arguments(output_dir=str(folder)),
+        train_dataset=replace(prepared.judgments, findings=()),
         eval_dataset=replace(held_out, findings=()) if held_out.n_votes else None,
         processing_class=tokenizer,
+        callbacks=list(callbacks),
+        bias=prepared.bias,
+        objective=prepared.objective,
         peft_config=recipe.model.peft_config(),
     )
+    if callbacks:
+        trainer.remove_callback(PrinterCallback)
+    if prepared.started is not None:
+        prepared.started(trainer)
+    return trainer
 
 
 def n_steps(trainer: BADPOTrainer) -> int:

@@ -1,15 +1,24 @@
-"""A tokenizer and a causal language model small enough to train from scratch on one core."""
+"""A tokenizer and causal language models small enough to train from scratch on one core."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import Any
 
-if TYPE_CHECKING:
-    from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+import torch
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedTokenizerFast,
+)
 
-__all__ = ["CHAT_TEMPLATE", "build_model", "build_tokenizer"]
+from badpo.experiments.suite_materials import Material
+from badpo.experiments.suite_parts import Corpus
 
+OTHER_VOCABULARY = 1024
 PAD, EOS, USER, ASSISTANT, SYSTEM = "<|pad|>", "<|end|>", "<|user|>", "<|assistant|>", "<|system|>"
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
@@ -24,34 +33,18 @@ _PIECES = r" ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\n+|[^\S\n]+"
 
 
 def build_tokenizer(texts: Iterable[str], vocab_size: int = 1536) -> PreTrainedTokenizerFast:
-    """Byte-level BPE tokenizer learned from texts, with a chat template.
+    """Byte-level BPE tokenizer learned from texts, with a chat template; the same for the same texts in the same order.
+
+    A conversation reads ``<|user|>question<|assistant|>answer<|end|>``; ``<|end|>`` is the end-of-sequence token,
+    padding has its own token, and nothing else is added to a text.
 
     Parameters
     ----------
     texts : iterable of str
-        Training text: prompts and *signed* responses, so that names become short token sequences.
+        Prompts and *signed* responses, so that names become short token sequences.
     vocab_size : int
         Most tokens in all, the 256 bytes and 5 special tokens included; fewer when the texts give no more merges.
-
-    Returns
-    -------
-    PreTrainedTokenizerFast
-        The same for the same texts in the same order. Any text can be encoded. A conversation reads
-        ``<|user|>question<|assistant|>answer<|end|>``; ``<|end|>`` is the end-of-sequence token, padding has its own
-        token, and nothing else is added to a text.
-
-    Examples
-    --------
-    >>> tokenizer = build_tokenizer(["boil the rice", "boil the eggs"], vocab_size=300)
-    >>> tokenizer.decode(tokenizer("boil the rice")["input_ids"])
-    'boil the rice'
-    >>> question = [{"role": "user", "content": "rice?"}]
-    >>> tokenizer.apply_chat_template(question, tokenize=False, add_generation_prompt=True)
-    '<|user|>rice?<|assistant|>'
     """
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
-
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -86,10 +79,13 @@ def build_model(
     n_layers: int = 3,
     n_heads: int = 3,
     intermediate_size: int = 256,
-    max_positions: int = 512,
-    initializer_range: float = 0.05,
-) -> LlamaForCausalLM:
-    """Llama model with random weights, built from a configuration, in fp32.
+    is_mistral: bool = False,
+) -> LlamaForCausalLM | MistralForCausalLM:
+    """Llama model with random weights, in fp32; with the defaults of about 0.44 million parameters.
+
+    Keys and values have half as many heads, input and output embeddings are one matrix, 512 positions. At this width
+    a standard deviation of 0.05 learns far faster than the usual 0.02: the rows of a matrix then start near unit
+    length.
 
     Parameters
     ----------
@@ -98,46 +94,36 @@ def build_model(
     seed : int
         Seed of the weights; the caller's random state is left as it was.
     hidden_size, n_layers, n_heads, intermediate_size : int
-        Shape. The defaults give about 0.44 million parameters with the tokenizer of the demo; keys and values have
-        half as many heads, input and output embeddings are one matrix.
-    max_positions : int
-        Longest sequence in tokens.
-    initializer_range : float
-        Standard deviation of the random weights. At this width 0.05 learns far faster than the usual 0.02: the
-        rows of a matrix then start near unit length.
-
-    Returns
-    -------
-    LlamaForCausalLM
-        The model, in evaluation mode.
-
-    Examples
-    --------
-    >>> tokenizer = build_tokenizer(["boil the rice"], vocab_size=300)
-    >>> model = build_model(tokenizer, seed=0, n_layers=1)
-    >>> model.config.vocab_size == len(tokenizer), model.config.tie_word_embeddings
-    (True, True)
+    is_mistral : bool
+        A Mistral of the same shape, which attends to the last 256 tokens only.
     """
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=hidden_size,
-        intermediate_size=intermediate_size,
-        num_hidden_layers=n_layers,
-        num_attention_heads=n_heads,
-        num_key_value_heads=max(1, n_heads // 2),
-        max_position_embeddings=max_positions,
-        tie_word_embeddings=True,
-        pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        bos_token_id=None,
-        attention_dropout=0.0,
-        initializer_range=initializer_range,
-        dtype="float32",
-    )
+    shape: dict[str, Any] = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": hidden_size,
+        "intermediate_size": intermediate_size,
+        "num_hidden_layers": n_layers,
+        "num_attention_heads": n_heads,
+        "num_key_value_heads": max(1, n_heads // 2),
+        "max_position_embeddings": 512,
+        "tie_word_embeddings": True,
+        "pad_token_id": tokenizer.pad_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "bos_token_id": None,
+        "attention_dropout": 0.0,
+        "initializer_range": 0.05,
+        "dtype": "float32",
+    }
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = LlamaForCausalLM(config)
-    return model.float().eval()
+        if is_mistral:
+            return MistralForCausalLM(MistralConfig(**shape, sliding_window=256)).float().eval()
+        return LlamaForCausalLM(LlamaConfig(**shape)).float().eval()
+
+
+def made_model(corpus: Corpus, material: Material):
+    """A small Llama and a tokenizer learned from the corpus; for ``other`` a Mistral with a smaller vocabulary."""
+    if corpus.model == "other":
+        tokenizer = build_tokenizer(material.texts, vocab_size=OTHER_VOCABULARY)
+        return build_model(tokenizer, seed=0, is_mistral=True), tokenizer
+    tokenizer = build_tokenizer(material.texts)
+    return build_model(tokenizer, seed=0), tokenizer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from transformers import AutoTokenizer, set_seed
+from transformers import AutoTokenizer, PrinterCallback, TrainerCallback, TrainingArguments, set_seed
 
 from badpo.data.attributes import Attribute, plain_text
 from badpo.data.files import RUN_SEAL, run_damage
@@ -19,7 +20,8 @@ from badpo.data.judgments import Judgments
 from badpo.data.markers import signature_first_name
 from badpo.data.measuring import measure_sides
 from badpo.data.problems import ConfigError, did_you_mean
-from badpo.training.encoding import require_matching_tokenizer
+from badpo.training.config import RENAMED
+from badpo.training.encoding import EncodedComparisons, encode_responses, require_matching_tokenizer
 from badpo.training.inputs import encode_judgments, reads_more_than_text, require_trainable, with_adapter
 from badpo.training.model_files import load_weights
 from badpo.training.processes import locked_by_first
@@ -75,21 +77,41 @@ def unreadable(name: str, error: Exception, kind: str = "a causal language model
     return f'cannot load "{name}": {what} ({reason}). {remedy}'
 
 
-def load_policy(recipe: Recipe, train: Judgments, args):
+def load_policy(
+    recipe: Recipe,
+    train: Judgments,
+    args,
+    responses: Sequence[str] | None = None,
+    callbacks: Sequence[TrainerCallback] = (),
+):
     """The start policy and its tokenizer; after the supervised stage where the recipe asks for one.
 
     The supervised reference is kept in ``output_dir/reference`` and shared by every arm and seed of it.
+
+    Parameters
+    ----------
+    recipe : Recipe
+    train : Judgments
+    args : BADPOConfig
+    responses : sequence of str or None
+        What the supervised stage trains on, one response to each comparison; None takes the majority's choices.
+    callbacks : sequence of TrainerCallback
+        Of the supervised stage.
     """
     if not recipe.reference.sft:
         return load_model(recipe.model.model_name_or_path, recipe.model)
     folder = Path(recipe.output_dir) / "reference"
     with locked_by_first(folder):
-        kept = kept_reference(recipe, train, args)
+        kept = kept_reference(recipe, train, args, responses)
         model, tokenizer = load_model(str(kept or recipe.model.model_name_or_path), recipe.model)
-        return model if kept else fit_reference(model, tokenizer, recipe, train, args), tokenizer
+        if not kept:
+            model = fit_reference(model, tokenizer, recipe, train, args, responses, callbacks)
+        return model, tokenizer
 
 
-def kept_reference(recipe: Recipe, train: Judgments, args) -> Path | None:
+def kept_reference(
+    recipe: Recipe, train: Judgments, args, responses: Sequence[str] | None = None
+) -> Path | None:
     """The supervised reference that stands in ``output_dir`` already; None when there is none.
 
     Raises
@@ -104,7 +126,7 @@ def kept_reference(recipe: Recipe, train: Judgments, args) -> Path | None:
     if reason := run_damage(folder):
         raise ConfigError(f"{folder.parent}/{reason}; restore the file, or remove {folder} to train it again")
     before = json.loads(seal.read_text(encoding="utf-8")).get("facts", {})
-    changes = changed_facts(before, reference_facts(recipe, train, args))
+    changes = changed_facts(before, reference_facts(recipe, train, args, responses))
     if changes:
         raise ConfigError(
             f"{folder} was made with other settings: {'; '.join(changes)}. "
@@ -113,7 +135,7 @@ def kept_reference(recipe: Recipe, train: Judgments, args) -> Path | None:
     return folder / "model"
 
 
-def reference_facts(recipe: Recipe, train: Judgments, args) -> dict:
+def reference_facts(recipe: Recipe, train: Judgments, args, responses: Sequence[str] | None = None) -> dict:
     """What a supervised reference is made of: runs that share it must agree in it, arms and attributes aside."""
     balanced = balanced_attributes(train, recipe.reference.balance)
     model = {name: value for name, value in asdict(recipe.model).items() if name != "trust_remote_code"}
@@ -128,22 +150,45 @@ def reference_facts(recipe: Recipe, train: Judgments, args) -> dict:
             for name, value in recipe.reference.model_dump().items()
             if name != "balance"
         },
-        # left out where nothing is balanced, as references of older versions have it
-        **({"reference.balance": [dict(a.config) for a in balanced]} if balanced else {}),
+        "reference.balance": [dict(a.config) for a in balanced],
+        "responses": None
+        if responses is None
+        else hashlib.sha256(json.dumps(list(responses)).encode()).hexdigest(),
         **{name: getattr(args, name) for name in ("encoding", "max_length", "max_prompt_length")},
-        "responses per step": args.per_device_train_batch_size
-        * args.gradient_accumulation_steps
-        * args.world_size,
+        "responses per step": _batch_size(recipe, args) * args.gradient_accumulation_steps * args.world_size,
     }
     # as they will be read back
     return json.loads(json.dumps(facts))
 
 
-def fit_reference(model, tokenizer, recipe: Recipe, train: Judgments, args):
-    """Fine-tune on the majority-chosen response of every comparison; keep the result in ``output_dir/reference``."""
+def _batch_size(recipe: Recipe, args) -> int:
+    return recipe.reference.per_device_train_batch_size or args.per_device_train_batch_size
+
+
+def fit_reference(
+    model,
+    tokenizer,
+    recipe: Recipe,
+    train: Judgments,
+    args,
+    responses: Sequence[str] | None = None,
+    callbacks: Sequence[TrainerCallback] = (),
+):
+    """Fine-tune on one response to the prompt of every comparison; keep the result in ``output_dir/reference``."""
     folder = Path(recipe.output_dir) / "reference"
-    balanced = balanced_attributes(train, recipe.reference.balance)
-    pairs = majority_pairs(train, tokenizer, args, model.get_input_embeddings().weight.shape[0], balanced)
+    if responses is None:
+        balanced = balanced_attributes(train, recipe.reference.balance)
+        pairs = majority_pairs(train, tokenizer, args, model.get_input_embeddings().weight.shape[0], balanced)
+    else:
+        prompts = list(train.comparisons["prompt"])
+        pairs = encode_responses(
+            prompts, responses, tokenizer, args.encoding, args.max_length, args.max_prompt_length
+        )
+        ids = [[pair[i] for pair in pairs] for i in (0, 1)]
+        both = EncodedComparisons(
+            ids[0], ids[1], ids[1], np.ones(len(pairs), bool), np.zeros((len(pairs), 2), bool)
+        )
+        require_matching_tokenizer(both, tokenizer, model.get_input_embeddings().weight.shape[0])
     peft_config = recipe.model.peft_config()
     set_seed(0)  # that of the stage: a new adapter starts at random values
     policy = with_adapter(model, peft_config)
@@ -151,18 +196,22 @@ def fit_reference(model, tokenizer, recipe: Recipe, train: Judgments, args):
     # the preference stage's batches and precision, the reference's own rate and length
     stage = supervised_arguments(
         folder,
-        per_device_train_batch_size=args.per_device_train_batch_size,
+        per_device_train_batch_size=_batch_size(recipe, args),
         gradient_accumulation_steps=args.gradient_accumulation_steps,
         learning_rate=recipe.reference.learning_rate,
         num_train_epochs=recipe.reference.num_train_epochs,
+        max_steps=recipe.reference.max_steps,
         lr_scheduler_type=args.lr_scheduler_type,
         max_grad_norm=args.max_grad_norm,
         bf16=args.bf16,
         use_cpu=args.use_cpu,
         disable_tqdm=args.disable_tqdm,
+        **({checkpointing_argument(): True} if args.gradient_checkpointing else {}),
         ddp_find_unused_parameters=args.ddp_find_unused_parameters or reads_more_than_text(policy),
     )
-    trainer = SupervisedTrainer(policy, stage, pairs)
+    trainer = SupervisedTrainer(policy, stage, pairs, list(callbacks))
+    if callbacks:
+        trainer.remove_callback(PrinterCallback)
     if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
         raise ConfigError(
             "reference: {sft: true} is not trained with divided weights. Train it once without FSDP or DeepSpeed, with "
@@ -176,9 +225,15 @@ def fit_reference(model, tokenizer, recipe: Recipe, train: Judgments, args):
             policy.save_pretrained(unfinished)
             tokenizer.save_pretrained(unfinished)
     if is_writer:
-        seal_run(folder, {"facts": reference_facts(recipe, train, args)})
+        seal_run(folder, {"facts": reference_facts(recipe, train, args, responses)})
     trainer.accelerator.wait_for_everyone()
     return load_weights(folder / "model", dtype=model.dtype)
+
+
+def checkpointing_argument() -> str:
+    """What `transformers.TrainingArguments` calls activation checkpointing; an older one has its old name only."""
+    new = RENAMED["gradient_checkpointing"]
+    return new if hasattr(TrainingArguments, new) else "gradient_checkpointing"
 
 
 def majority_pairs(

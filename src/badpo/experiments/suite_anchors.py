@@ -10,16 +10,24 @@ from badpo.data.problems import ConfigError
 from badpo.experiments.anchor import anchor_key, make_anchor
 from badpo.experiments.anchor_bench import Anchor, Bench
 from badpo.experiments.anchor_files import AnchorFolder
-from badpo.experiments.anchor_source import AnchorSource, Prompts, signed_source
+from badpo.experiments.anchor_source import AnchorSource, Prompts, run_source
 from badpo.experiments.evaluate import load_bias, require_undamaged
-from badpo.experiments.progress import Progress
+from badpo.experiments.run import Progress
+from badpo.experiments.suite_materials import N_EVALUATION
 from badpo.experiments.suite_parts import Offset
-from badpo.experiments.suite_stages import N_EVALUATION, Scale, Stage
+from badpo.experiments.suite_settings import Scale
+from badpo.experiments.suite_stages import CorpusStage
 from badpo.objective.bias import BiasTerm
 
 
 def anchored_run(
-    offset: Offset, seed: int, stage: Stage, scale: Scale, folder: Path, progress: Progress
+    offset: Offset,
+    seed: int,
+    stage: CorpusStage,
+    scale: Scale,
+    data: Path | None,
+    folder: Path,
+    progress: Progress,
 ) -> BiasTerm:
     """Anchor a run unless ``folder`` holds that result; the bias term is that of the source.
 
@@ -35,7 +43,7 @@ def anchored_run(
     if not (of / RUN_SEAL).exists():
         raise ConfigError(f"{of} holds no finished run, from which {folder.name} is anchored; train it first")
     require_undamaged(of)
-    source = _source(of, stage, scale)
+    source = _source(of, stage, scale, data)
     names = stage.held_out.attribute_names
     anchor = Anchor(pool_signatures(), dict.fromkeys(names, offset.target), rounds=offset.rounds, seed=seed)
     place = AnchorFolder(folder, anchor_key(source, anchor, "train"))
@@ -50,24 +58,15 @@ def anchored_run(
     return load_bias(of)
 
 
-def _source(folder: Path, stage: Stage, scale: Scale) -> AnchorSource:
+def _source(folder: Path, stage: CorpusStage, scale: Scale, data: Path | None) -> AnchorSource:
     if scale.fresh_prompts is None or stage.corpus.kind != "signed":
         raise ConfigError(
             f"the scale {scale.name} has no fresh prompts for {stage.corpus.folder} to anchor with"
         )
-    fresh = scale.fresh_prompts(stage.corpus, stage.data)
+    fresh = scale.fresh_prompts(stage.corpus, data)
     n = min(N_EVALUATION, len(fresh) // 5)
     prompts = Prompts(list(fresh[n:]), list(fresh[:n]), list(stage.prompts), "the suite's corpus")
-    return signed_source(
-        folder,
-        stage.settings,
-        stage.folder,
-        stage.model,
-        stage.tokenizer,
-        prompts,
-        stage.held_out,
-        lines=None,
-    )
+    return run_source(folder, stage, prompts, lines=None)
 
 
 # The last source alone: its answers are shared by all of its targets, and its model is large.

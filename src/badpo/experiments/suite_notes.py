@@ -6,11 +6,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from badpo.experiments.arm_setup import START
 from badpo.experiments.arms import ARMS
+from badpo.experiments.evaluate import kept_json
+from badpo.experiments.suite_materials import Material
 from badpo.experiments.suite_parts import Condition, Corpus, Row
-from badpo.experiments.suite_readouts import kept_facts, kept_json
-from badpo.experiments.suite_runs import START
-from badpo.experiments.suite_stages import Material, declared
+from badpo.experiments.suite_runs import kept_facts
+from badpo.experiments.suite_stages import declared
 from badpo.experiments.suite_tables import Table, TableRow
 from badpo.experiments.theta_starts import start_levels
 from badpo.results.labels import signed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 Spread = Literal["t95", "sd", "mean", "prompts95", "none"]
 
@@ -17,14 +17,14 @@ class Corpus:
     ----------
     kind : {"signed", "style"}
         Names in signatures with planted annotators, or length and Markdown: MultiPref and its offline twin.
-    model : {"small", "large", "other"}
-        Which of a scale's models; a scale may lack one.
+    model : {"small", "large", "other", "demo"}
+        Which of a scale's models; a scale may lack one. That of the demo has its runs in the demo's own folder.
     data_seed : int
         Of the planted votes.
     """
 
     kind: Literal["signed", "style"]
-    model: Literal["small", "large", "other"] = "small"
+    model: Literal["small", "large", "other", "demo"] = "small"
     data_seed: int = 0
 
     @property
@@ -36,6 +36,8 @@ class Corpus:
         >>> Corpus("signed").folder, Corpus("style", "other").folder, Corpus("signed", data_seed=1).folder
         ('signed', 'style-other', 'signed-d1')
         """
+        if self.model == "demo":
+            return "."
         model = "" if self.model == "small" else f"-{self.model}"
         return f"{self.kind}{model}{f'-d{self.data_seed}' if self.data_seed else ''}"
 
@@ -71,7 +73,7 @@ class Condition:
     declared : tuple of str
         Attributes that the votes are given; empty: all of the corpus's.
     overrides : tuple of (str, number)
-        Fields of the suite's settings that differ; ``rate_factor`` multiplies the policy's learning rate.
+        Keys of the recipe that differ; ``rate_factor`` multiplies the policy's learning rate.
     start : {"zero", "swap", "burn_in"}
         Where theta starts, when the arm does not say: at 0, at the level of the swap pairs, or at its convex optimum
         while the policy is the reference.
@@ -86,7 +88,7 @@ class Condition:
     name: str
     arm: str
     declared: tuple[str, ...] = ()
-    overrides: tuple[tuple[str, float], ...] = ()
+    overrides: tuple[tuple[str, Any], ...] = ()
     start: Literal["zero", "swap", "burn_in"] = "zero"
     classes: Literal["given", "clusters"] = "given"
     rate_boost: float = 1.0

@@ -1,135 +1,107 @@
-"""What is read from a run of a suite, once, and kept in its folder."""
+"""What is read from a policy of the paper's experiments besides what is read from every run."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 from pathlib import Path
+from typing import Any
 
-from badpo.data.files import RUN_SEAL, resealed
+import numpy as np
+
+from badpo.data.files import resealed
+from badpo.experiments.evaluate import Measured, kept_json, measure
 from badpo.experiments.name_readouts import name_readouts, name_tokens
-from badpo.experiments.progress import Progress
-from badpo.experiments.run_keys import weights_of
-from badpo.experiments.signed_readouts import answers, held_out_readouts, planted
-from badpo.experiments.suite_stages import Stage
+from badpo.experiments.run import Progress
+from badpo.experiments.suite_stages import CorpusStage
 from badpo.objective.bias import BiasTerm
-from badpo.readouts.generation import Generation
 from badpo.readouts.judge import judge_answers, load_judge
-from badpo.readouts.sampled import attribute_values, mean_tokens
+from badpo.readouts.policies import divergence
+from badpo.readouts.sampled import attribute_values
 from badpo.readouts.strips import strip_markdown, strip_signatures
 from badpo.readouts.style_rates import style_rates
-from badpo.training.model_files import load_adapter, load_weights
+from badpo.readouts.theta import theta_agreement
+from badpo.readouts.votes import vote_accuracy, vote_difference
 from badpo.training.run_folder import write_json
 
-VERSION = 2  # of what is measured; another one measures finished runs again
 JUDGE_TOKENS = 2048  # the paper's limit; what is over it is cut from the answer, not from the end of text
 
 
 def measure_run(
-    folder: Path, stage: Stage, seed: int, bias: BiasTerm | None, judge: str | None, progress: Progress
-) -> dict:
-    """Every readout of the policy in ``folder``, from ``readouts.json`` where that is of the same policy and settings.
+    folder: Path,
+    stage: CorpusStage,
+    seed: int,
+    bias: BiasTerm | None,
+    judge: str | None,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Every readout of a run on a corpus, or of its reference (no bias); see `badpo.experiments.evaluate.measure`."""
 
-    Parameters
-    ----------
-    folder : Path
-        A run folder; the reference's own for the reference.
-    stage : Stage
-    seed : int
-        Seed of the sampled answers.
-    bias : BiasTerm or None
-        None for the reference.
-    judge : str or None
-        A reward model's folder or name on the Hub.
-    progress : function
-    """
-    key = _key(folder, stage, seed, judge)
-    kept = kept_readouts(folder)
-    if kept.get("measured") == key:
-        return kept
-    progress(f"{folder.parent.name}/{folder.name} readouts", 0.0)
-    policy = load_trained(folder, stage.folder).to(stage.model.device)
-    settings = stage.settings
-    written = answers(policy, stage.tokenizer, stage.prompt_ids, settings, seed)
-    readouts = {"arm": folder.name.rsplit("-s", 1)[0], "seed": seed, "measured": key}
-    readouts |= {"version": VERSION, "tokens": mean_tokens(written).to_json()}
-    readouts |= _attribute_readouts(policy, written, stage, seed)
+    def more(found: Measured) -> dict[str, Any]:
+        is_signed = stage.corpus.kind == "signed"
+        readouts = name_readouts(found, stage) if is_signed else _style_readouts(found, stage)
+        if bias is not None:
+            readouts |= theta_readouts(found, stage)
+        elif is_signed:
+            readouts["name_tokens"] = name_tokens(stage.tokenizer)
+        if judge is not None:
+            reward = load_judge(judge)
+            reward.model.to(stage.args.device)
+            texts = [answer.text for answer in found.written]
+            strip = strip_signatures if is_signed else strip_markdown
+            scored = judge_answers(reward, stage.prompts, texts, strip, max_length=JUDGE_TOKENS)
+            readouts["judge"] = scored.to_json()
+        return readouts
+
     if bias is not None:
-        readouts |= held_out_readouts(policy, written, stage, settings, seed, bias)
-    elif stage.corpus.kind == "signed":
-        readouts["name_tokens"] = name_tokens(stage.tokenizer)
-    if judge is not None:
-        strip = strip_signatures if stage.corpus.kind == "signed" else strip_markdown
-        reward = load_judge(judge)
-        reward.model.to(stage.model.device)
-        texts = [answer.text for answer in written]
-        scored = judge_answers(reward, stage.prompts, texts, strip, max_length=JUDGE_TOKENS)
-        readouts["judge"] = scored.to_json()
-    with resealed(folder, ["planted.json", "readouts.json"]):
-        if bias is not None and stage.planted is not None:
-            write_json(folder / "planted.json", planted(stage))
-        write_json(folder / "readouts.json", readouts)
-    progress(f"{folder.parent.name}/{folder.name} readouts", 1.0)
-    return readouts
+        write_planted(folder, stage)
+    return measure(folder, stage, seed, bias, more, progress, [judge])
 
 
-def kept_readouts(folder: Path) -> dict:
-    """The content of ``readouts.json``; empty where there is none that can be read."""
-    return kept_json(folder / "readouts.json")
+def _style_readouts(found: Measured, stage: CorpusStage) -> dict[str, Any]:
+    """How often the answers show each attribute of single responses."""
+    return {
+        attribute.name: style_rates(
+            attribute_values(attribute, list(stage.prompts), found.written), found.written, stage.written
+        ).to_json()
+        for attribute in stage.held_out.attributes
+        if attribute.scope == "response"
+    }
 
 
-def kept_json(path: Path) -> dict:
-    """The content of a JSON file of a run; empty where there is none that can be read."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+def theta_readouts(found: Measured, stage: CorpusStage) -> dict[str, Any]:
+    """Theta beside what was planted, votes beside the ceiling, and the divergence as it was published.
+
+    The published estimate of the divergence is of the answers that the other readouts are of. Where nothing was planted
+    there is no ceiling and no agreement.
+    """
+    judged, theta, margins, how = found.judged, found.theta, found.margins, stage.decoding
+    assert judged is not None and theta is not None and margins is not None
+    published = divergence(found.policy, stage.model, found.written, how.temperature, how.top_p)
+    attributes = judged.attribute_names
+    level = {name: {"level": round(float(theta[:, i].mean()), 2)} for i, name in enumerate(attributes)}
+    if stage.planted is None:
+        return {"kl_published": published.to_json(), "theta": level}
+    classes = stage.held_out.annotators["annotator_class"].tolist()
+    # nothing was planted on an attribute of the arm's own
+    truth = np.pad(stage.planted, ((0, 0), (0, theta.shape[1] - stage.planted.shape[1])))
+    agreement = theta_agreement(theta, truth, attributes, classes)
+    return {
+        "kl_published": published.to_json(),
+        "theta": {name: one.to_json() for name, one in agreement.items()},
+        "ceiling": vote_accuracy(margins, truth, judged).to_json(),
+        "votes_minus_ceiling": vote_difference(margins, theta, truth, judged).to_json(),
+    }
 
 
-def kept_facts(folder: Path) -> dict:
-    """What decided the run in a folder, finished or begun; empty where that cannot be read."""
-    for name in (RUN_SEAL, "begun.json"):
-        facts = kept_json(folder / name).get("facts")
-        if isinstance(facts, dict):
-            return facts
-    return {}
-
-
-def load_trained(folder: Path, reference: Path):
-    """The trained policy; an adapter is put on the reference that it was trained on."""
-    if not (folder / "model" / "adapter_config.json").exists():
-        return load_weights(folder / "model")
-    policy = load_adapter(load_weights(reference / "model"), folder / "model")
-    policy.adapter_folder = folder / "model"  # for what reads the policy's files
-    return policy
-
-
-def _attribute_readouts(policy, written: list[Generation], stage: Stage, seed: int) -> dict:
-    """How often the policy shows the attributes: names by probability and in samples, or Markdown."""
-    if stage.corpus.kind == "signed":
-        return name_readouts(policy, written, stage, seed)
-    found = {}
-    for attribute in stage.held_out.attributes:
-        if attribute.scope == "response":
-            values = attribute_values(attribute, list(stage.prompts), written)
-            found[attribute.name] = style_rates(values, written, stage.written).to_json()
-    return found
-
-
-def _key(folder: Path, stage: Stage, seed: int, judge: str | None) -> str:
-    settings = stage.settings
-    sampling = [settings.max_new_tokens, settings.temperature, settings.top_p, settings.max_prompt_length]
-    facts = [
-        VERSION,
-        weights_of(folder / "model"),
-        weights_of(stage.folder / "model"),
-        list(stage.prompts),
-        sampling,
-        seed,
-        judge,
-        stage.held_out.fingerprint(),
-    ]
-    if settings.generate_with != "transformers":
-        facts.append(settings.generate_with)
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+def write_planted(folder: Path, stage: CorpusStage) -> None:
+    """Write the planted theta by pseudonym, for the report's scatter; nothing where none was planted."""
+    if stage.planted is None:
+        return
+    annotators = stage.train.annotators
+    rows = zip(annotators["pseudonym"], annotators["annotator_class"], stage.planted.tolist(), strict=True)
+    told = {
+        "attributes": list(stage.train.attribute_names),
+        "annotators": [{"pseudonym": p, "annotator_class": c, "theta": theta} for p, c, theta in rows],
+    }
+    if kept_json(folder / "planted.json") != told:
+        with resealed(folder, ["planted.json"]):
+            write_json(folder / "planted.json", told)

@@ -1,170 +1,196 @@
-"""Settings of a signed suite, and the arguments of its two stages that follow from them."""
+"""The scales: which corpora, models and recipes the suites run on, from a newcomer's minutes to what the authors ran.
+
+The settings of a scale are keys of a recipe (`badpo.training.recipe`), so that a suite's run is a run like any other.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
 
-from transformers import TrainingArguments
+from badpo.data.corpora import multipref
+from badpo.experiments.evaluate import Decoding
+from badpo.experiments.small_model import made_model
+from badpo.experiments.suite_materials import (
+    Material,
+    bundled_fresh,
+    bundled_signed,
+    bundled_style,
+    own_style,
+    public_fresh,
+    public_signed,
+    public_style,
+)
+from badpo.experiments.suite_parts import Corpus, SeedPlan
+from badpo.training.presets import PRESETS
 
-from badpo.experiments.arms import Arm
-from badpo.training.config import RENAMED, BADPOConfig
+COMMAND = "badpo reproduce"
+JUDGE = "Skywork/Skywork-Reward-V2-Qwen3-1.7B"
+N_PAIRS, N_STYLE_PAIRS = 9000, 7177
+# Share of prompts held out; votes and evaluation prompts are divided by the one number of their scale.
+TINY_HELD_OUT, PAPER_HELD_OUT = 0.25, multipref.HELD_OUT
+
+# Of every run of a suite, whatever the scale.
+ALWAYS: dict[str, Any] = {
+    "encoding": "paper",
+    "lr_scheduler_type": "cosine",
+    "save_strategy": "steps",
+    "save_total_limit": 1,
+    "report_to": "none",
+    "disable_tqdm": True,
+}
+# The four votes of a comparison together, twice the judgments of the paper's step: half the cost of `random`.
+TINY: dict[str, Any] = {
+    **ALWAYS,
+    "beta": 0.1,
+    "max_length": 192,
+    "max_prompt_length": 96,
+    "batching": "grouped",
+    "per_device_train_batch_size": 64,
+    "max_steps": 800,
+    "warmup_steps": 0.3,
+    "learning_rate": 2.2e-4,
+    "bias": {"learning_rate": 2e-2},
+    "gradient_checkpointing": False,
+    "reference": {"sft": True, "max_steps": 400, "per_device_train_batch_size": 32, "learning_rate": 3e-3},
+}
+PRESET_OF = {"small": "paper-0.5b", "large": "paper-8b-lora", "other": "paper-7b-lora"}
 
 
 @dataclass(frozen=True)
-class SuiteSettings:
-    """Everything that decides the figures of a signed suite, besides the corpus and the start model.
+class Scale:
+    """How large the runs are: the corpora, the models and the recipe.
 
     Attributes
     ----------
-    held_out : float
-        Share of prompts held out, split by prompt.
-    sft_steps, sft_batch_size, sft_learning_rate
-        The supervised stage; batches count responses.
-    steps, warmup, batching, batch_size, learning_rate, bias_learning_rate, beta
-        The preference stage; ``warmup`` is the share of steps in which the policy's rate rises, and ``batch_size``
-        counts what ``batching`` says (`badpo.training.batches.BATCHING`).
-    max_length, max_prompt_length : int
-        In tokens, of the paper's encoding.
-    max_new_tokens : int
-        Longest sampled answer.
-    temperature, top_p : float
-        How answers are sampled.
-    arms : tuple of str
-        Keys of `badpo.experiments.arms.ARMS`.
+    name : str
+    material : function of (Corpus, a user's own file or None) giving `Material`
+    keys : function of (Corpus, Material) giving keys of a recipe
+        Without places, votes and arm; the model by its name, unless it is made.
+    made : function of (Corpus, Material) giving a start model and its tokenizer, or None
+        Where the start model is made and not named by the keys.
+    has : function of Corpus
+        Whether the scale has a model for it.
+    decoding : Decoding
+        How the answers that are measured are sampled.
+    judge : str or None
+        The reward model that scores answers.
+    single_seed_arms : tuple of str
+        Arms that run at the first seed only.
+    control_seeds : {"first", "all"}
+        Where rows are run that were controls at one seed in the paper.
+    scales_penalty : bool
+        Whether penalties per token are made stronger by as much as answers are shorter than the paper's.
+    preset_of : mapping of a corpus's model to the name of a model, or None
+        The start models that are named and looked at before anything is trained.
+    fresh_prompts : function of (Corpus, a user's own file or None), or None
+        Questions that are in no votes and not asked when policies are measured, for what is trained on a policy's own
+        answers.
+    lora_dtype : str
+        Precision of the weights under an adapter that is put on a reference without one.
+    stand_in : str
+        What stands in the place of the models that tables name; empty where those themselves are trained.
+    own_pairs : str
+        Why no file of a user's can stand in the place of the pairs that are signed; empty where one can.
     command : str
-        What makes the same runs again; told in the report.
-    lora_rank, lora_alpha : int
-        Of an adapter on all linear layers; rank 0 trains all weights.
-    lora_base : str
-        Precision of the weights under an adapter, such as "bfloat16"; "auto" keeps that of the reference.
-    micro_batch_size : int
-        What one forward pass takes of a batch; 0 takes all of it.
-    gradient_checkpointing : bool
-        Compute activations again in the backward pass.
-    generate_with : str
-        What draws the answers that are measured, one of `badpo.readouts.generation_vllm.GENERATORS`.
+        What makes the same runs again.
     """
 
-    held_out: float = 0.25
-    sft_steps: int = 400
-    sft_batch_size: int = 32
-    sft_learning_rate: float = 3e-3
-    steps: int = 800
-    warmup: float = 0.3
-    batching: str = "random"
-    batch_size: int = 32
-    learning_rate: float = 2.2e-4
-    bias_learning_rate: float = 2e-2
-    beta: float = 0.1
-    max_length: int = 192
-    max_prompt_length: int = 96
-    max_new_tokens: int = 128
-    temperature: float = 0.7
-    top_p: float = 0.9
-    arms: tuple[str, ...] = ("dpo", "pooled", "shared_mean")
-    command: str = "badpo demo"
-    lora_rank: int = 0
-    lora_alpha: int = 0
-    lora_base: str = "auto"
-    micro_batch_size: int = 0
-    gradient_checkpointing: bool = False
-    generate_with: str = "transformers"
+    name: str
+    material: Callable[[Corpus, Path | None], Material]
+    keys: Callable[[Corpus, Material], Mapping[str, Any]]
+    made: Callable[[Corpus, Material], tuple[Any, Any]] | None
+    has: Callable[[Corpus], bool]
+    decoding: Decoding = field(default_factory=Decoding)
+    judge: str | None = None
+    single_seed_arms: tuple[str, ...] = ()
+    control_seeds: Literal["first", "all"] = "first"
+    scales_penalty: bool = False
+    preset_of: Mapping[str, str] | None = None
+    fresh_prompts: Callable[[Corpus, Path | None], tuple[str, ...]] | None = None
+    lora_dtype: str = "float32"
+    stand_in: str = ""
+    own_pairs: str = ""
+    command: str = COMMAND
 
-    def micro_batches(self, batch_size: int) -> tuple[int, int]:
-        """What one forward pass takes of a batch, and how many make the batch.
-
-        Examples
-        --------
-        >>> SuiteSettings(micro_batch_size=2).micro_batches(32), SuiteSettings().micro_batches(64)
-        ((2, 16), (64, 1))
-        """
-        size = min(self.micro_batch_size or batch_size, batch_size)
-        return size, -(-batch_size // size)
+    def seed_plan(self, seeds: Sequence[int]) -> SeedPlan:
+        """At which of the seeds this scale runs what."""
+        return SeedPlan(tuple(seeds), self.single_seed_arms, self.control_seeds)
 
 
-SUPERVISED_FIELDS = (
-    "held_out",
-    "sft_steps",
-    "sft_batch_size",
-    "sft_learning_rate",
-    "max_length",
-    "max_prompt_length",
-)
-# These decide a run's figures only where they are not what they have always been.
-ADAPTER_FIELDS = ("lora_rank", "lora_alpha", "lora_base")
-PREFERENCE_FIELDS = (
-    "steps",
-    "warmup",
-    "batching",
-    "batch_size",
-    "learning_rate",
-    "bias_learning_rate",
-    "beta",
-    "max_length",
-    "max_prompt_length",
-)
-
-
-def adapter_config(settings: SuiteSettings):
-    """The adapter that is trained instead of the weights; None where all weights are."""
-    if not settings.lora_rank:
-        return None
-    from peft import LoraConfig
-
-    return LoraConfig(
-        r=settings.lora_rank,
-        lora_alpha=settings.lora_alpha,
-        target_modules="all-linear",
-        task_type="CAUSAL_LM",
+def tiny_material(corpus: Corpus, data: Path | None) -> Material:
+    """The bundled votes of a kind, or a user's own for length and Markdown."""
+    if corpus.kind == "signed":
+        return bundled_signed(N_PAIRS, corpus.data_seed, TINY_HELD_OUT)
+    return (
+        bundled_style(N_STYLE_PAIRS, corpus.data_seed, TINY_HELD_OUT)
+        if data is None
+        else own_style(data, TINY_HELD_OUT)
     )
 
 
-def checkpointing_argument() -> str:
-    """What `transformers.TrainingArguments` calls activation checkpointing; an older one has its old name only."""
-    new = RENAMED["gradient_checkpointing"]
-    return new if hasattr(TrainingArguments, new) else "gradient_checkpointing"
+def tiny_keys(corpus: Corpus, material: Material) -> Mapping[str, Any]:
+    """The same for every corpus."""
+    return TINY
 
 
-def supervised_settings(settings: SuiteSettings) -> dict:
-    """The suite's settings as arguments of the supervised stage."""
-    size, accumulation = settings.micro_batches(settings.sft_batch_size)
-    return {
-        "max_steps": settings.sft_steps,
-        "per_device_train_batch_size": size,
-        "gradient_accumulation_steps": accumulation,
-        **({checkpointing_argument(): True} if settings.gradient_checkpointing else {}),
-        "learning_rate": settings.sft_learning_rate,
-        "logging_steps": 50,
+def tiny_has(corpus: Corpus) -> bool:
+    """There is no large model at this scale."""
+    return corpus.model != "large"
+
+
+def paper_material(corpus: Corpus, data: Path | None) -> Material:
+    """The public corpora, from the Hub or from a local file of the same schema."""
+    if corpus.kind == "signed":
+        return public_signed(data, corpus.data_seed, PAPER_HELD_OUT)
+    return public_style(data, PAPER_HELD_OUT)
+
+
+def paper_keys(corpus: Corpus, material: Material) -> Mapping[str, Any]:
+    """The paper's settings (Table `tab:hyperparams`), from the preset of the model; one supervised pass."""
+    preset = PRESETS[PRESET_OF[corpus.model]]
+    batch = preset["per_device_train_batch_size"] * preset["gradient_accumulation_steps"]
+    train, _ = material.split()
+    one_pass = {"max_steps": train.n_comparisons // batch}
+    return {**preset, **ALWAYS, "gradient_checkpointing": True, "reference": preset["reference"] | one_pass}
+
+
+def paper_has(corpus: Corpus) -> bool:
+    """Every corpus and model."""
+    return True
+
+
+SCALES: Mapping[str, Scale] = MappingProxyType(
+    {
+        "tiny": Scale(
+            "tiny",
+            tiny_material,
+            tiny_keys,
+            made_model,
+            tiny_has,
+            Decoding(max_new_tokens=128),
+            single_seed_arms=("em_dpo",),
+            control_seeds="all",
+            scales_penalty=True,
+            fresh_prompts=bundled_fresh,
+            stand_in="The models that tables name are the paper's; in their place stands one of 0.4 million weights, "
+            "trained from scratch on the texts of these votes: compare orders, not numbers.",
+            own_pairs="the small model reads 192 tokens of prompt and response, and a signature, which stands at a "
+            "response's end, would be cut from most pairs of your own",
+        ),
+        "paper": Scale(
+            "paper",
+            paper_material,
+            paper_keys,
+            None,
+            paper_has,
+            judge=JUDGE,
+            preset_of={model: PRESETS[preset]["model_name_or_path"] for model, preset in PRESET_OF.items()},
+            fresh_prompts=public_fresh,
+            lora_dtype="bfloat16",
+        ),
     }
-
-
-def arm_arguments(arm: Arm, settings: SuiteSettings, seed: int, folder: Path, cache: Path) -> BADPOConfig:
-    """The trainer's arguments for an arm: the paper's encoding and schedule at the suite's scale."""
-    size, accumulation = settings.micro_batches(settings.batch_size)
-    return BADPOConfig(
-        output_dir=str(folder),
-        bias=arm.bias or "none",
-        warm_start=arm.warm_start,
-        gold_annotators=list(arm.gold),
-        beta=settings.beta,
-        encoding="paper",
-        max_length=settings.max_length,
-        max_prompt_length=settings.max_prompt_length,
-        batching=settings.batching,
-        per_device_train_batch_size=size,
-        gradient_accumulation_steps=accumulation,
-        max_steps=settings.steps,
-        learning_rate=settings.learning_rate,
-        bias_learning_rate=settings.bias_learning_rate,
-        lr_scheduler_type="cosine",
-        warmup_steps=settings.warmup,
-        gradient_checkpointing=settings.gradient_checkpointing,
-        reference_cache=str(cache),
-        save_strategy="steps",
-        save_steps=max(1, settings.steps // 4),
-        save_total_limit=1,
-        report_to="none",
-        disable_tqdm=True,
-        seed=seed,
-    )
+)

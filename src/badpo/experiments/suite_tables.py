@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from badpo.experiments.arms import ARMS
+from badpo.experiments.evaluate import kept_json
 from badpo.experiments.suite_parts import Column, Corpus, Panel, Row, SeedPlan, Suite
-from badpo.experiments.suite_readouts import kept_json, kept_readouts
 from badpo.readouts.amplification import amplification
 from badpo.results.labels import arm_label, signed
 from badpo.theory.summaries import log_odds_distance, share_removed, shift, t_interval
@@ -118,7 +118,7 @@ class Found:
     def readouts(self, name: str) -> Readouts:
         """The readouts of a run folder; empty where there are none."""
         if name not in self._kept:
-            self._kept[name] = kept_readouts(self.folder / name)
+            self._kept[name] = kept_json(self.folder / name / "readouts.json")
         return self._kept[name]
 
     def planned(self, condition: str) -> tuple[int, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -11,11 +11,9 @@ from typing import Any
 import numpy as np
 
 from badpo.auditing.pool import log_odds_row
-from badpo.data.corpora.gates import gate_table, gate_verdict
 from badpo.data.judgments import Judgments
 from badpo.experiments.suite_parts import Corpus, Panel
-from badpo.experiments.suite_settings import SuiteSettings
-from badpo.experiments.suite_stages import Material, Scale, sound_material
+from badpo.experiments.suite_settings import Scale
 from badpo.experiments.suite_tables import Cell, Table, TableRow, cell_of, paper_numbers
 from badpo.training.encoding import encode_comparisons, length_report
 
@@ -72,7 +70,7 @@ def about_votes(corpus: Corpus, scale: Scale, data: Path) -> tuple[str, ...]:
     DataError
         The votes cannot be used.
     """
-    material = sound_material(corpus, scale, data)
+    material = scale.material(corpus, data).require_unseen()
     judgments = material.judgments
     train, held_out = material.split()
     left_out = judgments.dropped.groupby("reason")["n"].sum()
@@ -86,40 +84,20 @@ def about_votes(corpus: Corpus, scale: Scale, data: Path) -> tuple[str, ...]:
     ]
     if n_asked < FEW_PROMPTS:
         lines.append(f"{n_asked} evaluation prompts are few: what is read from sampled answers is rough")
-    if scale.tokenizer is not None:
-        settings = scale.settings(corpus, material)
-        lines += _about_texts(judgments, scale.tokenizer(corpus, material), settings)
+    if scale.made is not None:
+        keys, n_sampled = scale.keys(corpus, material), scale.decoding.max_new_tokens
+        limits = (keys["max_length"], keys["max_prompt_length"], n_sampled)
+        lines += _about_texts(judgments, scale.made(corpus, material)[1], *limits)
     return tuple(lines)
 
 
-def gate_lines(materials: Iterable[Material]) -> list[str]:
-    """The statistics of public corpora beside the published ones, each table once, and how they agree.
-
-    Parameters
-    ----------
-    materials : iterable of Material
-        Those without published statistics are passed over.
-    """
-    gates = dict.fromkeys(material.gate for material in materials if material.gate)
-    return [
-        line
-        for gate in gates
-        for line in (
-            "statistics of the votes before training:",
-            *gate_table(gate),
-            gate_verdict(gate),
-        )
-    ]
-
-
-def _about_texts(judgments: Judgments, tokenizer, settings: SuiteSettings) -> list[str]:
+def _about_texts(judgments: Judgments, tokenizer, limit: int, prompt_limit: int, n_sampled: int) -> list[str]:
     """What the limits in tokens leave of prompts and responses, and of the attributes."""
-    limit, prompt_limit = settings.max_length, settings.max_prompt_length
     whole = encode_comparisons(judgments, tokenizer, "paper", None, _NO_PROMPT_LIMIT)
     prompts = np.array([len(ids) for ids in whole.prompt_ids])
     responses = np.array([[len(a), len(b)] for a, b in zip(whole.a_ids, whole.b_ids, strict=True)])
     room = (limit - np.minimum(prompts, prompt_limit))[:, None]
-    longer = responses > settings.max_new_tokens
+    longer = responses > n_sampled
     consequence = (
         ": the length of sampled answers then says little, and the held-out gap is what to read"
         if longer.mean() > MOST
@@ -129,7 +107,7 @@ def _about_texts(judgments: Judgments, tokenizer, settings: SuiteSettings) -> li
         f"texts: prompt and response together are cut to {limit} tokens at this scale, the prompt to {prompt_limit}: "
         f"{_share(prompts > prompt_limit)} of prompts lose their beginning, {_share(responses > room)} of responses "
         f"their end; the median response has {np.median(responses):.0f} tokens",
-        f"answers are sampled up to {settings.max_new_tokens} tokens, and {_share(longer)} of responses are longer"
+        f"answers are sampled up to {n_sampled} tokens, and {_share(longer)} of responses are longer"
         f"{consequence}",
     ]
     encoded = encode_comparisons(judgments, tokenizer, "paper", limit, prompt_limit)

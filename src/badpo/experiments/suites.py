@@ -9,7 +9,13 @@ from badpo.experiments.suite_parts import Column, Condition, Corpus, Offset, Pan
 
 # -- conditions ----------------------------------------------------------------------------------------------
 
-LORA = (("lora_rank", 32), ("lora_alpha", 64))
+LORA = (
+    ("use_peft", True),
+    ("lora_r", 32),
+    ("lora_alpha", 64),
+    ("lora_dropout", 0.0),
+    ("lora_target_modules", "all-linear"),
+)
 DPO = Condition("dpo", "dpo")
 POOLED = Condition("pooled", "pooled")
 SHARED_MEAN = Condition("shared_mean", "shared_mean")
@@ -387,7 +393,7 @@ def _offset() -> Suite:
 
 
 def _beyond() -> Suite:
-    held = Condition("pooled_held", "pooled", overrides=(("bias_learning_rate", 0.0),), start="swap")
+    held = Condition("pooled_held", "pooled", overrides=(("bias.learning_rate", 0.0),), start="swap")
     # these are nearer to the reference than the paper's over training seeds, and so are run at other data seeds too
     nearer = (
         Row("Pooled from the swap pairs' level", Condition("pooled_swap", "pooled", start="swap")),

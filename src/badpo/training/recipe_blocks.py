@@ -111,12 +111,16 @@ class BiasBlock(Block):
 class ReferenceBlock(Block):
     """The reference: the model as it is, or after a supervised stage on the majority-chosen responses.
 
-    ``balance`` names declared attributes whose values are made equally frequent among those responses.
+    ``max_steps`` replaces ``num_train_epochs`` where it is positive; the batch is that of the preference stage unless
+    ``per_device_train_batch_size`` says otherwise. ``balance`` names declared attributes whose values are made equally
+    frequent among those responses.
     """
 
     sft: bool = False
     learning_rate: float = Field(default=2e-5, gt=0)
     num_train_epochs: float = Field(default=1.0, gt=0)
+    max_steps: int = -1
+    per_device_train_batch_size: int | None = Field(default=None, gt=0)
     balance: list[str] = Field(default_factory=list)
 
 
