@@ -127,11 +127,11 @@ def evaluate() -> None:
 def suite() -> None:
     """Two arms of a very small demo."""
     import typer
+    from badpo.experiments.signed_suite import run_suite
 
     from badpo.cli_errors import reporting_errors
     from badpo.data.corpora import bundled, signed
     from badpo.data.corpora.signatures import ask_to_sign
-    from badpo.experiments.signed_suite import run_suite
     from badpo.experiments.start_policy import load_model
     from badpo.experiments.suite_settings import SuiteSettings
     from badpo.training.recipe_blocks import ModelChoice

@@ -1,29 +1,31 @@
-"""A scale at which a run takes a second: the same code on a model of one layer and eight steps."""
+"""A scale at which a run takes a second: the same code on a model of one layer and six steps."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
 
+from badpo.experiments.evaluate import Decoding
 from badpo.experiments.small_model import build_model, build_tokenizer
+from badpo.experiments.suite_materials import Material, bundled_signed, bundled_style, own_style
 from badpo.experiments.suite_parts import Column, Condition, Corpus, Panel, Row, Suite
-from badpo.experiments.suite_settings import SuiteSettings
-from badpo.experiments.suite_stages import Material, Scale, bundled_signed, bundled_style, own_style
+from badpo.experiments.suite_settings import TINY, Scale
 from tests.experiments.conftest import SMALL_MODEL, SMALL_VOCABULARY
 
-SETTINGS = SuiteSettings(
-    sft_steps=4,
-    sft_batch_size=8,
-    steps=6,
-    batch_size=8,
-    bias_learning_rate=0.1,
-    max_new_tokens=8,
-    command="test",
-)
+KEYS = {
+    **TINY,
+    "max_steps": 6,
+    "batching": "random",
+    "per_device_train_batch_size": 8,
+    "bias": {"learning_rate": 0.1},
+    "reference": {**TINY["reference"], "max_steps": 4, "per_device_train_batch_size": 8},
+}
+DECODING = Decoding(max_new_tokens=8)
+HELD_OUT = 0.25
 N_PROMPTS = 8
 
 
-def material(corpus: Corpus, data: Path | None, held_out: float = SETTINGS.held_out) -> Material:
+def material(corpus: Corpus, data: Path | None, held_out: float = HELD_OUT) -> Material:
     if corpus.kind == "signed":
         found = bundled_signed(120, corpus.data_seed, held_out)
     else:
@@ -31,17 +33,13 @@ def material(corpus: Corpus, data: Path | None, held_out: float = SETTINGS.held_
     return replace(found, prompts=found.prompts[:N_PROMPTS])
 
 
-def small_tokenizer(corpus: Corpus, found: Material):
-    return build_tokenizer(found.texts, vocab_size=SMALL_VOCABULARY)
-
-
 def model(corpus: Corpus, found: Material):
-    tokenizer = small_tokenizer(corpus, found)
+    tokenizer = build_tokenizer(found.texts, vocab_size=SMALL_VOCABULARY)
     return build_model(tokenizer, seed=0, **SMALL_MODEL), tokenizer
 
 
-def settings(corpus: Corpus, found: Material) -> SuiteSettings:
-    return SETTINGS
+def keys(corpus: Corpus, found: Material) -> dict:
+    return KEYS
 
 
 def has(corpus: Corpus) -> bool:
@@ -51,12 +49,13 @@ def has(corpus: Corpus) -> bool:
 SMALL = Scale(
     "small",
     material,
+    keys,
     model,
-    settings,
     has,
+    DECODING,
     single_seed_arms=("em_dpo",),
     scales_penalty=True,
-    tokenizer=small_tokenizer,
+    command="test",
 )
 
 SIGNED = Corpus("signed")

@@ -14,8 +14,9 @@ from badpo.data.corpora import bundled, signed
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
 from badpo.experiments import arm_setup
-from badpo.experiments.arm_setup import arm_bias, arm_facts, arm_objective, group_numbers, labelled
+from badpo.experiments.arm_setup import arm_bias, arm_objective, group_numbers, labelled, method_facts
 from badpo.experiments.arms import ARMS, Arm
+from badpo.experiments.suite_parts import Condition
 from badpo.theory.likelihood import judgment_loss
 from tests import tiny
 
@@ -172,21 +173,15 @@ def test_few_common_comparisons_are_told(caplog):
 # -- keys of runs -------------------------------------------------------------------------------------------------
 
 
-def test_an_arm_of_before_has_the_facts_of_before():
-    assert arm_facts(ARMS["shared_mean"]) == {
-        "bias": "shared_mean",
-        "warm_start": "zero",
-        "identities": "given",
-        "declared": "all",
-    }
-    assert arm_facts(Arm(bias="pooled", gold=("ann_a",)))["gold"] == ("ann_a",)
-
-
-def test_every_arm_has_facts_of_its_own():
-    facts = [repr(arm_facts(arm)) for arm in ARMS.values()]
+def test_every_arm_is_told_from_the_others():
+    """By its recipe, which has the bias term, and by what decides it besides."""
+    usual = Condition("usual", "dpo")
+    facts = [repr((arm.bias, arm.warm_start, method_facts(usual, arm))) for arm in ARMS.values()]
     assert len(set(facts)) == len(ARMS)
+    in_recipe = {"bias", "warm_start", "gold"}
     for field in dataclasses.fields(Arm):
-        assert any(field.name in arm_facts(arm) for arm in ARMS.values()) or field.name == "gold"
+        told = any(field.name in method_facts(usual, arm) for arm in ARMS.values())
+        assert told != (field.name in in_recipe)
 
 
 @pytest.mark.parametrize(("chosen", "other"), ["ab", "ba"])

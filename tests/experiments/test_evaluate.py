@@ -52,7 +52,8 @@ def test_readouts_are_written_and_returned(tmp_path):
     text = (folder / "readouts.json").read_text()
     assert json.loads(text) == readouts
     assert "NaN" not in text and "Infinity" not in text and finite(readouts)
-    assert set(readouts) == {"arm", "seed", "heldout", "votes", "tokens", "generated", "kl", "theta"}
+    own = {"heldout", "votes", "tokens", "generated", "kl", "theta"}
+    assert set(readouts) == {"arm", "seed", "measured", "version", *own}
     assert (readouts["arm"], readouts["seed"]) == ("shared_mean", 42)
     held_out = read_judgments(asked)[1]
     cell = readouts["heldout"]["length"]

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from badpo.experiments.name_readouts import FIRST_NAMES
 from badpo.experiments.name_tables import SHIFT_TITLE, TOKENS_TITLE, name_tables
-from badpo.experiments.signed_readouts import FIRST_NAMES
 from badpo.experiments.suite_parts import Corpus
 from badpo.experiments.suite_tables import Found
 

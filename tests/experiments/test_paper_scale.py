@@ -10,6 +10,15 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from badpo.experiments.signed_readouts import FIRST_NAMES
+from badpo.experiments.suite_scales import (
+    PAPER_HELD_OUT,
+    PRESET_OF,
+    SCALES,
+    paper_material,
+    paper_model,
+    paper_settings,
+)
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
@@ -28,19 +37,10 @@ from badpo.data.problems import ConfigError
 from badpo.experiments import anchor_bench, anchor_source, suite_anchors, suite_scales, suite_stages
 from badpo.experiments.arms import ARMS
 from badpo.experiments.reproduce import plan_suites, run_suites
-from badpo.experiments.signed_readouts import FIRST_NAMES
 from badpo.experiments.small_model import build_tokenizer
 from badpo.experiments.suite_needs import require_model, require_needs
 from badpo.experiments.suite_parts import Column, Condition, Corpus
 from badpo.experiments.suite_readouts import VERSION
-from badpo.experiments.suite_scales import (
-    PAPER_HELD_OUT,
-    PRESET_OF,
-    SCALES,
-    paper_material,
-    paper_model,
-    paper_settings,
-)
 from badpo.experiments.suite_settings import SuiteSettings, arm_arguments, supervised_settings
 from badpo.experiments.suite_stages import Material, public_signed, public_style
 from badpo.experiments.suites import SUITES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from functools import cache, partial
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,43 +13,33 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from badpo.data.corpora import bundled, signed
-from badpo.data.corpora.signatures import ask_to_sign
+from badpo.data.corpora import bundled
 from badpo.data.problems import ConfigError, DataError
+from badpo.experiments import demo
 from badpo.experiments.arms import ARMS
-from badpo.experiments.demo import run_demo, tokenizer_texts
-from badpo.experiments.signed_readouts import summarize
-from badpo.experiments.signed_suite import run_suite
+from badpo.experiments.demo import ARMS_SHOWN, run_demo, summarize
 from badpo.experiments.small_model import build_model, build_tokenizer
-from badpo.experiments.suite_settings import SuiteSettings
 from badpo.objective.bias import BiasTerm
 from badpo.results.run_page import write_report
 from badpo.training.supervised import SupervisedTrainer
 from badpo.training.trainer import BADPOTrainer
-from tests.experiments.conftest import SMALL_MODEL, SMALL_VOCABULARY
+from tests.experiments.conftest import SMALL_KEYS, SMALL_MODEL, small_demo
 from tests.experiments.recipes import log_lines, save_model, written
 
-SETTINGS = SuiteSettings(
-    sft_steps=8, sft_batch_size=8, steps=8, batch_size=8, bias_learning_rate=0.1, max_new_tokens=12
-)
 ATTRIBUTES = {"woman", "black"}
 CLASSES = {"all", "A", "B", "C"}
-ARM_FOLDERS = {f"{name}-s42" for name in SETTINGS.arms}
-small_model = partial(build_model, **SMALL_MODEL)
+ARM_FOLDERS = {f"{name}-s42" for name in ARMS_SHOWN}
 
 
-@cache
-def material():
-    """A signed corpus, prompts to sign an answer to, and a small tokenizer."""
-    pairs = bundled.scored_pairs(120)
-    prompts = [ask_to_sign(prompt) for prompt in bundled.signing_prompts()[:8]]
-    tokenizer = build_tokenizer(tokenizer_texts(pairs, prompts), vocab_size=SMALL_VOCABULARY)
-    return signed.build(pairs, seed=0), prompts, tokenizer
+def silent(what: str, share: float) -> None:
+    pass
 
 
-def run(out: Path, settings: SuiteSettings = SETTINGS, seeds=(42,), progress=lambda what, share: None):
-    corpus, prompts, tokenizer = material()
-    return run_suite(corpus, prompts, small_model(tokenizer, 0), tokenizer, settings, seeds, out, progress)
+def run(out: Path, seeds=(42,), progress=silent, **changes):
+    """The demo at the scale of a test; changes are keys of its recipe."""
+    arms = changes.pop("arms", ARMS_SHOWN)
+    with small_demo():
+        return run_demo(out, seeds, progress, keys={**SMALL_KEYS, **changes}, arms=arms)
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +101,7 @@ def test_the_share_removed_is_that_of_the_rates(finished):
 
 
 def test_every_arm_has_its_run_folder(finished):
-    assert {path.name for path in finished.iterdir() if path.is_dir()} == {"reference", *ARM_FOLDERS}
+    assert {path.name for path in finished.iterdir() if path.is_dir()} == {"reference", "start", *ARM_FOLDERS}
     for name in ARM_FOLDERS:
         files = written(finished / name)
         assert files >= {"run.json", "config.yaml", "environment.json", "log.jsonl", "readouts.json"}
@@ -177,9 +167,9 @@ def test_a_second_call_trains_nothing_and_says_the_same(finished, monkeypatch):
 
 def test_another_seed_trains_the_arms_only(finished, tmp_path, monkeypatch):
     out = tmp_path / "suite"
-    run(out, arms_only("dpo"))
+    run(out, arms=("dpo",))
     trained = count_training(monkeypatch)
-    summaries = run(out, arms_only("dpo"), seeds=(42, 7))
+    summaries = run(out, seeds=(42, 7), arms=("dpo",))
     assert trained == ["dpo-s7"]
     assert [summary["seed"] for summary in summaries] == [42, 7]
     assert {"summary-s42.json", "summary-s7.json"} <= written(out)
@@ -188,10 +178,6 @@ def test_another_seed_trains_the_arms_only(finished, tmp_path, monkeypatch):
     assert all(
         torch.equal(v, weights(finished / "reference")[k]) for k, v in weights(out / "reference").items()
     )
-
-
-def arms_only(*arms: str) -> SuiteSettings:
-    return SuiteSettings(**{**vars(SETTINGS), "arms": arms})
 
 
 def test_an_interrupted_suite_continues_where_it_stopped(finished, tmp_path, monkeypatch):
@@ -224,12 +210,16 @@ def test_an_interrupted_suite_continues_where_it_stopped(finished, tmp_path, mon
 
 @pytest.mark.parametrize(
     ("changes", "folder"),
-    [({"sft_learning_rate": 1e-4}, "reference"), ({"warmup": 0.5}, "dpo-s42"), ({"beta": 0.5}, "dpo-s42")],
+    [
+        ({"reference": {**SMALL_KEYS["reference"], "learning_rate": 1e-4}}, "reference"),
+        ({"warmup_steps": 0.5}, "dpo-s42"),
+        ({"beta": 0.5}, "dpo-s42"),
+    ],
 )
 def test_runs_of_other_settings_are_neither_reused_nor_overwritten(finished, changes, folder):
     before = (finished / folder / "run.json").read_bytes()
-    with pytest.raises(ConfigError, match="holds a run with other data or settings") as caught:
-        run(finished, SuiteSettings(**{**vars(SETTINGS), **changes}))
+    with pytest.raises(ConfigError, match="other (data or )?settings") as caught:
+        run(finished, **changes)
     assert str(finished / folder) in str(caught.value)
     assert (finished / folder / "run.json").read_bytes() == before
 
@@ -245,16 +235,20 @@ def test_an_unfinished_run_of_other_settings_is_not_continued(tmp_path, monkeypa
     with monkeypatch.context() as patch:
         patch.setattr(BADPOTrainer, "finish_step", stop)
         with pytest.raises(KeyboardInterrupt):
-            run(tmp_path, arms_only("dpo"))
+            run(tmp_path, arms=("dpo",))
     with pytest.raises(ConfigError, match="other data or settings"):
-        run(tmp_path, SuiteSettings(**{**vars(arms_only("dpo")), "warmup": 0.5}))
+        run(tmp_path, arms=("dpo",), warmup_steps=0.5)
 
 
 def test_readouts_of_other_lengths_need_no_training(finished, tmp_path, monkeypatch):
     """What only the readouts read is no part of a run's key."""
     out = shutil.copytree(finished, tmp_path / "suite")
     trained = count_training(monkeypatch)
-    run(out, SuiteSettings(**{**vars(SETTINGS), "temperature": 1.0}))
+    with small_demo():
+        tiny = demo.SCALES["tiny"]
+        hot = replace(tiny, decoding=replace(tiny.decoding, temperature=1.0))
+        monkeypatch.setattr(demo, "SCALES", {"tiny": hot})
+        run_demo(out, (42,), silent, keys=SMALL_KEYS)
     assert trained == []
     one, other = (
         json.loads((folder / "dpo-s42" / "readouts.json").read_text()) for folder in (finished, out)
@@ -277,7 +271,7 @@ def test_every_arm_runs(tmp_path):
         "shared_mean_warm",
     }
     names = tuple(name for name in ARMS if name not in {"reference", *others})
-    (summary,) = run(tmp_path, arms_only(*names))
+    (summary,) = run(tmp_path, arms=names)
     assert set(summary["rates"]) == {"reference", *names}
     assert BiasTerm.load(tmp_path / "declared_subset-s42").attributes == ("woman",)
     assert BiasTerm.load(tmp_path / "class-s42").parts == ("mean", "class_offset", "deviation")
@@ -313,11 +307,11 @@ def test_a_class_without_a_held_out_vote_has_no_accuracy():
 
 def test_the_demo_writes_its_report_and_its_time(tmp_path, tiny_demo):
     told = []
-    (summary,) = run_demo(tmp_path, [42], lambda what, share: told.append(what), settings=arms_only("dpo"))
+    (summary,) = run_demo(tmp_path, [42], lambda what, share: told.append(what), arms=("dpo",))
     assert json.loads((tmp_path / "summary.json").read_text()) == summary
     assert summary["seconds"] > 0
     assert "<svg" in (tmp_path / "report.html").read_text()
-    assert {"reference", "dpo s42", "dpo-s42 readouts"} <= set(told)
+    assert any("dpo-s42 readouts" in what for what in told) and "reference" in told
 
 
 def test_the_demo_on_pairs_of_ones_own(tmp_path, tiny_demo, caplog):
@@ -329,7 +323,7 @@ def test_the_demo_on_pairs_of_ones_own(tmp_path, tiny_demo, caplog):
         [42],
         lambda what, share: None,
         pairs=tmp_path / "pairs.csv",
-        settings=arms_only("dpo"),
+        arms=("dpo",),
     )
     assert "1 of 112 pairs are left out: a response has fewer than 5 words" in caplog.text
     readouts = json.loads((tmp_path / "out" / "dpo-s42" / "readouts.json").read_text())
@@ -337,25 +331,25 @@ def test_the_demo_on_pairs_of_ones_own(tmp_path, tiny_demo, caplog):
 
 
 def test_the_demo_on_a_model_of_ones_own(tmp_path, tiny_demo):
-    _, _, tokenizer = material()
-    small_model(tokenizer, 3).save_pretrained(tmp_path / "mine")
+    tokenizer = build_tokenizer(["boil the rice"], vocab_size=400)
+    build_model(tokenizer, 3, **SMALL_MODEL).save_pretrained(tmp_path / "mine")
     tokenizer.save_pretrained(tmp_path / "mine")
     run_demo(
         tmp_path / "out",
         [42],
         lambda what, share: None,
         model=str(tmp_path / "mine"),
-        settings=arms_only("dpo"),
+        arms=("dpo",),
     )
     config = AutoModelForCausalLM.from_pretrained(tmp_path / "out" / "dpo-s42" / "model").config
     assert config.hidden_size == 32
 
 
 def test_a_model_that_does_not_fit_its_tokenizer_is_named_before_training(tmp_path, tiny_demo):
-    _, _, tokenizer = material()
+    tokenizer = build_tokenizer(["boil the rice"], vocab_size=400)
     save_model(tmp_path / "mine", n_tokens=64)
     tokenizer.save_pretrained(tmp_path / "mine")
     with pytest.raises(DataError, match="E151.*outside the model's 64 embeddings") as caught:
         run_demo(tmp_path / "out", [42], lambda what, share: None, model=str(tmp_path / "mine"))
     assert "use the model's own tokenizer" in str(caught.value)
-    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "out" / "reference" / "model").exists()

@@ -12,27 +12,28 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import AutoTokenizer
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from badpo.data.problems import ConfigError
 from badpo.data.text_attributes import LengthWords
-from badpo.experiments import signed_readouts, suite_runs
+from badpo.experiments import arm_setup, evaluate, suite_runs
+from badpo.experiments.arm_setup import adjusted_arm
 from badpo.experiments.arms import ARMS
+from badpo.experiments.evaluate import theta_rows, with_own_attributes
 from badpo.experiments.reproduce import drawing_with, read_suite, run_suites
-from badpo.experiments.signed_readouts import answers, theta_rows, with_own_attributes
 from badpo.experiments.suite_notes import length_note, start_note
 from badpo.experiments.suite_page import suite_html
 from badpo.experiments.suite_parts import Condition, Corpus, Row, Suite
-from badpo.experiments.suite_readouts import load_trained
-from badpo.experiments.suite_runs import PlannedRun, adjusted_arm, execute, planned_runs
-from badpo.experiments.suite_scales import SCALES
-from badpo.experiments.suites import SUITES
+from badpo.experiments.suite_runs import PlannedRun, execute, planned_runs
+from badpo.experiments.suite_settings import SCALES
+from badpo.experiments.suites import LORA, SUITES
 from badpo.experiments.theta_starts import start_levels
 from badpo.objective.bias import VARIANTS, BiasTerm
 from badpo.readouts.generation import sample
 from badpo.readouts.votes import vote_accuracy
 from badpo.training.run_folder import write_json
-from tests.experiments.suite_scale import SETTINGS, SMALL, material, suite
+from tests.experiments.suite_scale import DECODING, KEYS, SMALL, material, suite
 
 SIGNED, STYLE = Corpus("signed"), Corpus("style")
 SEEDS = (42, 123, 456)
@@ -93,7 +94,7 @@ def references(tmp_path_factory) -> Path:
     ids=lambda found: found.kind if isinstance(found, Corpus) else found.name,
 )
 def test_an_arm_is_trained_and_measured(references, corpus, condition):
-    two_steps = replace(SMALL, settings=lambda corpus, found: replace(SETTINGS, steps=2))
+    two_steps = replace(SMALL, keys=lambda corpus, found: {**KEYS, "max_steps": 2})
     execute([PlannedRun(corpus, condition, 42)], two_steps, references, None, 1, silent)
     folder = references / corpus.folder / f"{condition.name}-s42"
     lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
@@ -154,7 +155,7 @@ def test_a_penalty_says_nothing_of_annotators():
     [("rdpo", 0.02, 1), ("rdpo_strong", 0.08, 1), ("rdpo_words", 0.02, 1), ("length_pooled", 0, 25)],
 )
 def test_a_length_counts_as_much_on_shorter_answers(monkeypatch, name, fixed, unit):
-    monkeypatch.setattr(suite_runs, "penalty_factor", lambda stage: 4.0)
+    monkeypatch.setattr(arm_setup, "penalty_factor", lambda stage: 4.0)
     arm = adjusted_arm(ARMS[name], None, SMALL)
     assert (arm.fixed, arm.length_unit) == (pytest.approx(fixed), unit)
     assert adjusted_arm(ARMS[name], None, SCALES["paper"]) is ARMS[name]
@@ -242,21 +243,16 @@ def test_every_format_has_the_footnotes_of_its_rows(tmp_path):
 
 def test_answers_are_drawn_by_what_the_settings_name(monkeypatch, tmp_path):
     asked = []
-    monkeypatch.setattr(signed_readouts, "saved_folders", lambda model: (model, tmp_path))
-    monkeypatch.setattr(signed_readouts, "sample_saved", lambda *given, **more: asked.append((given, more)))
-    answers(Path("run/model"), None, [[5]], replace(SETTINGS, generate_with="vllm"), 7)
-    ((folder, prompts, n_tokens), more) = asked[0]
-    assert (folder, prompts, n_tokens) == (Path("run/model"), [[5]], SETTINGS.max_new_tokens)
-    assert more == {
-        "temperature": SETTINGS.temperature,
-        "top_p": SETTINGS.top_p,
-        "seed": 7,
-        "adapter": tmp_path,
-    }
+    monkeypatch.setattr(evaluate, "saved_folders", lambda model: (model, tmp_path))
+    monkeypatch.setattr(evaluate, "sample_saved", lambda *given, **more: asked.append((given, more)))
+    how = replace(DECODING, generate_with="vllm")
+    evaluate.Stage(None, None, None, "", (), how).answers(Path("run/model"), 7, [[5]])
+    how = {"max_new_tokens": 8, "temperature": 0.7, "top_p": 0.9, "seed": 7, "adapter": tmp_path}
+    assert asked == [((Path("run/model"), [[5]]), how)]
 
 
 def test_only_what_is_known_can_draw_answers():
-    assert drawing_with(SMALL, "vllm").generate_with == "vllm" and SMALL.generate_with == "transformers"
+    assert drawing_with(SMALL, "vllm").decoding.generate_with == "vllm"
     with pytest.raises(ConfigError, match='Did you mean "vllm"'):
         drawing_with(SMALL, "vlm")
 
@@ -269,7 +265,7 @@ def test_without_vllm_nothing_is_trained(monkeypatch, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("overrides", [(), (("lora_rank", 4), ("lora_alpha", 8))], ids=["full", "adapter"])
+@pytest.mark.parametrize("overrides", [(), LORA], ids=["full", "adapter"])
 def test_another_generator_measures_again_and_trains_nothing(references, monkeypatch, overrides):
     run = PlannedRun(SIGNED, Condition(f"dpo{len(overrides)}", "dpo", overrides=overrides), 42)
     folder = references / run.place
@@ -278,12 +274,13 @@ def test_another_generator_measures_again_and_trains_nothing(references, monkeyp
     weights = {path: path.stat().st_mtime_ns for path in (folder / "model").iterdir()}
     drawn = []
 
-    def sample_saved(model, prompts, n, adapter=None, **more):
+    def sample_saved(model, prompts, adapter=None, **more):
         drawn.append((model, adapter))
-        policy = load_trained((adapter or model).parent, references / "signed/reference")
-        return sample(policy, AutoTokenizer.from_pretrained(model), prompts, n, **more)
+        policy = AutoModelForCausalLM.from_pretrained(model)
+        policy = policy if adapter is None else PeftModel.from_pretrained(policy, adapter)
+        return sample(policy, AutoTokenizer.from_pretrained(model), prompts, **more)
 
-    monkeypatch.setattr(signed_readouts, "sample_saved", sample_saved)
+    monkeypatch.setattr(evaluate, "sample_saved", sample_saved)
     monkeypatch.setattr(suite_runs, "_STAGES", {})
     execute([run], drawing_with(SMALL, "vllm"), references, None, 1, silent)
     after = json.loads((folder / "readouts.json").read_text())

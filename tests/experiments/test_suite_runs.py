@@ -18,17 +18,19 @@ from safetensors.torch import load_file
 from badpo.data.corpora.evaluation_prompts import require_unseen
 from badpo.data.files import locked
 from badpo.data.problems import ConfigError, DataError
+from badpo.experiments.arm_setup import PAPER_TOKENS, penalty_factor
 from badpo.experiments.reproduce import plan_suites, read_suite, run_suites
 from badpo.experiments.suite_parts import Condition, Corpus
-from badpo.experiments.suite_runs import PAPER_TOKENS, PlannedRun, execute, penalty_factor, planned_runs
-from badpo.experiments.suite_scales import SCALES
+from badpo.experiments.suite_runs import PlannedRun, execute, planned_runs
+from badpo.experiments.suite_settings import SCALES
 from badpo.experiments.suite_stages import open_stage
 from badpo.experiments.suites import LORA
 from badpo.objective.bias import BiasTerm
+from badpo.training.recipe import read_recipe
 from badpo.training.supervised import SupervisedTrainer
 from badpo.training.trainer import BADPOTrainer
 from tests.experiments.recipes import log_lines
-from tests.experiments.suite_scale import SETTINGS, SMALL, material, suite
+from tests.experiments.suite_scale import DECODING, HELD_OUT, KEYS, SMALL, material, suite
 
 DPO, POOLED = Condition("dpo", "dpo"), Condition("pooled", "pooled")
 STYLE = Corpus("style")
@@ -70,15 +72,13 @@ def test_every_run_stands_in_the_folder_of_its_corpus(finished):
         "style/pooled-length-s42",
     ):
         assert (finished / place / "run.json").exists() and (finished / place / "readouts.json").exists()
-    timing = json.loads((finished / "signed/dpo-s42/timing.json").read_text())
-    assert timing["train_seconds"] > 0 and timing["processor_seconds"] > 0
 
 
 def test_the_divergence_is_read_on_answers_of_the_policy_as_it_is(finished):
     readouts = json.loads((finished / "signed/dpo-s42/readouts.json").read_text())
     own, published = readouts["kl"], readouts["kl_published"]
     assert (own["temperature"], own["top_p"]) == (1.0, 1.0)
-    assert (published["temperature"], published["top_p"]) == (SETTINGS.temperature, SETTINGS.top_p)
+    assert (published["temperature"], published["top_p"]) == (DECODING.temperature, DECODING.top_p)
 
 
 def test_names_are_read_behind_own_answers_in_samples_and_in_choices(finished):
@@ -109,7 +109,7 @@ def test_both_attributes_are_measured_whichever_was_declared(finished):
 
 
 def test_changed_parameters_under_one_name_are_refused_with_a_list(finished):
-    other = Condition("dpo", "dpo", overrides=(("beta", 0.5), ("bias_learning_rate", 0.3)))
+    other = Condition("dpo", "dpo", overrides=(("beta", 0.5), ("bias.learning_rate", 0.3)))
     with pytest.raises(
         ConfigError, match=r"dpo-s42 holds a run with other data or settings: beta was 0.1, is now 0.5"
     ):
@@ -120,14 +120,14 @@ def test_changed_parameters_under_one_name_are_refused_with_a_list(finished):
 def test_a_plan_tells_that_a_folder_holds_other_settings(finished, monkeypatch):
     length = Condition("pooled-length", "pooled", ("length",))
     same = [suite(DPO, POOLED), suite(DPO, length, corpus=STYLE)]
-    planned = plan_suites(same, SMALL, (42,), finished, jobs=1)
-    assert planned.refused == {} and {cost.state for cost in planned.costs} == {"done"}
+    planned = plan_suites(same, SMALL, (42,), finished)
+    assert planned.refused == {} and set(planned.states.values()) == {"done"}
     other = Condition("dpo", "dpo", overrides=(("beta", 0.5),))
-    planned = plan_suites([suite(other, POOLED)], SMALL, (42,), finished, jobs=1)
-    assert {cost.run.place: (cost.state, cost.minutes) for cost in planned.costs} == {
-        "signed/reference": ("done", 0.0),
-        "signed/dpo-s42": ("other settings", 0.0),
-        "signed/pooled-s42": ("done", 0.0),
+    planned = plan_suites([suite(other, POOLED)], SMALL, (42,), finished)
+    assert planned.states == {
+        "signed/reference": "done",
+        "signed/dpo-s42": "other settings",
+        "signed/pooled-s42": "done",
     }
     what = "signed/dpo-s42 holds a run with other data or settings (beta was 0.1, is now 0.5)"
     assert what in planned.lines() and planned.lines()[-1].startswith("nothing would be trained")
@@ -141,14 +141,14 @@ def test_a_plan_tells_that_a_folder_holds_other_settings(finished, monkeypatch):
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
-        (Condition("pooled-length", "pooled", ("markdown",)), "data was"),
-        (Condition("pooled-length", "class", ("length",)), "bias was pooled, is now class"),
+        (Condition("pooled-length", "class", ("length",)), "bias.variant was pooled, is now class"),
+        (Condition("pooled-length", "rdpo"), "fixed was None, is now 0.005"),
         (Condition("pooled-length", "pooled", ("length",), start="swap"), "start was None, is now swap"),
-        (Condition("pooled-length", "pooled", ("length",), overrides=LORA), "lora_rank was None, is now 32"),
+        (Condition("pooled-length", "pooled", ("length",), overrides=LORA), "lora_r was None, is now 32"),
     ],
 )
 def test_whatever_decides_a_run_is_compared(finished, changed, told):
-    planned = plan_suites([suite(changed, corpus=STYLE)], SMALL, (42,), finished, jobs=1)
+    planned = plan_suites([suite(changed, corpus=STYLE)], SMALL, (42,), finished)
     assert list(planned.refused) == ["style/pooled-length-s42"]
     assert told in planned.refused["style/pooled-length-s42"]
 
@@ -157,13 +157,8 @@ def test_a_reference_of_other_votes_is_refused(finished, tmp_path):
     votes = tmp_path / "votes.parquet"
     own = material(STYLE, None).judgments
     own.take(np.arange(own.n_votes - 1)).to_parquet(votes)
-    planned = plan_suites([suite(DPO, corpus=STYLE)], SMALL, (42,), finished, jobs=1, data=votes)
-    assert planned.refused["style/reference"].startswith("corpus was")
-
-
-def test_the_references_own_readouts_are_timed(finished):
-    timing = json.loads((finished / "signed/reference/timing.json").read_text())
-    assert timing["train_seconds"] > 0 and timing["measure_seconds"] > 0
+    with pytest.raises(ConfigError, match="reference was made with other settings: votes was"):
+        run_suites([suite(DPO, corpus=STYLE)], SMALL, (42,), finished, silent, data=votes)
 
 
 def leaking(corpus, data, of="signed"):
@@ -206,15 +201,14 @@ def test_an_evaluation_prompt_that_is_trained_on_is_refused_before_anything_is_t
 @pytest.mark.parametrize("kind", ["signed", "style"])
 def test_votes_are_split_by_the_share_that_prompts_were_drawn_with(scale, kind):
     found = scale.material(Corpus(kind), None)
-    assert scale.settings(Corpus(kind), found).held_out == found.held_out
     train, _ = found.split()
     require_unseen(found.prompts, set(train.comparisons["prompt"]), "prompts")
 
 
 def test_another_share_in_the_settings_changes_nothing(finished):
-    other = replace(SMALL, settings=lambda corpus, found: replace(SETTINGS, held_out=0.1))
-    stage = open_stage(STYLE, other, None, finished / "style/reference", silent)
-    assert stage.settings.held_out == SETTINGS.held_out
+    other = replace(SMALL, keys=lambda corpus, found: {**KEYS, "held_out": 0.1})
+    stage = open_stage(STYLE, other, None, finished / "style", silent)
+    assert stage.recipe.data.held_out == HELD_OUT
 
 
 @pytest.mark.slow
@@ -233,9 +227,9 @@ def test_an_adapter_is_trained_on_the_reference_and_measured_with_it(finished):
 def test_theta_that_is_held_stays_where_it_started(finished):
     from badpo.experiments.theta_starts import starting_level
 
-    conditions = Condition("pooled_held", "pooled", overrides=(("bias_learning_rate", 0.0),), start="swap")
+    conditions = Condition("pooled_held", "pooled", overrides=(("bias.learning_rate", 0.0),), start="swap")
     execute([PlannedRun(Corpus("signed"), conditions, 42)], SMALL, finished, None, 1, silent)
-    train, _ = material(Corpus("signed"), None).judgments.split(SETTINGS.held_out, seed=0)
+    train, _ = material(Corpus("signed"), None).judgments.split(HELD_OUT, seed=0)
     theta = BiasTerm.load(finished / "signed/pooled_held-s42").theta().detach().numpy()
     assert theta[0] == pytest.approx(starting_level(train, "swap")[0], rel=1e-5)
     assert json.loads((finished / "signed/pooled_held-s42/run.json").read_text())["facts"]["start"] == "swap"
@@ -243,11 +237,11 @@ def test_theta_that_is_held_stays_where_it_started(finished):
 
 @pytest.mark.slow
 def test_the_penalty_per_token_is_as_strong_on_shorter_answers(finished):
-    stage = open_stage(STYLE, SMALL, None, finished / "style/reference", silent)
+    stage = open_stage(STYLE, SMALL, None, finished / "style", silent)
     execute([PlannedRun(STYLE, Condition("rdpo", "rdpo"), 42)], SMALL, finished, None, 1, silent)
     factor = penalty_factor(stage)
     assert 1 < factor < PAPER_TOKENS
-    cut = replace(stage, settings=replace(stage.settings, max_length=stage.settings.max_length // 2))
+    cut = replace(stage, recipe=read_recipe(overrides={**stage.keys, "max_length": 96}))
     assert penalty_factor(cut) > factor  # what is cut is not penalised
     facts = json.loads((finished / "style/rdpo-s42/run.json").read_text())["facts"]
     assert facts["fixed"] == pytest.approx(0.005 * factor)

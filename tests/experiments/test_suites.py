@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from types import SimpleNamespace
 
@@ -26,12 +25,11 @@ from badpo.experiments.reproduce import (
     scale_named,
     suites_folder,
 )
+from badpo.experiments.suite_materials import own_file, own_style
 from badpo.experiments.suite_needs import require_needs
 from badpo.experiments.suite_parts import Condition, Corpus
-from badpo.experiments.suite_plan import PAPER_MODELS, TINY_SECONDS, paper_cost, plan, policies, timing_of
-from badpo.experiments.suite_runs import PlannedRun, planned_runs
-from badpo.experiments.suite_scales import SCALES
-from badpo.experiments.suite_stages import own_file, own_style
+from badpo.experiments.suite_runs import plan, planned_runs
+from badpo.experiments.suite_settings import SCALES
 from badpo.experiments.suite_tables import REFERENCE, paper_numbers
 from badpo.experiments.suite_votes import about_votes
 from badpo.experiments.suites import SUITES
@@ -39,7 +37,7 @@ from badpo.experiments.theta_starts import FallingRate, clustered, start_bias, s
 from badpo.objective.bias import VARIANTS, BiasTerm
 from badpo.theory.adam import shared_speed
 from badpo.training.inputs import build_bias
-from badpo.training.run_folder import write_json
+from badpo.training.run_folder import seal_run, write_json
 from tests.experiments.suite_scale import SMALL, material, suite
 
 SEEDS = (42, 123, 456)
@@ -110,27 +108,15 @@ def test_one_name_means_one_run():
 @pytest.mark.parametrize("scale", ["tiny", "paper"])
 def test_every_scale_can_plan_everything(scale, tmp_path):
     runs = planned_runs(SUITES.values(), SCALES[scale], SEEDS)
-    found = plan(runs, scale, tmp_path, jobs=2)
-    assert found.minutes > 0 and found.gib > 0
-    assert all(cost.state == "to do" for cost in found.costs)
+    assert set(plan(runs, tmp_path, {}).states.values()) == {"to do"}
 
 
 @pytest.mark.slow
 def test_a_plan_tells_which_corpora_are_out_of_reach(tmp_path):
-    planned = plan_suites(list(SUITES.values()), SCALES["paper"], SEEDS, tmp_path, jobs=1)
+    planned = plan_suites(list(SUITES.values()), SCALES["paper"], SEEDS, tmp_path)
     unread = [line for line in planned.about if "are not read" in line]
     assert [line.split(" are")[0] for line in unread] == ["the votes of signed", "the votes of style"]
     assert "E190" in unread[0] and planned.refused == {}
-
-
-def test_the_tiny_suites_of_the_paper_fit_in_their_time():
-    for found in SUITES.values():
-        runs = planned_runs([found], SCALES["tiny"], SEEDS)
-        # run alone, ours takes a few minutes more than the half hour; after `names` nine of its runs are there
-        minutes = 35 if found.name == "beyond" else 30
-        assert sum(map(policies, runs)) * TINY_SECONDS / 2 <= minutes * 60, found.name
-    runs = planned_runs(SUITES.values(), SCALES["tiny"], SEEDS)
-    assert sum(map(policies, runs)) * TINY_SECONDS / 2 <= 3 * 3600
 
 
 def test_em_dpo_runs_at_one_seed_of_the_tiny_scale():
@@ -141,39 +127,37 @@ def test_em_dpo_runs_at_one_seed_of_the_tiny_scale():
 # -- the plan --------------------------------------------------------------------------------------------------
 
 
-def test_a_plan_tells_what_is_there_and_learns_from_it(tmp_path):
+def test_a_plan_tells_what_is_there(tmp_path):
     found = suite(DPO, POOLED)
     folder = tmp_path / "signed" / "dpo-s42"
     folder.mkdir(parents=True)
     for name in ("run.json", "readouts.json"):
         write_json(folder / name, {})
-    write_json(folder / "timing.json", {"train_seconds": 100.0, "measure_seconds": 20.0, "peak_mib": 2048})
     (tmp_path / "signed" / "pooled-s42").mkdir()
     write_json(tmp_path / "signed" / "pooled-s42" / "begun.json", {})
-    planned = plan_suites([found], SMALL, (42,), tmp_path, jobs=1)
-    states = {cost.run.place: (cost.state, cost.minutes) for cost in planned.costs}
-    assert states == {
-        "signed/reference": ("to do", 2.0),
-        "signed/dpo-s42": ("done", 0.0),
-        "signed/pooled-s42": ("begun", 2.0),
+    planned = plan_suites([found], SMALL, (42,), tmp_path)
+    assert planned.states == {
+        "signed/reference": "to do",
+        "signed/dpo-s42": "done",
+        "signed/pooled-s42": "begun",
     }
-    assert "3 runs, 1 of them done; the rest takes about 4 min and 2.0 GiB" in planned.lines()
+    assert "3 runs, 1 of them done" in planned.lines()
 
 
 def test_a_plan_on_own_votes_tells_what_of_them_is_trained_on(tmp_path):
     file = tmp_path / "votes.parquet"
     material(Corpus("style"), None).judgments.to_parquet(file)
-    planned = plan_suites([suite(DPO, corpus=Corpus("style"))], SMALL, (42,), tmp_path, jobs=1, data=file)
+    planned = plan_suites([suite(DPO, corpus=Corpus("style"))], SMALL, (42,), tmp_path, data=file)
     assert planned.about[0].startswith("votes: ") and planned.lines()[-len(planned.about) :] == list(
         planned.about
     )
     assert planned.to_json()["about"] == list(planned.about)
-    assert plan_suites([suite(DPO)], SMALL, (42,), tmp_path, jobs=1).about == ()
+    assert plan_suites([suite(DPO)], SMALL, (42,), tmp_path).about == ()
 
 
 def test_a_plan_tells_how_much_slower_a_theta_of_ones_own_moves(tmp_path):
     free = Condition("per_annotator", "per_annotator", ("woman",))
-    planned = plan_suites([suite(DPO, POOLED, free)], SMALL, (42, 123), tmp_path, jobs=1)
+    planned = plan_suites([suite(DPO, POOLED, free)], SMALL, (42, 123), tmp_path)
     train, _ = material(Corpus("signed"), None).split()
     speed = shared_speed(train.n_annotators, 8 * train.cross_group().mean(axis=0)[0])
     (line,) = planned.about
@@ -185,21 +169,6 @@ def test_tables_say_what_stands_in_for_the_models_they_name(tmp_path):
     tiny = read_suite(SUITES["names"], SCALES["tiny"], SEEDS, tmp_path)
     assert "one of 0.4 million weights" in tiny.text("text") and tiny.text("csv") == ""
     assert "in their place" not in read_suite(SUITES["names"], SCALES["paper"], SEEDS, tmp_path).text("text")
-
-
-def test_a_damaged_timing_is_passed_over(tmp_path):
-    folder = tmp_path / "signed" / "dpo-s42"
-    folder.mkdir(parents=True)
-    (folder / "timing.json").write_text("{", encoding="utf-8")
-    runs = planned_runs([suite(DPO)], SMALL, (42,))
-    assert plan(runs, "small", tmp_path, 1).costs[0].minutes == TINY_SECONDS / 60
-
-
-@pytest.mark.parametrize("model", ["small", "large", "other"])
-def test_the_predicted_memory_is_near_the_published(model):
-    _, gib = paper_cost(PlannedRun(Corpus("style", model), DPO, 42))
-    low, high = PAPER_MODELS[model].gib
-    assert 0.7 * low < gib < 1.3 * high
 
 
 # -- names that are asked for ------------------------------------------------------------------------------------
@@ -343,9 +312,9 @@ def test_another_table_of_the_same_name_is_refused_by_its_own(tmp_path):
     length = suite(Condition("pooled-length", "pooled", ("length",)), corpus=Corpus("style"))
     file = own_votes(tmp_path / "votes.parquet", "It is so because it has always been so, everywhere.")
     reference = tmp_path / "style" / "reference"
-    reference.mkdir(parents=True)
-    write_json(reference / "begun.json", {"key": "", "facts": {"corpus": "another"}})
-    with pytest.raises(ConfigError, match="votes.parquet: the runs in .* were made from other votes"):
+    (reference / "model").mkdir(parents=True)
+    seal_run(reference, {"facts": {"votes": "another"}})
+    with pytest.raises(ConfigError, match="reference was made with other settings: .*votes was another"):
         require_needs([length], SMALL, (42,), tmp_path, file)
 
 
@@ -362,10 +331,3 @@ def test_a_single_prompt_cannot_be_held_out(tmp_path):
     file = own_votes(tmp_path / "one.parquet", "It is so because it has always been so.", n_prompts=1)
     with pytest.raises(DataError, match="1 prompt: none can be held out"):
         own_style(file, 0.25)
-
-
-@pytest.mark.parametrize("seconds", [None, "x", float("nan"), -5.0])
-def test_a_time_that_is_none_is_passed_over(tmp_path, seconds):
-    timing = {"train_seconds": seconds, "measure_seconds": 1.0, "peak_mib": 1}
-    (tmp_path / "timing.json").write_text(json.dumps(timing), encoding="utf-8")
-    assert timing_of(tmp_path) is None

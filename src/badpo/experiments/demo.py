@@ -42,7 +42,7 @@ def run_demo(
     progress: Progress,
     model: str | None = None,
     pairs: Path | None = None,
-    keys: Mapping[str, Any] = TINY,
+    keys: Mapping[str, Any] | None = None,
     config: signed.SignedConfig | None = None,
     arms: Sequence[str] = ARMS_SHOWN,
 ) -> list[dict]:
@@ -60,8 +60,8 @@ def run_demo(
     pairs : Path or None
         Scored pairs (``prompt``, ``chosen``, ``rejected``, ``score_chosen``, ``score_rejected``) as CSV, parquet or
         JSONL; None is the bundled corpus.
-    keys : mapping
-        Keys of the recipe of every run.
+    keys : mapping or None
+        Keys of the recipe of every run; None uses those of the demo.
     config : SignedConfig or None
         How the votes are drawn; None is the paper's recipe.
     arms : sequence of str
@@ -80,7 +80,7 @@ def run_demo(
         The pairs cannot be used, or the model's tokenizer does not fit the model.
     """
     started = time.perf_counter()
-    scale = demo_scale(model, pairs, keys, config)
+    scale = demo_scale(model, pairs, keys or TINY, config)
     suite = Suite("demo", "The demo", (_panel(arms),))
     execute(planned_runs([suite], scale, seeds), scale, out, None, 1, progress)
     summaries = []

@@ -40,19 +40,20 @@ logger = logging.getLogger(__name__)
 
 VERSION = 3  # of what is measured; another one measures finished runs again
 N_PROMPTS = 300
+MAX_NEW_TOKENS = 512
 
 
 @dataclass(frozen=True)
 class Decoding:
     """How answers are sampled; ``generate_with`` is one of `badpo.readouts.generation_vllm.GENERATORS`."""
 
-    max_new_tokens: int = 512
+    max_new_tokens: int = MAX_NEW_TOKENS
     temperature: float = 0.7
     top_p: float = 0.9
     generate_with: str = "transformers"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Stage:
     """What runs are measured on: held-out votes, prompts, and the reference that they started from.
 
@@ -310,9 +311,9 @@ def evaluate_run(folder: Path, progress: Progress, sources: RunSources = NOTHING
     """
     recipe, train, held_out = finished_run(folder, sources)
     progress(f"{folder.name}: loading", 0.0)
-    prompts = tuple(held_out.comparisons.drop_duplicates("prompt_id")["prompt"][:N_PROMPTS])
     args = recipe.arguments(output_dir=str(folder))
-    stage = Stage(recipe, train, held_out, start_model(recipe, train, args), prompts)
+    stage = Stage(recipe, train, held_out, start_model(recipe, train, args), (), Decoding(MAX_NEW_TOKENS))
+    stage.prompts = tuple(stage.judged.comparisons.drop_duplicates("prompt_id")["prompt"][:N_PROMPTS])
     bias = load_bias(folder)
     if sources.trusted or made_here(folder):
         reference = folder.parent / "reference"

@@ -155,7 +155,7 @@ def verdict(row: Row, found: Sequence[Gain]) -> Verdict:
 
 def starts_at_the_audit(condition: Condition) -> bool:
     """Whether the arm is what ``warm_start: audit`` would be: theta starts at the audit's level and is then trained."""
-    return condition.start == "swap" and "bias_learning_rate" not in dict(condition.overrides)
+    return condition.start == "swap" and "bias.learning_rate" not in dict(condition.overrides)
 
 
 def recommendation(verdicts: Sequence[Verdict]) -> str:

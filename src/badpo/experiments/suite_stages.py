@@ -24,7 +24,7 @@ from badpo.training.recipe import Recipe, read_recipe
 from badpo.training.run_folder import whole_folder
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class CorpusStage(Stage):
     """What the runs on a corpus share.
 
