@@ -82,7 +82,7 @@ def test_an_untrained_policy_is_its_reference(tmp_path):
     assert reference["tokens"] == readouts["tokens"]
 
 
-def test_the_reference_is_measured_once_for_all_runs(tmp_path, caplog):
+def test_the_reference_is_measured_once_for_all_runs(tmp_path):
     run_and_measure(tmp_path)
     path = tmp_path / "runs" / "reference" / "readouts.json"
     reference = json.loads(path.read_text())
@@ -90,10 +90,9 @@ def test_the_reference_is_measured_once_for_all_runs(tmp_path, caplog):
     before = path.stat().st_mtime_ns
     run_and_measure(tmp_path, bias="pooled")
     assert path.stat().st_mtime_ns == before
-    assert "measured again" not in caplog.text
 
 
-def test_the_reference_of_another_model_is_measured_again(tmp_path, caplog):
+def test_the_reference_of_another_model_is_measured_again(tmp_path):
     run_and_measure(tmp_path)
     path = tmp_path / "runs" / "reference" / "readouts.json"
     before = json.loads(path.read_text())
@@ -104,7 +103,6 @@ def test_the_reference_of_another_model_is_measured_again(tmp_path, caplog):
     run_and_measure(tmp_path, bias="pooled")
     after = json.loads(path.read_text())
     assert after["measured"] != before["measured"] and after["tokens"] != before["tokens"]
-    assert "measured again" in caplog.text
 
 
 @pytest.mark.parametrize("sft", [False, True])
@@ -219,6 +217,7 @@ def test_a_failed_measurement_leaves_the_old_one(tmp_path, monkeypatch):
     evaluate_run(folder, silent)
     before = (folder / "readouts.json").read_bytes()
     monkeypatch.setattr(evaluate, "divergence", lambda *args: (_ for _ in ()).throw(OSError("disk")))
+    monkeypatch.setattr(evaluate, "VERSION", 0)  # else what is there already is not measured again
     with pytest.raises(OSError, match="disk"):
         evaluate_run(folder, silent)
     assert (folder / "readouts.json").read_bytes() == before
