@@ -87,5 +87,5 @@ def _files(module: str) -> Iterator[Path]:
     """The files of ours that importing a module runs."""
     parts = module.split(".")
     for n in range(1, len(parts) + 1):
-        place = (ROOT / "src" if parts[0] == "badpo" else ROOT).joinpath(*parts[:n])
+        place = (ROOT / "src" if parts[0] in ("badpo", "badpo_paper") else ROOT).joinpath(*parts[:n])
         yield from (file for file in (place / "__init__.py", place.with_suffix(".py")) if file.is_file())

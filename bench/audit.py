@@ -105,20 +105,20 @@ def _distinct(random: np.random.Generator, n: int, m: int, each: int) -> NDArray
 
 
 def conditional(votes: Votes) -> tuple[np.ndarray, dict]:
-    from badpo.estimation.conditional import fit_conditional
+    from badpo.estimation.fit import fit_conditional
 
     return _ours(fit_conditional(*votes.arrays))
 
 
 def joint(votes: Votes) -> tuple[np.ndarray, dict]:
-    from badpo.estimation.joint import fit_joint
+    from badpo.estimation.alternative_estimators import fit_joint
 
     return _ours(fit_joint(*votes.arrays))
 
 
 def posterior(votes: Votes) -> tuple[np.ndarray, dict]:
     """The leans and their spread by integration, which the audit adds: a hundred penalised fits or more."""
-    from badpo.estimation.integrated import shrink_votes
+    from badpo.estimation.shrinkage import shrink_votes
 
     found = shrink_votes(*votes.arrays)
     leans, se = (np.column_stack([getattr(one, name) for one in found]) for name in ("shrunk", "post_sd"))

@@ -17,15 +17,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from badpo.estimation.conditional import fit_conditional
-from badpo.estimation.fixed import fit_fixed
-from badpo.estimation.flags import bayesian_fdr, benjamini_hochberg, probability_exceeds
-from badpo.estimation.integrated import shrink_votes
-from badpo.estimation.joint import fit_joint
-from badpo.estimation.leans import Leans
-from badpo.estimation.random_effects import fit_random
+from badpo.estimation.alternative_estimators import fit_fixed, fit_joint, fit_random
+from badpo.estimation.conditional_likelihood import Leans
+from badpo.estimation.fit import fit_conditional
 from badpo.estimation.sequential import GRID, e_bh, log_e_values, log_tilt_ratios
-from badpo.estimation.shrinkage import Shrunk, finite_estimates, shrink_normal
+from badpo.estimation.shrinkage import (
+    Shrunk,
+    bayesian_fdr,
+    benjamini_hochberg,
+    finite_estimates,
+    probability_exceeds,
+    shrink_normal,
+    shrink_votes,
+)
 from badpo.theory.summaries import t_interval
 from bench.simulated_pools import DrawnVotes, Pool, draw_votes, sized
 

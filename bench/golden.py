@@ -39,10 +39,10 @@ MOST_SHOWN = 12  # differences of a case that are printed
 
 # -- what is no public name: where it stands, the first place that a side has; a move adds a place --------------------
 PLACES = {
-    "ARMS": ("badpo.experiments.arms:ARMS",),
-    "arm_judgments": ("badpo.experiments.arm_setup:arm_judgments",),
-    "arm_objective": ("badpo.experiments.arm_setup:arm_objective",),
-    "arm_bias": ("badpo.experiments.arm_setup:arm_bias",),
+    "ARMS": ("badpo_paper.arms:ARMS",),
+    "arm_judgments": ("badpo_paper.methods:arm_judgments",),
+    "arm_objective": ("badpo_paper.methods:arm_objective",),
+    "arm_bias": ("badpo_paper.methods:arm_bias",),
     "honoured": ("badpo.training.trl_keys:HONOURED",),
     "without effect": ("badpo.training.trl_keys:ACCEPTED_WITHOUT_EFFECT",),
     "refused": ("badpo.training.trl_keys:REFUSED",),
@@ -73,12 +73,12 @@ def smaller_scales(old: Any) -> Any:
 
 
 SMALLER: tuple[tuple[tuple[str, ...], Callable], ...] = (
-    (("badpo.experiments.small_model:build_model",), lambda old: partial(old, **TINY_MODEL)),
-    (("badpo.experiments.small_model:build_tokenizer",), lambda old: partial(old, vocab_size=600)),
-    (("badpo.data.corpora.bundled:signing_prompts",), lambda old: lambda: old()[:8]),
-    (("badpo.experiments.suite_settings:N_PAIRS", "badpo.experiments.demo:N_PAIRS"), lambda old: 300),
-    (("badpo.experiments.suite_settings:TINY", "badpo.experiments.demo:SETTINGS"), smaller_settings),
-    (("badpo.experiments.suite_settings:SCALES", "badpo.experiments.demo:N_PAIRS"), smaller_scales),
+    (("badpo_paper.settings:build_model",), lambda old: partial(old, **TINY_MODEL)),
+    (("badpo_paper.settings:build_tokenizer",), lambda old: partial(old, vocab_size=600)),
+    (("badpo_paper.corpora.bundled:signing_prompts",), lambda old: lambda: old()[:8]),
+    (("badpo_paper.settings:N_PAIRS", "badpo_paper.demo:N_PAIRS"), lambda old: 300),
+    (("badpo_paper.settings:TINY", "badpo_paper.demo:SETTINGS"), smaller_settings),
+    (("badpo_paper.settings:SCALES", "badpo_paper.demo:N_PAIRS"), smaller_scales),
 )
 # Files of the base that have another name today: a part of the path, and the new one.
 RENAMED: dict[str, str] = {}

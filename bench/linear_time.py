@@ -9,17 +9,17 @@ from itertools import cycle
 
 import pandas as pd
 
-from badpo.auditing.swap_pairs import _MARKS
-from badpo.data.csv_cells import inert
-from badpo.data.importers.fields import personal_fields, prompt_field, side_fields, side_of
-from badpo.data.importers.prodigy import _UNNAMED
+from badpo.auditing.pool import _MARKS
 from badpo.data.markers import split_signature
 from badpo.data.privacy import direct_identifiers
 from badpo.data.problems import did_you_mean, written_out
-from badpo.readouts.strips import strip_markdown, strip_signatures
+from badpo.data.tables import inert
+from badpo.importers.fields import personal_fields, prompt_field, side_fields, side_of
+from badpo.importers.prodigy import _UNNAMED
+from badpo.readouts.judge import strip_markdown, strip_signatures
 from badpo.results.model_card import _FILE, _HUB_ID
-from badpo.results.pages import _kept_together
-from badpo.results.tables import markdown_text
+from badpo.results.run_page import markdown_text
+from badpo.results.words import _kept_together
 from tests.fuzz.text_targets import DETECTORS
 
 # Beginnings of what a pattern looks for, again and again, and what breaks it off at the end.

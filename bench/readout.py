@@ -58,7 +58,7 @@ def contexts_of(tokenizer, rng) -> list[list[int]]:
 
 
 def measured() -> dict[str, Any]:
-    from badpo.readouts.attribute_rate import name_logps
+    from badpo.readouts.rates import name_logps
 
     rng = np.random.default_rng(0)
     tokenizer, model = word_tokenizer(SIZE.vocabulary), build_model(SIZE).eval()

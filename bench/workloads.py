@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from badpo.data.corpora.signed_plan import draw_plan
+from badpo_paper.corpora.signed import draw_plan
 
 MTBENCH = Path("../shared/data/mtbench_human_gpt4.parquet")
 LENGTHS_DIVIDED_BY = 4
@@ -82,7 +82,7 @@ class Workload:
 def signed(n_vocabulary: int, divided_by: int = LENGTHS_DIVIDED_BY, seed: int = 0) -> Workload:
     """The shape of the signed corpus: 4 votes on a comparison; a fifth of the pairs differ in the signed name only.
 
-    Kinds, annotators and votes are those of the paper's recipe (`badpo.data.corpora.signed_plan.draw_plan`).
+    Kinds, annotators and votes are those of the paper's recipe (`badpo_paper.corpora.signed.draw_plan`).
     """
     rng = np.random.default_rng(seed)
     plan = draw_plan(SIGNED_PAIRS, seed)
@@ -199,7 +199,7 @@ def tokenizer_of(workload: Workload, n_vocabulary: int):
 
 def text_tokenizer(workload: Workload, n_vocabulary: int):
     """A byte-level BPE learned from the workload's own texts."""
-    from badpo.experiments.small_model import build_tokenizer
+    from badpo_paper.settings import build_tokenizer
 
     columns = ["prompt", "response_a", "response_b"]
     texts = pd.unique(workload.votes[columns].to_numpy().ravel())

@@ -18,7 +18,7 @@ import yaml
 from typer.testing import CliRunner
 
 import badpo
-from badpo.cli import app
+from badpo.cli.main import app
 from badpo.data.problems import ConfigError, DataError, Problem
 
 ROOT = Path(__file__).parents[1]
@@ -72,7 +72,7 @@ def test_help_loads_nothing_heavy():
     code = (
         "import sys\n"
         "from typer.testing import CliRunner\n"
-        "from badpo.cli import app\n"
+        "from badpo.cli.main import app\n"
         f"for command in {COMMANDS!r}:\n"
         "    assert CliRunner().invoke(app, [*command, '--help']).exit_code == 0, command\n"
         f"    assert not sys.modules.keys() & {HEAVY!r}, (command, sys.modules.keys() & {HEAVY!r})\n"
@@ -87,7 +87,7 @@ def test_help_needs_nothing_that_only_unix_has():
         "for name in ('fcntl', 'resource', 'termios', 'pwd', 'grp'): sys.modules[name] = None\n"
         "from typer.testing import CliRunner\n"
         "import badpo\n"
-        "from badpo.cli import app\n"
+        "from badpo.cli.main import app\n"
         "[getattr(badpo, name) for name in ('Judgments', 'audit', 'attributes')]\n"
         f"for command in {COMMANDS!r}:\n"
         "    assert CliRunner().invoke(app, [*command, '--help']).exit_code == 0, command\n"
@@ -166,7 +166,7 @@ def test_check_never_shows_a_raw_annotator_id(bad_table):
 
 def test_check_loads_no_torch():
     program = (
-        "import sys; from typer.testing import CliRunner; from badpo.cli import app\n"
+        "import sys; from typer.testing import CliRunner; from badpo.cli.main import app\n"
         f"assert CliRunner().invoke(app, ['check', {str(EXAMPLE)!r}, '--attribute', 'length']).exit_code == 0\n"
         "print(*[name for name in ('torch', 'transformers', 'datasets') if name in sys.modules])"
     )
@@ -276,7 +276,7 @@ def test_train_gives_the_recipe_to_one_function(monkeypatch, tmp_path):
         seen.update(recipe=recipe, resume=resume, allow_changed=allow_changed)
         return tmp_path / "length" / "pooled-s7"
 
-    monkeypatch.setattr("badpo.experiments.run.train_run", train_run)
+    monkeypatch.setattr("badpo.runs.run.train_run", train_run)
     result = run(
         *("train", "--config", ROOT / "examples" / "train.yaml", "--attribute", "length:ratio=2", "--resume"),
         *(
@@ -312,7 +312,7 @@ def test_train_gives_the_recipe_to_one_function(monkeypatch, tmp_path):
 def test_several_processes_are_started_by_accelerate_once(monkeypatch, tmp_path):
     started = []
     monkeypatch.setattr(os, "execv", lambda program, command: started.append(command))
-    monkeypatch.setattr("badpo.experiments.run.train_run", lambda *arguments: tmp_path / "run")
+    monkeypatch.setattr("badpo.runs.run.train_run", lambda *arguments: tmp_path / "run")
     monkeypatch.setenv("BADPO_LAUNCHED", "")  # so that it is put back
     monkeypatch.delenv("BADPO_LAUNCHED")
     words = [
@@ -329,7 +329,7 @@ def test_several_processes_are_started_by_accelerate_once(monkeypatch, tmp_path)
 def test_remote_code_needs_the_flag(monkeypatch, tmp_path):
     recipes = []
     monkeypatch.setattr(
-        "badpo.experiments.run.train_run",
+        "badpo.runs.run.train_run",
         lambda recipe, resume, allow_changed: recipes.append(recipe) or tmp_path,
     )
     config = ("train", "--config", ROOT / "examples" / "train.yaml")

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from badpo.cli import app
+from badpo.cli.main import app
 from tests.auditing.planted import votes
 
 ROOT = Path(__file__).parents[1]
@@ -104,7 +104,7 @@ def test_columns_winners_and_anchors(table, tmp_path):
 def test_no_torch_is_loaded(table, tmp_path):
     table.to_parquet(tmp_path / "votes.parquet")
     program = (
-        "import sys; from typer.testing import CliRunner; from badpo.cli import app\n"
+        "import sys; from typer.testing import CliRunner; from badpo.cli.main import app\n"
         "result = CliRunner().invoke(app, ['audit', sys.argv[1], '--attribute', 'length', '--out', sys.argv[2]])\n"
         "print(result.exit_code, *[name for name in ('torch', 'transformers', 'datasets') if name in sys.modules])"
     )

@@ -8,7 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from badpo.cli_corpus import corpus_multipref, corpus_style, corpus_ultrafeedback
+from badpo_paper.cli import corpus_multipref, corpus_style, corpus_ultrafeedback
 from tests.data.corpora import public_rows
 
 

@@ -13,9 +13,9 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from badpo.cli import app
-from badpo.data.importers.formats import FORMATS
+from badpo.cli.main import app
 from badpo.data.privacy import pseudonyms
+from badpo.importers.formats import FORMATS
 
 ROOT = Path(__file__).parents[1]
 EXPORT = ROOT / "examples" / "label_studio.json"
@@ -125,7 +125,7 @@ def test_forget_needs_a_place_and_a_key(table, monkeypatch, tmp_path):
 
 def test_the_two_commands_load_no_torch(tmp_path):
     program = (
-        "import sys; from typer.testing import CliRunner; from badpo.cli import app\n"
+        "import sys; from typer.testing import CliRunner; from badpo.cli.main import app\n"
         f"out = {str(tmp_path / 'j.parquet')!r}\n"
         f"assert CliRunner().invoke(app, ['import', {str(EXPORT)!r}, '-o', out]).exit_code == 0\n"
         "assert CliRunner().invoke(app, ['forget', '7', '--data', out]).exit_code == 0\n"

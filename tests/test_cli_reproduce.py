@@ -8,7 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from badpo.cli_reproduce import reproduce
+from badpo_paper.cli import reproduce
 
 app = typer.Typer()
 app.command()(reproduce)

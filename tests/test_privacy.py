@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from badpo.cli import app
+from badpo.cli.main import app
 from badpo.data.privacy import pseudonym, pseudonym_key
 from tests.data.importers.test_exports import ALL, EXPORTS
 

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from transformers.trainer_utils import HubStrategy
 
 from badpo.data.problems import ConfigError
-from badpo.experiments.run import make_trainer, train_run
+from badpo.runs.run import make_trainer, train_run
 from tests import tiny
 from tests.experiments.recipes import recipe, write_recipe
 from tests.test_privacy import PLANTED, badpo, files, leaks, said
@@ -93,7 +93,7 @@ def tracked(monkeypatch):
             trainer.add_callback(tracker)
             return trainer
 
-        monkeypatch.setattr("badpo.experiments.run.make_trainer", with_tracker)
+        monkeypatch.setattr("badpo.runs.run.make_trainer", with_tracker)
         return train_run(asked), tracker
 
     return train

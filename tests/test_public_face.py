@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 
 import badpo
 from badpo import attributes
-from badpo.cli import app
-from badpo.data.corpora import signed  # where design section 7's `signed` lives
+from badpo.cli.main import app
+from badpo_paper.corpora import signed
 from tests.public_face import assert_face, keys, signature
 
 pytestmark = pytest.mark.face

@@ -16,15 +16,15 @@ from typer.testing import CliRunner
 
 from badpo.attributes import Length
 from badpo.auditing.audit import audit
-from badpo.cli import app
+from badpo.cli.main import app
 from badpo.data.files import seal_damage, write_seal
 from badpo.data.forgetting import find_people, forget
-from badpo.data.importing import import_file
 from badpo.data.privacy import pseudonym_key
 from badpo.data.problems import ConfigError
 from badpo.data.yaml_files import _Loader
-from badpo.results.pages import page_templates
+from badpo.importers.formats import import_file
 from badpo.results.run_files import read_run, read_suite
+from badpo.results.words import page_templates
 from badpo.training.recipe import read_recipe
 from badpo.training.trl_keys import refusal
 from tests.results.suites import write_suite
@@ -224,7 +224,7 @@ def test_everything_is_printed_in_one_place():
         if called.split(".")[-1] in ("print", "echo", "secho", "print_exc", "print_exception")
         or called in ("sys.stdout.write", "sys.stderr.write", "sys.__stdout__.write", "sys.__stderr__.write")
     ]
-    assert {where.partition(":")[0] for where in past} == {"src/badpo/cli_printing.py"}
+    assert {where.partition(":")[0] for where in past} == {"src/badpo/cli/options.py"}
 
 
 HOSTILE = "\x1b[2J\x9b31m\x7f\u202e"
@@ -288,10 +288,8 @@ def test_no_template_marks_a_text_as_safe():
     ]
     # what charts put together is escaped part by part; tests/results/test_charts.py tries to break out of it
     assert {where.split(":")[0] for where in wrong} <= {
-        "src/badpo/results/chart_parts.py",
         "src/badpo/results/charts.py",
-        "src/badpo/results/lean_charts.py",
-        "src/badpo/results/figure_parts.py",
+        "src/badpo/results/run_page.py",
     }, wrong
 
 

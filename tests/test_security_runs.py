@@ -14,11 +14,11 @@ from typer.testing import CliRunner
 
 from badpo.attributes import Length
 from badpo.auditing.audit import audit
-from badpo.cli import app
-from badpo.experiments.run import train_run
+from badpo.cli.main import app
 from badpo.results.run_files import read_suite
 from badpo.results.run_page import write_report
-from badpo.training.run_folder import MARKER, facts_of, mark_complete
+from badpo.runs.run import train_run
+from badpo.training.checkpoints import MARKER, facts_of, mark_complete
 from tests.auditing.planted import votes
 from tests.browser import Browser, browser_program
 from tests.experiments.recipes import recipe, save_model, write_recipe

@@ -135,7 +135,7 @@ def said_badly(output: str) -> str:
 
 def left_badly(disk: Path) -> str:
     """Checkpoints that are neither whole nor gone."""
-    from badpo.training.run_folder import damage
+    from badpo.training.checkpoints import damage
 
     for checkpoint in disk.rglob("checkpoint-*"):
         if checkpoint.is_dir() and (reason := damage(checkpoint)):

@@ -43,22 +43,14 @@ def import_everything() -> None:
     import peft  # noqa: F401
     import torch
 
-    import badpo.auditing.audit
-    import badpo.cli
-    import badpo.experiments.anchor
-    import badpo.experiments.demo
-    import badpo.experiments.evaluate
-    import badpo.experiments.run
-    import badpo.results.audit_page
-    import badpo.results.run_page  # noqa: F401
 
     torch.set_num_threads(1)
 
 
 def make_project(changes: Mapping[str, object]) -> None:
     """A model, an export, a table of votes and a recipe; to be called in a child, in its folder."""
-    from badpo.data.corpora import bundled, signed
-    from badpo.experiments.small_model import build_model, build_tokenizer
+    from badpo_paper.corpora import bundled, signed
+    from badpo_paper.settings import build_model, build_tokenizer
 
     corpus = signed.build(bundled.scored_pairs(30), seed=0).judgments
     texts = corpus.comparisons["response_a"].tolist() + corpus.comparisons["response_b"].tolist()
@@ -81,19 +73,22 @@ def make_project(changes: Mapping[str, object]) -> None:
 
 def make_smaller() -> None:
     """Many small shards of the reference cache, and short answers; to be called in a child."""
-    from badpo.experiments import anchor_bench, anchor_sample, anchor_source, evaluate
+    from badpo.anchoring import anchor as anchor_bench
+    from badpo.anchoring import anchor as anchor_sample
+    from badpo.anchoring import source
+    from badpo.runs import evaluate
     from badpo.training import reference
 
     reference.RESPONSES_PER_SHARD = SHARD_RESPONSES
     evaluate.MAX_NEW_TOKENS = 6
-    anchor_source.MAX_NEW_TOKENS = 24
+    source.MAX_NEW_TOKENS = 24
     anchor_bench.ANSWERS_EACH = anchor_sample.ANSWERS_EACH = 1
     anchor_bench.FEWEST_ANSWERS = 4
 
 
 def command(*arguments: str) -> None:
     """``badpo`` with these arguments, in this process; raises `SystemExit` where it fails."""
-    from badpo.cli import app
+    from badpo.cli.main import app
 
     try:
         app(list(arguments))
@@ -129,12 +124,12 @@ def suite() -> None:
     import typer
     from badpo.experiments.signed_suite import run_suite
 
-    from badpo.cli_errors import reporting_errors
-    from badpo.data.corpora import bundled, signed
-    from badpo.data.corpora.signatures import ask_to_sign
-    from badpo.experiments.start_policy import load_model
-    from badpo.experiments.suite_settings import SuiteSettings
-    from badpo.training.recipe_blocks import ModelChoice
+    from badpo.cli.options import reporting_errors
+    from badpo.readouts.names import ask_to_sign
+    from badpo.runs.start import load_model
+    from badpo.training.recipe import ModelChoice
+    from badpo_paper.corpora import bundled, signed
+    from badpo_paper.settings import SuiteSettings
 
     settings = SuiteSettings(
         sft_steps=4, sft_batch_size=8, steps=8, batch_size=8, max_new_tokens=6, arms=ARMS

@@ -190,7 +190,7 @@ def as_votes(frame) -> list[tuple]:
 
 def votes_of(path: Path) -> list[tuple]:
     """The votes of a table, read as badpo reads them, so that damage is found."""
-    from badpo.data.importers.tables import read_table
+    from badpo.data.tables import read_table
 
     return as_votes(read_table(path).frame)
 
@@ -226,7 +226,7 @@ def names_them(folder: Path) -> list[str]:
 
 def both_counted(folder: Path, output: Sequence[str]) -> str:
     """Two looks at once: the state has both parts."""
-    from badpo.auditing.monitor import AuditMonitor
+    from badpo.auditing.watch import AuditMonitor
 
     n = len({vote[0] for vote in votes_of(folder / "votes.parquet")})
     counted = AuditMonitor.load(folder / "state.json").n_comparisons
@@ -251,7 +251,7 @@ def one_import(folder: Path, output: Sequence[str]) -> str:
 
 def forgotten_or_not_counted(folder: Path, output: Sequence[str]) -> str:
     """A look while somebody is forgotten: neither the table nor the state has them, both have all others."""
-    from badpo.auditing.monitor import AuditMonitor
+    from badpo.auditing.watch import AuditMonitor
 
     expected = without(imported(folder), small_project.PERSON)
     if votes_of(folder / "votes.parquet") != expected:

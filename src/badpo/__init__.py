@@ -11,7 +11,7 @@ import importlib
 __version__ = "0.1.0"
 
 _HOME = {
-    "AuditMonitor": "badpo.auditing.monitor",
+    "AuditMonitor": "badpo.auditing.watch",
     "AuditResult": "badpo.auditing.result",
     "BADPOConfig": "badpo.training.config",
     "BADPOTrainer": "badpo.training.trainer",

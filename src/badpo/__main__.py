@@ -1,6 +1,6 @@
 """``python -m badpo`` is ``badpo``."""
 
-from badpo.cli import main
+from badpo.cli.main import main
 
 if __name__ == "__main__":
     main()

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from badpo.anchoring.behind import TiltedName, named_answer
-from badpo.anchoring.kept_answers import shifted_logps
+from badpo.anchoring.kept_answers import TiltedName, named_answer, shifted_logps
 from badpo.anchoring.sampling import TiltedChoice
 from tests.anchoring.test_offset_stage import ANSWERS, CELLS, EDITOR, encoded_pairs, material
 

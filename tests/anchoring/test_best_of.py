@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from badpo.anchoring.best_of import acceptance_probability, rejection_sample
+from badpo.anchoring.sampling import acceptance_probability, rejection_sample
 from badpo.theory.tilt import tilted_rates
 
 # answers are rows of (attribute 1, attribute 2) that go together; the policy draws them with these probabilities

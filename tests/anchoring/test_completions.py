@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from scipy.special import expit
 
-from badpo.anchoring import completions
-from badpo.anchoring.completions import completed_share, shift_of_the_pool
+from badpo.anchoring import sampling
+from badpo.anchoring.sampling import completed_share, shift_of_the_pool
 
 
 def test_only_whole_names_of_the_pool_count(monkeypatch):
@@ -16,7 +16,7 @@ def test_only_whole_names_of_the_pool_count(monkeypatch):
         def __init__(self, text):
             self.text = text
 
-    monkeypatch.setattr(completions, "sample", lambda *a, **k: [Written(text) for text in texts])
+    monkeypatch.setattr(sampling, "sample", lambda *a, **k: [Written(text) for text in texts])
     share = completed_share(None, None, [[1]] * 4, {"Emily", "Greg"}, 0.7, 0.9, seed=0)
     assert share == pytest.approx((3 + 0.5) / (4 + 1))
 

@@ -6,17 +6,10 @@ import random
 
 import pytest
 
-from badpo.anchoring.editors import (
-    MarkdownStrip,
-    SignatureSwap,
-    WordSwap,
-    carries,
-    pool_signatures,
-)
-from badpo.data.corpora.names import NAMES, SURNAMES
-from badpo.data.corpora.signatures import signature
+from badpo.anchoring.editors import MarkdownStrip, SignatureSwap, WordSwap, carries, pool_signatures
 from badpo.data.markers import split_signature
 from badpo.data.problems import ConfigError
+from badpo.readouts.names import NAMES, SURNAMES, signature
 
 
 @pytest.mark.parametrize("cell", [(0, 0), (0, 1), (1, 0), (1, 1)])

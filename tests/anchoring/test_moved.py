@@ -10,10 +10,17 @@ import pandas as pd
 import pytest
 from scipy.optimize import brentq
 
-from badpo.anchoring.deviations import deviation_change, leans_beside
 from badpo.anchoring.editors import LongAnswers, MarkdownStrip, WordSwap, pool_signatures
-from badpo.anchoring.moved import Behavior, moved, tilted_margins
-from badpo.anchoring.rates import RateTable, answer_rates, counted_rates
+from badpo.anchoring.rates import (
+    Behavior,
+    RateTable,
+    answer_rates,
+    counted_rates,
+    deviation_change,
+    leans_beside,
+    moved,
+    tilted_margins,
+)
 from badpo.attributes import Markdown
 from badpo.data.judgments import Judgments
 from badpo.readouts.judge import JudgeReadout, JudgeScores

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from badpo.anchoring.editors import MarkdownStrip, WordSwap, pool_signatures
-from badpo.anchoring.offset_pairs import offset_pairs
-from badpo.data.corpora.names import NAMES
-from badpo.data.corpora.signatures import signature
+from badpo.anchoring.offset_stage import offset_pairs
 from badpo.data.markers import split_signature
 from badpo.data.problems import DataError
+from badpo.readouts.names import NAMES, signature
 
 ANSWERS = [signature(f"Boil it for {i} minutes.", NAMES[i % 89].first, "Clark") for i in range(100)]
 PROMPTS = [f"How long, number {i}?" for i in range(100)]

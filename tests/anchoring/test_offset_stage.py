@@ -21,16 +21,14 @@ from badpo.anchoring.kept_answers import (
     shifted_logps,
     tilted_answer,
 )
-from badpo.anchoring.offset_pairs import offset_pairs
-from badpo.anchoring.offset_stage import StageSettings, fixed_offset, train_offset
+from badpo.anchoring.offset_stage import StageSettings, fixed_offset, offset_pairs, train_offset
 from badpo.anchoring.rates import signature_rates
 from badpo.anchoring.sampling import ChoiceScorer, TiltedChoice
-from badpo.data.corpora.names import NAMES
-from badpo.data.corpora.signatures import signature
-from badpo.experiments.small_model import build_model, build_tokenizer
-from badpo.readouts.attribute_rate import signature_contexts
 from badpo.readouts.generation import Generation
+from badpo.readouts.names import NAMES, signature
+from badpo.readouts.rates import signature_contexts
 from badpo.training.encoding import encode_comparisons, encode_prompts
+from badpo_paper.settings import build_model, build_tokenizer
 from tests.experiments.conftest import SMALL_MODEL
 
 EDITOR = pool_signatures()

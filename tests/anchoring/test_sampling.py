@@ -6,10 +6,9 @@ import torch
 from scipy.special import softmax
 
 from badpo.anchoring import sampling
-from badpo.anchoring.sampled_anchor import anchor_sampling
-from badpo.anchoring.sampling import ChoiceScorer, TiltedChoice
-from badpo.readouts.attribute_rate import SIGNATURE_LEAD, name_logps, signature_contexts
+from badpo.anchoring.sampling import ChoiceScorer, TiltedChoice, anchor_sampling
 from badpo.readouts.generation import sample
+from badpo.readouts.rates import SIGNATURE_LEAD, name_logps, signature_contexts
 from badpo.theory.tilt import tilted_probabilities, tilted_rates
 from tests import tiny
 from tests.readouts import policies

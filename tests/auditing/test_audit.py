@@ -9,9 +9,8 @@ import pandas as pd
 import pytest
 
 from badpo.attributes import Column, Length, Markdown, Position
-from badpo.auditing.annotators import COLUMNS
 from badpo.auditing.audit import audit
-from badpo.auditing.options import Flag
+from badpo.auditing.people import COLUMNS, Flag
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import pseudonyms
 from badpo.data.problems import ConfigError, DataError

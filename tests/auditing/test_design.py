@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 
 from badpo.attributes import Length
-from badpo.auditing.anchors import anchor_check, anchored_annotators
-from badpo.auditing.design import design_of
-from badpo.auditing.options import Options
+from badpo.auditing.people import Options, anchor_check, anchored_annotators, design_of
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import pseudonyms
 from badpo.data.problems import ConfigError

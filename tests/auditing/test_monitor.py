@@ -11,7 +11,7 @@ import stat
 import numpy as np
 import pytest
 
-from badpo.auditing.monitor import AuditMonitor, ClosedComparison, ReopenedComparison
+from badpo.auditing.watch import AuditMonitor, ClosedComparison, ReopenedComparison
 from badpo.data.problems import ConfigError
 from badpo.estimation.sequential import GRID, log_e_values, log_tilt_ratios
 

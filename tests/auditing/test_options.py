@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from badpo.auditing.options import Flag, Options
+from badpo.auditing.people import Flag, Options
 from badpo.data.problems import ConfigError
 
 

@@ -20,10 +20,9 @@ from badpo.attributes import (
     Position,
     PythonFunction,
 )
-from badpo.auditing.pool import LENGTH_RATIOS, pool_attributes
-from badpo.auditing.scan import scan_features
-from badpo.data.corpora import bundled, signed
+from badpo.auditing.pool import LENGTH_RATIOS, pool_attributes, scan_features
 from badpo.data.judgments import Judgments
+from badpo_paper.corpora import bundled, signed
 
 UKP = Path(__file__).parents[3] / "shared" / "data" / "ukpconvarg1_human.parquet"
 NAMED = "name, scope, cross_share, n_cross, carrier_wins, log_odds, ci_low, ci_high, naive_ci_low, naive_ci_high, odds"

@@ -8,7 +8,7 @@ from scipy.special import expit
 from scipy.stats import false_discovery_control
 
 from badpo.attributes import Bold, Length, LengthWords, Links, Lists, Markdown
-from badpo.auditing.scan import FEATURES, scan_features
+from badpo.auditing.pool import FEATURES, scan_features
 from badpo.data.judgments import Judgments
 
 PHRASES = {"lists": "- item\n", "hedging": "perhaps ", "first_person": "I say ", "links": "www.example.org "}

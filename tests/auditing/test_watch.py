@@ -12,8 +12,7 @@ import pandas as pd
 import pytest
 
 from badpo.attributes import Column, Length, Markdown
-from badpo.auditing.monitor import AuditMonitor
-from badpo.auditing.watch import GUARANTEE, watch
+from badpo.auditing.watch import GUARANTEE, AuditMonitor, watch
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import pseudonyms
 from badpo.data.problems import ConfigError, DataError

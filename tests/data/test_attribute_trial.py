@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from badpo.attributes import ATTRIBUTES, attribute_from_config
-from badpo.data.attribute_trial import EXAMPLES, attribute_trials, describe_attributes
+from badpo.data.checks import EXAMPLES, attribute_trials, describe_attributes
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
 

@@ -106,7 +106,7 @@ def test_tokens_are_counted_by_any_tokenizer_without_special_tokens():
 
 
 def test_signature_name_agrees_with_the_signed_corpus():
-    signatures = pytest.importorskip("badpo.data.corpora.signatures")
+    signatures = pytest.importorskip("badpo.readouts.names")
     woman = SignatureName("woman", ["Emily"])
     for text in ["Boil it.", "Boil it.  \n", ""]:
         assert woman.measure("", signatures.signature(text, "Emily", "Miller")) == 1

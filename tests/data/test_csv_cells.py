@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from badpo.data.csv_cells import inert, write_csv
+from badpo.data.tables import inert, write_csv
 
 
 def rows_of(path) -> list[list[str]]:

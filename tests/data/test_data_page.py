@@ -6,7 +6,7 @@ import doctest
 import re
 from pathlib import Path
 
-from badpo.data.importers.columns import KNOWN
+from badpo.data.tables import KNOWN
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "data.md"

@@ -33,8 +33,8 @@ from badpo.data.files import (
     seal_damage,
     write_seal,
 )
-from badpo.data.importers.tables import read_table, write_table
 from badpo.data.problems import DataError
+from badpo.data.tables import read_table, write_table
 
 DROPPED = [{"reason": "tie", "annotator": "ann_x", "n": 1}]
 KILLED_WHILE_WRITING = """

@@ -30,10 +30,10 @@ from badpo.auditing.watch import watch
 from badpo.data import forgetting
 from badpo.data.files import BusyError, checksum_file, file_checksum, locked
 from badpo.data.forgetting import find_people
-from badpo.data.importing import import_file
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import pseudonyms
 from badpo.data.problems import ConfigError, DataError
+from badpo.importers.formats import import_file
 
 LABEL_STUDIO = Path(__file__).parents[2] / "examples" / "label_studio.json"
 HEADER = "prompt,response_a,response_b,winner,annotator\n"

@@ -10,11 +10,11 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from badpo.data.corpora.signed_files import read_scored_pairs
-from badpo.data.importing import day_of, import_file
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import is_pseudonym, pseudonyms
 from badpo.data.problems import ConfigError, DataError
+from badpo.importers.formats import day_of, import_file
+from badpo_paper.corpora.files import read_scored_pairs
 
 ROOT = Path(__file__).parents[2]
 LABEL_STUDIO = ROOT / "examples" / "label_studio.json"

@@ -465,7 +465,7 @@ def test_a_failed_write_leaves_nothing_behind(tmp_path, monkeypatch):
             file.write(b"half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("badpo.data.importers.tables.pq.write_table", full_disk)
+    monkeypatch.setattr("badpo.data.tables.pq.write_table", full_disk)
     with pytest.raises(OSError, match="No space left"):
         judgments.to_parquet(path)
     assert path.read_bytes() == before

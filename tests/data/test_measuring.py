@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 
 from badpo.attributes import Column, Length, LengthWords, Position, PythonFunction
-from badpo.data.judgments import Judgments
-from badpo.data.measuring import measure_delta, measure_sides
+from badpo.data.judgments import Judgments, measure_delta, measure_sides
 from badpo.data.problems import ConfigError, DataError
 
 ROWS = [

@@ -11,7 +11,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from badpo.data.importing import import_file
 from badpo.data.privacy import (
     is_pseudonym,
     pseudonym,
@@ -21,6 +20,7 @@ from badpo.data.privacy import (
     withheld_classes,
 )
 from badpo.data.problems import ConfigError
+from badpo.importers.formats import import_file
 
 KEY = b"a key of sixteen bytes or more"
 

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from badpo.data import markers, wording
+from badpo.data import markers
+from badpo.data import markers as wording
 
 WAYS = {
     "hedge": (

@@ -7,7 +7,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from badpo.estimation.agreement import annotator_agreement, pool_agreement
+from badpo.estimation.significance import annotator_agreement, pool_agreement
 from badpo.theory.summaries import wilson_interval
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from badpo.estimation.arena import arena_coefficients, normalized_difference
+from badpo.estimation.pool import arena_coefficients, normalized_difference
 
 
 def battles(n=6000, seed=0):

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from badpo.estimation.assignment import assignment_test
+from badpo.estimation.significance import assignment_test
 
 UKP = Path(__file__).parents[3] / "shared" / "data" / "ukpconvarg1_human.parquet"
 

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from badpo.auditing.monitor import AuditMonitor, ClosedComparison
+from badpo.auditing.watch import AuditMonitor, ClosedComparison
 from bench import audit_statistics
 from bench.audit_statistics import (
     SCENES,

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from scipy.special import expit, logit
 
-from badpo.estimation.clusters import cluster_errors
-from badpo.estimation.offline import offline_log_odds
+from badpo.estimation.pool import cluster_errors, offline_log_odds
 from badpo.theory.summaries import cluster_mean
 
 NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(60)

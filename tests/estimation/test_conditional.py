@@ -10,9 +10,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from badpo.estimation.comparison_blocks import sorted_blocks
-from badpo.estimation.conditional import fit_conditional
-from badpo.estimation.known_wins import KnownWins, log_total, winners
+from badpo.estimation.conditional_likelihood import KnownWins, log_total, sorted_blocks, winners
+from badpo.estimation.fit import fit_conditional
 
 
 def pool(n=400, m=12, q=1, votes=4, spread=0.5, quality=1.0, seed=0):

@@ -9,8 +9,13 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.stats import false_discovery_control
 
-from badpo.estimation.flags import bayesian_fdr, benjamini_hochberg, probability_exceeds
-from badpo.estimation.shrinkage import shrink_normal, shrink_npmle
+from badpo.estimation.shrinkage import (
+    bayesian_fdr,
+    benjamini_hochberg,
+    probability_exceeds,
+    shrink_normal,
+    shrink_npmle,
+)
 
 PROBABILITIES = st.lists(st.floats(0, 1), min_size=1, max_size=20)
 

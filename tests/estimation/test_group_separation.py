@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from badpo.estimation.conditional import fit_conditional
-from badpo.estimation.joint import fit_joint
+from badpo.estimation.alternative_estimators import fit_joint
+from badpo.estimation.fit import fit_conditional
 
 
 def two_groups() -> tuple[np.ndarray, ...]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from badpo.estimation.conditional import fit_conditional
-from badpo.estimation.group_tests import class_offsets, equal_leans_test
+from badpo.estimation.fit import fit_conditional
+from badpo.estimation.significance import class_offsets, equal_leans_test
 from tests.estimation.test_conditional import pool
 
 

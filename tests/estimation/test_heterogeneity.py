@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from badpo.estimation.heterogeneity import recommend
 from badpo.estimation.shrinkage import shrink_normal
+from badpo.estimation.significance import recommend
 
 SPREAD = shrink_normal([0.8, -0.7, 0.1, -0.2], [0.1] * 4)
 ALIKE = shrink_normal([0.01, -0.02, 0.01, 0.0], [0.3] * 4)

@@ -4,10 +4,8 @@ import numpy as np
 import pytest
 from scipy.special import expit, logsumexp
 
-from badpo.estimation.conditional import fit_conditional
-from badpo.estimation.integrated import shrink_votes
-from badpo.estimation.shrinkage import shrink_normal
-from badpo.estimation.spread import DROP
+from badpo.estimation.fit import fit_conditional
+from badpo.estimation.shrinkage import DROP, shrink_normal, shrink_votes
 from bench.simulated_pools import Pool, draw_votes
 
 
@@ -73,7 +71,7 @@ def test_unit_and_side_do_not_matter():
 def test_large_pools_are_close_to_the_exact_inverse(monkeypatch):
     votes = drawn(Pool(2000, n_annotators=150), 2)
     (exact,) = shrink_votes(*votes.arrays)
-    monkeypatch.setattr("badpo.estimation.integrated.LARGEST_DENSE", 10)
+    monkeypatch.setattr("badpo.estimation.shrinkage.LARGEST_DENSE", 10)
     (close,) = shrink_votes(*votes.arrays)
     np.testing.assert_allclose(close.shrunk, exact.shrunk, atol=0.02)
     np.testing.assert_allclose(close.post_sd, exact.post_sd, rtol=0.03)
@@ -101,7 +99,7 @@ def test_a_group_of_few_in_a_large_pool_is_taken_whole(monkeypatch):
         ]
     )
     exact = shrink_votes(comparison, sign, annotator, delta, 150)
-    monkeypatch.setattr("badpo.estimation.integrated.LARGEST_DENSE", 10)
+    monkeypatch.setattr("badpo.estimation.shrinkage.LARGEST_DENSE", 10)
     close = shrink_votes(comparison, sign, annotator, delta, 150)
     for one, other in zip(close, exact, strict=True):
         np.testing.assert_allclose(one.shrunk, other.shrunk, atol=0.03)

@@ -6,13 +6,19 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from badpo.estimation import lean_design, lean_fit, maximizing
-from badpo.estimation.conditional import fit_conditional
-from badpo.estimation.estimable import find_estimable
-from badpo.estimation.known_wins import KnownWins
-from badpo.estimation.lean_design import Centering, LeanDesign, confirmed, expected_leans, identified_leans
-from badpo.estimation.lean_votes import lean_votes
-from badpo.estimation.maximizing import Information
+from badpo.estimation import fit, newton
+from badpo.estimation.conditional_likelihood import KnownWins
+from badpo.estimation.fit import (
+    Centering,
+    LeanDesign,
+    confirmed,
+    expected_leans,
+    find_estimable,
+    fit_conditional,
+    identified_leans,
+    lean_votes,
+)
+from badpo.estimation.newton import Information
 from badpo.theory.identifiability import informative_judgments
 
 
@@ -89,9 +95,9 @@ def test_groups_that_meet_where_attributes_move_together_are_not_confirmed():
 def test_a_large_pool_is_fitted_as_a_small_one(monkeypatch):
     votes = pool(n=1500, m=40)
     small = fit_conditional(*votes)
-    for module in (lean_design, lean_fit, maximizing):
+    for module in (fit, fit, newton):
         monkeypatch.setattr(module, "LARGEST_DENSE", 10)
-    monkeypatch.setattr(maximizing, "LARGEST_FACTORED", 10)
+    monkeypatch.setattr(newton, "LARGEST_FACTORED", 10)
     large = fit_conditional(*votes)
     assert large.n_cg > 0 == small.n_cg
     assert large.covariance is None
@@ -107,7 +113,7 @@ def test_votes_twice_on_a_comparison_enter_the_errors_of_a_large_pool(monkeypatc
     delta = np.ones((12_000, 1))
     sign = rng.choice([-1, 1], size=12_000)
     small = fit_conditional(comparison, sign, annotator, delta, 40)
-    for module in (lean_design, lean_fit, maximizing):
+    for module in (fit, fit, newton):
         monkeypatch.setattr(module, "LARGEST_DENSE", 10)
     large = fit_conditional(comparison, sign, annotator, delta, 40)
     np.testing.assert_allclose(large.se, small.se, rtol=0.1)

@@ -5,7 +5,7 @@ import pytest
 from scipy import sparse
 from scipy.special import expit
 
-from badpo.estimation.logit import fit_logit
+from badpo.estimation.pool import fit_logit
 
 
 def votes(n=4000, n_prompts=40, truth=(1.0, -0.5, 0.02), seed=0):

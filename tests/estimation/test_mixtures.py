@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from badpo.estimation.mixtures import Mixture, mixture_cdf, mixture_mean, mixture_quantile, mixture_sd
+from badpo.estimation.shrinkage import Mixture, mixture_cdf, mixture_mean, mixture_quantile, mixture_sd
 
 
 def test_against_draws():

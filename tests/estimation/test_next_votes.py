@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from badpo.estimation.conditional import fit_conditional
+from badpo.estimation.fit import fit_conditional
 from badpo.estimation.next_votes import joining_comparisons, votes_needed
 from badpo.theory.identifiability import annotator_components, informative_judgments
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from badpo.estimation.offline import offline_log_odds
+from badpo.estimation.pool import offline_log_odds
 
 
 def one(wins, clusters=None):

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from badpo.estimation.offline import offline_log_odds
 from badpo.estimation.pool import (
     carrier_sides,
     co_occurrence,
     collinearity,
     independent_columns,
     joint_log_odds,
+    offline_log_odds,
     swap_log_odds,
 )
 

@@ -8,10 +8,15 @@ from scipy.integrate import quad
 from scipy.optimize import minimize
 from scipy.special import expit
 
-from badpo.estimation.comparison_blocks import sorted_blocks
-from badpo.estimation.fixed import GivenQuality, fit_fixed
-from badpo.estimation.joint import FreeQuality, fit_joint
-from badpo.estimation.random_effects import RandomQuality, fit_random
+from badpo.estimation.alternative_estimators import (
+    FreeQuality,
+    GivenQuality,
+    RandomQuality,
+    fit_fixed,
+    fit_joint,
+    fit_random,
+)
+from badpo.estimation.conditional_likelihood import sorted_blocks
 from bench.simulated_pools import Pool, draw_votes
 
 ALL = {

@@ -6,9 +6,7 @@ from itertools import combinations
 
 import numpy as np
 
-from badpo.estimation.conditional import fit_conditional
-from badpo.estimation.estimable import find_estimable
-from badpo.estimation.lean_votes import lean_votes
+from badpo.estimation.fit import find_estimable, fit_conditional, lean_votes
 from badpo.theory.identifiability import informative_judgments
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from badpo.estimation.repeats import first_votes, self_contradictions
+from badpo.estimation.significance import first_votes, self_contradictions
 
 
 def test_first_votes_do_not_depend_on_labels():

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from badpo.estimation.comparison_blocks import sorted_blocks
-from badpo.estimation.separation import explained_by_receding, overlapping_annotators
+from badpo.estimation.conditional_likelihood import sorted_blocks
+from badpo.estimation.fit import explained_by_receding, overlapping_annotators
 from badpo.theory.identifiability import jointly_separated
 
 

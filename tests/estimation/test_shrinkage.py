@@ -4,9 +4,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from badpo.estimation.mixtures import mixture_cdf
-from badpo.estimation.shrinkage import finite_estimates, shrink_normal, shrink_npmle
-from badpo.estimation.spread import restricted_likelihood, spread_interval
+from badpo.estimation.shrinkage import (
+    finite_estimates,
+    mixture_cdf,
+    restricted_likelihood,
+    shrink_normal,
+    shrink_npmle,
+    spread_interval,
+)
 
 BOTH = pytest.mark.parametrize("shrink", [shrink_normal, shrink_npmle])
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from badpo.estimation.spectral import agreements, spectral_labels
-from badpo.estimation.vote_types import agreement_types
+from badpo_paper.em_dpo import agreement_types
+from badpo_paper.methods import agreements, spectral_labels
 
 
 def votes(accuracy, n_comparisons: int, per_comparison: int, seed: int):

@@ -8,11 +8,10 @@ from functools import partial
 
 import pytest
 
-from badpo.data.corpora import bundled
-from badpo.experiments import demo, small_model, suite_settings
-from badpo.experiments import suite_runs as schedule
-from badpo.experiments.small_model import build_model, build_tokenizer
-from badpo.experiments.suite_settings import TINY
+from badpo_paper import demo, settings
+from badpo_paper import schedule as schedule
+from badpo_paper.corpora import bundled
+from badpo_paper.settings import TINY, build_model, build_tokenizer
 
 # What `build_model` and `build_tokenizer` are called with here.
 SMALL_MODEL = {"hidden_size": 32, "n_layers": 1, "n_heads": 2, "intermediate_size": 64}
@@ -31,13 +30,13 @@ SMALL_KEYS = {
 def small_demo():
     """`run_demo` on 120 pairs with a tiny model and eight steps."""
     prompts = bundled.signing_prompts()[:8]
-    tiny = suite_settings.SCALES["tiny"]
+    tiny = settings.SCALES["tiny"]
     short = replace(tiny, decoding=replace(tiny.decoding, max_new_tokens=12))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(demo, "N_PAIRS", 120)
         patch.setattr(demo.bundled, "signing_prompts", lambda: prompts)
-        patch.setattr(small_model, "build_model", partial(build_model, **SMALL_MODEL))
-        patch.setattr(small_model, "build_tokenizer", partial(build_tokenizer, vocab_size=SMALL_VOCABULARY))
+        patch.setattr(settings, "build_model", partial(build_model, **SMALL_MODEL))
+        patch.setattr(settings, "build_tokenizer", partial(build_tokenizer, vocab_size=SMALL_VOCABULARY))
         patch.setattr(demo, "SCALES", {"tiny": short})
         patch.setattr(demo, "TINY", SMALL_KEYS)
         demo.demo_material.cache_clear()

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from badpo.experiments.evaluate import Decoding
-from badpo.experiments.small_model import build_model, build_tokenizer
-from badpo.experiments.suite_materials import Material, bundled_signed, bundled_style, own_style
-from badpo.experiments.suite_parts import Column, Condition, Corpus, Panel, Row, Suite
-from badpo.experiments.suite_settings import TINY, Scale
+from badpo.runs.evaluate import Decoding
+from badpo_paper.materials import Material, bundled_signed, bundled_style, own_style
+from badpo_paper.settings import TINY, Scale, build_model, build_tokenizer
+from badpo_paper.suites import Column, Condition, Corpus, Panel, Row, Suite
 from tests.experiments.conftest import SMALL_MODEL, SMALL_VOCABULARY
 
 KEYS = {

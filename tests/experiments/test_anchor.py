@@ -9,26 +9,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    Qwen3Config,
-    Qwen3ForSequenceClassification,
-)
+from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3Config, Qwen3ForSequenceClassification
 from typer.testing import CliRunner
 
+from badpo.anchoring import source
+from badpo.anchoring.anchor import Anchor
 from badpo.anchoring.editors import pool_signatures
-from badpo.cli import app
-from badpo.data.corpora.names import NAMES, SURNAMES
-from badpo.data.corpora.signatures import ask_to_sign, signature
+from badpo.cli.main import app
 from badpo.data.files import run_damage
-from badpo.experiments import anchor_source
-from badpo.experiments.anchor_bench import Anchor
-from badpo.experiments.run import train_run
-from badpo.experiments.small_model import build_model, build_tokenizer
+from badpo.readouts.names import NAMES, SURNAMES, ask_to_sign, signature
+from badpo.runs.run import train_run
 from badpo.training.encoding import encode_responses
 from badpo.training.recipe import read_recipe
 from badpo.training.supervised import SupervisedTrainer, supervised_arguments
+from badpo_paper.settings import build_model, build_tokenizer
 from tests.experiments.conftest import SMALL_MODEL
 from tests.experiments.recipes import write_recipe
 from tests.experiments.test_signed_suite import run as run_suite
@@ -72,7 +66,7 @@ def signer(tmp_path_factory) -> Path:
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(anchor_source, "MAX_NEW_TOKENS", 24)
+    monkeypatch.setattr(source, "MAX_NEW_TOKENS", 24)
 
 
 def anchored(signer: Path, out: Path, *arguments: object, tolerance: float = 0.05) -> dict:
@@ -165,10 +159,10 @@ def test_training_ends_within_the_tolerance_and_keeps_its_lines(signer, tmp_path
 
 def test_a_run_of_a_suite_is_measured_against_its_reference(tmp_path, monkeypatch):
     run_suite(tmp_path)
-    fresh = anchor_source.bundled.fresh_prompts()[:16]
-    monkeypatch.setattr(anchor_source.bundled, "fresh_prompts", lambda: fresh)
-    monkeypatch.setattr(anchor_source, "N_REPORT", 8)
-    monkeypatch.setattr(anchor_source.demo, "N_PAIRS", 120)
+    fresh = source.bundled.fresh_prompts()[:16]
+    monkeypatch.setattr(source.bundled, "fresh_prompts", lambda: fresh)
+    monkeypatch.setattr(source, "N_REPORT", 8)
+    monkeypatch.setattr(source.demo, "N_PAIRS", 120)
     targets = ("--target", "woman=0.3", "--target", "black=0.6", "--tolerance", 0.5)
     result = badpo(tmp_path / "dpo-s42", *targets, "--json")
     assert result.exit_code == OK, result.output
@@ -194,7 +188,7 @@ def test_a_run_of_a_suite_is_measured_against_its_reference(tmp_path, monkeypatc
 def test_words_of_ones_own_on_a_run_of_a_recipe(tmp_path, monkeypatch):
     recipe = read_recipe(write_recipe(tmp_path))
     run = train_run(recipe)
-    monkeypatch.setattr(anchor_source, "FEWEST_PROMPTS", 10)
+    monkeypatch.setattr(source, "FEWEST_PROMPTS", 10)
     words = ("--target", "colour=0.6", "--word", "red=blue", "--tolerance", 0.6)
     result = badpo(run, *words, "--json")
     assert result.exit_code == OK, result.output

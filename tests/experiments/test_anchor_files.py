@@ -9,22 +9,28 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from badpo.anchoring import anchor as anchor_train
+from badpo.anchoring import source as anchor_source
+from badpo.anchoring.anchor import (
+    Anchor,
+    AnchorFolder,
+    anchor_key,
+    anchor_run,
+    keep_lines,
+    require_teachable,
+    stage_key,
+)
 from badpo.anchoring.calibration import KeptLines
 from badpo.anchoring.editors import MarkdownStrip, pool_signatures
 from badpo.anchoring.offset_stage import StageSettings
 from badpo.anchoring.rates import counted_rates
+from badpo.anchoring.source import AnchorSource, Prompts
 from badpo.data.attributes import Length
 from badpo.data.files import run_damage
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
-from badpo.experiments import anchor_source, anchor_train
-from badpo.experiments.anchor import anchor_key, anchor_run
-from badpo.experiments.anchor_bench import Anchor
-from badpo.experiments.anchor_files import AnchorFolder
-from badpo.experiments.anchor_source import AnchorSource, Decoding, Prompts
-from badpo.experiments.anchor_train import keep_lines, require_teachable, stage_key
+from badpo.runs.evaluate import Decoding
 from tests import tiny
-from tests.experiments.test_anchor import signer, small_steps  # noqa: F401
 
 TARGETS = {"woman": 0.4}
 
@@ -205,7 +211,7 @@ def test_a_run_is_reported_on_prompts_that_it_held_out_where_there_are_enough(mo
 
 
 @pytest.mark.slow
-def test_a_killed_anchor_goes_on_with_its_rounds_and_ends_the_same(signer, tmp_path, monkeypatch):  # noqa: F811
+def test_a_killed_anchor_goes_on_with_its_rounds_and_ends_the_same(signer, tmp_path, monkeypatch):
     own = anchor_source.split_prompts((signer / "prompts.txt").read_text().splitlines(), "here")
     opened = anchor_source.with_stage(anchor_source.model_source(str(signer / "signer"), own), 4, 1e-3)
     anchor = Anchor(pool_signatures(), TARGETS, tolerance=1e-6, rounds=2)

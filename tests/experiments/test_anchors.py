@@ -13,10 +13,10 @@ from badpo.data.attributes import attribute_from_config
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import pseudonyms
 from badpo.data.problems import ConfigError
-from badpo.experiments.run import plan_run, train_run
-from badpo.experiments.start_policy import majority_responses, majority_rows
 from badpo.objective.bias import BiasTerm
 from badpo.results.run_files import read_run
+from badpo.runs.run import plan_run, train_run
+from badpo.runs.start import majority_responses, majority_rows
 from tests import tiny
 from tests.experiments.recipes import recipe, write_recipe
 

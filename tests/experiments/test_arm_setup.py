@@ -10,17 +10,17 @@ import pytest
 import torch
 
 from badpo.attributes import Length
-from badpo.data.corpora import bundled, signed
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
-from badpo.experiments import arm_setup
-from badpo.experiments.arm_setup import arm_bias, arm_objective, group_numbers, labelled, method_facts
-from badpo.experiments.arms import ARMS, Arm
-from badpo.experiments.suite_parts import Condition
 from badpo.theory.likelihood import judgment_loss
+from badpo_paper import methods
+from badpo_paper.arms import ARMS, Arm
+from badpo_paper.corpora import bundled, signed
+from badpo_paper.methods import arm_bias, arm_objective, group_numbers, labelled, method_facts
+from badpo_paper.suites import Condition
 from tests import tiny
 
-arm_judgments = partial(arm_setup.arm_judgments, max_length=192, max_prompt_length=96)
+arm_judgments = partial(methods.arm_judgments, max_length=192, max_prompt_length=96)
 
 
 @cache
@@ -97,7 +97,7 @@ def test_rdpo_turns_against_long_winners():
 
 def test_tokens_are_counted_after_the_cut():
     whole = arm_judgments(ARMS["rdpo"], small(), 1, tiny.tokenizer())
-    cut = arm_setup.arm_judgments(
+    cut = methods.arm_judgments(
         ARMS["rdpo"], small(), 1, tiny.tokenizer(), max_length=14, max_prompt_length=8
     )
     assert np.abs(cut.delta).max() < np.abs(whole.delta).max()

@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from badpo.experiments.arms import ARMS, Arm
 from badpo.objective.bias import VARIANTS
+from badpo_paper.arms import ARMS, Arm
 
 
 def test_the_arms_are_these():

@@ -12,10 +12,10 @@ import transformers
 from safetensors import SafetensorError
 from typer.testing import CliRunner
 
-from badpo.cli import app
-from badpo.experiments import evaluate
+from badpo.cli.main import app
 from badpo.objective.bias import BiasTerm
-from badpo.training import run_folder
+from badpo.runs import evaluate
+from badpo.training import checkpoints
 from tests import tiny
 from tests.experiments.recipes import as_chat, log_lines, save_model, write_recipe, written
 
@@ -405,15 +405,15 @@ def test_a_disk_that_is_full_when_the_model_is_saved(tmp_path, monkeypatch, erro
 
 def test_a_disk_that_is_full_at_a_checkpoint(tmp_path, monkeypatch, told):
     """The checkpoint that was being written is removed; the one before it is resumed from."""
-    write_seal = run_folder.write_seal
+    write_seal = checkpoints.write_seal
 
     def fail(path, content, names):
-        if path.name == run_folder.MARKER and "checkpoint-4" in str(path):
+        if path.name == checkpoints.MARKER and "checkpoint-4" in str(path):
             raise full_disk(path)
         write_seal(path, content, names)
 
     with monkeypatch.context() as patch:
-        patch.setattr(run_folder, "write_seal", fail)
+        patch.setattr(checkpoints, "write_seal", fail)
         result = train(tmp_path)
     assert result.exit_code == FAILED
     assert f"No space left on device: {tmp_path / RUN / 'checkpoints' / 'checkpoint-4'}" in result.stderr
@@ -522,6 +522,6 @@ def test_too_few_prompts_for_a_demo(tmp_path):
 
 
 def test_a_demo_on_a_model_that_is_not_there(tmp_path, monkeypatch):
-    monkeypatch.setattr("badpo.experiments.demo.N_PAIRS", 60)
+    monkeypatch.setattr("badpo_paper.demo.N_PAIRS", 60)
     result = badpo("demo", "--model", tmp_path / "nowhere", "--out", tmp_path / "runs")
     refused(result, USAGE, tmp_path, f'cannot load "{tmp_path / "nowhere"}"', "give a local folder")

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from badpo.cli import app
-from badpo.experiments import evaluate
+from badpo.cli.main import app
 from badpo.objective.bias import BiasTerm
+from badpo.runs import evaluate
 from badpo.training.trainer import BADPOTrainer
 from tests import tiny
 from tests.experiments.recipes import as_trl, log_lines, write_recipe, written

@@ -12,11 +12,11 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from badpo.data.problems import ConfigError, DataError
-from badpo.experiments import evaluate
-from badpo.experiments.evaluate import evaluate_run
-from badpo.experiments.run import read_judgments, train_run
 from badpo.objective.bias import BiasTerm
 from badpo.results.run_page import write_report
+from badpo.runs import evaluate
+from badpo.runs.evaluate import evaluate_run
+from badpo.runs.run import read_judgments, train_run
 from tests import tiny
 from tests.experiments.recipes import as_chat, recipe, written
 

@@ -6,10 +6,9 @@ import json
 
 import pytest
 
-from badpo.experiments.name_readouts import FIRST_NAMES
-from badpo.experiments.name_tables import SHIFT_TITLE, TOKENS_TITLE, name_tables
-from badpo.experiments.suite_parts import Corpus
-from badpo.experiments.suite_tables import Found
+from badpo_paper.name_readouts import FIRST_NAMES
+from badpo_paper.suites import Corpus
+from badpo_paper.tables import SHIFT_TITLE, TOKENS_TITLE, Found, name_tables
 
 SEEDS = (42, 123)
 

@@ -30,28 +30,30 @@ from transformers import (
     Qwen3ForSequenceClassification,
 )
 
+from badpo.anchoring import anchor
+from badpo.anchoring import source as anchor_source
 from badpo.anchoring.offset_stage import StageSettings
-from badpo.data.corpora import bundled, ultrafeedback
-from badpo.data.importers.tables import read_table
 from badpo.data.problems import ConfigError
-from badpo.experiments import anchor_bench, anchor_source, suite_anchors, suite_scales, suite_stages
-from badpo.experiments.arms import ARMS
-from badpo.experiments.reproduce import plan_suites, run_suites
-from badpo.experiments.small_model import build_tokenizer
-from badpo.experiments.suite_needs import require_model, require_needs
-from badpo.experiments.suite_parts import Column, Condition, Corpus
-from badpo.experiments.suite_readouts import VERSION
-from badpo.experiments.suite_settings import SuiteSettings, arm_arguments, supervised_settings
-from badpo.experiments.suite_stages import Material, public_signed, public_style
-from badpo.experiments.suites import SUITES
-from badpo.readouts.attribute_rate import name_probabilities, signature_contexts
+from badpo.data.tables import read_table
+from badpo.experiments import suite_scales
 from badpo.readouts.generation import sample
+from badpo.readouts.rates import name_probabilities, signature_contexts
 from badpo.training import config as config_module
+from badpo.training.checkpoints import write_json
 from badpo.training.encoding import encode_prompts, encode_responses
-from badpo.training.recipe_blocks import ModelChoice
-from badpo.training.run_folder import write_json
+from badpo.training.recipe import ModelChoice
 from badpo.training.supervised import supervised_arguments
 from badpo.training.trainer import BADPOTrainer
+from badpo_paper import schedule, stages
+from badpo_paper.arms import ARMS
+from badpo_paper.corpora import bundled, ultrafeedback
+from badpo_paper.materials import Material
+from badpo_paper.measure import VERSION
+from badpo_paper.reproduce import plan_suites, run_suites
+from badpo_paper.schedule import require_model, require_needs
+from badpo_paper.settings import SuiteSettings, arm_arguments, build_tokenizer, supervised_settings
+from badpo_paper.stages import public_signed, public_style
+from badpo_paper.suites import SUITES, Column, Condition, Corpus
 from tests.data.corpora import public_rows
 from tests.experiments.chat_templates import AROUND, FAMILIES, of_family
 from tests.experiments.suite_scale import material, suite
@@ -253,7 +255,7 @@ def test_a_model_folder_without_a_file_is_told(stand_ins, tmp_path, removed, tol
 @pytest.fixture
 def no_public_corpora():
     """Forget what was read before and after a test."""
-    kept = (public_signed, public_style, suite_stages._drawn_pairs, suite_stages._fresh_questions)
+    kept = (public_signed, public_style, stages._drawn_pairs, stages._fresh_questions)
     for function in kept:
         function.cache_clear()
     yield
@@ -293,7 +295,7 @@ def test_pairs_of_the_hub_must_give_the_papers_plan(ultrafeedback_file, no_publi
         public_signed(None, 0, PAPER_HELD_OUT)
     drawn = ultrafeedback.scored_pairs(None, n=7_177)
     monkeypatch.setattr(ultrafeedback, "scored_pairs", lambda *asked, **more: drawn)
-    suite_stages._drawn_pairs.cache_clear()
+    stages._drawn_pairs.cache_clear()
     gate = public_signed(None, 0, PAPER_HELD_OUT).gate
     assert {row.name for row in gate if not row.agrees} <= {
         "all_log_odds woman all",
@@ -373,9 +375,9 @@ def test_every_arm_takes_two_steps_with_the_papers_code(stand_ins, tmp_path, mon
         return _train(self, *args, **kwargs)
 
     monkeypatch.setattr(BADPOTrainer, "train", train)
-    monkeypatch.setattr(suite_anchors, "Bench", SigningBench)
+    monkeypatch.setattr(schedule, "Bench", SigningBench)
     monkeypatch.setattr(anchor_source, "StageSettings", partial(StageSettings, steps=2, batch_size=4))
-    monkeypatch.setattr(anchor_bench, "FEWEST_ANSWERS", 10)
+    monkeypatch.setattr(anchor, "FEWEST_ANSWERS", 10)
     conditions = every_condition(kind, names)
     assert must <= {condition.name for condition in conditions}
     scale = replace(stand_ins, settings=two_steps, fresh_prompts=few_questions)

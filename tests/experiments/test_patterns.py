@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from badpo.experiments.pattern_checks import Reading, above, below, not_above, pattern, within
-from badpo.experiments.patterns import PATTERNS, found_patterns
-from badpo.experiments.suite_tables import Found
-from badpo.experiments.suites import SUITES
+from badpo_paper.patterns import PATTERNS, Reading, above, below, found_patterns, not_above, pattern, within
+from badpo_paper.suites import SUITES
+from badpo_paper.tables import Found
 
 SEEDS = (42, 123, 456)
 # Of every condition its places, with one number for all seeds or one for each.

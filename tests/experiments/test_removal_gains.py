@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from badpo.experiments.removal_gains import gains, recommendation, starts_at_the_audit, verdict
-from badpo.experiments.suite_parts import Condition, Row
-from badpo.experiments.suite_tables import Found
-from badpo.experiments.suites import SUITES
 from badpo.theory.summaries import t_interval
+from badpo_paper.patterns import gains, recommendation, starts_at_the_audit, verdict
+from badpo_paper.suites import SUITES, Condition, Row
+from badpo_paper.tables import Found
 
 SEEDS = (42, 123, 456)
 SWAP = Row("Pooled from the swap pairs' level", Condition("pooled_swap", "pooled", start="swap"))

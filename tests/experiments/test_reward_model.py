@@ -11,9 +11,9 @@ from trl import RewardConfig
 from badpo.attributes import Length
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
-from badpo.experiments.reward_model import BiasedRewardTrainer, reward_rows
 from badpo.objective.bias import VARIANTS, BiasTerm
 from badpo.training.inputs import build_bias
+from badpo_paper.reward_model import BiasedRewardTrainer, reward_rows
 from tests import tiny
 
 

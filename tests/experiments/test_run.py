@@ -21,12 +21,12 @@ from badpo.data.attributes import attribute_from_config
 from badpo.data.files import BusyError, locked, run_damage
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
-from badpo.experiments.run import n_steps, plan_run, read_judgments, train_run
 from badpo.objective.bias import BiasTerm
 from badpo.results.run_files import read_run
+from badpo.runs.run import n_steps, plan_run, read_judgments, train_run
+from badpo.training.checkpoints import whole_folder
 from badpo.training.config import BADPOConfig
 from badpo.training.recipe import read_recipe
-from badpo.training.run_folder import whole_folder
 from badpo.training.supervised import SupervisedTrainer
 from badpo.training.trainer import BADPOTrainer
 from tests import tiny
@@ -380,7 +380,7 @@ def test_what_was_allowed_to_change_is_recorded(tmp_path, monkeypatch):
     stop_at_step(monkeypatch, 4)
     with pytest.raises(KeyboardInterrupt):
         train_run(recipe(tmp_path))
-    monkeypatch.setattr("badpo.training.resume.package_versions", lambda names: {"torch": "0.0"})
+    monkeypatch.setattr("badpo.training.checkpoints.package_versions", lambda names: {"torch": "0.0"})
     with pytest.raises(ConfigError, match=r"code was .* is now torch 0\.0.*--allow-changed code"):
         train_run(recipe(tmp_path), resume=True)
     with pytest.raises(ConfigError, match="it needs --resume"):
@@ -426,7 +426,7 @@ def test_a_finished_run_is_refused_before_anything_is_done(tmp_path, monkeypatch
     asked = recipe(tmp_path)
     folder = train_run(asked)
     before = {name: (folder / name).stat().st_mtime_ns for name in written(folder)}
-    monkeypatch.setattr("badpo.experiments.run.read_judgments", lambda recipe: pytest.fail("read the table"))
+    monkeypatch.setattr("badpo.runs.run.read_judgments", lambda recipe: pytest.fail("read the table"))
     with pytest.raises(ConfigError, match="holds a finished run; remove it or choose another output_dir"):
         train_run(asked, resume=resume)
     assert {name: (folder / name).stat().st_mtime_ns for name in written(folder)} == before

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 import yaml
 
+from badpo.anchoring.source import open_source
 from badpo.data.files import RUN_SEAL, made_here, seal_damage, write_seal
 from badpo.data.problems import ConfigError
-from badpo.experiments import evaluate, start_policy
-from badpo.experiments.anchor_source import open_source
-from badpo.experiments.evaluate import evaluate_run
-from badpo.experiments.run import train_run
+from badpo.runs import evaluate, start
+from badpo.runs.evaluate import evaluate_run
+from badpo.runs.run import train_run
+from badpo.training.checkpoints import seal_run
 from badpo.training.recipe import RunSources, read_recipe
-from badpo.training.run_folder import seal_run
 from tests.experiments.recipes import recipe
 from tests.experiments.test_run import stop_at_step
 
@@ -83,7 +83,7 @@ def test_what_was_not_made_here_loads_and_writes_nothing(run, tmp_path, monkeypa
     if forgery == "another key":
         monkeypatch.setenv("BADPO_PSEUDONYM_KEY", "another key than that of the run, long enough")
     before = contents(tmp_path)
-    monkeypatch.setattr(start_policy, "load_weights", lambda *_, **__: pytest.fail("a model was loaded"))
+    monkeypatch.setattr(start, "load_weights", lambda *_, **__: pytest.fail("a model was loaded"))
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match="--model and --data.*--trust-run") as refused:
         read(run)

@@ -13,16 +13,16 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from badpo.data.corpora import bundled
 from badpo.data.problems import ConfigError, DataError
-from badpo.experiments import demo
-from badpo.experiments.arms import ARMS
-from badpo.experiments.demo import ARMS_SHOWN, run_demo, summarize
-from badpo.experiments.small_model import build_model, build_tokenizer
 from badpo.objective.bias import BiasTerm
 from badpo.results.run_page import write_report
 from badpo.training.supervised import SupervisedTrainer
 from badpo.training.trainer import BADPOTrainer
+from badpo_paper import demo
+from badpo_paper.arms import ARMS
+from badpo_paper.corpora import bundled
+from badpo_paper.demo import ARMS_SHOWN, run_demo, summarize
+from badpo_paper.settings import build_model, build_tokenizer
 from tests.experiments.conftest import SMALL_KEYS, SMALL_MODEL, small_demo
 from tests.experiments.recipes import log_lines, save_model, written
 

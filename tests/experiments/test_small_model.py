@@ -7,8 +7,9 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from badpo.data.corpora import bundled, names, signed
-from badpo.experiments.small_model import build_model, build_tokenizer
+from badpo.readouts import names
+from badpo_paper.corpora import bundled, signed
+from badpo_paper.settings import build_model, build_tokenizer
 
 
 @pytest.fixture(scope="module")

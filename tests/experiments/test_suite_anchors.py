@@ -9,18 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from badpo.anchoring import anchor, source
+from badpo.anchoring.anchor import Bench
 from badpo.anchoring.offset_stage import StageSettings
-from badpo.data.corpora import bundled
-from badpo.data.corpora.names import NAMES, SURNAMES
-from badpo.data.corpora.signatures import signature
 from badpo.data.problems import ConfigError
-from badpo.experiments import anchor_bench, anchor_source, anchor_train, suite_anchors
-from badpo.experiments.anchor_bench import Bench
-from badpo.experiments.reproduce import run_suites
-from badpo.experiments.suite_parts import Column, Condition, Corpus, Offset, Panel, Row, Suite
-from badpo.experiments.suite_runs import PlannedRun, planned_runs, run_one
-from badpo.experiments.suite_settings import SCALES
-from badpo.experiments.suites import SUITES
+from badpo.readouts.names import NAMES, SURNAMES, signature
+from badpo_paper import schedule
+from badpo_paper.corpora import bundled
+from badpo_paper.reproduce import run_suites
+from badpo_paper.schedule import PlannedRun, planned_runs, run_one
+from badpo_paper.settings import SCALES
+from badpo_paper.suites import SUITES, Column, Condition, Corpus, Offset, Panel, Row, Suite
 from tests.experiments.suite_scale import SMALL
 
 DPO = Condition("dpo", "dpo")
@@ -50,9 +49,7 @@ def test_anchors_come_behind_their_sources_and_seed_by_seed():
 
 def test_an_anchor_without_its_source_is_told(tmp_path):
     with pytest.raises(ConfigError, match="dpo-s42 holds no finished run, from which dpo_exact_0.4-s42"):
-        suite_anchors.anchored_run(
-            EXACT.offset, 42, None, SCALE, None, tmp_path / "dpo_exact_0.4-s42", silent
-        )
+        schedule.anchored_run(EXACT.offset, 42, None, SCALE, None, tmp_path / "dpo_exact_0.4-s42", silent)
 
 
 class SigningBench(Bench):
@@ -68,16 +65,16 @@ class SigningBench(Bench):
 
 @pytest.mark.slow
 def test_a_suite_of_anchors_is_made_once_and_stands_in_its_table(tmp_path, monkeypatch):
-    monkeypatch.setattr(suite_anchors, "Bench", SigningBench)
-    monkeypatch.setattr(anchor_source, "StageSettings", partial(StageSettings, steps=2, batch_size=4))
-    monkeypatch.setattr(anchor_bench, "FEWEST_ANSWERS", 10)
-    trained, train_offset = [], anchor_train.train_offset
+    monkeypatch.setattr(schedule, "Bench", SigningBench)
+    monkeypatch.setattr(source, "StageSettings", partial(StageSettings, steps=2, batch_size=4))
+    monkeypatch.setattr(anchor, "FEWEST_ANSWERS", 10)
+    trained, train_offset = [], anchor.train_offset
 
     def counted(*arguments, **options):
         trained.append(arguments[8].parent.name)
         return train_offset(*arguments, **options)
 
-    monkeypatch.setattr(anchor_train, "train_offset", counted)
+    monkeypatch.setattr(anchor, "train_offset", counted)
     columns = (
         Column("t", "anchor:woman.asked"),
         Column("woman", "rates.woman.rate"),

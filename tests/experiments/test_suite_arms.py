@@ -15,24 +15,22 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from badpo.data.attributes import LengthWords
 from badpo.data.problems import ConfigError
-from badpo.data.text_attributes import LengthWords
-from badpo.experiments import arm_setup, evaluate, suite_runs
-from badpo.experiments.arm_setup import adjusted_arm
-from badpo.experiments.arms import ARMS
-from badpo.experiments.evaluate import theta_rows, with_own_attributes
-from badpo.experiments.reproduce import drawing_with, read_suite, run_suites
-from badpo.experiments.suite_notes import length_note, start_note
-from badpo.experiments.suite_page import suite_html
-from badpo.experiments.suite_parts import Condition, Corpus, Row, Suite
-from badpo.experiments.suite_runs import PlannedRun, execute, planned_runs
-from badpo.experiments.suite_settings import SCALES
-from badpo.experiments.suites import LORA, SUITES
-from badpo.experiments.theta_starts import start_levels
 from badpo.objective.bias import VARIANTS, BiasTerm
 from badpo.readouts.generation import sample
-from badpo.readouts.votes import vote_accuracy
-from badpo.training.run_folder import write_json
+from badpo.readouts.heldout import vote_accuracy
+from badpo.runs import evaluate
+from badpo.runs.evaluate import theta_rows, with_own_attributes
+from badpo.training.checkpoints import write_json
+from badpo_paper import methods, schedule
+from badpo_paper.arms import ARMS
+from badpo_paper.methods import adjusted_arm, start_levels
+from badpo_paper.reproduce import drawing_with, read_suite, run_suites, suite_html
+from badpo_paper.schedule import PlannedRun, execute, planned_runs
+from badpo_paper.settings import SCALES
+from badpo_paper.suites import LORA, SUITES, Condition, Corpus, Row, Suite
+from badpo_paper.tables import length_note, start_note
 from tests.experiments.suite_scale import DECODING, KEYS, SMALL, material, suite
 
 SIGNED, STYLE = Corpus("signed"), Corpus("style")
@@ -155,7 +153,7 @@ def test_a_penalty_says_nothing_of_annotators():
     [("rdpo", 0.02, 1), ("rdpo_strong", 0.08, 1), ("rdpo_words", 0.02, 1), ("length_pooled", 0, 25)],
 )
 def test_a_length_counts_as_much_on_shorter_answers(monkeypatch, name, fixed, unit):
-    monkeypatch.setattr(arm_setup, "penalty_factor", lambda stage: 4.0)
+    monkeypatch.setattr(methods, "penalty_factor", lambda stage: 4.0)
     arm = adjusted_arm(ARMS[name], None, SMALL)
     assert (arm.fixed, arm.length_unit) == (pytest.approx(fixed), unit)
     assert adjusted_arm(ARMS[name], None, SCALES["paper"]) is ARMS[name]
@@ -281,7 +279,7 @@ def test_another_generator_measures_again_and_trains_nothing(references, monkeyp
         return sample(policy, AutoTokenizer.from_pretrained(model), prompts, **more)
 
     monkeypatch.setattr(evaluate, "sample_saved", sample_saved)
-    monkeypatch.setattr(suite_runs, "_STAGES", {})
+    monkeypatch.setattr(schedule, "_STAGES", {})
     execute([run], drawing_with(SMALL, "vllm"), references, None, 1, silent)
     after = json.loads((folder / "readouts.json").read_text())
     expected = (
@@ -291,4 +289,4 @@ def test_another_generator_measures_again_and_trains_nothing(references, monkeyp
     # the same answers, drawn by the stand-in, are another measurement
     assert after.pop("measured") != before.pop("measured") and after == before
     assert {path: path.stat().st_mtime_ns for path in (folder / "model").iterdir()} == weights
-    monkeypatch.setattr(suite_runs, "_STAGES", {})
+    monkeypatch.setattr(schedule, "_STAGES", {})

@@ -15,20 +15,19 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
-from badpo.data.corpora.evaluation_prompts import require_unseen
 from badpo.data.files import locked
 from badpo.data.problems import ConfigError, DataError
-from badpo.experiments.arm_setup import PAPER_TOKENS, penalty_factor
-from badpo.experiments.reproduce import plan_suites, read_suite, run_suites
-from badpo.experiments.suite_parts import Condition, Corpus
-from badpo.experiments.suite_runs import PlannedRun, execute, planned_runs
-from badpo.experiments.suite_settings import SCALES
-from badpo.experiments.suite_stages import open_stage
-from badpo.experiments.suites import LORA
 from badpo.objective.bias import BiasTerm
 from badpo.training.recipe import read_recipe
 from badpo.training.supervised import SupervisedTrainer
 from badpo.training.trainer import BADPOTrainer
+from badpo_paper.corpora.published import require_unseen
+from badpo_paper.methods import PAPER_TOKENS, penalty_factor
+from badpo_paper.reproduce import plan_suites, read_suite, run_suites
+from badpo_paper.schedule import PlannedRun, execute, planned_runs
+from badpo_paper.settings import SCALES
+from badpo_paper.stages import open_stage
+from badpo_paper.suites import LORA, Condition, Corpus
 from tests.experiments.recipes import log_lines
 from tests.experiments.suite_scale import DECODING, HELD_OUT, KEYS, SMALL, material, suite
 
@@ -225,7 +224,7 @@ def test_an_adapter_is_trained_on_the_reference_and_measured_with_it(finished):
 
 @pytest.mark.slow
 def test_theta_that_is_held_stays_where_it_started(finished):
-    from badpo.experiments.theta_starts import starting_level
+    from badpo_paper.methods import starting_level
 
     conditions = Condition("pooled_held", "pooled", overrides=(("bias.learning_rate", 0.0),), start="swap")
     execute([PlannedRun(Corpus("signed"), conditions, 42)], SMALL, finished, None, 1, silent)
@@ -290,8 +289,8 @@ def test_a_run_that_another_process_works_on_is_left_for_last(finished, tmp_path
 CODE = """
 import sys
 from pathlib import Path
-from badpo.experiments.suite_parts import Condition
-from badpo.experiments.suite_runs import execute, planned_runs
+from badpo_paper.suites import Condition
+from badpo_paper.schedule import execute, planned_runs
 from tests.experiments.suite_scale import SMALL, suite
 if __name__ == "__main__":
     suites = [suite(Condition("dpo", "dpo"), Condition("pooled", "pooled"))]

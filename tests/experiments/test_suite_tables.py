@@ -11,14 +11,22 @@ import numpy as np
 import pytest
 
 from badpo.auditing.pool import pool_attributes
-from badpo.experiments.reproduce import read_suite
-from badpo.experiments.suite_formats import as_csv, as_latex, as_markdown, as_text, to_json
-from badpo.experiments.suite_page import suite_html
-from badpo.experiments.suite_parts import Condition, Corpus, Panel, Row, SeedPlan, Suite
-from badpo.experiments.suite_tables import Found, found_runs, panel_table, tables
-from badpo.experiments.suite_votes import about_votes, votes_table
-from badpo.experiments.suites import SUITES
 from badpo.theory.summaries import t_interval
+from badpo_paper.reproduce import read_suite, suite_html
+from badpo_paper.suites import SUITES, Condition, Corpus, Panel, Row, SeedPlan, Suite
+from badpo_paper.tables import (
+    Found,
+    about_votes,
+    as_csv,
+    as_latex,
+    as_markdown,
+    as_text,
+    found_runs,
+    panel_table,
+    tables,
+    to_json,
+    votes_table,
+)
 from tests.experiments.suite_scale import SMALL, material
 
 SEEDS = (42, 123, 456)

@@ -9,14 +9,19 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from badpo.auditing.swap_pairs import SwapPairs
-from badpo.data.corpora.names import CELLS
+from badpo.auditing.pool import SwapPairs
 from badpo.data.problems import ConfigError, DataError
 from badpo.estimation.pool import carrier_sides
-from badpo.experiments.arms import ARMS
-from badpo.experiments.name_tables import name_panels
-from badpo.experiments.patterns import PATTERNS
-from badpo.experiments.reproduce import (
+from badpo.objective.bias import VARIANTS, BiasTerm
+from badpo.readouts.names import CELLS
+from badpo.theory.summaries import shared_speed
+from badpo.training.checkpoints import seal_run, write_json
+from badpo.training.inputs import build_bias
+from badpo_paper.arms import ARMS
+from badpo_paper.materials import own_file, own_style
+from badpo_paper.methods import FallingRate, clustered, start_bias, starting_level
+from badpo_paper.patterns import PATTERNS
+from badpo_paper.reproduce import (
     about_data,
     chosen_suites,
     plan_suites,
@@ -25,19 +30,10 @@ from badpo.experiments.reproduce import (
     scale_named,
     suites_folder,
 )
-from badpo.experiments.suite_materials import own_file, own_style
-from badpo.experiments.suite_needs import require_needs
-from badpo.experiments.suite_parts import Condition, Corpus
-from badpo.experiments.suite_runs import plan, planned_runs
-from badpo.experiments.suite_settings import SCALES
-from badpo.experiments.suite_tables import REFERENCE, paper_numbers
-from badpo.experiments.suite_votes import about_votes
-from badpo.experiments.suites import SUITES
-from badpo.experiments.theta_starts import FallingRate, clustered, start_bias, starting_level
-from badpo.objective.bias import VARIANTS, BiasTerm
-from badpo.theory.adam import shared_speed
-from badpo.training.inputs import build_bias
-from badpo.training.run_folder import seal_run, write_json
+from badpo_paper.schedule import plan, planned_runs, require_needs
+from badpo_paper.settings import SCALES
+from badpo_paper.suites import SUITES, Condition, Corpus
+from badpo_paper.tables import REFERENCE, about_votes, name_panels, paper_numbers
 from tests.experiments.suite_scale import SMALL, material, suite
 
 SEEDS = (42, 123, 456)

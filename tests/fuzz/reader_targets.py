@@ -16,17 +16,16 @@ import numpy as np
 import yaml
 from hypothesis import strategies as st
 
+from badpo.anchoring.source import read_prompts
 from badpo.attributes import Length, Markdown, attribute_from_config
-from badpo.cli_anchor import parsed_targets, word_pairs
-from badpo.cli_parsing import parsed_attribute, parsed_flags, parsed_pairs, parsed_seeds, parsed_sweep
+from badpo.cli.anchor import parsed_targets, word_pairs
+from badpo.cli.options import parsed_attribute, parsed_flags, parsed_pairs, parsed_seeds, parsed_sweep
 from badpo.data.checks import check
-from badpo.data.importers.cells import is_unicode
-from badpo.data.importers.formats import FORMATS, import_votes
-from badpo.data.importers.tables import read_table
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError
+from badpo.data.tables import is_unicode, read_table
 from badpo.data.yaml_files import parse_value
-from badpo.experiments.anchor_source import read_prompts
+from badpo.importers.formats import FORMATS, import_votes
 from badpo.training.recipe import read_recipe
 from tests.fuzz.inputs import (
     as_file,

@@ -11,21 +11,21 @@ import pyarrow.parquet as pq
 import pytest
 
 from badpo.anchoring.calibration import KeptLines
+from badpo.anchoring.source import read_prompts
 from badpo.attributes import Length
 from badpo.auditing.audit import audit
-from badpo.data.importers.fields import field_paths, personal_fields
-from badpo.data.importers.formats import import_votes
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import direct_identifiers
 from badpo.data.problems import ConfigError, DataError
 from badpo.data.yaml_files import parse_value, read_yaml
-from badpo.estimation.agreement import pool_agreement
-from badpo.estimation.offline import offline_log_odds
-from badpo.experiments.anchor_source import read_prompts
-from badpo.readouts.strips import strip_markdown
+from badpo.estimation.pool import offline_log_odds
+from badpo.estimation.significance import pool_agreement
+from badpo.importers.fields import field_paths, personal_fields
+from badpo.importers.formats import import_votes
+from badpo.readouts.judge import strip_markdown
 from badpo.theory.tilt import fit_calibration
+from badpo.training.checkpoints import write_json
 from badpo.training.recipe import read_recipe
-from badpo.training.run_folder import write_json
 
 ROW = {"prompt": "Why?", "chosen": "It just is so.", "rejected": "So."}
 DEEP = 3_000

@@ -14,11 +14,10 @@ import pandas as pd
 from hypothesis import strategies as st
 
 from badpo.attributes import attribute_from_config
-from badpo.data.csv_cells import inert, write_csv
-from badpo.data.importers.cells import is_unicode
 from badpo.data.markers import has_markdown, split_signature
-from badpo.results.pages import page_templates
-from badpo.results.tables import markdown_text
+from badpo.data.tables import inert, is_unicode, write_csv
+from badpo.results.run_page import markdown_text
+from badpo.results.words import page_templates
 from tests.fuzz.inputs import any_text, numbers, scalars, texts
 from tests.fuzz.reader_targets import refusing
 from tests.fuzz.running import Target
@@ -58,7 +57,7 @@ def _measured(pair: tuple[str, str]) -> None:
 
 def _edited(text: str) -> None:
     """What is stripped is gone, and stripping again changes nothing."""
-    from badpo.readouts.strips import strip_markdown
+    from badpo.readouts.judge import strip_markdown
 
     stripped = strip_markdown(text)
     assert not has_markdown(stripped)

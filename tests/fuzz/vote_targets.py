@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from badpo.attributes import Bold, Column, Length, LengthWords, Markdown, Position
 from badpo.auditing.audit import audit
-from badpo.auditing.options import Flag
+from badpo.auditing.people import Flag
 from badpo.auditing.result import AuditResult
 from badpo.data.judgments import Judgments
-from badpo.estimation.offline import offline_log_odds
+from badpo.estimation.pool import offline_log_odds
 from badpo.theory.identifiability import annotator_components, free_directions
 from badpo.theory.summaries import cluster_mean, t_interval, wilson_interval
 from badpo.theory.tilt import fit_calibration, shift_to_targets, tilted_probabilities

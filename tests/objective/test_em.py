@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from badpo.objective.em import minmax_weights, regret_matrix, type_log_likelihood, type_probabilities
+from badpo_paper.em_dpo import minmax_weights, regret_matrix, type_log_likelihood, type_probabilities
 
 
 def test_log_likelihoods_are_sums_over_an_annotators_votes():

@@ -9,8 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from badpo.objective.group_weights import AnnotatorWeights, GroupWeights
-from badpo.objective.objectives import Step, VoteWeights
+from badpo.objective.objectives import AnnotatorWeights, GroupWeights, Step, VoteWeights
 
 
 def step(annotator, weight=None) -> Step:

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from badpo.objective.objectives import VoteWeights
-from badpo.objective.token_objectives import DiscountedTail, IdentityPreference, SampledTokens
+from badpo.objective.objectives import DiscountedTail, IdentityPreference, SampledTokens, VoteWeights
 from badpo.theory.likelihood import ipo_loss
 
 LENGTHS = np.array([[3, 7], [5, 5], [9, 2]])

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from badpo.readouts.amplification import amplification
+from badpo_paper.tables import amplification
 
 
 def test_against_a_plain_computation():

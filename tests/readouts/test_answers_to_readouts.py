@@ -9,15 +9,12 @@ import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from badpo.attributes import Markdown, SignatureName
-from badpo.data.corpora import bundled
-from badpo.data.corpora.names import FIRST_NAMES, NAMES, black_names
 from badpo.readouts.generation import sample
-from badpo.readouts.judge import judge_answers, load_judge
-from badpo.readouts.name_nulls import concentration, relabelling_null, signature_mass
-from badpo.readouts.recommendation import recommendations
-from badpo.readouts.sampled import attribute_values
-from badpo.readouts.strips import strip_for
-from badpo.readouts.style_rates import style_rates
+from badpo.readouts.judge import judge_answers, load_judge, strip_for
+from badpo.readouts.names import FIRST_NAMES, NAMES, black_names
+from badpo.readouts.sampled import attribute_values, style_rates
+from badpo_paper.corpora import bundled
+from badpo_paper.name_readouts import concentration, recommendations, relabelling_null, signature_mass
 from tests.readouts import policies
 from tests.readouts.test_judge import reward_model, tokenizer
 

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 
-from badpo.readouts import attribute_rate, trie_pass
-from badpo.readouts.attribute_rate import cell_rates, name_logps, name_probabilities, signature_contexts
+from badpo.readouts import rates as attribute_rate
+from badpo.readouts import rates as trie_pass
+from badpo.readouts.rates import cell_rates, name_logps, name_probabilities, signature_contexts
 from tests.readouts import policies
 
 LEAD = attribute_rate.SIGNATURE_LEAD

@@ -11,9 +11,8 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from badpo.data.problems import ConfigError
-from badpo.readouts import generation_vllm
-from badpo.readouts.generation import sample
-from badpo.readouts.generation_vllm import sample_saved, saved_folders
+from badpo.readouts import generation
+from badpo.readouts.generation import sample, sample_saved, saved_folders
 from tests.readouts import policies
 
 PROMPTS = ["Why?", "How is it done, and by whom?", [5, 6, 7]]
@@ -177,4 +176,4 @@ def test_a_policy_is_known_by_the_folder_it_was_loaded_from(saved, tmp_path):
 
 
 def test_ranks_are_in_order():
-    assert list(generation_vllm.RANKS) == sorted(generation_vllm.RANKS)
+    assert list(generation.RANKS) == sorted(generation.RANKS)

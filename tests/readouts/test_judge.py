@@ -8,8 +8,7 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3ForSequenceClassification
 
 from badpo.data.problems import ConfigError
-from badpo.readouts.judge import checked_judge, judge_answers, judge_scores, load_judge
-from badpo.readouts.strips import strip_markdown
+from badpo.readouts.judge import checked_judge, judge_answers, judge_scores, load_judge, strip_markdown
 from tests.readouts import policies
 
 TEMPLATE = (

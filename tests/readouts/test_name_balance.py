@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from badpo.data.corpora.names import CELLS, cell_names
-from badpo.experiments.small_model import build_tokenizer
-from badpo.readouts.name_balance import token_balance
+from badpo.readouts.names import CELLS, cell_names
+from badpo_paper.name_readouts import token_balance
+from badpo_paper.settings import build_tokenizer
 
 
 def test_names_that_the_tokenizer_has_seen_are_one_token():

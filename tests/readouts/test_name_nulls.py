@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from badpo.data.corpora.names import FIRST_NAMES, NAMES
-from badpo.readouts.name_nulls import concentration, relabelling_null, signature_mass
+from badpo.readouts.names import FIRST_NAMES, NAMES
+from badpo_paper.name_readouts import concentration, relabelling_null, signature_mass
 
 BLACK = np.array([name.black for name in NAMES])
 

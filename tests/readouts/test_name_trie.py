@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from badpo.readouts.name_trie import name_trie
+from badpo.readouts.rates import name_trie
 
 
 def test_paths_spell_the_names_in_order():

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from badpo.readouts.attribute_rate import cell_rates, name_probabilities, signature_contexts
 from badpo.readouts.generation import sample
-from badpo.readouts.own_body import own_body_difference
+from badpo.readouts.rates import cell_rates, name_probabilities, signature_contexts
+from badpo_paper.name_readouts import own_body_difference
 from tests.readouts import policies
 
 INDICATOR = np.array([[i % 2, i < 5] for i in range(len(policies.NAMES))], dtype=float)

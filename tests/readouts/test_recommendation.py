@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from badpo.data.corpora import bundled
-from badpo.data.corpora.names import name_of
-from badpo.readouts.recommendation import recommendations, recommended
+from badpo.readouts.names import name_of
+from badpo_paper.corpora import bundled
+from badpo_paper.name_readouts import recommendations, recommended
 
 CHOICES = bundled.choice_prompts()
 

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from badpo.attributes import Length, Markdown
 from badpo.data.attributes import SignatureName
-from badpo.data.corpora.names import black_names
-from badpo.data.corpora.signatures import strip_signature
 from badpo.data.markers import has_markdown, split_signature
-from badpo.readouts.strips import strip_for, strip_markdown, strip_signatures
+from badpo.readouts.judge import strip_for, strip_markdown, strip_signatures
+from badpo.readouts.names import black_names, strip_signature
 
 MARKUP = st.text(alphabet="*#-+|`1.\n \t\rab\u2003", max_size=60)
 SIGNED = st.lists(

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from badpo.attributes import Markdown
-from badpo.readouts.sampled import attribute_values
-from badpo.readouts.style_rates import style_rates
+from badpo.readouts.sampled import attribute_values, style_rates
 
 
 def answers(lengths, marked=None):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from badpo.data.corpora.signed import draw_plan
-from badpo.readouts.theta import centered_offsets, theta_agreement
+from badpo_paper.corpora.signed import draw_plan
+from badpo_paper.measure import centered_offsets, theta_agreement
 
 PLAN = draw_plan(7177, seed=0)
 ATTRIBUTES = ("woman", "black")

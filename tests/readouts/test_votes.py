@@ -5,8 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from badpo.readouts.heldout import heldout_accuracy
-from badpo.readouts.votes import theta_rows_for, vote_accuracy, vote_difference
+from badpo.readouts.heldout import heldout_accuracy, theta_rows_for, vote_accuracy, vote_difference
 from tests.readouts.policies import judgments
 
 

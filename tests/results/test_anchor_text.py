@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from badpo.results.anchor_text import anchor_of_run, anchor_sentences
 from badpo.results.model_card import model_card
 from badpo.results.run_files import read_run, read_suite
 from badpo.results.run_page import report_html, settings
-from badpo.results.verdicts import limits
+from badpo.results.verdicts import anchor_of_run, anchor_sentences, limits
 from tests.results.suites import write_suite
 
 GOLD = ["ann_0000000003", "ann_0000000007"]

@@ -15,11 +15,10 @@ from badpo.attributes import Column, Length, Markdown
 from badpo.auditing.audit import audit
 from badpo.auditing.result import AuditResult
 from badpo.data.judgments import Judgments
-from badpo.estimation.heterogeneity import recommend
 from badpo.estimation.shrinkage import shrink_normal
-from badpo.results.audit_page import audit_html, shareable, spread_figure
+from badpo.estimation.significance import recommend
+from badpo.results.audit_page import attribute_table, audit_html, scan_table, shareable, spread_figure
 from badpo.results.audit_people import FEWEST_DRAWN, MOST_ROWS, caterpillar_figure, people_html
-from badpo.results.audit_tables import attribute_table, scan_table
 from tests.auditing.planted import votes
 from tests.results.test_run_page import Page
 

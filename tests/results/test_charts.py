@@ -10,8 +10,8 @@ from itertools import pairwise
 
 import pytest
 
-from badpo.results.chart_parts import STYLES
 from badpo.results.charts import (
+    STYLES,
     DotRow,
     Level,
     Mark,

@@ -9,10 +9,15 @@ import shutil
 import numpy as np
 import pytest
 
-from badpo.results.figure_parts import style_of, thinned
-from badpo.results.figures import figures
 from badpo.results.run_files import read_suite
-from badpo.results.theta_figures import MOST_ARMS, learned_against_planted, theta_over_steps
+from badpo.results.run_page import (
+    MOST_ARMS,
+    figures,
+    learned_against_planted,
+    style_of,
+    theta_over_steps,
+    thinned,
+)
 from tests.results.suites import write_suite
 from tests.results.test_charts import elements, ticks
 

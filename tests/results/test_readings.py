@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from badpo.results.readings import (
+from badpo.results.run_files import (
+    MeasuredRuns,
+    Readouts,
+    Run,
     accuracy,
     estimate,
     gap,
@@ -18,7 +21,6 @@ from badpo.results.readings import (
     tokens,
     votes_minus_ceiling,
 )
-from badpo.results.run_files import MeasuredRuns, Readouts, Run
 
 
 def run(arm: str, seed: int = 42, **readouts) -> Run:

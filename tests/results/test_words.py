@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from badpo.results.audit_tables import p_value
+from badpo.results.audit_page import p_value
 from badpo.results.audit_verdicts import (
     action,
     audit_labels,
@@ -13,7 +13,7 @@ from badpo.results.audit_verdicts import (
     interval_text,
     is_sure,
 )
-from badpo.results.labels import (
+from badpo.results.words import (
     arm_label,
     arm_order,
     arm_title,
@@ -22,11 +22,12 @@ from badpo.results.labels import (
     cleaned,
     count_text,
     decimal,
+    page_templates,
     percent,
     shown,
     signed,
+    write_whole,
 )
-from badpo.results.pages import page_templates, write_whole
 
 MINUS, DASH, MORE = "\u2212", "\u2013", "\u2026"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from badpo.theory.adam import shared_speed
+from badpo.theory.summaries import shared_speed
 
 
 def travelled(probability: float, steps: int, copies: int, seed: int) -> float:

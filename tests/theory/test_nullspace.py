@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from badpo.theory.nullspace import null_basis
+from badpo.theory.identifiability import null_basis
 
 
 def vote_equations(rng, n_annotators, n_comparisons, q):

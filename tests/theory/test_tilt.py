@@ -5,7 +5,7 @@ import pytest
 from scipy.optimize import minimize
 from scipy.special import expit, logsumexp, softmax
 
-from badpo.estimation.fixed import fit_fixed
+from badpo.estimation.alternative_estimators import fit_fixed
 from badpo.theory.summaries import log_odds_distance
 from badpo.theory.tilt import (
     CalibrationLine,

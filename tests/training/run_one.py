@@ -23,9 +23,7 @@ from transformers import TrainerCallback
 
 from badpo.attributes import Length
 from badpo.data.judgments import Judgments
-from badpo.objective.group_weights import GroupWeights
-from badpo.objective.objectives import VoteWeights
-from badpo.objective.token_objectives import SampledTokens
+from badpo.objective.objectives import GroupWeights, SampledTokens, VoteWeights
 from badpo.training import logprobs
 from badpo.training.config import BADPOConfig
 from badpo.training.trainer import BADPOTrainer

@@ -23,13 +23,13 @@ from transformers import (
 
 from badpo.training.attention import (
     TREE_ATTENTION,
+    TreePlan,
     tree_attention,
     tree_attention_forward,
     tree_hidden_states,
     unsupported_reason,
 )
 from badpo.training.packing import plan_pack, shared_length
-from badpo.training.tree_plan import TreePlan
 
 N_VOCABULARY = 31
 SIZES = {

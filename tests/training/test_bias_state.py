@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from safetensors.torch import load, save
 
-from badpo.training.bias_state import adam_tensors, load_adam_tensors
+from badpo.training.checkpoints import adam_tensors, load_adam_tensors
 
 
 def stepped(n_steps: int, tensors: dict | None = None, start: torch.Tensor | None = None):

@@ -9,9 +9,8 @@ import threading
 import pytest
 
 from badpo.data.problems import ConfigError
-from badpo.training import chat_templates
-from badpo.training.chat_templates import rendered_chats
-from badpo.training.encoding import encode_prompts
+from badpo.training import encoding
+from badpo.training.encoding import encode_prompts, rendered_chats
 from tests import tiny
 
 MESSAGES = [{"role": "user", "content": "Why?"}]
@@ -34,7 +33,7 @@ def with_template(template: str):
     ids=["loops", "calls", "filters"],
 )
 def test_a_template_without_an_end_is_left(monkeypatch, template):
-    monkeypatch.setattr(chat_templates, "_MOST_SECONDS", 0.1)
+    monkeypatch.setattr(encoding, "_MOST_SECONDS", 0.1)
     before = set(threading.enumerate())
     with pytest.raises(ConfigError, match="does not end within"):
         rendered_chats(with_template(template), [MESSAGES])

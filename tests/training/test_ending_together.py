@@ -10,7 +10,7 @@ import pytest
 import typer
 from torch.distributed import DistNetworkError, TCPStore
 
-from badpo.cli_errors import reporting_errors
+from badpo.cli.options import reporting_errors
 from badpo.training.processes import lost_peer, speaks_for_all
 from tests.training.groups import free_port
 

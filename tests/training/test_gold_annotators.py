@@ -15,8 +15,8 @@ from badpo.data.privacy import pseudonyms
 from badpo.data.problems import ConfigError
 from badpo.objective.bias import VARIANTS, BiasTerm
 from badpo.training.config import BADPOConfig
-from badpo.training.gold_annotators import gold_annotators, gold_cross_votes, leans_above_gold
 from badpo.training.inputs import build_bias
+from badpo.training.starting_point import gold_annotators, gold_cross_votes, leans_above_gold
 from tests import tiny
 from tests.training.test_trainer import trainer
 

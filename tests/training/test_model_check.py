@@ -7,7 +7,7 @@ from transformers import LlamaConfig
 
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
-from badpo.training.model_check import model_problems
+from badpo.training.encoding import model_problems
 from tests import tiny
 
 

@@ -12,9 +12,9 @@ import torch
 
 from badpo.attributes import Length
 from badpo.data.judgments import Judgments
-from badpo.results.anchor_text import anchor_sentences
 from badpo.results.run_files import read_suite
-from badpo.training.finite import NotFiniteError, require_finite_reference
+from badpo.results.verdicts import anchor_sentences
+from badpo.training.metrics import NotFiniteError, require_finite_reference
 from badpo.training.trainer import BADPOTrainer
 from tests import tiny
 from tests.results.suites import write_suite

@@ -8,9 +8,13 @@ import pytest
 import torch
 
 from badpo.data.problems import ConfigError
-from badpo.objective.group_weights import GroupWeights
-from badpo.objective.objectives import VoteWeights
-from badpo.objective.token_objectives import DiscountedTail, IdentityPreference, SampledTokens
+from badpo.objective.objectives import (
+    DiscountedTail,
+    GroupWeights,
+    IdentityPreference,
+    SampledTokens,
+    VoteWeights,
+)
 from badpo.training.trainer import BADPOTrainer
 from tests.training import test_trainer
 from tests.training.test_trainer import judgments, log_lines

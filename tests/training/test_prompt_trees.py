@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from badpo.training import logprobs
 from badpo.training.logprobs import response_logps
-from badpo.training.prompt_trees import plan_stars, response_stars
+from badpo.training.packing import plan_stars, response_stars
 from tests import tiny
 
 ids = st.lists(st.integers(5, 9), min_size=1, max_size=6).map(np.array)

@@ -6,13 +6,12 @@ import pytest
 import yaml
 
 from badpo.attributes import Length
-from badpo.cli_parsing import parsed_flags
+from badpo.cli.options import parsed_flags
 from badpo.data.problems import ConfigError
 from badpo.data.yaml_files import read_yaml
 from badpo.objective.bias import VARIANTS
-from badpo.training.presets import PRESETS
-from badpo.training.recipe import read_recipe
-from badpo.training.recipe_blocks import BiasBlock, DataChoice
+from badpo.training.recipe import BiasBlock, DataChoice, read_recipe
+from badpo.training.trl_keys import PRESETS
 
 RECIPE = """\
 model_name_or_path: some/model

@@ -14,10 +14,16 @@ from badpo.attributes import Length, Markdown
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
 from badpo.objective.bias import VARIANTS, BiasTerm
-from badpo.training import resume
-from badpo.training.bias_state import adam_tensors, load_adam_tensors
-from badpo.training.resume import rows_taken_up, take_up
-from badpo.training.run_folder import MARKER, checkpoints, damage
+from badpo.training import checkpoints as resume
+from badpo.training.checkpoints import (
+    MARKER,
+    adam_tensors,
+    checkpoints,
+    damage,
+    load_adam_tensors,
+    rows_taken_up,
+    take_up,
+)
 from badpo.training.trainer import BADPOTrainer
 from tests import tiny
 from tests.training.test_trainer import config, judgments, log_lines, lora

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from badpo.training.run_folder import (
+from badpo.data.files import write_atomically
+from badpo.training.checkpoints import (
     MARKER,
     changed_facts,
     checkpoints,
@@ -21,7 +22,6 @@ from badpo.training.run_folder import (
     mark_complete,
     newest_complete,
     whole_folder,
-    write_atomically,
     write_json,
 )
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from badpo.data.judgments import Judgments
-from badpo.training.shares import evaluation_batches
+from badpo.training.trainer import evaluation_batches
 from tests import tiny
 
 

@@ -8,7 +8,7 @@ import torch
 
 from badpo.attributes import Length
 from badpo.data.judgments import Judgments
-from badpo.training.tally import Tally
+from badpo.training.metrics import Tally
 from tests import tiny
 
 TWICE = types.SimpleNamespace(reduce=lambda values, reduction: 2 * values)  # two processes that hold the same

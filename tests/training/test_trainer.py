@@ -20,8 +20,8 @@ from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError
 from badpo.objective.bias import BiasTerm
 from badpo.objective.objectives import VoteWeights
+from badpo.training.checkpoints import damage
 from badpo.training.config import BADPOConfig
-from badpo.training.run_folder import damage
 from badpo.training.trainer import BADPOTrainer
 from tests import tiny
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from badpo.training import tree_plan
+from badpo.training import attention
+from badpo.training.attention import TreePlan
 from badpo.training.packing import plan_pack
-from badpo.training.tree_plan import TreePlan
 
 HEADS = (4, 2, 2)
 CPU = torch.device("cpu")
@@ -80,8 +80,8 @@ def test_values_may_be_wider_than_keys():
 
 def test_blocks_of_similar_size_share_a_call():
     segments = random_pack(0, n_comparisons=60).segments
-    blocks = tree_plan._blocks(segments)
-    groups = list(tree_plan._similar_blocks(blocks))
+    blocks = attention._blocks(segments)
+    groups = list(attention._similar_blocks(blocks))
     assert sorted(np.concatenate(groups)) == list(range(len(blocks)))
     assert len(groups) < len(blocks) / 4
 
@@ -95,7 +95,7 @@ def long_pack():
 
 def test_a_long_segment_is_attended_to_in_blocks():
     pack = long_pack()
-    blocks = tree_plan._blocks(pack.segments)
+    blocks = attention._blocks(pack.segments)
     per_segment = np.bincount(np.searchsorted(pack.segments[:, 1], blocks[:, 1]))
     assert sorted(set(per_segment)) == [1, 2, 4]
     # laid one after the other the blocks are the row again
@@ -117,7 +117,7 @@ def test_blocks_attend_as_whole_segments_do(monkeypatch, most):
     pack = long_pack()
     rows = random_rows(len(pack.input_ids))
     expected = token_by_token(pack.segments, *rows, 0.3)
-    monkeypatch.setattr(tree_plan._blocks, "__defaults__", (most,))
+    monkeypatch.setattr(attention._blocks, "__defaults__", (most,))
     actual = plan_of(pack).attend(*rows, 0.3)
     torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-6)
     weights = torch.linspace(-1, 1, actual.numel()).view_as(actual)
@@ -178,7 +178,7 @@ def test_the_kernel_is_called_as_this_torch_declares_it():
 
 def test_under_autocast_the_kernel_is_asked_in_its_precision(monkeypatch):
     seen = []
-    monkeypatch.setattr(tree_plan, "_varlen_serves", lambda *tensors: seen.extend(t.dtype for t in tensors))
+    monkeypatch.setattr(attention, "_varlen_serves", lambda *tensors: seen.extend(t.dtype for t in tensors))
     pack = random_pack(0)
     query, key, value = random_rows(len(pack.input_ids))
     with torch.autocast("cpu", torch.bfloat16):

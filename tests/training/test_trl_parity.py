@@ -12,7 +12,7 @@ from datasets import Dataset
 from badpo.attributes import Length
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
-from badpo.objective.token_objectives import DiscountedTail, IdentityPreference
+from badpo.objective.objectives import DiscountedTail, IdentityPreference
 from badpo.training.config import BADPOConfig
 from badpo.training.trainer import BADPOTrainer
 from tests import tiny

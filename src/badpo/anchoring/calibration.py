@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from badpo.anchoring.rates import RateTable
 from badpo.data.problems import ConfigError
 from badpo.theory.tilt import CalibrationLine, fit_calibration, shift_to_targets
-from badpo.training.run_folder import write_json
+from badpo.training.checkpoints import write_json
 
 # Shift asked for, shift achieved, and the anchor that it was measured in.
 Point = tuple[float, float, str]

@@ -14,10 +14,9 @@ from typing import Protocol
 
 from badpo.data import markers
 from badpo.data.attributes import Attribute, Markdown, SignatureName, WordList
-from badpo.data.corpora.names import NAMES
-from badpo.data.corpora.signatures import signature
 from badpo.data.problems import ConfigError
-from badpo.readouts.strips import strip_markdown
+from badpo.readouts.judge import strip_markdown
+from badpo.readouts.names import NAMES, signature
 
 Cell = tuple[int, ...]
 

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import softmax
+from scipy.special import expit, softmax
 
 from badpo.anchoring.editors import Cell, CounterfactualEditor, SignatureSwap, all_cells, carries
 from badpo.anchoring.sampling import ChoiceScorer
+from badpo.data import attributes as declared
+from badpo.data.judgments import Judgments
+from badpo.data.tables import numbered
 from badpo.readouts.generation import Generation
-from badpo.theory.summaries import Interval, cluster_mean, wilson_interval
+from badpo.readouts.heldout import judgment_margins, judgment_prompts
+from badpo.readouts.judge import JudgeReadout
+from badpo.readouts.kl import Divergence
+from badpo.readouts.sampled import attribute_values, json_number, token_counts
+from badpo.theory.summaries import Interval, cluster_difference, cluster_mean, wilson_interval
 
 
 @dataclass(frozen=True)
@@ -133,3 +141,211 @@ def share_interval(values: ArrayLike, prompts: ArrayLike) -> Interval:
         return wilson_interval(int(ones[0]) * n_prompts, n_prompts)
     found = cluster_mean(ones, where)
     return replace(found, low=max(found.low, 0.0), high=min(found.high, 1.0))
+
+
+STEPS, LARGEST = 50, 20.0
+
+
+def leans_beside(margins: ArrayLike, judgments: Judgments) -> NDArray[np.float64]:
+    r"""Maximum-likelihood lean of every annotator with the quality given by a policy's margins at scale 1.
+
+    .. math:: P(s_j = +1) = \sigma\bigl(u_{c_j} + \theta_{k_j}^\top d_j\bigr)
+    """
+    votes = judgments.votes
+    quality = np.asarray(margins, dtype=np.float64)[votes["comparison"].to_numpy()]
+    sign, who = votes["sign"].to_numpy(dtype=np.float64), votes["annotator"].to_numpy()
+    leans = np.full((judgments.n_annotators, judgments.n_attributes), np.nan)
+    for k in np.unique(who[who >= 0]):
+        rows = who == k
+        leans[k] = _maximum(quality[rows], judgments.delta[rows], sign[rows])
+    return leans
+
+
+def deviation_change(before: ArrayLike, after: ArrayLike) -> NDArray[np.float64]:
+    """Largest change of an annotator's deviation from the pool mean, by attribute."""
+    one, other = np.asarray(before, dtype=np.float64), np.asarray(after, dtype=np.float64)
+    known = np.isfinite(one).all(axis=1) & np.isfinite(other).all(axis=1)
+    if not known.any():
+        return np.full(one.shape[1], np.nan)
+    centred = [side[known] - side[known].mean(axis=0) for side in (one, other)]
+    return np.abs(centred[1] - centred[0]).max(axis=0)
+
+
+def _maximum(quality: NDArray, delta: NDArray, sign: NDArray) -> NDArray[np.float64]:
+    """Newton's method with halving steps on a concave likelihood."""
+    theta = np.zeros(delta.shape[1])
+    nothing = np.full(delta.shape[1], np.nan)
+
+    def likelihood(at: NDArray) -> float:
+        return float(-np.logaddexp(0.0, -sign * (quality + delta @ at)).sum())
+
+    for _ in range(STEPS):
+        chance = expit(quality + delta @ theta)
+        gradient = delta.T @ ((sign > 0) - chance)
+        information = delta.T @ (delta * (chance * (1 - chance))[:, None])
+        if np.linalg.matrix_rank(information) < len(theta):
+            return nothing
+        step, here = np.linalg.solve(information, gradient), likelihood(theta)
+        while likelihood(theta + step) < here - 1e-12 and np.abs(step).max() > 1e-12:
+            step = step / 2
+        theta = theta + step
+        if np.abs(theta).max() > LARGEST:
+            return nothing
+        if np.abs(step).max() < 1e-11:
+            break
+    return theta
+
+
+# Attributes that nobody asked to move, looked at in every answer.
+WATCHED = (
+    declared.Markdown,
+    declared.Lists,
+    declared.Headers,
+    declared.Bold,
+    declared.Emoji,
+    declared.Code,
+    declared.Links,
+    declared.Hedging,
+    declared.Refusal,
+    declared.FirstPerson,
+)
+
+
+@dataclass(frozen=True)
+class Behavior:
+    """What a policy does on the prompts that are reported on.
+
+    Attributes
+    ----------
+    answers : list of Generation
+        To each prompt as many as to every other, sampled with the same random numbers for every policy.
+    kl_source, kl_reference : Divergence or None
+        From the policy that was anchored, and from the reference where there is one; None where not measured.
+    margins : array of shape (n_comparisons,) or None
+        Implicit reward margin on held-out comparisons, against the reference.
+    margins_from : {"measured", "closed form"}
+        Where they come from: the policy's own log-probabilities, or the source's margins plus the tilt.
+    """
+
+    answers: Sequence[Generation]
+    kl_source: Divergence | None = None
+    kl_reference: Divergence | None = None
+    margins: NDArray[np.float64] | None = None
+    margins_from: Literal["measured", "closed form"] = "measured"
+
+
+def moved(
+    before: Behavior,
+    after: Behavior,
+    prompts: Sequence[str],
+    editor: CounterfactualEditor,
+    judgments: Judgments | None = None,
+    judged: tuple[JudgeReadout, JudgeReadout] | None = None,
+) -> dict:
+    """Every readout of the source and of the anchored policy side by side."""
+    texts = [[answer.text for answer in behavior.answers] for behavior in (before, after)]
+    editable = [np.array([len(editor.cells(text)) > 1 for text in side], dtype=float) for side in texts]
+    tokens = [token_counts(behavior.answers) for behavior in (before, after)]
+    ended = [np.array([answer.ended for answer in b.answers], dtype=float) for b in (before, after)]
+    return {
+        "sampled": _sampled((before, after), prompts, editor),
+        "editable": _paired(editable, prompts),
+        "ended": _paired(ended, prompts),
+        "tokens": {**_paired(tokens, prompts), "ratio": float(tokens[1].mean() / tokens[0].mean())},
+        "kl_source": _divergence(after.kl_source),
+        "kl_reference": {
+            "before": _divergence(before.kl_reference),
+            "after": _divergence(after.kl_reference),
+        },
+        "heldout": _heldout(before.margins, after.margins, judgments),
+        "undeclared": _undeclared(before, after, prompts, editor),
+        "deviations": _deviations(before.margins, after.margins, judgments),
+        "heldout_from": None if after.margins is None else after.margins_from,
+        "judge": None if judged is None else _judged(*judged, prompts),
+    }
+
+
+def tilted_margins(margins: ArrayLike, delta: ArrayLike, tilt: ArrayLike) -> NDArray[np.float64]:
+    """Margins of the policy that is tilted in closed form: u + c (g_a - g_b)."""
+    return np.asarray(margins, dtype=np.float64) + np.asarray(delta, dtype=np.float64) @ np.asarray(tilt)
+
+
+def _sampled(sides: Sequence[Behavior], prompts: Sequence[str], editor: CounterfactualEditor) -> dict:
+    numbers = numbered(prompts)[0]
+    tables = [answer_rates(side.answers, editor, numbers.tolist()) for side in sides]
+    before, after = ([_interval(found) for found in table.intervals()] for table in tables)
+    return {
+        attribute.name: {"before": before[i], "after": after[i]}
+        for i, attribute in enumerate(editor.attributes)
+    }
+
+
+def _undeclared(
+    before: Behavior, after: Behavior, prompts: Sequence[str], editor: CounterfactualEditor
+) -> dict:
+    anchored = {attribute.config["type"] for attribute in editor.attributes}
+    watched = [attribute for make in WATCHED if (attribute := make()).config["type"] not in anchored]
+    return {
+        attribute.name: _paired(
+            [attribute_values(attribute, prompts, side.answers) for side in (before, after)], prompts
+        )
+        for attribute in watched
+    }
+
+
+def _heldout(before: NDArray | None, after: NDArray | None, judgments: Judgments | None) -> dict | None:
+    if before is None or after is None or judgments is None:
+        return None
+    correct = [(judgment_margins(margins, judgments) > 0).astype(np.float64) for margins in (before, after)]
+    cross = judgments.cross_group().any(axis=1)
+    prompts = judgment_prompts(judgments)
+    change = correct[1] - correct[0]
+    gaps = [cluster_difference(side, cross, prompts).estimate for side in correct]
+    same = [cluster_mean(side[~cross], prompts[~cross]).estimate for side in correct]
+    return {
+        "same": _row(same[0], same[1], cluster_mean(change[~cross], prompts[~cross])),
+        "gap": _row(gaps[0], gaps[1], cluster_difference(change, cross, prompts)),
+    }
+
+
+def _deviations(before: NDArray | None, after: NDArray | None, judgments: Judgments | None) -> dict | None:
+    if before is None or after is None or judgments is None:
+        return None
+    change = deviation_change(leans_beside(before, judgments), leans_beside(after, judgments))
+    return {name: json_number(value) for name, value in zip(judgments.attribute_names, change, strict=True)}
+
+
+def _judged(before: JudgeReadout, after: JudgeReadout, prompts: Sequence[str]) -> dict:
+    found = {"rm": _paired([before.raw.scores, after.raw.scores], prompts)}
+    if before.stripped is not None and after.stripped is not None:
+        found["rm_minus"] = _paired([before.stripped.scores, after.stripped.scores], prompts)
+    return found
+
+
+def _paired(sides: Sequence[NDArray], prompts: Sequence[str]) -> dict:
+    before, after = sides
+    change = cluster_mean(after.astype(np.float64) - before, numbered(prompts)[0])
+    return _row(before.mean(), after.mean(), change)
+
+
+def _row(before: float, after: float, difference: Interval) -> dict:
+    return {
+        "before": json_number(before),
+        "after": json_number(after),
+        "difference": json_number(difference.estimate),
+        "ci_low": json_number(difference.low),
+        "ci_high": json_number(difference.high),
+    }
+
+
+def _interval(found: Interval) -> dict:
+    return {
+        "rate": json_number(found.estimate),
+        "low": json_number(found.low),
+        "high": json_number(found.high),
+        "n": found.n,
+    }
+
+
+def _divergence(found: Divergence | None) -> dict | None:
+    return None if found is None else found.to_json()

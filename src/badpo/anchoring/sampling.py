@@ -15,17 +15,21 @@ what their tokens alone would count, and tilting them up would cost signatures.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import logsumexp
+from scipy.special import logit, logsumexp
 from transformers import LogitsProcessor
 
-from badpo.readouts.attribute_rate import SIGNATURE_LEAD
-from badpo.readouts.name_tokens import name_token_ids, space_tokens, without_tail
-from badpo.readouts.trie_pass import TrieScorer
+from badpo.readouts.generation import sample
+from badpo.readouts.rates import SIGNATURE_LEAD, TrieScorer, name_token_ids, space_tokens, without_tail
+from badpo.readouts.sampled import json_number
+from badpo.theory.summaries import Interval, cluster_mean
+from badpo.theory.tilt import shift_to_targets, tilted_probabilities
 
 # What is written behind a name on its line is over within so many tokens.
 BEHIND_TOKENS = 16
@@ -81,7 +85,7 @@ class ChoiceScorer:
     def name_logps(self, context_ids: Sequence[Sequence[int]]) -> NDArray[np.float64]:
         """Log-probability of completing every name and none that it begins, shape (n_contexts, n_names).
 
-        ``context_ids`` are those of `badpo.readouts.attribute_rate.signature_contexts` with the same lead.
+        ``context_ids`` are those of `badpo.readouts.rates.signature_contexts` with the same lead.
         """
         contexts = without_tail(self.tokenizer, context_ids, self.lead, self.n_lead_tokens)
         reached, _, complete = self.read(contexts)
@@ -240,3 +244,266 @@ def _children(nodes: dict[tuple[int, ...], int]) -> dict[int, list[tuple[int, in
     for prefix, node in nodes.items():
         found.setdefault(nodes.get(prefix[:-1], -1), []).append((prefix[-1], node))
     return found
+
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True)
+class Kept(Generic[Answer]):
+    """Answers of the tilted policy, one per prompt.
+
+    Attributes
+    ----------
+    answers : list of n_prompts answers
+        None for a prompt of which every draw was rejected.
+    carries : array of shape (n_prompts, n_attributes)
+        g of each kept answer; NaN where there is none.
+    n_drawn : int
+        Answers drawn from the policy in all.
+    n_without : int
+        Prompts without an answer. Leaving them out makes the rate lean toward prompts that accept easily.
+    """
+
+    answers: list[Answer | None]
+    carries: NDArray[np.float64]
+    n_drawn: int
+    n_without: int
+
+    @property
+    def acceptance_rate(self) -> float:
+        """Answers kept for each answer drawn."""
+        return (len(self.answers) - self.n_without) / self.n_drawn
+
+
+def acceptance_probability(carries: ArrayLike, shift: ArrayLike) -> NDArray[np.float64]:
+    r"""Probability with which rejection keeps an answer that carries these attributes.
+
+    .. math:: \exp(s^\top g - \max_{g'} s^\top g'), \qquad \max_{g'} s^\top g' = \sum_i \max(s_i, 0)
+    """
+    indicator = np.asarray(carries, dtype=np.float64)
+    moved = np.atleast_1d(np.asarray(shift, dtype=np.float64))
+    if indicator.ndim != 2 or indicator.shape[1] != len(moved):
+        raise ValueError(f"carries of shape {indicator.shape} and {len(moved)} shifts do not belong together")
+    if not np.isin(indicator, (0.0, 1.0)).all() or not np.isfinite(moved).all():
+        raise ValueError("an answer carries an attribute (1) or not (0), and shifts are finite")
+    return np.exp(indicator @ moved - np.maximum(moved, 0).sum())
+
+
+def rejection_sample(
+    draw: Callable[[Sequence[int], int], Sequence[Answer]],
+    carries: Callable[[Answer], Sequence[float] | None],
+    shift: ArrayLike,
+    n_prompts: int,
+    most_draws: int,
+    seed: int = 0,
+) -> Kept[Answer]:
+    """One exact answer of the tilted policy for each prompt, by drawing until one is accepted.
+
+    The first draw decides whether the answer is one that the attributes are a choice of, and stays where it is not;
+    from then on only those that are can be accepted. The tilt thus never turns to another kind of answer.
+
+    Parameters
+    ----------
+    draw : function of (prompts, round)
+        One fresh answer of the policy for each of these prompts (their numbers); rounds differ in randomness.
+    carries : function of an answer
+        1 or 0 for each attribute; None for an answer that they are no choice of, which is kept as it comes.
+    shift : array of shape (n_attributes,)
+        s in log-odds.
+    n_prompts : int
+    most_draws : int
+        Answers drawn for a prompt at most; a prompt that accepted none of them stays without one.
+    seed : int
+        Of the decisions to accept; those of a prompt depend on its number alone.
+
+    Returns
+    -------
+    Kept
+        Exact for the prompts that have an answer; ``carries`` is NaN for an answer that is no choice. A prompt waits
+        1 / (its acceptance rate) draws on average.
+
+    Raises
+    ------
+    ValueError
+        No prompt, or fewer draws than one.
+
+    References
+    ----------
+    BA-DPO, Appendix `app:anchor_target`: "for an attribute of the whole text ... a rejection step".
+
+    Examples
+    --------
+    A policy that shouts in every other round, tilted so far that no shout is kept:
+
+    >>> kept = rejection_sample(
+    ...     lambda prompts, number: ["Yes!" if number % 2 == 0 else "Yes." for _ in prompts],
+    ...     lambda answer: [float("!" in answer)], shift=[-60.0], n_prompts=2, most_draws=5
+    ... )
+    >>> kept.answers, kept.acceptance_rate
+    (['Yes.', 'Yes.'], 0.5)
+    """
+    if n_prompts < 1 or most_draws < 1:
+        raise ValueError(f"{n_prompts} prompts and {most_draws} draws: at least one of each is needed")
+    moved = np.atleast_1d(np.asarray(shift, dtype=np.float64))
+    chances = np.stack([np.random.default_rng([seed, i]).random(most_draws) for i in range(n_prompts)])
+    answers: list[Answer | None] = [None] * n_prompts
+    values = np.full((n_prompts, len(moved)), np.nan)
+    waiting, n_drawn = list(range(n_prompts)), 0
+    for number in range(most_draws):
+        drawn = draw(waiting, number)
+        n_drawn += len(waiting)
+        cells = [carries(answer) for answer in drawn]
+        is_choice = np.array([cell is not None for cell in cells])
+        found = np.full((len(drawn), len(moved)), np.nan)
+        for i in np.flatnonzero(is_choice):
+            found[i] = cells[i]
+        accepted = np.full(len(drawn), number == 0)
+        chance = acceptance_probability(found[is_choice], moved)
+        accepted[is_choice] = chances[waiting, number][is_choice] < chance
+        for place in np.flatnonzero(accepted).tolist():
+            answers[waiting[place]], values[waiting[place]] = drawn[place], found[place]
+        waiting = [prompt for prompt, done in zip(waiting, accepted, strict=True) if not done]
+        if not waiting:
+            break
+    return Kept(answers, values, n_drawn, len(waiting))
+
+
+# A first name and the blank behind it are over within so many tokens.
+NAME_TOKENS = 12
+# A share that is nearer than this to the one that is held is the same, as far as a few hundred draws can tell.
+CLOSE = 0.005
+MOST_TRIES = 5
+
+
+def completed_share(
+    policy,
+    tokenizer,
+    contexts: Sequence[Sequence[int]],
+    names: Container[str],
+    temperature: float,
+    top_p: float,
+    seed: int,
+    adjust: Callable | None = None,
+) -> float:
+    """Share of begun signatures that go on with a name of the pool when they are sampled."""
+    written = sample(policy, tokenizer, contexts, NAME_TOKENS, temperature, top_p, seed=seed, adjust=adjust)
+    firsts = [answer.text.split(maxsplit=1)[:1] for answer in written]
+    n_names = sum(bool(first) and first[0] in names for first in firsts)
+    return (n_names + 0.5) / (len(firsts) + 1)
+
+
+def shift_of_the_pool(held: float, share_at: Callable[[float], float]) -> float:
+    """Shift of the pool, in log-odds, at which signatures are completed as often as is held.
+
+    Parameters
+    ----------
+    held : float
+        Share to hold.
+    share_at : function of shift to share
+        With the same random numbers at every shift.
+
+    Returns
+    -------
+    float
+        The nearest of a few tries.
+
+    Examples
+    --------
+    >>> from scipy.special import expit
+    >>> round(shift_of_the_pool(0.98, lambda shift: expit(2.0 + shift)), 2)
+    1.89
+    """
+    tried = [0.0]
+    shares = [share_at(0.0)]
+    while abs(shares[-1] - held) > CLOSE and len(tried) < MOST_TRIES:
+        # one for one in log-odds
+        tried.append(tried[-1] + float(logit(held) - logit(shares[-1])))
+        shares.append(share_at(tried[-1]))
+    return tried[int(np.argmin(np.abs(np.array(shares) - held)))]
+
+
+@dataclass(frozen=True)
+class SampledAnchor:
+    """A tilt at sampling time: what it was asked for and what it gives on prompts that it was not found on.
+
+    Attributes
+    ----------
+    attributes : tuple of str
+    asked : tuple of float
+        Target rates.
+    shift, tilt : array of shape (n_attributes,)
+        s in log-odds, and c = beta s in units of the margin.
+    before, achieved : tuple of Interval
+        Mean over the reporting contexts of the probability on choices that carry the attribute, renormalised over
+        the choices. The interval is over these contexts; the shift is taken as it is.
+    """
+
+    attributes: tuple[str, ...]
+    asked: tuple[float, ...]
+    shift: NDArray[np.float64]
+    tilt: NDArray[np.float64]
+    before: tuple[Interval, ...]
+    achieved: tuple[Interval, ...]
+
+    def to_json(self) -> dict[str, dict[str, float | None]]:
+        """{attribute: {"asked", "before", "achieved", "ci_low", "ci_high", "c", "shift"}}."""
+        return {
+            name: {
+                "asked": self.asked[i],
+                "before": self.before[i].estimate,
+                "achieved": self.achieved[i].estimate,
+                "ci_low": json_number(self.achieved[i].low),
+                "ci_high": json_number(self.achieved[i].high),
+                "c": float(self.tilt[i]),
+                "shift": float(self.shift[i]),
+            }
+            for i, name in enumerate(self.attributes)
+        }
+
+
+def anchor_sampling(
+    model,
+    tokenizer,
+    find_on: Sequence[Sequence[int]],
+    report_on: Sequence[Sequence[int]],
+    names: Sequence[str],
+    carries: ArrayLike,
+    attributes: Sequence[str],
+    targets: Sequence[float],
+    beta: float,
+    lead: str = SIGNATURE_LEAD,
+    boundary: str = "space",
+) -> SampledAnchor:
+    """Find the tilt that brings all rates to their targets on some contexts, and read the rates on others."""
+    _check_separate(find_on, report_on)
+    scorer = ChoiceScorer(model, tokenizer, names, lead, boundary)
+    logps = scorer.name_logps([*find_on, *report_on])
+    indicator = np.asarray(carries, dtype=np.float64).reshape(len(names), -1)
+    found = shift_to_targets(logps[: len(find_on)], indicator, targets, attributes)
+    rates = [
+        tilted_probabilities(logps[len(find_on) :], indicator, shift) @ indicator
+        for shift in (np.zeros_like(found.shift), found.shift)
+    ]
+    before, achieved = (tuple(cluster_mean(column) for column in rate.T) for rate in rates)
+    return SampledAnchor(
+        attributes=tuple(attributes),
+        asked=tuple(map(float, targets)),
+        shift=found.shift,
+        tilt=found.in_margin(beta),
+        before=before,
+        achieved=achieved,
+    )
+
+
+def _check_separate(find_on: Sequence[Sequence[int]], report_on: Sequence[Sequence[int]]) -> None:
+    if not len(find_on) or not len(report_on):
+        raise ValueError(
+            f"{len(find_on)} contexts to find the tilt on and {len(report_on)} to report on; give some of both"
+        )
+    both = set(map(tuple, find_on)) & set(map(tuple, report_on))
+    if both:
+        raise ValueError(
+            f"{len(both)} contexts are there both to find the tilt on and to report on; a rate that was searched for "
+            "is no evidence of itself: give contexts of different prompts"
+        )

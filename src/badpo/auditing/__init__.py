@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-# at once, not when first used: the function and its module have one name
 from badpo.auditing.audit import audit
-from badpo.auditing.monitor import AuditMonitor
-from badpo.auditing.options import Flag
+from badpo.auditing.people import Flag
 from badpo.auditing.result import AuditResult
+from badpo.auditing.watch import AuditMonitor
+
+# at once, not when first used: the function and its module have one name
 
 __all__ = ["AuditMonitor", "AuditResult", "Flag", "audit"]

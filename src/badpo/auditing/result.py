@@ -106,7 +106,7 @@ class AuditResult:
         Path
             The page.
         """
-        from badpo.data.csv_cells import write_csv
+        from badpo.data.tables import write_csv
 
         folder = Path(folder)
         with locked(folder, wait=True), ExitStack() as files:
@@ -138,7 +138,7 @@ class AuditResult:
         )
 
     def __str__(self) -> str:
-        from badpo.results.audit_text import audit_table
+        from badpo.results.audit_page import audit_table
 
         return audit_table(self.summary)
 

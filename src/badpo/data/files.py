@@ -366,3 +366,9 @@ def leads_out(name: str) -> bool:
     """
     path = PurePosixPath(name.replace("\\", "/"))
     return path.is_absolute() or ".." in path.parts or any(part.endswith(":") for part in path.parts[:1])
+
+
+def write_atomically(path: Path, content: bytes, private: bool = False) -> None:
+    """Write a file so that a reader sees the old content or the new one, never a part of it (see `appearing`)."""
+    with appearing(path, private) as unfinished:
+        unfinished.write_bytes(content)

@@ -44,11 +44,9 @@ from badpo.data.files import (
     locked,
     require_enclosed,
 )
-from badpo.data.importers.cells import as_ids
-from badpo.data.importers.columns import annotator_hint
-from badpo.data.importers.tables import DROPPED_KEY, READERS, Table, read_table, text_columns
 from badpo.data.privacy import KEY_VARIABLE, is_pseudonym, known_key, pseudonym
 from badpo.data.problems import ConfigError, DataError, Problem, counted
+from badpo.data.tables import DROPPED_KEY, READERS, Table, annotator_hint, as_ids, read_table, text_columns
 
 RECORD = "forgotten.jsonl"
 _BLOCK = 2**24

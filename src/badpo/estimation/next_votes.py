@@ -18,7 +18,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 
-from badpo.estimation.comparison_blocks import sorted_blocks
+from badpo.estimation.conditional_likelihood import sorted_blocks
 from badpo.theory.identifiability import annotator_components, informative_judgments
 
 REQUEST_COLUMNS = ("round", "comparison", "annotator", "attribute", "reason")
@@ -58,7 +58,7 @@ def votes_needed(
     Parameters
     ----------
     se, n_informative : array of shape (n_annotators, n_attributes)
-        From `badpo.estimation.leans.Leans`; NaN where there is no finite estimate.
+        From `badpo.estimation.conditional_likelihood.Leans`; NaN where there is no finite estimate.
     half_width : float
         h, log-odds, above 0.
     level : float

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from badpo.readouts.json_number import json_number
+from badpo.readouts.sampled import json_number
 from badpo.theory.summaries import Interval, cluster_mean, ratio_of_sums
 
 

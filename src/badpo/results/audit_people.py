@@ -10,11 +10,9 @@ import pandas as pd
 from markupsafe import Markup
 
 from badpo.results.audit_verdicts import audit_labels, has_usable_spread
-from badpo.results.charts import Level, legend
-from badpo.results.figure_parts import Figure, TextTable
-from badpo.results.labels import cleaned, decimal, shown
-from badpo.results.lean_charts import Cloud, Curve, LeanRow, caterpillar, point_cloud
-from badpo.results.pages import page_templates
+from badpo.results.charts import Cloud, Curve, LeanRow, Level, caterpillar, legend, point_cloud
+from badpo.results.run_page import Figure, TextTable
+from badpo.results.words import cleaned, decimal, page_templates, shown
 
 MOST_ROWS, FEWEST_DRAWN = 60, 2
 # flagged points last, so that they are not covered

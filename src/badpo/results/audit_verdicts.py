@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from badpo.data.privacy import FEWEST_ANNOTATORS
-from badpo.results.labels import attribute_label, count_text, decimal, percent, shown
+from badpo.results.words import attribute_label, count_text, decimal, percent, shown
 
 # Spreads beyond this are no spreads of people: exp(5) is odds of 148 to 1.
 LARGEST_TAU = 5.0

@@ -11,21 +11,130 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 from markupsafe import Markup
+from numpy.typing import ArrayLike
 
-from badpo.results.chart_parts import (
-    WIDTH,
-    Scale,
-    anchor_of,
-    chart_svg,
-    dashed_line,
-    horizontal_grid,
-    marker,
-    scale_of,
-    text_at,
-    vertical_grid,
-)
-from badpo.results.labels import decimal
+from badpo.results.words import decimal
+
+WIDTH = 360
+_DIGIT = 6.2  # of a tick's number
+
+
+@dataclass(frozen=True)
+class Scale:
+    """An axis: values from ``low`` to ``high`` stand at places from ``start`` to ``end``."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    ticks: tuple[float, ...]
+
+    def at(self, value: float) -> float:
+        """Where a value stands; one beyond the axis, such as the end of an interval past 1, stands at its end."""
+        share = (min(max(value, self.low), self.high) - self.low) / (self.high - self.low)
+        return round(self.start + share * (self.end - self.start), 1)
+
+    def tick_label(self, tick: float) -> str:
+        """The number at a tick, with as many places as the ticks need."""
+        step = self.ticks[1] - self.ticks[0]
+        places = next(places for places in range(9) if abs(step - round(step, places)) < 1e-3 * step)
+        return decimal(tick, places)
+
+
+def scale_of(values: Sequence[float], limits, start: float, end: float) -> Scale:
+    """An axis from a round number to a round number, with three to seven ticks."""
+    low, high = limits if limits else (min(values), max(values))
+    if high - low < 1e-9:
+        low, high = low - 0.5, high + 0.5
+    rough = (high - low) / 5
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= rough * 0.999)
+    first = math.floor(low / step + 1e-9)
+    last = math.ceil(high / step - 1e-9)
+    ticks = tuple(round(i * step, 10) for i in range(first, last + 1))
+    return Scale(ticks[0], ticks[-1], start, end, ticks)
+
+
+def chart_svg(height: float, label: str, parts: Sequence[str]) -> Markup:
+    """One chart, `WIDTH` units wide, with what it shows for people who cannot see it."""
+    return Markup(
+        '<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}" xmlns="http://www.w3.org/2000/svg">{}</svg>'
+    ).format(WIDTH, round(height), label, Markup("").join(parts))
+
+
+def text_at(x: float, y: float, text: str, anchor: str, css: str) -> Markup:
+    """A line of text; ``css`` names its classes."""
+    return Markup('<text class="{}" x="{}" y="{}" text-anchor="{}">{}</text>').format(
+        css, round(x, 1), round(y, 1), anchor, text
+    )
+
+
+def dashed_line(x1: float, y1: float, x2: float, y2: float) -> Markup:
+    """A line that values are read against."""
+    return Markup('<line class="level" x1="{}" y1="{}" x2="{}" y2="{}"/>').format(x1, y1, x2, y2)
+
+
+def anchor_of(scale: Scale, value: float) -> str:
+    """Where a text over ``value`` is anchored so that it stays inside the chart."""
+    share = (value - scale.low) / (scale.high - scale.low)
+    return "start" if share < 0.12 else "end" if share > 0.88 else "middle"
+
+
+def vertical_grid(across: Scale, top: float, bottom: float) -> list[Markup]:
+    """The ticks of a horizontal axis with their lines, and as many of their numbers as do not touch."""
+    line = Markup('<line class="grid" x1="{0}" y1="{1}" x2="{0}" y2="{2}"/>')
+    drawn = [line.format(across.at(tick), top, bottom) for tick in across.ticks]
+    widest = _DIGIT * (max(len(across.tick_label(t)) for t in across.ticks) + 1)
+    apart = abs(across.at(across.ticks[1]) - across.at(across.ticks[0])) if len(across.ticks) > 1 else widest
+    labels = [
+        text_at(across.at(t), bottom + 16, across.tick_label(t), "middle", "tick")
+        for t in across.ticks[:: max(1, math.ceil(widest / apart))]
+    ]
+    return drawn + labels
+
+
+def horizontal_grid(up: Scale, left: float, right: float) -> list[Markup]:
+    """The ticks of a vertical axis with their lines and numbers."""
+    line = Markup('<line class="grid" x1="{1}" y1="{0}" x2="{2}" y2="{0}"/>')
+    drawn = [line.format(up.at(tick), left, right) for tick in up.ticks]
+    labels = [text_at(left - 8, up.at(t) + 4, up.tick_label(t), "end", "tick") for t in up.ticks]
+    return drawn + labels
+
+
+def marker(x: float, y: float, style: int, tip: str, size: float = 5.0, css: str = "mark") -> Markup:
+    """A mark in its style's color and shape; ``tip`` is shown when it is pointed at."""
+    shape = _OUTLINES[style % len(_OUTLINES)](size)
+    title = Markup("<title>{}</title>").format(tip) if tip else ""
+    return Markup('<path class="{} s{}" transform="translate({} {})" d="{}">{}</path>').format(
+        css, style % STYLES, x, y, shape, title
+    )
+
+
+def _circle(r: float) -> str:
+    return f"M{-r} 0A{r} {r} 0 1 1 {r} 0A{r} {r} 0 1 1 {-r} 0Z"
+
+
+def _polygon(*corners: tuple[float, float]) -> Callable[[float], str]:
+    return lambda r: "M" + "L".join(f"{round(x * r, 2)} {round(y * r, 2)}" for x, y in corners) + "Z"
+
+
+_SQUARE = _polygon((-0.9, -0.9), (0.9, -0.9), (0.9, 0.9), (-0.9, 0.9))
+_DIAMOND = _polygon((0, -1.3), (1.3, 0), (0, 1.3), (-1.3, 0))
+_UP = _polygon((0, -1.2), (1.15, 0.9), (-1.15, 0.9))
+_DOWN = _polygon((0, 1.2), (1.15, -0.9), (-1.15, -0.9))
+_PLUS = _polygon(
+    (-0.4, -1.2), (0.4, -1.2), (0.4, -0.4), (1.2, -0.4), (1.2, 0.4), (0.4, 0.4),
+    (0.4, 1.2), (-0.4, 1.2), (-0.4, 0.4), (-1.2, 0.4), (-1.2, -0.4), (-0.4, -0.4),
+)  # fmt: skip
+_CROSS = _polygon(
+    (-1.1, -0.6), (-0.6, -1.1), (0, -0.5), (0.6, -1.1), (1.1, -0.6), (0.5, 0),
+    (1.1, 0.6), (0.6, 1.1), (0, 0.5), (-0.6, 1.1), (-1.1, 0.6), (-0.5, 0),
+)  # fmt: skip
+_OUTLINES = (_DIAMOND, _SQUARE, _circle, _UP, _circle, _SQUARE, _UP, _DOWN, _PLUS, _CROSS)
+STYLES = len(_OUTLINES)
+
 
 _RIGHT = 52
 _LETTER = 7.2
@@ -219,3 +328,156 @@ def _line(line: Series, across: Scale, up: Scale) -> Markup:
     x, y = line.points[-1]
     tip = f"{line.name}: {decimal(y)} at {decimal(x, 0)}"
     return drawn + marker(across.at(x), up.at(y), line.style, tip)
+
+
+_LEAN_CHARTS_LANE = 14
+_VOTES = 40
+_LEAN_CHARTS_LETTER = 6.5
+_CLOUD_HEIGHT = 300
+# Drawn from the place of a point, relative to it, and short: there may be thousands. One shape per style.
+_POINT_SHAPES = ("m-2.6 0l2.6-2.6 2.6 2.6-2.6 2.6z", "m-2.5-2.5h5v5h-5z", "h0")
+
+
+@dataclass(frozen=True)
+class LeanRow:
+    """One annotator in a caterpillar plot; None or NaN for what is not known, an infinite value for no bound."""
+
+    name: str
+    votes: int
+    raw: float | None
+    raw_low: float | None
+    raw_high: float | None
+    value: float | None
+    low: float | None
+    high: float | None
+    style: int
+
+
+@dataclass(frozen=True)
+class Cloud:
+    """Points of one kind: places (x, y), and style 0, 1 or 2 for color and shape."""
+
+    name: str
+    style: int
+    x: ArrayLike
+    y: ArrayLike
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A line through points (x, y), drawn behind the points; ``dash`` is one of the page's dashes."""
+
+    name: str
+    points: Sequence[tuple[float, float]]
+    dash: int
+
+
+def caterpillar(
+    rows: Sequence[LeanRow], label: str, axis: str, limits: tuple[float, float], level: Level
+) -> Markup:
+    """Annotators one under another in the order given: own estimate and interval, and the shrunken ones below it."""
+    left = max(60.0, round(_LEAN_CHARTS_LETTER * max(len(row.name) for row in rows)) + 10.0)
+    across = scale_of([], limits, left, WIDTH - _VOTES)
+    top = 34.0
+    bottom = top + _LEAN_CHARTS_LANE * len(rows)
+    parts = [*vertical_grid(across, top, bottom)]
+    parts.append(text_at((left + WIDTH - _VOTES) / 2, bottom + 34, axis, "middle", "axis"))
+    parts.append(dashed_line(across.at(level.value), top - 4, across.at(level.value), bottom))
+    parts.append(
+        text_at(across.at(level.value), top - 10, level.name, anchor_of(across, level.value), "level")
+    )
+    parts.append(text_at(WIDTH, top - 10, "votes", "end", "level"))
+    for i, row in enumerate(rows):
+        parts.append(_lean(row, top + _LEAN_CHARTS_LANE * (i + 0.5), left, across))
+    return chart_svg(bottom + 42, label, parts)
+
+
+def point_cloud(
+    clouds: Sequence[Cloud],
+    label: str,
+    axis_x: str,
+    axis_y: str,
+    limits_x: tuple[float, float],
+    limits_y: tuple[float, float],
+    curves: Sequence[Curve] = (),
+    level: Level | None = None,
+) -> Markup:
+    """Many points between fixed axes, with curves behind them; a point beyond an axis stands at its end."""
+    left, right, top, bottom = 40.0, WIDTH - 12.0, 44.0, _CLOUD_HEIGHT - 44.0
+    across = scale_of([], limits_x, left, right)
+    low, high = sorted(limits_y)
+    up = scale_of([], (low, high), *((bottom, top) if limits_y[0] == low else (top, bottom)))
+    parts = [*vertical_grid(across, top, bottom), *horizontal_grid(up, left, right)]
+    parts.append(text_at(0, 14, axis_y, "start", "axis"))
+    parts.append(text_at((left + right) / 2, bottom + 34, axis_x, "middle", "axis"))
+    if level:
+        at = across.at(level.value)
+        parts.append(dashed_line(at, top - 4, at, bottom))
+        parts.append(text_at(at, top - 9, level.name, anchor_of(across, level.value), "level"))
+    parts += [_curve(curve, across, up) for curve in curves]
+    parts += [_points(cloud, across, up) for cloud in clouds if np.size(cloud.x)]
+    return chart_svg(_CLOUD_HEIGHT, label, parts)
+
+
+# -- pieces ------------------------------------------------------------------------------------------------------
+
+
+def _lean(row: LeanRow, y: float, left: float, across: Scale) -> Markup:
+    name = text_at(left - 8, y + 3.5, row.name, "end", "person")
+    votes = text_at(WIDTH, y + 3.5, f"{row.votes:,}", "end", "person")
+    own = _interval(row.raw_low, row.raw_high, y - 2.8, across)
+    own += _dot(row.raw, y - 2.8, across)
+    pulled = _interval(row.low, row.high, y + 2.8, across)
+    drawn = Markup('<path class="own" d="{}"/><path class="pulled s{}" d="{}"/>').format(
+        own, row.style, pulled
+    )
+    if row.value is not None and not math.isnan(row.value):
+        drawn += marker(across.at(row.value), y + 2.8, row.style, "", size=3.0)
+    return Markup("<g><title>{}</title>{}</g>").format(_tip(row), name + drawn + votes)
+
+
+def _tip(row: LeanRow) -> str:
+    def told(name: str, value: float | None, low: float | None, high: float | None) -> str:
+        return f"{name} {decimal(value)} ({decimal(low)} to {decimal(high)})"
+
+    own = told("own estimate", row.raw, row.raw_low, row.raw_high)
+    pulled = told("shrunken", row.value, row.low, row.high)
+    return f"{row.name}: {own}; {pulled}; {row.votes:,} informative votes"
+
+
+def _interval(low: float | None, high: float | None, y: float, across: Scale) -> str:
+    """The path of a line from ``low`` to ``high``, with an arrow at each end that lies beyond the axis."""
+    if low is None or high is None or math.isnan(low) or math.isnan(high):
+        return ""
+    y = round(y, 1)
+    path = f"M{across.at(low)} {y}H{across.at(high)}"
+    if low < across.low:
+        path += f"M{across.start + 3} {y - 2}l-3 2 3 2"
+    if high > across.high:
+        path += f"M{across.end - 3} {y - 2}l3 2-3 2"
+    return path
+
+
+def _dot(value: float | None, y: float, across: Scale) -> str:
+    """A short upright stroke; none for an infinite estimate, which has no place."""
+    if value is None or not math.isfinite(value):
+        return ""
+    return f"M{across.at(value)} {round(y - 2, 1)}v4"
+
+
+def _points(cloud: Cloud, across: Scale, up: Scale) -> Markup:
+    x, y = np.asarray(cloud.x, dtype=float).tolist(), np.asarray(cloud.y, dtype=float).tolist()
+    shape = _POINT_SHAPES[cloud.style]
+    path = "".join(f"M{across.at(a):g} {up.at(b):g}{shape}" for a, b in zip(x, y, strict=True))
+    return Markup('<path class="cloud s{}" d="{}"><title>{}</title></path>').format(
+        cloud.style, path, f"{cloud.name}: {len(x):,}"
+    )
+
+
+def _curve(curve: Curve, across: Scale, up: Scale) -> Markup:
+    """Only where it runs between the ends of the axis: along an edge it would look like a limit."""
+    inside = [(x, y) for x, y in curve.points if across.low <= x <= across.high]
+    path = " ".join(f"{across.at(x)},{up.at(y)}" for x, y in inside)
+    return Markup('<polyline class="bound d{}" points="{}"><title>{}</title></polyline>').format(
+        curve.dash, path, curve.name
+    )

@@ -19,8 +19,19 @@ import yaml
 from badpo import __version__
 from badpo.data.privacy import FEWEST_ANNOTATORS, is_about_single_people, rounded_count
 from badpo.data.problems import ConfigError
-from badpo.results.anchor_text import anchor_of_run, gold_sentence
-from badpo.results.labels import (
+from badpo.results.run_files import (
+    Run,
+    attribute_configs,
+    gap,
+    is_continuous,
+    learned_annotators,
+    learned_theta,
+    rate,
+    read_run,
+)
+from badpo.results.run_page import markdown_text
+from badpo.results.verdicts import anchor_of_run, gold_sentence
+from badpo.results.words import (
     DPO,
     REFERENCE,
     arm_title,
@@ -31,16 +42,6 @@ from badpo.results.labels import (
     shown,
     signed,
 )
-from badpo.results.readings import gap, rate
-from badpo.results.run_files import (
-    Run,
-    attribute_configs,
-    is_continuous,
-    learned_annotators,
-    learned_theta,
-    read_run,
-)
-from badpo.results.tables import markdown_text
 from badpo.theory.summaries import log_odds_distance
 
 _HUB_ID = re.compile(r"[\w][\w.-]*/[\w][\w.-]*")

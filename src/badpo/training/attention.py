@@ -11,15 +11,252 @@ second time in the backward pass. For the same reason `tree_attention` must stil
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from badpo.data.problems import ConfigError
-from badpo.training.tree_plan import TreePlan
+
+# The kernels compute scores that a causal mask then drops. A segment is attended to in blocks of queries, each with
+# the keys up to its own end: with n blocks, 1 + 1/n times the scores needed instead of twice as many.
+_QUERIES_PER_BLOCK = 48
+_MOST_BLOCKS = 4
+# Blocks share one padded attention call while the scores computed exceed those of the blocks by at most a twentieth,
+# plus what a call of its own would cost.
+_PADDING_FACTOR = 1.05
+_SCORES_PER_CALL = 1024
+# Compute capability of the first cards (Ampere) that the variable-length kernel runs on.
+_FIRST_WITH_VARLEN = (8, 0)
+
+
+class RowGroup(NamedTuple):
+    """Blocks of similar size that are attended to in one call: n rows, padded to n_query and n_key tokens."""
+
+    n_rows: int
+    n_query: int
+    n_key: int
+    mask: torch.Tensor | None
+
+
+@dataclass(frozen=True, eq=False)
+class TreePlan:
+    """Which tokens of a flat row see which, in the forms that the attention kernels take.
+
+    Parameters
+    ----------
+    segments : int64 array of shape (S, 4)
+        Columns q_start, q_end, prefix_start, prefix_end; see `badpo.training.packing.Pack`.
+    n_tokens : int
+        Length T of the row.
+    device : torch.device
+        Where the index tensors are wanted.
+    """
+
+    segments: np.ndarray
+    n_tokens: int
+    device: torch.device
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence in the pack, as the model sees it."""
+        q_start, q_end, prefix_start, prefix_end = self.segments.T
+        return int((q_end - q_start + prefix_end - prefix_start).max(initial=0))
+
+    def attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float | None
+    ) -> torch.Tensor:
+        """Attention output of shape (T, heads, value_dim) for query, key, value of shape (T, heads, head_dim).
+
+        Under autocast it is computed in autocast's precision, as by torch's own attention.
+        """
+        device_type = query.device.type
+        if torch.is_autocast_enabled(device_type):
+            # rotary embeddings leave queries and keys in float32, which the variable-length kernel does not take
+            dtype = torch.get_autocast_dtype(device_type)
+            query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
+        if _varlen_serves(query, value):
+            return self._attend_varlen(query, key, value, scaling)
+        return self._attend_rows(query, key, value, scaling)
+
+    def _attend_rows(self, query, key, value, scaling) -> torch.Tensor:
+        """Segments gathered into a few padded batches; exact on every device and in every precision."""
+        query_index, key_index, output_index, groups = self._rows
+        # One gather for all groups: each index_select costs a zero-filled full-length gradient in the backward.
+        queries = query.index_select(0, query_index).split([g.n_rows * g.n_query for g in groups])
+        n_keys = [g.n_rows * g.n_key for g in groups]
+        keys = key.index_select(0, key_index).split(n_keys)
+        values = value.index_select(0, key_index).split(n_keys)
+        outputs = []
+        for group, q, k, v in zip(groups, queries, keys, values, strict=True):
+            n_rows, n_query, n_key, mask = group
+            output = scaled_dot_product_attention(
+                q.unflatten(0, (n_rows, n_query)).transpose(1, 2),
+                k.unflatten(0, (n_rows, n_key)).transpose(1, 2),
+                v.unflatten(0, (n_rows, n_key)).transpose(1, 2),
+                attn_mask=mask,
+                is_causal=mask is None,
+                scale=scaling,
+                enable_gqa=query.shape[1] != key.shape[1],
+            )
+            outputs.append(output.transpose(1, 2).flatten(0, 1))
+        return torch.cat(outputs).index_select(0, output_index)
+
+    def _attend_varlen(self, query, key, value, scaling) -> torch.Tensor:
+        """Segments through torch's variable-length flash kernel. Runs on CUDA in half precision only.
+
+        The kernel aligns the causal triangle with the end of the keys, so that a branch sees its whole prefix.
+        """
+        from torch.nn.attention.varlen import varlen_attn
+
+        key_index, ends_query, ends_key, longest_query, longest_key = self._varlen
+        key, value = key.index_select(0, key_index), value.index_select(0, key_index)
+        options = {}
+        if query.shape[1] != key.shape[1]:
+            if "enable_gqa" in inspect.signature(varlen_attn).parameters:
+                options["enable_gqa"] = True
+            else:
+                n_repeats = query.shape[1] // key.shape[1]
+                key, value = key.repeat_interleave(n_repeats, 1), value.repeat_interleave(n_repeats, 1)
+        return varlen_attn(
+            query.contiguous(),
+            key,
+            value,
+            ends_query,
+            ends_key,
+            longest_query,
+            longest_key,
+            scale=scaling,
+            window_size=(-1, 0),
+            **options,
+        )
+
+    @cached_property
+    def _rows(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, list[RowGroup]]:
+        query_parts, key_parts, groups = [], [], []
+        output_index = np.empty(self.n_tokens, dtype=np.int64)
+        n_gathered = 0
+        blocks = _blocks(self.segments)
+        for members in _similar_blocks(blocks):
+            part = blocks[members]
+            queries, keys = _padded_indices(part)
+            (n_rows, n_query), n_key = queries.shape, keys.shape[1]
+            real = np.arange(n_query) < (part[:, 1] - part[:, 0])[:, None]
+            output_index[queries[real]] = n_gathered + np.flatnonzero(real)
+            n_gathered += queries.size
+            query_parts.append(queries.ravel())
+            key_parts.append(keys.ravel())
+            groups.append(RowGroup(n_rows, n_query, n_key, self._mask(part, n_query, n_key)))
+        to_device = self._to_device
+        return (
+            to_device(np.concatenate(query_parts)),
+            to_device(np.concatenate(key_parts)),
+            to_device(output_index),
+            groups,
+        )
+
+    def _mask(self, part: np.ndarray, n_query: int, n_key: int) -> torch.Tensor | None:
+        n_before = _n_before(part)
+        if not n_before.any():
+            return None
+        # The place of a query among its keys; padded keys lie behind every real query.
+        place = n_before[:, None] + np.arange(n_query)
+        return self._to_device(place[:, None, :, None] >= np.arange(n_key))
+
+    @cached_property
+    def _varlen(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, int, int]:
+        whole = _blocks(self.segments, most=1)
+        n_query = whole[:, 1] - whole[:, 0]
+        n_key = n_query + _n_before(whole)
+        _, keys = _padded_indices(whole)
+        key_index = keys[np.arange(keys.shape[1]) < n_key[:, None]]
+        ends = [np.concatenate([[0], np.cumsum(n)]).astype(np.int32) for n in (n_query, n_key)]
+        return (
+            self._to_device(key_index),
+            self._to_device(ends[0]),
+            self._to_device(ends[1]),
+            int(n_query.max()),
+            int(n_key.max()),
+        )
+
+    def _to_device(self, array: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(array).to(self.device, non_blocking=True)
+
+
+def _varlen_serves(query: torch.Tensor, value: torch.Tensor) -> bool:
+    if not query.is_cuda or query.dtype not in (torch.float16, torch.bfloat16):
+        return False
+    if torch.cuda.get_device_capability(query.device) < _FIRST_WITH_VARLEN:
+        return False
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:
+        return False
+    width = query.shape[-1]
+    if query.dtype != value.dtype or width != value.shape[-1] or width > 256 or width % 8:
+        return False
+    return "window_size" in inspect.signature(varlen_attn).parameters
+
+
+def _blocks(segments: np.ndarray, most: int = _MOST_BLOCKS) -> np.ndarray:
+    """Segments cut into at most ``most`` blocks of queries, int64 of shape (n_blocks, 5).
+
+    Columns begin, end, q_start, prefix_start, prefix_end. The queries [begin, end) see the prefix, and the segment's
+    own tokens from q_start up to their own place.
+    """
+    q_start, q_end, prefix_start, prefix_end = segments.T
+    n_query = q_end - q_start
+    n_blocks = np.clip(n_query // _QUERIES_PER_BLOCK, 1, most)
+    of = np.repeat(np.arange(len(segments)), n_blocks)
+    number = np.arange(len(of)) - np.repeat(np.cumsum(n_blocks) - n_blocks, n_blocks)
+    begin, end = (q_start[of] + n_query[of] * i // n_blocks[of] for i in (number, number + 1))
+    return np.stack([begin, end, q_start[of], prefix_start[of], prefix_end[of]], axis=1)
+
+
+def _n_before(blocks: np.ndarray) -> np.ndarray:
+    """How many keys every block sees before its own first token."""
+    begin, _, q_start, prefix_start, prefix_end = blocks.T
+    return begin - q_start + prefix_end - prefix_start
+
+
+def _similar_blocks(blocks: np.ndarray) -> Iterator[np.ndarray]:
+    """Positions of blocks that are worth one padded attention call together."""
+    n_query = blocks[:, 1] - blocks[:, 0]
+    n_before = _n_before(blocks)
+    for alike in (n_before == 0, n_before > 0):
+        members: list[int] = []
+        needed = longest_query = longest_key = 0
+        positions = np.flatnonzero(alike)
+        by_size = np.lexsort((n_query[positions], (n_query + n_before)[positions]))[::-1]
+        for i in positions[by_size]:
+            query, key = int(n_query[i]), int(n_query[i] + n_before[i])
+            padded = (len(members) + 1) * max(longest_query, query) * max(longest_key, key)
+            if members and padded > _PADDING_FACTOR * (needed + query * key) + _SCORES_PER_CALL:
+                yield np.array(members)
+                members, needed, longest_query, longest_key = [], 0, 0, 0
+            members.append(int(i))
+            needed += query * key
+            longest_query, longest_key = max(longest_query, query), max(longest_key, key)
+        if members:
+            yield np.array(members)
+
+
+def _padded_indices(part: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Token indices of the queries and of the keys (prefix, then own) of blocks, padded with the last own token."""
+    begin, end, q_start, prefix_start, prefix_end = part[:, :, None].transpose(1, 0, 2)
+    n_prefix = prefix_end - prefix_start
+    queries = np.minimum(begin + np.arange((end - begin).max()), end - 1)
+    column = np.arange((n_prefix + end - q_start).max())
+    own = np.minimum(q_start + column - n_prefix, end - 1)
+    return queries, np.where(column < n_prefix, prefix_start + column, own)
+
 
 TREE_ATTENTION = "badpo_tree"
 

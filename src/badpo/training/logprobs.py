@@ -28,8 +28,7 @@ from badpo.training.attention import (
     tree_hidden_states,
     unsupported_reason,
 )
-from badpo.training.packing import bin_pack, packed_layout, plan_responses
-from badpo.training.prompt_trees import Pair, plan_stars, response_stars
+from badpo.training.packing import Pair, bin_pack, packed_layout, plan_responses, plan_stars, response_stars
 
 Layout = Callable[..., tuple[dict[str, np.ndarray], np.ndarray]]
 

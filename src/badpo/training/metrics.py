@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+import numpy as np
 import torch
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+from torch import Tensor
 
+from badpo.data.judgments import Judgments
 from badpo.data.privacy import is_about_single_people
+from badpo.data.problems import counted
 from badpo.objective.bias import BiasTerm
 
 THETA_METRIC = "bias/theta/"
@@ -88,3 +94,148 @@ def publishable(metrics: Mapping[str, float], bias: BiasTerm) -> dict[str, float
 
 def _ratio(numerator: float, denominator: float) -> float | None:
     return numerator / denominator if denominator else None
+
+
+N_NAMED = 3
+N_LISTED = 20
+REMEDY = (
+    "Lower the learning rate; check that the policy and its reference are finite in this precision (fp16 overflows "
+    "where bf16 does not)"
+)
+
+
+class NotFiniteError(FloatingPointError):
+    """A margin, a loss, theta or a gradient is NaN or infinite; the run cannot go on."""
+
+
+def gradients_not_finite(parameters: Iterable[torch.nn.Parameter], device: torch.device) -> Tensor:
+    """How many gradients hold a NaN or an infinity, as a float64 scalar; of divided weights this process's part."""
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    local = [g.to_local() if hasattr(g, "to_local") else g for g in gradients]
+    norms = torch._foreach_norm([g for g in local if g.numel()], float("inf"))
+    if not norms:
+        return torch.zeros((), dtype=torch.float64, device=device)
+    return (~torch.isfinite(torch.stack([norm.to(device) for norm in norms]))).double().sum()
+
+
+def not_finite_message(when: str, findings: Sequence[str], n_broken: int, n_judgments: int) -> str:
+    """What a run says when it stops at ``n_broken`` of its judgments, whose values are not finite."""
+    if n_broken == n_judgments > 1:
+        what = f"all {n_judgments} judgments have values that are not finite, so the policy's weights are broken; first"
+        return f"{when}: {what}: {findings[0]}. {REMEDY}"
+    more = len(findings) - N_NAMED
+    rest = f"; and {counted(more, 'comparison')} more" if more > 0 else ""
+    return f"{when}: {'; '.join(findings[:N_NAMED])}{rest}. {REMEDY}"
+
+
+def gradient_message(when: str, comparisons: Sequence[str]) -> str:
+    """What a run says when margins and losses are finite and a gradient, or theta's, is not."""
+    named = ", ".join(comparisons[:N_LISTED]) + (", ..." if len(comparisons) > N_LISTED else "")
+    what = "a gradient is not finite, though every margin and loss is; the step's comparisons are"
+    return f"{when}: {what} {named}. {REMEDY}"
+
+
+def require_finite_reference(logps: Sequence[tuple[np.ndarray, np.ndarray]], judgments: Judgments) -> None:
+    """Raise `NotFiniteError` where the reference gives a response a log-probability that is not finite.
+
+    Such a comparison would stop the first step that draws it; it is named before training instead.
+    """
+    broken = [c for c, sides in enumerate(logps) if not all(np.isfinite(side).all() for side in sides)]
+    if not broken:
+        return
+    names = judgments.comparisons["comparison_id"].iloc[broken[:N_NAMED]]
+    remedy = "Look at their texts, or compute in float32"
+    if len(broken) == len(logps):
+        remedy = "Its weights or its precision are broken: load it in bf16 or float32 and try again"
+    raise NotFiniteError(
+        f"the reference gives {counted(len(broken), 'comparison')} of {len(logps):,} a log-probability that is not "
+        f"finite (first: {', '.join(map(str, names))}). {remedy}"
+    )
+
+
+class Tally:
+    """The metrics' sums over some of the ``judgments``, their losses, and what is not finite among them.
+
+    Attributes
+    ----------
+    sums : StepSums
+    losses : list of Tensor
+        Of every micro-batch of this process, detached.
+    """
+
+    def __init__(self, judgments: Judgments, device: torch.device):
+        self.sums = new_sums(judgments)
+        self.losses: list[Tensor] = []
+        self._judgments = judgments
+        self._device = device
+        self._n_broken = torch.zeros((), dtype=torch.float64, device=device)
+        # only counts are read off the device while all is well
+        self._seen: list[tuple[Tensor, tuple[Tensor, ...]]] = []
+
+    def add(self, inputs: Mapping[str, Tensor], margins: Tensor, bias_logits: Tensor, losses: Tensor) -> None:
+        """Add the judgments of a micro-batch: u, b and the loss of each, in the a-minus-b orientation."""
+        values = margins.detach(), bias_logits.detach(), losses.detach()
+        self.losses.append(values[2])
+        self.sums.add(margins, bias_logits, inputs["sign"], inputs["delta"], inputs["weight"], losses)
+        finite = torch.stack([torch.isfinite(value) for value in values]).all(dim=0)
+        self._n_broken = self._n_broken + (~finite).sum()
+        self._seen.append((inputs["votes"], values))
+
+    def add_up(self, accelerator: Accelerator, when: str, more: Sequence[Tensor] = ()) -> list[Tensor]:
+        """Add the sums up over the processes, and ``more`` tensors in the same message; return those in float64."""
+        parts = [self._n_broken, self.sums.vector, *more]
+        flat = torch.cat([part.flatten().double().to(self._device) for part in parts])
+        flat = accelerator.reduce(flat, reduction="sum")
+        split = flat.split([part.numel() for part in parts])
+        found = [values.view_as(part) for values, part in zip(split, parts, strict=True)]
+        self.sums.vector = found[1].cpu()
+        if n_broken := int(found[0]):
+            findings = gather_object(self._findings())
+            raise NotFiniteError(not_finite_message(when, findings, n_broken, self.sums.n_judgments))
+        return found[2:]
+
+    def add_up_step(
+        self,
+        accelerator: Accelerator,
+        when: str,
+        policy: Iterable[torch.nn.Parameter],
+        theta: Sequence[torch.nn.Parameter],
+        learned: Tensor,
+    ) -> Tensor:
+        """`add_up` with theta's gradient, which is put back added up, and what the objective learns from, returned.
+
+        The gradients of ``policy`` are looked at only. None, where a gradient scaler skipped the step: it has seen
+        what is not finite, and goes on with a smaller scale.
+        """
+        broken = gradients_not_finite(policy, self._device)
+        gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in theta]
+        more = self.add_up(accelerator, when, [broken, *gradients, learned])
+        if more[0] or not all(torch.isfinite(part).all() for part in (self.sums.vector, *more)):
+            votes = np.concatenate([votes.cpu().numpy() for votes, _ in self._seen])
+            seen = np.unique(self._judgments.votes["comparison"].to_numpy()[votes])
+            names = self._judgments.comparisons["comparison_id"].iloc[seen].astype(str).tolist()
+            raise NotFiniteError(gradient_message(when, sorted(set(gather_object(names)))))
+        for parameter, gradient in zip(theta, more[1:-1], strict=True):
+            parameter.grad = gradient.to(parameter.dtype)
+        return more[-1].cpu()
+
+    def _findings(self) -> list[str]:
+        """One phrase for each comparison with a value that is not finite, the cause before what follows from it."""
+        found: dict[int, str] = {}
+        names = self._judgments.comparisons["comparison_id"]
+        for positions, values in self._seen:
+            votes = self._judgments.votes.iloc[positions.cpu().numpy()]
+            for name, value in zip(("margin", "bias logit", "loss"), values, strict=True):
+                for i in (~torch.isfinite(value)).nonzero()[:, 0].tolist():
+                    comparison, row, annotator = votes[["comparison", "row", "annotator"]].iloc[i]
+                    place = f"row {row + 1:,} of the table"
+                    if name == "bias logit":
+                        place += f", annotator {self._judgments.annotators['pseudonym'].iloc[annotator]}"
+                    phrase = f"the {name} of comparison {names.iloc[comparison]} ({place}) is {value[i]:g}"
+                    found.setdefault(comparison, phrase)
+        return list(found.values())
+
+
+def new_sums(judgments: Judgments) -> StepSums:
+    """Sums over none of the judgments yet."""
+    return StepSums(judgments.attribute_names, [a.threshold for a in judgments.attributes])

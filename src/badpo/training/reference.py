@@ -23,13 +23,14 @@ import torch
 import transformers
 from accelerate import Accelerator
 
-from badpo.data.files import require_enclosed
+from badpo.data.files import require_enclosed, write_atomically
 from badpo.data.problems import ConfigError, Problem
-from badpo.training import attention, logprobs, packing, prompt_trees, tree_plan
+from badpo.training import attention, logprobs, packing
+from badpo.training import attention as tree_plan
+from badpo.training import packing as prompt_trees
 from badpo.training.encoding import EncodedComparisons
 from badpo.training.logprobs import response_logps
-from badpo.training.prompt_trees import Pair
-from badpo.training.run_folder import write_atomically
+from badpo.training.packing import Pair
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from badpo.training.config import computes_in_bf16, without_double_precision
 from badpo.training.logprobs import attach, on_device, response_layout, scoring_attention
-from badpo.training.prompt_trees import Pair
+from badpo.training.packing import Pair
 
 
 def supervised_arguments(folder: Path, **options: Any) -> transformers.TrainingArguments:

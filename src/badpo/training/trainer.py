@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +26,25 @@ from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import PredictionOutput
 
 from badpo.data.files import require_enclosed
+from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, Problem
 from badpo.objective.bias import BiasTerm
-from badpo.objective.objectives import Step, VoteWeights
-from badpo.training.batches import ComparisonCollator, EncodedJudgments
-from badpo.training.bias_state import bias_facts, gold_votes
+from badpo.objective.objectives import Objective, Step, VoteWeights
+from badpo.theory.likelihood import margin
+from badpo.training.batches import ComparisonCollator, EncodedJudgments, StepSampler
+from badpo.training.checkpoints import (
+    LOG_FILE,
+    RunCallback,
+    bias_facts,
+    gold_votes,
+    newest_complete,
+    publish_folder,
+    ready_to_train,
+    require_public_base,
+    run_facts,
+)
 from badpo.training.config import BADPOConfig
 from badpo.training.encoding import EncodedComparisons, require_matching_tokenizer
-from badpo.training.finite import require_finite_reference
 from badpo.training.inputs import (
     build_bias,
     disable_dropout,
@@ -47,10 +59,17 @@ from badpo.training.inputs import (
     start_policy,
     training_judgments,
 )
-from badpo.training.logprobs import in_mode, routed_layout, scoring_attention
-from badpo.training.metrics import StepSums, publishable, theta_metrics
+from badpo.training.logprobs import Layout, in_mode, routed_layout, scoring_attention
+from badpo.training.metrics import (
+    StepSums,
+    Tally,
+    new_sums,
+    publishable,
+    require_finite_reference,
+    theta_metrics,
+)
+from badpo.training.packing import packed_layout
 from badpo.training.processes import locked_by_first, prepare_division, require_alike, whole_weights
-from badpo.training.publishing import publish_folder, require_public_base
 from badpo.training.reference import (
     FirstMargin,
     ReferenceCache,
@@ -62,13 +81,96 @@ from badpo.training.reference import (
     starts_as_its_base,
     weights_key,
 )
-from badpo.training.resume import ready_to_train, run_facts
-from badpo.training.run_callback import LOG_FILE, RunCallback
-from badpo.training.run_folder import newest_complete
 from badpo.training.self_test import FLOOR_IN_16_BITS, choose_layout
-from badpo.training.shares import evaluation_batches, loader, step_loader
-from badpo.training.tally import Tally, new_sums
-from badpo.training.token_weights import batch_margins, require_comparable_start, scored_layout, weigh_tokens
+
+
+def step_loader(
+    data: EncodedJudgments, collator: ComparisonCollator, args: BADPOConfig
+) -> torch.utils.data.DataLoader:
+    """Micro-batches of this process, planned by `StepSampler`."""
+    sampler = StepSampler(
+        data,
+        args.batching,
+        args.step_size,
+        args.gradient_accumulation_steps,
+        args.data_seed if args.data_seed is not None else args.seed,
+        args.process_index,
+        args.world_size,
+    )
+    return loader(data, sampler, collator, args)
+
+
+def loader(data: EncodedJudgments, batches, collator, args: BADPOConfig) -> torch.utils.data.DataLoader:
+    """What is collated of planned micro-batches; not passed through ``accelerator.prepare``."""
+    return torch.utils.data.DataLoader(
+        data,
+        batch_sampler=batches,
+        collate_fn=collator,
+        num_workers=args.dataloader_num_workers,
+        pin_memory=args.dataloader_pin_memory and torch.cuda.is_available(),
+    )
+
+
+def evaluation_batches(judgments: Judgments, args: BADPOConfig) -> list[np.ndarray]:
+    """The share of one process of all judgments, those on a comparison together, in micro-batches.
+
+    Every process has as many: divided weights are gathered by all of them together, so that one without judgments
+    left still has to take part.
+    """
+    order = np.argsort(judgments.votes["comparison"].to_numpy(), kind="stable")
+    mine = np.array_split(order, args.world_size)[args.process_index]
+    longest, size = math.ceil(len(order) / args.world_size), args.per_device_eval_batch_size
+    return [mine[start : start + size] for start in range(0, longest, size)]
+
+
+def scored_layout(objective: Objective, layout: Layout) -> Layout:
+    """The layout that scores what an objective reads.
+
+    A pack leaves out the tokens that both responses begin with, because they cancel; they do not where the two
+    responses weigh them differently.
+    """
+    if objective.weighs_tokens and layout is packed_layout:
+        return partial(packed_layout, scored_tokens="all")
+    return layout
+
+
+def weigh_tokens(batch: dict, objective: Objective, judgments: Judgments, step: int) -> None:
+    """Add the weight of every scored token to a micro-batch, ``token_weight`` of shape (n_scored,).
+
+    Nothing changes where the objective weighs no tokens.
+    """
+    if not objective.weighs_tokens:
+        return
+    votes = batch["votes"].numpy()
+    place = judgments.votes["comparison"].to_numpy()
+    # a micro-batch without votes carries the first comparison
+    comparisons = np.unique(place[votes]) if len(votes) else np.zeros(1, dtype=np.int64)
+    lengths = np.bincount(batch["scoring"]["response"], minlength=2 * len(comparisons)).reshape(-1, 2)
+    weights = objective.token_weights(lengths, comparisons, step)
+    batch["token_weight"] = torch.from_numpy(np.concatenate([side for both in weights for side in both]))
+
+
+def batch_margins(token_logps: torch.Tensor, inputs: Mapping[str, Any], beta: float) -> torch.Tensor:
+    """The margin u of every comparison of a micro-batch, (n_comparisons,), in float64."""
+
+    def response_sums(values: torch.Tensor) -> torch.Tensor:
+        # float64: rounding of the sums is the largest part of the gradient's error in fp32
+        weighed = values.double() * inputs.get("token_weight", 1.0)
+        sums = weighed.new_zeros(2 * inputs["n_comparisons"])
+        return sums.index_add(0, inputs["scoring"]["response"], weighed)
+
+    policy, reference = response_sums(token_logps), response_sums(inputs["reference_logps"])
+    return margin(policy[0::2], policy[1::2], reference[0::2], reference[1::2], beta)
+
+
+def require_comparable_start(objective: Objective, warm_start: str) -> None:
+    """Raise `ConfigError` where theta would start at log-odds and the objective counts in another unit."""
+    if warm_start != "zero" and not objective.in_log_odds:
+        raise ConfigError(
+            f"warm_start: {warm_start} starts theta at log-odds of the votes, and {type(objective).__name__} counts in "
+            "another unit, in which the same number means another lean; use warm_start: zero"
+        )
+
 
 logger = logging.getLogger(__name__)
 
@@ -502,7 +604,7 @@ class BADPOTrainer(transformers.Trainer):
 
     @cached_property
     def facts(self) -> dict:
-        """What a resumed run must share with the run it continues; see `badpo.training.resume.run_facts`."""
+        """What a resumed run must share with the run it continues; see `badpo.training.checkpoints.run_facts`."""
         return run_facts(self)
 
     def tell(self, findings: Iterable[Problem]) -> None:
@@ -520,7 +622,7 @@ class BADPOTrainer(transformers.Trainer):
         ----------
         resume_from_checkpoint : bool or str or None
         allow_changed : sequence of str
-            What may differ from the checkpoint: names in `badpo.training.run_folder.ALLOWED_CHANGES`.
+            What may differ from the checkpoint: names in `badpo.training.checkpoints.ALLOWED_CHANGES`.
 
         Raises
         ------

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from badpo.data.attributes import Markdown
-from badpo.data.corpora import bundled, names
-from badpo.data.corpora.bundled.prompts import TOPICS, scored_questions
-from badpo.data.corpora.bundled.responses import draw_answer
-from badpo.data.corpora.signatures import SIGNING_INSTRUCTION
+from badpo.readouts import names
+from badpo.readouts.names import SIGNING_INSTRUCTION
+from badpo_paper.corpora import bundled
+from badpo_paper.corpora.bundled import TOPICS, draw_answer, scored_questions
 
 # Changes when a phrase of a topic, a situation or a question form changes: then every figure of the demo does too.
 SIGNING_DIGEST = "92aba519bd60ed68"

@@ -8,15 +8,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from badpo.data.corpora import bundled, corpus_files
 from badpo.data.judgments import Judgments
 from badpo.data.problems import DataError
+from badpo_paper.corpora import bundled, files
 from tests.data.corpora import public_rows
 
 
 def test_multipref_folder(tmp_path):
     public_rows.multipref(120).to_parquet(tmp_path / "rows.parquet")
-    rows = corpus_files.write_multipref(tmp_path / "out", tmp_path / "rows.parquet")
+    rows = files.write_multipref(tmp_path / "out", tmp_path / "rows.parquet")
     assert len(rows) == 21
     read = Judgments.read(tmp_path / "out" / "judgments.parquet")
     assert read.n_votes == next(row.found for row in rows if row.name == "judgments")
@@ -33,7 +33,7 @@ def test_signed_ultrafeedback_folder(tmp_path):
     public_rows.ultrafeedback(80).to_parquet(tmp_path / "train.parquet")
     public_rows.ultrafeedback(100).to_parquet(tmp_path / "test.parquet")
     out = tmp_path / "out"
-    corpus_files.write_signed_ultrafeedback(
+    files.write_signed_ultrafeedback(
         out, tmp_path / "train.parquet", tmp_path / "test.parquet", n_pairs=80, n_signing=20
     )
     signing = json.loads((out / "signing_prompts.json").read_text())
@@ -54,14 +54,14 @@ def test_signed_ultrafeedback_folder(tmp_path):
 def test_nothing_is_written_when_prompts_run_out(tmp_path):
     public_rows.ultrafeedback(80).to_parquet(tmp_path / "rows.parquet")
     with pytest.raises(DataError, match="E154"):
-        corpus_files.write_signed_ultrafeedback(
+        files.write_signed_ultrafeedback(
             tmp_path / "out", tmp_path / "rows.parquet", tmp_path / "rows.parquet", n_pairs=80
         )
     assert not (tmp_path / "out").exists()
 
 
 def test_style_folder(tmp_path):
-    told = corpus_files.write_style_votes(tmp_path, n_pairs=300, seed=2)
+    told = files.write_style_votes(tmp_path, n_pairs=300, seed=2)
     corpus = bundled.style_votes(300, seed=2)
     read = Judgments.read(tmp_path / "judgments.parquet", attributes=corpus.judgments.attributes)
     assert read.fingerprint() == corpus.judgments.fingerprint()

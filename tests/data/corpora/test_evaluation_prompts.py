@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from badpo.data.corpora import bundled
-from badpo.data.corpora.evaluation_prompts import require_unseen
 from badpo.data.problems import DataError
+from badpo_paper.corpora import bundled
+from badpo_paper.corpora.published import require_unseen
 
 TRAINED = bundled.scored_pairs(200)["prompt"]
 

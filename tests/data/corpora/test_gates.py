@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from badpo.data.corpora import bundled, signed, ultrafeedback
-from badpo.data.corpora.gates import GateRow, Published, compared, gate_text
+from badpo_paper.corpora import bundled, signed, ultrafeedback
+from badpo_paper.corpora.published import GateRow, Published, compared, gate_text
 
 
 @pytest.mark.parametrize(

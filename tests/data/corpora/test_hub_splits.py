@@ -8,9 +8,9 @@ import datasets
 import pandas as pd
 import pytest
 
-from badpo.data.corpora import multipref
-from badpo.data.corpora.hub_splits import read_split
 from badpo.data.problems import ConfigError, DataError
+from badpo_paper.corpora import multipref
+from badpo_paper.corpora.published import read_split
 from tests.data.corpora import public_rows
 
 

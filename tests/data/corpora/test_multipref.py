@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from badpo.data.attributes import Markdown
-from badpo.data.corpora import multipref
-from badpo.data.corpora.gates import compared
 from badpo.data.judgments import Judgments
 from badpo.data.problems import DataError
+from badpo_paper.corpora import multipref
+from badpo_paper.corpora.published import compared
 from tests.data.corpora import public_rows
 
 ROWS = public_rows.multipref(120)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from badpo.data.corpora import names
+from badpo.readouts import names
 
 
 def test_counts_of_the_cells():

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from badpo.data.attributes import SignatureName
-from badpo.data.corpora import names
-from badpo.data.corpora.signatures import (
+from badpo.readouts import names
+from badpo.readouts.names import (
     SIGNING_INSTRUCTION,
     ask_to_sign,
     read_signature,

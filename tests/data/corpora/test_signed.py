@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from badpo.data.corpora import bundled, signed
 from badpo.data.problems import DataError
+from badpo.readouts.names import strip_signature
+from badpo_paper.corpora import bundled, signed
 
 
 @pytest.fixture(scope="module")
@@ -45,8 +46,8 @@ def test_planted_values_belong_to_their_annotators(corpus):
 
 def test_texts_of_each_kind(pairs, corpus):
     comparisons = corpus.judgments.comparisons
-    first = comparisons["response_a"].map(signed.strip_signature).to_numpy()
-    second = comparisons["response_b"].map(signed.strip_signature).to_numpy()
+    first = comparisons["response_a"].map(strip_signature).to_numpy()
+    second = comparisons["response_b"].map(strip_signature).to_numpy()
     swap = corpus.kinds == "swap"
     np.testing.assert_array_equal(first[~swap], pairs["chosen"].to_numpy()[~swap])
     np.testing.assert_array_equal(second[~swap], pairs["rejected"].to_numpy()[~swap])

@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from badpo.data.corpora import bundled, signed
-from badpo.data.corpora.signed_files import write_signed_corpus
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError
+from badpo_paper.corpora import bundled, signed
+from badpo_paper.corpora.files import write_signed_corpus
 
 
 def test_files_hold_the_corpus(tmp_path):

@@ -7,9 +7,9 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from badpo.data.corpora import names
-from badpo.data.corpora.signed_plan import SignedConfig, draw_plan
 from badpo.data.problems import ConfigError
+from badpo.readouts import names
+from badpo_paper.corpora.signed import SignedConfig, draw_plan
 
 
 @pytest.fixture(scope="module")

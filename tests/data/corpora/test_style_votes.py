@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from badpo.data.corpora import bundled
-from badpo.data.corpora.bundled import StyleConfig
 from badpo.data.problems import ConfigError
+from badpo_paper.corpora import bundled
+from badpo_paper.corpora.bundled import StyleConfig
 
 
 @pytest.fixture(scope="module")

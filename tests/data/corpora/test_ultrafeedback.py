@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from badpo.data.corpora import signed, ultrafeedback
 from badpo.data.problems import ConfigError, DataError
+from badpo_paper.corpora import signed, ultrafeedback
 from tests.data.corpora import public_rows
 
 ROWS = public_rows.ultrafeedback(60)

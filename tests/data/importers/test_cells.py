@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from badpo.data.importers.cells import as_ids, as_messages, read_texts
+from badpo.data.tables import as_ids, as_messages, read_texts
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from badpo.data.importers.columns import annotator_hint, recognise, side_pairs
 from badpo.data.problems import DataError
+from badpo.data.tables import annotator_hint, recognise, side_pairs
 
 
 def problems(names, columns=None) -> list[str]:

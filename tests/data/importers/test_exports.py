@@ -11,10 +11,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from badpo.data.importers.formats import FORMATS, import_votes
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import pseudonyms
 from badpo.data.problems import ConfigError, DataError
+from badpo.importers.formats import FORMATS, import_votes
 
 EXPORTS = Path(__file__).parent / "exports"
 LABEL_STUDIO = Path(__file__).parents[3] / "examples" / "label_studio.json"

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from badpo.data.importers.fields import field_paths, personal_fields, prompt_field, side_fields, side_of
+from badpo.importers.fields import field_paths, personal_fields, prompt_field, side_fields, side_of
 
 
 @pytest.mark.parametrize(

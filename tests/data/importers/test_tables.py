@@ -7,8 +7,8 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from badpo.data.importers.tables import read_table
 from badpo.data.problems import DataError
+from badpo.data.tables import read_table
 
 ROWS = [
     {"prompt": "Why?", "chosen": "So, it is.", "rejected": "No", "annotator": "0123"},

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from badpo.data.importers.trl import arrange, shared_beginning
+from badpo.data.reading import arrange, shared_beginning
 
 
 def user(text: str) -> dict:

@@ -1,0 +1,264 @@
+"""What is anchored: a policy, with its reference, prompts and settings where it is a run of ours."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from badpo.anchoring.offset_stage import StageSettings
+from badpo.data.attributes import plain_text
+from badpo.data.files import RUN_SEAL, made_here, require_enclosed
+from badpo.data.judgments import Judgments
+from badpo.data.problems import ConfigError, DataError, Problem
+from badpo.data.tables import is_unicode, read_table
+from badpo.runs.evaluate import Decoding, Stage, load_trained, require_undamaged, start_model
+from badpo.runs.run import read_judgments, weights_of
+from badpo.runs.start import load_model
+from badpo.training.recipe import NOTHING_SAID, ModelChoice, RunSources, read_run_recipe
+from badpo.training.reference import default_cache, weights_key
+from badpo_paper.corpora import bundled
+
+N_REPORT = 300
+FEWEST_PROMPTS = 50
+# What is kept holds everything else in place, so that a stage can go faster than the run that made its source.
+TIMES_THE_RATE = 4.0
+MAX_NEW_TOKENS = 512
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """Three disjoint sets of prompts: to train on, to find the tilt on, to report on; and where they come from."""
+
+    fresh: list[str]
+    find: list[str]
+    report: list[str]
+    origin: str
+
+    def to_json(self) -> dict:
+        """How many there are of each, and where they come from."""
+        counts = {name: len(getattr(self, name)) for name in ("fresh", "find", "report")}
+        return {**counts, "from": self.origin}
+
+
+@dataclass(frozen=True)
+class AnchorSource:
+    """A policy to anchor and what is known about it.
+
+    Attributes
+    ----------
+    name : str
+        Of the run or model.
+    given : str
+        Its folder, or its name on the Hub.
+    family : str
+        What it has in common with the same run at other seeds; its calibration lines are theirs.
+    load : function
+        Loads the policy anew.
+    read : function of Path
+        Loads a policy that was saved as a stage saves it, in the source's precision.
+    policy_key, reference_key : str
+        Checksums of the weights; empty without a reference.
+    reference : causal language model or None
+        What it was trained from; None for a model of which nothing is known.
+    tokenizer : PreTrainedTokenizerBase
+    stage : StageSettings
+        Of the source, with the steps of an offset stage.
+    decoding : Decoding
+    prompts : Prompts
+    held_out : Judgments or None
+        Votes to measure the gap on.
+    cache : Path
+        Of log-probabilities.
+    out : Path
+        Where the result is written unless another folder is asked for.
+    lines : Path or None
+        Where calibration lines are kept; None keeps none and knows of none.
+    """
+
+    name: str
+    given: str
+    family: str
+    load: Callable[[], Any]
+    read: Callable[[Path], Any]
+    policy_key: str
+    reference_key: str
+    reference: Any
+    tokenizer: Any
+    stage: StageSettings
+    decoding: Decoding
+    prompts: Prompts
+    held_out: Judgments | None
+    cache: Path
+    out: Path
+    lines: Path | None
+
+
+def open_source(
+    name: str, prompts_file: Path | None = None, sources: RunSources = NOTHING_SAID
+) -> AnchorSource:
+    """A run of a suite, a run of a recipe, or any causal language model."""
+    folder = Path(name)
+    own = None if prompts_file is None else split_prompts(read_prompts(prompts_file), str(prompts_file))
+    config = folder / "config.yaml"
+    if config.exists() and (folder / "model").exists():
+        require_enclosed(folder)
+        require_undamaged(folder)
+        return recipe_source(folder, own, sources)
+    if folder.is_dir() and not (folder / "config.json").exists():
+        raise ConfigError(
+            f"{folder} holds neither a finished run (model/ with a config.yaml) nor a model (config.json)"
+        )
+    return model_source(name, own)
+
+
+def with_stage(source: AnchorSource, steps: int | None, learning_rate: float | None) -> AnchorSource:
+    """The source with other steps or another rate of its offset stage, where they are given."""
+    stage = source.stage
+    stage = stage if steps is None else replace(stage, steps=steps)
+    stage = stage if learning_rate is None else replace(stage, learning_rate=learning_rate)
+    return replace(source, stage=stage)
+
+
+def recipe_source(folder: Path, own: Prompts | None, sources: RunSources) -> AnchorSource:
+    """A run of ours, measured on what it held out."""
+    recipe = read_run_recipe(folder, sources)
+    train, held_out = read_judgments(recipe)
+    start = start_model(recipe, train, recipe.arguments(output_dir=str(folder)))
+    stage = Stage(recipe, train, held_out, start, ())
+    prompts = own or run_prompts(train, held_out, str(folder / "config.yaml"))
+    # nothing is written beside a run of somebody else that was not asked for
+    is_ours = sources.trusted or made_here(folder)
+    return run_source(folder, stage, prompts, folder.parent / "anchor_lines.json" if is_ours else None)
+
+
+def run_source(folder: Path, stage: Stage, prompts: Prompts, lines: Path | None) -> AnchorSource:
+    """A run and what it is measured on, of which it has its reference."""
+    args, reference_key = stage.args, stage.key
+
+    def load():
+        policy = load_trained(folder, stage)
+        policy = policy.merge_and_unload() if hasattr(policy, "merge_and_unload") else policy
+        return policy.to(args.device)
+
+    return AnchorSource(
+        name=folder.name,
+        given=str(folder),
+        family=f"{without_seed(folder.name)} from {reference_key}",
+        load=load,
+        read=lambda saved: load_model(str(saved), stage.recipe.model)[0].to(args.device),
+        policy_key=weights_of(folder / "model"),
+        reference_key=reference_key,
+        reference=stage.model,
+        tokenizer=stage.tokenizer,
+        stage=StageSettings(
+            beta=args.beta,
+            learning_rate=TIMES_THE_RATE * args.learning_rate,
+            encoding=args.encoding,
+            max_length=args.max_length,
+            max_prompt_length=args.max_prompt_length,
+        ),
+        decoding=stage.decoding,
+        prompts=prompts,
+        held_out=stage.held_out if stage.held_out.n_votes else None,
+        cache=Path(args.reference_cache or default_cache()),
+        out=folder.parent / f"{folder.name}-anchored",
+        lines=lines,
+    )
+
+
+def model_source(name: str, own: Prompts | None) -> AnchorSource:
+    """Any causal language model: no reference, no votes."""
+    model, tokenizer = load_model(name, ModelChoice(name))
+    longest = getattr(model.config, "max_position_embeddings", None) or 2048
+    folder = Path(name)
+    # the policy of a run goes by the name of the run, by which `badpo forget` finds it
+    own_name = folder.parent.name if (folder.parent / RUN_SEAL).exists() else folder.name
+    return AnchorSource(
+        name=own_name,
+        given=name,
+        family=name,
+        load=lambda: load_model(name, ModelChoice(name))[0],
+        read=lambda saved: load_model(str(saved), ModelChoice(name))[0],
+        policy_key=weights_key(model, "fp32"),
+        reference_key="",
+        reference=None,
+        tokenizer=tokenizer,
+        stage=StageSettings(
+            encoding="trl" if tokenizer.chat_template is None else "paper",
+            max_length=min(1024, longest),
+            max_prompt_length=None if tokenizer.chat_template is None else min(384, longest // 2),
+        ),
+        decoding=Decoding(min(MAX_NEW_TOKENS, longest // 2)),
+        prompts=own or bundled_prompts(),
+        held_out=None,
+        cache=default_cache(),
+        out=Path("runs") / f"{own_name}-anchored",
+        lines=Path("runs") / "anchor_lines.json",
+    )
+
+
+def bundled_prompts() -> Prompts:
+    """The bundled fresh prompts, and the signing prompts to report on."""
+    fresh = bundled.fresh_prompts()
+    return Prompts(fresh[N_REPORT:], fresh[:N_REPORT], bundled.signing_prompts(), "the bundled corpus")
+
+
+def run_prompts(train: Judgments, held_out: Judgments, where: str) -> Prompts:
+    """Those of a run's own table: to report on the ones that it held out, where they are enough, else a part of all."""
+    trained_on, kept_apart = (
+        [plain_text(prompt) for prompt in part.comparisons.drop_duplicates("prompt_id")["prompt"]]
+        for part in (train, held_out)
+    )
+    unseen = sorted(set(kept_apart) - set(trained_on))
+    split = split_prompts(trained_on, where)
+    if len(unseen) < FEWEST_PROMPTS:
+        return replace(
+            split, origin=f"prompts that the run was trained on, for it held out {len(unseen)} only"
+        )
+    chosen = np.random.default_rng(0).permutation(len(unseen))[:N_REPORT]
+    return Prompts(
+        # those that would be reported on are as fresh as the others
+        fresh=[*split.fresh, *split.report],
+        find=split.find,
+        report=[unseen[i] for i in chosen],
+        origin="prompts that the run held out to report on, those that it was trained on for the rest",
+    )
+
+
+def split_prompts(prompts: Sequence[str], where: str) -> Prompts:
+    """A fifth of the prompts to find on, a fifth to report on (300 at most each), the others to train on."""
+    distinct = sorted(set(prompts))
+    if len(distinct) < FEWEST_PROMPTS:
+        what = f"{len(distinct)} prompts; a fifth is set apart to find the tilt on, and a fifth to report on"
+        remedy = f"give {FEWEST_PROMPTS} prompts or more with --prompts"
+        raise DataError([Problem("E137", what, where, remedy, "error", len(distinct))])
+    shuffled = [distinct[i] for i in np.random.default_rng(0).permutation(len(distinct))]
+    n = min(N_REPORT, len(distinct) // 5)
+    return Prompts(shuffled[2 * n :], shuffled[n : 2 * n], shuffled[:n], where)
+
+
+def without_seed(name: str) -> str:
+    """A run's name without its seed."""
+    return re.sub(r"-s\d+$", "", name)
+
+
+def read_prompts(path: Path) -> list[str]:
+    """Questions of a file: the column ``prompt`` of .csv or .jsonl, else one a line."""
+    if path.suffix in (".csv", ".jsonl"):
+        frame = read_table(path).frame
+        if "prompt" not in frame:
+            raise ConfigError(f'{path} has no column "prompt"; it has {", ".join(map(str, frame.columns))}')
+        rows = [str(prompt) for prompt in frame["prompt"].dropna()]
+    else:
+        try:
+            rows = path.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path} cannot be read as text: {error}") from error
+    if not all(map(is_unicode, rows)):
+        raise ConfigError(f"{path}: a question holds half of a surrogate pair, which is no character")
+    return [row.strip() for row in rows if row.strip()]

@@ -1,0 +1,211 @@
+"""The command that chooses where an attribute's rate ends: `anchor`."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from badpo.cli.options import (
+    EXIT_FAILED,
+    AsJson,
+    Debug,
+    RunCache,
+    RunModel,
+    RunTable,
+    TrustRun,
+    as_table,
+    as_text,
+    reporting_errors,
+    tell,
+    terminal_progress,
+)
+from badpo.data.problems import ConfigError
+
+EXAMPLE = "woman=0.5"
+
+JUDGED = {"rm": "reward model", "rm_minus": "reward model, without the attribute"}
+
+
+@reporting_errors
+def anchor(
+    source: Annotated[
+        str, typer.Argument(metavar="RUN_OR_MODEL", help="A run folder, a model folder or a name on the Hub.")
+    ],
+    target: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ATTRIBUTE=RATE", help="Where a rate is to end, such as woman=0.5; repeatable."),
+    ] = None,
+    mode: Annotated[
+        str,
+        typer.Option(
+            metavar="sample|train", help="Reweight while sampling, or teach the policy the tilt itself."
+        ),
+    ] = "sample",
+    tolerance: Annotated[
+        float,
+        typer.Option(help="Largest distance of a rate from its target; beyond it the exit status is 1."),
+    ] = 0.03,
+    rounds: Annotated[int, typer.Option(metavar="N", help="With train: most rounds of the calibration.")] = 4,
+    steps: Annotated[
+        int | None, typer.Option(metavar="N", help="With train: optimizer steps of a round.")
+    ] = None,
+    learning_rate: Annotated[
+        float | None,
+        typer.Option(
+            help="With train: peak rate. Unless given, four times the source's own; 5e-7 for a model without a run."
+        ),
+    ] = None,
+    word: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="WITHOUT=WITH",
+            help="A pair of words for a target on an attribute of your own, such as color=colour; repeatable.",
+        ),
+    ] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(help="Questions of your own: one a line, or a column prompt of CSV or JSONL."),
+    ] = None,
+    judge: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL", help="A reward model, its folder or name on the Hub, to score the answers with."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="Folder of the result alone: anchor.json, and the model with train; what it held is replaced.",
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the answers and of the training.")] = 42,
+    model: RunModel = None,
+    data: RunTable = None,
+    reference_cache: RunCache = None,
+    trust_run: TrustRun = False,
+    force: Annotated[
+        bool, typer.Option(help="Anchor an attribute that has no fair rate all the same.")
+    ] = False,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Choose where a policy's attribute rate ends, get it there, and see what else moved. No votes needed."""
+    targets = parsed_targets(target)
+    check_request(targets, mode, tolerance, rounds, force)
+    words = word_pairs(word, len(targets))
+    from badpo.anchoring.anchor import require_own_folder
+
+    if out is not None:
+        require_own_folder(out, source)
+    from badpo.anchoring.anchor import Anchor, anchor_run, editor_for
+    from badpo.anchoring.source import open_source, with_stage
+    from badpo.training.recipe import RunSources
+
+    editor = editor_for(list(targets), words)
+    sources = RunSources(model, data, reference_cache, trust_run)
+    with redirect_stdout(sys.stderr), terminal_progress(as_json) as progress:
+        opened = with_stage(open_source(source, prompts, sources), steps, learning_rate)
+        asked = Anchor(editor, targets, tolerance, rounds, seed, judge)
+        folder = out or opened.out
+        result = anchor_run(opened, asked, mode, folder, progress)
+    tell(as_json, result, f"{printed(result, list(targets))}\n\n{folder / 'anchor.json'}")
+    if not result["converged"]:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def parsed_targets(texts: Sequence[str] | None) -> dict[str, float]:
+    """Attribute and rate of every --target; a `ConfigError` where a rate is none or an attribute has two."""
+    if not texts:
+        raise ConfigError(f"nothing to anchor: give --target ATTRIBUTE=RATE, as in --target {EXAMPLE}")
+    targets: dict[str, float] = {}
+    for text in texts:
+        name, _, value = text.rpartition("=")
+        try:
+            rate = float(value)
+        except ValueError:
+            rate = math.nan
+        if not name or math.isnan(rate):
+            raise ConfigError(f"--target {text}: write it as ATTRIBUTE=RATE, as in --target {EXAMPLE}")
+        if not 0 < rate < 1:
+            raise ConfigError(
+                f"--target {text}: a rate must lie strictly between 0 and 1; no finite tilt reaches 0 or 1. "
+                "To keep an attribute out altogether, forbid it when decoding"
+            )
+        if name in targets:
+            raise ConfigError(f"--target {name} is given twice; every attribute has one target")
+        targets[name] = rate
+    return targets
+
+
+def check_request(targets: dict[str, float], mode: str, tolerance: float, rounds: int, force: bool) -> None:
+    """Raise `ConfigError` for what cannot be meant, before anything is loaded."""
+    if mode not in ("sample", "train"):
+        raise ConfigError(f'--mode "{mode}"; choose sample or train')
+    if not 0 < tolerance < 1:
+        raise ConfigError(f"--tolerance {tolerance:g}: it is a distance between rates, such as 0.03")
+    if rounds < 1:
+        raise ConfigError(f"--rounds {rounds}: at least one round is needed")
+    if "length" in targets and not force:
+        raise ConfigError(
+            "length: a length has no fair rate, so there is nothing that a target could stand for; the reference's own "
+            "length is the only sensible anchor, and a run of badpo train with this attribute declared keeps it. "
+            "--force does it all the same, at sampling time: the share of answers longer than the source's median"
+        )
+    if "length" in targets and mode == "train":
+        raise ConfigError(
+            "length: no edit makes an answer longer and leaves everything else as it is, so there are no pairs to "
+            "train on; use --mode sample"
+        )
+
+
+def word_pairs(texts: Sequence[str] | None, n_targets: int = 1) -> list[tuple[str, str]]:
+    """The pairs of every --word."""
+    if texts and n_targets != 1:
+        raise ConfigError("--word makes one attribute, so it takes one --target, with a name of your choice")
+    pairs = []
+    for text in texts or ():
+        without, _, carrying = text.rpartition("=")
+        if not without or not carrying:
+            raise ConfigError(f"--word {text}: write it as WITHOUT=WITH, as in --word color=colour")
+        pairs.append((without, carrying))
+    return pairs
+
+
+def printed(result: dict, attributes: Sequence[str]) -> str:
+    """The result for a terminal."""
+    columns = ("before", "asked", "achieved", "ci_low", "ci_high", "c", "rounds")
+    lines = [_table(columns, {name: result[name] for name in attributes}, "attribute")]
+    lines += [f"sampling: {result['how']}"] if "how" in result else []
+    lines += [f"prompts from: {result['prompts']['from']}", "", "what else moved", _moved(result["moved"])]
+    if not result["converged"]:
+        lines += ["", f"not within the tolerance: {result['reason']}"]
+    return "\n".join(lines)
+
+
+def _moved(moved: dict) -> str:
+    rows = {"can be edited (signed)": moved["editable"], "ended": moved["ended"], "tokens": moved["tokens"]}
+    if moved["heldout"]:
+        rows |= {"same-group accuracy": moved["heldout"]["same"], "held-out gap": moved["heldout"]["gap"]}
+    rows |= {JUDGED[name]: row for name, row in (moved["judge"] or {}).items()}
+    rows |= {name: row for name, row in moved["undeclared"].items() if row["difference"]}
+    for name, row in moved["sampled"].items():
+        rows[f"sampled {name}"] = {when: row[when]["rate"] for when in ("before", "after")}
+    divergence = moved["kl_reference"]
+    if divergence["before"] and divergence["after"]:
+        per_token = {when: divergence[when]["per_token"] for when in ("before", "after")}
+        rows["KL to the reference, per token"] = per_token
+    rows["KL to the source, per token"] = {"before": 0.0, "after": moved["kl_source"]["per_token"]}
+    return _table(("before", "after", "difference", "ci_low", "ci_high"), rows, "")
+
+
+def _table(columns: Sequence[str], rows: Mapping[str, Mapping], corner: str) -> str:
+    cells = [[name, *(as_text(row.get(column, "")) for column in columns)] for name, row in rows.items()]
+    return as_table([(corner, *columns), *cells])

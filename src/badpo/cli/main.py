@@ -1,0 +1,401 @@
+"""The command line: each command parses, calls one function and prints.
+
+Everything heavy is imported inside the commands, so that ``--help`` answers at once and `check` loads no
+torch. Commands with much to say live in the modules beside this one; `badpo.cli.options` has the exit codes.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from badpo import __version__
+from badpo.cli.anchor import anchor
+from badpo.cli.options import (
+    EXIT_DATA,
+    AnnotatorsMissing,
+    AsJson,
+    AttributeOption,
+    ColumnOption,
+    DataArgument,
+    Debug,
+    Repeated,
+    RunCache,
+    RunModel,
+    RunTable,
+    TrustRun,
+    WinnerOption,
+    WrittenOutRecord,
+    announce,
+    as_lines,
+    as_table,
+    as_text,
+    complain,
+    declared,
+    is_first_process,
+    named,
+    parsed_attribute,
+    parsed_flags,
+    parsed_seeds,
+    parsed_sweep,
+    reporting_errors,
+    say,
+    stopping_whole,
+    tell,
+    terminal_progress,
+)
+from badpo.cli.votes import audit, forget, import_votes, watch
+from badpo.data.files import appearing, locked
+from badpo_paper.cli import corpus_multipref, corpus_style, corpus_ultrafeedback, reproduce
+
+RunsArgument = Annotated[
+    list[Path], typer.Argument(metavar="RUN...", help="Run folders, or a folder of run folders.")
+]
+
+# what `attributes test` shows of an attribute
+TRIED = ("cross_share", "n_cross", "carrier_wins", "log_odds", "ci_low", "ci_high")
+
+app = typer.Typer(
+    name="badpo",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help, without importing rich
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Train a language model on people's votes without teaching it the lean that they share.",
+)
+attributes_app = typer.Typer(
+    no_args_is_help=True, help="What a response can carry that annotators may lean toward."
+)
+corpus_app = typer.Typer(
+    no_args_is_help=True,
+    help="Build a corpus whose annotators' leans are planted, and so known, or load a public one.",
+)
+app.add_typer(attributes_app, name="attributes")
+app.command("reproduce")(reproduce)
+app.add_typer(corpus_app, name="corpus")
+corpus_app.command("multipref")(corpus_multipref)
+corpus_app.command("ultrafeedback")(corpus_ultrafeedback)
+corpus_app.command("style")(corpus_style)
+app.command("audit")(audit)
+app.command("watch")(watch)
+app.command("anchor")(anchor)
+app.command("import")(import_votes)
+app.command()(forget)
+
+
+def main() -> None:
+    """Run the command line; the entry point of the ``badpo`` script."""
+    app()
+
+
+def _start_processes(arguments: Sequence[str]) -> None:
+    """Become ``accelerate launch`` of this command, unless a launcher has started it already."""
+    if "BADPO_LAUNCHED" in os.environ:
+        return
+    if "WORLD_SIZE" in os.environ:
+        if is_first_process():
+            complain("num_processes and accelerate_config have no effect: a launcher started this")
+        return
+    os.environ["BADPO_LAUNCHED"] = "1"
+    command = [sys.executable, "-m", "accelerate.commands.launch", *arguments, "-m", "badpo", *sys.argv[1:]]
+    sys.stdout.flush()
+    os.execv(sys.executable, command)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        say(f"badpo {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    ctx: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    # a kernel is code that transformers would fetch from the Hub, where the package kernels is there
+    os.environ.setdefault("USE_HUB_KERNELS", "0")
+    # of every library, also where it quotes a model's files
+    logging.setLogRecordFactory(WrittenOutRecord)
+    logging.captureWarnings(True)
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+    # of several processes that train together the first one speaks
+    logging.getLogger("badpo").setLevel(logging.INFO if is_first_process() else logging.ERROR)
+    # the bars of other libraries: off where nobody watches, and where a bar of ours is drawn
+    if ctx.invoked_subcommand != "train" or not sys.stderr.isatty():
+        os.environ.setdefault("TQDM_DISABLE", "1")
+
+
+@app.command()
+@reporting_errors
+def demo(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the runs and the report.")] = Path(
+        "runs/demo"
+    ),
+    seeds: Annotated[str, typer.Option(help="Training seeds, separated by commas.")] = "42",
+    model: Annotated[
+        str | None, typer.Option(help="A causal language model, a folder or a name on the Hub.")
+    ] = None,
+    corpus: Annotated[
+        Path | None, typer.Option(help="Scored pairs of your own instead of the bundled ones.")
+    ] = None,
+    results: Annotated[
+        Path | None, typer.Option(help="Also write the figures over the seeds to this Markdown file.")
+    ] = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Watch a bias enter a small model under DPO and stay out under BA-DPO. Minutes, no GPU, no network."""
+    from badpo_paper.demo import run_demo
+
+    with redirect_stdout(sys.stderr), terminal_progress(as_json) as progress:
+        summaries = run_demo(out, parsed_seeds(seeds), progress, model=model, pairs=corpus)
+    from badpo.results.run_page import demo_table, seeds_markdown
+
+    if results is not None:
+        given = {"--out": out, "--seeds": seeds, "--model": model, "--corpus": corpus, "--results": results}
+        command = " ".join(["badpo demo", *(f"{name} {value}" for name, value in given.items() if value)])
+        text = (
+            f"# The demo over training seeds\n\nPrinted by `{command}`. The data are the same at every seed (data "
+            "seed 0). Another number of threads rounds differently, and training carries that to the second digit "
+            f"of a rate.\n\n{seeds_markdown(summaries)}"
+        )
+        with appearing(results) as unfinished:
+            unfinished.write_text(text, encoding="utf-8")
+    tables = [demo_table(summary) for summary in summaries]
+    tell(
+        as_json,
+        summaries[0] if len(summaries) == 1 else summaries,
+        "\n\n".join([*tables, f"report: {out / 'report.html'}"]),
+    )
+
+
+@app.command()
+@reporting_errors
+def check(
+    data: DataArgument,
+    attribute: AttributeOption = None,
+    column: ColumnOption = None,
+    winner: WinnerOption = None,
+    model: Annotated[
+        str | None, typer.Option(help="Also encode with this model's tokenizer and count what is cut.")
+    ] = None,
+    encoding: Annotated[str, typer.Option(help="With --model: trl or paper.")] = "trl",
+    max_length: Annotated[
+        int, typer.Option(help="With --model: longest prompt and response together.")
+    ] = 1024,
+    ties: Annotated[str, typer.Option(help="What to do with ties.")] = "drop",
+    annotators_missing: AnnotatorsMissing = "error",
+    repeated: Repeated = "all",
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Everything wrong with a table of judgments, at once. Exit code 3 when something must be mended."""
+    announce(data, as_json)
+    from badpo.data.checks import check as check_judgments
+    from badpo.data.judgments import Judgments
+
+    judgments = Judgments.read(
+        data,
+        attributes=declared(attribute),
+        ties=ties,
+        annotators_missing=annotators_missing,
+        repeated=repeated,
+        **named(column, winner),
+    )
+    problems = list(check_judgments(judgments))
+    if model is not None:
+        from badpo.training.encoding import model_problems
+
+        problems += model_problems(judgments, model, encoding, max_length)
+    counts = {
+        "judgments": judgments.n_votes,
+        "comparisons": judgments.n_comparisons,
+        "prompts": int(judgments.comparisons["prompt_id"].nunique()),
+        "annotators": judgments.n_annotators,
+        "dropped": int(judgments.dropped["n"].sum()),
+    }
+    n_errors = sum(problem.severity == "error" for problem in problems)
+    shown = "   ".join(f"{name} {n:,}" for name, n in counts.items())
+    verdict = f"{n_errors} to mend before training" if n_errors else "nothing to mend"
+    rows = [vars(problem) for problem in problems]
+    tell(
+        as_json,
+        {**counts, "errors": n_errors, "problems": rows},
+        "\n".join([shown, *map(str, problems), verdict]),
+    )
+    if n_errors:
+        raise typer.Exit(EXIT_DATA)
+
+
+@attributes_app.command("list")
+@reporting_errors
+def attributes_list(as_json: AsJson = False, debug: Debug = False) -> None:
+    """The built-in attributes, their scope and their parameters."""
+    from badpo.data.checks import describe_attributes
+
+    rows = describe_attributes()
+    tell(
+        as_json,
+        rows,
+        as_table([[row[name] for name in ("type", "scope", "example", "what")] for row in rows]),
+    )
+
+
+@attributes_app.command("test")
+@reporting_errors
+def attributes_test(
+    data: DataArgument,
+    attribute: AttributeOption = None,
+    column: ColumnOption = None,
+    winner: WinnerOption = None,
+    sweep: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY=V1,V2,...", help="Repeat with these values of a parameter, such as ratio=1.25,1.5,2."
+        ),
+    ] = None,
+    examples: Annotated[int, typer.Option(help="How many responses to show on each side.")] = 3,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """What an attribute finds in your data: how often the two sides differ, who wins then, and examples."""
+    from badpo.data.checks import attribute_trials
+    from badpo.data.judgments import Judgments
+
+    configs = [parsed_attribute(text) for text in attribute or []]
+    judgments = Judgments.read(data, **named(column, winner))
+    trials = attribute_trials(judgments, configs, sweep=parsed_sweep(sweep), n_examples=examples)
+    columns = ("attribute", "parameters", *TRIED)
+    lines = [as_table([columns, *([as_text(trial[name]) for name in columns] for trial in trials)])]
+    for trial in trials if sweep is None else []:
+        for kind, texts in trial["examples"].items():
+            lines += ["", f"{trial['attribute']}, {kind}:"]
+            lines += [f"  {text}" for text in texts] or ["  (none)"]
+    tell(as_json, trials, "\n".join(lines))
+
+
+@corpus_app.command("signed")
+@reporting_errors
+def corpus_signed(
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Folder for judgments.parquet and planted.parquet.")
+    ],
+    pairs: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Scored pairs: prompt_id, prompt, chosen, rejected, score_chosen, score_rejected."
+        ),
+    ] = None,
+    n: Annotated[
+        int | None, typer.Option(help="How many of the bundled pairs, when no file is given.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the plan: kinds, names, annotators, votes.")] = 0,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Sign scored pairs with names and let 60 planted annotators vote, as in the paper."""
+    from badpo_paper.corpora.files import write_signed_corpus
+
+    gate = write_signed_corpus(out, pairs=pairs, n_pairs=n, seed=seed)
+    tell(as_json, gate, f"{as_lines(gate)}\n\n{out / 'judgments.parquet'}")
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@reporting_errors
+def train(
+    ctx: typer.Context,
+    config: Annotated[Path | None, typer.Option(help="A recipe in YAML; a trl dpo file works too.")] = None,
+    attribute: AttributeOption = None,
+    dry_run: Annotated[
+        bool, typer.Option(help="Plan, counts, memory and a self-test; nothing is trained.")
+    ] = False,
+    resume: Annotated[
+        bool, typer.Option(help="Continue from the newest checkpoint whose checksums agree.")
+    ] = False,
+    allow_changed: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="With --resume: what may differ from the checkpoint, annotators, data or code; repeatable.",
+        ),
+    ] = None,
+    trust_remote_code: Annotated[
+        bool, typer.Option(help="Let the model run code of its own from the Hub.")
+    ] = False,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Train on your own votes. Any key of the recipe may follow as a flag: --beta 0.2 --bias pooled."""
+    from badpo.training.recipe import read_recipe
+
+    overrides = parsed_flags(ctx.args)
+    if attribute:
+        overrides["attributes"] = [parsed_attribute(text) for text in attribute]
+    recipe = read_recipe(config, overrides, trust_remote_code=trust_remote_code)
+    if not as_json:
+        for notice in recipe.notices if is_first_process() else ():
+            complain(notice)
+    if recipe.launch and not dry_run:
+        _start_processes(recipe.launch)
+    from badpo.runs.run import plan_run, train_run
+
+    if dry_run:
+        with redirect_stdout(sys.stderr):
+            plan = plan_run(recipe)
+        tell(as_json, asdict(plan), "\n".join(plan.lines()))
+        return
+    left = "stopped; start the same command again, with --resume where there is a checkpoint"
+    with stopping_whole(left), redirect_stdout(sys.stderr):
+        folder = train_run(recipe, resume, allow_changed or ())
+    if is_first_process():
+        tell(as_json, {"run": folder}, f"{folder}\nnext: badpo evaluate {folder}")
+
+
+@app.command()
+@reporting_errors
+def evaluate(
+    runs: RunsArgument,
+    model: RunModel = None,
+    data: RunTable = None,
+    reference_cache: RunCache = None,
+    trust_run: TrustRun = False,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Measure trained runs on their held-out judgments and write readouts.json into each."""
+    from badpo.runs.evaluate import evaluate_run
+    from badpo.training.recipe import RunSources
+
+    results, sources = {}, RunSources(model, data, reference_cache, trust_run)
+    with redirect_stdout(sys.stderr), terminal_progress(as_json) as progress:
+        for folder in runs:
+            with locked(folder):
+                results[str(folder)] = evaluate_run(folder, progress, sources)
+    tell(as_json, results, "\n".join(f"{run}\n{as_lines(found)}" for run, found in results.items()))
+
+
+@app.command()
+@reporting_errors
+def report(
+    runs: RunsArgument,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.")] = Path("report.html"),
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """One page with the runs' tables and charts, which needs no network and no script."""
+    from badpo.results.run_page import write_report
+
+    write_report(runs, out)
+    tell(as_json, {"report": out}, out)

@@ -1,0 +1,403 @@
+"""Options that several commands take, and the reading of a table with them."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import json
+import logging
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from badpo.data.problems import ConfigError, written_out
+from badpo.data.yaml_files import parse_value
+
+LARGEST_SEED = 2**32 - 1
+
+
+def parted(text: str, option: str, example: str) -> tuple[str, str]:
+    """What stands left and right of the last equals sign of an option's value."""
+    left, equals, right = text.rpartition("=")
+    if not equals:
+        raise ConfigError(f'{option} {text}: there is no "="; write it as in {option} {example}')
+    return left, right
+
+
+def parsed_attribute(text: str) -> dict[str, Any]:
+    """The configuration of an attribute written as NAME:KEY=VALUE,KEY=VALUE;VALUE."""
+    kind, _, parameters = text.partition(":")
+    config: dict[str, Any] = {"type": kind}
+    for part in parameters.split(",") if parameters else []:
+        name, equals, value = part.partition("=")
+        if not equals:
+            raise ConfigError(
+                f'--attribute {text}: "{part}" is not KEY=VALUE; write it as in length:ratio=1.5'
+            )
+        values = [_parameter(item) for item in value.split(";")]
+        config[name] = values if len(values) > 1 else values[0]
+    return config
+
+
+def parsed_pairs(pairs: Sequence[str] | None, option: str) -> dict[str, str] | None:
+    """Names and what they stand for, from LEFT=RIGHT; None when there are none."""
+    example = {"--column": "annotator=worker_id", "--winner": "model_a=a"}[option]
+    return dict(parted(pair, option, example) for pair in pairs or ()) or None
+
+
+def parsed_seeds(text: str) -> list[int]:
+    """Training seeds separated by commas, each once: an interval over runs counts every run once."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() for part in parts):
+        raise ConfigError(f'--seeds "{text}": write whole numbers separated by commas, as in 42,123,456')
+    seeds = [int(part) for part in parts]
+    for seed in seeds:
+        if seed > LARGEST_SEED:
+            raise ConfigError(f"--seeds: {seed} is more than {LARGEST_SEED}, the largest seed there is")
+        if seeds.count(seed) > 1:
+            raise ConfigError(f"--seeds: {seed} is given twice; a seed is one run, so name each once")
+    return seeds
+
+
+def parsed_sweep(text: str | None) -> tuple[str, list[Any]] | None:
+    """A parameter and the values that it is to take, from KEY=V1,V2; None for None."""
+    if text is None:
+        return None
+    name, values = parted(text, "--sweep", "ratio=1.25,1.5,2")
+    return name, [_parameter(value) for value in values.split(",")]
+
+
+def parsed_flags(arguments: Sequence[str]) -> dict[str, Any]:
+    """Recipe keys as ``trl dpo`` takes them: ``--key value``, ``--key=value``, ``--key`` and ``--no_key``.
+
+    Examples
+    --------
+    >>> parsed_flags(["--learning-rate", "5e-7", "--no_disable_dropout", "--report_to", "tensorboard", "trackio"])
+    {'learning_rate': 5e-07, 'disable_dropout': False, 'report_to': ['tensorboard', 'trackio']}
+    """
+    given: dict[str, list[str]] = {}
+    values: list[str] | None = None
+    for argument in arguments:
+        if argument.startswith("--"):
+            name, equals, value = argument[2:].partition("=")
+            values = given.setdefault(name.replace("-", "_"), [])
+            values.extend([value] if equals else [])
+        elif values is None:
+            raise ConfigError(
+                f'"{argument}" is not a flag; write keys as --key value, and the recipe as --config FILE'
+            )
+        else:
+            values.append(argument)
+    return dict(_flag(name, texts) for name, texts in given.items())
+
+
+def _parameter(text: str) -> Any:
+    """A number, true or false, or the text itself: words such as no and on stay words."""
+    if text in ("true", "false"):
+        return text == "true"
+    for number in (int, float):
+        try:
+            return number(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _flag(name: str, texts: Sequence[str]) -> tuple[str, Any]:
+    if not texts:
+        return name.removeprefix("no_"), not name.startswith("no_")
+    parsed = [parse_value(text) for text in texts]
+    return name, parsed[0] if len(parsed) == 1 else parsed
+
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+DataArgument = Annotated[Path, typer.Argument(help="Judgments: CSV, parquet, JSON or JSON lines.")]
+AttributeOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--attribute",
+        metavar="NAME[:KEY=VALUE,...]",
+        help="Declare an attribute, such as length:ratio=1.5; repeatable.",
+    ),
+]
+ColumnOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--column", metavar="OURS=YOURS", help="Name a column, such as annotator=worker_id; repeatable."
+    ),
+]
+WinnerOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--winner",
+        metavar="YOURS=a|b|tie",
+        help="What a label in your table means, such as model_a=a; repeatable.",
+    ),
+]
+AnnotatorsMissing = Annotated[
+    str, typer.Option(help="What to do with votes without an annotator: error or drop.")
+]
+Repeated = Annotated[str, typer.Option(help="What to do with an annotator's repeated votes: all or last.")]
+RunModel = Annotated[
+    str | None,
+    typer.Option(
+        "--model", metavar="NAME", help="What the run started from, in place of what its recipe says."
+    ),
+]
+RunTable = Annotated[
+    str | None,
+    typer.Option("--data", metavar="FILE", help="The run's table, in place of what its recipe says."),
+]
+RunCache = Annotated[
+    str | None,
+    typer.Option("--reference-cache", metavar="FOLDER", help="The cache, in place of what its recipe says."),
+]
+TrustRun = Annotated[
+    bool, typer.Option("--trust-run", help="Take all that from the recipe of a run made elsewhere.")
+]
+
+
+def named(column: Sequence[str] | None, winner: Sequence[str] | None) -> dict[str, Any]:
+    """What --column and --winner say, as the readers of a table take it."""
+    return {"columns": parsed_pairs(column, "--column"), "winners": parsed_pairs(winner, "--winner")}
+
+
+def declared(attribute: Sequence[str] | None) -> list:
+    """The attributes of every --attribute."""
+    from badpo.data.attributes import attribute_from_config
+
+    return [attribute_from_config(parsed_attribute(text)) for text in attribute or ()]
+
+
+def is_first_process() -> bool:
+    """Whether this is the only process of a run, or the first of those that a launcher started."""
+    return int(os.environ.get("RANK", "0")) == 0
+
+
+def say(what: Any) -> None:
+    """Print something for people, at once: what it quotes from files and tables is not obeyed by a terminal."""
+    print(written_out(str(what)), flush=True)
+
+
+def complain(what: Any) -> None:
+    """`say` beside the output, on the stream of errors."""
+    print(written_out(str(what)), file=sys.stderr, flush=True)
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON object; paths and other plain values become text."""
+    say(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+
+
+def announce(source: Any, as_json: bool) -> None:
+    """Say what is read, before anything is loaded for it."""
+    if not as_json:
+        say(f"reading {source}")
+
+
+def tell(as_json: bool, value: Any, text: Any) -> None:
+    """Print what a command found: for programs, or for people."""
+    print_json(value) if as_json else say(text)
+
+
+class WrittenOutRecord(logging.LogRecord):
+    """A line of any program's log, as `say` would print it."""
+
+    def getMessage(self) -> str:
+        """The message with its arguments."""
+        return written_out(super().getMessage())
+
+
+def as_text(value: Any) -> str:
+    """One value for people: four digits of a fraction, thousands separated, a dash for nothing.
+
+    Examples
+    --------
+    >>> [as_text(value) for value in (0.123456, 27812, None, "pooled", [1.5, 2.0], {"ratio": 1.5})]
+    ['0.1235', '27,812', '-', 'pooled', '1.5, 2', 'ratio=1.5']
+    """
+    match value:
+        case None:
+            return "-"
+        case bool() | str():
+            return str(value)
+        case float():
+            return f"{value:.4g}"
+        case int():
+            return f"{value:,}"
+        case Mapping():
+            return ", ".join(f"{name}={as_text(entry)}" for name, entry in value.items())
+        case Sequence():
+            return ", ".join(as_text(entry) for entry in value)
+    return str(value)
+
+
+def as_lines(values: Mapping[str, Any], indent: int = 0) -> str:
+    """Names and values, one per line, what lies inside indented.
+
+    Examples
+    --------
+    >>> print(as_lines({"rates": {"woman": 0.5}, "n": 1000}))
+    rates
+      woman                   0.5
+    n                       1,000
+    """
+    rows = []
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            rows += [f"{' ' * indent}{name}", as_lines(value, indent + 2)]
+        else:
+            rows.append(f"{' ' * indent}{name:<23} {as_text(value)}".rstrip())
+    return "\n".join(rows)
+
+
+def as_table(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of equal length with aligned columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join(line.rstrip() for line in lines)
+
+
+@contextmanager
+def terminal_progress(quiet: bool) -> Iterator[Callable[[str, float], None]]:
+    """A function of (what is being done, share of it done) that draws on a terminal only."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda what, share: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("starting", total=1.0)
+        yield lambda what, share: bar.update(task, description=written_out(what), completed=share)
+
+
+EXIT_FAILED, EXIT_USAGE, EXIT_DATA, EXIT_NOT_MET, EXIT_STOPPED = 1, 2, 3, 4, 130
+TRAIN_PACKAGES = ("torch", "transformers", "accelerate", "peft", "trl", "safetensors", "datasets")
+
+
+def reporting_errors(command: Callable) -> Callable:
+    """Wrap a command: an error is one message and an exit code, and a traceback only with ``--debug``."""
+
+    @functools.wraps(command)
+    def wrapped(*args, **kwargs):
+        if _of_several():
+            # a launcher may be faster to end the others than they are to notice that one is gone
+            signal.signal(signal.SIGTERM, _end_by_launcher)
+        try:
+            return command(*args, **kwargs)
+        except typer.Exit:
+            raise
+        except BrokenPipeError:
+            # who read the output has had enough; the interpreter would complain when it writes out the rest
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(EXIT_FAILED) from None
+        except Exception as error:
+            if _of_several():
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            if kwargs.get("debug"):
+                complain(traceback.format_exc())
+            code, problems = _verdict(error)
+            if _another_speaks():
+                raise typer.Exit(code) from error
+            if kwargs.get("as_json"):
+                print_json({"error": "\n".join(problems), "exit_code": code})
+            else:
+                complain("\n".join(problems))
+            raise typer.Exit(code) from error
+
+    return wrapped
+
+
+@contextmanager
+def stopping_whole(what_is_left: str) -> Iterator[None]:
+    """A command that is told to stop says what is left; SIGTERM stops it as Ctrl-C does, unless a launcher ends it."""
+
+    def stop(signum, frame):
+        raise KeyboardInterrupt
+
+    before = signal.getsignal(signal.SIGTERM) if _of_several() else signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    except KeyboardInterrupt as told:
+        complain(str(told) or what_is_left)
+        raise typer.Exit(EXIT_STOPPED) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class EndedByLauncherError(RuntimeError):
+    """The launcher of several processes told this one to end."""
+
+
+def _of_several() -> bool:
+    """Whether a launcher started this process as one of several that train together."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+def _end_by_launcher(signum, frame):
+    raise EndedByLauncherError
+
+
+def _another_speaks() -> bool:
+    """Whether another process of the same run has told already why it ends."""
+    if not _of_several():
+        return False
+    from badpo.training.processes import speaks_for_all
+
+    return not speaks_for_all()
+
+
+def _said_between_processes(error: Exception) -> list[str]:
+    """What an error of one of several processes says of the others, in its own words; empty where it says nothing."""
+    if not _of_several():
+        return []
+    from badpo.training.processes import lost_peer
+
+    again = "start all of them again with --resume: the newest whole checkpoint is taken up"
+    first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    alone = "and this one cannot go on alone"
+    if isinstance(error, EndedByLauncherError):
+        return [f"another process of this run has ended, or the run was told to end, {alone}", again]
+    if lost_peer(error):
+        what = "another process of this run has ended, or the connection to it broke"
+        return [f"{what}, {alone}: {first}", again]
+    return []
+
+
+def _verdict(error: Exception) -> tuple[int, list[str]]:
+    """The exit code for an error, and the lines that say what it was and what to do."""
+    from badpo.data.problems import ConfigError, DataError
+
+    kind, text = type(error).__name__, str(error)
+    if isinstance(error, DataError):
+        return EXIT_DATA, [text]
+    if isinstance(error, ConfigError):
+        return EXIT_USAGE, [text]
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in TRAIN_PACKAGES:
+        return EXIT_USAGE, [f'this needs {error.name}, which is not installed: pip install "ba-dpo[train]"']
+    if kind == "OutOfMemoryError":
+        return EXIT_FAILED, [
+            "E180 out of memory on the device",
+            "try in this order: a smaller per_device_train_batch_size with more gradient_accumulation_steps; "
+            "gradient_checkpointing: true; use_peft: true",
+        ]
+    if kind == "NotFiniteError":
+        return EXIT_FAILED, [text]
+    if said := _said_between_processes(error):
+        return EXIT_FAILED, said
+    if isinstance(error, OSError) and error.strerror:
+        name = f": {error.filename}" if error.filename else ""
+        is_full = error.errno == errno.ENOSPC
+        remedy = ["free some space and try again; train continues with --resume"] if is_full else []
+        return EXIT_FAILED, [f"{error.strerror}{name}", *remedy]
+    return EXIT_FAILED, [f"{kind}: {text}", "run the command again with --debug to see where"]

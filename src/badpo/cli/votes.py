@@ -1,0 +1,286 @@
+"""The commands that look at annotators: `audit` once the votes are in, `watch` while they arrive."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from badpo.cli.options import (
+    EXIT_DATA,
+    EXIT_NOT_MET,
+    AnnotatorsMissing,
+    AsJson,
+    AttributeOption,
+    ColumnOption,
+    DataArgument,
+    Debug,
+    Repeated,
+    WinnerOption,
+    announce,
+    as_lines,
+    declared,
+    named,
+    print_json,
+    reporting_errors,
+    say,
+    tell,
+    terminal_progress,
+)
+from badpo.data.files import locked
+
+
+@reporting_errors
+def audit(
+    data: DataArgument,
+    attribute: AttributeOption = None,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Folder for audit.json, the tables and report.html.")
+    ] = Path("audit"),
+    quality: Annotated[
+        str | None,
+        typer.Option(
+            metavar="conditional|random|fixed:COLUMN|joint",
+            help="How the unknown quality of a comparison is dealt with; chosen by the data when not given.",
+        ),
+    ] = None,
+    anchor: Annotated[
+        list[str] | None,
+        typer.Option("--anchor", metavar="ANNOTATOR", help="Someone known to lean nowhere; repeatable."),
+    ] = None,
+    anchor_class: Annotated[
+        str | None, typer.Option(metavar="CLASS", help="Everyone in this class is known to lean nowhere.")
+    ] = None,
+    shrink: Annotated[
+        str, typer.Option(metavar="normal|npmle|none", help="Spread of the leans that estimates shrink to.")
+    ] = "normal",
+    rho: Annotated[float, typer.Option(help="Deviation worth a flag, in log-odds.")] = 0.5,
+    fdr: Annotated[float, typer.Option(help="Share of the flags that may be false.")] = 0.1,
+    flag_rule: Annotated[
+        str, typer.Option(metavar="posterior|bh", help="What a flag rests on.")
+    ] = "posterior",
+    min_informative: Annotated[
+        int,
+        typer.Option(help="Informative votes below which an annotator's estimate counts as insufficient."),
+    ] = 10,
+    column: ColumnOption = None,
+    winner: WinnerOption = None,
+    annotators_missing: AnnotatorsMissing = "error",
+    repeated: Repeated = "all",
+    people: Annotated[
+        bool, typer.Option("--people", help="Also write people.html: single annotators, personal data.")
+    ] = False,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Which way annotators lean, how sure that is, and what the votes cannot say. One page, no GPU."""
+    announce(data, as_json)
+    _keep_to_one_thread()
+    from badpo.auditing.audit import audit as audit_judgments
+    from badpo.auditing.people import Flag
+    from badpo.auditing.result import PEOPLE_FILE
+
+    # held from before the table is read: whoever is forgotten meanwhile would stand in the audit
+    with locked(out), terminal_progress(as_json) as progress:
+        result = audit_judgments(
+            data,
+            declared(attribute),
+            quality=quality,
+            shrink=shrink,
+            anchors=anchor or (),
+            anchor_class=anchor_class,
+            flag=Flag(rho, fdr, flag_rule),
+            min_informative=min_informative,
+            progress=progress,
+            **named(column, winner),
+            annotators_missing=annotators_missing,
+            repeated=repeated,
+        )
+        progress("drawing the page", 1.0)
+        page = result.write(out)
+        if people:
+            result.people_to_html(out / PEOPLE_FILE)
+    written = f"report: {page} (may be passed on; everything else in the folder is about single people)"
+    if people:
+        written += f"\npeople: {out / PEOPLE_FILE}"
+    tell(as_json, result.summary, f"{result}\n\n{written}")
+
+
+@reporting_errors
+def watch(
+    data: DataArgument,
+    state: Annotated[Path, typer.Option(help="File that keeps what was counted between calls.")],
+    attribute: AttributeOption = None,
+    closed: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Column that says whether a comparison is closed.")
+    ] = None,
+    votes_per_comparison: Annotated[
+        int | None, typer.Option(metavar="N", help="A comparison is closed when it has so many judgments.")
+    ] = None,
+    alpha: Annotated[float, typer.Option(help="Share of the flags that may be false.")] = 0.05,
+    column: ColumnOption = None,
+    winner: WinnerOption = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """The audit while labels still arrive: look as often as you like, and call again with the votes so far."""
+    announce(data, as_json)
+    _keep_to_one_thread()
+    from badpo.auditing.watch import watch as watch_votes
+
+    found = watch_votes(
+        data,
+        declared(attribute),
+        state,
+        closed=closed,
+        votes_per_comparison=votes_per_comparison,
+        alpha=alpha,
+        **named(column, winner),
+    )
+    tell(as_json, found.summary, found)
+
+
+def _keep_to_one_thread() -> None:
+    """Before numpy is loaded: on matrices of this size a second thread gains little, and waits on a busy machine."""
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(name, "1")
+
+
+_SAID_BY_THE_COUNTS = ("N112", "N119", "N130", "N133")
+
+
+@reporting_errors
+def import_votes(
+    source: Annotated[
+        Path, typer.Argument(metavar="SRC", help="An export: CSV, parquet, JSON or JSON lines.")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The table to write; ends in .parquet.")],
+    format: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="FORMAT",
+            help="multipref, label-studio, argilla, prodigy, arena, prism, ultrafeedback or table; "
+            "recognised when not given.",
+        ),
+    ] = None,
+    column: ColumnOption = None,
+    winner: WinnerOption = None,
+    keep: Annotated[
+        list[str] | None, typer.Option(metavar="COLUMN", help="Carry this column along; repeatable.")
+    ] = None,
+    times: Annotated[
+        str, typer.Option(metavar="drop|day", help="Leave out when a vote was cast, or keep its date.")
+    ] = "drop",
+    annotators_missing: AnnotatorsMissing = "error",
+    write_mapping: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Also write whose pseudonym is whose, for your eyes only."),
+    ] = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Convert another program's votes: pseudonyms for ids, personal fields left behind."""
+    announce(source, as_json)
+    from badpo.importers.formats import import_file
+
+    told = import_file(
+        source,
+        out,
+        format=format,
+        **named(column, winner),
+        keep=keep or (),
+        times=times,
+        annotators_missing=annotators_missing,
+        mapping=write_mapping,
+    )
+    problems = told.pop("problems")
+    if as_json:
+        print_json({**told, "problems": [vars(problem) for problem in problems]})
+        return
+    dropped = {row["reason"]: row["n"] for row in told.pop("dropped")}
+    lists = {name: ", ".join(told.pop(name)) or None for name in ("left_behind", "personal")}
+    out_written, mapping = told.pop("out"), told.pop("mapping")
+    say(as_lines(told | {"dropped": sum(dropped.values())}))
+    if dropped:
+        say(as_lines(dropped, indent=2))
+    say(as_lines(lists))
+    for problem in problems:
+        if problem.code not in _SAID_BY_THE_COUNTS:
+            say(problem)
+    say(f"\n{out_written}")
+    if mapping:
+        say(f"{mapping}: whose pseudonym is whose; keep it apart from the table")
+
+
+@reporting_errors
+def forget(
+    annotators: Annotated[
+        list[str], typer.Argument(metavar="ANNOTATOR...", help="Pseudonyms, or ids as the source has them.")
+    ],
+    data: Annotated[
+        list[Path] | None, typer.Option("--data", metavar="FILE", help="A table of judgments; repeatable.")
+    ] = None,
+    audit: Annotated[
+        list[Path] | None, typer.Option("--audit", metavar="FOLDER", help="An audit's folder; repeatable.")
+    ] = None,
+    runs: Annotated[
+        list[Path] | None,
+        typer.Option("--runs", metavar="FOLDER", help="A run, or a folder of runs; repeatable."),
+    ] = None,
+    mapping: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="What import --write-mapping wrote; they go from it too."),
+    ] = None,
+    state: Annotated[
+        list[Path] | None,
+        typer.Option("--state", metavar="FILE", help="A state of `badpo watch`; repeatable."),
+    ] = None,
+    column: ColumnOption = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what is there.")] = False,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Take a person out of tables, audits, runs and states, and say what still names them."""
+    from badpo.data import forgetting
+    from badpo.data.problems import ConfigError, counted
+
+    if not (data or audit or runs or state or mapping):
+        places = "--data FILE, --audit FOLDER, --runs FOLDER, --state FILE or --mapping FILE"
+        raise ConfigError(f"say where to look: {places}")
+    people = forgetting.find_people(annotators, mapping)
+    traces = forgetting.forget(
+        people,
+        data=data or (),
+        audits=audit or (),
+        runs=runs or (),
+        states=state or (),
+        mapping=mapping,
+        columns=named(column, None)["columns"],
+        dry_run=dry_run,
+    )
+    rows = [
+        {
+            "path": trace.path,
+            "what": trace.what,
+            "erased": trace.goes and not dry_run,
+            "remedy": trace.remedy,
+        }
+        for trace in traces
+    ]
+    names = sorted(people.pseudonyms)
+    verb = "would be taken out" if dry_run else "taken out"
+    lines = [f"{counted(len(names), 'annotator')}: {', '.join(names)}"]
+    lines += [f"{verb if t.goes else 'still there'}: {t.path}: {t.what}" for t in traces]
+    lines += [f"then: {remedy}" for remedy in dict.fromkeys(t.remedy for t in traces if t.remedy)]
+    if not traces:
+        lines.append(
+            "nothing of them is there; another key, or another spelling of the id, gives another pseudonym"
+        )
+    tell(as_json, {"annotators": names, "traces": rows}, "\n".join(lines))
+    if not traces:
+        raise typer.Exit(EXIT_DATA)
+    if any(not trace.goes for trace in traces):
+        raise typer.Exit(EXIT_NOT_MET)

@@ -1,1 +1,0 @@
-"""Readers of other programs' tables; each turns its source into the columns that `badpo.data.reading` knows."""

@@ -1,0 +1,757 @@
+"""Any table, as a data frame with every cell as the source gave it: CSV, parquet, JSON, pandas, Arrow, datasets."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Sized
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from badpo.data.attributes import plain_text
+from badpo.data.files import appearing, checksum_file, checksummed, is_changed
+from badpo.data.problems import DataError, Problem, did_you_mean, written_out
+
+
+def numbered(values: Iterable[Hashable]) -> tuple[NDArray[np.intp], NDArray[np.object_]]:
+    """Number of each value, and the distinct values in order of first appearance.
+
+    Of texts, pandas before 3 compares what stands before a NUL: `pandas.factorize` takes others for equal.
+
+    Parameters
+    ----------
+    values : iterable of hashable
+        Missing values are values as well.
+
+    Returns
+    -------
+    numbers : int array of shape (n_values,)
+    distinct : object array
+
+    Raises
+    ------
+    TypeError
+        A value is a list or another object that may change.
+
+    Examples
+    --------
+    >>> numbers, distinct = numbered(["so", "so" + chr(0) + "on", "so"])
+    >>> numbers.tolist(), len(distinct)
+    ([0, 1, 0], 2)
+    """
+    places: dict[Hashable, int] = {}
+    numbers = np.fromiter((places.setdefault(value, len(places)) for value in values), dtype=np.intp)
+    distinct = np.empty(len(places), dtype=object)
+    distinct[:] = list(places)
+    return numbers, distinct
+
+
+_WORDS_FOR_NOTHING = frozenset({"nan", "NaN", "None", "null", "NULL", "<NA>", "NaT"})
+
+
+def as_ids(column: pd.Series) -> NDArray[np.object_]:
+    """Identifiers as text, None where there is none.
+
+    Whole numbers lose a decimal point that a missing value elsewhere in the column gave them; text is never changed.
+    Blank cells and the words that programs write for a missing value count as missing.
+
+    Raises
+    ------
+    ValueError
+        When a cell is a list or an object.
+
+    Examples
+    --------
+    >>> as_ids(pd.Series(["0123", 7, 7.0, None, " "], dtype=object)).tolist()
+    ['0123', '7', '7', None, None]
+    """
+    cells = column.to_numpy(dtype=object)
+    present = ~pd.isna(cells)
+    try:
+        codes, distinct = numbered(cells[present])
+    except TypeError:
+        raise ValueError("a cell is a list or an object, not an identifier") from None
+    ids = np.full(len(cells), None, dtype=object)
+    ids[present] = np.array([*map(_id_text, distinct), None], dtype=object)[codes]
+    return ids
+
+
+def _id_text(value: Any) -> str | None:
+    if isinstance(value, (float, np.floating)) and float(value).is_integer():
+        value = int(value)
+    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    # half of a surrogate pair can be written nowhere, and pandas 2 compares up to a NUL: each becomes its code
+    text = text.replace("\0", "\\x00")
+    text = text if is_unicode(text) else text.encode("utf-8", "backslashreplace").decode("utf-8")
+    return None if not text.strip() or text in _WORDS_FOR_NOTHING else text
+
+
+@dataclass(frozen=True)
+class TextCells:
+    """The distinct texts of some cells, and which cell holds which.
+
+    Attributes
+    ----------
+    codes : int array of shape (n_cells,)
+        Position in ``values``; -1 where the cell is missing or at fault.
+    values : sequence of str or of list of dict
+        Distinct texts in order of first appearance; messages as plain dicts with text contents.
+    missing : bool array of shape (n_cells,)
+    faults : dict of int to str
+        Cell -> why it is neither text nor chat messages.
+    """
+
+    codes: NDArray[np.intp]
+    values: Sequence[Any]
+    missing: NDArray[np.bool_]
+    faults: dict[int, str]
+
+
+def read_texts(cells: NDArray[np.object_]) -> TextCells:
+    """Texts and lists of chat messages out of raw cells.
+
+    Examples
+    --------
+    >>> cells = np.array(["a", None, "a", 3], dtype=object)
+    >>> read_texts(cells).codes.tolist(), read_texts(cells).faults
+    ([0, -1, 0, -1], {3: 'it is of type int, not text'})
+    """
+    missing = pd.isna(cells)
+    # not `factorize`: pandas 2 takes texts that hold half of a surrogate pair for equal, which the keys below do
+    places: dict[str, int] = {}
+    codes = np.full(len(cells), -1, dtype=np.intp)
+    messages: dict[str, Any] = {}
+    faults: dict[int, str] = {}
+    for i, cell in enumerate(cells):
+        if isinstance(cell, str):
+            codes[i] = places.setdefault(cell, len(places))
+        elif not missing[i]:
+            try:
+                value = as_messages(cell)
+            except ValueError as error:
+                faults[i] = str(error)
+                continue
+            # no text can be taken for a list: a text that starts with this character is at fault below
+            key = "\ud800" + json.dumps(value, sort_keys=True, ensure_ascii=False)
+            codes[i] = places.setdefault(key, len(places))
+            messages[key] = value
+    distinct = list(places)
+    values = [messages.get(key, key) for key in distinct]
+    broken = np.array(
+        [not is_unicode(key.removeprefix("\ud800") if key in messages else key) for key in distinct]
+    )
+    if broken.any():
+        for cell in np.flatnonzero(broken[codes] & (codes >= 0)).tolist():
+            faults[cell] = "it holds half of a surrogate pair, which is no character"
+        codes[list(faults)] = -1
+    return TextCells(codes, values, missing, faults)
+
+
+def as_messages(cell: Any) -> list[dict[str, Any]]:
+    """Chat messages as plain dicts whose contents are text.
+
+    Keys without a value, which columnar files add, are left out; text parts of a content are joined.
+
+    Raises
+    ------
+    ValueError
+        Saying what is wrong with the cell.
+
+    Examples
+    --------
+    >>> as_messages([{"role": "user", "content": [{"type": "text", "text": "Hi"}], "name": None}])
+    [{'role': 'user', 'content': 'Hi'}]
+    """
+    if not isinstance(cell, (list, tuple, np.ndarray)):
+        raise ValueError(f"it is of type {type(cell).__name__}, not text")
+    return [_message(message) for message in cell]
+
+
+def _message(message: Any) -> dict[str, Any]:
+    if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+        raise ValueError("a chat message needs a role and a content")
+    content = message.get("content")
+    if isinstance(content, (list, tuple, np.ndarray)):
+        content = _joined_parts(content)
+    if content is None and message.get("tool_calls"):
+        raise ValueError(
+            f"the {message['role']} message calls a tool and has no text, and only text is trained on; write the call "
+            "into its content"
+        )
+    if not isinstance(content, str):
+        raise ValueError(f"the content of the {message['role']} message is not text")
+    others = {
+        key: value for key, value in message.items() if key not in ("role", "content") and value is not None
+    }
+    try:
+        json.dumps(others, sort_keys=True)
+    except (TypeError, ValueError, RecursionError):
+        raise ValueError(
+            f"the {message['role']} message has something else than text, numbers and lists beside its content"
+        ) from None
+    return {"role": message["role"], "content": content, **others}
+
+
+def _joined_parts(parts: Iterable[Any]) -> str | None:
+    """The texts of a content given in parts; None when a part is not text."""
+    texts = []
+    for part in parts:
+        if not (
+            isinstance(part, Mapping) and part.get("type") == "text" and isinstance(part.get("text"), str)
+        ):
+            return None
+        texts.append(part["text"])
+    return "".join(texts)
+
+
+def is_unicode(text: str) -> bool:
+    r"""Whether a text can be written anywhere: it holds no half of a surrogate pair, which JSON can escape.
+
+    Examples
+    --------
+    >>> is_unicode("\N{PARTY POPPER}"), is_unicode("\ud83c")
+    (True, False)
+    """
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+DROPPED_KEY = b"badpo.dropped"
+_LONGEST_CELL = 2**31 - 1
+# Finding out what columns mean takes the square of their number, and a frame has a cell for each row and name.
+_MOST_COLUMNS = 2_000
+_BUFFER_BYTES = 2**20
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table and where it came from.
+
+    Attributes
+    ----------
+    frame : DataFrame
+        Index 0, 1, ...; text of a CSV stays text, so ``0123`` is not a number.
+    name : str
+        What messages call it: the path, or the kind of object.
+    lines : int array of shape (n_rows,), or None
+        Line of the file, 1-based, at which each row starts; None where a row has no line.
+    dropped : tuple of dict
+        What an earlier import left out of this file: ``reason``, ``annotator``, ``n``.
+    """
+
+    frame: pd.DataFrame
+    name: str
+    lines: NDArray[np.int64] | None = None
+    dropped: tuple[dict[str, Any], ...] = ()
+
+    def __post_init__(self) -> None:
+        _require_narrow(self.frame.columns, self.name)
+        if not all(is_unicode(str(name)) for name in self.frame.columns):
+            what = "the name of a column holds half of a surrogate pair"
+            raise _unreadable(self.name, what, "rename the column")
+
+
+def read_table(source: Any) -> Table:
+    """Read a table from a path or an object in memory.
+
+    Parameters
+    ----------
+    source : path, pandas DataFrame, Arrow table, `datasets` split, list of dicts, or Table
+        Paths end in .csv, .tsv, .parquet, .jsonl, .ndjson or .json. Anything with ``to_arrow`` works too.
+
+    Returns
+    -------
+    Table
+
+    Raises
+    ------
+    DataError
+        E102, when it cannot be read.
+
+    Examples
+    --------
+    >>> read_table([{"annotator": "0123", "winner": "a"}, {"winner": "b"}]).frame["annotator"].tolist()
+    ['0123', None]
+    """
+    if isinstance(source, Table):
+        return source
+    if isinstance(source, (str, os.PathLike)):
+        return _read_file(Path(source))
+    kind = type(source).__name__
+    if isinstance(source, pd.DataFrame):
+        return Table(source.reset_index(drop=True), kind)
+    if isinstance(source, Mapping):
+        remedy = f'pass one of them: source["{next(iter(source), "train")}"]'
+        raise _unreadable(kind, f"it holds several tables: {', '.join(map(str, source))}", remedy)
+    if isinstance(source, (list, tuple)):
+        return Table(_frame_of_records(source, "list"), "list")
+    if hasattr(source, "with_format"):  # a split of a dataset
+        source = source.with_format("arrow")[:]
+    elif hasattr(source, "to_arrow"):
+        source = source.to_arrow()
+    if isinstance(source, pa.Table):
+        return Table(_frame_of_arrow(source), "Arrow table")
+    remedy = "pass a path, a DataFrame, an Arrow table, a split of a dataset or a list of dicts"
+    raise _unreadable(kind, "it is no table that is known here", remedy)
+
+
+def _read_file(path: Path) -> Table:
+    if not path.is_file():
+        beside = [sibling.name for sibling in path.parent.glob("[!.]*")]
+        absent = f"there is no such file.{did_you_mean(path.name, beside)}"
+        what = "it is a folder" if path.is_dir() else absent
+        raise _unreadable(str(path), what, "give the path of a file")
+    read = READERS.get(path.suffix.lower())
+    if read is None:
+        what = f'files that end in "{path.suffix}" are not known'
+        raise _unreadable(str(path), what, f"use {', '.join(READERS)}")
+    try:
+        return read(path)
+    except UnicodeDecodeError as error:
+        what = f"byte {error.start:,} is not UTF-8"
+        raise _unreadable(str(path), what, "save the file as UTF-8") from error
+    except (OSError, pa.ArrowException) as error:
+        raise _unreadable(str(path), str(error).strip().split("\n")[0], "export the table again") from error
+
+
+def write_table(table: pa.Table, path: str | os.PathLike[str]) -> None:
+    """Write a parquet file that only this user can read, with checksums of its pages and, beside it, of the file."""
+    with checksummed(path) as unfinished:
+        pq.write_table(table, unfinished, write_page_checksum=True)
+
+
+def has_column(source: Any, column: str) -> bool:
+    """Whether a table has a column, without reading a parquet file for it."""
+    if isinstance(source, (str, os.PathLike)) and Path(source).suffix.lower() == ".parquet":
+        try:
+            return column in pq.read_schema(source).names
+        except (OSError, pa.ArrowException, UnicodeDecodeError):
+            pass  # whoever reads the table says what is wrong with it
+    return column in read_table(source).frame.columns
+
+
+def _read_parquet(path: Path) -> Table:
+    if is_changed(path):
+        what = f"its bytes are not those that {checksum_file(path).name} holds the checksum of"
+        remedy = (
+            "take an undamaged copy, or import the export again; if it was changed on purpose, remove "
+            f"{checksum_file(path)}"
+        )
+        raise _unreadable(str(path), what, remedy)
+    # as dictionaries: a text that stands in many rows comes into memory once
+    texts = text_columns(pq.read_schema(path))
+    options = {"read_dictionary": texts, "buffer_size": _BUFFER_BYTES, "page_checksum_verification": True}
+    with pq.ParquetFile(path, **options) as file:
+        dropped = _dropped_of(file.schema_arrow, path)
+        return Table(_frame_of_arrow(file.read()), str(path), dropped=dropped)
+
+
+def _dropped_of(schema: pa.Schema, path: Path) -> tuple[dict[str, Any], ...]:
+    """What an earlier import left out, as it wrote it beside the table."""
+    try:
+        entries = json.loads((schema.metadata or {}).get(DROPPED_KEY, b"[]"))
+        return tuple(
+            {"reason": str(entry["reason"]), "annotator": str(entry["annotator"]), "n": int(entry["n"])}
+            for entry in entries
+        )
+    except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
+        what = "the counts of what an earlier import left out are damaged"
+        raise _unreadable(str(path), what, "import the export again") from error
+
+
+def text_columns(schema: pa.Schema) -> list[str]:
+    """Names of a table's columns of texts."""
+    return [field.name for field in schema if field.type in (pa.string(), pa.large_string())]
+
+
+def _read_csv(path: Path) -> Table:
+    text = path.read_bytes().decode("utf-8-sig")
+    delimiter = max(",;\t", key=text.partition("\n")[0].count)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    remedy = "quote cells that hold separators, quotes or line breaks"
+    limit = csv.field_size_limit(_LONGEST_CELL)
+    rows, ends = [], [0]
+    try:
+        for row in reader:
+            rows.append(row)
+            ends.append(reader.line_num)
+    except csv.Error as error:
+        raise _unreadable(str(path), f"line {reader.line_num}: {error}", remedy) from error
+    finally:
+        csv.field_size_limit(limit)
+    header = rows[0] if rows else []
+    filled = [(row, end + 1) for row, end in zip(rows[1:], ends[1:], strict=False) if row]
+    uneven = [(line, len(row)) for row, line in filled if len(row) != len(header)]
+    if uneven:
+        where = ", ".join(f"line {line} has {n}" for line, n in uneven[:5])
+        what = f"the header has {len(header)} columns, but {len(uneven):,} rows have another number: {where}"
+        raise _unreadable(str(path), what, remedy)
+    columns = [[row[i] or None for row, _ in filled] for i in range(len(header))]
+    lines = np.array([line for _, line in filled], dtype=np.int64)
+    return Table(_frame_of_columns(header, columns), str(path), lines)
+
+
+def _read_json_lines(path: Path) -> Table:
+    records, lines, broken = [], [], []
+    for number, line in enumerate(path.read_bytes().decode("utf-8-sig").split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            broken.append(f"line {number}: {getattr(error, 'msg', error)}")
+            continue
+        if not isinstance(record, dict):
+            broken.append(f"line {number}: not an object")
+        records.append(record)
+        lines.append(number)
+    if broken:
+        what = f"{len(broken):,} lines are no JSON objects: {'; '.join(broken[:5])}"
+        raise _unreadable(str(path), what, "write one JSON object on each line")
+    return Table(_frame_of_records(records, str(path)), str(path), np.array(lines, dtype=np.int64))
+
+
+def _read_json(path: Path) -> Table:
+    remedy = "write a JSON list of objects, one for each judgment, or name a file of JSON lines .jsonl"
+    try:
+        content = json.loads(path.read_bytes().decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise _unreadable(str(path), str(error), remedy) from error
+    if not isinstance(content, list):
+        raise _unreadable(str(path), "it holds no list", remedy)
+    return Table(_frame_of_records(content, str(path)), str(path))
+
+
+# By the end of a file's name.
+READERS: dict[str, Callable[[Path], Table]] = {
+    ".csv": _read_csv,
+    ".tsv": _read_csv,
+    ".parquet": _read_parquet,
+    ".jsonl": _read_json_lines,
+    ".ndjson": _read_json_lines,
+    ".json": _read_json,
+}
+
+
+def _frame_of_arrow(table: pa.Table) -> pd.DataFrame:
+    # whole numbers stay exact where some are missing: ids beyond 2^53 would change as floats
+    # the metadata that pandas leaves may be damaged where the columns are not, and nothing here needs it
+    plain = table.replace_schema_metadata(None)
+    frame = plain.to_pandas(integer_object_nulls=True, ignore_metadata=True)
+    return frame.astype({name: object for name, kind in frame.dtypes.items() if kind == "category"})
+
+
+def _frame_of_records(records: Sequence[Any], name: str) -> pd.DataFrame:
+    wrong = [row for row, record in enumerate(records, start=1) if not isinstance(record, Mapping)]
+    if wrong:
+        what = f"{len(wrong):,} rows are no objects with named cells, first: row {wrong[0]}"
+        raise _unreadable(name, what, "give dicts")
+    names = dict.fromkeys(name for record in records for name in record)
+    _require_narrow(names, name)
+    return _frame_of_columns(list(names), ([record.get(name) for record in records] for name in names))
+
+
+def _frame_of_columns(names: Sequence[str], columns: Iterable[Sequence[Any]]) -> pd.DataFrame:
+    series = [pd.Series(cells, dtype=object) for cells in columns]
+    frame = pd.concat(series, axis=1) if series else pd.DataFrame()
+    frame.columns = pd.Index(names, dtype=object)
+    return frame
+
+
+def _require_narrow(names: Sized, where: str) -> None:
+    if len(names) > _MOST_COLUMNS:
+        what = f"its rows have {len(names):,} names of cells together, more than {_MOST_COLUMNS:,}"
+        raise _unreadable(where, what, "export only the columns that are needed")
+
+
+def _unreadable(name: str, what: str, remedy: str) -> DataError:
+    return DataError([Problem("E102", f"the table cannot be read: {what}", name, remedy, "error")])
+
+
+REQUIRED = {
+    "a_b": ("prompt", "response_a", "response_b", "winner"),
+    "chosen_rejected": ("chosen", "rejected"),
+}
+OPTIONAL = (
+    "prompt",
+    "annotator",
+    "annotator_class",
+    "comparison_id",
+    "prompt_id",
+    "judgment_id",
+    "weight",
+    "shown_first",
+)
+KNOWN = tuple(dict.fromkeys([*OPTIONAL, *(name for names in REQUIRED.values() for name in names)]))
+_SIDES = {"a": "b", "chosen": "rejected"}
+_CONVERT = "; convert it: badpo import SRC -o judgments.parquet"
+_ELSEWHERE = {
+    ("prompt_ids", "chosen_ids"): "a TRL dataset that is tokenised already; give the texts",
+    ("completion", "label"): "unpaired feedback (KTO); votes on pairs are needed",
+    ("conversation_a", "conversation_b"): f"arena battles{_CONVERT}",
+    ("normal_worker_annotations",): f"MultiPref, which keeps four votes in one row{_CONVERT}",
+    ("overall_pref",): "MultiPref; write one row for each vote with the winner a, b or tie",
+    ("data", "annotations"): f"a Label Studio export{_CONVERT}",
+    ("annotation_id", "lead_time"): "a short Label Studio export; export it as JSON",
+    ("fields", "responses"): f"an Argilla export{_CONVERT}",
+    ("answer", "options"): f"a Prodigy export{_CONVERT}",
+    ("conversation_history",): f"PRISM's conversations{_CONVERT}",
+}
+_ANNOTATOR_WORDS = ("annotator", "worker", "rater", "judge", "evaluator", "labeler", "labeller", "user")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A table whose columns carry our names.
+
+    Attributes
+    ----------
+    frame : DataFrame
+        The columns under our names, the others under their own.
+    kind : "a_b" or "chosen_rejected"
+    theirs : dict of str to str
+        Our name -> the source's, for messages.
+    """
+
+    frame: pd.DataFrame
+    kind: str
+    theirs: dict[str, str]
+
+    def has(self, name: str) -> bool:
+        """Whether the table has this column of ours."""
+        return name in self.theirs
+
+
+def recognise(frame: pd.DataFrame, source: str, columns: Mapping[str, str | None] | None = None) -> Layout:
+    """The layout of a table, with its columns under our names.
+
+    Parameters
+    ----------
+    frame : DataFrame
+    source : str
+        Name of the table for messages.
+    columns : mapping or None
+        Our name -> the table's; None as a value leaves a column of ours unused.
+
+    Raises
+    ------
+    DataError
+        E101 and E103: columns that are missing or misnamed, all of them at once.
+
+    Examples
+    --------
+    >>> table = pd.DataFrame({"question": ["Why?"], "chosen": ["yes"], "rejected": ["no"]})
+    >>> recognise(table, "votes.csv", {"prompt": "question"}).theirs
+    {'prompt': 'question', 'chosen': 'chosen', 'rejected': 'rejected'}
+    """
+    found = [str(name) for name in frame.columns]
+    problems = _mapping_problems(found, source, columns or {})
+    theirs = _theirs(found, columns or {})
+    kind = "a_b" if not _missing("a_b", theirs) else "chosen_rejected"
+    if not problems and _missing(kind, theirs):
+        problems.append(_missing_problem(found, theirs, source))
+    if problems:
+        raise DataError(problems)
+    named = {name: frame.iloc[:, found.index(column)] for name, column in theirs.items()}
+    unused = {
+        name: frame.iloc[:, i]
+        for i, name in enumerate(found)
+        if name not in theirs.values() and name not in KNOWN
+    }
+    return Layout(pd.DataFrame(named | unused), kind, theirs)
+
+
+def annotator_hint(found: Sequence[str]) -> str:
+    """A column that may hold the annotators, named in a sentence; empty when none looks like it.
+
+    Examples
+    --------
+    >>> annotator_hint(["prompt", "worker_id"])
+    ' "worker_id" looks like it: columns={"annotator": "worker_id"}.'
+    """
+    like = [name for name in found if any(word in name.casefold() for word in _ANNOTATOR_WORDS)]
+    return f' "{like[0]}" looks like it: columns={{"annotator": "{like[0]}"}}.' if like else ""
+
+
+def side_pairs(names: Sequence[str]) -> dict[str, str]:
+    """Columns that hold one value for each side: the name of the first side's -> the name of the second's.
+
+    A name has ``a`` and ``b``, or ``chosen`` and ``rejected``, as one of the parts that underscores separate.
+    Columns of identifiers are left out.
+
+    Examples
+    --------
+    >>> side_pairs(["score_a", "score_b", "chosen_words", "rejected_words", "id_a", "id_b", "a_b"])
+    {'score_a': 'score_b', 'chosen_words': 'rejected_words'}
+    """
+    pairs = {}
+    for name in names:
+        parts = name.split("_")
+        sides = [i for i, part in enumerate(parts) if part in _SIDES]
+        if len(sides) != 1 or "id" in parts or "ids" in parts:
+            continue
+        i = sides[0]
+        other = "_".join([*parts[:i], _SIDES[parts[i]], *parts[i + 1 :]])
+        if other in names:
+            pairs[name] = other
+    return pairs
+
+
+def _theirs(found: Sequence[str], columns: Mapping[str, str | None]) -> dict[str, str]:
+    names = {name: columns.get(name, name) for name in KNOWN}
+    return {name: column for name, column in names.items() if column is not None and column in found}
+
+
+def _missing(kind: str, theirs: Mapping[str, str]) -> list[str]:
+    return [name for name in REQUIRED[kind] if name not in theirs]
+
+
+def _mapping_problems(found: list[str], source: str, columns: Mapping[str, Any]) -> list[Problem]:
+    problems = []
+    for name in dict.fromkeys(name for name in found if found.count(name) > 1):
+        problems.append(
+            Problem(
+                "E103",
+                f'{found.count(name)} columns are called "{name}"',
+                source,
+                "rename all but one",
+                "error",
+            )
+        )
+    for ours, column in columns.items():
+        if ours not in KNOWN:
+            what = f'columns has no entry "{ours}".{did_you_mean(ours, KNOWN)}'
+            problems.append(Problem("E103", what, source, f"use one of {', '.join(KNOWN)}", "error"))
+        elif column is not None and column not in found:
+            what = f'column "{column}" (for {ours}) is not in the table.{did_you_mean(str(column), found)}'
+            problems.append(Problem("E103", what, source, f"found: {', '.join(found)}", "error"))
+    return problems
+
+
+def _missing_problem(found: list[str], theirs: Mapping[str, str], source: str) -> Problem:
+    kind = max(
+        REQUIRED, key=lambda kind: sum(name in theirs for name in REQUIRED[kind]) / len(REQUIRED[kind])
+    )
+    missing = _missing(kind, theirs)
+    hints = [f'"{name}":{did_you_mean(name, found)}' for name in missing if did_you_mean(name, found)]
+    looks = next((what for signs, what in _ELSEWHERE.items() if all(sign in found for sign in signs)), None)
+    if looks:
+        remedy = f"this looks like {looks}"
+    elif any(name in theirs for name in REQUIRED[kind]):
+        needed = ", ".join(REQUIRED[kind])
+        remedy = f'this looks like a {needed} table; name the columns with columns={{"{missing[0]}": "..."}}'
+    else:
+        remedy = "give prompt, chosen, rejected or prompt, response_a, response_b, winner, or map them with columns"
+    return Problem(
+        "E101",
+        f"columns missing: {', '.join(missing)}. {' '.join(hints)}".rstrip(),
+        f"{source}, found: {', '.join(found) or 'no column'}",
+        remedy,
+        "error",
+        len(missing),
+    )
+
+
+def numbered_texts(
+    table: pd.DataFrame, columns: Sequence[str]
+) -> tuple[NDArray[np.intp], NDArray[np.object_]]:
+    """Which plain text stands in which cell, of shape (n_columns, n_rows), and the distinct texts.
+
+    Examples
+    --------
+    >>> table = pd.DataFrame({"a": ["so", "no"], "b": ["no", "why"]})
+    >>> numbers, texts = numbered_texts(table, ("a", "b"))
+    >>> numbers.tolist(), texts.tolist()
+    ([[0, 1], [1, 2]], ['so', 'no', 'why'])
+    """
+    numbers, distinct = numbered(plain_text(text) for name in columns for text in table[name])
+    return numbers.reshape(len(columns), -1), distinct
+
+
+# What makes a spreadsheet take a cell for a formula, also in the full-width forms that it takes for the same.
+_FORMULA = re.compile(r"[=+\-@\t\n\uff1d\uff0b\uff0d\uff20]")
+# Where the separator of lists is a semicolon, a cell of ours is cut at these, quoted or not.
+_LATER_FORMULA = re.compile(r"([;\t\n] *)(?=[=+\-@\uff1d\uff0b\uff0d\uff20])")
+_CSV_CELLS_LONGEST_CELL = 32_767  # the longest that spreadsheets take
+
+
+def write_csv(frame: pd.DataFrame, path: str | os.PathLike[str]) -> None:
+    r"""Write a table as UTF-8 CSV; the file appears whole or not at all.
+
+    Text that a spreadsheet would take for a formula gets an apostrophe before it, see `inert`. Numbers, also negative
+    ones, are written as they are; a missing value is an empty cell, and an infinite one is ``inf`` or ``-inf``.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        Its index is not written.
+    path : path
+        Its folder is made when it is not there.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "table.csv"
+    >>> write_csv(pd.DataFrame({"class": ["=1+1", "crowd"], "lean": [-0.5, None]}), path)
+    >>> path.read_text()
+    "class,lean\n'=1+1,-0.5\ncrowd,\n"
+    """
+    written = pd.DataFrame({i: _inert_column(frame.iloc[:, i]) for i in range(frame.shape[1])})
+    written.columns = pd.Index([inert(str(name)) for name in frame.columns], dtype=object)
+    with appearing(path) as unfinished:
+        written.to_csv(unfinished, index=False, lineterminator="\n", encoding="utf-8")
+
+
+def inert(text: str) -> str:
+    r"""Text that does nothing in a spreadsheet or a terminal.
+
+    An apostrophe stands before a character that would make it, or what follows a semicolon, a formula; control
+    characters and those that turn the reading direction are written out; text longer than a cell may be is cut, and
+    says so. Any other text is returned as it is.
+
+    Examples
+    --------
+    >>> inert("=cmd()"), inert("a-b"), inert("x;=cmd()"), inert("a\x00b")
+    ("'=cmd()", 'a-b', "x;'=cmd()", 'a\\u0000b')
+    >>> inert("x" * 100_000)[-26:]
+    '... (100,000 characters)'
+    """
+    # a lone carriage return is not quoted, and what follows it would start a cell
+    written = written_out(text.replace("\r\n", "\n"))
+    written = _LATER_FORMULA.sub(r"\1'", written)
+    if _FORMULA.match(written):
+        written = f"'{written}"
+    if len(written) > _CSV_CELLS_LONGEST_CELL:
+        said = f"... ({len(text):,} characters)"
+        written = written[: _CSV_CELLS_LONGEST_CELL - len(said)] + said
+    return written
+
+
+def _inert_column(column: pd.Series) -> pd.Series:
+    if pd.api.types.is_numeric_dtype(column.dtype):
+        return column
+    return pd.Series([_inert_cell(cell) for cell in column], dtype=object, index=column.index)
+
+
+def _inert_cell(cell: Any) -> Any:
+    """Text made inert; numbers and missing values as they are; anything else as its text, made inert."""
+    if isinstance(cell, str):
+        return inert(cell)
+    if isinstance(cell, int | float) or cell is None or pd.api.types.is_scalar(cell) and pd.isna(cell):
+        return cell
+    return inert(str(cell))

@@ -1,0 +1,457 @@
+r"""The conditional likelihood of votes: who won, given how many won.
+
+With logits :math:`u_c + x_j` the number of wins of a comparison is sufficient for its quality u. Given that s of its
+votes won, a set W of s votes is the winning one with probability
+
+.. math:: \frac{\exp \sum_{j \in W} x_j}{\sum_{|V| = s} \exp \sum_{j \in V} x_j}
+
+in which the quality no longer stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache, cached_property
+from itertools import combinations, permutations
+from math import comb
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import sparse
+from scipy.special import expit
+
+from badpo.estimation.newton import Curvature
+
+Votes = NDArray[np.intp] | slice
+AlikePairs = tuple[Votes, Votes, NDArray[np.float64] | float]
+
+
+@dataclass(frozen=True)
+class ComparisonBlocks:
+    """Which votes stand together: comparison after comparison, those with fewer votes first.
+
+    Attributes
+    ----------
+    starts : int array of shape (n_comparisons,)
+        Votes ``starts[c]`` up to ``starts[c + 1]`` (or the end) are those on comparison c.
+    n_votes : int
+    """
+
+    starts: NDArray[np.intp]
+    n_votes: int
+
+    @cached_property
+    def sizes(self) -> NDArray[np.intp]:
+        """Votes on each comparison."""
+        return np.diff(self.starts, append=self.n_votes)
+
+    @cached_property
+    def comparison(self) -> NDArray[np.intp]:
+        """The comparison of each vote."""
+        return np.repeat(np.arange(len(self.starts)), self.sizes)
+
+    @cached_property
+    def stacks(self) -> tuple[NDArray[np.intp], ...]:
+        """Comparisons with equally many votes together: arrays (n_comparisons of that size, size) of votes."""
+        return tuple(
+            self.starts[self.sizes == size][:, None] + np.arange(size) for size in np.unique(self.sizes)
+        )
+
+    def stacked(self, values: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+        """A value per vote as views of shape (n_comparisons of that size, size), one for each of ``stacks``."""
+        return [values[votes[0, 0] : votes[-1, -1] + 1].reshape(votes.shape) for votes in self.stacks]
+
+    def sums(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Sum over the votes of each comparison, along the first axis."""
+        if not len(self.starts):
+            return np.zeros((0, *values.shape[1:]))
+        return np.add.reduceat(values, self.starts, axis=0)
+
+    def any(self, values: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Whether a value is true for any vote of each comparison."""
+        return np.asarray(np.logical_or.reduceat(values, self.starts) if len(self.starts) else values[:0])
+
+    def take(self, chosen: NDArray[np.intp]) -> tuple[NDArray[np.intp], ComparisonBlocks]:
+        """The votes of some comparisons, and their blocks, in an order with the small comparisons first."""
+        sizes = self.sizes[chosen]
+        starts = np.cumsum(sizes) - sizes
+        n_votes = int(sizes.sum())
+        return np.repeat(self.starts[chosen] - starts, sizes) + np.arange(n_votes), ComparisonBlocks(
+            starts, n_votes
+        )
+
+    def squares(self, entries: NDArray) -> list[NDArray]:
+        """An entry per pair of votes as views of shape (n_comparisons of that size, size, size), as in ``stacks``."""
+        shapes = [(*votes.shape, votes.shape[1]) for votes in self.stacks]
+        ends = np.cumsum([0, *(np.prod(shape) for shape in shapes)])
+        return [
+            entries[start:end].reshape(shape)
+            for start, end, shape in zip(ends[:-1], ends[1:], shapes, strict=True)
+        ]
+
+    @property
+    def n_pairs(self) -> int:
+        """Pairs of votes on one comparison, in either order, each with itself included."""
+        return int((self.sizes**2).sum())
+
+    def matrix(self, entries: NDArray[np.float64]) -> sparse.csr_array:
+        """The block-diagonal matrix of shape (n_votes, n_votes) with one block per comparison.
+
+        Parameters
+        ----------
+        entries : array of shape (n_pairs,)
+            As `squares` divides them.
+        """
+        return sparse.csr_array((entries, *self._layout), shape=(self.n_votes, self.n_votes))
+
+    def pairs_alike(self, matrix: sparse.csr_array, labels: NDArray[np.intp]) -> Iterator[AlikePairs]:
+        """Entries of a `matrix` whose row and column carry the same label, as (rows, columns, entries).
+
+        The diagonal first; most often that is all there is.
+        """
+        yield slice(None), slice(None), matrix.diagonal()
+        for votes, block in zip(self.stacks, self.squares(matrix.data), strict=True):
+            for i, j in permutations(range(votes.shape[1]), 2):
+                alike = np.flatnonzero(labels[votes[:, i]] == labels[votes[:, j]])
+                if len(alike):
+                    yield votes[alike, i], votes[alike, j], block[alike, i, j]
+
+    @cached_property
+    def _layout(self) -> tuple[NDArray, NDArray]:
+        kind = np.int32 if self.n_pairs < 2**31 else np.int64
+        columns = np.empty(self.n_pairs, dtype=kind)
+        for square, votes in zip(self.squares(columns), self.stacks, strict=True):
+            square[:] = votes[:, None, :]
+        ends = np.zeros(self.n_votes + 1, dtype=kind)
+        np.cumsum(np.repeat(self.sizes, self.sizes), out=ends[1:])
+        return columns, ends
+
+
+def sorted_blocks(comparison: ArrayLike) -> tuple[NDArray[np.intp], ComparisonBlocks]:
+    """The order that brings the votes of a comparison together, and the blocks in that order.
+
+    Parameters
+    ----------
+    comparison : int array of shape (n_votes,)
+        Any labels.
+
+    Returns
+    -------
+    (order, blocks)
+        By number of votes, then by label. ``values[order]`` puts a value per vote into the order of the blocks.
+
+    Examples
+    --------
+    >>> order, blocks = sorted_blocks([7, 3, 7])
+    >>> order.tolist(), blocks.sizes.tolist()
+    ([1, 0, 2], [1, 2])
+    """
+    labels = np.asarray(comparison)
+    order = np.argsort(labels, kind="stable")
+    sizes = _run_lengths(labels[order])
+    if (np.diff(sizes) < 0).any():
+        order = order[np.argsort(np.repeat(sizes, sizes), kind="stable")]
+        sizes = np.sort(sizes)
+    return order, ComparisonBlocks(np.cumsum(sizes) - sizes, len(order))
+
+
+def _run_lengths(arranged: NDArray) -> NDArray[np.intp]:
+    first = np.flatnonzero(np.append(True, arranged[1:] != arranged[:-1])[: len(arranged)])
+    return np.diff(first, append=len(arranged))
+
+
+# Up to so many sets of winners are listed; beyond that the sums over them come from a polynomial's values.
+MOST_LISTED = 300
+# Entries of one intermediate array: what is worked on at once should fit into the processor's cache.
+AT_ONCE = 2**18
+
+
+class Winners(NamedTuple):
+    """Moments of the winning set: probability of every vote and pair of votes to win, and that of what happened.
+
+    Attributes
+    ----------
+    log_total : array of shape (n,)
+        Logarithm of the sum over all sets of winners.
+    chance : array of shape (n, T)
+    together : array of shape (n, T, T)
+        Both win; ``chance`` on the diagonal.
+    """
+
+    log_total: NDArray[np.float64]
+    chance: NDArray[np.float64]
+    together: NDArray[np.float64]
+
+
+class _Alike(NamedTuple):
+    """Contested comparisons with equally many votes and wins: rows of one of the stacks of the blocks."""
+
+    stack: int
+    rows: NDArray[np.intp] | slice
+    n_wins: int
+
+
+def winners(logits: NDArray[np.float64], n_wins: int) -> Winners:
+    """Moments of the set of ``n_wins`` winners, for comparisons with equally many votes.
+
+    Parameters
+    ----------
+    logits : array of shape (n, T)
+    n_wins : int
+        Between 1 and T - 1.
+
+    Examples
+    --------
+    Two of three votes won, one of them with odds of 3:
+
+    >>> found = winners(np.log([[3.0, 1.0, 1.0]]), 2)
+    >>> np.exp(found.log_total), found.chance.round(3)
+    (array([7.]), array([[0.857, 0.571, 0.571]]))
+    """
+    size = logits.shape[1]
+    if comb(size, n_wins) > MOST_LISTED:
+        return _by_frequencies(logits, n_wins)
+    members = _sets_of_winners(size, n_wins)
+    weight, total, highest = _weights(members, logits)
+    weight /= total
+    pairs = (members[:, :, None] * members[:, None, :]).reshape(len(members), -1)
+    together = (pairs.T @ weight).T.reshape(-1, size, size)
+    return Winners(highest + np.log(total), (members.T @ weight).T, together)
+
+
+def log_total(logits: NDArray[np.float64], n_wins: int) -> NDArray[np.float64]:
+    """The first of the `winners`, for comparisons with equally many votes.
+
+    Parameters
+    ----------
+    logits : array of shape (n, T)
+    n_wins : int
+        Between 1 and T - 1.
+
+    Examples
+    --------
+    >>> np.exp(log_total(np.log([[3.0, 1.0, 1.0]]), 2))
+    array([7.])
+    """
+    size = logits.shape[1]
+    if comb(size, n_wins) > MOST_LISTED:
+        return _frequencies(logits, n_wins).log_total
+    _, total, highest = _weights(_sets_of_winners(size, n_wins), logits)
+    return highest + np.log(total)
+
+
+@cache
+def _sets_of_winners(size: int, n_wins: int) -> NDArray[np.float64]:
+    members = np.zeros((comb(size, n_wins), size))
+    for row, chosen in zip(members, combinations(range(size), n_wins), strict=True):
+        row[list(chosen)] = 1.0
+    return members
+
+
+def _weights(
+    members: NDArray[np.float64], logits: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Weights of the sets, one row each, so that sums over the few sets run along whole rows; their sum; their scale.
+
+    Weights are relative to the largest, whose logarithm is the scale.
+    """
+    weight = members @ logits.T
+    highest = weight.max(axis=0)
+    weight -= highest
+    np.exp(weight, out=weight)
+    return weight, weight.sum(axis=0), highest
+
+
+class _Frequencies(NamedTuple):
+    r"""Sums over sets of winners as coefficients of a polynomial, read off on the unit circle.
+
+    Let every vote win by itself with chance p, such that about ``n_wins`` of them do. Given how many win, the winners
+    are the same as before, and the number of wins has the generating function :math:`\prod_j (1 - p_j + p_j w)`. Its
+    mean over the roots of unity w is exact and divides by no difference of logits, so that equal votes need no care
+    (Fernandez and Williams 2010). Every root stands for its conjugate too; their number is odd, so that none is -1,
+    where a factor could vanish.
+
+    Attributes
+    ----------
+    log_total : array of shape (n,)
+    weight : complex array of shape (n, roots, 1)
+        Share of each root in the sum.
+    won : complex array of shape (n, roots, T)
+        :math:`p_j w` over the factor of the vote.
+    """
+
+    log_total: NDArray[np.float64]
+    weight: NDArray[np.complex128]
+    won: NDArray[np.complex128]
+
+
+def _frequencies(logits: NDArray[np.float64], n_wins: int) -> _Frequencies:
+    size = logits.shape[1]
+    tilt = _tilt(logits, n_wins)
+    n_roots = size + 1 + size % 2
+    angle = 2 * np.pi / n_roots * np.arange((n_roots + 1) // 2)[:, None]
+    shifted = (logits + tilt[:, None])[:, None, :]
+    won = expit(shifted) * np.exp(1j * angle)
+    factors = expit(-shifted) + won
+    weight = np.prod(factors, axis=2, keepdims=True) * np.exp(-1j * n_wins * angle)
+    weight[:, 1:] *= 2
+    total = weight.real.sum(axis=(1, 2))
+    log_total = np.log(total / n_roots) + np.logaddexp(0, shifted).sum(axis=(1, 2)) - n_wins * tilt
+    return _Frequencies(log_total, weight / total[:, None, None], won / factors)
+
+
+def _by_frequencies(logits: NDArray[np.float64], n_wins: int) -> Winners:
+    log_sum, weight, won = _frequencies(logits, n_wins)
+    halves = np.sqrt(weight) * won
+    real, imaginary = halves.real, halves.imag
+    together = real.transpose(0, 2, 1) @ real - imaginary.transpose(0, 2, 1) @ imaginary
+    chance = (weight * won).real.sum(axis=1)
+    diagonal = np.arange(logits.shape[1])
+    together[:, diagonal, diagonal] = chance
+    return Winners(log_sum, chance, together)
+
+
+def _tilt(logits: NDArray[np.float64], n_wins: int) -> NDArray[np.float64]:
+    """What to add to the logits so that ``n_wins`` votes are expected to win; near enough is enough."""
+    size = logits.shape[1]
+    low, high = -logits.max(axis=1) - np.log(size), -logits.min(axis=1) + np.log(size)
+    for _ in range(20):
+        middle = (low + high) / 2
+        above = expit(logits + middle[:, None]).sum(axis=1) > n_wins
+        low, high = np.where(above, low, middle), np.where(above, middle, high)
+    return low
+
+
+class KnownWins:
+    """Votes given the number of wins of each comparison; a `badpo.estimation.newton.QualityModel`.
+
+    A unanimous comparison and one with a single vote have log-likelihood 0 whatever the leans.
+
+    Parameters
+    ----------
+    blocks : ComparisonBlocks
+    sign : array of shape (n_votes,)
+    """
+
+    def __init__(self, blocks: ComparisonBlocks, sign: NDArray) -> None:
+        self._blocks, self._won = blocks, (sign > 0).astype(np.float64)
+        wins = blocks.sums(self._won).astype(np.intp)
+        self._alike: list[_Alike] = []
+        for number, votes in enumerate(blocks.stacks):
+            size, of = votes.shape[1], wins[blocks.comparison[votes[:, 0]]]
+            for n_wins in range(1, size):
+                rows = np.flatnonzero(of == n_wins)
+                width = max(size**2, min(comb(size, n_wins), MOST_LISTED))
+                step = max(1, AT_ONCE // width)
+                parts = (rows[start : start + step] for start in range(0, len(rows), step))
+                self._alike += [_Alike(number, _consecutive(part), n_wins) for part in parts]
+        self.start = np.zeros(0)
+
+    def settle(self, logits: NDArray[np.float64], extra: NDArray[np.float64]) -> None:
+        """Nothing to place."""
+
+    def values(self, logits: NDArray[np.float64], extra: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Log-likelihood of each comparison."""
+        stacked = self._blocks.stacked(logits)
+        found = self._blocks.sums(self._won * logits)
+        found[self._blocks.sums(self._won) == self._blocks.sizes] = 0.0
+        totals = [np.zeros(len(stack)) for stack in stacked]
+        for number, rows, n_wins in self._alike:
+            totals[number][rows] = log_total(stacked[number][rows], n_wins)
+        return found - np.concatenate([np.zeros(0), *totals])
+
+    def chances(self, logits: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Probability of every vote to be among the winners."""
+        chance = self._won.copy()
+        stacked, chances = self._blocks.stacked(logits), self._blocks.stacked(chance)
+        for number, rows, n_wins in self._alike:
+            chances[number][rows] = winners(stacked[number][rows], n_wins).chance
+        return chance
+
+    def curvature(self, logits: NDArray[np.float64], extra: NDArray[np.float64]) -> Curvature:
+        """Derivatives of the sum of the values: wins minus their expectation, and the covariance of the winners."""
+        score = np.zeros(len(logits))
+        stacked, scores = self._blocks.stacked(logits), self._blocks.stacked(score)
+        won = self._blocks.stacked(self._won)
+        entries = np.zeros(self._blocks.n_pairs)
+        covariances = self._blocks.squares(entries)
+        for number, rows, n_wins in self._alike:
+            found = winners(stacked[number][rows], n_wins)
+            scores[number][rows] = won[number][rows] - found.chance
+            covariances[number][rows] = found.together - found.chance[:, :, None] * found.chance[:, None, :]
+        return Curvature(
+            score, self._blocks.matrix(entries), np.zeros(0), np.zeros((len(logits), 0)), np.zeros((0, 0))
+        )
+
+
+def _consecutive(rows: NDArray[np.intp]) -> NDArray[np.intp] | slice:
+    """A slice where the rows are one: what it takes from an array is not copied."""
+    if len(rows) and rows[-1] - rows[0] + 1 == len(rows):
+        return slice(int(rows[0]), int(rows[-1]) + 1)
+    return rows
+
+
+@dataclass(frozen=True)
+class Leans:
+    r"""Leans of m annotators toward q attributes, in log-odds; positive toward the side with more of the attribute.
+
+    Attributes
+    ----------
+    quality : str
+        What was assumed of the comparisons' quality: "conditional", "random", "fixed" or "joint".
+    deviation : array of shape (m, q)
+        :math:`\theta_k` minus the mean over those annotators of its component who have a finite estimate;
+        :math:`\theta_k` itself where the level is known (``absolute``), 0 of those who are anchored. NaN without
+        information, infinite where all votes point one way.
+    se : array of shape (m, q)
+        Standard error of the deviation, the mean's part included; NaN where there is no finite estimate.
+    ci_low, ci_high : array of shape (m, q)
+        Ends of the 95 % interval; NaN where there is no finite estimate.
+    status : object array of shape (m, q)
+        "ok"; "separated_high" or "separated_low" for an infinite lean; "anchored"; "insufficient": an estimate from
+        fewer informative votes than were asked for; "no_cross": never saw the attribute differ; "no_information":
+        only where the votes of others say nothing.
+    component : int array of shape (m, q)
+        Annotators with the same number can be compared; -1 without information.
+    n_informative : int array of shape (m, q)
+        Votes that tell annotators apart.
+    level, level_se, level_se_beyond : array of shape (q,)
+        Mean lean where it is known, else NaN; its standard error over other comparisons, and over other annotators
+        like these too, which NaN stands for where there is one.
+    absolute : bool array of shape (q,)
+        Whether the level is known: annotators are anchored, or the attribute varies between votes on one comparison.
+    covariance : array of shape (m * q, m * q) or None
+        Of the deviations, annotator by annotator; NaN where there is no finite estimate, None where too large.
+    gradient_norm : float
+        Largest gradient entry at the estimate.
+    n_newton, n_cg : int
+        Newton steps, and conjugate-gradient steps in all of them.
+    log_likelihood : float
+        Of the comparisons with a vote that informs, at the estimate.
+    u_scale : float or None
+        Fitted scale of a given quality.
+    quality_sd : float or None
+        Fitted standard deviation of a random quality.
+    """
+
+    quality: str
+    deviation: NDArray[np.float64]
+    se: NDArray[np.float64]
+    ci_low: NDArray[np.float64]
+    ci_high: NDArray[np.float64]
+    status: NDArray[np.object_]
+    component: NDArray[np.intp]
+    n_informative: NDArray[np.intp]
+    level: NDArray[np.float64]
+    level_se: NDArray[np.float64]
+    level_se_beyond: NDArray[np.float64]
+    absolute: NDArray[np.bool_]
+    covariance: NDArray[np.float64] | None
+    gradient_norm: float
+    n_newton: int
+    n_cg: int
+    log_likelihood: float
+    u_scale: float | None
+    quality_sd: float | None

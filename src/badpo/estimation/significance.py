@@ -1,0 +1,758 @@
+"""Do annotators differ at all, and do their classes: tests under the conditional likelihood."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import sparse
+from scipy.sparse.linalg import LinearOperator, cg
+from scipy.special import chdtrc, fdtrc, stdtrit
+
+from badpo.estimation.conditional_likelihood import ComparisonBlocks, KnownWins, Leans, sorted_blocks
+from badpo.estimation.fit import fit_conditional
+from badpo.estimation.shrinkage import Shrunk
+from badpo.theory.summaries import cluster_mean, wilson_ends
+
+# Below it a variance is zero but for rounding.
+LEAST_VARIANCE = 1e-12
+
+
+@dataclass(frozen=True)
+class LeanTest:
+    """A test of one attribute.
+
+    Attributes
+    ----------
+    statistic, df : float
+        Expected to be about ``df`` where nothing differs. NaN where there is nothing to test.
+    p_value : float
+    """
+
+    statistic: float
+    df: float
+    p_value: float
+
+
+@dataclass(frozen=True)
+class ClassOffsets:
+    r"""Mean leans of the classes of annotators, relative to all annotators with a class.
+
+    Attributes
+    ----------
+    offset, se, ci_low, ci_high : array of shape (n_classes, n_attributes)
+        Lean of the class minus the mean over annotators; NaN for a class whose votes say nothing, and the last three
+        where the annotators cannot tell how far it may be off.
+    n : int array of shape (n_classes, n_attributes)
+        Annotators of the class with an informative vote.
+    tests : tuple of LeanTest
+        For each attribute, that classes do not differ.
+    """
+
+    offset: NDArray[np.float64]
+    se: NDArray[np.float64]
+    ci_low: NDArray[np.float64]
+    ci_high: NDArray[np.float64]
+    n: NDArray[np.intp]
+    tests: tuple[LeanTest, ...]
+
+
+def equal_leans_test(
+    comparison: ArrayLike, sign: ArrayLike, annotator: ArrayLike, delta: ArrayLike, leans: Leans
+) -> tuple[LeanTest, ...]:
+    r"""For each attribute, the test that one lean shared by all annotators suffices.
+
+    Under a shared lean the conditional likelihood does not depend on it (for an attribute of the responses), and the
+    score of annotator k, :math:`S_k = \sum_j d_j (y_j - p_j)`, has mean 0 and covariance V. What is tested is
+    :math:`\sum_k S_k^2`, the score in the variance of leans, against :math:`c \chi^2_\nu` with its mean tr V and its
+    variance 2 tr V^2. It keeps its level with few votes per annotator, where a likelihood ratio with one parameter
+    each does not.
+
+    Parameters
+    ----------
+    comparison, annotator : int array of shape (n_votes,)
+    sign : array of shape (n_votes,)
+    delta : array of shape (n_votes, n_attributes)
+        g(a) - g(b).
+    leans : Leans
+        By the conditional likelihood; while one attribute is tested, the leans toward the others are taken from here.
+        An attribute that varies between the votes on one comparison is tested at its estimated level.
+
+    Returns
+    -------
+    tuple of LeanTest
+
+    Examples
+    --------
+    Annotator 0 always votes against annotator 1 on the side with more:
+
+    >>> from badpo.estimation.fit import fit_conditional
+    >>> votes = (np.repeat(np.arange(40), 2), np.tile([1, -1], 40), np.tile([0, 1], 40), np.ones((80, 1)))
+    >>> [test] = equal_leans_test(*votes, fit_conditional(*votes, 2))
+    >>> test.p_value < 1e-6
+    True
+    """
+    c, k = np.asarray(comparison), np.asarray(annotator)
+    s, d = np.asarray(sign, dtype=np.float64), np.asarray(delta, dtype=np.float64)
+    order, blocks = sorted_blocks(c)
+    s, k, d = s[order], k[order], d[order]
+    model = KnownWins(blocks, s)
+    theta = np.where(np.isfinite(leans.deviation), leans.deviation, 0.0)
+    tests = []
+    for j in range(d.shape[1]):
+        shared = theta.copy()
+        shared[:, j] = leans.level[j] if leans.absolute[j] else 0.0
+        at = model.curvature((shared[k] * d).sum(axis=1), model.start)
+        mine = sparse.csr_array((d[:, j], (np.arange(len(k)), k)), shape=(len(k), len(theta)))
+        scores, variance = mine.T @ at.score, sparse.csr_array(mine.T @ (at.information @ mine))
+        mean, spread = float(variance.diagonal().sum()), float((variance.data**2).sum())
+        if mean <= 0:
+            tests.append(LeanTest(np.nan, np.nan, np.nan))
+            continue
+        statistic, df = float((scores**2).sum()) * mean / spread, mean**2 / spread
+        tests.append(LeanTest(statistic, df, float(chdtrc(df, statistic))))
+    return tuple(tests)
+
+
+def class_offsets(
+    comparison: ArrayLike,
+    sign: ArrayLike,
+    annotator: ArrayLike,
+    delta: ArrayLike,
+    annotator_class: ArrayLike,
+) -> ClassOffsets:
+    r"""Mean lean of every class of annotators by the conditional likelihood, one lean per class and attribute.
+
+    Annotators of a class differ, and vote more than once; the covariance is therefore clustered by annotator and by
+    comparison (both sums of score products, less that of single votes), with as many degrees of freedom as there are
+    annotators beyond the classes. All votes count, also those of annotators who
+    have too few for an estimate of their own.
+
+    Parameters
+    ----------
+    comparison, annotator : int array of shape (n_votes,)
+    sign : array of shape (n_votes,)
+    delta : array of shape (n_votes, n_attributes)
+        g(a) - g(b).
+    annotator_class : int array of shape (n_annotators,)
+        Class of each annotator from 0, or -1 for none; votes of those without a class are left out.
+
+    Returns
+    -------
+    ClassOffsets
+
+    Examples
+    --------
+    >>> votes = (np.repeat(np.arange(30), 2), np.tile([1, -1, -1, 1, 1, -1], 10), np.tile([0, 1], 30), np.ones((60, 1)))
+    >>> found = class_offsets(*votes, [0, 1])
+    >>> found.offset.ravel().round(3)
+    array([ 0.347, -0.347])
+    """
+    k, of = np.asarray(annotator), np.asarray(annotator_class, dtype=np.intp)
+    kept = np.flatnonzero(of[k] >= 0) if len(of) else np.zeros(0, dtype=np.intp)
+    c, s = np.asarray(comparison)[kept], np.asarray(sign, dtype=np.float64)[kept]
+    d, k = np.asarray(delta, dtype=np.float64)[kept], k[kept]
+    n_classes, q = int(of.max(initial=-1)) + 1, d.shape[1]
+    leans = fit_conditional(c, s, of[k], d, n_classes, min_informative=1)
+    n = _informed(c, s, k, d, of, n_classes)
+    usable = np.isin(leans.status, ("ok", "insufficient"))
+    weight = np.where(usable, n, 0).astype(np.float64)
+    center = np.zeros((q, n_classes, n_classes))
+    for j in range(q):
+        center[j] = np.eye(n_classes) - weight[:, j] / max(weight[:, j].sum(), 1.0)
+    covariance = _clustered(c, s, k, d, of, leans, usable)
+    offset, se = np.full((n_classes, q), np.nan), np.full((n_classes, q), np.nan)
+    reach = np.full(q, np.nan)
+    tests = []
+    for j in range(q):
+        rows = np.flatnonzero(usable[:, j])
+        contrast = center[j][np.ix_(rows, rows)]
+        block = covariance[np.ix_(rows * q + j, rows * q + j)]
+        offset[rows, j] = contrast @ leans.deviation[rows, j]
+        among = contrast @ block @ contrast.T
+        variance = np.diag(among)
+        # clusters whose scores cancel leave nothing to tell the error from
+        se[rows, j] = np.sqrt(np.where(variance > LEAST_VARIANCE, variance, np.nan))
+        residual = int(n[rows, j].sum()) - len(rows)
+        reach[j] = stdtrit(residual, 0.975) if residual > 0 else np.nan
+        is_known = residual > 0 and bool(np.isfinite(se[rows, j]).all())
+        tests.append(_no_difference(offset[rows, j], among, residual if is_known else 0))
+    return ClassOffsets(offset, se, offset - reach * se, offset + reach * se, n, tuple(tests))
+
+
+def _informed(c, s, k, d, of, n_classes: int) -> NDArray[np.intp]:
+    """Annotators of every class with a vote on a contested comparison where the attribute differs."""
+    _, group = np.unique(c, return_inverse=True)
+    share = np.bincount(group, s > 0) / np.maximum(np.bincount(group), 1) if len(c) else np.zeros(0)
+    contested = (share[group] > 0) & (share[group] < 1)
+    counts = np.zeros((n_classes, d.shape[1]), dtype=np.intp)
+    for j in range(d.shape[1]):
+        people = np.unique(k[contested & (d[:, j] != 0)])
+        counts[:, j] = np.bincount(of[people], minlength=n_classes)
+    return counts
+
+
+def _clustered(c, s, k, d, of, leans: Leans, usable: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Covariance of the class leans from vote scores, clustered by annotator and by comparison."""
+    n_classes, q = usable.shape
+    order, blocks = sorted_blocks(c)
+    s, k, d = s[order], k[order], d[order] * usable[of[k[order]]]
+    theta = np.where(usable, leans.deviation, 0.0)
+    model = KnownWins(blocks, s)
+    at = model.curvature((theta[of[k]] * d).sum(axis=1), model.start)
+    columns = of[k][:, None] * q + np.arange(q)
+    rows = np.repeat(np.arange(len(k)), q)
+    design = sparse.csr_array((d.ravel(), (rows, columns.ravel())), shape=(len(k), n_classes * q))
+    scores = sparse.csr_array(sparse.diags_array(at.score) @ design)
+    meat = -(scores.T @ scores).toarray()
+    for cluster in (k, blocks.comparison):
+        sums = sparse.csr_array((np.ones(len(k)), (cluster, np.arange(len(k))))) @ scores
+        meat += (sums.T @ sums).toarray()
+    bread = np.linalg.pinv((design.T @ (at.information @ design)).toarray(), rcond=1e-10, hermitian=True)
+    return bread @ meat @ bread
+
+
+def _no_difference(offset: NDArray[np.float64], covariance: NDArray[np.float64], residual: int) -> LeanTest:
+    """Wald's test with an F distribution: there are only so many annotators to learn the covariance from."""
+    df = len(offset) - 1
+    if df < 1 or residual < 1:
+        return LeanTest(np.nan, np.nan, np.nan)
+    statistic = float(offset @ np.linalg.pinv(covariance, rcond=1e-10, hermitian=True) @ offset)
+    return LeanTest(statistic, df, float(fdtrc(df, residual, statistic / df)))
+
+
+@dataclass(frozen=True)
+class SelfContradictions:
+    """How often people who judged a comparison again disagreed with themselves.
+
+    Attributes
+    ----------
+    n_repeated : int array of shape (n_annotators,)
+        Comparisons that the annotator judged more than once.
+    n_contradicted : int array of shape (n_annotators,)
+        Those on which they voted for both sides.
+    """
+
+    n_repeated: NDArray[np.int64]
+    n_contradicted: NDArray[np.int64]
+
+    @property
+    def share(self) -> float:
+        """Contradicted of all repeated pairs of annotator and comparison; NaN when nobody judged anything again."""
+        repeated = int(self.n_repeated.sum())
+        return int(self.n_contradicted.sum()) / repeated if repeated else float("nan")
+
+
+def first_votes(comparison: ArrayLike, annotator: ArrayLike) -> NDArray[np.bool_]:
+    """The earliest vote of each annotator on each comparison.
+
+    Two votes of one person are not two people, so whatever compares a vote with those of others uses one of them.
+
+    Parameters
+    ----------
+    comparison, annotator : array of shape (n_votes,)
+        Labels, in the order of the votes.
+
+    Returns
+    -------
+    bool array of shape (n_votes,)
+
+    Examples
+    --------
+    >>> first_votes([0, 0, 0, 1], [5, 6, 5, 5])
+    array([ True,  True, False,  True])
+    """
+    pairs = _pairs(comparison, annotator)
+    mask = np.zeros(len(pairs), dtype=bool)
+    mask[np.unique(pairs, return_index=True)[1]] = True
+    return mask
+
+
+def self_contradictions(
+    comparison: ArrayLike, sign: ArrayLike, annotator: ArrayLike, n_annotators: int
+) -> SelfContradictions:
+    """Annotators who judged a comparison more than once, and whether they chose the same side again.
+
+    Parameters
+    ----------
+    comparison, sign : array of shape (n_votes,)
+    annotator : int array of shape (n_votes,)
+        Below ``n_annotators``.
+    n_annotators : int
+
+    Examples
+    --------
+    Annotator 0 judged comparison 0 twice and changed sides:
+
+    >>> found = self_contradictions([0, 0, 0, 1], [1, -1, 1, 1], [0, 0, 1, 1], 2)
+    >>> found.n_repeated.tolist(), found.n_contradicted.tolist(), found.share
+    ([1, 0], [1, 0], 1.0)
+    """
+    people, signs = np.asarray(annotator), np.asarray(sign)
+    _, first, pair, size = np.unique(
+        _pairs(comparison, people), return_index=True, return_inverse=True, return_counts=True
+    )
+    n_for_a = np.bincount(pair, weights=signs > 0, minlength=len(size))
+    both = (n_for_a > 0) & (n_for_a < size)
+    repeated, contradicted = (
+        np.bincount(people[first[pairs]], minlength=n_annotators).astype(np.int64)
+        for pairs in (size > 1, both)
+    )
+    return SelfContradictions(repeated, contradicted)
+
+
+def _pairs(comparison: ArrayLike, annotator: ArrayLike) -> NDArray[np.int64]:
+    """One number for each pair of comparison and annotator."""
+    comparisons = np.unique(np.asarray(comparison), return_inverse=True)[1].reshape(-1)
+    distinct, people = np.unique(np.asarray(annotator), return_inverse=True)
+    return comparisons.astype(np.int64) * max(len(distinct), 1) + people.reshape(-1)
+
+
+# A standard error of a share below this is rounding of no spread at all.
+_NO_SPREAD = 1e-9
+
+
+@dataclass(frozen=True)
+class PoolAgreement:
+    """Agreement of a pool.
+
+    Attributes
+    ----------
+    n_comparisons : int
+        Comparisons with two annotators or more.
+    n_votes : int
+        Votes on them.
+    percent : float
+        Mean over these votes of the share of co-voters who chose the same side, 0 to 1.
+    low, high : float
+        Its 95 % interval, clustered. Where all clusters have the very same share there is no spread to take it from;
+        then it is Wilson's with clusters as trials.
+    kappa : float
+        Cohen-type: ``(percent - 1/2) / (1 - 1/2)``, since without an orientation every annotator gives each side half
+        of the votes. 0 is chance, 1 is full agreement.
+    alpha : float
+        Krippendorff's, which also corrects for the finite number of votes.
+    """
+
+    n_comparisons: int
+    n_votes: int
+    percent: float
+    low: float
+    high: float
+    kappa: float
+    alpha: float
+
+
+@dataclass(frozen=True)
+class AnnotatorAgreement:
+    """Agreement of each annotator with those who judged the same comparisons.
+
+    Attributes
+    ----------
+    n_shared : int array of shape (n_annotators,)
+        Comparisons that someone else judged too.
+    agreement : float array of shape (n_annotators,)
+        Mean over these of the share of co-voters who chose the same side; NaN without any.
+    low, high : float array of shape (n_annotators,)
+        Wilson's 95 % interval with comparisons as trials. A share of several co-voters varies less than a trial, so
+        it is wide rather than narrow.
+    """
+
+    n_shared: NDArray[np.int64]
+    agreement: NDArray[np.float64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+
+
+def pool_agreement(
+    comparison: ArrayLike, sign: ArrayLike, annotator: ArrayLike, clusters: ArrayLike | None = None
+) -> PoolAgreement:
+    r"""Percent agreement and its chance-corrected forms.
+
+    .. math:: A = \text{mean over votes of } \frac{\#\{\text{co-voters on the same side}\}}{n_c - 1}, \qquad
+        \kappa = 2A - 1, \qquad \alpha = 1 - \frac{1 - A}{N / (2N - 1)}
+
+    with N votes on comparisons that two or more annotators judged.
+
+    Parameters
+    ----------
+    comparison, sign, annotator : array of shape (n_votes,)
+    clusters : array of shape (n_votes,), or None
+        What the interval is clustered by, such as prompts; None: comparisons.
+
+    Returns
+    -------
+    PoolAgreement
+        NaN where no comparison has two annotators.
+
+    Examples
+    --------
+    Two of three agree on the first comparison, both on the second:
+
+    >>> found = pool_agreement([0, 0, 0, 1, 1], [1, 1, -1, 1, 1], [0, 1, 2, 0, 1])
+    >>> found.n_votes, round(found.percent, 3), round(found.kappa, 3), round(found.alpha, 3)
+    (5, 0.6, 0.2, 0.28)
+    """
+    votes, share = _shares(comparison, sign, annotator)
+    labels = np.asarray(comparison if clusters is None else clusters)[votes]
+    n = len(votes)
+    if not n:
+        return PoolAgreement(0, 0, *[np.nan] * 5)
+    interval = cluster_mean(share, labels)
+    percent = float(share.mean())
+    low, high = (
+        wilson_ends(np.array(percent), np.array(interval.n))
+        if interval.se < _NO_SPREAD
+        else (max(interval.low, 0.0), min(interval.high, 1.0))
+    )
+    return PoolAgreement(
+        n_comparisons=len(np.unique(np.asarray(comparison)[votes])),
+        n_votes=n,
+        percent=percent,
+        low=float(low),
+        high=float(high),
+        kappa=2 * percent - 1,
+        alpha=1 - (1 - percent) * (2 * n - 1) / n,
+    )
+
+
+def annotator_agreement(
+    comparison: ArrayLike, sign: ArrayLike, annotator: ArrayLike, n_annotators: int
+) -> AnnotatorAgreement:
+    """How often each annotator sides with their co-voters.
+
+    A lean lowers it a little on comparisons whose sides differ. To keep the two wholly apart give only the votes
+    without such a difference.
+
+    Parameters
+    ----------
+    comparison, sign : array of shape (n_votes,)
+    annotator : int array of shape (n_votes,)
+        Below ``n_annotators``.
+    n_annotators : int
+
+    Examples
+    --------
+    >>> found = annotator_agreement([0, 0, 0, 1], [1, 1, -1, 1], [0, 1, 2, 0], 3)
+    >>> found.agreement, found.n_shared
+    (array([0.5, 0.5, 0. ]), array([1, 1, 1]))
+    """
+    votes, share = _shares(comparison, sign, annotator)
+    people = np.asarray(annotator)[votes]
+    n = np.bincount(people, minlength=n_annotators).astype(np.int64)
+    total = np.bincount(people, weights=share, minlength=n_annotators)
+    with np.errstate(invalid="ignore"):
+        return AnnotatorAgreement(n, total / n, *wilson_ends(total / n, n))
+
+
+def _shares(
+    comparison: ArrayLike, sign: ArrayLike, annotator: ArrayLike
+) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+    """Votes that have a co-voter, and the share of the co-voters who chose the same side."""
+    comparisons, signs = np.asarray(comparison), np.asarray(sign)
+    votes = np.flatnonzero(first_votes(comparisons, annotator))
+    codes = np.unique(comparisons[votes], return_inverse=True)[1].reshape(-1)
+    chose_a = signs[votes] > 0
+    size, n_a = np.bincount(codes)[codes], np.bincount(codes, weights=chose_a)[codes]
+    shared = size > 1
+    same = np.where(chose_a, n_a, size - n_a)[shared]
+    return votes[shared], (same - 1) / (size[shared] - 1)
+
+
+_PROBES = 16
+
+
+@dataclass(frozen=True)
+class AssignmentTest:
+    """A permutation test that annotators were assigned to comparisons at random.
+
+    Attributes
+    ----------
+    p_value : float
+        Small when the other voters' rates differ between annotators' comparisons by more than chance; NaN when no
+        two sets of annotators can be exchanged.
+    statistic : float
+        Sum over the attributes of the variance between annotators, in units in which chance gives about the number
+        of annotators for each attribute.
+    by_attribute : tuple of float
+        The p-value of each attribute alone.
+    n_permutations : int
+    """
+
+    p_value: float
+    statistic: float
+    by_attribute: tuple[float, ...]
+    n_permutations: int
+
+
+def assignment_test(
+    comparison: ArrayLike,
+    sign: ArrayLike,
+    annotator: ArrayLike,
+    delta: ArrayLike,
+    n_permutations: int = 199,
+    seed: int = 0,
+) -> AssignmentTest:
+    r"""Whether the attribute-side rate of the other voters differs between annotators' comparisons.
+
+    .. math:: T = \sum_k n_k (\bar v_k - \bar v)^2, \qquad
+        v_{ck} = \text{share of k's co-voters on c who chose the side with more of the attribute}
+
+    over comparisons whose sides differ, against its values when the sets of annotators are exchanged at random
+    between comparisons with the same number of votes and the same attributes differing.
+
+    Parameters
+    ----------
+    comparison, annotator : int array of shape (n_votes,)
+        Of an annotator's repeated votes on one comparison the first counts.
+    sign : array of shape (n_votes,)
+        +1 chose a, -1 chose b.
+    delta : array of shape (n_votes, n_attributes)
+        g(a) - g(b).
+    n_permutations : int
+        The smallest p-value is one over this plus one.
+    seed : int
+
+    Returns
+    -------
+    AssignmentTest
+        A comparison with one vote, or on which no attribute differs, has no part in it.
+
+    Examples
+    --------
+    Annotators 0 and 1 get comparisons on which the longer side wins, 2 and 3 those on which it loses:
+
+    >>> comparison, annotator = np.repeat(np.arange(40), 2), np.tile([0, 1, 2, 3], 20)
+    >>> sign = np.tile([1, 1, -1, -1], 20)
+    >>> assignment_test(comparison, sign, annotator, np.ones((80, 1))).p_value
+    0.005
+    """
+    if n_permutations < 1:
+        raise ValueError(f"at least one permutation is needed; got {n_permutations}")
+    comparison, sign, annotator = (np.asarray(each) for each in (comparison, sign, annotator))
+    delta = np.asarray(delta, dtype=np.float64)
+    votes = np.flatnonzero(first_votes(comparison, annotator))
+    order, blocks = sorted_blocks(comparison[votes])
+    votes = votes[order]
+    people = np.unique(annotator[votes], return_inverse=True)[1].reshape(-1)
+    cross = delta[votes] != 0
+    stacks = _exchangeable(blocks, cross)
+    n_attributes = delta.shape[1]
+    if not any(_sets_differ(people[stack]) for stack in stacks):
+        return AssignmentTest(np.nan, np.nan, (np.nan,) * n_attributes, n_permutations)
+    stratum = np.zeros(len(votes), dtype=np.intp)
+    for label, stack in enumerate(stacks):
+        stratum[stack] = label
+    attributes = [
+        _other_voters(chose_it, differs, people, blocks.comparison, stratum, people.max() + 1)
+        for chose_it, differs in zip((sign[votes] * delta[votes].T) > 0, cross.T, strict=True)
+    ]
+    observed = np.array([voters.variance(people) for voters in attributes])
+    random = np.random.default_rng(seed)
+    exchanged = np.empty((n_permutations, n_attributes))
+    for i in range(n_permutations):
+        others = _exchanged(people, stacks, random)
+        exchanged[i] = [voters.variance(others) for voters in attributes]
+    return AssignmentTest(
+        p_value=float(_p_value(observed.sum(), exchanged.sum(axis=1))),
+        statistic=float(observed.sum()),
+        by_attribute=tuple(_p_value(observed, exchanged).tolist()),
+        n_permutations=n_permutations,
+    )
+
+
+def _p_value(observed: ArrayLike, exchanged: NDArray[np.float64]) -> NDArray[np.float64]:
+    # equal values may differ by rounding
+    as_large = (exchanged >= np.asarray(observed) * (1 - 1e-9)).sum(axis=0)
+    return (1 + as_large) / (1 + len(exchanged))
+
+
+def _exchangeable(blocks: ComparisonBlocks, cross: NDArray[np.bool_]) -> list[NDArray[np.intp]]:
+    """Comparisons whose sets of annotators may be exchanged: arrays (n_comparisons, n_votes each) of votes."""
+    kind = np.column_stack([blocks.sizes, blocks.sums(cross.astype(np.int64))]).astype(np.int64)
+    judged = np.flatnonzero((blocks.sizes > 1) & (kind[:, 1:] > 0).any(axis=1))
+    labels = np.unique(kind[judged], axis=0, return_inverse=True)[1].reshape(-1)
+    alike = (judged[labels == label] for label in range(labels.max(initial=-1) + 1))
+    return [blocks.starts[each][:, None] + np.arange(blocks.sizes[each[0]]) for each in alike]
+
+
+def _sets_differ(people: NDArray[np.intp]) -> bool:
+    sets = np.sort(people, axis=1)
+    return bool((sets != sets[:1]).any())
+
+
+def _exchanged(
+    people: NDArray[np.intp], stacks: Sequence[NDArray[np.intp]], random: np.random.Generator
+) -> NDArray[np.intp]:
+    given = people.copy()
+    for stack in stacks:
+        given[stack] = people[random.permutation(stack)]
+    return given
+
+
+@dataclass(frozen=True)
+class _OtherVoters:
+    """How the other voters on an annotator's comparisons choose, for one attribute.
+
+    ``cast`` has the votes that count, ``rest`` what is left of each (1 for the attribute's side, else 0) without the
+    voter's ``lean`` and the mean of the comparisons that it can be exchanged with, ``unit`` the variance of the other
+    voters' rate.
+    """
+
+    cast: NDArray[np.intp]
+    blocks: ComparisonBlocks
+    rest: NDArray[np.float64]
+    lean: NDArray[np.float64]
+    unit: float
+
+    def variance(self, people: NDArray[np.intp]) -> float:
+        """Variance of the rate between annotators, if these people had cast the votes."""
+        people = people[self.cast]
+        rate = _rate_of_others(self.rest + self.lean[people], self.blocks)
+        n, total = np.bincount(people), np.bincount(people, weights=rate)
+        between = np.sum(total**2 / np.maximum(n, 1)) - rate.sum() ** 2 / max(len(rate), 1)
+        return float(between) / self.unit
+
+
+def _other_voters(
+    chose_it: NDArray[np.bool_],
+    cross: NDArray[np.bool_],
+    people: NDArray[np.intp],
+    comparison: NDArray[np.intp],
+    stratum: NDArray[np.intp],
+    n_annotators: int,
+) -> _OtherVoters:
+    cast = np.flatnonzero(cross & (np.bincount(comparison, weights=cross)[comparison] > 1))
+    blocks = ComparisonBlocks(np.flatnonzero(np.diff(comparison[cast], prepend=-1)), len(cast))
+    vote, people, stratum = chose_it[cast].astype(np.float64), people[cast], stratum[cast]
+    lean = _leans(vote, people, blocks, n_annotators)
+    rest = vote - lean[people]
+    rest -= (np.bincount(stratum, weights=rest) / np.maximum(np.bincount(stratum), 1))[stratum]
+    spread = float(np.var(_rate_of_others(rest + lean[people], blocks))) if len(cast) else 0.0
+    return _OtherVoters(cast, blocks, rest, lean, spread or 1.0)
+
+
+def _rate_of_others(vote: NDArray[np.float64], blocks: ComparisonBlocks) -> NDArray[np.float64]:
+    sizes = blocks.sizes[blocks.comparison]
+    return (blocks.sums(vote)[blocks.comparison] - vote) / (sizes - 1)
+
+
+def _leans(
+    vote: NDArray[np.float64], people: NDArray[np.intp], blocks: ComparisonBlocks, n_annotators: int
+) -> NDArray[np.float64]:
+    r"""Best linear prediction of each annotator's part in the votes, beside a free mean for every comparison.
+
+    With L the Laplacian of who voted with whom and S the sums of the votes' differences from their comparison's mean,
+    E|S|^2 = sigma^2 tr L + tau^2 tr L^2 gives the variances; the prediction is (L + sigma^2 / tau^2)^-1 S.
+    """
+    sizes = blocks.sizes[blocks.comparison]
+
+    def rest(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        return values - blocks.sums(values)[blocks.comparison] / sizes
+
+    def laplacian(x: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.bincount(people, weights=rest(x[people]), minlength=n_annotators).astype(np.float64)
+
+    random = np.random.default_rng(0)
+    probes = random.choice([-1.0, 1.0], (_PROBES, n_annotators))
+    trace = len(vote) - len(blocks.starts)
+    trace_of_square = np.mean([np.sum(laplacian(probe) ** 2) for probe in probes])
+    score = np.bincount(people, weights=rest(vote), minlength=n_annotators)
+    total = np.sum(rest(vote) ** 2) / max(trace, 1)
+    excess = float(np.sum(score**2) - total * trace)
+    if excess <= 0 or trace_of_square <= trace:
+        return np.zeros(n_annotators)
+    between = excess / float(trace_of_square - trace)
+    ridge = max(total - between, 0.01 * total) / between
+    system = LinearOperator((n_annotators,) * 2, matvec=lambda x: laplacian(x) + ridge * x, dtype=np.float64)
+    return cg(system, score, rtol=1e-4, maxiter=100)[0]
+
+
+BiasVariant = Literal["pooled", "shared_mean", "class"]
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """Which bias term the votes call for.
+
+    Attributes
+    ----------
+    variant : "pooled", "shared_mean" or "class"
+        One number for all; one plus a deviation per annotator; or one plus an offset per class and a deviation per
+        annotator. The names are those of the training config's ``bias``.
+    reason : str
+        One or two sentences with the evidence.
+    """
+
+    variant: BiasVariant
+    reason: str
+
+
+def recommend(
+    shrunk: Shrunk, equal_leans_p: float, class_test_p: float | None = None, *, alpha: float = 0.05
+) -> Recommendation:
+    """Choose the bias term from the evidence that annotators, and their classes, differ.
+
+    Classes that differ call for ``class``; else annotators that differ call for ``shared_mean``; else one number is
+    enough. Whether annotators differ is read from the test that one shared lean suffices, and from the interval of
+    tau where that test could not be made.
+
+    Parameters
+    ----------
+    shrunk : Shrunk
+        Of one attribute.
+    equal_leans_p : float
+        p-value of the test that one shared lean suffices; NaN where it could not be made.
+    class_test_p : float or None
+        p-value of the test that classes do not differ; None without classes, NaN where it could not be made.
+    alpha : float
+        Level of both tests.
+
+    Returns
+    -------
+    Recommendation
+
+    Examples
+    --------
+    >>> from badpo.estimation.shrinkage import shrink_normal
+    >>> advice = recommend(shrink_normal([0.8, -0.7, 0.1, -0.2], [0.1] * 4), equal_leans_p=1e-9)
+    >>> print(advice.variant, "-", advice.reason)
+    shared_mean - Annotators differ (test of one shared lean: p < 0.001; spread tau 0.62, 95 % interval 0.32 to 1.85).
+    """
+    if class_test_p is not None and class_test_p < alpha:
+        return Recommendation(
+            "class",
+            f"Classes of annotators differ (test of no class difference: {_p(class_test_p)}; {_spread(shrunk)}).",
+        )
+    differ = shrunk.tau_low > 0 if np.isnan(equal_leans_p) else equal_leans_p < alpha
+    if differ:
+        return Recommendation("shared_mean", f"Annotators differ ({_evidence(shrunk, equal_leans_p)}).")
+    if np.isnan(shrunk.tau):
+        return Recommendation(
+            "pooled",
+            "The votes cannot tell annotators apart: too few of them judged contested comparisons together.",
+        )
+    return Recommendation(
+        "pooled",
+        f"The votes do not show that annotators differ ({_evidence(shrunk, equal_leans_p)}). "
+        f"A spread of up to {shrunk.tau_high:.2f} log-odds remains possible.",
+    )
+
+
+def _evidence(shrunk: Shrunk, equal_leans_p: float) -> str:
+    if np.isnan(equal_leans_p):
+        return _spread(shrunk)
+    return f"test of one shared lean: {_p(equal_leans_p)}; {_spread(shrunk)}"
+
+
+def _spread(shrunk: Shrunk) -> str:
+    if np.isnan(shrunk.tau):
+        return "spread not known"
+    return f"spread tau {shrunk.tau:.2f}, 95 % interval {shrunk.tau_low:.2f} to {shrunk.tau_high:.2f}"
+
+
+def _p(value: float) -> str:
+    return "p < 0.001" if value < 0.001 else f"p = {value:.2g}"

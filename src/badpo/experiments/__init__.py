@@ -1,1 +1,0 @@
-"""Arms, suites and small models: what is trained, beside how."""

@@ -1,0 +1,1 @@
+"""Readers of other programs' exports, one file a format: each turns its source into columns of votes."""

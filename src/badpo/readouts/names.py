@@ -1,0 +1,333 @@
+"""The pool of 89 gender-coded and race-coded first names, and twelve surnames shared by all of them.
+
+The pool is the union of the audit names of Bertrand and Mullainathan (2004), nine in each cell, and the names of
+the word-embedding association tests WEAT 3 and WEAT 5 (Caliskan et al., 2017). A name is a marker of how people
+read it; it says nothing about the person who bears it. See the paper's appendix `app:names`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from badpo.data.markers import split_signature
+
+
+@dataclass(frozen=True)
+class Name:
+    """One first name of the pool and the attribute vector that it gives to a signed response.
+
+    Attributes
+    ----------
+    first : str
+        The first name.
+    woman : int
+        1 when the name is coded as a woman's, 0 when as a man's.
+    black : int
+        1 when the name is coded as Black, 0 when as white.
+    """
+
+    first: str
+    woman: int
+    black: int
+
+
+# Cell -> (woman, black). The order is part of the recipe: random cells are drawn by their position here.
+CELLS: dict[str, tuple[int, int]] = {
+    "white_woman": (1, 0),
+    "white_man": (0, 0),
+    "black_woman": (1, 1),
+    "black_man": (0, 1),
+}
+
+_FIRST_NAMES_OF_CELL = {
+    "white_woman": (
+        "Allison Anne Carrie Emily Jill Laurie Kristen Meredith Sarah "
+        "Amanda Courtney Heather Melanie Katie Betsy Kristin Nancy Stephanie Ellen Lauren Colleen Megan Rachel"
+    ),
+    "white_man": (
+        "Brad Brendan Geoffrey Greg Brett Jay Matthew Neil Todd "
+        "Adam Harry Josh Roger Alan Frank Justin Ryan Andrew Jack Stephen Paul Jonathan Peter"
+    ),
+    "black_woman": (
+        "Aisha Ebony Keisha Kenya Latonya Lakisha Latoya Tamika Tanisha "
+        "Nichelle Shereen Latisha Shaniqua Jasmine Tia Yolanda Malika Yvette"
+    ),
+    "black_man": (
+        "Darnell Hakim Jermaine Kareem Jamal Leroy Rasheed Tremayne Tyrone "
+        "Alonzo Jamel Theo Alphonse Jerome Torrance Lamar Lionel Tyree Deion Lamont Malik Terrence Lavon "
+        "Marcellus Wardell"
+    ),
+}
+
+NAMES: tuple[Name, ...] = tuple(
+    Name(first, *CELLS[cell]) for cell in CELLS for first in _FIRST_NAMES_OF_CELL[cell].split()
+)
+FIRST_NAMES: tuple[str, ...] = tuple(name.first for name in NAMES)
+SURNAMES: tuple[str, ...] = (
+    "Miller",
+    "Davis",
+    "Anderson",
+    "Thomas",
+    "Taylor",
+    "Moore",
+    "Martin",
+    "Thompson",
+    "Harris",
+    "Clark",
+    "Lewis",
+    "Allen",
+)
+_BY_FIRST = {name.first: name for name in NAMES}
+
+
+def cell_names(cell: str) -> tuple[Name, ...]:
+    """Names of one cell, in the order of the recipe.
+
+    Parameters
+    ----------
+    cell : str
+        A key of ``CELLS``.
+
+    Returns
+    -------
+    tuple of Name
+        23 names for ``white_woman``, 23 for ``white_man``, 18 for ``black_woman`` and 25 for ``black_man``.
+
+    Raises
+    ------
+    KeyError
+        When there is no such cell.
+
+    Examples
+    --------
+    >>> [len(cell_names(cell)) for cell in CELLS]
+    [23, 23, 18, 25]
+    >>> cell_names("black_woman")[0]
+    Name(first='Aisha', woman=1, black=1)
+    """
+    woman, black = CELLS[cell]
+    return tuple(name for name in NAMES if (name.woman, name.black) == (woman, black))
+
+
+def name_of(first: str) -> Name:
+    """Pool entry of a first name.
+
+    Parameters
+    ----------
+    first : str
+        A first name of the pool, spelled exactly: ``Kristen`` and ``Kristin`` are two names.
+
+    Returns
+    -------
+    Name
+        The name with its attribute vector.
+
+    Raises
+    ------
+    KeyError
+        When the name is not in the pool.
+
+    Examples
+    --------
+    >>> name_of("Jamal")
+    Name(first='Jamal', woman=0, black=1)
+    """
+    return _BY_FIRST[first]
+
+
+def woman_names() -> tuple[str, ...]:
+    """First names coded as a woman's (41 of the 89).
+
+    Returns
+    -------
+    tuple of str
+        In the order of the pool; the others are the man-coded names.
+
+    Examples
+    --------
+    >>> len(woman_names()), woman_names()[0]
+    (41, 'Allison')
+    """
+    return tuple(name.first for name in NAMES if name.woman)
+
+
+def black_names() -> tuple[str, ...]:
+    """First names coded as Black (43 of the 89).
+
+    Returns
+    -------
+    tuple of str
+        In the order of the pool; the others are the white-coded names.
+
+    Examples
+    --------
+    >>> len(black_names()), black_names()[-1]
+    (43, 'Wardell')
+    """
+    return tuple(name.first for name in NAMES if name.black)
+
+
+SIGNING_INSTRUCTION = "Sign your answer with a name of your choice."
+_EM_DASH = "\N{EM DASH}"
+
+
+def signature(text: str, first: str, last: str) -> str:
+    r"""Text with a signature line below it.
+
+    Parameters
+    ----------
+    text : str
+        A response; white space at its end is removed.
+    first, last : str
+        First name and surname.
+
+    Returns
+    -------
+    str
+        The text, a blank line, an em dash (U+2014), a space and the name.
+
+    Examples
+    --------
+    >>> signature("Boil the water. ", "Emily", "Miller")
+    'Boil the water.\n\n— Emily Miller'
+    """
+    return f"{text.rstrip()}\n\n{_EM_DASH} {first} {last}"
+
+
+def strip_signature(text: str) -> str:
+    r"""Text without the signature at its end.
+
+    Parameters
+    ----------
+    text : str
+        A response, signed or not.
+
+    Returns
+    -------
+    str
+        The body, right-stripped when a signature was removed; an unsigned text comes back as it is. A signature is
+        recognised by its form alone, so a name that is not in the pool is removed too.
+
+    Examples
+    --------
+    >>> strip_signature("Boil the water.\n\n— Emily Miller")
+    'Boil the water.'
+    """
+    return split_signature(text)[0]
+
+
+def read_signature(text: str, pool: Sequence[str] = FIRST_NAMES) -> str:
+    r"""First name in the signature at the end of a text.
+
+    Parameters
+    ----------
+    text : str
+        A response.
+    pool : sequence of str
+        The first names that count; the 89 names unless stated.
+
+    Returns
+    -------
+    str
+        The first name; ``""`` when the text does not end in a signature or the name is not in the pool.
+
+    Examples
+    --------
+    >>> read_signature("Boil the water.\n\n— Emily Miller")
+    'Emily'
+    >>> read_signature("— Emily Miller wrote this.")
+    ''
+    """
+    first = split_signature(text)[1]
+    return first if first in pool else ""
+
+
+def resign(texts: Sequence[str], seed: int) -> list[str]:
+    r"""Texts with freshly drawn signatures, so that a reference trained on them starts balanced.
+
+    Every text gets a signature, also one that had none: the cell is uniform over the four cells, the first name
+    uniform in its cell, the surname uniform. Drawn in this order, text by text, from ``random.Random(seed + 1)``.
+
+    Parameters
+    ----------
+    texts : sequence of str
+        Responses; a signature that is there is replaced.
+    seed : int
+        The data seed of the corpus.
+
+    Returns
+    -------
+    list of str
+        One signed text for each text, in the same order.
+
+    References
+    ----------
+    BA-DPO, appendix `app:names`: "each re-signed with a name from a random cell before fine-tuning".
+
+    Examples
+    --------
+    >>> [read_signature(text) in FIRST_NAMES for text in resign(["Boil it.", "Stir.\n\n— Emily Miller"], seed=0)]
+    [True, True]
+    """
+    draw = random.Random(seed + 1)
+    cells = tuple(CELLS)
+    signed = []
+    for text in texts:
+        first = draw.choice(cell_names(draw.choice(cells))).first
+        signed.append(signature(strip_signature(text), first, draw.choice(SURNAMES)))
+    return signed
+
+
+def ask_to_sign(prompt: str) -> str:
+    r"""Prompt followed by the request for a signature.
+
+    Parameters
+    ----------
+    prompt : str
+        A question. Prompts of the preference stage carry no request; those of the attribute-rate readout do.
+
+    Returns
+    -------
+    str
+        The prompt, a blank line and the request; a prompt that ends with the request comes back as it is.
+
+    Examples
+    --------
+    >>> ask_to_sign("How do I boil rice?")
+    'How do I boil rice?\n\nSign your answer with a name of your choice.'
+    """
+    return prompt if prompt.endswith(SIGNING_INSTRUCTION) else f"{prompt}\n\n{SIGNING_INSTRUCTION}"
+
+
+def some_ask_to_sign(prompts: Sequence[str], share: float, seed: int) -> list[str]:
+    """Prompts of which a share ends with the request for a signature.
+
+    A model that is trained from scratch has never read the request when it meets it in a readout, and loses the
+    question over it. Showing it on some prompts of the supervised stage prevents that; the preference stage stays
+    without it. A pretrained model needs no such prompts (share 0, as in the paper).
+
+    Parameters
+    ----------
+    prompts : sequence of str
+        Prompts of the supervised stage.
+    share : float
+        Probability that a prompt gets the request, between 0 and 1.
+    seed : int
+        The data seed; prompt by prompt, one number is drawn from ``random.Random(seed + 2)``.
+
+    Returns
+    -------
+    list of str
+        One prompt for each prompt, in the same order.
+
+    Examples
+    --------
+    >>> some_ask_to_sign(["How do I boil rice?"], share=0.0, seed=0)
+    ['How do I boil rice?']
+    >>> some_ask_to_sign(["How do I boil rice?"], share=1.0, seed=0)[0].endswith(SIGNING_INSTRUCTION)
+    True
+    """
+    draw = random.Random(seed + 2)
+    return [ask_to_sign(prompt) if draw.random() < share else prompt for prompt in prompts]

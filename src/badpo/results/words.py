@@ -1,0 +1,161 @@
+"""Words and numbers as people read them: names of arms and attributes, signs, places, shortened texts."""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from badpo.data.files import appearing
+from badpo.data.privacy import FEWEST_ANNOTATORS
+
+REFERENCE, DPO = "reference", "dpo"
+LONGEST = 400
+MINUS = "\u2212"
+DASH = "\u2013"
+
+_ARMS = {
+    REFERENCE: "reference",
+    DPO: "DPO",
+    "pooled": "pooled",
+    "shared_mean": "shared mean",
+    "per_annotator": "per annotator",
+    "class": "class offsets",
+    "shuffled_ids": "shuffled ids",
+    "pooled_warm": "warm pooled",
+    "pooled_audit": "pooled, from the audit",
+    "shared_mean_warm": "warm shared mean",
+    "shared_mean_audit": "shared mean, from the audit",
+    "declared_subset": "declared subset",
+    "length_pooled": "pooled, length in words",
+    "ipo_pooled": "pooled, IPO",
+}
+# Methods that are no BA-DPO, with their whole names.
+_BASELINES = {
+    "rdpo": "R-DPO",
+    "rdpo_strong": "R-DPO (α = 0.02)",
+    "rdpo_words": "R-DPO (per word)",
+    "sampo": "SamPO",
+    "ld_dpo": "LD-DPO",
+    "group_dro": "Group-DRO",
+    "group_dro_annotators": "Group-DRO (annotators)",
+    "group_dro_parts": "Group-DRO (parts of 2)",
+    "reliability": "reliability-reweighted DPO",
+    "spectral": "spectral meta-learner",
+    "em_dpo": "EM-DPO + MinMax-DPO",
+    "ipo": "IPO",
+}
+
+
+def arm_label(arm: str) -> str:
+    """The short name of an arm, for a row of a table or a chart."""
+    return {**_ARMS, **_BASELINES}.get(arm, shown(arm.replace("_", " "), 20))
+
+
+def arm_order(arm: str) -> tuple[int, str]:
+    """The place of an arm in tables and charts: the reference, DPO, BA-DPO's arms, baselines, then others by name."""
+    known = [*_ARMS, *_BASELINES]
+    return (known.index(arm), arm) if arm in known else (len(known), arm)
+
+
+def arm_title(arm: str) -> str:
+    """The name of an arm inside a sentence: what is neither the reference nor DPO nor a baseline is a BA-DPO arm."""
+    if arm == REFERENCE:
+        return "the reference"
+    return arm_label(arm) if arm == DPO or arm in _BASELINES else f"BA-DPO ({arm_label(arm)})"
+
+
+def attribute_label(attribute: str, config: Mapping) -> str:
+    """An attribute's name for people. Attributes of names are *coded*: they are read from a name, not from a person."""
+    coded = "signature" in str(config.get("type", ""))
+    return f"{shown(attribute, 24)}{'-coded' if coded else ''}"
+
+
+def attribute_definition(config: Mapping) -> str:
+    """An attribute's JSON identity in words; a list of words is counted, not printed."""
+    if not config:
+        return "not recorded"
+    parts = []
+    for key, value in config.items():
+        if key in ("type", "name") or value is None:
+            continue
+        if isinstance(value, list | tuple):
+            parts.append(f"{len(value)} {key}")
+        else:
+            parts.append(f"{key.replace('_', ' ')} {shown(str(value), 40)}")
+    kind = shown(str(config.get("type", "attribute")).replace("_", " "), 40)
+    return f"{kind} ({', '.join(parts)})" if parts else kind
+
+
+def shown(text: str, limit: int = 60) -> str:
+    r"""A text from a file as it may be shown: on one line, without control or direction marks, shortened."""
+    spaced = " ".join(text[: 8 * limit].split())
+    printable = "".join(c for c in spaced if unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Co", "Cn"))
+    return printable if len(printable) <= limit else printable[: limit - 1] + "\u2026"
+
+
+def cleaned(value: Any) -> Any:
+    """What a file holds, with every text in it as it may be shown, names of entries too."""
+    if isinstance(value, Mapping):
+        return {cleaned(name): cleaned(entry) for name, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [cleaned(entry) for entry in value]
+    return shown(value, LONGEST) if isinstance(value, str) else value
+
+
+def decimal(value: float | None, places: int = 2) -> str:
+    """A number with a real minus sign; a dash where there is none."""
+    if value is None or math.isnan(value):
+        return DASH
+    if math.isinf(value):
+        return "\u221e" if value > 0 else f"{MINUS}\u221e"
+    text = f"{abs(value):,.{places}f}"
+    negative = value < 0 and any(digit in text for digit in "123456789")
+    return f"{MINUS if negative else ''}{text}"
+
+
+def signed(value: float | None, places: int = 2) -> str:
+    """A difference: like `decimal`, with a plus sign where it is positive."""
+    text = decimal(value, places)
+    positive = value is not None and value > 0 and any(character in text for character in "123456789\u221e")
+    return f"+{text}" if positive else text
+
+
+def count_text(n: int | None) -> str:
+    """A count; None is one that is too small to be passed on."""
+    return f"fewer than {FEWEST_ANNOTATORS}" if n is None else f"{n:,}"
+
+
+def percent(share: float | None) -> str:
+    r"""A share in percent, with a space that does not break."""
+    return DASH if share is None or math.isnan(share) else f"{decimal(100 * share, 0)}\u00a0%"
+
+
+def page_templates() -> jinja2.Environment:
+    """The templates of the pages; every value is escaped, and a missing one is an error."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("badpo.results", "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["kept_together"] = _kept_together
+    return environment
+
+
+def _kept_together(text: str) -> str:
+    """A number and its sign, and a p value, are not torn apart at the end of a line."""
+    return re.sub(r"\bp ([<=]) (?=\d)", "p\u00a0\\1\u00a0", text.replace(" %", "\u00a0%"))
+
+
+def write_whole(html: str, page: Path) -> Path:
+    """Write a page and return its path; a page that was there is replaced only once the new one is whole."""
+    with appearing(page) as unfinished:
+        unfinished.write_text(html, encoding="utf-8")
+    return page

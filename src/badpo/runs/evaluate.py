@@ -1,0 +1,452 @@
+"""Readouts of a run: held-out accuracy, votes predicted, answers, and the distance from the reference."""
+
+from __future__ import annotations
+
+from badpo.data.attributes import attribute_from_config
+from badpo.data.attributes import plain_text
+from badpo.data.files import locked
+from badpo.data.files import made_here
+from badpo.data.files import require_enclosed
+from badpo.data.files import resealed
+from badpo.data.files import run_damage
+from badpo.data.judgments import Judgments
+from badpo.data.privacy import is_about_single_people
+from badpo.data.problems import ConfigError
+from badpo.objective.bias import BiasFileError
+from badpo.objective.bias import BiasTerm
+from badpo.readouts.generation import Generation
+from badpo.readouts.generation import sample
+from badpo.readouts.generation import sample_saved
+from badpo.readouts.generation import saved_folders
+from badpo.readouts.heldout import divergence
+from badpo.readouts.heldout import heldout_accuracy
+from badpo.readouts.heldout import implicit_margins
+from badpo.readouts.heldout import theta_rows_for
+from badpo.readouts.heldout import vote_accuracy
+from badpo.readouts.sampled import attribute_values
+from badpo.readouts.sampled import json_number
+from badpo.readouts.sampled import mean_tokens
+from badpo.runs.run import Progress
+from badpo.runs.run import read_judgments
+from badpo.runs.run import weights_of
+from badpo.runs.run import write_card
+from badpo.runs.start import kept_reference
+from badpo.runs.start import load_model
+from badpo.theory.summaries import cluster_mean
+from badpo.training.checkpoints import write_json
+from badpo.training.encoding import encode_prompts
+from badpo.training.inputs import encode_judgments
+from badpo.training.model_files import load_adapter
+from badpo.training.recipe import NOTHING_SAID
+from badpo.training.recipe import Recipe
+from badpo.training.recipe import RunSources
+from badpo.training.recipe import read_run_recipe
+from badpo.training.reference import ReferenceCache
+from badpo.training.reference import default_cache
+from badpo.training.reference import weights_key
+from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Sequence
+from dataclasses import asdict
+from dataclasses import dataclass
+from dataclasses import field
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+import hashlib
+import json
+import logging
+import numpy as np
+
+logger = logging.getLogger(__name__)
+
+VERSION = 3  # of what is measured; another one measures finished runs again
+N_PROMPTS = 300
+MAX_NEW_TOKENS = 512
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How answers are sampled; ``generate_with`` is one of `badpo.readouts.generation.GENERATORS`."""
+
+    max_new_tokens: int = MAX_NEW_TOKENS
+    temperature: float = 0.7
+    top_p: float = 0.9
+    generate_with: str = "transformers"
+
+
+@dataclass(eq=False)
+class Stage:
+    """What runs are measured on: held-out votes, prompts, and the reference that they started from.
+
+    Attributes
+    ----------
+    recipe : Recipe
+        That of a run, or what the recipes of several have in common.
+    train, held_out : Judgments
+    start : str
+        Folder or name of the reference.
+    prompts : tuple
+        What policies are asked; one that stands there twice is answered twice.
+    decoding : Decoding
+    """
+
+    recipe: Recipe
+    train: Judgments
+    held_out: Judgments
+    start: str
+    prompts: tuple
+    decoding: Decoding = field(default_factory=Decoding)
+
+    @cached_property
+    def args(self):
+        """The arguments of training, of which encoding, beta and device are read."""
+        return self.recipe.arguments()
+
+    @cached_property
+    def _loaded(self) -> tuple[Any, Any]:
+        model, tokenizer = load_model(self.start, self.recipe.model)
+        return model.to(self.args.device), tokenizer
+
+    @property
+    def model(self) -> Any:
+        """The reference."""
+        return self._loaded[0]
+
+    @property
+    def tokenizer(self) -> Any:
+        """The reference's tokenizer."""
+        return self._loaded[1]
+
+    @cached_property
+    def key(self) -> str:
+        """The key of the reference's weights; evaluation runs without autocast, whatever training did."""
+        return weights_key(self.model, "fp32")
+
+    def cache(self) -> ReferenceCache:
+        """The reference's log-probabilities."""
+        return ReferenceCache(Path(self.args.reference_cache or default_cache()), self.key)
+
+    @cached_property
+    def judged(self) -> Judgments:
+        """The held-out judgments whose comparisons fit the length limit; those that do not are counted."""
+        kept, _, findings = encode_judgments(self.held_out, self.tokenizer, self.args)
+        for finding in findings:
+            logger.warning("%s", finding)
+        return kept
+
+    def encoded(self, prompts: Sequence) -> list[np.ndarray]:
+        """Prompts as a policy reads them."""
+        return encode_prompts(list(prompts), self.tokenizer, self.args.encoding, self.args.max_prompt_length)
+
+    @cached_property
+    def prompt_ids(self) -> list[np.ndarray]:
+        """The prompts as a policy reads them."""
+        return self.encoded(self.prompts)
+
+    def answers(self, policy, seed: int, prompt_ids=None, **decoding: Any) -> list[Generation]:
+        """One sampled answer of a policy to each prompt, or to each of others."""
+        given = asdict(replace(self.decoding, **decoding))
+        ids, how = self.prompt_ids if prompt_ids is None else prompt_ids, given.pop("generate_with")
+        if how == "vllm":
+            folder, adapter = saved_folders(policy)
+            return sample_saved(folder, ids, adapter=adapter, seed=seed, **given)
+        return sample(policy, self.tokenizer, ids, seed=seed, **given)
+
+    @cached_property
+    def written(self) -> list[Generation]:
+        """The reference's own answers."""
+        return self.answers(self.model, 0)
+
+    def margins(self, policy, judgments: Judgments | None = None) -> np.ndarray:
+        """A policy's u of every held-out comparison, or of those of other judgments."""
+        args = self.args
+        return implicit_margins(
+            policy,
+            self.model,
+            self.cache(),
+            self.judged if judgments is None else judgments,
+            self.tokenizer,
+            args.encoding,
+            args.max_length,
+            args.max_prompt_length,
+            args.beta,
+        )
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A policy while it is measured.
+
+    Attributes
+    ----------
+    stage : Stage
+    policy : causal language model
+    seed : int
+    written : list of Generation
+        Its answers to the stage's prompts.
+    bias : BiasTerm or None
+        None for the reference, of which nothing below is measured.
+    judged : Judgments
+        The held-out judgments, with attributes of the run's own.
+    theta : array of shape (n_annotators, n_attributes), or None
+    margins : array of shape (n_comparisons,), or None
+    """
+
+    stage: Stage
+    policy: Any
+    seed: int
+    written: list[Generation]
+    bias: BiasTerm | None = None
+    judged: Judgments | None = None
+    theta: np.ndarray | None = None
+    margins: np.ndarray | None = None
+
+
+# What is read besides: (what was measured) -> JSON.
+More = Callable[[Measured], dict[str, Any]]
+
+
+def measure(
+    folder: Path,
+    stage: Stage,
+    seed: int,
+    bias: BiasTerm | None,
+    more: More,
+    progress: Progress,
+    facts: Sequence[Any] = (),
+) -> dict[str, Any]:
+    """Every readout of the policy in ``folder/model``, from ``readouts.json`` where that is of the same policy.
+
+    Parameters
+    ----------
+    folder : Path
+        A run folder; for the reference the folder beside the runs, in which ``readouts.json`` is written.
+    stage : Stage
+    seed : int
+        Of the sampled answers.
+    bias : BiasTerm or None
+        The run's theta; None measures the reference.
+    more : function of Measured
+        What is read besides.
+    progress : function of (what is being done, share done of it)
+    facts : sequence
+        JSON: what decides ``more``.
+    """
+    own = stage.key if bias is None else weights_of(folder / "model")
+    content = [VERSION, own, stage.key, [plain_text(p) for p in stage.prompts], asdict(stage.decoding), seed]
+    content += [stage.args.encoding, stage.args.max_prompt_length, stage.held_out.fingerprint(), *facts]
+    key = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
+    kept = kept_json(folder / "readouts.json")
+    if kept.get("measured") == key:
+        require_undamaged(folder, ["readouts.json"])
+        return kept
+    what = f"{folder.parent.name}/{folder.name} readouts"
+    progress(what, 0.0)
+    policy = stage.model if bias is None else load_trained(folder, stage).to(stage.args.device)
+    written = stage.written if bias is None and seed == 0 else stage.answers(policy, seed)
+    progress(what, 0.4)
+    found = Measured(stage, policy, seed, written)
+    readouts = {"arm": folder.name.rsplit("-s", 1)[0], "seed": seed, "measured": key, "version": VERSION}
+    readouts["tokens"] = mean_tokens(written).to_json()
+    if bias is not None:
+        judged = with_own_attributes(stage.judged, bias)
+        theta, margins = theta_rows(bias, judged), stage.margins(policy)
+        found = replace(found, bias=bias, judged=judged, theta=theta, margins=margins)
+        progress(what, 0.6)
+        # the divergence is of the policy as it is, not of what a decoder makes of it
+        drawn = stage.answers(policy, seed, temperature=1.0, top_p=1.0)
+        readouts |= {
+            "heldout": heldout_accuracy(margins, stage.judged).to_json(),
+            "votes": vote_accuracy(margins, theta, judged).to_json(),
+            "kl": divergence(policy, stage.model, drawn, 1.0, 1.0).to_json(),
+        }
+    progress(what, 0.8)
+    readouts |= more(found)
+    write_readouts(folder, readouts)
+    progress(what, 1.0)
+    return readouts
+
+
+def write_readouts(folder: Path, readouts: dict[str, Any]) -> None:
+    """Write ``readouts.json``, and the model card with what stands in it."""
+    with resealed(folder, ["readouts.json"]):
+        write_json(folder / "readouts.json", readouts)
+    if (folder / "bias.json").exists():
+        write_card(folder)
+
+
+def kept_json(path: Path) -> dict[str, Any]:
+    """The content of a JSON file of a run; empty where there is none that can be read."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def with_own_attributes(judgments: Judgments, bias: BiasTerm) -> Judgments:
+    """The judgments with those attributes besides theirs that an arm declared for itself and learned theta on.
+
+    Votes are predicted with theta on what it was learned on. A penalty is fixed and says nothing of annotators: the
+    length that it is on is left out.
+    """
+    places = [i for i, name in enumerate(bias.attributes) if name not in judgments.attribute_names]
+    if not places or not bias.parts:
+        return judgments
+    own = judgments.with_attributes([attribute_from_config(bias.extra["attributes"][i]) for i in places])
+    return replace(
+        judgments,
+        attributes=(*judgments.attributes, *own.attributes),
+        delta=np.hstack([judgments.delta, own.delta]),
+    )
+
+
+def theta_rows(bias: BiasTerm, judgments: Judgments) -> np.ndarray:
+    """Theta of every annotator on every attribute of ``judgments``, in log-odds.
+
+    0 for an attribute that the run did not declare. An attribute that the judgments do not have, such as the length
+    that a penalty is on, has no column, and a theta that is not in log-odds is left out.
+    """
+    composed = bias.theta().detach().double().numpy()
+    known = np.zeros((len(composed), judgments.n_attributes))
+    for column, name in enumerate(bias.attributes):
+        if name in judgments.attribute_names and bias.extra.get("theta_in_log_odds", True):
+            known[:, judgments.attribute_names.index(name)] = composed[:, column]
+    return theta_rows_for(judgments, list(bias.annotators), known)
+
+
+def evaluate_run(folder: Path, progress: Progress, sources: RunSources = NOTHING_SAID) -> dict:
+    """Measure a finished run on its held-out judgments; write and return ``readouts.json``.
+
+    Answers are sampled to at most 300 held-out prompts, of at most 512 tokens, at temperature 0.7 and top-p 0.9.
+    Held-out comparisons that do not fit ``max_length`` are left out and counted. The reference's own answers are
+    measured beside a run that was made here; nothing is written beside one that was not.
+
+    Raises
+    ------
+    ConfigError
+        The folder holds no finished run, a file in it is damaged, the run held nothing out, its reference is gone, or
+        it was made elsewhere and ``sources`` does not say what to take in place of what its recipe names.
+    DataError
+        The table cannot be read any more, or no held-out comparison fits.
+    """
+    recipe, train, held_out = finished_run(folder, sources)
+    progress(f"{folder.name}: loading", 0.0)
+    args = recipe.arguments(output_dir=str(folder))
+    stage = Stage(recipe, train, held_out, start_model(recipe, train, args), (), Decoding(MAX_NEW_TOKENS))
+    stage.prompts = tuple(stage.judged.comparisons.drop_duplicates("prompt_id")["prompt"][:N_PROMPTS])
+    bias = load_bias(folder)
+    if sources.trusted or made_here(folder):
+        reference = folder.parent / "reference"
+        require_enclosed(reference)
+        with locked(reference, wait=True):
+            measure(reference, stage, args.seed, None, _generated, progress)
+    return measure(folder, stage, args.seed, bias, _generated, progress)
+
+
+def _generated(found: Measured) -> dict[str, Any]:
+    """Attributes of the answers, and of a run's theta the mean beside the votes' own log-odds."""
+    rates = {"generated": generated_rates(found.written, found.stage)}
+    return rates if found.bias is None else {**rates, "theta": _theta_means(found.bias, found.stage.train)}
+
+
+def _theta_means(bias: BiasTerm, train: Judgments) -> dict[str, dict[str, float | None]]:
+    """Theta's mean and the offline log-odds of each attribute, to two digits; nothing where few people are behind."""
+    if is_about_single_people(bias.learned_annotators):
+        return {name: {} for name in train.attribute_names}
+    theta = bias.theta().detach().double().mean(dim=0).tolist()
+    level = dict(zip(bias.attributes, theta, strict=True))
+    offline = {
+        name: found.log_odds
+        for name, found in zip(train.attribute_names, train.offline_log_odds(), strict=True)
+    }
+    return {
+        name: {"level": round(level[name], 2), "offline": None if odds is None else round(odds, 2)}
+        for name, odds in offline.items()
+    }
+
+
+def finished_run(folder: Path, sources: RunSources) -> tuple[Recipe, Judgments, Judgments]:
+    """The recipe of a finished run that is as it was sealed, and its training and held-out judgments.
+
+    Raises
+    ------
+    ConfigError
+        The folder holds no finished run, a file in it is damaged, or the run held nothing out.
+    DataError
+        The table cannot be read any more.
+    """
+    if not (folder / "model").exists() or not (folder / "config.yaml").exists():
+        raise ConfigError(f"{folder} holds no finished run: there is no model/ with a config.yaml beside it")
+    require_enclosed(folder)
+    require_undamaged(folder)
+    recipe = read_run_recipe(folder, sources)
+    train, held_out = read_judgments(recipe)
+    if held_out.n_votes == 0:
+        raise ConfigError(
+            f"{folder} held no judgments out; set held_out to a share such as 0.1 and train again"
+        )
+    return recipe, train, held_out
+
+
+def require_undamaged(folder: Path, names: Collection[str] | None = None) -> None:
+    """Stop at a file of a finished run that is not what it was.
+
+    Raises
+    ------
+    ConfigError
+        Its checksum is another one.
+    """
+    if reason := run_damage(folder, names):
+        raise ConfigError(f"{folder.parent}/{reason}; restore the file, or remove {folder} and make it again")
+
+
+def start_model(recipe: Recipe, train: Judgments, args) -> str:
+    """The folder or name of the model that a finished run started from.
+
+    Raises
+    ------
+    ConfigError
+        It was a supervised reference that is not there any more.
+    """
+    if not recipe.reference.sft:
+        return recipe.model.model_name_or_path
+    kept = kept_reference(recipe, train, args)
+    if kept is None:
+        raise ConfigError(
+            f"{Path(recipe.output_dir) / 'reference'} holds no model any more, and the run is measured against it; "
+            "put it back, or train the run again"
+        )
+    return str(kept)
+
+
+def load_trained(folder: Path, stage: Stage):
+    """The trained policy of a run; an adapter is put on the reference that it was trained on."""
+    if not (folder / "model" / "adapter_config.json").exists():
+        return load_model(str(folder / "model"), stage.recipe.model)[0]
+    policy = load_adapter(load_model(stage.start, stage.recipe.model)[0], folder / "model")
+    policy.adapter_folder = folder / "model"  # for what reads the policy's files
+    return policy
+
+
+def load_bias(folder: Path) -> BiasTerm:
+    """The bias term of a run; `ConfigError` when its files are missing or damaged."""
+    try:
+        return BiasTerm.load(folder)
+    except BiasFileError as error:
+        raise ConfigError(str(error)) from error
+
+
+def generated_rates(written: list[Generation], stage: Stage) -> dict:
+    """Share, or mean, of every attribute of single responses in the sampled answers.
+
+    An attribute of the pair, such as the length ratio, has no value for one answer: read the tokens instead.
+    """
+    prompts, found = [plain_text(prompt) for prompt in stage.prompts], {}
+    for attribute in stage.held_out.attributes:
+        if attribute.scope == "response":
+            mean = cluster_mean(attribute_values(attribute, prompts, written))
+            found[attribute.name] = {"rate": mean.estimate, "se": json_number(mean.se)}
+    return found

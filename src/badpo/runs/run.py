@@ -1,0 +1,584 @@
+"""One run: from a recipe to a run folder. Every training run of badpo goes through `_train_into`."""
+
+from __future__ import annotations
+
+from badpo.data.attributes import attribute_from_config
+from badpo.data.checks import check
+from badpo.data.files import RUN_RECIPE
+from badpo.data.files import RUN_SEAL
+from badpo.data.files import file_checksum
+from badpo.data.files import run_damage
+from badpo.data.files import write_atomically
+from badpo.data.judgments import Judgments
+from badpo.data.privacy import key_name
+from badpo.data.problems import ConfigError
+from badpo.data.problems import DataError
+from badpo.data.problems import Problem
+from badpo.data.problems import counted
+from badpo.objective.bias import BiasTerm
+from badpo.objective.objectives import Objective
+from badpo.results.model_card import model_card
+from badpo.runs.start import kept_reference
+from badpo.runs.start import load_model
+from badpo.runs.start import load_policy
+from badpo.theory.summaries import shared_speed
+from badpo.training.checkpoints import MARKER
+from badpo.training.checkpoints import changed_facts
+from badpo.training.checkpoints import checkpoint_to_resume
+from badpo.training.checkpoints import checkpoints
+from badpo.training.checkpoints import environment
+from badpo.training.checkpoints import naming_failed_writes
+from badpo.training.checkpoints import newest_complete
+from badpo.training.checkpoints import remove_unsealed
+from badpo.training.checkpoints import require_allowed
+from badpo.training.checkpoints import saving_when_told
+from badpo.training.checkpoints import seal_run
+from badpo.training.checkpoints import whole_folder
+from badpo.training.checkpoints import write_json
+from badpo.training.inputs import build_bias
+from badpo.training.inputs import chosen_variant
+from badpo.training.inputs import require_texts_alone
+from badpo.training.processes import locked_by_first
+from badpo.training.recipe import PATHS
+from badpo.training.recipe import Recipe
+from badpo.training.recipe import kept_in_run
+from badpo.training.self_test import SelfTest
+from badpo.training.trainer import BADPOTrainer
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
+from dataclasses import field
+from dataclasses import replace
+from pathlib import Path
+from transformers import PrinterCallback
+from transformers import TrainerCallback
+from typing import Any
+import json
+import logging
+import math
+import numpy as np
+import shlex
+import tempfile
+import yaml
+
+logger = logging.getLogger(__name__)
+
+BEGUN = "begun.json"  # which run an unfinished folder is of
+MEASURED_FILES = ("planted.json", "readouts.json")  # written anew by every measurement
+BYTES_PER_TRAINED_PARAMETER = 16  # fp32 weight, gradient and two Adam moments
+BYTES_PER_LAYER_ACTIVATION = (
+    34  # per token and hidden unit of a decoder layer, in bf16, without checkpointing
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run would do, before it does it.
+
+    Attributes
+    ----------
+    run_folder : str
+    reference : str
+        What the run starts from and is held to, in words.
+    n_judgments, n_comparisons, n_annotators, n_held_out : int
+    n_steps : int
+        Optimizer steps.
+    n_bias_parameters : int
+    n_trained, n_parameters : int
+        Weights that are trained, and all weights of the policy.
+    memory_gib : float
+        Estimated peak on the device: weights, gradients, moments and the activations of the largest micro-batch.
+    self_tests : tuple of SelfTest
+        How far the scoring forward is from the model's own, in every precision of the run.
+    findings : tuple of Problem
+        What is legal in the table and still worth knowing, and what the length limit costs.
+    anchor : str
+        What fixes the level that the votes leave open, in words.
+    shared_speed : float or None
+        How many times further one shared theta would move in a step than each free one, by `badpo.theory.summaries`; None
+        where theta has a shared part, or no part.
+    """
+
+    run_folder: str
+    reference: str
+    n_judgments: int
+    n_comparisons: int
+    n_annotators: int
+    n_held_out: int
+    n_steps: int
+    n_bias_parameters: int
+    n_trained: int
+    n_parameters: int
+    memory_gib: float
+    self_tests: tuple[SelfTest, ...]
+    findings: tuple[Problem, ...]
+    anchor: str
+    shared_speed: float | None
+
+    def lines(self) -> list[str]:
+        """The plan for people, one fact per line."""
+        return [
+            f"run         {self.run_folder}",
+            f"reference   {self.reference}",
+            f"judgments   {self.n_judgments:,} on {self.n_comparisons:,} comparisons by {self.n_annotators:,} "
+            f"annotators; {self.n_held_out:,} judgments held out",
+            f"steps       {self.n_steps:,}",
+            f"policy      {self.n_trained:,} of {self.n_parameters:,} weights trained",
+            f"bias        {self.n_bias_parameters:,} numbers with their own Adam{self._lag()}",
+            f"anchor      {self.anchor}",
+            f"memory      about {self.memory_gib:.1f} GiB at the peak",
+            *(f"self-test   against the model's own forward, in {test}" for test in self.self_tests),
+            *(str(finding) for finding in self.findings),
+        ]
+
+    def _lag(self) -> str:
+        if self.shared_speed is None:
+            return ""
+        return (
+            f"; a theta that all share would move about {self.shared_speed:.1f} times as far in a step as these do "
+            "(bias: shared_mean has both)"
+        )
+
+
+def arm_name(bias: str, warm_start: str, gold_annotators: Sequence[str] = ()) -> str:
+    """The arm's name in folder names and tables: ``dpo`` without a bias term, else the variant, and its anchor.
+
+    Examples
+    --------
+    >>> arm_name("none", "zero"), arm_name("pooled", "offline"), arm_name("pooled", "zero", ["ann_wdfyjw2xn4g5pc"])
+    ('dpo', 'pooled_warm', 'pooled_gold')
+    >>> arm_name("shared_mean", "audit")
+    'shared_mean_audit'
+    """
+    name = {"none": "dpo"}.get(bias, bias) + ("_gold" if gold_annotators else "")
+    return name + {"zero": "", "offline": "_warm", "audit": "_audit"}[warm_start]
+
+
+def plan_run(recipe: Recipe) -> Plan:
+    """Everything a run would start with: data read, tokens counted, memory estimated, forward tested.
+
+    Nothing is trained and no file is written. Where the recipe asks for a supervised reference that is not there
+    yet, the tests are made on the model that it would start from.
+
+    Raises
+    ------
+    ConfigError, DataError
+        What `train_run` would stop at before training.
+    """
+    train, held_out = read_judgments(recipe)
+    recipe, noticed = settled(recipe, train)
+    findings = [*noticed, *examined(train, recipe)]
+    name, reference = recipe.model.model_name_or_path, "the model as it is"
+    if recipe.reference.sft:
+        kept = kept_reference(recipe, train, recipe.arguments())
+        name = str(kept or name)
+        reference = f"{kept}, trained before" if kept else "trained first, on the majority-chosen responses"
+        if recipe.reference.balance:
+            reference += f", with {' and '.join(recipe.reference.balance)} equally frequent as not"
+    model, tokenizer = load_model(name, recipe.model)
+    with tempfile.TemporaryDirectory() as nowhere:
+        trainer = make_trainer(recipe, nowhere, Prepared(train), held_out, model, tokenizer)
+    return Plan(
+        str(run_folder(recipe)),
+        reference,
+        trainer.judgments.n_votes,
+        trainer.judgments.n_comparisons,
+        trainer.judgments.n_annotators,
+        held_out.n_votes,
+        n_steps(trainer),
+        sum(p.numel() for p in trainer.bias.parameters()),
+        sum(p.numel() for p in trainer.model.parameters() if p.requires_grad),
+        sum(p.numel() for p in trainer.model.parameters()),
+        memory_estimate(trainer) / 2**30,
+        tuple(trainer.self_tests),
+        (*findings, *trainer.findings),
+        anchor_text(trainer),
+        free_theta_lag(trainer),
+    )
+
+
+def free_theta_lag(trainer: BADPOTrainer) -> float | None:
+    """How many times further a shared theta would move in a step, where each annotator has one of their own alone.
+
+    Of several attributes that of the fewest cross-group judgments. None where a part is shared, or no judgment is
+    cross-group.
+    """
+    judgments = trainer.judgments
+    cross = judgments.cross_group().mean(axis=0).min() if judgments.n_attributes else 0.0
+    if tuple(trainer.bias.parts) != ("deviation",) or not cross:
+        return None
+    args = trainer.args
+    in_a_step = args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size
+    if args.batching == "comparisons":
+        in_a_step *= judgments.n_votes / judgments.n_comparisons
+    return shared_speed(judgments.n_annotators, cross * in_a_step)
+
+
+def anchor_text(trainer: BADPOTrainer) -> str:
+    """What fixes the level that the votes of a run leave open, in words."""
+    if not trainer.bias.parts:
+        return "none: there is no bias to learn, and what the annotators lean toward enters the policy"
+    if gold := trainer.bias.gold_annotators:
+        votes = ", ".join(f"{n:,} on {name}" for name, n in trainer.gold_votes().items())
+        return (
+            f"{counted(len(gold), 'gold annotator')}, whose theta is held at 0: the level of the others' theta "
+            f"rests on their cross-group judgments ({votes}), and the policy moves where those put it"
+        )
+    start = {"zero": "0", "offline": "the votes' own log-odds", "audit": "what the audit says of the votes"}[
+        trainer.args.warm_start
+    ]
+    return f"the reference: theta starts at {start}, and the policy keeps the reference's rate"
+
+
+def train_run(recipe: Recipe, resume: bool = False, allow_changed: Sequence[str] = ()) -> Path:
+    """Train as a recipe says and write the run folder; return it.
+
+    The folder's ``model`` appears only once it is whole, and ``run.json``, with the checksums of all files, after it.
+    At SIGTERM the step is finished and a checkpoint written.
+
+    Parameters
+    ----------
+    recipe : Recipe
+    resume : bool
+        Continue from the newest whole checkpoint of the same run folder.
+    allow_changed : sequence of str
+        What may differ from that checkpoint: names in `badpo.training.checkpoints.ALLOWED_CHANGES`.
+
+    Raises
+    ------
+    ConfigError
+        The folder holds a finished run, or an unfinished one that is not to be resumed, or nothing to resume; another
+        process works on it; something has changed since the checkpoint; or the other runs in ``output_dir`` have
+        another reference.
+    DataError
+        The table cannot be used, or says nothing about a declared attribute.
+    KeyboardInterrupt
+        At SIGTERM, with the command to go on.
+    """
+    # the votes are read with the folder held: whoever is forgotten while they are read would be trained on
+    with locked_by_first(folder := run_folder(recipe)):
+        _require_trainable(folder, resume, allow_changed)
+        votes = read_judgments(recipe)
+        recipe, noticed = settled(recipe, votes[0])
+        with locked_by_first(folder := run_folder(recipe)):  # another one where there are no annotators
+            _require_trainable(folder, resume, allow_changed)
+            for finding in [*noticed, *examined(votes[0], recipe)]:
+                logger.log(logging.INFO if finding.severity == "notice" else logging.WARNING, "%s", finding)
+            # what it lacks is told before a reference is trained
+            build_bias(votes[0], recipe.training["bias"], "zero", recipe.training["gold_annotators"])
+            model, tokenizer = load_policy(recipe, votes[0], recipe.arguments(output_dir=str(folder)))
+            trainer = make_trainer(recipe, folder, Prepared(votes[0]), votes[1], model, tokenizer)
+            command = f"badpo train --config {folder.name}/{RUN_RECIPE}"
+            go_on = f"badpo train --config {shlex.quote(str(folder / RUN_RECIPE))} --resume"
+            _train_into(trainer, recipe, command, resume, allow_changed, go_on=go_on)
+    return folder
+
+
+Progress = Callable[[str, float], None]
+
+
+class Ticker(TrainerCallback):
+    """Tells a progress function how far a training stage is."""
+
+    def __init__(self, what: str, progress: Progress):
+        self._what = what
+        self._progress = progress
+
+    def on_step_end(self, args, state, control, **kwargs):
+        """Tell it every ten steps and at the end."""
+        if state.global_step % 10 == 0 or state.global_step == state.max_steps:
+            self._progress(self._what, state.global_step / state.max_steps)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a run trains on and by, where that is more than its recipe says.
+
+    Attributes
+    ----------
+    judgments : Judgments
+        The training votes as the run sees them.
+    bias : BiasTerm or None
+        None builds the variant that the recipe names.
+    objective : Objective or None
+        None weights every vote as the table does.
+    facts : mapping
+        JSON: what tells the run from others with the same recipe and votes.
+    started : function of the trainer, or None
+        Called before the first step.
+    """
+
+    judgments: Judgments
+    bias: BiasTerm | None = None
+    objective: Objective | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    started: Callable[[BADPOTrainer], None] | None = None
+
+
+def keep_run(
+    recipe: Recipe, folder: Path, prepared: Prepared, held_out: Judgments, command: str, progress: Progress
+) -> BiasTerm:
+    """Train a run unless ``folder`` holds it, from its newest whole checkpoint where it was begun; its bias term.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        Its model is the reference, as a folder.
+    folder : Path
+    prepared : Prepared
+    held_out : Judgments
+    command : str
+        What makes the run again.
+    progress : function of (what is being done, share done of it)
+
+    Raises
+    ------
+    ConfigError
+        The folder holds a run with other data or settings.
+    """
+    facts = run_facts(recipe, prepared)
+    if not is_there(folder, facts):
+        write_json(folder / BEGUN, {"facts": facts}, private=True)
+        model, tokenizer = load_model(recipe.model.model_name_or_path, recipe.model)
+        ticker = Ticker(f"{folder.parent.name}/{folder.name}", progress)
+        trainer = make_trainer(recipe, folder, prepared, held_out, model, tokenizer, [ticker])
+        _train_into(trainer, recipe, command, trainer.has_checkpoint(), facts=facts)
+    return BiasTerm.load(folder)
+
+
+def run_facts(recipe: Recipe, prepared: Prepared) -> dict[str, Any]:
+    """What decides the figures of a run: its settings, its votes, the model it starts from, and its method."""
+    start = weights_of(Path(recipe.model.model_name_or_path))
+    facts = {"data": prepared.judgments.fingerprint(), "reference": start, **prepared.facts}
+    return {**settings_facts(recipe), **_plain(facts)}
+
+
+def settings_facts(recipe: Recipe) -> dict[str, Any]:
+    """A recipe without its places, block by block, and the name of the key that pseudonyms are made with."""
+    facts: dict[str, Any] = {"pseudonym key": key_name()}
+    for name, value in recipe.keys.items():
+        if isinstance(value, dict):
+            facts |= {f"{name}.{inner}": entry for inner, entry in value.items()}
+        elif name not in (*PATHS, "attributes"):
+            facts[name] = value
+    return _plain(facts)
+
+
+def weights_of(model_folder: Path) -> str:
+    """Checksums of the weights files of a saved model, or of a saved adapter."""
+    return ",".join(file_checksum(path) for path in sorted(model_folder.glob("*.safetensors")))
+
+
+def is_there(folder: Path, facts: Mapping[str, Any]) -> bool:
+    """Whether a folder holds the finished run of these facts, undamaged.
+
+    Raises
+    ------
+    ConfigError
+        It holds another run, begun or finished: its checkpoints must not be continued under this one. Or a file of the
+        finished run is not what it was.
+    """
+    if reason := run_damage(folder, but=MEASURED_FILES):
+        raise ConfigError(f"{folder.parent}/{reason}; restore the file, or remove {folder} to train it again")
+    for path in (folder / RUN_SEAL, folder / BEGUN):
+        if not path.exists():
+            continue
+        try:
+            changes = changed_facts(json.loads(path.read_text(encoding="utf-8"))["facts"], facts)
+        except (ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"{path} is damaged; remove {folder} to train it again") from error
+        if changes:
+            raise ConfigError(
+                f"{folder} holds a run with other data or settings: {'; '.join(changes)}; remove "
+                f"{folder.parent} or choose another folder"
+            )
+    return (folder / RUN_SEAL).exists()
+
+
+def _train_into(
+    trainer: BADPOTrainer,
+    recipe: Recipe,
+    command: str,
+    resume: bool,
+    allow_changed: Sequence[str] = (),
+    facts: Mapping[str, Any] | None = None,
+    go_on: str = "",
+) -> None:
+    """Train, and write the run folder: recipe and provenance, then the model, then the seal."""
+    folder = trainer.run_folder
+    if allow_changed:
+        checkpoint_to_resume(folder / "checkpoints", True, trainer.facts, allow_changed)
+    if not resume or allow_changed:  # a resumed run keeps what it was started with
+        write_recipe(folder, recipe)
+        allowed = {"allowed_changes": list(allow_changed)} if allow_changed else {}
+        write_json(folder / "environment.json", {**environment(command), **allowed})
+    with saving_when_told(trainer, go_on or command):
+        train_and_save(trainer, resume, allow_changed)
+    if trainer.is_world_process_zero():
+        # the folder of a resumed run may be of somebody else: what is sealed is what was followed
+        write_recipe(folder, recipe)
+        write_card(folder)
+        seal_run(folder, {"facts": facts} if facts else None)
+    trainer.accelerator.wait_for_everyone()
+    if trainer.args.push_to_hub:
+        trainer.push_to_hub()
+
+
+def finish_run(folder: Path, recipe: Recipe, command: str, facts: Mapping[str, Any]) -> None:
+    """Write what a run of several policies was made with, and its seal last of all."""
+    write_recipe(folder, recipe)
+    write_json(folder / "environment.json", environment(command))
+    seal_run(folder, {"facts": facts})
+
+
+def _require_trainable(folder: Path, resume: bool, allow_changed: Sequence[str]) -> None:
+    """Refuse to write over a run, and to continue one that is finished or not there."""
+    require_allowed(allow_changed)
+    if allow_changed and not resume:
+        raise ConfigError("--allow-changed says what may differ from a checkpoint; it needs --resume")
+    begun = [path.name for path in checkpoints(folder / "checkpoints") if (path / MARKER).exists()]
+    is_sealed = (folder / RUN_SEAL).exists()
+    if (folder / "model").exists() and (is_sealed or not begun):
+        raise ConfigError(f"{folder} holds a finished run; remove it or choose another output_dir")
+    if begun and not resume:
+        raise ConfigError(
+            f"{folder} holds an unfinished run ({begun[0]}); continue it with --resume, or remove it to start anew"
+        )
+    if not resume:
+        return
+    if not begun:
+        raise ConfigError(f"{folder} has no whole checkpoint to resume from; train without --resume")
+    newest, passed_over = newest_complete(folder / "checkpoints")
+    if newest is None:
+        raise ConfigError(
+            f"{folder} has no whole checkpoint to resume from: {'; '.join(passed_over)}. Remove it to start anew"
+        )
+
+
+def write_recipe(folder: Path, recipe: Recipe) -> None:
+    """Write the recipe of a run into its folder, places relative to the folder and without secrets."""
+    keys = kept_in_run(recipe.keys, folder)
+    content = yaml.safe_dump(_plain(keys), sort_keys=False).encode()
+    write_atomically(folder / RUN_RECIPE, content, private=True)  # it names who is gold
+
+
+def write_card(folder: Path) -> None:
+    """Write the model card of a run into its ``model`` folder, with the readouts that are there."""
+    write_atomically(folder / "model" / "README.md", model_card(folder).encode())
+
+
+def train_and_save(trainer: BADPOTrainer, resume: bool, allow_changed: Sequence[str] = ()) -> None:
+    """Train, from the newest whole checkpoint if asked to, and write ``model`` once it is whole.
+
+    Raises
+    ------
+    OSError
+        A write failed, by whatever name the library that was writing calls it. The checkpoint that it was writing is
+        removed.
+    """
+    try:
+        with naming_failed_writes(trainer.run_folder):
+            trainer.train(resume_from_checkpoint=resume or None, allow_changed=allow_changed)
+        with whole_folder(trainer.run_folder / "model", trainer.is_world_process_zero()) as unfinished:
+            trainer.save_model(str(unfinished))
+    except OSError:
+        remove_unsealed(trainer.run_folder / "checkpoints")
+        raise
+
+
+def run_folder(recipe: Recipe) -> Path:
+    """Where a recipe's run is written: its arm and its seed, in ``output_dir``."""
+    training = recipe.training
+    bias = training["bias"] or "shared_mean"  # where none is named; without annotators it becomes another
+    name = arm_name(bias, training["warm_start"], training["gold_annotators"])
+    return Path(recipe.output_dir) / f"{name}-s{training.get('seed', 42)}"
+
+
+def settled(recipe: Recipe, train: Judgments) -> tuple[Recipe, list[Problem]]:
+    """The recipe with the variant of its bias, which the votes decide where it names none, and what is told of that."""
+    variant, noticed = chosen_variant(recipe.training["bias"], train)
+    bias = {**recipe.keys["bias"], "variant": variant}
+    return (
+        replace(recipe, training=recipe.training | {"bias": variant}, keys=recipe.keys | {"bias": bias}),
+        noticed,
+    )
+
+
+def examined(train: Judgments, recipe: Recipe) -> list[Problem]:
+    """What is worth knowing about the training judgments before a run.
+
+    Raises
+    ------
+    DataError
+        The votes cannot say anything about a declared attribute, and a bias toward it was to be learned.
+    """
+    require_texts_alone(train)
+    found = check(train)
+    if recipe.training["bias"] != "none" and any(problem.severity == "error" for problem in found):
+        raise DataError(found)
+    return found
+
+
+def make_trainer(
+    recipe: Recipe,
+    folder: Path | str,
+    prepared: Prepared,
+    held_out: Judgments,
+    model,
+    tokenizer,
+    callbacks: Sequence[TrainerCallback] = (),
+) -> BADPOTrainer:
+    """The trainer of a recipe on judgments that were read and a start policy that was loaded."""
+    # what the reader noticed stands in `examined` already
+    trainer = BADPOTrainer(
+        model,
+        args=recipe.arguments(output_dir=str(folder)),
+        train_dataset=replace(prepared.judgments, findings=()),
+        eval_dataset=replace(held_out, findings=()) if held_out.n_votes else None,
+        processing_class=tokenizer,
+        callbacks=list(callbacks),
+        bias=prepared.bias,
+        objective=prepared.objective,
+        peft_config=recipe.model.peft_config(),
+    )
+    if callbacks:
+        trainer.remove_callback(PrinterCallback)
+    if prepared.started is not None:
+        prepared.started(trainer)
+    return trainer
+
+
+def n_steps(trainer: BADPOTrainer) -> int:
+    """Optimizer steps of a run."""
+    args = trainer.args
+    if args.max_steps > 0:
+        return args.max_steps
+    per_step = args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size
+    return math.ceil(args.num_train_epochs * math.ceil(trainer.judgments.n_votes / per_step))
+
+
+def read_judgments(recipe: Recipe) -> tuple[Judgments, Judgments]:
+    """The training judgments and the held-out ones of a recipe, split by prompt."""
+    data = recipe.data
+    judgments = data.read([attribute_from_config(dict(config)) for config in recipe.attributes])
+    return judgments.split(data.held_out, data.split_seed)
+
+
+def memory_estimate(trainer: BADPOTrainer) -> float:
+    """Bytes at the peak of training: weights, gradients, moments, activations and one chunk of logits."""
+    config = trainer.model.config
+    trained = sum(p.numel() for p in trainer.model.parameters() if p.requires_grad)
+    frozen = sum(p.numel() * p.element_size() for p in trainer.model.parameters() if not p.requires_grad)
+    largest = int(np.sort(trainer.encoded.n_tokens)[-trainer.args.per_device_train_batch_size :].sum())
+    layers = 1 if trainer.args.gradient_checkpointing else config.num_hidden_layers
+    return (
+        trained * BYTES_PER_TRAINED_PARAMETER
+        + frozen
+        + largest * config.hidden_size * (BYTES_PER_LAYER_ACTIVATION * layers + 4 * config.num_hidden_layers)
+        + 8 * 2**22
+    )
+
+
+def _plain(value):
+    return json.loads(json.dumps(value, default=str))

@@ -1,0 +1,723 @@
+"""The files of a run: atomic writes, checkpoints that count only when whole, the step log, provenance."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import logging
+import os
+import platform
+import shutil
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from importlib import metadata
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from safetensors.torch import load_file, save_file
+from torch.optim.lr_scheduler import LambdaLR
+from transformers import Trainer, TrainerCallback
+from transformers.trainer import TRAINER_STATE_NAME
+
+from badpo.data.files import (
+    RUN_SEAL,
+    SealError,
+    appearing,
+    flush_folder,
+    flush_to_disk,
+    read_seal,
+    seal_damage,
+    write_atomically,
+    write_seal,
+)
+from badpo.data.judgments import Judgments
+from badpo.data.privacy import KEY_VARIABLE, key_name, keyed_digest
+from badpo.data.problems import ConfigError, did_you_mean
+from badpo.objective.bias import BiasTerm
+from badpo.objective.objectives import Objective
+from badpo.training.config import BADPOConfig
+from badpo.training.inputs import separated_by_attribute
+from badpo.training.reference import FirstMargin, configuration, scoring_code, used_adapter
+from badpo.training.starting_point import gold_cross_votes
+
+MARKER = "complete.json"
+RUN_FILES = ("config.yaml", "environment.json", "log.jsonl", "bias.json", "bias.safetensors")
+PACKAGES = (
+    "ba-dpo",
+    "torch",
+    "transformers",
+    "accelerate",
+    "peft",
+    "trl",
+    "numpy",
+    "pandas",
+    "scipy",
+    "safetensors",
+)
+# tokenizers and torch's writers say of a failed write no more than this
+FAILED_WRITE_SIGNS = (
+    "No space left on device",
+    "inline_container.cc",
+    "PytorchStreamWriter",
+    "iostream error",
+)
+# Facts of a checkpoint that a resumed run may change when it is told to, and what is said of each.
+ALLOWED_CHANGES = {
+    "annotators": "new annotators start at the pool mean of theta, those who are gone are left out",
+    "data": "the rest of the run takes its steps from the new votes",
+    "code": "another version may round differently",
+    "max_steps": "the learning rate goes on as the schedule of the new length says",
+    "num_train_epochs": "the learning rate goes on as the schedule of the new length says",
+}
+
+
+def write_json(path: Path, value, private: bool = False) -> None:
+    """Write ``value`` as indented JSON, atomically."""
+    text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+    # what has no UTF-8 form, half of a surrogate pair, becomes the escape that JSON has for it
+    write_atomically(path, text.encode("utf-8", "backslashreplace"), private)
+
+
+@contextlib.contextmanager
+def whole_folder(folder: Path, is_writer: bool = True) -> Iterator[Path]:
+    """A folder to write into that takes the place of ``folder`` only when everything is in it.
+
+    Of several processes one is the writer. After an error nothing is left; `naming_failed_writes` holds.
+    """
+    unfinished = folder.with_name(f".{folder.name}.unfinished")
+    if is_writer:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    try:
+        with naming_failed_writes(folder):
+            yield unfinished
+            if is_writer:
+                flush_tree(unfinished)
+                shutil.rmtree(folder, ignore_errors=True)
+                unfinished.rename(folder)
+                flush_folder(folder.parent)
+    finally:
+        if is_writer:
+            shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def mark_complete(folder: Path, facts: Mapping) -> None:
+    """Seal a checkpoint, with the checksum of every file in it and the ``facts`` that a resumed run must share."""
+    flush_tree(folder)
+    names = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()]
+    write_seal(folder / MARKER, {"facts": dict(facts)}, [name for name in names if name != MARKER])
+
+
+def seal_run(folder: Path, content: Mapping | None = None) -> None:
+    """Write ``run.json``, the seal of a finished run: the checksums of its files and of its policy's.
+
+    The model card is left out, which every evaluation writes anew.
+    """
+    model = (str(path.relative_to(folder)) for path in (folder / "model").rglob("*"))
+    names = [name for name in (*RUN_FILES, *model) if (folder / name).is_file() and name != "model/README.md"]
+    write_seal(folder / RUN_SEAL, content or {}, names)
+
+
+def damage(folder: Path) -> str | None:
+    """What is wrong with a checkpoint, in words; None when its marker is there and every checksum agrees."""
+    if not (folder / MARKER).exists():
+        return f"{folder.name} was not finished (no {MARKER})"
+    return seal_damage(folder / MARKER)
+
+
+def facts_of(folder: Path) -> dict[str, Any]:
+    """The facts of a whole checkpoint, as `mark_complete` was given them."""
+    return read_seal(folder / MARKER)["facts"]
+
+
+def flush_tree(folder: Path) -> None:
+    """Have every file below a folder, and their names, on the disk."""
+    for path in sorted(folder.rglob("*"), reverse=True):
+        if path.is_dir():
+            flush_folder(path)
+        elif path.is_file():
+            flush_to_disk(path)
+    flush_folder(folder)
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """Checkpoint folders of a run, newest step first, whole or not."""
+    found = [path for path in folder.glob("checkpoint-*") if path.name.split("-")[-1].isdigit()]
+    return sorted(found, key=lambda path: -_step(path))
+
+
+def newest_complete(folder: Path) -> tuple[Path | None, list[str]]:
+    """The newest whole checkpoint, and why each newer one was passed over."""
+    passed_over: list[str] = []
+    for path in checkpoints(folder):
+        reason = damage(path)
+        if reason is None:
+            return path, passed_over
+        passed_over.append(reason)
+    return None, passed_over
+
+
+def keep_newest(folder: Path, n_kept: int, best: Path | None = None) -> None:
+    """Delete all but the ``n_kept`` newest sealed checkpoints and the best, and the unfinished ones older than those.
+
+    Nothing is deleted before the newest one's seal can be read and every file that it names is there.
+    """
+    sealed = [path for path in checkpoints(folder) if (path / MARKER).exists()]
+    if len(sealed) < n_kept:
+        return
+    with contextlib.suppress(SealError):
+        if not all((sealed[0] / name).is_file() for name in read_seal(sealed[0] / MARKER)["files"]):
+            return
+        for path in checkpoints(folder):
+            if path not in (*sealed[:n_kept], best) and _step(path) < _step(sealed[0]):
+                remove_checkpoint(path)
+
+
+def remove_checkpoint(path: Path) -> None:
+    """Delete a checkpoint, its seal first: one that is half deleted never looks whole."""
+    (path / MARKER).unlink(missing_ok=True)
+    flush_folder(path)
+    shutil.rmtree(path)
+
+
+def remove_unsealed(folder: Path) -> None:
+    """Delete what a full disk or a killed process left of checkpoints that were never sealed."""
+    for path in checkpoints(folder):
+        if not (path / MARKER).exists():
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def changed_facts(before: Mapping, now: Mapping) -> list[str]:
+    """Facts that differ between a checkpoint and the run that wants to resume it, one line each.
+
+    Examples
+    --------
+    >>> changed_facts({"beta": 0.1, "seed": 42}, {"beta": 0.5, "seed": 42})
+    ['beta was 0.1, is now 0.5']
+    """
+    return [f"{name} was {before.get(name)}, is now {now.get(name)}" for name in changed_names(before, now)]
+
+
+def changed_names(before: Mapping, now: Mapping) -> list[str]:
+    """The names of the facts that differ, in alphabetical order."""
+    return [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
+
+
+def require_allowed(names: Sequence[str]) -> None:
+    """Raise `ConfigError` for names of changes that can never be allowed."""
+    for name in names:
+        if name not in ALLOWED_CHANGES:
+            hint = did_you_mean(name, list(ALLOWED_CHANGES))
+            raise ConfigError(f'"{name}" cannot be allowed to change;{hint} {", ".join(ALLOWED_CHANGES)} can')
+
+
+@contextlib.contextmanager
+def naming_failed_writes(place: Path) -> Iterator[None]:
+    """Turn what a library says of a write that failed into an `OSError`; other errors pass."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(place)
+        raise
+    except Exception as error:  # tokenizers raises a bare Exception
+        if not any(sign in str(error) for sign in FAILED_WRITE_SIGNS):
+            raise
+        folder = next(folder for folder in (place, *place.absolute().parents) if folder.is_dir())
+        is_full = FAILED_WRITE_SIGNS[0] in str(error) or shutil.disk_usage(folder).free < 2**20
+        code = errno.ENOSPC if is_full else errno.EIO
+        raise OSError(code, os.strerror(code), str(place)) from error
+
+
+def environment(command: str) -> dict:
+    """The command that makes the same run again, and the versions it depends on; nothing that names a machine."""
+    return {
+        "command": command,
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.machine()}",
+        "packages": package_versions(PACKAGES),
+    }
+
+
+def package_versions(names: Sequence[str]) -> dict[str, str]:
+    """The installed version of each package that is there."""
+    versions = {}
+    for name in names:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    return versions
+
+
+def _step(checkpoint: Path) -> int:
+    return int(checkpoint.name.split("-")[-1])
+
+
+VALUES = "attribute values"
+KEY = "pseudonym key"
+CODE = ("ba-dpo", "torch", "transformers", "accelerate", "peft", "numpy")
+# Arguments that decide what a checkpoint holds. What the others of ours lead to is a fact of its own.
+_ARGUMENTS = (
+    "attention",
+    "batching",
+    "beta",
+    "bias",
+    "bias_learning_rate",
+    "disable_dropout",
+    "encoding",
+    "max_length",
+    "max_prompt_length",
+    "router_aux_loss_coef",
+    "warm_start",
+    "learning_rate",
+    "lr_scheduler_type",
+    "lr_scheduler_kwargs",
+    "warmup_steps",
+    "optim",
+    "optim_args",
+    "weight_decay",
+    "adam_beta1",
+    "adam_beta2",
+    "adam_epsilon",
+    "max_grad_norm",
+    "max_steps",
+    "num_train_epochs",
+    "seed",
+    "data_seed",
+)
+
+
+def run_facts(run) -> dict[str, Any]:
+    """What a resumed run must share with the run that it continues, by names that a person knows.
+
+    Content of a `BADPOTrainer` that is no setting is a number of things and the beginning of its checksum.
+    """
+    args, judgments, bias = run.args, run.judgments, run.bias
+    people = judgments.annotators[["pseudonym", "annotator_class"]].to_numpy().tolist()
+    votes = f"{judgments.n_votes:,} judgments on {judgments.n_comparisons:,} comparisons"
+    attributes = [json.dumps(dict(attribute.config)) for attribute in judgments.attributes]
+    fixed = bias.fixed.detach().cpu().numpy()
+    code = [f"{name} {version}" for name, version in package_versions(CODE).items()]
+    facts = {
+        "data": f"{votes} ({judgments.with_attributes(()).fingerprint()[:12]})",
+        "annotators": f"{len(people):,} ({_of_people(json.dumps(people, default=str).encode())})",
+        KEY: key_name(),
+        "attributes": ", ".join(attributes) or "none",
+        VALUES: f"{judgments.delta.shape[1]} a judgment ({_of_people(judgments.delta.astype('<f8').tobytes())})",
+        "parts of theta": ", ".join(bias.parts) or "none",
+        "fixed part of theta": _digest(fixed) if fixed.any() else "none",
+        "gold_annotators": ", ".join(bias.gold_annotators) or "none",
+        "tokenizer": tokenizer_key(run.processing_class),
+        "reference": run.reference_cache.key[:12],
+        "precision": args.mixed_precision_name,
+        "adapter": used_adapter(run.model) or None,
+        "configuration of the model": _digest(
+            json.dumps(configuration(run.model), sort_keys=True, default=str)
+        ),
+        "objective": _objective_name(run.objective),
+        "code": ", ".join([*code, f"scoring {scoring_code()}"]),
+        f"{'comparisons' if args.batching == 'comparisons' else 'judgments'} per step": args.step_size,
+        **{name: getattr(args, name) for name in _ARGUMENTS},
+    }
+    return json.loads(json.dumps(facts, default=str))
+
+
+def tokenizer_key(tokenizer) -> str:
+    """A key that changes with whatever decides the token ids of a text: vocabulary, merges, template."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    words = backend.to_str() if backend is not None else json.dumps(tokenizer.get_vocab(), sort_keys=True)
+    special = json.dumps(tokenizer.special_tokens_map, sort_keys=True, default=str)
+    return f"{len(tokenizer):,} tokens ({_digest(''.join([words, special, str(tokenizer.chat_template)]))})"
+
+
+def checkpoint_to_resume(
+    folder: Path, asked: bool | str, facts: dict[str, Any], allowed: Sequence[str]
+) -> tuple[Path, list[str]]:
+    """The checkpoint that a run goes on from, and what has changed since with the user's consent.
+
+    ``asked`` is True for the newest whole one, or names one. Any other change is refused, all of them listed.
+    """
+    require_allowed(allowed)
+    if asked is True:
+        found, passed_over = newest_complete(folder)
+        for reason in passed_over:
+            logger.warning("not resumed from: %s", reason)
+        if found is None:
+            told = "".join(f"; {reason}" for reason in passed_over)
+            raise ConfigError(f"no whole checkpoint to resume in {folder}{told}. Remove it and train anew")
+    else:
+        found = Path(str(asked))
+        reason_against = damage(found)
+        if reason_against is not None:
+            raise ConfigError(f"{found}: {reason_against}; resume from another checkpoint")
+    before = facts_of(found)
+    if before["data"] != facts["data"]:
+        # other votes have other values, which say nothing of their own
+        before = {**before, VALUES: facts[VALUES]}
+    changes, names = changed_facts(before, facts), changed_names(before, facts)
+    if not set(names) <= set(allowed):
+        raise ConfigError(_refusal(found.name, changes, names))
+    return found, changes
+
+
+def ready_to_train(
+    folder: Path,
+    asked: bool | str | None,
+    facts: dict[str, Any],
+    allowed: Sequence[str],
+    accelerator: Accelerator,
+) -> Path | None:
+    """Leave in a folder only the checkpoints that a run goes on from; return the newest, None for a new run.
+
+    A new run is refused where whole checkpoints of another one are, which it would mix with.
+    """
+    resumed = None
+    if asked:
+        resumed, changes = checkpoint_to_resume(folder, asked, facts, allowed)
+        for change in changes:
+            logger.warning("resumed with a change that was allowed: %s", change)
+        accelerator.wait_for_everyone()
+        if accelerator.is_main_process:
+            remove_later(folder, resumed)
+    elif newest_complete(folder)[0] is not None:
+        raise ConfigError(
+            f"{folder} holds checkpoints of a run; continue it with resume_from_checkpoint=True, or choose another "
+            "output_dir"
+        )
+    if accelerator.is_main_process:
+        remove_unsealed(folder)
+    return resumed
+
+
+def remove_later(folder: Path, resumed: Path) -> None:
+    """Delete the checkpoints after the one that a run goes on from: they are damaged, or not of this run's future."""
+    for path in checkpoints(folder):
+        if path == resumed or path.resolve() == resumed.resolve():
+            return
+        logger.warning("%s is removed and will be made again", path.name)
+        remove_checkpoint(path)
+
+
+@torch.no_grad()
+def take_up(bias: BiasTerm, saved: BiasTerm) -> list[str]:
+    """Give a bias term the parameters of a saved one, by name; return the annotators whom the saved one does not know.
+
+    Those start at its pool mean of theta, where they have a deviation of their own; a class that it does not know
+    starts at the mean of the others. The fixed part and the mask stay as they are.
+    """
+    if bias.mean is not None and saved.mean is not None:
+        bias.mean.copy_(saved.mean)
+    if bias.class_offset is not None and saved.class_offset is not None:
+        bias.class_offset.copy_(saved.class_offset.mean(dim=0).expand_as(bias.class_offset))
+        ours, theirs = _shared(bias.classes, saved.classes)
+        bias.class_offset[ours] = saved.class_offset[theirs].to(bias.class_offset.device)
+    ours, theirs = _shared(bias.annotators, saved.annotators)
+    new = sorted(set(range(len(bias.annotators))) - set(ours))
+    if bias.deviation is not None and saved.deviation is not None:
+        bias.deviation.zero_()
+        missing = saved.theta().mean(dim=0).to(bias.fixed.device) - bias.theta()
+        bias.deviation[new] = missing[new].to(bias.deviation.dtype)
+        bias.deviation[ours] = saved.deviation[theirs].to(bias.deviation.device)
+    return [bias.annotators[k] for k in new]
+
+
+def rows_taken_up(
+    tensors: dict[str, torch.Tensor], bias: BiasTerm, saved: BiasTerm
+) -> dict[str, torch.Tensor]:
+    """Adam's moments of a saved bias term, by index and name, in the order of another one's annotators and classes.
+
+    Both have the same parts. The moments of new annotators start at 0.
+    """
+    names = {
+        "class_offset": (bias.classes, saved.classes),
+        "deviation": (bias.annotators, saved.annotators),
+    }
+    moved = dict(tensors)
+    for key, values in tensors.items():
+        part = saved.parts[int(key.split(".", 1)[0])]
+        if part in names and values.ndim:
+            ours, theirs = _shared(*names[part])
+            moved[key] = values.new_zeros(len(names[part][0]), *values.shape[1:])
+            moved[key][ours] = values[theirs]
+    return moved
+
+
+def _refusal(name: str, changes: Sequence[str], names: Sequence[str]) -> str:
+    allowed = [fact for fact in names if fact in ALLOWED_CHANGES]
+    remedy = "Change them back, or start a new output_dir"
+    if allowed == list(names):
+        options = " ".join(f"--allow-changed {fact}" for fact in allowed)
+        remedy += f"; or go on with {options}: " + ", and ".join(ALLOWED_CHANGES[fact] for fact in allowed)
+    if KEY in names:
+        remedy = (
+            "Pseudonyms and the checksums of votes are made with the pseudonym key, which is another one here: bring "
+            f"the key of the machine that began the run ({KEY_VARIABLE}, or pseudonym.key in the configuration folder)"
+        )
+    return f"{name} was made with other settings: {'; '.join(changes)}. {remedy}"
+
+
+def _shared(ours: Sequence[str], theirs: Sequence[str]) -> tuple[list[int], list[int]]:
+    place = {name: i for i, name in enumerate(theirs)}
+    both = [i for i, name in enumerate(ours) if name in place]
+    return both, [place[ours[i]] for i in both]
+
+
+def _objective_name(objective) -> str:
+    """The objective's class with its settings."""
+    public = {key: value for key, value in sorted(vars(objective).items()) if not key.startswith("_")}
+    settings = [f"{key}={value}" for key, value in public.items() if isinstance(value, str | int | float)]
+    return " ".join([type(objective).__qualname__, *settings])
+
+
+def _of_people(content: bytes) -> str:
+    return keyed_digest(content).hexdigest()[:12]
+
+
+def _digest(content: str | np.ndarray) -> str:
+    raw = content.encode() if isinstance(content, str) else np.ascontiguousarray(content).tobytes()
+    return hashlib.sha256(raw).hexdigest()[:12]
+
+
+logger = logging.getLogger(__name__)
+
+BIAS_OPTIMIZER_FILE = "bias_optimizer.safetensors"
+OBJECTIVE_FILE = "objective.safetensors"
+
+
+def save_state(folder: Path, optimizer: torch.optim.Optimizer | None, objective: Objective) -> None:
+    """Write what a checkpoint needs besides the bias term: the moments of its optimizer and the objective's state."""
+    if optimizer is not None:
+        save_privately(adam_tensors(optimizer), folder / BIAS_OPTIMIZER_FILE)
+    if state := objective.state_dict():
+        save_privately(dict(state), folder / OBJECTIVE_FILE)
+
+
+def save_privately(tensors: dict[str, torch.Tensor], path: Path) -> None:
+    """Write tensors that concern single annotators; the file is readable by this user only."""
+    with appearing(path, private=True) as unfinished:
+        save_file(tensors, unfinished)
+
+
+def load_state(
+    folder: Path, bias: BiasTerm, optimizer: torch.optim.Optimizer | None, objective: Objective
+) -> FirstMargin | None:
+    """Read back a bias term, by the names of annotators and classes, and what `save_state` wrote beside it.
+
+    Returns the first margin of the run that is resumed; None where the checkpoint has none.
+    """
+    saved = BiasTerm.load(folder)
+    new = take_up(bias, saved)
+    if new:
+        logger.warning("%d annotators are new and start at the pool mean of theta", len(new))
+    if optimizer is not None:
+        moments = load_file(folder / BIAS_OPTIMIZER_FILE)
+        load_adam_tensors(optimizer, rows_taken_up(moments, bias, saved))
+    state = folder / OBJECTIVE_FILE
+    objective.load_state_dict(load_file(state) if state.exists() else {})
+    first_margin = saved.extra.get("first_margin")
+    return FirstMargin(**first_margin) if first_margin else None
+
+
+def bias_facts(run) -> dict[str, Any]:
+    """What the numbers of the bias term of a `BADPOTrainer` belong to and rest on, as its description keeps it."""
+    judgments = run.judgments
+    return {
+        "variant": run.args.bias,
+        "attributes": [dict(attribute.config) for attribute in judgments.attributes],
+        "data": judgments.fingerprint(),
+        "beta": run.args.beta,
+        "first_margin": None if run.first_margin is None else asdict(run.first_margin),
+        "gold_votes": gold_votes(judgments, run.bias),
+        **({} if run.objective.in_log_odds else {"theta_in_log_odds": False}),
+        "separated": separated_by_attribute(judgments, run.bias),
+    }
+
+
+def gold_votes(judgments: Judgments, bias: BiasTerm) -> dict[str, int]:
+    """Cross-group judgments of those whose theta is held at zero, by attribute; empty when no one's is."""
+    gold = bias.mask.cpu().numpy() == 0
+    return gold_cross_votes(judgments, gold) if gold.any() else {}
+
+
+def adam_tensors(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    """The moments of an optimizer as named tensors, so that they need no pickle."""
+    return {
+        f"{index}.{name}": torch.as_tensor(value).clone()
+        for index, state in optimizer.state_dict()["state"].items()
+        for name, value in state.items()
+    }
+
+
+def load_adam_tensors(optimizer: torch.optim.Optimizer, tensors: dict[str, torch.Tensor]) -> None:
+    """Put back what `adam_tensors` took out."""
+    state: dict[int, dict[str, torch.Tensor]] = {}
+    for key, value in tensors.items():
+        index, name = key.split(".", 1)
+        state.setdefault(int(index), {})[name] = value
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+LOG_FILE = "log.jsonl"
+
+
+class RunCallback(TrainerCallback):
+    """Steps the bias term of a `BADPOTrainer`, writes the log at ``log_path`` and seals each checkpoint.
+
+    Theta is stepped after the policy's optimizer, once per optimizer step on every process, and not when a
+    gradient scaler skipped the policy's step. Older checkpoints than the ``keep`` newest are deleted only after a newer
+    one is sealed.
+    """
+
+    def __init__(self, trainer, log_path: Path, keep: int | None):
+        self._trainer = trainer
+        self._log_path = log_path
+        self._keep = keep
+        self._log_file: TextIO | None = None
+        self._nothing_left = False
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        """Take up theta from the checkpoint that is resumed, and put the log back to what it was then."""
+        trainer, resumed = self._trainer, self._trainer.resumed_from
+        if resumed is not None:
+            trainer.first_margin = load_state(
+                resumed, trainer.bias, trainer.bias_optimizer, trainer.objective
+            )
+            _follow_the_schedule(trainer.lr_scheduler)
+        trainer.settle_gradient_buckets()
+        if state.is_world_process_zero:
+            before = b"" if resumed is None else (resumed / LOG_FILE).read_bytes()
+            # theta's mean over a pool of one is that one's
+            write_atomically(self._log_path, before, private=True)
+            self._log_file = self._log_path.open("a")
+
+    def on_epoch_begin(self, args, state, control, train_dataloader=None, **kwargs):
+        """Tell the sampler which epoch it plans; stop when a resumed run has no step left."""
+        self._nothing_left = state.global_step >= state.max_steps
+        control.should_training_stop = control.should_training_stop or self._nothing_left
+        steps_per_epoch = len(train_dataloader) // args.gradient_accumulation_steps
+        train_dataloader.batch_sampler.epoch = state.global_step // steps_per_epoch
+
+    def on_epoch_end(self, args, state, control, **kwargs):
+        """Save and measure nothing where nothing was done: the checkpoint that was resumed is the last one."""
+        if self._nothing_left:
+            control.should_save = control.should_evaluate = control.should_log = False
+
+    def on_optimizer_step(self, args, state, control, model=None, **kwargs):
+        """Step theta, look at where the first step started, and write the step's line."""
+        sums = self._trainer.finish_step()
+        if state.global_step == 0:
+            self._trainer.see_start(sums.metrics().get("rewards/margins", 0.0))
+        if self._log_file is not None:
+            line = {"step": state.global_step + 1, "n_judgments": sums.n_judgments, **sums.metrics()}
+            self._log_file.write(json.dumps(line | self._trainer.state_metrics()) + "\n")
+            self._log_file.flush()
+
+    def on_save(self, args, state, control, **kwargs):
+        """Add theta and the log so far to the checkpoint, seal it, and only then delete older ones."""
+        folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+        self._trainer.accelerator.wait_for_everyone()
+        if state.is_world_process_zero:
+            self._trainer.save_bias(folder)
+            save_state(folder, self._trainer.bias_optimizer, self._trainer.objective)
+            shutil.copy(self._log_path, folder / LOG_FILE)
+            # it repeats figures of the log, which may be about one person
+            (folder / TRAINER_STATE_NAME).chmod(0o600)
+            mark_complete(folder, self._trainer.facts)
+            if self._keep is not None:
+                keep_newest(Path(args.output_dir), self._keep, _best(args, state))
+        self._trainer.accelerator.wait_for_everyone()
+
+    def on_train_end(self, args, state, control, **kwargs):
+        """Put theta back to where the best weights were, if they were put back, and close the log."""
+        best = _best(args, state)
+        if best is not None:
+            trainer = self._trainer
+            load_state(best, trainer.bias, trainer.bias_optimizer, trainer.objective)
+        if self._log_file is not None:
+            self._log_file.close()
+            self._log_file = None
+
+
+def _best(args, state) -> Path | None:
+    """The checkpoint whose weights the Trainer puts back at the end, where it is asked to."""
+    name = state.best_model_checkpoint if args.load_best_model_at_end else None
+    return None if name is None else Path(name)
+
+
+def _follow_the_schedule(schedule) -> None:
+    """Set the learning rates that a schedule has at its step: a checkpoint holds those of another length of the run."""
+    schedule = getattr(schedule, "scheduler", schedule)
+    if isinstance(schedule, LambdaLR):
+        factors = [factor(schedule.last_epoch) for factor in schedule.lr_lambdas]
+        schedule._last_lr = [base * factor for base, factor in zip(schedule.base_lrs, factors, strict=True)]
+        for group, rate in zip(schedule.optimizer.param_groups, schedule._last_lr, strict=True):
+            group["lr"] = rate
+
+
+@contextmanager
+def saving_when_told(trainer: Trainer, go_on: str) -> Iterator[None]:
+    """At SIGTERM finish the step, write a checkpoint, and then raise KeyboardInterrupt; before the first step at once.
+
+    Of several processes each is ended by their launcher instead. The checkpoint is sealed by a callback that is there
+    already; the interrupt says ``go_on``, the command that takes up the checkpoint.
+    """
+    if trainer.args.world_size > 1:
+        yield
+        return
+    saving = _SavingWhenTold(go_on)
+    trainer.add_callback(saving)
+    before = signal.signal(signal.SIGTERM, saving.tell)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class _SavingWhenTold(TrainerCallback):
+    def __init__(self, go_on: str):
+        self._go_on = go_on
+        self._trains = self._told = False
+
+    def tell(self, signum, frame):
+        if not self._trains:
+            raise KeyboardInterrupt
+        self._told = True
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        self._trains = True
+
+    def on_step_end(self, args, state, control, **kwargs):
+        control.should_save = control.should_save or self._told
+
+    def on_save(self, args, state, control, **kwargs):
+        if self._told:
+            raise KeyboardInterrupt(f"stopped after step {state.global_step}; go on with: {self._go_on}")
+
+
+def require_public_base(model) -> None:
+    """Raise `ConfigError` for an adapter whose base is a local folder.
+
+    Nobody else could load it, and its path would be published.
+    """
+    base = next((c.base_model_name_or_path for c in getattr(model, "peft_config", {}).values()), None)
+    if base and Path(base).exists():
+        raise ConfigError(
+            "the adapter was trained on a local model, which is not published with it. Publish that model and "
+            "load it by its Hub name, or merge: model.merge_and_unload().save_pretrained(FOLDER)"
+        )
+
+
+def publish_folder(folder: Path, name: str, args: BADPOConfig, commit_message: str, **kwargs) -> str:
+    """Upload a folder, making the repository where it is not there; return the address of the commit."""
+    from huggingface_hub import HfApi
+
+    api = HfApi(token=args.hub_token)
+    repository = api.create_repo(args.hub_model_id or name, private=args.hub_private_repo, exist_ok=True)
+    commit = api.upload_folder(
+        repo_id=repository.repo_id, folder_path=folder, commit_message=commit_message, **kwargs
+    )
+    return str(commit.commit_url)

@@ -1,0 +1,192 @@
+"""The command that runs the paper's experiments: `reproduce`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from badpo.cli.options import (
+    AsJson,
+    Debug,
+    announce,
+    as_lines,
+    as_text,
+    parsed_seeds,
+    print_json,
+    reporting_errors,
+    say,
+    stopping_whole,
+    tell,
+    terminal_progress,
+)
+
+if TYPE_CHECKING:
+    from badpo_paper.corpora.published import GateRow
+
+WHAT_IS_LEFT = "stopped; finished runs are whole, and the same command goes on from here"
+
+
+@reporting_errors
+def reproduce(
+    suite: Annotated[str, typer.Argument(metavar="SUITE", help="A suite by name, or all.")],
+    scale: Annotated[
+        str, typer.Option(help="tiny: a small model on the CPU; paper: what the authors ran.")
+    ] = "tiny",
+    seeds: Annotated[str, typer.Option(help="Training seeds, separated by commas.")] = "42,123,456",
+    jobs: Annotated[
+        int,
+        typer.Option(min=1, help="Runs side by side, one thread each from two on; at most one a processor."),
+    ] = 1,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="Your own votes, where length is asked about; at scale paper rows of the public corpus."
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the runs.")] = Path("runs/reproduce"),
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run.")] = False,
+    generate_with: Annotated[
+        str, typer.Option(help="What draws the answers that are measured: transformers, or vllm.")
+    ] = "transformers",
+    form: Annotated[str, typer.Option("--format", help="text, markdown, latex or csv.")] = "text",
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Run the paper's experiments: tables, a page, and which patterns were found. Runs are shared and resumed."""
+    from badpo.data.problems import ConfigError, did_you_mean
+    from badpo_paper.reproduce import (
+        chosen_suites,
+        drawing_with,
+        plan_suites,
+        require_usable,
+        run_suites,
+        scale_named,
+        suites_folder,
+        write_suite_page,
+    )
+    from badpo_paper.tables import FORMATS
+
+    if form not in FORMATS:
+        raise ConfigError(
+            f'"{form}" is no format.{did_you_mean(form, list(FORMATS))} Formats: {", ".join(FORMATS)}'
+        )
+    suites, chosen = chosen_suites(suite), drawing_with(scale_named(scale), generate_with)
+    if data is not None:
+        require_usable(data, suites, chosen)
+    require_folder(out)
+    folder, numbers = suites_folder(out, chosen, data), parsed_seeds(seeds)
+    jobs = min(jobs, os.cpu_count() or 1)
+    if dry_run:
+        planned = plan_suites(suites, chosen, numbers, folder, data)
+        if as_json:
+            print_json(planned.to_json())
+        else:
+            say("\n".join(planned.lines()))
+        return
+    quiet_libraries()
+    with stopping_whole(WHAT_IS_LEFT), redirect_stdout(sys.stderr), terminal_progress(as_json) as progress:
+        results = run_suites(suites, chosen, numbers, folder, progress, jobs, data)
+    if as_json:
+        print_json([result.to_json() for result in results])
+    options = f"--scale {chosen.name}" + (f" --data {data.name}" if data else "")
+    for result in results:
+        # tables first: a page that cannot be written takes none of them away
+        if not as_json:
+            say(result.text(form) + "\n" * (form != "csv"))
+        page = write_suite_page(result, options, folder / f"{result.suite.name}.html")
+        if form == "text" and not as_json:
+            say(f"page: {page}\n")
+
+
+def require_folder(out: Path) -> None:
+    """Stop at a place that cannot hold the runs of suites."""
+    from badpo.data.problems import ConfigError
+
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f'--out: "{out}" is no folder; name one, such as runs/reproduce')
+    for folder in (out, *out.absolute().parents):
+        if (folder / "run.json").exists():
+            raise ConfigError(f"--out: {folder} is the folder of one run; name one outside it")
+
+
+def quiet_libraries() -> None:
+    """Bars of other libraries, one for every model that is loaded, would hide our own lines."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+
+
+OutFolder = Annotated[Path, typer.Option("--out", "-o", help="Folder to write; made when it is not there.")]
+
+
+@reporting_errors
+def corpus_multipref(
+    out: OutFolder,
+    source: Annotated[
+        Path | None,
+        typer.Argument(metavar="[FILE]", help="Rows of allenai/multipref; from the Hub if not given."),
+    ] = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """MultiPref with its votes one by one, its evaluation prompts, and its statistics beside the published ones."""
+    from badpo_paper.corpora.files import write_multipref
+
+    _tell(lambda: write_multipref(out, source), out, source, as_json)
+
+
+@reporting_errors
+def corpus_ultrafeedback(
+    out: OutFolder,
+    train: Annotated[
+        Path | None,
+        typer.Argument(metavar="[TRAIN]", help="Rows of split train_prefs; from the Hub if not given."),
+    ] = None,
+    test: Annotated[
+        Path | None,
+        typer.Argument(metavar="[TEST]", help="Rows of split test_prefs; from the Hub if not given."),
+    ] = None,
+    n: Annotated[int, typer.Option(min=1, help="Rows to draw before short responses are left out.")] = 8_000,
+    signing: Annotated[int, typer.Option(min=1, help="Signing prompts.")] = 300,
+    seed: Annotated[int, typer.Option(help="Seed of the draw and of the plan.")] = 0,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Signed-UltraFeedback: real pairs signed with names, 60 planted annotators, prompts to evaluate on."""
+    from badpo_paper.corpora.files import write_signed_ultrafeedback
+
+    _tell(lambda: write_signed_ultrafeedback(out, train, test, n, signing, seed), out, train, as_json)
+
+
+@reporting_errors
+def corpus_style(
+    out: OutFolder,
+    n: Annotated[int, typer.Option(min=1, help="How many of the bundled pairs.")] = 7_177,
+    seed: Annotated[int, typer.Option(help="Seed of leans and votes.")] = 0,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Votes of 40 planted annotators who lean toward length and Markdown, on the bundled answers."""
+    from badpo_paper.corpora.files import write_style_votes
+
+    told = write_style_votes(out, n, seed)
+    tell(as_json, told, f"{as_lines(told)}\n\n{out / 'judgments.parquet'}")
+
+
+def _tell(write: Callable[[], tuple[GateRow, ...]], out: Path, source: Path | None, as_json: bool) -> None:
+    """Write a corpus and print its statistics beside the published ones."""
+    announce("from the Hub" if source is None else source, as_json)
+    rows = write()
+    lines = [f"{'statistic':<32} {'here':>9}  {'published':>9}"]
+    for row in rows:
+        found, published = as_text(row.found), as_text(row.published)
+        lines.append(f"{row.name:<32} {found:>9}  {published:>9}  {'' if row.agrees else 'differs'}".rstrip())
+    agree = f"{sum(row.agrees for row in rows)} of {len(rows)} agree with the published statistics"
+    shown = "\n".join([*lines, "", agree, str(out / "card.md")])
+    tell(as_json, {"out": out, "gate": [row.to_json() for row in rows]}, shown)

@@ -1,0 +1,234 @@
+"""Votes and prompts of a corpus, before any model: the bundled ones, the public ones, or a user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from badpo.data.attributes import Length, Markdown, plain_text
+from badpo.data.judgments import Judgments
+from badpo.data.problems import ConfigError, DataError
+from badpo.readouts.names import NAMES, SURNAMES, ask_to_sign
+from badpo_paper.corpora import bundled, multipref, signed, ultrafeedback
+from badpo_paper.corpora.published import (
+    GateRow,
+    compared,
+    gate_table,
+    gate_verdict,
+    require_unseen,
+    told_gate,
+)
+from badpo_paper.suites import Corpus
+
+N_EVALUATION, N_FRESH = 300, 3000
+
+
+@dataclass(frozen=True)
+class Material:
+    """Votes and prompts, before any model.
+
+    Attributes
+    ----------
+    judgments : Judgments
+    planted : array of shape (n_annotators, n_attributes), or None
+        Planted theta; None for real votes.
+    prompts : tuple of str
+        What policies are asked when they are measured; one that stands there twice is answered twice.
+    texts : tuple of str
+        What a small tokenizer is learned from.
+    held_out : float
+        Share of prompts held out of training. The prompts that policies are asked were drawn apart from this very
+        split, so that whatever trains on the votes splits them with `split`.
+    gate : tuple of GateRow
+        Statistics of the votes beside the published ones; empty where none are published.
+    table : Path or None
+        The file that the votes are from; None where they are made.
+    """
+
+    judgments: Judgments
+    planted: NDArray[np.float64] | None
+    prompts: tuple[str, ...]
+    texts: tuple[str, ...]
+    held_out: float
+    gate: tuple[GateRow, ...] = ()
+    table: Path | None = None
+
+    def split(self) -> tuple[Judgments, Judgments]:
+        """The judgments to train on, and those held out."""
+        return self.judgments.split(self.held_out, seed=0)
+
+    def require_unseen(self) -> Material:
+        """Itself, none of whose evaluation prompts is trained on; else `DataError`."""
+        train, _ = self.split()
+        require_unseen(self.prompts, set(map(plain_text, train.comparisons["prompt"])), "evaluation prompts")
+        return self
+
+
+def own_file(corpus: Corpus, corpora: Iterable[Corpus], data: Path | None) -> Path | None:
+    """A user's own file where it stands in the place of a corpus, else None.
+
+    The corpora are those of the suites that it is given for. It holds votes on length and Markdown wherever one of
+    these asks for such votes, and pairs to be signed where all of them are on names.
+
+    Examples
+    --------
+    >>> names, length, votes = Corpus("signed"), Corpus("style"), Path("votes.parquet")
+    >>> own_file(names, [names], votes) is votes, own_file(names, [names, length], votes)
+    (True, None)
+    """
+    kind = "style" if any(one.kind == "style" for one in corpora) else "signed"
+    return data if corpus.kind == kind else None
+
+
+def gate_lines(materials: Iterable[Material]) -> list[str]:
+    """The statistics of public corpora beside the published ones, each table once, and how they agree.
+
+    Parameters
+    ----------
+    materials : iterable of Material
+        Those without published statistics are passed over.
+    """
+    gates = dict.fromkeys(material.gate for material in materials if material.gate)
+    return [
+        line
+        for gate in gates
+        for line in (
+            "statistics of the votes before training:",
+            *gate_table(gate),
+            gate_verdict(gate),
+        )
+    ]
+
+
+def tokenizer_texts(scored: pd.DataFrame, signing_prompts: Iterable[str]) -> tuple[str, ...]:
+    """What the small tokenizer is built from: the corpus, the prompts and every name, signed."""
+    names = [signed.signature("", name.first, SURNAMES[i % len(SURNAMES)]) for i, name in enumerate(NAMES)]
+    columns = [scored[column].tolist() for column in ("prompt", "chosen", "rejected")]
+    return (*columns[0], *columns[1], *columns[2], *signing_prompts, *names)
+
+
+@cache
+def bundled_signed(n_pairs: int, data_seed: int, held_out: float) -> Material:
+    """The bundled answers, signed, with planted annotators; prompts that ask to sign."""
+    scored = bundled.scored_pairs(n_pairs, seed=0)
+    prompts = [ask_to_sign(prompt) for prompt in bundled.signing_prompts()]
+    corpus = signed.build(scored, seed=data_seed)
+    texts = tokenizer_texts(scored, prompts)
+    return Material(corpus.judgments, corpus.planted_theta, tuple(prompts), texts, held_out)
+
+
+@cache
+def bundled_style(n_pairs: int, data_seed: int, held_out: float) -> Material:
+    """The bundled answers with votes that lean toward length and Markdown; held-out prompts."""
+    corpus = bundled.style_votes(n_pairs, seed=data_seed)
+    return _style(corpus.judgments, corpus.planted_theta, held_out)
+
+
+@cache
+def own_style(path: Path, held_out: float) -> Material:
+    """A user's votes, with length and Markdown declared."""
+    judgments = Judgments.read(path, attributes=(Length(ratio=1.5), Markdown()))
+    try:
+        material = _style(judgments, None, held_out)
+    except DataError as error:
+        raise DataError(
+            [replace(found, where=f"{path}, {found.where}") for found in error.problems]
+        ) from error
+    return replace(material, prompts=asked_often(material.prompts), table=path)
+
+
+@cache
+def public_signed(path: Path | None, data_seed: int, held_out: float) -> Material:
+    """Signed-UltraFeedback, its pairs from the Hub or from a local file of the schema of ``train_prefs``.
+
+    With a file the prompts that ask to sign are rows of it too, from behind those that are trained on.
+
+    Raises
+    ------
+    ConfigError
+        The pairs of the Hub, at their pinned revision, do not give the paper's plan.
+    """
+    drawn = _drawn_pairs(path)
+    corpus = signed.build(drawn.pairs, seed=data_seed)
+    apart = set(drawn.pairs["prompt"]) | (set(_fresh_questions(path)) if path else set())
+    prompts = ultrafeedback.signing_prompts(path, apart, N_EVALUATION)
+    # what is published is of data seed 0
+    gate = () if data_seed else compared(ultrafeedback.gate(corpus), ultrafeedback.PUBLISHED)
+    if path is None:
+        require_papers_plan(gate)
+    return Material(corpus.judgments, corpus.planted_theta, tuple(prompts), (), held_out, gate)
+
+
+def require_papers_plan(gate: tuple[GateRow, ...]) -> None:
+    """Refuse a corpus whose random plan is not the paper's: it follows from the number of pairs and the seed alone.
+
+    Raises
+    ------
+    ConfigError
+        Each statistic that differs.
+    """
+    of_plan = {" ".join(published.path) for published in ultrafeedback.PUBLISHED_PLAN}
+    wrong = [row for row in gate if row.name in of_plan and not row.agrees]
+    if wrong:
+        raise ConfigError(
+            f"the pairs of {ultrafeedback.TRAIN.told} do not give the paper's plan: {told_gate(wrong)}. The revision "
+            "is pinned, so remove its copy from the Hub's cache and load it again, or give the rows as a file with "
+            "--data"
+        )
+
+
+def bundled_fresh(corpus: Corpus, data: Path | None) -> tuple[str, ...]:
+    """The bundled questions that no other part of the corpora has."""
+    return tuple(bundled.fresh_prompts())
+
+
+def public_fresh(corpus: Corpus, data: Path | None) -> tuple[str, ...]:
+    """Questions of UltraFeedback from behind those of the corpus: 3,000 to train on, and 300 to find the tilt on."""
+    return _fresh_questions(data)
+
+
+@cache
+def _drawn_pairs(path: Path | None) -> ultrafeedback.ScoredPairs:
+    """The pairs that are signed, whatever the data seed."""
+    return ultrafeedback.scored_pairs(path)
+
+
+@cache
+def _fresh_questions(path: Path | None) -> tuple[str, ...]:
+    drawn = ultrafeedback.scored_pairs(path, n=N_FRESH + N_EVALUATION, start=ultrafeedback.N_PAIRS)
+    known = set(_drawn_pairs(path).pairs["prompt"])
+    return tuple(dict.fromkeys(prompt for prompt in drawn.pairs["prompt"] if prompt not in known))
+
+
+@cache
+def public_style(path: Path | None, held_out: float) -> Material:
+    """MultiPref from the Hub, or from a local file of its schema."""
+    corpus = multipref.load(path)
+    prompts = asked_often(multipref.evaluation_prompts(corpus.judgments, N_EVALUATION, held_out).prompts)
+    gate = compared(multipref.gate(corpus), multipref.PUBLISHED)
+    return Material(corpus.judgments, None, prompts, (), held_out, gate)
+
+
+def asked_often(prompts: tuple[str, ...]) -> tuple[str, ...]:
+    """Prompts, all of them as often as makes up to `N_EVALUATION`: of a few, one answer to each says next to nothing.
+
+    Examples
+    --------
+    >>> found = asked_often(("Why?", "How?"))
+    >>> len(found), found[:3]
+    (300, ('Why?', 'How?', 'Why?'))
+    """
+    return prompts * max(1, N_EVALUATION // len(prompts))
+
+
+def _style(judgments: Judgments, planted: NDArray[np.float64] | None, held_out: float) -> Material:
+    prompts = multipref.evaluation_prompts(judgments, N_EVALUATION, held_out).prompts
+    frame = judgments.comparisons
+    texts = [plain_text(text) for column in ("prompt", "response_a", "response_b") for text in frame[column]]
+    return Material(judgments, planted, prompts, tuple(texts), held_out)

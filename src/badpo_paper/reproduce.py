@@ -1,0 +1,440 @@
+"""``badpo reproduce``: the runs of a suite, its tables, and whether the paper's patterns are in them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from badpo import __version__
+from badpo.data.problems import ConfigError, did_you_mean
+from badpo.readouts.generation import GENERATORS, require_vllm
+from badpo.results.charts import DotRow, Mark, dot_plot, legend
+from badpo.results.words import page_templates, signed, write_whole
+from badpo.runs.run import Progress
+from badpo_paper.materials import Material, gate_lines, own_file
+from badpo_paper.patterns import Pattern, found_patterns
+from badpo_paper.schedule import (
+    SuitePlan,
+    execute,
+    free_theta_lines,
+    plan,
+    planned_runs,
+    read_stages,
+    refused_runs,
+    require_needs,
+)
+from badpo_paper.settings import SCALES, Scale
+from badpo_paper.suites import SUITES, Column, Corpus, Suite
+from badpo_paper.tables import (
+    FORMATS,
+    STYLES,
+    Found,
+    Table,
+    about_votes,
+    footnotes,
+    found_runs,
+    has_reference,
+    name_tables,
+    published,
+    row_label,
+    tables,
+    to_json,
+    votes_table,
+    with_notes,
+    written,
+)
+
+
+@dataclass(frozen=True)
+class SuiteResult:
+    """A suite's tables and patterns.
+
+    Attributes
+    ----------
+    suite : Suite
+    tables : tuple of Table
+    patterns : tuple of Pattern
+    left_out : tuple of str
+        Panels that the scale has no model for.
+    about : tuple of str
+        Of a user's own votes: how many they are, and what of their texts the scale trains on.
+    stand_in : str
+        What stands in the place of the models that tables name; empty where those themselves were trained.
+    """
+
+    suite: Suite
+    tables: tuple[Table, ...]
+    patterns: tuple[Pattern, ...]
+    left_out: tuple[str, ...]
+    about: tuple[str, ...] = ()
+    stand_in: str = ""
+
+    def text(self, form: str) -> str:
+        """Tables in one of `FORMATS`; patterns and what is said of the votes too, except in CSV."""
+        parts = [FORMATS[form](table) for table in self.tables]
+        if form == "csv":
+            # one header for all panels
+            return (
+                "\n".join([parts[0], *("\n".join(part.split("\n")[1:]) for part in parts[1:])])
+                if parts
+                else ""
+            )
+        mark = {"text": "", "markdown": "- ", "latex": "% "}[form]
+        lines = [mark + line for found in self.patterns for line in pattern_lines(found)]
+        lines += [f"{mark}not at this scale: {title}" for title in self.left_out]
+        lines += [mark + line for line in (*self.about, *([self.stand_in] if self.stand_in else []))]
+        return "\n\n".join([*parts, "\n".join(lines)]).rstrip()
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as plain values."""
+        return {
+            "suite": self.suite.name,
+            "tables": [to_json(table) for table in self.tables],
+            "patterns": [
+                {"sentence": p.sentence, "verdict": p.verdict, "holds": p.holds, "figures": list(p.figures)}
+                for p in self.patterns
+            ],
+            "left_out": list(self.left_out),
+            "about": list(self.about),
+            "stand_in": self.stand_in,
+        }
+
+
+def pattern_lines(found: Pattern) -> list[str]:
+    """A pattern in one line, with its figures."""
+    return [f"{found.verdict}: {found.sentence}. {'; '.join(found.figures)}"]
+
+
+def chosen_suites(name: str) -> list[Suite]:
+    """The suites of a name, or all of them.
+
+    Raises
+    ------
+    ConfigError
+        No such suite.
+
+    Examples
+    --------
+    >>> [suite.name for suite in chosen_suites("lora")], len(chosen_suites("all"))
+    (['lora'], 12)
+    """
+    if name != "all" and name not in SUITES:
+        raise ConfigError(
+            f'there is no suite "{name}".{did_you_mean(name, list(SUITES))} Suites: {", ".join(SUITES)}'
+        )
+    return list(SUITES.values()) if name == "all" else [SUITES[name]]
+
+
+def require_usable(data: Path, suites: Sequence[Suite], scale: Scale) -> None:
+    """Refuse a user's own file that is not there, or that cannot stand in the place of a corpus.
+
+    Raises
+    ------
+    ConfigError
+        With the reason, and the suites that take a file at this scale.
+    """
+    takers = [
+        suite.name
+        for suite in SUITES.values()
+        if not scale.own_pairs or any(corpus.kind == "style" for corpus in suite.corpora())
+    ]
+    if len(suites) > 1:
+        raise ConfigError(
+            f"--data stands in the place of the corpus of one suite; name that suite: {', '.join(takers)}"
+        )
+    if suites[0].name not in takers:
+        raise ConfigError(
+            f"--data: {suites[0].name} is on names, and at scale {scale.name} a file cannot stand in the place of its "
+            f"pairs: {scale.own_pairs}. Take --scale paper, or a suite that takes votes: {', '.join(takers)}"
+        )
+    if not data.exists():
+        raise ConfigError(f"--data: {data} is not there")
+
+
+def scale_named(name: str) -> Scale:
+    """A scale by its name.
+
+    Raises
+    ------
+    ConfigError
+        No such scale.
+    """
+    if name not in SCALES:
+        raise ConfigError(
+            f'there is no scale "{name}".{did_you_mean(name, list(SCALES))} Scales: {", ".join(SCALES)}'
+        )
+    return SCALES[name]
+
+
+def drawing_with(scale: Scale, generator: str) -> Scale:
+    """A scale whose measured answers are drawn by transformers or by vLLM.
+
+    Raises
+    ------
+    ConfigError
+        Neither is named.
+    """
+    if generator not in GENERATORS:
+        raise ConfigError(
+            f'answers cannot be drawn with "{generator}".{did_you_mean(generator, GENERATORS)} Known: '
+            f"{', '.join(GENERATORS)}"
+        )
+    return replace(scale, decoding=replace(scale.decoding, generate_with=generator))
+
+
+def suites_folder(out: Path, scale: Scale, data: Path | None) -> Path:
+    """Where the runs of a scale, or of a user's own votes, stand.
+
+    Examples
+    --------
+    >>> suites_folder(Path("runs"), SCALES["tiny"], Path("votes/mtbench.parquet")).as_posix()
+    'runs/tiny-mtbench'
+    """
+    return out / (scale.name if data is None else f"{scale.name}-{data.stem}")
+
+
+def about_data(corpora: Sequence[Corpus], scale: Scale, data: Path | None) -> tuple[str, ...]:
+    """What is to be said of a user's own file: of its votes, and of which corpora it is not."""
+    if data is None:
+        return ()
+    of_file = [corpus for corpus in corpora if own_file(corpus, corpora, data)]
+    lines = [line for corpus in of_file for line in about_votes(corpus, scale, data)]
+    if len(of_file) < len(corpora):
+        lines.append(
+            f"{data.name} holds the votes on length and Markdown; the signed pairs are those of scale {scale.name}"
+        )
+    return tuple(dict.fromkeys(lines))
+
+
+def plan_suites(
+    suites: Sequence[Suite],
+    scale: Scale,
+    seeds: Sequence[int],
+    out: Path,
+    data: Path | None = None,
+) -> SuitePlan:
+    """What `run_suites` would do; trains nothing and loads no model.
+
+    A corpus that is out of reach is named, and what is there of its runs is then told from the folders alone.
+
+    Raises
+    ------
+    DataError
+        The votes of a corpus cannot be used.
+    """
+    runs = planned_runs(suites, scale, seeds)
+    corpora = list(dict.fromkeys(run.corpus for run in runs))
+    stages, unread = read_stages(corpora, scale, out, data)
+    told = (
+        *about_data(corpora, scale, data),
+        *unread,
+        *gate_lines(scale.material(corpus, own_file(corpus, corpora, data)) for corpus in stages),
+        *free_theta_lines(runs, stages),
+    )
+    return plan(runs, out, refused_runs(runs, stages, scale, out), told)
+
+
+def run_suites(
+    suites: Sequence[Suite],
+    scale: Scale,
+    seeds: Sequence[int],
+    out: Path,
+    progress: Progress,
+    jobs: int = 1,
+    data: Path | None = None,
+) -> list[SuiteResult]:
+    """Run what is not there yet, and read the tables and patterns of every suite.
+
+    Raises
+    ------
+    ConfigError
+        A model or judge that is needed cannot be used, a corpus is out of reach, or a run folder holds a run with other
+        data or settings; finished runs stay as they are.
+    DataError
+        The votes cannot be used, or an evaluation prompt is a training prompt; nothing was trained then.
+    """
+    if scale.decoding.generate_with == "vllm":
+        require_vllm()
+    require_needs(suites, scale, seeds, out, data)
+    execute(planned_runs(suites, scale, seeds), scale, out, data, jobs, progress)
+    return [read_suite(suite, scale, seeds, out, data) for suite in suites]
+
+
+def read_suite(
+    suite: Suite, scale: Scale, seeds: Sequence[int], out: Path, data: Path | None = None
+) -> SuiteResult:
+    """The tables and patterns of a suite from the runs that are there, and from the votes that they were trained on.
+
+    Parameters
+    ----------
+    suite : Suite
+    scale : Scale
+    seeds : sequence of int
+    out : Path
+    data : Path or None
+        A user's own file, of which ``out`` holds the runs.
+    """
+
+    def material(corpus: Corpus) -> Material:
+        return scale.material(corpus, own_file(corpus, suite.corpora(), data))
+
+    # the first panel of a corpus stands for it
+    titles = {panel.corpus: panel.title for panel in reversed(suite.panels)}
+    here = [corpus for corpus in suite.corpora() if scale.has(corpus)]
+    plan = scale.seed_plan(seeds)
+    before = [
+        votes_table(panel, material(panel.corpus).judgments)
+        for panel in suite.votes
+        if has_reference(out, panel)
+    ]
+    signatures = [
+        table
+        for corpus in suite.signatures
+        for table in name_tables(corpus, Found(out / corpus.folder, seeds))
+    ]
+    noted = [
+        with_notes(table, out / table.panel.corpus.folder, material) for table in tables(suite, out, plan)
+    ]
+    return SuiteResult(
+        suite,
+        (*before, *noted, *signatures),
+        tuple(found_patterns(suite.patterns, [found_runs(suite, corpus, out, plan) for corpus in here])),
+        tuple(titles[corpus] for corpus in suite.corpora() if corpus not in here),
+        about_data(here, scale, data),
+        scale.stand_in,
+    )
+
+
+OURS, THEIRS = 2, 1  # styles of the marks
+VERDICT_CLASSES = {True: "holds", False: "fails", None: "unknown"}
+
+
+@dataclass(frozen=True)
+class PageCell:
+    """Ours, the paper's, and the difference over the sum of the half widths."""
+
+    ours: str
+    paper: str
+    difference: str
+
+
+@dataclass(frozen=True)
+class PageTable:
+    """A panel for the page: its heading, where the paper has it, columns, those it has numbers for, cells, charts."""
+
+    title: str
+    source: str
+    columns: tuple[str, ...]
+    published: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[PageCell, ...]], ...]
+    missing: tuple[str, ...]
+    notes: tuple[str, ...]
+    charts: tuple[tuple[str, Markup], ...]
+
+
+def write_suite_page(result: SuiteResult, options: str, page: Path) -> Path:
+    """Write one HTML page about a suite and return its path; it needs no network and no script.
+
+    Parameters
+    ----------
+    result : SuiteResult
+    options : str
+        What the runs were asked for with, such as ``--scale tiny``; told above the heading.
+    page : Path
+        Replaced only once the new page is whole.
+    """
+    return write_whole(suite_html(result, options), page)
+
+
+def suite_html(result: SuiteResult, options: str) -> str:
+    """The page as text."""
+    return (
+        page_templates()
+        .get_template("suite.html.jinja")
+        .render(
+            name=result.suite.name,
+            title=result.suite.title,
+            options=options,
+            patterns=[(VERDICT_CLASSES[p.holds], p.verdict, p.sentence, p.figures) for p in result.patterns],
+            tables=[page_table(table) for table in result.tables],
+            left_out=result.left_out,
+            about=result.about,
+            stand_in=result.stand_in,
+            legend=legend([("this run", OURS), ("the paper", THEIRS)]),
+            version=__version__,
+        )
+    )
+
+
+def page_table(table: Table) -> PageTable:
+    """A panel's table and charts as texts and drawings."""
+    rows = []
+    for row in table.rows:
+        cells = []
+        for cell, column in zip(row.cells, table.columns, strict=True):
+            found = cell.difference
+            difference = "" if found is None else signed(found, 1)
+            ours = written(cell, column.style) if cell.values or cell.paper else ""
+            cells.append(PageCell(ours, published(cell, column.style), difference))
+        rows.append((row_label(row), tuple(cells)))
+    charts = [
+        (column.label, drawn) for i, column in enumerate(table.columns) if (drawn := _chart(table, i, column))
+    ]
+    return PageTable(
+        table.panel.title,
+        source_of(table.panel.label),
+        tuple(column.label for column in table.columns),
+        tuple(
+            column.label
+            for i, column in enumerate(table.columns)
+            if any(row.cells[i].paper for row in table.rows)
+        ),
+        tuple(rows),
+        table.missing,
+        tuple(footnotes(table)),
+        tuple(charts),
+    )
+
+
+def source_of(label: str) -> str:
+    """Where the paper has what a panel shows, as a sentence; empty where it has nothing like it.
+
+    Examples
+    --------
+    >>> source_of("tab:votes"), source_of("app:abl_variants"), source_of("beyond")
+    ('Table tab:votes of the paper.', 'Text of the paper, app:abl_variants.', '')
+    """
+    kind = label.partition(":")[0]
+    if kind == "tab":
+        return f"Table {label} of the paper."
+    return f"Text of the paper, {label}." if kind in ("app", "sec") else ""
+
+
+def _chart(table: Table, place: int, column: Column) -> Markup | None:
+    """Ours and the paper's, row under row; None where there is nothing of ours."""
+    rows = []
+    for row in table.rows:
+        cell = row.cells[place]
+        marks = []
+        if cell.values:
+            low, high = _ends(cell.mean, cell.half)
+            marks.append(Mark(cell.mean, "this run", OURS, low, high, cell.values))
+        if cell.paper is not None:
+            mean, half = cell.paper
+            low, high = _ends(mean, math.nan if half is None else half)
+            marks.append(Mark(mean, "the paper", THEIRS, low, high))
+        if marks:
+            rows.append(DotRow(row.label, tuple(marks)))
+    if not any(row.cells[place].values for row in table.rows):
+        return None
+    label = f"{column.label} by row: this run and the paper"
+    return dot_plot(rows, label, column.label, number=lambda value: STYLES[column.style](value))
+
+
+def _ends(mean: float, half: float) -> tuple[float | None, float | None]:
+    return (mean - half, mean + half) if math.isfinite(half) else (None, None)

@@ -1,0 +1,193 @@
+"""A reward model that leaves the annotators' lean to a bias term: TRL's `RewardTrainer` with theta beside it."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from safetensors.torch import load_file
+from transformers import TrainerCallback
+from trl import RewardConfig, RewardTrainer
+from trl.trainer.reward_trainer import DataCollatorForPreference
+
+from badpo.data.attributes import plain_text
+from badpo.data.judgments import Judgments
+from badpo.data.problems import ConfigError, counted
+from badpo.objective.bias import BiasTerm
+from badpo.training.checkpoints import BIAS_OPTIMIZER_FILE, adam_tensors, load_adam_tensors, save_privately
+from badpo.training.inputs import require_matching_bias
+
+logger = logging.getLogger(__name__)
+
+VOTE_COLUMNS = ("annotator", "winner_delta")
+
+
+class BiasedRewardTrainer(RewardTrainer):
+    r"""Fit a reward r and theta together, by maximum likelihood of the votes.
+
+    .. math:: \ell_j = -\log \sigma\bigl(r(x, y_w) - r(x, y_l) + \theta_{k_j}^\top (g(y_w) - g(y_l))\bigr)
+
+    TRL's ``margin`` stands in the loss with the opposite sign, and as a column it would be a constant; here it is
+    minus the bias logit, computed in the step, so that theta has a gradient. Theta is in log-odds, as in BA-DPO, and
+    has its own Adam, constant and unclipped. The metrics are TRL's, of the reward alone.
+
+    Parameters
+    ----------
+    model : PreTrainedModel with one label, or str
+    args : trl.RewardConfig
+    judgments : Judgments
+        With prompts and responses as text.
+    bias : BiasTerm
+        Of the annotators and attributes of ``judgments``, such as `badpo.training.inputs.build_bias` makes.
+    processing_class : PreTrainedTokenizerBase
+    bias_learning_rate : float
+
+    Raises
+    ------
+    ConfigError
+        Votes of unequal weight, which TRL's loss does not know, or a bias term of others.
+
+    References
+    ----------
+    BA-DPO, Eq. `biased_bt`; the paper names reward models as future work.
+    """
+
+    def __init__(
+        self,
+        model,
+        args: RewardConfig,
+        judgments: Judgments,
+        bias: BiasTerm,
+        processing_class,
+        bias_learning_rate: float = 1e-2,
+    ):
+        require_matching_bias(bias, judgments)
+        if (judgments.votes["weight"] != 1).any():
+            raise ConfigError(
+                "the votes have weights, which TRL's reward loss does not know; read the table without them"
+            )
+        super().__init__(
+            model,
+            args=args,
+            train_dataset=Dataset.from_list(reward_rows(judgments)),
+            processing_class=processing_class,
+        )
+        texts = DataCollatorForPreference(processing_class.pad_token_id, args.pad_to_multiple_of)
+        self.data_collator = VoteCollator(texts)
+        if n_dropped := judgments.n_votes - len(self.train_dataset):
+            logger.warning(
+                "%s left out: prompt and response have more than max_length = %s tokens",
+                counted(n_dropped, "judgment"),
+                args.max_length,
+            )
+        self.bias = bias.to(self.args.device)
+        parameters = list(bias.parameters())
+        self.bias_optimizer = torch.optim.Adam(parameters, lr=bias_learning_rate) if parameters else None
+        self.add_callback(_ThetaCallback(self))
+
+    def _set_signature_columns_if_needed(self):
+        # the Trainer drops every other column
+        self._signature_columns = ["chosen_ids", "rejected_ids", *VOTE_COLUMNS]
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        """TRL's loss with minus the bias logit of each winner over its loser as the margin."""
+        annotator, delta = (inputs.pop(name) for name in VOTE_COLUMNS)
+        inputs["margin"] = -self.bias(annotator, delta)
+        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+
+    def step_theta(self) -> None:
+        """Average theta's gradient over the processes, as DDP does the model's, and take a step of its Adam."""
+        if self.bias_optimizer is None:
+            return
+        for parameter in self.bias.parameters():
+            gradient = parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)
+            parameter.grad = self.accelerator.reduce(gradient, reduction="mean")
+        self.bias_optimizer.step()
+        self.bias_optimizer.zero_grad()
+
+
+def reward_rows(judgments: Judgments) -> list[dict[str, Any]]:
+    """One row for each judgment: ``prompt``, ``chosen``, ``rejected``, ``annotator``, and g(winner) - g(loser).
+
+    Parameters
+    ----------
+    judgments : Judgments
+
+    Returns
+    -------
+    list of dict
+
+    Examples
+    --------
+    >>> row = {"prompt": "Why? ", "response_a": "So.", "response_b": "It just is so.", "winner": "b"}
+    >>> from badpo.attributes import Length
+    >>> reward_rows(Judgments.read([row], attributes=[Length()]))[0]["winner_delta"]
+    [1.0]
+    """
+    frame, votes = judgments.comparisons, judgments.votes
+    texts = [
+        tuple(plain_text(frame[name].iloc[c]) for name in ("prompt", "response_a", "response_b"))
+        for c in range(judgments.n_comparisons)
+    ]
+    rows = []
+    for comparison, sign, annotator, delta in zip(
+        votes["comparison"], votes["sign"], votes["annotator"], judgments.delta, strict=True
+    ):
+        prompt, a, b = texts[comparison]
+        chosen, rejected = (a, b) if sign > 0 else (b, a)
+        rows.append(
+            {
+                "prompt": prompt,
+                "chosen": chosen,
+                "rejected": rejected,
+                "annotator": int(annotator),
+                "winner_delta": (float(sign) * delta).tolist(),
+            }
+        )
+    return rows
+
+
+class VoteCollator:
+    """TRL's collator, and who voted on what difference."""
+
+    def __init__(self, texts: DataCollatorForPreference):
+        self._texts = texts
+
+    def __call__(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        """TRL's batch, with ``annotator`` (n,) and ``winner_delta`` (n, n_attributes)."""
+        batch = self._texts(rows)
+        batch["annotator"] = torch.tensor([row["annotator"] for row in rows], dtype=torch.long)
+        batch["winner_delta"] = torch.tensor([row["winner_delta"] for row in rows], dtype=torch.float32)
+        return batch
+
+
+class _ThetaCallback(TrainerCallback):
+    """Steps theta with the model, and keeps it and its Adam in every checkpoint."""
+
+    def __init__(self, trainer: BiasedRewardTrainer):
+        self._trainer = trainer
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        """Take up theta from the checkpoint that is resumed."""
+        if not state.global_step:
+            return
+        folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+        self._trainer.bias.load_state_dict(BiasTerm.load(folder).state_dict())
+        if self._trainer.bias_optimizer is not None:
+            load_adam_tensors(self._trainer.bias_optimizer, load_file(folder / BIAS_OPTIMIZER_FILE))
+
+    def on_optimizer_step(self, args, state, control, **kwargs):
+        """Step theta."""
+        self._trainer.step_theta()
+
+    def on_save(self, args, state, control, **kwargs):
+        """Add theta to the checkpoint."""
+        if not state.is_world_process_zero:
+            return
+        folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+        self._trainer.bias.save(folder)
+        if self._trainer.bias_optimizer is not None:
+            save_privately(adam_tensors(self._trainer.bias_optimizer), folder / BIAS_OPTIMIZER_FILE)

@@ -1,0 +1,316 @@
+"""The scales: which corpora, models and recipes the suites run on, from a newcomer's minutes to what the authors ran.
+
+The settings of a scale are keys of a recipe (`badpo.training.recipe`), so that a suite's run is a run like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+import torch
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedTokenizerFast,
+)
+
+from badpo.runs.evaluate import Decoding
+from badpo.training.trl_keys import PRESETS
+from badpo_paper.corpora import multipref
+from badpo_paper.materials import (
+    Material,
+    bundled_fresh,
+    bundled_signed,
+    bundled_style,
+    own_style,
+    public_fresh,
+    public_signed,
+    public_style,
+)
+from badpo_paper.suites import Corpus, SeedPlan
+
+OTHER_VOCABULARY = 1024
+PAD, EOS, USER, ASSISTANT, SYSTEM = "<|pad|>", "<|end|>", "<|user|>", "<|assistant|>", "<|system|>"
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "{% if message['role'] == 'assistant' %}{{ '" + ASSISTANT + "' + message['content'] + '" + EOS + "' }}"
+    "{% elif message['role'] == 'system' %}{{ '" + SYSTEM + "' + message['content'] }}"
+    "{% else %}{{ '" + USER + "' + message['content'] }}{% endif %}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '" + ASSISTANT + "' }}{% endif %}"
+)
+# Words with the space before them, numbers, runs of punctuation, line breaks.
+_PIECES = r" ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\n+|[^\S\n]+"
+
+
+def build_tokenizer(texts: Iterable[str], vocab_size: int = 1536) -> PreTrainedTokenizerFast:
+    """Byte-level BPE tokenizer learned from texts, with a chat template; the same for the same texts in the same order.
+
+    A conversation reads ``<|user|>question<|assistant|>answer<|end|>``; ``<|end|>`` is the end-of-sequence token,
+    padding has its own token, and nothing else is added to a text.
+
+    Parameters
+    ----------
+    texts : iterable of str
+        Prompts and *signed* responses, so that names become short token sequences.
+    vocab_size : int
+        Most tokens in all, the 256 bytes and 5 special tokens included; fewer when the texts give no more merges.
+    """
+    core = Tokenizer(models.BPE())
+    core.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(_PIECES), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    core.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[PAD, EOS, USER, ASSISTANT, SYSTEM],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    core.train_from_iterator(texts, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=core,
+        pad_token=PAD,
+        eos_token=EOS,
+        additional_special_tokens=[USER, ASSISTANT, SYSTEM],
+        chat_template=CHAT_TEMPLATE,
+        clean_up_tokenization_spaces=False,
+        model_max_length=512,
+    )
+
+
+def build_model(
+    tokenizer: PreTrainedTokenizerFast,
+    seed: int,
+    *,
+    hidden_size: int = 96,
+    n_layers: int = 3,
+    n_heads: int = 3,
+    intermediate_size: int = 256,
+    is_mistral: bool = False,
+) -> LlamaForCausalLM | MistralForCausalLM:
+    """Llama model with random weights, in fp32; with the defaults of about 0.44 million parameters.
+
+    Keys and values have half as many heads, input and output embeddings are one matrix, 512 positions. At this width
+    a standard deviation of 0.05 learns far faster than the usual 0.02: the rows of a matrix then start near unit
+    length.
+
+    Parameters
+    ----------
+    tokenizer : PreTrainedTokenizerFast
+        Sets the size of the vocabulary and the padding and end tokens.
+    seed : int
+        Seed of the weights; the caller's random state is left as it was.
+    hidden_size, n_layers, n_heads, intermediate_size : int
+    is_mistral : bool
+        A Mistral of the same shape, which attends to the last 256 tokens only.
+    """
+    shape: dict[str, Any] = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": hidden_size,
+        "intermediate_size": intermediate_size,
+        "num_hidden_layers": n_layers,
+        "num_attention_heads": n_heads,
+        "num_key_value_heads": max(1, n_heads // 2),
+        "max_position_embeddings": 512,
+        "tie_word_embeddings": True,
+        "pad_token_id": tokenizer.pad_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "bos_token_id": None,
+        "attention_dropout": 0.0,
+        "initializer_range": 0.05,
+        "dtype": "float32",
+    }
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if is_mistral:
+            return MistralForCausalLM(MistralConfig(**shape, sliding_window=256)).float().eval()
+        return LlamaForCausalLM(LlamaConfig(**shape)).float().eval()
+
+
+def made_model(corpus: Corpus, material: Material):
+    """A small Llama and a tokenizer learned from the corpus; for ``other`` a Mistral with a smaller vocabulary."""
+    if corpus.model == "other":
+        tokenizer = build_tokenizer(material.texts, vocab_size=OTHER_VOCABULARY)
+        return build_model(tokenizer, seed=0, is_mistral=True), tokenizer
+    tokenizer = build_tokenizer(material.texts)
+    return build_model(tokenizer, seed=0), tokenizer
+
+
+COMMAND = "badpo reproduce"
+JUDGE = "Skywork/Skywork-Reward-V2-Qwen3-1.7B"
+N_PAIRS, N_STYLE_PAIRS = 9000, 7177
+# Share of prompts held out; votes and evaluation prompts are divided by the one number of their scale.
+TINY_HELD_OUT, PAPER_HELD_OUT = 0.25, multipref.HELD_OUT
+
+# Of every run of a suite, whatever the scale.
+ALWAYS: dict[str, Any] = {
+    "encoding": "paper",
+    "lr_scheduler_type": "cosine",
+    "save_strategy": "steps",
+    "save_total_limit": 1,
+    "report_to": "none",
+    "disable_tqdm": True,
+}
+# The four votes of a comparison together, twice the judgments of the paper's step: half the cost of `random`.
+TINY: dict[str, Any] = {
+    **ALWAYS,
+    "beta": 0.1,
+    "max_length": 192,
+    "max_prompt_length": 96,
+    "batching": "grouped",
+    "per_device_train_batch_size": 64,
+    "max_steps": 800,
+    "warmup_steps": 0.3,
+    "learning_rate": 2.2e-4,
+    "bias": {"learning_rate": 2e-2},
+    "gradient_checkpointing": False,
+    "reference": {"sft": True, "max_steps": 400, "per_device_train_batch_size": 32, "learning_rate": 3e-3},
+}
+PRESET_OF = {"small": "paper-0.5b", "large": "paper-8b-lora", "other": "paper-7b-lora"}
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large the runs are: the corpora, the models and the recipe.
+
+    Attributes
+    ----------
+    name : str
+    material : function of (Corpus, a user's own file or None) giving `Material`
+    keys : function of (Corpus, Material) giving keys of a recipe
+        Without places, votes and arm; the model by its name, unless it is made.
+    made : function of (Corpus, Material) giving a start model and its tokenizer, or None
+        Where the start model is made and not named by the keys.
+    has : function of Corpus
+        Whether the scale has a model for it.
+    decoding : Decoding
+        How the answers that are measured are sampled.
+    judge : str or None
+        The reward model that scores answers.
+    single_seed_arms : tuple of str
+        Arms that run at the first seed only.
+    control_seeds : {"first", "all"}
+        Where rows are run that were controls at one seed in the paper.
+    scales_penalty : bool
+        Whether penalties per token are made stronger by as much as answers are shorter than the paper's.
+    preset_of : mapping of a corpus's model to the name of a model, or None
+        The start models that are named and looked at before anything is trained.
+    fresh_prompts : function of (Corpus, a user's own file or None), or None
+        Questions that are in no votes and not asked when policies are measured, for what is trained on a policy's own
+        answers.
+    lora_dtype : str
+        Precision of the weights under an adapter that is put on a reference without one.
+    stand_in : str
+        What stands in the place of the models that tables name; empty where those themselves are trained.
+    own_pairs : str
+        Why no file of a user's can stand in the place of the pairs that are signed; empty where one can.
+    command : str
+        What makes the same runs again.
+    """
+
+    name: str
+    material: Callable[[Corpus, Path | None], Material]
+    keys: Callable[[Corpus, Material], Mapping[str, Any]]
+    made: Callable[[Corpus, Material], tuple[Any, Any]] | None
+    has: Callable[[Corpus], bool]
+    decoding: Decoding = field(default_factory=Decoding)
+    judge: str | None = None
+    single_seed_arms: tuple[str, ...] = ()
+    control_seeds: Literal["first", "all"] = "first"
+    scales_penalty: bool = False
+    preset_of: Mapping[str, str] | None = None
+    fresh_prompts: Callable[[Corpus, Path | None], tuple[str, ...]] | None = None
+    lora_dtype: str = "float32"
+    stand_in: str = ""
+    own_pairs: str = ""
+    command: str = COMMAND
+
+    def seed_plan(self, seeds: Sequence[int]) -> SeedPlan:
+        """At which of the seeds this scale runs what."""
+        return SeedPlan(tuple(seeds), self.single_seed_arms, self.control_seeds)
+
+
+def tiny_material(corpus: Corpus, data: Path | None) -> Material:
+    """The bundled votes of a kind, or a user's own for length and Markdown."""
+    if corpus.kind == "signed":
+        return bundled_signed(N_PAIRS, corpus.data_seed, TINY_HELD_OUT)
+    return (
+        bundled_style(N_STYLE_PAIRS, corpus.data_seed, TINY_HELD_OUT)
+        if data is None
+        else own_style(data, TINY_HELD_OUT)
+    )
+
+
+def tiny_keys(corpus: Corpus, material: Material) -> Mapping[str, Any]:
+    """The same for every corpus."""
+    return TINY
+
+
+def tiny_has(corpus: Corpus) -> bool:
+    """There is no large model at this scale."""
+    return corpus.model != "large"
+
+
+def paper_material(corpus: Corpus, data: Path | None) -> Material:
+    """The public corpora, from the Hub or from a local file of the same schema."""
+    if corpus.kind == "signed":
+        return public_signed(data, corpus.data_seed, PAPER_HELD_OUT)
+    return public_style(data, PAPER_HELD_OUT)
+
+
+def paper_keys(corpus: Corpus, material: Material) -> Mapping[str, Any]:
+    """The paper's settings (Table `tab:hyperparams`), from the preset of the model; one supervised pass."""
+    preset = PRESETS[PRESET_OF[corpus.model]]
+    batch = preset["per_device_train_batch_size"] * preset["gradient_accumulation_steps"]
+    train, _ = material.split()
+    one_pass = {"max_steps": train.n_comparisons // batch}
+    return {**preset, **ALWAYS, "gradient_checkpointing": True, "reference": preset["reference"] | one_pass}
+
+
+def paper_has(corpus: Corpus) -> bool:
+    """Every corpus and model."""
+    return True
+
+
+SCALES: Mapping[str, Scale] = MappingProxyType(
+    {
+        "tiny": Scale(
+            "tiny",
+            tiny_material,
+            tiny_keys,
+            made_model,
+            tiny_has,
+            Decoding(max_new_tokens=128),
+            single_seed_arms=("em_dpo",),
+            control_seeds="all",
+            scales_penalty=True,
+            fresh_prompts=bundled_fresh,
+            stand_in="The models that tables name are the paper's; in their place stands one of 0.4 million weights, "
+            "trained from scratch on the texts of these votes: compare orders, not numbers.",
+            own_pairs="the small model reads 192 tokens of prompt and response, and a signature, which stands at a "
+            "response's end, would be cut from most pairs of your own",
+        ),
+        "paper": Scale(
+            "paper",
+            paper_material,
+            paper_keys,
+            None,
+            paper_has,
+            judge=JUDGE,
+            preset_of={model: PRESETS[preset]["model_name_or_path"] for model, preset in PRESET_OF.items()},
+            fresh_prompts=public_fresh,
+            lora_dtype="bfloat16",
+        ),
+    }
+)

@@ -1,0 +1,862 @@
+"""A suite's tables: one value for each seed, their mean and interval, and the paper's."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from badpo.auditing.pool import log_odds_row
+from badpo.data.judgments import Judgments
+from badpo.data.tables import inert
+from badpo.readouts.sampled import json_number
+from badpo.results.run_page import markdown_text
+from badpo.results.words import DASH, arm_label, decimal, percent, signed
+from badpo.runs.evaluate import kept_json
+from badpo.theory.summaries import Interval, log_odds_distance, share_removed, shift, t_interval
+from badpo.training.encoding import encode_comparisons, length_report
+from badpo_paper.arms import ARMS
+from badpo_paper.materials import Material
+from badpo_paper.methods import START, start_levels
+from badpo_paper.name_readouts import FIRST_NAMES, INDICATOR, concentration, relabelling_null
+from badpo_paper.schedule import kept_facts
+from badpo_paper.settings import Scale
+from badpo_paper.stages import declared
+from badpo_paper.suites import Column, Condition, Corpus, Panel, Row, SeedPlan, Suite
+
+
+@dataclass(frozen=True)
+class Amplification:
+    """DPO's shift of a rate, a mean token count or another reading.
+
+    Attributes
+    ----------
+    shift : Interval
+        DPO minus reference, over seeds; in the unit of the reading.
+    seed_sd : float
+        Standard deviation of DPO's readings over seeds; NaN for a single seed.
+    in_seed_sds : float
+        The shift divided by it; NaN for a single seed, infinite where the seeds agree exactly.
+    """
+
+    shift: Interval
+    seed_sd: float
+    in_seed_sds: float
+
+    def to_json(self) -> dict[str, float | int | None]:
+        """{"shift", "low", "high", "seed_sd", "in_seed_sds", "n"}; null where it is not known."""
+        return {
+            "shift": self.shift.estimate,
+            "low": json_number(self.shift.low),
+            "high": json_number(self.shift.high),
+            "seed_sd": json_number(self.seed_sd),
+            "in_seed_sds": json_number(self.in_seed_sds),
+            "n": self.shift.n,
+        }
+
+
+def amplification(dpo: ArrayLike, reference: float) -> Amplification:
+    r"""DPO's amplification of an attribute.
+
+    .. math:: \frac{\bar{x}_{DPO} - x_{ref}}{\mathrm{sd}(x_{DPO})}
+    """
+    x = np.asarray(dpo, dtype=np.float64)
+    moved = shift(x, reference)
+    sd = float(x.std(ddof=1)) if len(x) > 1 else float("nan")
+    with np.errstate(divide="ignore", invalid="ignore"):
+        in_sds = float(np.float64(moved.estimate) / sd)
+    return Amplification(moved, sd, in_sds)
+
+
+Readouts = Mapping[str, Any]
+REFERENCE = "Reference"
+LOG_FILE = "log.jsonl"
+# What shares are taken of, in words, and with how many places a shift of it is told.
+SHIFTED = {
+    "tokens.mean": ("tokens", 1),
+    "rates.woman.rate": ("p(woman)", 3),
+    "rates.black.rate": ("p(black)", 3),
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One value of a table.
+
+    Attributes
+    ----------
+    values : tuple of float
+        One for each seed that has it.
+    mean : float
+        NaN where there is none.
+    half : float
+        Behind the plus-minus sign; NaN where the panel has nothing there, or one seed cannot tell.
+    paper : tuple of (float, float or None), or None
+        The paper's mean and half width.
+    """
+
+    values: tuple[float, ...]
+    mean: float
+    half: float
+    paper: tuple[float, float | None] | None
+
+    @property
+    def difference(self) -> float | None:
+        """Ours minus the paper's, over the sum of the two half widths: at 1 the intervals just touch."""
+        if self.paper is None or self.paper[1] is None or not math.isfinite(self.half):
+            return None
+        width = self.half + self.paper[1]
+        return (self.mean - self.paper[0]) / width if width > 0 and math.isfinite(self.mean) else None
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """A row: its label, how many seeds it has and whether it is a control, a cell for each column, and footnotes."""
+
+    label: str
+    seeds: tuple[int, ...]
+    is_control: bool
+    cells: tuple[Cell, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Table:
+    """A panel with its values.
+
+    Attributes
+    ----------
+    panel : Panel
+    columns : tuple of Column
+        Those that at least one row has a value for.
+    rows : tuple of TableRow
+        The reference first.
+    missing : tuple of str
+        Runs that are not there.
+    notes : tuple of str
+        Footnotes of the whole.
+    """
+
+    panel: Panel
+    columns: tuple[Column, ...]
+    rows: tuple[TableRow, ...]
+    missing: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+class Found:
+    """The readouts of a panel's runs.
+
+    Parameters
+    ----------
+    folder : Path
+        Of the panel's corpus, with ``reference`` and ``<condition>-s<seed>`` in it.
+    seeds : sequence of int
+    planned : mapping of str to tuple of int, or None
+        The seeds that a condition is run at, by its name; those that are not named are run at all of ``seeds``.
+    """
+
+    def __init__(
+        self, folder: Path, seeds: Sequence[int], planned: Mapping[str, tuple[int, ...]] | None = None
+    ):
+        self.folder = folder
+        self.seeds = tuple(seeds)
+        self._planned = dict(planned or {})
+        self._kept: dict[str, Readouts] = {}
+
+    def readouts(self, name: str) -> Readouts:
+        """The readouts of a run folder; empty where there are none."""
+        if name not in self._kept:
+            self._kept[name] = kept_json(self.folder / name / "readouts.json")
+        return self._kept[name]
+
+    def planned(self, condition: str) -> tuple[int, ...]:
+        """The seeds at which a condition is to be run."""
+        return self._planned.get(condition, self.seeds)
+
+    def seeds_of(self, condition: str) -> tuple[int, ...]:
+        """The seeds at which a condition was measured."""
+        return tuple(seed for seed in self.seeds if self.readouts(f"{condition}-s{seed}"))
+
+    def values(self, condition: str, source: str, against: str = "dpo") -> dict[int, float]:
+        """The value at each seed that has it; sources as in `badpo_paper.suites.Column`."""
+        found = {seed: self.value(condition, seed, source, against) for seed in self.seeds_of(condition)}
+        return {seed: value for seed, value in found.items() if value is not None and math.isfinite(value)}
+
+    def value(self, condition: str, seed: int, source: str, against: str = "dpo") -> float | None:
+        """One value; None where it was not measured or is not defined."""
+        how, _, place = source.rpartition(":")
+        name = f"{condition}-s{seed}"
+        if how == "log":
+            return place_of(last_step(self.folder / name), place)
+        if how == "type":
+            return of_type(self.readouts(name), place)
+        if how == "anchor":
+            return place_of(kept_json(self.folder / name / "anchor.json"), place)
+        own = place_of(self.readouts(name), place)
+        if own is None or not how:
+            return own
+        reference = place_of(self.readouts("reference"), place)
+        if reference is None:
+            return None
+        if how == "distance":
+            return float(log_odds_distance(own, reference))
+        dpo = place_of(self.readouts(f"{against}-s{seed}"), place)
+        if how == "removed":
+            if dpo is None or condition == against or self.no_share(against, place):
+                return None
+            return float(share_removed([dpo], [own], reference)[0])
+        raise ValueError(f"there is no source {how}:PLACE")
+
+    def no_share(self, against: str, place: str) -> str:
+        """Why no share of a condition's shift can be said to be removed; empty where it moved up, or was not run.
+
+        It moved up where its whole interval over the seeds that were measured lies above the reference, or the value
+        itself with one seed. A share of a shift that is not there, or goes the other way, has no meaning.
+        """
+        reference = place_of(self.readouts("reference"), place)
+        values = list(self.values(against, place).values())
+        if reference is None or not values:
+            return ""
+        moved = shift(values, reference)
+        if (moved.low if moved.n > 1 else moved.estimate) > 0:
+            return ""
+        words, places = SHIFTED.get(place, (place, 3))
+        ends = f"{signed(moved.low, places)} to {signed(moved.high, places)}" if moved.n > 1 else "one seed"
+        told = f"{signed(moved.estimate, places)} ({ends})"
+        whose = arm_label(against) if against in ARMS else against
+        return f"no share removed: {whose}'s own shift in {words}, {told}, does not lie above zero"
+
+    def shift(self, condition: str, place: str) -> float | None:
+        """How far a condition moved from the reference, in standard deviations over its seeds."""
+        reference = place_of(self.readouts("reference"), place)
+        values = list(self.values(condition, place).values())
+        if reference is None or len(values) < 2:
+            return None
+        moved = amplification(values, reference).in_seed_sds
+        return moved if math.isfinite(moved) else None
+
+
+def place_of(readouts: Readouts, place: str) -> float | None:
+    """The number at a place, its keys joined by dots; None where there is none.
+
+    Examples
+    --------
+    >>> place_of({"rates": {"woman": {"rate": 0.5}}}, "rates.woman.rate"), place_of({}, "kl.per_token")
+    (0.5, None)
+    """
+    found: Any = readouts
+    for key in place.split("."):
+        if not isinstance(found, Mapping) or key not in found:
+            return None
+        found = found[key]
+    return float(found) if isinstance(found, int | float) else None
+
+
+def last_step(folder: Path) -> Readouts:
+    """The metrics of a run's last training step; empty where its log cannot be read."""
+    try:
+        lines = (folder / LOG_FILE).read_text(encoding="utf-8").splitlines()
+        found = json.loads(lines[-1])
+    except (OSError, ValueError, IndexError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def of_type(readouts: Readouts, place: str) -> float | None:
+    """A reading of one type of EM-DPO, types in the order of their annotators; None where there are none.
+
+    The number of a type means nothing across seeds; its place in this order does.
+
+    Examples
+    --------
+    >>> readouts = {"types": {"annotators": [3, 55, 2], "weights": [0.1, 0.4, 0.5]}}
+    >>> of_type(readouts, "annotators.0"), of_type(readouts, "weights.0"), of_type({}, "weights.0")
+    (55.0, 0.4, None)
+    """
+    types = readouts.get("types")
+    if types is None:
+        return None
+    what, _, rank = place.partition(".")
+    order = sorted(range(len(types["annotators"])), key=lambda k: -types["annotators"][k])
+    return float(types[what][order[int(rank)]]) if int(rank) < len(order) else None
+
+
+def planted_place(place: str) -> str:
+    """Where what was planted stands beside a reading of what was learned.
+
+    Examples
+    --------
+    >>> planted_place("votes.black.A.accuracy"), planted_place("theta.black.classes.A.offset")
+    ('ceiling.black.A.accuracy', 'theta.black.classes.A.planted_offset')
+    """
+    if place.startswith("votes."):
+        return place.replace("votes.", "ceiling.", 1)
+    head, _, last = place.rpartition(".")
+    return f"{head}.planted_{last}"
+
+
+def paper_numbers() -> dict[str, dict[str, dict[str, dict[str, list]]]]:
+    """The paper's numbers: label of the table, panel, row, column -> [mean, half width or null].
+
+    Examples
+    --------
+    >>> paper_numbers()["tab:lora"]["Qwen2.5-0.5B-Instruct, full fine-tuning"]["Full fine-tuning, DPO"][
+    ...     "KL, as published"
+    ... ]
+    [0.037, None]
+    """
+    text = resources.files("badpo.experiments").joinpath("paper_numbers.json").read_text(encoding="utf-8")
+    return json.loads(text)
+
+
+def found_runs(suite: Suite, corpus: Corpus, out: Path, plan: SeedPlan) -> Found:
+    """A suite's runs on a corpus, with the seeds that its rows are planned at."""
+    rows = [row for panel in suite.panels if panel.corpus == corpus for row in panel.rows]
+    return Found(out / corpus.folder, plan.seeds, plan.by_condition(rows))
+
+
+def tables(suite: Suite, out: Path, plan: SeedPlan) -> list[Table]:
+    """The tables of a suite from its run folders; a panel whose reference is not there is left out."""
+    return [
+        panel_table(panel, found_runs(suite, panel.corpus, out, plan))
+        for panel in suite.panels
+        if has_reference(out, panel)
+    ]
+
+
+def has_reference(out: Path, panel: Panel) -> bool:
+    """Whether the reference of a panel was measured."""
+    return (out / panel.corpus.folder / "reference" / "readouts.json").exists()
+
+
+def panel_table(panel: Panel, found: Found) -> Table:
+    """A panel's values over the seeds that were planned and run."""
+    paper = paper_numbers().get(panel.label, {}).get(panel.title, {})
+    reference = _reference_row(panel, found, paper.get(REFERENCE, {}))
+    above = [reference, *([_truth_row(panel, found, paper.get(panel.truth, {}))] if panel.truth else [])]
+    rows = [row for row in above if any(cell.values or cell.paper for cell in row.cells)]
+    missing = []
+    for row in panel.rows:
+        seeds = found.seeds_of(row.condition.name)
+        wanted = found.planned(row.condition.name)
+        missing += [f"{row.condition.name}-s{seed}" for seed in wanted if seed not in seeds]
+        seeds = tuple(seed for seed in seeds if seed in wanted)
+        if seeds:
+            rows.append(_row(panel, row, seeds, found, paper.get(row.label, {})))
+    known = [i for i in range(len(panel.columns)) if any(row.cells[i].values for row in rows)]
+    rows = [TableRow(r.label, r.seeds, r.is_control, tuple(r.cells[i] for i in known)) for r in rows]
+    columns = tuple(panel.columns[i] for i in known)
+    return Table(panel, columns, tuple(rows), tuple(missing), _no_shares(panel, found))
+
+
+def _no_shares(panel: Panel, found: Found) -> tuple[str, ...]:
+    """Why shares are not in a panel that asks for them and has the runs; each reason once."""
+    reasons = [
+        found.no_share(row.against, column.source.removeprefix("removed:"))
+        for column in panel.columns
+        if column.source.startswith("removed:")
+        for row in panel.rows
+        if row.condition.name != row.against and found.seeds_of(row.condition.name)
+    ]
+    return tuple(dict.fromkeys(filter(None, reasons)))
+
+
+def _row(panel: Panel, row: Row, seeds: tuple[int, ...], found: Found, paper: Mapping) -> TableRow:
+    cells = []
+    for column in panel.columns:
+        if column.source.startswith("shift:"):
+            shift = found.shift(row.condition.name, column.source.removeprefix("shift:"))
+            values = [] if shift is None else [shift]
+        else:
+            at = found.values(row.condition.name, column.source, row.against)
+            values = [at[seed] for seed in seeds if seed in at]
+        cells.append(cell_of(values, panel.spread, paper.get(column.label)))
+    return TableRow(row.label, seeds, len(seeds) < len(found.seeds), tuple(cells))
+
+
+def _reference_row(panel: Panel, found: Found, paper: Mapping) -> TableRow:
+    readouts = found.readouts("reference")
+    cells = []
+    for column in panel.columns:
+        value = None if ":" in column.source else place_of(readouts, column.source)
+        cells.append(cell_of([] if value is None else [value], "mean", paper.get(column.label)))
+    return TableRow(REFERENCE, (), False, tuple(cells))
+
+
+def _truth_row(panel: Panel, found: Found, paper: Mapping) -> TableRow:
+    """What was planted, or the prediction with it, averaged over arms and seeds."""
+    cells = []
+    for column in panel.columns:
+        place = planted_place(column.source)
+        values = [v for row in panel.rows for v in found.values(row.condition.name, place).values()]
+        cells.append(cell_of([float(np.mean(values))] if values else [], "mean", paper.get(column.label)))
+    return TableRow(panel.truth, (), False, tuple(cells))
+
+
+def cell_of(values: Sequence[float], spread: str, paper: Sequence | None) -> Cell:
+    """A cell from its value at each seed, or from the one value that there is.
+
+    Parameters
+    ----------
+    values : sequence of float
+        Empty where nothing is known.
+    spread : str
+        As a panel has it; two values or more have one.
+    paper : (mean, half width or None), or None
+
+    Examples
+    --------
+    >>> cell_of([0.5], "none", None).mean, cell_of([0.0, 1.0], "sd", (0.4, None)).half
+    (0.5, 0.7071067811865476)
+    """
+    mean = float(np.mean(values)) if values else math.nan
+    half = math.nan
+    if len(values) > 1 and spread == "t95":
+        half = t_interval(values).half_width
+    if len(values) > 1 and spread == "sd":
+        half = float(np.std(values, ddof=1))
+    return Cell(tuple(values), mean, half, (paper[0], paper[1]) if paper else None)
+
+
+ATTRIBUTES = ("woman", "black")
+SHIFT = (
+    Column("shift of the share", "shift"),
+    Column("random labels, sd", "sd"),
+    Column("2.5 %", "low"),
+    Column("97.5 %", "high"),
+    Column("share as large", "p_greater"),
+    Column("three names' share", "top_share", "percent"),
+    Column("shift without them", "shift_without_top"),
+)
+TOKENS = (
+    Column("names", "n_names", "whole"),
+    Column("tokens a name", "mean_tokens", "decimal1"),
+    Column("one token", "one_token_share", "percent"),
+    Column("first tokens", "first_tokens", "whole"),
+    Column("begin alike", "largest_first_share", "percent"),
+)
+SHIFT_TITLE = "DPO's signatures by carriers: among 1,000 random labels, and without three names"
+TOKENS_TITLE = "Tokens of the names, cell by cell"
+
+
+def name_tables(corpus: Corpus, found: Found) -> list[Table]:
+    """Both tables, as far as there are readouts for them.
+
+    Parameters
+    ----------
+    corpus : Corpus
+        A signed one.
+    found : Found
+        Of its runs.
+
+    References
+    ----------
+    BA-DPO, appendix `app:abl_names` (relabelling, three names) and `app:names` ("Marker", tokens per cell).
+    """
+    values = (_shifts(found), found.readouts("reference").get("name_tokens", {}))
+    return [_table(panel, rows) for panel, rows in zip(name_panels(corpus), values, strict=True) if rows]
+
+
+def name_panels(corpus: Corpus) -> tuple[Panel, Panel]:
+    """The shift of DPO's signatures, its rows the attributes; the tokens of names, its rows the cells."""
+    return (
+        Panel("app:abl_names", SHIFT_TITLE, corpus, (), SHIFT, "none"),
+        Panel("app:names", TOKENS_TITLE, corpus, (), TOKENS, "none"),
+    )
+
+
+def _shifts(found: Found) -> dict[str, dict]:
+    """For each attribute, DPO's mean share over its seeds beside random labels of the pool."""
+    reference = found.readouts("reference").get("signatures")
+    kept = [found.readouts(f"dpo-s{seed}").get("signatures") for seed in found.seeds_of("dpo")]
+    arm = [_mass(signatures) for signatures in kept if signatures is not None]
+    if reference is None or not arm:
+        return {}
+    masses = np.mean(arm, axis=0), _mass(reference)
+    return {
+        name: relabelling_null(*masses, carries).to_json()
+        | concentration(*masses, carries, FIRST_NAMES).to_json()
+        for name, carries in zip(ATTRIBUTES, INDICATOR.T, strict=True)
+    }
+
+
+def _mass(signatures: Mapping[str, float]) -> list[float]:
+    return [signatures[name] for name in FIRST_NAMES]
+
+
+def _table(panel: Panel, values: Mapping[str, Mapping]) -> Table:
+    paper = paper_numbers().get(panel.label, {}).get(panel.title, {})
+    rows = []
+    for name, found in values.items():
+        theirs = paper.get(name, {})
+        cells = (
+            cell_of([] if found[c.source] is None else [found[c.source]], panel.spread, theirs.get(c.label))
+            for c in panel.columns
+        )
+        rows.append(TableRow(name.replace("_", " "), (), False, tuple(cells)))
+    return Table(panel, panel.columns, tuple(rows), ())
+
+
+STYLES: dict[str, Callable[[float | None], str]] = {
+    "decimal3": lambda value: decimal(value, 3),
+    "decimal2": lambda value: decimal(value, 2),
+    "decimal1": lambda value: decimal(value, 1),
+    "whole": lambda value: decimal(value, 0),
+    "percent": percent,
+    "percent1": lambda value: decimal(None if value is None else 100 * value, 1) + "\u00a0%",
+}
+
+
+def written(cell: Cell, style: str, sign: str = "\u00b1") -> str:
+    """A cell as text: the mean, and what stands behind the plus-minus sign."""
+    if not cell.values:
+        return DASH
+    number = STYLES[style]
+    half = f" {sign} {number(cell.half)}" if math.isfinite(cell.half) else ""
+    return f"{number(cell.mean)}{half}".replace("\u00a0", " ")
+
+
+def published(cell: Cell, style: str) -> str:
+    """The paper's value as text; empty where it has none."""
+    if cell.paper is None:
+        return ""
+    mean, half = cell.paper
+    number = STYLES[style]
+    spread = "" if half is None else f" \u00b1 {number(half)}"
+    return f"{number(mean)}{spread}".replace("\u00a0", " ")
+
+
+def row_label(row: TableRow) -> str:
+    """The label; a row at fewer seeds than the others is marked as a control."""
+    return f"{row.label} (seed {', '.join(map(str, row.seeds))} only)" if row.is_control else row.label
+
+
+def table_lines(table: Table) -> list[list[str]]:
+    """Header and rows as text."""
+    header = ["", *(column.label for column in table.columns)]
+    return [
+        header,
+        *(
+            [
+                row_label(row),
+                *(written(c, col.style) for c, col in zip(row.cells, table.columns, strict=True)),
+            ]
+            for row in table.rows
+        ),
+    ]
+
+
+def as_text(table: Table) -> str:
+    """The table for a terminal, columns aligned."""
+    lines = table_lines(table)
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    body = [
+        "  ".join(
+            [line[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(line[1:], widths[1:], strict=True))]
+        )
+        for line in lines
+    ]
+    shown = [line.rstrip() for line in body] if table.columns else []
+    return "\n".join([table.panel.title, *shown, *_notes(table)])
+
+
+def as_markdown(table: Table) -> str:
+    """The table as Markdown, the paper's value behind each of ours where it has one."""
+    lines = [["", *(column.label for column in table.columns)]]
+    for row in table.rows:
+        cells = []
+        for cell, column in zip(row.cells, table.columns, strict=True):
+            theirs = published(cell, column.style)
+            cells.append(written(cell, column.style) + (f" [{theirs}]" if theirs else ""))
+        lines.append([markdown_text(row_label(row)), *cells])
+    lines.insert(1, ["---", *("---:" for _ in table.columns)])
+    body = ["", *("| " + " | ".join(line) + " |" for line in lines)] if table.columns else []
+    has_paper = any(cell.paper for row in table.rows for cell in row.cells)
+    notes = [f"*{note}*" for note in [*_notes(table), *(["in brackets: the paper's"] if has_paper else [])]]
+    return "\n".join([f"**{markdown_text(table.panel.title)}**", *body, "", *notes])
+
+
+def as_latex(table: Table) -> str:
+    """The table as a LaTeX ``tabular``."""
+    lines = table_lines(table)
+    body = [" & ".join(_latex(text) for text in line) + r" \\" for line in lines]
+    top = [r"\begin{tabular}{@{}l" + "c" * len(table.columns) + "@{}}", r"\toprule", body[0], r"\midrule"]
+    notes = [f"% {note}" for note in _notes(table)]
+    return "\n".join([f"% {table.panel.title}", *top, *body[1:], r"\bottomrule", r"\end{tabular}", *notes])
+
+
+def as_csv(table: Table) -> str:
+    """The table as CSV, one line for each cell: ours, the paper's, the difference in half widths, each seed."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    header = ["table", "panel", "row", "column", "mean", "half_width", "spread", "n_seeds", "paper_mean"]
+    writer.writerow([*header, "paper_half_width", "difference_in_half_widths", "values", "notes"])
+    for row in table.rows:
+        for cell, column in zip(row.cells, table.columns, strict=True):
+            if not cell.values:
+                continue
+            theirs = cell.paper or (None, None)
+            words = [table.panel.label, table.panel.title, row.label, column.label]
+            numbers = [cell.mean, cell.half, table.panel.spread, len(cell.values), *theirs, cell.difference]
+            values = " ".join(f"{value:.6g}" for value in cell.values)
+            notes = inert("; ".join(row.notes))
+            writer.writerow([*map(inert, words), *map(_csv_number, numbers), values, notes])
+    return file.getvalue().rstrip("\n")
+
+
+FORMATS: dict[str, Callable[[Table], str]] = {
+    "text": as_text,
+    "markdown": as_markdown,
+    "latex": as_latex,
+    "csv": as_csv,
+}
+
+
+def to_json(table: Table) -> dict[str, Any]:
+    """A table as plain numbers; null where there is none."""
+    return {
+        "label": table.panel.label,
+        "title": table.panel.title,
+        "spread": table.panel.spread,
+        "missing": list(table.missing),
+        "notes": list(table.notes),
+        "rows": [
+            {
+                "label": row.label,
+                "seeds": list(row.seeds),
+                "notes": list(row.notes),
+                "cells": {
+                    column.label: {
+                        "mean": _finite(cell.mean),
+                        "half_width": _finite(cell.half),
+                        "values": list(cell.values),
+                        "paper": None if cell.paper is None else list(cell.paper),
+                        "difference": cell.difference,
+                    }
+                    for cell, column in zip(row.cells, table.columns, strict=True)
+                },
+            }
+            for row in table.rows
+        ],
+    }
+
+
+def _notes(table: Table) -> list[str]:
+    spread = {
+        "t95": "\u00b1 is half of the 95 % interval over seeds (Student's t)",
+        "sd": "\u00b1 is one standard deviation over seeds",
+        "mean": "means over seeds",
+        "prompts95": "\u00b1 is half of the 95 % interval, clustered by prompt; all judgments, held-out ones too",
+        "none": "",
+    }[table.panel.spread]
+    has_spread = any(math.isfinite(cell.half) for row in table.rows for cell in row.cells)
+    notes = [spread] * (has_spread or table.panel.spread == "mean") if table.columns else ["nothing measured"]
+    if table.missing:
+        notes.append(f"not run: {', '.join(table.missing)}")
+    return [*notes, *footnotes(table)]
+
+
+def footnotes(table: Table) -> list[str]:
+    """What is to be said of a table, and of single rows: each footnote once, behind the labels of its rows."""
+    rows_of: dict[str, list[str]] = {}
+    for row in table.rows:
+        for note in row.notes:
+            rows_of.setdefault(note, []).append(row.label)
+    return [*table.notes, *(f"{'; '.join(labels)}: {note}" for note, labels in rows_of.items())]
+
+
+def _latex(text: str) -> str:
+    r"""A text for LaTeX.
+
+    >>> _latex("89 % ± 2 %")
+    '89 \\% $\\pm$ 2 \\%'
+    """
+    for plain, escaped in (
+        ("\\", r"\textbackslash{}"),
+        ("%", r"\%"),
+        ("_", r"\_"),
+        ("&", r"\&"),
+        ("#", r"\#"),
+    ):
+        text = text.replace(plain, escaped)
+    return text.replace("\u00b1", r"$\pm$").replace("\u2212", "$-$").replace(DASH, "---")
+
+
+def _csv_number(value: Any) -> Any:
+    return "" if value is None or (isinstance(value, float) and not math.isfinite(value)) else value
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def with_notes(table: Table, folder: Path, material: Callable[[Corpus], Material]) -> Table:
+    """A table with the footnotes of its rows.
+
+    Parameters
+    ----------
+    table : Table
+    folder : Path
+        Of the runs of its corpus.
+    material : function of Corpus
+        The votes, for runs that did not keep where they started: it is a function of these alone.
+    """
+    rows = {row.label: row for row in table.panel.rows}
+
+    def notes(shown: TableRow) -> tuple[str, ...]:
+        row = rows.get(shown.label)
+        if row is None:
+            return ()
+        run = folder / f"{row.condition.name}-s{shown.seeds[0]}"
+        started = start_note(row.condition, run, lambda: material(table.panel.corpus))
+        return tuple(note for note in (row.note, length_note(row, run), started) if note)
+
+    return replace(table, rows=tuple(replace(row, notes=notes(row)) for row in table.rows))
+
+
+def length_note(row: Row, run: Path) -> str:
+    """How the scale changed a penalty, and the unit of a length, as a run was trained; empty without either."""
+    arm, facts = ARMS[row.condition.arm], kept_facts(run)
+    fixed, unit = facts.get("fixed", arm.fixed), facts.get("length_unit", arm.length_unit)
+    if arm.fixed and fixed != arm.fixed:
+        return (
+            f"{arm.fixed:g} is multiplied by {fixed / arm.fixed:.2f} at this scale, whose answers are as much shorter "
+            "than the paper's"
+        )
+    if arm.declared == "length_words" and not arm.fixed:
+        return f"theta is for {unit:.3g} words"
+    return ""
+
+
+def start_note(condition: Condition, run: Path, material: Callable[[], Material]) -> str:
+    """Where theta started; empty for a start at zero."""
+    if condition.start == "zero":
+        return ""
+    levels = kept_json(run / START)
+    if not levels:
+        train, _ = material().split()
+        levels = start_levels(declared(train, condition.declared), condition.start)
+    told = (f"{name} {signed(found['level'], 2)} from {found['from']}" for name, found in levels.items())
+    return f"theta started at {', '.join(told)}"
+
+
+MOST = 0.5
+FEW_PROMPTS = 30
+_NO_PROMPT_LIMIT = 2**31
+
+
+def votes_table(panel: Panel, judgments: Judgments) -> Table:
+    """How every declared attribute stands in the votes, the paper's numbers beside.
+
+    Parameters
+    ----------
+    panel : Panel
+        Its columns are keys of `badpo.auditing.pool.log_odds_row`.
+    judgments : Judgments
+        All of them: those to train on and those held out.
+
+    References
+    ----------
+    BA-DPO, Table `tab:attributes`.
+    """
+    paper = paper_numbers().get(panel.label, {}).get(panel.title, {})
+    rows = []
+    for name, found in zip(judgments.attribute_names, judgments.offline_log_odds(), strict=True):
+        read, theirs = log_odds_row(found, judgments.n_votes), paper.get(name, {})
+        cells = tuple(_cell(read, column.source, theirs.get(column.label)) for column in panel.columns)
+        rows.append(TableRow(name, (), False, cells))
+    return Table(panel, panel.columns, tuple(rows), ())
+
+
+def _cell(read: Mapping[str, Any], source: str, paper: list | None) -> Cell:
+    value, low, high = read[source], read["ci_low"], read["ci_high"]
+    cell = cell_of([] if value is None else [float(value)], "prompts95", paper)
+    has_interval = source == "log_odds" and low is not None and high is not None
+    return replace(cell, half=(high - low) / 2) if has_interval else cell
+
+
+@cache
+def about_votes(corpus: Corpus, scale: Scale, data: Path) -> tuple[str, ...]:
+    """A user's own votes in sentences: how many they are, and what the scale's limits leave of their texts.
+
+    Nothing is trained and no model is loaded. Where the tokenizer is not learned from the votes, nothing is said of
+    tokens.
+
+    Parameters
+    ----------
+    corpus : Corpus
+    scale : Scale
+    data : Path
+
+    Raises
+    ------
+    DataError
+        The votes cannot be used.
+    """
+    material = scale.material(corpus, data).require_unseen()
+    judgments = material.judgments
+    train, held_out = material.split()
+    left_out = judgments.dropped.groupby("reason")["n"].sum()
+    reasons = "".join(f"; {n:,} rows left out ({reason})" for reason, n in left_out.items())
+    n_prompts, n_asked = judgments.comparisons["prompt_id"].nunique(), len(set(material.prompts))
+    lines = [
+        f"votes: {judgments.n_votes:,} judgments of {judgments.n_annotators:,} annotators on "
+        f"{judgments.n_comparisons:,} comparisons of {n_prompts:,} prompts{reasons}; "
+        f"{train.n_votes:,} to train on, {held_out.n_votes:,} held out; {n_asked:,} evaluation prompts, "
+        f"{len(material.prompts) // n_asked:,} times each"
+    ]
+    if n_asked < FEW_PROMPTS:
+        lines.append(f"{n_asked} evaluation prompts are few: what is read from sampled answers is rough")
+    if scale.made is not None:
+        keys, n_sampled = scale.keys(corpus, material), scale.decoding.max_new_tokens
+        limits = (keys["max_length"], keys["max_prompt_length"], n_sampled)
+        lines += _about_texts(judgments, scale.made(corpus, material)[1], *limits)
+    return tuple(lines)
+
+
+def _about_texts(judgments: Judgments, tokenizer, limit: int, prompt_limit: int, n_sampled: int) -> list[str]:
+    """What the limits in tokens leave of prompts and responses, and of the attributes."""
+    whole = encode_comparisons(judgments, tokenizer, "paper", None, _NO_PROMPT_LIMIT)
+    prompts = np.array([len(ids) for ids in whole.prompt_ids])
+    responses = np.array([[len(a), len(b)] for a, b in zip(whole.a_ids, whole.b_ids, strict=True)])
+    room = (limit - np.minimum(prompts, prompt_limit))[:, None]
+    longer = responses > n_sampled
+    consequence = (
+        ": the length of sampled answers then says little, and the held-out gap is what to read"
+        if longer.mean() > MOST
+        else ""
+    )
+    lines = [
+        f"texts: prompt and response together are cut to {limit} tokens at this scale, the prompt to {prompt_limit}: "
+        f"{_share(prompts > prompt_limit)} of prompts lose their beginning, {_share(responses > room)} of responses "
+        f"their end; the median response has {np.median(responses):.0f} tokens",
+        f"answers are sampled up to {n_sampled} tokens, and {_share(longer)} of responses are longer"
+        f"{consequence}",
+    ]
+    encoded = encode_comparisons(judgments, tokenizer, "paper", limit, prompt_limit)
+    found = length_report(judgments, encoded, tokenizer, limit)
+    lines += [f"{problem.what} ({problem.where})" for problem in found]
+    both = (responses > room).all(axis=1)[judgments.votes["comparison"].to_numpy()]
+    for place, attribute in enumerate(judgments.attributes):
+        cross = judgments.cross_group()[:, place]
+        if attribute.scope == "pair" and cross.any():
+            lines.append(
+                f'attribute "{attribute.name}" is measured on whole texts; in {_share(both[cross])} of the judgments '
+                "whose sides differ in it both responses are cut, so that policies see two sides equally long"
+            )
+    return lines
+
+
+def _share(mask: np.ndarray) -> str:
+    return f"{100 * float(np.mean(mask)):.0f} %"
