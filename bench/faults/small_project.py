@@ -43,7 +43,6 @@ def import_everything() -> None:
     import peft  # noqa: F401
     import torch
 
-
     torch.set_num_threads(1)
 
 

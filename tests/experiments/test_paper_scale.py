@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from badpo.experiments import suite_scales
 from badpo.experiments.signed_readouts import FIRST_NAMES
 from badpo.experiments.suite_scales import (
     PAPER_HELD_OUT,
@@ -35,7 +36,6 @@ from badpo.anchoring import source as anchor_source
 from badpo.anchoring.offset_stage import StageSettings
 from badpo.data.problems import ConfigError
 from badpo.data.tables import read_table
-from badpo.experiments import suite_scales
 from badpo.readouts.generation import sample
 from badpo.readouts.rates import name_probabilities, signature_contexts
 from badpo.training import config as config_module
