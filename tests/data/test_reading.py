@@ -62,7 +62,7 @@ def errors(source, **options) -> list[Problem]:
         ("comparison_id", 5, None, "E108", "no comparison_id"),
         ("comparison_id", 5, "c0", "E116", "stands for other texts"),
         ("weight", 1, 0.0, "E106", "no number above 0: 8 of 8"),
-        ("shown_first", 1, "left", "E109", "an unknown side"),
+        ("shown_first", 1, "left", "E109", 'unknown shown_first "left"'),
     ],
 )
 def test_one_bad_cell_is_named(column, row, cell, code, what):

@@ -98,23 +98,12 @@ def _id_text(value: Any) -> str | None:
 
 @dataclass(frozen=True)
 class TextCells:
-    """The distinct texts of some cells, and which cell holds which.
+    """The distinct texts of some cells, and which cell holds which."""
 
-    Attributes
-    ----------
-    codes : int array of shape (n_cells,)
-        Position in ``values``; -1 where the cell is missing or at fault.
-    values : sequence of str or of list of dict
-        Distinct texts in order of first appearance; messages as plain dicts with text contents.
-    missing : bool array of shape (n_cells,)
-    faults : dict of int to str
-        Cell -> why it is neither text nor chat messages.
-    """
-
-    codes: NDArray[np.intp]
-    values: Sequence[Any]
+    codes: NDArray[np.intp]  # position in ``values``; -1 where the cell is missing or at fault
+    values: list[Any]  # str, or messages as plain dicts with text contents
     missing: NDArray[np.bool_]
-    faults: dict[int, str]
+    faults: dict[int, str]  # cell -> why it is neither text nor chat messages
 
 
 def read_texts(cells: NDArray[np.object_]) -> TextCells:
@@ -127,33 +116,25 @@ def read_texts(cells: NDArray[np.object_]) -> TextCells:
     ([0, -1, 0, -1], {3: 'it is of type int, not text'})
     """
     missing = pd.isna(cells)
-    # not `factorize`: pandas 2 takes texts that hold half of a surrogate pair for equal, which the keys below do
-    places: dict[str, int] = {}
+    # not `factorize`: pandas 2 takes texts that hold half of a surrogate pair for equal
+    places: dict[Any, int] = {}
+    values: list[Any] = []
     codes = np.full(len(cells), -1, dtype=np.intp)
-    messages: dict[str, Any] = {}
     faults: dict[int, str] = {}
-    for i, cell in enumerate(cells):
-        if isinstance(cell, str):
-            codes[i] = places.setdefault(cell, len(places))
-        elif not missing[i]:
-            try:
-                value = as_messages(cell)
-            except ValueError as error:
-                faults[i] = str(error)
-                continue
-            # no text can be taken for a list: a text that starts with this character is at fault below
-            key = "\ud800" + json.dumps(value, sort_keys=True, ensure_ascii=False)
+    for i in np.flatnonzero(~missing).tolist():
+        cell = cells[i]
+        try:
+            value = cell if isinstance(cell, str) else as_messages(cell)
+            written = cell if isinstance(cell, str) else json.dumps(value, sort_keys=True, ensure_ascii=False)
+            # a text may look like messages that are written as JSON
+            key = cell if isinstance(cell, str) else ("messages", written)
+            if key not in places:
+                if not is_unicode(written):
+                    raise ValueError("it holds half of a surrogate pair, which is no character")
+                values.append(value)
             codes[i] = places.setdefault(key, len(places))
-            messages[key] = value
-    distinct = list(places)
-    values = [messages.get(key, key) for key in distinct]
-    broken = np.array(
-        [not is_unicode(key.removeprefix("\ud800") if key in messages else key) for key in distinct]
-    )
-    if broken.any():
-        for cell in np.flatnonzero(broken[codes] & (codes >= 0)).tolist():
-            faults[cell] = "it holds half of a surrogate pair, which is no character"
-        codes[list(faults)] = -1
+        except ValueError as error:
+            faults[i] = str(error)
     return TextCells(codes, values, missing, faults)
 
 
@@ -540,18 +521,8 @@ class Layout:
 def recognise(frame: pd.DataFrame, source: str, columns: Mapping[str, str | None] | None = None) -> Layout:
     """The layout of a table, with its columns under our names.
 
-    Parameters
-    ----------
-    frame : DataFrame
-    source : str
-        Name of the table for messages.
-    columns : mapping or None
-        Our name -> the table's; None as a value leaves a column of ours unused.
-
-    Raises
-    ------
-    DataError
-        E101 and E103: columns that are missing or misnamed, all of them at once.
+    ``columns`` are our names and the table's; None as a value leaves a column of ours unused. A `DataError` lists all
+    columns that are missing (E101) or misnamed (E103).
 
     Examples
     --------
@@ -559,21 +530,54 @@ def recognise(frame: pd.DataFrame, source: str, columns: Mapping[str, str | None
     >>> recognise(table, "votes.csv", {"prompt": "question"}).theirs
     {'prompt': 'question', 'chosen': 'chosen', 'rejected': 'rejected'}
     """
-    found = [str(name) for name in frame.columns]
-    problems = _mapping_problems(found, source, columns or {})
-    theirs = _theirs(found, columns or {})
-    kind = "a_b" if not _missing("a_b", theirs) else "chosen_rejected"
-    if not problems and _missing(kind, theirs):
-        problems.append(_missing_problem(found, theirs, source))
+    columns, found = columns or {}, [str(name) for name in frame.columns]
+    asked = {name: columns.get(name, name) for name in KNOWN}
+    theirs = {name: column for name, column in asked.items() if column is not None and column in found}
+    missing = {kind: [name for name in names if name not in theirs] for kind, names in REQUIRED.items()}
+    kind = "chosen_rejected" if missing["a_b"] else "a_b"
+    faults = _misnamed(found, columns)
+    problems = [Problem("E103", what, source, remedy, "error") for what, remedy in faults.items()]
+    if missing[kind] and not problems:
+        nearest = max(REQUIRED, key=lambda kind: -len(missing[kind]) / len(REQUIRED[kind]))
+        problems = [_missing_problem(found, nearest, missing[nearest], source)]
     if problems:
         raise DataError(problems)
     named = {name: frame.iloc[:, found.index(column)] for name, column in theirs.items()}
-    unused = {
-        name: frame.iloc[:, i]
-        for i, name in enumerate(found)
-        if name not in theirs.values() and name not in KNOWN
-    }
+    others = [name for name in found if name not in theirs.values() and name not in KNOWN]
+    unused = {name: frame.iloc[:, found.index(name)] for name in others}
     return Layout(pd.DataFrame(named | unused), kind, theirs)
+
+
+def _misnamed(found: list[str], columns: Mapping[str, str | None]) -> dict[str, str]:
+    """What is wrong with names of columns, and what to do."""
+    faults = {}
+    for name in {name for name in found if found.count(name) > 1}:
+        faults[f'{found.count(name)} columns are called "{name}"'] = "rename all but one"
+    for ours, column in columns.items():
+        if ours not in KNOWN:
+            what = f'columns has no entry "{ours}".{did_you_mean(ours, KNOWN)}'
+            faults[what] = f"use one of {', '.join(KNOWN)}"
+        elif column is not None and column not in found:
+            what = f'column "{column}" (for {ours}) is not in the table.{did_you_mean(str(column), found)}'
+            faults[what] = f"found: {', '.join(found)}"
+    return faults
+
+
+def _missing_problem(found: list[str], kind: str, missing: list[str], source: str) -> Problem:
+    hints = [f' "{name}":{did_you_mean(name, found)}' for name in missing if did_you_mean(name, found)]
+    looks = [what for signs, what in _ELSEWHERE.items() if all(sign in found for sign in signs)]
+    needed = REQUIRED[kind]
+    remedy = (
+        "give prompt, chosen, rejected or prompt, response_a, response_b, winner, or map them with columns"
+    )
+    if looks:
+        remedy = f"this looks like {looks[0]}"
+    elif len(missing) < len(needed):
+        names = f'name the columns with columns={{"{missing[0]}": "..."}}'
+        remedy = f"this looks like a {', '.join(needed)} table; {names}"
+    what = f"columns missing: {', '.join(missing)}.{''.join(hints)}"
+    where = f"{source}, found: {', '.join(found) or 'no column'}"
+    return Problem("E101", what, where, remedy, "error", len(missing))
 
 
 def annotator_hint(found: Sequence[str]) -> str:
@@ -610,61 +614,6 @@ def side_pairs(names: Sequence[str]) -> dict[str, str]:
         if other in names:
             pairs[name] = other
     return pairs
-
-
-def _theirs(found: Sequence[str], columns: Mapping[str, str | None]) -> dict[str, str]:
-    names = {name: columns.get(name, name) for name in KNOWN}
-    return {name: column for name, column in names.items() if column is not None and column in found}
-
-
-def _missing(kind: str, theirs: Mapping[str, str]) -> list[str]:
-    return [name for name in REQUIRED[kind] if name not in theirs]
-
-
-def _mapping_problems(found: list[str], source: str, columns: Mapping[str, Any]) -> list[Problem]:
-    problems = []
-    for name in dict.fromkeys(name for name in found if found.count(name) > 1):
-        problems.append(
-            Problem(
-                "E103",
-                f'{found.count(name)} columns are called "{name}"',
-                source,
-                "rename all but one",
-                "error",
-            )
-        )
-    for ours, column in columns.items():
-        if ours not in KNOWN:
-            what = f'columns has no entry "{ours}".{did_you_mean(ours, KNOWN)}'
-            problems.append(Problem("E103", what, source, f"use one of {', '.join(KNOWN)}", "error"))
-        elif column is not None and column not in found:
-            what = f'column "{column}" (for {ours}) is not in the table.{did_you_mean(str(column), found)}'
-            problems.append(Problem("E103", what, source, f"found: {', '.join(found)}", "error"))
-    return problems
-
-
-def _missing_problem(found: list[str], theirs: Mapping[str, str], source: str) -> Problem:
-    kind = max(
-        REQUIRED, key=lambda kind: sum(name in theirs for name in REQUIRED[kind]) / len(REQUIRED[kind])
-    )
-    missing = _missing(kind, theirs)
-    hints = [f'"{name}":{did_you_mean(name, found)}' for name in missing if did_you_mean(name, found)]
-    looks = next((what for signs, what in _ELSEWHERE.items() if all(sign in found for sign in signs)), None)
-    if looks:
-        remedy = f"this looks like {looks}"
-    elif any(name in theirs for name in REQUIRED[kind]):
-        needed = ", ".join(REQUIRED[kind])
-        remedy = f'this looks like a {needed} table; name the columns with columns={{"{missing[0]}": "..."}}'
-    else:
-        remedy = "give prompt, chosen, rejected or prompt, response_a, response_b, winner, or map them with columns"
-    return Problem(
-        "E101",
-        f"columns missing: {', '.join(missing)}. {' '.join(hints)}".rstrip(),
-        f"{source}, found: {', '.join(found) or 'no column'}",
-        remedy,
-        "error",
-        len(missing),
-    )
 
 
 def numbered_texts(
