@@ -26,7 +26,7 @@ class Arm:
     gold : tuple of str
         Annotators whose theta is held at zero, by id or pseudonym.
     objective : str
-        What a vote costs: a key of `badpo_paper.methods.OBJECTIVES`, or ``types`` for the several policies
+        What a vote costs: a key of `badpo.objective.objectives.OBJECTIVES`, or ``types`` for the several policies
         of EM-DPO (`badpo_paper.em_dpo`).
     settings : mapping
         Parameters of the objective.

@@ -16,15 +16,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import linprog
 from scipy.special import log_softmax
+from torch import Tensor
 
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
 from badpo.estimation.significance import first_votes
 from badpo.objective.bias import BiasTerm
-from badpo.objective.objectives import AnnotatorWeights
+from badpo.objective.objectives import Step, VoteWeights
 from badpo.readouts.heldout import logit_accuracy
 from badpo.runs.evaluate import load_trained, write_readouts
 from badpo.runs.run import BEGUN, Prepared, Progress, finish_run, is_there, keep_run, run_facts
@@ -38,6 +40,70 @@ from badpo_paper.settings import Scale
 from badpo_paper.stages import CorpusStage
 
 RESTARTS = 50
+
+
+class AnnotatorWeights(VoteWeights):
+    r"""A constant weight for every annotator: the M-step of EM-DPO for one type.
+
+    .. math:: \mathcal{L} = \frac{\sum_j \gamma_{k_j} w_j \ell_j}{\bar\gamma \sum_j w_j}
+
+    with the mean weight over all votes that are trained on. It is a constant: were the sum of the step's own weights in
+    its place, a step in which hardly anyone is of the type would still move the policy by a whole step, on the votes of
+    the others.
+
+    Parameters
+    ----------
+    weight : array of shape (n_annotators,)
+        The probability that an annotator is of the type; not negative.
+    annotator : int array of shape (n_votes,)
+        Of every vote that is trained on.
+
+    Raises
+    ------
+    ValueError
+        No vote has a weight.
+
+    References
+    ----------
+    Chidambaram et al. (2024), Direct preference optimization with unobserved preference heterogeneity.
+
+    Examples
+    --------
+    >>> step = Step(sign=torch.ones(2), annotator=torch.tensor([0, 1]), delta=torch.zeros(2, 1),
+    ...             vote_weight=torch.ones(2))
+    >>> AnnotatorWeights([0.9, 0.1], annotator=[0, 1])(step)
+    (tensor([1.8000, 0.2000], dtype=torch.float64), tensor(2., dtype=torch.float64))
+    """
+
+    def __init__(self, weight, annotator):
+        given = torch.tensor(np.asarray(weight, dtype=np.float64))
+        mean = given[torch.tensor(np.array(annotator), dtype=torch.long)].mean()
+        if not mean > 0:
+            raise ValueError("no vote has a weight, so that there is nothing to train on")
+        self._weight = given / mean
+
+    def __call__(self, step: Step) -> tuple[Tensor, Tensor]:
+        """The annotators' weights, relative to their mean, times the votes' own, and the sum of the votes' own."""
+        own = step.vote_weight.double()
+        return self._weight[step.annotator] * own, own.sum()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The weights, by which a checkpoint knows its type."""
+        return {"annotator_weights": self._weight}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Make sure that the checkpoint was made with the same weights.
+
+        Raises
+        ------
+        ValueError
+            It was not.
+        """
+        before = state.get("annotator_weights")
+        if before is None or not torch.equal(before, self._weight):
+            raise ValueError(
+                "the checkpoint was made with other weights of the annotators; remove its run folder and train anew"
+            )
 
 
 def agreement_types(

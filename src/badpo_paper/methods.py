@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -21,14 +20,7 @@ from badpo.estimation.fit import fit_conditional
 from badpo.estimation.pool import joint_log_odds
 from badpo.estimation.significance import first_votes
 from badpo.objective.bias import VARIANTS, BiasTerm
-from badpo.objective.objectives import (
-    DiscountedTail,
-    GroupWeights,
-    IdentityPreference,
-    Objective,
-    SampledTokens,
-    VoteWeights,
-)
+from badpo.objective.objectives import Objective, make_objective
 from badpo.runs.run import Prepared
 from badpo.runs.start import majority_responses
 from badpo.training.checkpoints import write_json
@@ -290,18 +282,6 @@ PAPER_TOKENS = 288.6
 
 logger = logging.getLogger(__name__)
 
-# Each makes an objective from the arm's settings, the judgments, the seed and beta.
-OBJECTIVES: dict[str, Callable[[Mapping[str, Any], Judgments, int, float], Objective]] = {
-    "votes": lambda settings, judgments, seed, beta: VoteWeights(),
-    "sampled_tokens": lambda settings, judgments, seed, beta: SampledTokens(seed),
-    "discounted_tail": lambda settings, judgments, seed, beta: DiscountedTail(**settings),
-    "identity_preference": lambda settings, judgments, seed, beta: IdentityPreference(beta),
-    "group_weights": lambda settings, judgments, seed, beta: GroupWeights(
-        group_numbers(judgments, settings["groups"]),
-        **{name: value for name, value in settings.items() if name != "groups"},
-    ),
-}
-
 
 def run_recipe(condition: Condition, arm: Arm, seed: int, stage: CorpusStage, scale: Scale) -> Recipe:
     """The recipe of a condition at a seed: the stage's, with the arm's bias term and what the condition changes."""
@@ -427,7 +407,7 @@ def arm_judgments(
 
 def arm_objective(arm: Arm, judgments: Judgments, seed: int, beta: float) -> Objective:
     """The objective of an arm; ``judgments`` are those of `arm_judgments`."""
-    return OBJECTIVES[arm.objective](arm.settings, judgments, seed, beta)
+    return make_objective({"name": arm.objective, **arm.settings}, judgments, seed, beta)
 
 
 def arm_bias(arm: Arm, judgments: Judgments) -> BiasTerm | None:
@@ -465,36 +445,6 @@ def response_tokens(tokenizer, max_length: int, max_prompt_length: int, unit: fl
         "unit": unit,
     }
     return Attribute("length_tokens", "response", measure, continuous=True, config=config)
-
-
-def group_numbers(judgments: Judgments, groups: str) -> list[int]:
-    """Group of every annotator, counted from 0: their class, or each a group of their own.
-
-    Parameters
-    ----------
-    judgments : Judgments
-    groups : "class" or "annotator"
-
-    Raises
-    ------
-    ConfigError
-        Groups by class where an annotator has none.
-    """
-    if groups == "annotator":
-        return list(range(judgments.n_annotators))
-    classes = judgments.annotators["annotator_class"].tolist()
-    missing = [
-        name
-        for name, label in zip(judgments.annotators["pseudonym"], classes, strict=True)
-        if not isinstance(label, str)
-    ]
-    if missing:
-        raise ConfigError(
-            f"{len(missing)} of {len(classes)} annotators have no class (first: {missing[0]}), and the groups are the "
-            "classes; fill the column annotator_class, or use group_dro_annotators, whose groups are the annotators"
-        )
-    numbers = {label: number for number, label in enumerate(dict.fromkeys(classes))}
-    return [numbers[label] for label in classes]
 
 
 def labelled(judgments: Judgments) -> Judgments:

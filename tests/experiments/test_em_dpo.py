@@ -12,12 +12,19 @@ from transformers import AutoModelForCausalLM
 
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
-from badpo.objective.objectives import AnnotatorWeights
 from badpo.readouts.heldout import implicit_margins
 from badpo.training.config import BADPOConfig
 from badpo.training.reference import ReferenceCache, weights_key
 from badpo.training.trainer import BADPOTrainer
-from badpo_paper.em_dpo import Types, fit_types, mixed, mixture_logits, mixture_weights, vote_halves
+from badpo_paper.em_dpo import (
+    AnnotatorWeights,
+    Types,
+    fit_types,
+    mixed,
+    mixture_logits,
+    mixture_weights,
+    vote_halves,
+)
 from tests import tiny
 
 THIS, THAT = "red cat", "blue dog"  # words that the small tokenizer knows

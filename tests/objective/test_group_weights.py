@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from badpo.objective.objectives import AnnotatorWeights, GroupWeights, Step, VoteWeights
+from badpo.objective.objectives import GroupWeights, Step, VoteWeights
 
 
 def step(annotator, weight=None) -> Step:
@@ -130,35 +129,8 @@ def test_another_state_is_refused(state):
         GroupWeights([0, 1], 0.5).load_state_dict(state)
 
 
-def test_annotator_weights_are_a_weighted_dpo():
-    everyone = [0, 1, 2, 1]
-    weights, normaliser = AnnotatorWeights([0.75, 0.5, 0.25], everyone)(step(everyone, [1.0, 1.0, 1.0, 2.0]))
-    assert weights.tolist() == [1.5, 1.0, 0.5, 2.0]
-    assert normaliser == 5
-
-
-def test_a_step_without_anyone_of_the_type_moves_nothing():
-    weights, normaliser = AnnotatorWeights([1.0, 0.0], [0, 1])(step([1, 1, 1]))
-    assert (weights / normaliser == 0).all()
-    assert AnnotatorWeights([1.0, 1.0], [0, 1])(step([]))[1] == 0
-
-
-def test_weights_of_nobody_are_refused():
-    with pytest.raises(ValueError, match="no vote has a weight"):
-        AnnotatorWeights([1.0, 0.0], [1, 1])
-
-
-@pytest.mark.parametrize("objective", [GroupWeights([0, 1], 0.5), AnnotatorWeights(np.eye(2)[:, 0], [0, 1])])
-def test_a_state_can_be_written(tmp_path, objective):
+def test_a_state_can_be_written(tmp_path):
+    objective = GroupWeights([0, 1], 0.5)
     """A column of a table is not contiguous, which a file of tensors needs."""
     save_file(objective.state_dict(), tmp_path / "state.safetensors")
     objective.load_state_dict(load_file(tmp_path / "state.safetensors"))
-
-
-def test_annotator_weights_of_another_type_are_refused():
-    objective = AnnotatorWeights([0.75, 0.25], [0, 1])
-    objective.load_state_dict(objective.state_dict())
-    with pytest.raises(ValueError, match="other weights"):
-        objective.load_state_dict(AnnotatorWeights([0.25, 0.75], [0, 1]).state_dict())
-    with pytest.raises(ValueError, match="other weights"):
-        objective.load_state_dict({})

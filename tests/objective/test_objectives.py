@@ -1,8 +1,11 @@
 import pytest
 import torch
 
-from badpo.objective.objectives import Step, VoteWeights
+from badpo.data.judgments import Judgments
+from badpo.data.problems import ConfigError
+from badpo.objective.objectives import OBJECTIVES, GroupWeights, Step, VoteWeights, make_objective
 from badpo.theory.likelihood import judgment_loss
+from tests import tiny
 
 
 def batch(n: int, seed: int) -> dict[str, torch.Tensor]:
@@ -79,3 +82,50 @@ def test_the_state_is_empty_and_anothers_state_is_refused():
     objective.load_state_dict(objective.state_dict())
     with pytest.raises(ValueError, match="group_weights"):
         objective.load_state_dict({"group_weights": torch.ones(3)})
+
+
+SETTINGS = {
+    "discounted_tail": {"alpha": 0.5},
+    "group_weights": {"groups": "annotator", "eta": 0.5, "chunk": 2},
+}
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_each_objective_is_made_by_its_name(name):
+    votes = Judgments.read(tiny.votes())
+    made = make_objective({"name": name, **SETTINGS.get(name, {})}, votes, seed=3, beta=0.2)
+    public = {key: value for key, value in vars(made).items() if not key.startswith("_")}
+    expected = {
+        "votes": {},
+        "sampled_tokens": {"seed": 3},
+        "discounted_tail": {"alpha": 0.5},
+        "identity_preference": {"beta": 0.2},
+        "group_weights": {"eta": 0.5, "chunk": 2, "n_groups": 5},
+    }
+    assert public == expected[name]
+
+
+def test_groups_are_classes_where_everyone_has_one():
+    frame = tiny.votes()
+    votes = Judgments.read(frame)
+    made = make_objective({"name": "group_weights", "groups": "class", "eta": 1.0}, votes, 0, 0.1)
+    assert isinstance(made, GroupWeights) and made.n_groups == frame["annotator_class"].nunique()
+    lacking = Judgments.read(frame.drop(columns="annotator_class"))
+    with pytest.raises(ConfigError, match="5 of 5 annotators have no class .*groups: annotator"):
+        make_objective({"name": "group_weights", "groups": "class", "eta": 1.0}, lacking, 0, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("named", "told"),
+    [
+        ({"name": "group_weight"}, 'Did you mean "group_weights"'),
+        ({"name": "em_dpo"}, "procedures of the paper, in badpo_paper"),
+        ({"name": "votes", "alpha": 1}, "objective votes: .*alpha"),
+        ({"name": "discounted_tail", "alpha": 2}, "objective discounted_tail: alpha is a share"),
+        ({"name": "group_weights", "groups": "all", "eta": 1}, 'groups is "all"; choose class or annotator'),
+        ({"name": "group_weights", "groups": "annotator", "seed": 1}, "seed"),
+    ],
+)
+def test_what_is_no_objective_is_told(named, told):
+    with pytest.raises(ConfigError, match=told):
+        make_objective(named, Judgments.read(tiny.votes()), 0, 0.1)

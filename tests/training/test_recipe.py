@@ -315,6 +315,20 @@ def test_the_variants_of_a_recipe_are_those_of_the_bias_term():
     assert (named.__args__, nothing) == (tuple(VARIANTS), type(None))
 
 
+def test_an_objective_is_a_name_or_a_block(tmp_path):
+    assert read_recipe(written(tmp_path, RECIPE)).objective == {}
+    recipe = read_recipe(written(tmp_path, RECIPE + "objective: sampled_tokens\n"))
+    assert recipe.objective == recipe.keys["objective"] == {"name": "sampled_tokens"}
+    changed = {"objective.name": "discounted_tail", "objective.alpha": 0.5}
+    assert read_recipe(written(tmp_path, RECIPE), changed).objective == {
+        "name": "discounted_tail",
+        "alpha": 0.5,
+    }
+    told = complaint(tmp_path, RECIPE + "objective: em_dpo\n")
+    assert told.startswith('E202 run.yaml:12: unknown objective "em_dpo".') and "badpo_paper" in told
+    assert "must be a block with a name" in complaint(tmp_path, RECIPE + "objective: {alpha: 1}\n")
+
+
 def test_a_column_can_be_left_unused(tmp_path):
     recipe = read_recipe(written(tmp_path, RECIPE.replace("worker_id", "null")))
     assert recipe.data.columns == {"annotator": None}

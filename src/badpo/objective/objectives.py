@@ -14,15 +14,18 @@ extends it and says what it changes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from badpo.data.judgments import Judgments
+from badpo.data.problems import ConfigError, did_you_mean
 from badpo.theory.likelihood import ipo_loss, judgment_loss
 
 
@@ -291,70 +294,6 @@ class GroupWeights(VoteWeights):
         self._weight = state["group_weights"].double().clone()
 
 
-class AnnotatorWeights(VoteWeights):
-    r"""A constant weight for every annotator: the M-step of EM-DPO for one type.
-
-    .. math:: \mathcal{L} = \frac{\sum_j \gamma_{k_j} w_j \ell_j}{\bar\gamma \sum_j w_j}
-
-    with the mean weight over all votes that are trained on. It is a constant: were the sum of the step's own weights in
-    its place, a step in which hardly anyone is of the type would still move the policy by a whole step, on the votes of
-    the others.
-
-    Parameters
-    ----------
-    weight : array of shape (n_annotators,)
-        The probability that an annotator is of the type; not negative.
-    annotator : int array of shape (n_votes,)
-        Of every vote that is trained on.
-
-    Raises
-    ------
-    ValueError
-        No vote has a weight.
-
-    References
-    ----------
-    Chidambaram et al. (2024), Direct preference optimization with unobserved preference heterogeneity.
-
-    Examples
-    --------
-    >>> step = Step(sign=torch.ones(2), annotator=torch.tensor([0, 1]), delta=torch.zeros(2, 1),
-    ...             vote_weight=torch.ones(2))
-    >>> AnnotatorWeights([0.9, 0.1], annotator=[0, 1])(step)
-    (tensor([1.8000, 0.2000], dtype=torch.float64), tensor(2., dtype=torch.float64))
-    """
-
-    def __init__(self, weight, annotator):
-        given = torch.tensor(np.asarray(weight, dtype=np.float64))
-        mean = given[torch.tensor(np.array(annotator), dtype=torch.long)].mean()
-        if not mean > 0:
-            raise ValueError("no vote has a weight, so that there is nothing to train on")
-        self._weight = given / mean
-
-    def __call__(self, step: Step) -> tuple[Tensor, Tensor]:
-        """The annotators' weights, relative to their mean, times the votes' own, and the sum of the votes' own."""
-        own = step.vote_weight.double()
-        return self._weight[step.annotator] * own, own.sum()
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """The weights, by which a checkpoint knows its type."""
-        return {"annotator_weights": self._weight}
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Make sure that the checkpoint was made with the same weights.
-
-        Raises
-        ------
-        ValueError
-            It was not.
-        """
-        before = state.get("annotator_weights")
-        if before is None or not torch.equal(before, self._weight):
-            raise ValueError(
-                "the checkpoint was made with other weights of the annotators; remove its run folder and train anew"
-            )
-
-
 TokenWeights = list[tuple[NDArray[np.float64], NDArray[np.float64]]]
 
 
@@ -483,3 +422,52 @@ class IdentityPreference(VoteWeights):
     def losses(self, margins: Tensor, bias_logits: Tensor, sign: Tensor) -> Tensor:
         """The squared distance, `badpo.theory.likelihood.ipo_loss`."""
         return ipo_loss(margins, bias_logits, sign, self.beta)
+
+
+def group_numbers(judgments: Judgments, groups: str) -> list[int]:
+    """Group of every annotator, counted from 0: their "class", or each "annotator" a group of their own."""
+    if groups == "annotator":
+        return list(range(judgments.n_annotators))
+    if groups != "class":
+        raise ValueError(f'groups is "{groups}"; choose class or annotator')
+    classes = judgments.annotators["annotator_class"]
+    missing = judgments.annotators["pseudonym"][[not isinstance(label, str) for label in classes]]
+    if len(missing):
+        raise ConfigError(
+            f"{len(missing)} of {len(classes)} annotators have no class (first: {missing.iloc[0]}), and the groups are "
+            "the classes; fill the column annotator_class, or take groups: annotator"
+        )
+    return pd.factorize(classes)[0].tolist()
+
+
+# What a recipe can name. Each is made for the judgments that are trained on, with the run's seed, its beta, and the
+# settings that stand beside the name.
+OBJECTIVES: dict[str, Callable[..., Objective]] = {
+    "votes": lambda judgments, seed, beta: VoteWeights(),
+    "sampled_tokens": lambda judgments, seed, beta: SampledTokens(seed),
+    "discounted_tail": lambda judgments, seed, beta, alpha: DiscountedTail(alpha),
+    "identity_preference": lambda judgments, seed, beta: IdentityPreference(beta),
+    "group_weights": lambda judgments, seed, beta, groups, **rest: GroupWeights(
+        group_numbers(judgments, groups), **rest
+    ),
+}
+
+
+def require_known(name: str) -> None:
+    """Raise `ConfigError` for a name that is not in `OBJECTIVES`."""
+    if name not in OBJECTIVES:
+        raise ConfigError(
+            f'unknown objective "{name}".{did_you_mean(name, list(OBJECTIVES))} Choose one of '
+            f"{', '.join(OBJECTIVES)}. EM-DPO, spectral labels and shuffled annotators are no objectives but "
+            "procedures of the paper, in badpo_paper: badpo reproduce"
+        )
+
+
+def make_objective(named: Mapping[str, Any], judgments: Judgments, seed: int, beta: float) -> Objective:
+    """The objective of a ``name`` in `OBJECTIVES`, with the settings beside it; `ConfigError` where it has none such."""
+    settings = dict(named)
+    require_known(name := settings.pop("name"))
+    try:
+        return OBJECTIVES[name](judgments, seed, beta, **settings)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"objective {name}: {str(error).removeprefix('<lambda>() ')}") from error

@@ -17,6 +17,7 @@ from badpo.data.problems import Problem
 from badpo.data.problems import counted
 from badpo.objective.bias import BiasTerm
 from badpo.objective.objectives import Objective
+from badpo.objective.objectives import make_objective
 from badpo.results.model_card import model_card
 from badpo.runs.start import kept_reference
 from badpo.runs.start import load_model
@@ -492,6 +493,8 @@ def run_folder(recipe: Recipe) -> Path:
     training = recipe.training
     bias = training["bias"] or "shared_mean"  # where none is named; without annotators it becomes another
     name = arm_name(bias, training["warm_start"], training["gold_annotators"])
+    if recipe.objective:
+        name += f"_{recipe.objective['name']}"
     return Path(recipe.output_dir) / f"{name}-s{training.get('seed', 42)}"
 
 
@@ -539,7 +542,7 @@ def make_trainer(
         processing_class=tokenizer,
         callbacks=list(callbacks),
         bias=prepared.bias,
-        objective=prepared.objective,
+        objective=prepared.objective or _objective(recipe, prepared.judgments),
         peft_config=recipe.model.peft_config(),
     )
     if callbacks:
@@ -547,6 +550,13 @@ def make_trainer(
     if prepared.started is not None:
         prepared.started(trainer)
     return trainer
+
+
+def _objective(recipe: Recipe, judgments: Judgments) -> Objective | None:
+    if not recipe.objective:
+        return None
+    args = recipe.arguments()
+    return make_objective(recipe.objective, judgments, args.seed, args.beta)
 
 
 def n_steps(trainer: BADPOTrainer) -> int:

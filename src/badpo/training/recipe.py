@@ -278,7 +278,7 @@ OF_OTHERS = (
 
 _FLAGS = {"model_name_or_path": "--model", "dataset_name": "--data"}
 
-_LISTED = ("attributes", "preset")
+_LISTED = ("attributes", "objective", "preset")
 KNOWN_KEYS = sorted(
     {*HONOURED, *ACCEPTED_WITHOUT_EFFECT, *REFUSED, *OWN_TRAINING, *OWN_DATA, *ALIASES, *BLOCKS, *_LISTED}
 )
@@ -299,6 +299,8 @@ class Recipe:
     attributes : tuple of dict
         Configurations for `badpo.data.attributes.attribute_from_config`.
     reference : ReferenceBlock
+    objective : dict
+        Its ``name`` in `badpo.objective.objectives.OBJECTIVES` and its settings; empty for every vote's own weight.
     launch : tuple of str
         Arguments for ``accelerate launch``, which starts the run; none where one process trains.
     keys : dict
@@ -313,6 +315,7 @@ class Recipe:
     data: DataChoice
     attributes: tuple[dict[str, Any], ...]
     reference: ReferenceBlock
+    objective: dict[str, Any]
     launch: tuple[str, ...]
     keys: dict[str, Any]
     notices: tuple[Problem, ...]
@@ -464,7 +467,7 @@ class _Reading:
         typed = {**HONOURED, **OWN_TRAINING, **OWN_DATA}
         values = {k: self._typed(k, v, typed[k]) for k, v in self._keys.items() if k in typed}
         blocks = {name: self._block(name, model) for name, model in BLOCKS.items()}
-        attributes = self._attributes()
+        attributes, objective = self._attributes(), self._objective()
         values["output_dir"] = values.get("output_dir") or DEFAULT_OUTPUT_DIR
         self._require(values, blocks["bias"], attributes)
         if blocks["reference"].balance and not blocks["reference"].sft:
@@ -491,11 +494,13 @@ class _Reading:
             data=DataChoice(**of_data, columns=columns.model_dump(exclude_unset=True)),
             attributes=attributes,
             reference=reference,
+            objective=objective,
             launch=launch,
             keys={
                 **{name: value for name, value in values.items() if name not in LAUNCH},
                 **{n: b.model_dump(exclude_unset=True) for n, b in blocks.items()},
                 "attributes": list(attributes),
+                **({"objective": objective} if objective else {}),
             },
             notices=tuple(self._notices),
         )
@@ -517,7 +522,7 @@ class _Reading:
         return ("--config_file", file or str(config), *processes)
 
     def _merged(self) -> dict[str, Any]:
-        given = _merge(_with_bias_block(self._file.values), _nested(self._overrides))
+        given = _merge(_with_blocks(self._file.values), _nested(self._overrides))
         preset = given.pop("preset", None)
         if preset is not None and preset not in list(PRESETS):
             what = f'unknown preset "{preset}"; choose one of {", ".join(PRESETS)}'
@@ -598,6 +603,19 @@ class _Reading:
                 self._complain("E204", ("attributes", str(number)), str(error))
         return tuple(configs)
 
+    def _objective(self) -> dict[str, Any]:
+        named = self._keys.get("objective", {})
+        if named and (not isinstance(named, dict) or not isinstance(named.get("name"), str)):
+            self._complain("E202", ("objective",), f"objective is {named!r}; it must be a block with a name")
+        elif named:
+            from badpo.objective.objectives import require_known  # brings torch
+
+            try:
+                require_known(named["name"])
+            except ConfigError as error:
+                self._complain("E202", ("objective",), str(error))
+        return named
+
     def _require(self, values: dict[str, Any], bias: BiasBlock, attributes: tuple) -> None:
         needed = {
             "model_name_or_path": "the model to train, a folder or a name on the Hub",
@@ -649,18 +667,21 @@ def _accelerate_file(name: str) -> str | None:
     return None
 
 
-def _with_bias_block(values: Mapping[str, Any]) -> dict[str, Any]:
+def _with_blocks(values: Mapping[str, Any]) -> dict[str, Any]:
     # a key may be a number to YAML; as a text it is one that is not known
     named = {str(key): value for key, value in values.items()}
-    bias = named.get("bias")
-    return {**named, "bias": {"variant": bias}} if isinstance(bias, str) else named
+    main_keys = {"bias": "variant", "objective": "name"}
+    return {
+        key: {main_keys[key]: value} if key in main_keys and isinstance(value, str) else value
+        for key, value in named.items()
+    }
 
 
 def _nested(overrides: Mapping[str, Any]) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for dotted, value in overrides.items():
         name, _, inner = dotted.partition(".")
-        result = _merge(result, {name: {inner: value}} if inner else _with_bias_block({name: value}))
+        result = _merge(result, {name: {inner: value}} if inner else _with_blocks({name: value}))
     return result
 
 

@@ -4,8 +4,26 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
-from badpo_paper.em_dpo import minmax_weights, regret_matrix, type_log_likelihood, type_probabilities
+from badpo.objective.objectives import Step
+from badpo_paper.em_dpo import (
+    AnnotatorWeights,
+    minmax_weights,
+    regret_matrix,
+    type_log_likelihood,
+    type_probabilities,
+)
+
+
+def step(annotator, weight=None) -> Step:
+    n = len(annotator)
+    return Step(
+        sign=torch.ones(n),
+        annotator=torch.tensor(annotator, dtype=torch.long),
+        delta=torch.zeros(n, 1),
+        vote_weight=torch.ones(n) if weight is None else torch.tensor(weight),
+    )
 
 
 def test_log_likelihoods_are_sums_over_an_annotators_votes():
@@ -77,3 +95,30 @@ def test_no_other_mixture_has_a_smaller_largest_regret():
 def test_regrets_that_are_no_game_are_refused(regrets):
     with pytest.raises(ValueError, match="square"):
         minmax_weights(regrets)
+
+
+def test_annotator_weights_are_a_weighted_dpo():
+    everyone = [0, 1, 2, 1]
+    weights, normaliser = AnnotatorWeights([0.75, 0.5, 0.25], everyone)(step(everyone, [1.0, 1.0, 1.0, 2.0]))
+    assert weights.tolist() == [1.5, 1.0, 0.5, 2.0]
+    assert normaliser == 5
+
+
+def test_a_step_without_anyone_of_the_type_moves_nothing():
+    weights, normaliser = AnnotatorWeights([1.0, 0.0], [0, 1])(step([1, 1, 1]))
+    assert (weights / normaliser == 0).all()
+    assert AnnotatorWeights([1.0, 1.0], [0, 1])(step([]))[1] == 0
+
+
+def test_weights_of_nobody_are_refused():
+    with pytest.raises(ValueError, match="no vote has a weight"):
+        AnnotatorWeights([1.0, 0.0], [1, 1])
+
+
+def test_annotator_weights_of_another_type_are_refused():
+    objective = AnnotatorWeights([0.75, 0.25], [0, 1])
+    objective.load_state_dict(objective.state_dict())
+    with pytest.raises(ValueError, match="other weights"):
+        objective.load_state_dict(AnnotatorWeights([0.25, 0.75], [0, 1]).state_dict())
+    with pytest.raises(ValueError, match="other weights"):
+        objective.load_state_dict({})
