@@ -464,7 +464,7 @@ def require_known(name: str) -> None:
 
 
 def make_objective(named: Mapping[str, Any], judgments: Judgments, seed: int, beta: float) -> Objective:
-    """The objective of a ``name`` in `OBJECTIVES`, with the settings beside it; `ConfigError` where it has none such."""
+    """The objective of a ``name`` in `OBJECTIVES`, with the settings beside it; `ConfigError` where there is none."""
     settings = dict(named)
     require_known(name := settings.pop("name"))
     try:

@@ -1,4 +1,9 @@
-"""What a run logs: ratios of sums over an optimizer step's judgments, and theta."""
+"""What the judgments of a step, or of an evaluation, computed: what is logged of them, and whether all is finite.
+
+A value that is not finite stops the run, on all processes together: one that stopped alone would leave the others
+waiting. The Trainer itself goes on: a mean loss of a step does not tell which of its comparisons broke it, and a
+gradient that is not finite shows in the loss only a step later, when a checkpoint may have been sealed.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +22,6 @@ from badpo.objective.bias import BiasTerm
 
 THETA_METRIC = "bias/theta/"
 _OF_PEOPLE = (THETA_METRIC, "groups/")
-_PLAIN = ("loss", "weight", "judgments", "margin", "correct", "votes_correct")
-_PER_ATTRIBUTE = ("same", "same_correct", "cross", "cross_correct")
 
 
 class StepSums:
@@ -27,51 +30,46 @@ class StepSums:
     def __init__(self, attributes: Sequence[str], thresholds: Sequence[float]):
         self._attributes = tuple(attributes)
         self._thresholds = torch.tensor(thresholds)
-        self._names = [*_PLAIN, *(f"{name}/{a}" for a in self._attributes for name in _PER_ATTRIBUTE)]
-        self.vector = torch.zeros(len(self._names), dtype=torch.float64)
+        of_attributes = (f"rewards/accuracies_{kind}/{a}" for a in attributes for kind in ("same", "cross"))
+        self._names = ["loss", "rewards/margins", "rewards/accuracies", "votes/accuracy", *of_attributes]
+        # of each metric the sum above and the sum below the line
+        self.vector = torch.zeros(len(self._names), 2, dtype=torch.float64)
 
     def add(self, margins, bias_logits, sign, delta, weight, losses) -> None:
         """Add judgments: margins u and bias logits b in the a-minus-b orientation, sign +1 where a was chosen."""
         # everything stays on the device: asking for a value would hold the backward pass up
         correct = (sign * margins > 0).double()
+        each = torch.ones_like(correct)
         values = [
-            (weight * losses).sum(),
-            weight.sum(),
-            torch.ones_like(correct).sum(),
-            (sign * margins).sum(),
-            correct.sum(),
-            (sign * (margins + bias_logits) > 0).sum(),
+            (weight * losses, weight),
+            (sign * margins, each),
+            (correct, each),
+            (sign * (margins + bias_logits) > 0, each),
         ]
         # in the precision of delta: a difference of exactly the threshold must not become more by rounding
         cross = delta.abs() > self._thresholds.to(delta)
         for column in cross.unbind(dim=1):
-            values += [(~column).sum(), (correct * ~column).sum(), column.sum(), (correct * column).sum()]
-        self.vector = self.vector.to(correct.device) + torch.stack([v.detach().double() for v in values])
+            values += [(correct * ~column, ~column), (correct * column, column)]
+        sums = torch.stack([part.detach().sum().double() for pair in values for part in pair])
+        self.vector = self.vector.to(sums.device) + sums.view(-1, 2)
 
     def metrics(self) -> dict[str, float]:
         """Ratios of the sums under TRL's metric names; a ratio over no judgment is left out.
 
         ``rewards/margins`` is the policy's u, without the bias; ``votes/accuracy`` is with it.
         """
-        total = dict(zip(self._names, self.vector.tolist(), strict=True))
-        found = {
-            "loss": _ratio(total["loss"], total["weight"]),
-            "rewards/margins": _ratio(total["margin"], total["judgments"]),
-            "rewards/accuracies": _ratio(total["correct"], total["judgments"]),
-            "votes/accuracy": _ratio(total["votes_correct"], total["judgments"]),
-        }
+        sums = zip(self._names, self.vector.tolist(), strict=True)
+        found = {name: above / below for name, (above, below) in sums if below}
         for a in self._attributes:
-            same = _ratio(total[f"same_correct/{a}"], total[f"same/{a}"])
-            cross = _ratio(total[f"cross_correct/{a}"], total[f"cross/{a}"])
-            found[f"rewards/accuracies_same/{a}"] = same
-            found[f"rewards/accuracies_cross/{a}"] = cross
-            found[f"rewards/gap/{a}"] = None if same is None or cross is None else cross - same
-        return {name: value for name, value in found.items() if value is not None}
+            same, cross = (found.get(f"rewards/accuracies_{kind}/{a}") for kind in ("same", "cross"))
+            if same is not None and cross is not None:
+                found[f"rewards/gap/{a}"] = cross - same
+        return found
 
     @property
     def n_judgments(self) -> int:
         """Judgments added so far."""
-        return round(float(self.vector[_PLAIN.index("judgments")]))
+        return round(self.vector[1, 1].item())
 
 
 def theta_metrics(bias: BiasTerm) -> dict[str, float]:
@@ -90,10 +88,6 @@ def publishable(metrics: Mapping[str, float], bias: BiasTerm) -> dict[str, float
     if not is_about_single_people(bias.learned_annotators):
         return dict(metrics)
     return {name: value for name, value in metrics.items() if not name.startswith(_OF_PEOPLE)}
-
-
-def _ratio(numerator: float, denominator: float) -> float | None:
-    return numerator / denominator if denominator else None
 
 
 N_NAMED = 3
