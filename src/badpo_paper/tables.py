@@ -316,7 +316,7 @@ def paper_numbers() -> dict[str, dict[str, dict[str, dict[str, list]]]]:
     ... ]
     [0.037, None]
     """
-    text = resources.files("badpo.experiments").joinpath("paper_numbers.json").read_text(encoding="utf-8")
+    text = resources.files("badpo_paper").joinpath("paper_numbers.json").read_text(encoding="utf-8")
     return json.loads(text)
 
 

@@ -10,16 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from badpo.experiments import suite_scales
-from badpo.experiments.signed_readouts import FIRST_NAMES
-from badpo.experiments.suite_scales import (
-    PAPER_HELD_OUT,
-    PRESET_OF,
-    SCALES,
-    paper_material,
-    paper_model,
-    paper_settings,
-)
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
@@ -38,21 +28,32 @@ from badpo.data.problems import ConfigError
 from badpo.data.tables import read_table
 from badpo.readouts.generation import sample
 from badpo.readouts.rates import name_probabilities, signature_contexts
+from badpo.runs.evaluate import VERSION, Decoding
+from badpo.runs.start import load_model
 from badpo.training import config as config_module
 from badpo.training.checkpoints import write_json
 from badpo.training.encoding import encode_prompts, encode_responses
 from badpo.training.recipe import ModelChoice
 from badpo.training.supervised import supervised_arguments
 from badpo.training.trainer import BADPOTrainer
-from badpo_paper import schedule, stages
+from badpo_paper import schedule
 from badpo_paper.arms import ARMS
 from badpo_paper.corpora import bundled, ultrafeedback
-from badpo_paper.materials import Material
-from badpo_paper.measure import VERSION
+from badpo_paper.materials import Material, public_signed, public_style
+from badpo_paper.methods import run_recipe
+from badpo_paper.name_readouts import FIRST_NAMES
 from badpo_paper.reproduce import plan_suites, run_suites
 from badpo_paper.schedule import require_model, require_needs
-from badpo_paper.settings import SuiteSettings, arm_arguments, build_tokenizer, supervised_settings
-from badpo_paper.stages import public_signed, public_style
+from badpo_paper.settings import (
+    PAPER_HELD_OUT,
+    PRESET_OF,
+    PRESETS,
+    SCALES,
+    build_tokenizer,
+    paper_keys,
+    paper_material,
+)
+from badpo_paper.stages import reference_recipe, unopened_stage
 from badpo_paper.suites import SUITES, Column, Condition, Corpus
 from tests.data.corpora import public_rows
 from tests.experiments.chat_templates import AROUND, FAMILIES, of_family
@@ -92,11 +93,11 @@ def tokenizer_of(family: str):
     return of_family(build_tokenizer(texts, vocab_size=600), family)
 
 
-def short_settings(corpus: Corpus, found: Material) -> SuiteSettings:
-    """The paper's, of which four steps of four judgments are taken and eight tokens sampled."""
-    return replace(
-        paper_settings(corpus, found), sft_steps=2, steps=4, batch_size=4, sft_batch_size=4, max_new_tokens=8
-    )
+def short_keys(corpus: Corpus, found: Material) -> dict:
+    """The paper's, of which four steps of four judgments are taken."""
+    keys = paper_keys(corpus, found)
+    reference = keys["reference"] | {"max_steps": 2}
+    return {**keys, "max_steps": 4, "gradient_accumulation_steps": 2, "reference": reference}
 
 
 @pytest.fixture
@@ -104,54 +105,51 @@ def stand_ins(tmp_path, monkeypatch):
     """The paper's scale on local folders: three models, a judge, and bundled votes for the public ones."""
     for model, (config, architecture) in MODELS.items():
         folder = saved(config, architecture, tokenizer_of(model), tmp_path / model)
-        preset = suite_scales.PRESETS[PRESET_OF[model]] | {"model_name_or_path": str(folder)}
-        monkeypatch.setitem(suite_scales.PRESETS, PRESET_OF[model], preset)
+        preset = PRESETS[PRESET_OF[model]] | {"model_name_or_path": str(folder)}
+        monkeypatch.setitem(PRESETS, PRESET_OF[model], preset)
     tokenizer, more = tokenizer_of("small"), {"head_dim": 8, "num_labels": 1}
     judge = saved(Qwen3Config, Qwen3ForSequenceClassification, tokenizer, tmp_path / "judge", **more)
     return replace(
         SCALES["paper"],
         material=partial(material, held_out=PAPER_HELD_OUT),
-        settings=short_settings,
+        keys=short_keys,
+        preset_of={model: str(tmp_path / model) for model in MODELS},
+        decoding=Decoding(max_new_tokens=8),
         judge=str(judge),
     )
 
 
 @pytest.mark.parametrize("model", list(MODELS))
-def test_the_settings_are_those_of_the_table(model):
-    found = material(Corpus("signed"), None, PAPER_HELD_OUT)
-    settings = paper_settings(Corpus("signed", model), found)
-    train, _ = found.judgments.split(0.1, seed=0)
-    assert settings.held_out == 0.1
-    assert (settings.beta, settings.steps, settings.batch_size) == (0.1, 1000, 32)
-    assert settings.micro_batches(settings.batch_size) == (2, 16)
-    assert (settings.max_length, settings.max_prompt_length, settings.max_new_tokens) == (1280, 384, 512)
-    assert (settings.temperature, settings.top_p, settings.bias_learning_rate) == (0.7, 0.9, 1e-2)
-    assert settings.sft_steps == train.n_comparisons // 32
+def test_the_settings_are_those_of_the_table(model, tmp_path):
+    scale = replace(SCALES["paper"], material=partial(material, held_out=PAPER_HELD_OUT))
+    stage = unopened_stage(Corpus("signed", model), scale, None, tmp_path)
+    args, reference = stage.args, reference_recipe(stage, scale, None)
+    assert stage.recipe.data.held_out == 0.1
+    assert (args.beta, args.max_steps, args.bias_learning_rate) == (0.1, 1000, 1e-2)
+    assert (args.per_device_train_batch_size, args.gradient_accumulation_steps) == (2, 16)
+    assert (args.max_length, args.max_prompt_length, args.batching) == (1280, 384, "random")
+    assert stage.decoding == Decoding(512, 0.7, 0.9)
+    assert reference.reference.max_steps == stage.train.n_comparisons // 32
     full = model == "small"
-    assert settings.learning_rate == (5e-7 if full else 5e-6)
-    assert settings.sft_learning_rate == (1e-5 if full else 1e-4)
-    assert (settings.lora_rank, settings.lora_alpha) == ((0, 0) if full else (32, 64))
-
-
-@pytest.mark.parametrize("model", list(MODELS))
-def test_the_precision_is_that_of_the_paper(stand_ins, model):
-    loaded, _ = paper_model(Corpus("signed", model), material(Corpus("signed"), None))
-    assert next(loaded.parameters()).dtype == DTYPES[model]
+    assert args.learning_rate == (5e-7 if full else 5e-6)
+    assert reference.reference.learning_rate == (1e-5 if full else 1e-4)
+    lora = stage.recipe.model
+    assert (lora.use_peft, lora.lora_r, lora.lora_alpha)[: 1 if full else 3] == (
+        (False,) if full else (True, 32, 64)
+    )
+    assert getattr(torch, lora.dtype) == DTYPES[model]
 
 
 @pytest.mark.parametrize("has_bf16", [True, False])
 @pytest.mark.parametrize("model", list(MODELS))
-def test_both_stages_train_in_one_precision(model, has_bf16, tmp_path, monkeypatch):
+def test_the_preference_stage_trains_where_there_is_bf16_in_it(model, has_bf16, tmp_path, monkeypatch):
     for module in (config_module, transformers.training_args):
         monkeypatch.setattr(module, "is_torch_bf16_gpu_available", lambda: has_bf16)
-    settings = paper_settings(Corpus("signed", model), material(Corpus("signed"), None))
-    supervised = supervised_arguments(tmp_path, **supervised_settings(settings))
-    preference = arm_arguments(ARMS["pooled"], settings, 42, tmp_path, tmp_path)
-    assert supervised.bf16 is preference.bf16 is has_bf16
-    assert supervised.fp16 is preference.fp16 is False
-
-
-# -- chat templates --------------------------------------------------------------------------------------------
+    scale = replace(SCALES["paper"], material=partial(material, held_out=PAPER_HELD_OUT))
+    stage = unopened_stage(Corpus("signed", model), scale, None, tmp_path)
+    recipe = run_recipe(Condition("pooled", "pooled"), ARMS["pooled"], 42, stage, scale)
+    supervised = supervised_arguments(tmp_path)
+    assert supervised.bf16 is recipe.arguments().bf16 is has_bf16
 
 
 @pytest.mark.parametrize("family", list(MODELS))
@@ -178,7 +176,8 @@ def test_an_answer_is_ended_or_cut(family):
 
 @pytest.mark.parametrize("family", list(MODELS))
 def test_the_place_of_a_name_is_found(stand_ins, family):
-    model, tokenizer = paper_model(Corpus("signed", family), material(Corpus("signed"), None))
+    name = PRESETS[PRESET_OF[family]]["model_name_or_path"]
+    model, tokenizer = load_model(name, ModelChoice(name))
     (prompt,) = encode_prompts(["How do I boil rice?"], tokenizer, "paper", 384)
     (answer,) = sample(model, tokenizer, [prompt], 4, seed=0)
     signed = replace(answer, text="Boil the water.\n\n\u2014 Emily Walsh")
@@ -219,8 +218,9 @@ def test_a_judge_is_not_needed_where_all_is_measured(stand_ins, tmp_path):
 
 def test_a_model_that_is_not_there_is_told_with_the_suites_that_need_it(stand_ins, tmp_path, monkeypatch):
     gone = str(tmp_path / "gone")
-    preset = suite_scales.PRESETS["paper-8b-lora"] | {"model_name_or_path": gone}
-    monkeypatch.setitem(suite_scales.PRESETS, "paper-8b-lora", preset)
+    preset = PRESETS["paper-8b-lora"] | {"model_name_or_path": gone}
+    monkeypatch.setitem(PRESETS, "paper-8b-lora", preset)
+    stand_ins = replace(stand_ins, preset_of={**stand_ins.preset_of, "large": gone})
     asked = [SUITES[name] for name in ("names", "lora", "multipref-length")]
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     with pytest.raises(ConfigError) as told:
@@ -255,7 +255,7 @@ def test_a_model_folder_without_a_file_is_told(stand_ins, tmp_path, removed, tol
 @pytest.fixture
 def no_public_corpora():
     """Forget what was read before and after a test."""
-    kept = (public_signed, public_style, stages._drawn_pairs, stages._fresh_questions)
+    kept = (public_signed, public_style, materials._drawn_pairs, materials._fresh_questions)
     for function in kept:
         function.cache_clear()
     yield
@@ -280,7 +280,7 @@ def test_signed_ultrafeedback_comes_from_a_file(ultrafeedback_file, no_public_co
     assert not trained & set(fresh) and not trained & asked and not asked & set(fresh)
     other = paper_material(Corpus("signed", data_seed=1), ultrafeedback_file)
     assert other.judgments.fingerprint() != found.judgments.fingerprint() and other.gate == ()
-    planned = plan_suites([SUITES["names"]], SCALES["paper"], (42,), tmp_path, 1, ultrafeedback_file)
+    planned = plan_suites([SUITES["names"]], SCALES["paper"], (42,), tmp_path, ultrafeedback_file)
     assert "| usable_pairs | 8,000 | 7,177 | **differs** |" in planned.about
     (warning,) = [line for line in planned.about if line.startswith("warning: ")]
     assert f"of {len(ultrafeedback.PUBLISHED)} published statistics of the votes" in warning
@@ -295,7 +295,7 @@ def test_pairs_of_the_hub_must_give_the_papers_plan(ultrafeedback_file, no_publi
         public_signed(None, 0, PAPER_HELD_OUT)
     drawn = ultrafeedback.scored_pairs(None, n=7_177)
     monkeypatch.setattr(ultrafeedback, "scored_pairs", lambda *asked, **more: drawn)
-    stages._drawn_pairs.cache_clear()
+    materials._drawn_pairs.cache_clear()
     gate = public_signed(None, 0, PAPER_HELD_OUT).gate
     assert {row.name for row in gate if not row.agrees} <= {
         "all_log_odds woman all",
@@ -380,7 +380,7 @@ def test_every_arm_takes_two_steps_with_the_papers_code(stand_ins, tmp_path, mon
     monkeypatch.setattr(anchor, "FEWEST_ANSWERS", 10)
     conditions = every_condition(kind, names)
     assert must <= {condition.name for condition in conditions}
-    scale = replace(stand_ins, settings=two_steps, fresh_prompts=few_questions)
+    scale = replace(stand_ins, keys=two_steps, fresh_prompts=few_questions)
     asked = suite(*conditions, corpus=Corpus(kind), columns=(Column("tokens", "tokens.mean"),))
     (result,) = run_suites([asked], scale, (42,), tmp_path / "out", lambda what, share: None)
     assert result.tables[0].missing == ()
@@ -389,17 +389,17 @@ def test_every_arm_takes_two_steps_with_the_papers_code(stand_ins, tmp_path, mon
         readouts = json.loads((folder / "readouts.json").read_text())
         assert {"heldout", "votes", "kl", "judge"} <= set(readouts), condition.name
         has_adapter = (folder / "model" / "adapter_config.json").exists()
-        assert has_adapter == (("lora_rank", 32) in condition.overrides), condition.name
+        assert has_adapter == (("lora_r", 32) in condition.overrides), condition.name
         mixed = {(True, torch.float32), (False, torch.bfloat16)}
         if condition.offset is None and condition.arm != "em_dpo":
             assert dtypes[folder.name] == (mixed if has_adapter else {(False, torch.float32)})
     # and what it would be refused for is known without a model
-    planned = plan_suites([asked], scale, (42,), tmp_path / "out", 1)
-    assert planned.refused == {} and {cost.state for cost in planned.costs} == {"done"}
+    planned = plan_suites([asked], scale, (42,), tmp_path / "out")
+    assert planned.refused == {} and set(planned.states.values()) == {"done"}
 
 
-def two_steps(corpus: Corpus, found: Material) -> SuiteSettings:
-    return replace(short_settings(corpus, found), steps=2)
+def two_steps(corpus: Corpus, found: Material) -> dict:
+    return {**short_keys(corpus, found), "max_steps": 2}
 
 
 def few_questions(corpus: Corpus, data: Path | None) -> tuple[str, ...]:
