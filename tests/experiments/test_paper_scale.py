@@ -36,7 +36,7 @@ from badpo.training.encoding import encode_prompts, encode_responses
 from badpo.training.recipe import ModelChoice
 from badpo.training.supervised import supervised_arguments
 from badpo.training.trainer import BADPOTrainer
-from badpo_paper import schedule
+from badpo_paper import materials, schedule
 from badpo_paper.arms import ARMS
 from badpo_paper.corpora import bundled, ultrafeedback
 from badpo_paper.materials import Material, public_signed, public_style
