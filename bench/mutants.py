@@ -1,8 +1,9 @@
 """Two hundred small mistakes, planted one at a time: does a test that runs the line notice? `python -m bench.mutants`.
 
 `mutants.json` holds them: a function, a line of it, and what the mistake makes of the line. A mutant follows its code:
-the function is found by its name in whatever module, the line by its tokens. Where that fails the tool says so, and
-somebody states the mutant again, or says under ``gone`` why its code went; the next one drawn then takes its place.
+the function is found by its name in whatever module, the line by its text without spaces. Where that fails the tool
+says so, and somebody states the mutant again, or says under ``gone`` why its code went; the next one drawn then takes
+its place.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import os
 import random
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tokenize
@@ -52,7 +52,7 @@ REWRITTEN = {
 
 
 class Function(NamedTuple):
-    """A function or a method, with those inside of it."""
+    """A function or a method, with those inside of it, and the tokens of its body."""
 
     name: str
     file: Path
@@ -69,26 +69,17 @@ class Place(NamedTuple):
     rows: range
 
 
-def code_tokens(text: str) -> list[tokenize.TokenInfo]:
-    """The tokens of a text, or of a line, without layout and comments."""
-    found = []
-    with suppress(tokenize.TokenError, IndentationError):  # a line alone may leave brackets open
-        for token in tokenize.generate_tokens(io.StringIO(text).readline):
-            if tokenize.tok_name[token.type] not in _LAYOUT:
-                found.append(token)
-    return found
-
-
 def functions(root: Path) -> list[Function]:
-    """Every function in a folder's files, by file and line, with the tokens of its body."""
+    """Every function in a folder's files, by file and line."""
     found = []
     for file in sorted(root.rglob("*.py")):
         text = file.read_text()
-        tokens = code_tokens(text)
+        tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
+        tokens = [token for token in tokens if tokenize.tok_name[token.type] not in _LAYOUT]
         for name, node in _named(ast.parse(text), ""):
-            first = node.body[-1 if len(node.body) == 1 else ast.get_docstring(node) is not None].lineno
-            inside = [t for t in tokens if first <= t.start[0] <= (node.end_lineno or first)]
-            found.append(Function(name, file, node, inside))
+            body = node.body[ast.get_docstring(node) is not None :] or node.body
+            inside = range(body[0].lineno, (node.end_lineno or 0) + 1)
+            found.append(Function(name, file, node, [t for t in tokens if t.start[0] in inside]))
     return found
 
 
@@ -110,7 +101,7 @@ def draw(root: Path, n: int, seed: int = 0) -> list[dict[str, str]]:
         if possible := mistakes(function):
             old, new = chance.choice(possible)
             mutant = {"function": function.name, "old": old, "new": new}
-            if mutant not in drawn and len(find(mutant, known)) == 1:
+            if mutant not in drawn and not old.startswith("def ") and len(find(mutant, known)) == 1:
                 drawn.append(mutant)
         if len(drawn) == n:
             break
@@ -149,18 +140,15 @@ def _edits(function: Function, lines: list[str]) -> Iterator[tuple[int, str, str
 
 def find(mutant: dict[str, str], known: list[Function]) -> list[Place]:
     """Every place that a mutant may mean: one, unless its code was changed, removed or copied."""
-    wanted, found = [t.string for t in code_tokens(mutant["old"])], []
-    for function in (function for function in known if function.name == mutant["function"]):
-        words = [t.string for t in function.tokens]
-        for i in range(len(words) - len(wanted) + 1):
-            if words[i : i + len(wanted)] == wanted:
-                (row, column), (last, end) = (
-                    function.tokens[i].start,
-                    function.tokens[i + len(wanted) - 1].end,
-                )
-                lines = function.file.read_text().splitlines(keepends=True)
-                start, stop = (sum(map(len, lines[: n - 1])) + at for n, at in ((row, column), (last, end)))
-                found.append(Place(function.file, start, stop, range(row, last + 1)))
+    letters = r"\s*".join(map(re.escape, re.sub(r"\s", "", mutant["old"])))
+    found = []
+    for function in (one for one in known if one.name == mutant["function"] and one.tokens):
+        text, rows = function.file.read_text(), [token.start[0] for token in function.tokens]
+        lines = text.splitlines(keepends=True)
+        first, last = (sum(map(len, lines[:n])) for n in (rows[0] - 1, max(rows)))
+        for match in re.compile(rf"(?<!\w){letters}(?!\w)").finditer(text, first, last):
+            start, stop = (text.count("\n", 0, at) + 1 for at in match.span())
+            found.append(Place(function.file, *match.span(), range(start, stop + 1)))
     return found
 
 
@@ -201,8 +189,7 @@ def covering(folder: Path, place: Place) -> tuple[list[str], float, int]:
     """The tests that run a place, as far as there is time; the seconds they take; and how many there are."""
     import coverage
 
-    seconds = {t: s for file in folder.glob("times*.json") for t, s in json.loads(file.read_text()).items()}
-    contexts, of_file = set[str](), Counter[str]()
+    seconds, contexts, of_file = json.loads((folder / "times.json").read_text()), set[str](), Counter[str]()
     for file in folder.glob("coverage.*.*"):
         data = coverage.CoverageData(str(file))
         data.read()
@@ -228,15 +215,15 @@ def outcome(tree: Path, place: Place, new: str, tests: list[str], seconds: float
     names.write_text("\n".join(tests))
     run = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", f"@{names}"]
     place.file.write_text(sound[: place.start] + new + sound[place.stop :])
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True}
-    process = subprocess.Popen(run, cwd=tree, env=_environment(tree), **quiet)
     try:
-        return "killed" if process.wait(GRACE + PATIENCE * seconds) else "survived"
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        done = subprocess.run(
+            run, cwd=tree, env=_environment(tree), timeout=GRACE + PATIENCE * seconds, **quiet
+        )
+        return "killed" if done.returncode else "survived"
     except subprocess.TimeoutExpired:
         return "hangs"
     finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
         place.file.write_text(sound)
 
 
