@@ -10,6 +10,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import typer
+
+from badpo.cli.main import app
+
 GOLDEN = Path(__file__).with_suffix(".json")
 REWRITE = "WRITE_FACE=1 python -m pytest -m face"
 
@@ -47,6 +51,17 @@ def signature(value: Any) -> str:
     parameters = [parameter.replace(annotation=bare) for parameter in full.parameters.values()]
     shown = str(full.replace(parameters=parameters, return_annotation=inspect.Signature.empty))
     return re.sub(r"<function .*?> at 0x\w+>|<function \S+ at 0x\w+>", "a function", shown)
+
+
+def commands(group=None, name: str = ""):
+    """Every command below a group, by the words that are typed; all of `badpo` unless another group is given."""
+    if group is None:
+        group = typer.main.get_command(app)
+    for word in group.list_commands(None):
+        command = group.get_command(None, word)
+        yield f"{name} {word}".strip(), command
+        if hasattr(command, "list_commands"):
+            yield from commands(command, f"{name} {word}".strip())
 
 
 def _differences(known: Any, found: Any, place: str = ""):

@@ -20,7 +20,7 @@ import badpo
 from badpo import attributes
 from badpo.cli.main import app
 from badpo_paper.corpora import signed
-from tests.public_face import assert_face, keys, signature
+from tests.public_face import assert_face, commands, keys, signature
 
 pytestmark = pytest.mark.face
 ROOT = Path(__file__).parents[1]
@@ -103,14 +103,6 @@ def test_the_plan_of_the_signed_corpus():
 
 
 # -- commands ------------------------------------------------------------------------------------------------
-
-
-def commands(group=None, name: str = ""):
-    """Every command below a group, by the words that are typed."""
-    for word, command in (group or typer.main.get_command(app)).commands.items():
-        yield f"{name} {word}".strip(), command
-        if hasattr(command, "commands"):
-            yield from commands(command, f"{name} {word}".strip())
 
 
 def flag(parameter) -> str:

@@ -1,4 +1,4 @@
-"""The command that runs the paper's experiments: `reproduce`."""
+"""The commands of the paper: `demo`, `corpus` and `reproduce`, which `badpo` finds by their entry points."""
 
 from __future__ import annotations
 
@@ -25,11 +25,60 @@ from badpo.cli.options import (
     tell,
     terminal_progress,
 )
+from badpo.data.files import appearing
 
 if TYPE_CHECKING:
     from badpo_paper.corpora.published import GateRow
 
+corpus = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    help="Build a corpus whose annotators' leans are planted, and so known, or load a public one.",
+)
 WHAT_IS_LEFT = "stopped; finished runs are whole, and the same command goes on from here"
+
+
+@reporting_errors
+def demo(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the runs and the report.")] = Path(
+        "runs/demo"
+    ),
+    seeds: Annotated[str, typer.Option(help="Training seeds, separated by commas.")] = "42",
+    model: Annotated[
+        str | None, typer.Option(help="A causal language model, a folder or a name on the Hub.")
+    ] = None,
+    corpus: Annotated[
+        Path | None, typer.Option(help="Scored pairs of your own instead of the bundled ones.")
+    ] = None,
+    results: Annotated[
+        Path | None, typer.Option(help="Also write the figures over the seeds to this Markdown file.")
+    ] = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Watch a bias enter a small model under DPO and stay out under BA-DPO. Minutes, no GPU, no network."""
+    from badpo_paper.demo import run_demo
+
+    with redirect_stdout(sys.stderr), terminal_progress(as_json) as progress:
+        summaries = run_demo(out, parsed_seeds(seeds), progress, model=model, pairs=corpus)
+    from badpo.results.run_page import demo_table, seeds_markdown
+
+    if results is not None:
+        given = {"--out": out, "--seeds": seeds, "--model": model, "--corpus": corpus, "--results": results}
+        command = " ".join(["badpo demo", *(f"{name} {value}" for name, value in given.items() if value)])
+        text = (
+            f"# The demo over training seeds\n\nPrinted by `{command}`. The data are the same at every seed (data "
+            "seed 0). Another number of threads rounds differently, and training carries that to the second digit "
+            f"of a rate.\n\n{seeds_markdown(summaries)}"
+        )
+        with appearing(results) as unfinished:
+            unfinished.write_text(text, encoding="utf-8")
+    tables = [demo_table(summary) for summary in summaries]
+    tell(
+        as_json,
+        summaries[0] if len(summaries) == 1 else summaries,
+        "\n\n".join([*tables, f"report: {out / 'report.html'}"]),
+    )
 
 
 @reporting_errors
@@ -125,6 +174,33 @@ def quiet_libraries() -> None:
 OutFolder = Annotated[Path, typer.Option("--out", "-o", help="Folder to write; made when it is not there.")]
 
 
+@corpus.command("signed")
+@reporting_errors
+def corpus_signed(
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Folder for judgments.parquet and planted.parquet.")
+    ],
+    pairs: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Scored pairs: prompt_id, prompt, chosen, rejected, score_chosen, score_rejected."
+        ),
+    ] = None,
+    n: Annotated[
+        int | None, typer.Option(help="How many of the bundled pairs, when no file is given.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the plan: kinds, names, annotators, votes.")] = 0,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Sign scored pairs with names and let 60 planted annotators vote, as in the paper."""
+    from badpo_paper.corpora.files import write_signed_corpus
+
+    gate = write_signed_corpus(out, pairs=pairs, n_pairs=n, seed=seed)
+    tell(as_json, gate, f"{as_lines(gate)}\n\n{out / 'judgments.parquet'}")
+
+
+@corpus.command("multipref")
 @reporting_errors
 def corpus_multipref(
     out: OutFolder,
@@ -141,6 +217,7 @@ def corpus_multipref(
     _tell(lambda: write_multipref(out, source), out, source, as_json)
 
 
+@corpus.command("ultrafeedback")
 @reporting_errors
 def corpus_ultrafeedback(
     out: OutFolder,
@@ -164,6 +241,7 @@ def corpus_ultrafeedback(
     _tell(lambda: write_signed_ultrafeedback(out, train, test, n, signing, seed), out, train, as_json)
 
 
+@corpus.command("style")
 @reporting_errors
 def corpus_style(
     out: OutFolder,

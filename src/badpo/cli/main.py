@@ -12,10 +12,12 @@ import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Annotated
 
 import typer
+import typer.core
 
 from badpo import __version__
 from badpo.cli.anchor import anchor
@@ -44,7 +46,6 @@ from badpo.cli.options import (
     named,
     parsed_attribute,
     parsed_flags,
-    parsed_seeds,
     parsed_sweep,
     reporting_errors,
     say,
@@ -53,8 +54,7 @@ from badpo.cli.options import (
     terminal_progress,
 )
 from badpo.cli.votes import audit, forget, import_votes, watch
-from badpo.data.files import appearing, locked
-from badpo_paper.cli import corpus_multipref, corpus_style, corpus_ultrafeedback, reproduce
+from badpo.data.files import locked
 
 RunsArgument = Annotated[
     list[Path], typer.Argument(metavar="RUN...", help="Run folders, or a folder of run folders.")
@@ -63,8 +63,47 @@ RunsArgument = Annotated[
 # what `attributes test` shows of an attribute
 TRIED = ("cross_share", "n_cross", "carrier_wins", "log_odds", "ci_low", "ci_high")
 
+COMMANDS = "badpo.commands"
+
+
+class Commands(typer.core.TyperGroup):
+    """The commands of badpo, and those that other packages name in the entry-point group `badpo.commands`."""
+
+    def list_commands(self, ctx) -> list[str]:
+        """All names, our own first."""
+        return [*super().list_commands(ctx), *sorted(entry_points(group=COMMANDS).names)]
+
+    def get_command(self, ctx, cmd_name: str):
+        """A command, imported only where it is asked for."""
+        if (own := super().get_command(ctx, cmd_name)) is not None:
+            return own
+        further = entry_points(group=COMMANDS)
+        if cmd_name in further.names:
+            return _command_of(further[cmd_name])
+        if not further:
+            complain("this installation is older than badpo's own list of commands: install badpo again")
+        return None
+
+
+def _command_of(entry: EntryPoint):
+    """The command that an entry point names: a function, or an app of several."""
+    found = entry.load()
+    if not isinstance(found, typer.Typer):
+        function, found = found, typer.Typer(add_completion=False)
+        found.command(entry.name)(function)
+    found.rich_markup_mode = None
+    logging.getLogger(entry.module.partition(".")[0]).setLevel(_level())
+    return typer.main.get_command(found)
+
+
+def _level() -> int:
+    """Of several processes that train together the first one speaks."""
+    return logging.INFO if is_first_process() else logging.ERROR
+
+
 app = typer.Typer(
     name="badpo",
+    cls=Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -75,16 +114,7 @@ app = typer.Typer(
 attributes_app = typer.Typer(
     no_args_is_help=True, help="What a response can carry that annotators may lean toward."
 )
-corpus_app = typer.Typer(
-    no_args_is_help=True,
-    help="Build a corpus whose annotators' leans are planted, and so known, or load a public one.",
-)
 app.add_typer(attributes_app, name="attributes")
-app.command("reproduce")(reproduce)
-app.add_typer(corpus_app, name="corpus")
-corpus_app.command("multipref")(corpus_multipref)
-corpus_app.command("ultrafeedback")(corpus_ultrafeedback)
-corpus_app.command("style")(corpus_style)
 app.command("audit")(audit)
 app.command("watch")(watch)
 app.command("anchor")(anchor)
@@ -130,55 +160,10 @@ def _root(
     logging.setLogRecordFactory(WrittenOutRecord)
     logging.captureWarnings(True)
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
-    # of several processes that train together the first one speaks
-    logging.getLogger("badpo").setLevel(logging.INFO if is_first_process() else logging.ERROR)
+    logging.getLogger("badpo").setLevel(_level())
     # the bars of other libraries: off where nobody watches, and where a bar of ours is drawn
     if ctx.invoked_subcommand != "train" or not sys.stderr.isatty():
         os.environ.setdefault("TQDM_DISABLE", "1")
-
-
-@app.command()
-@reporting_errors
-def demo(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the runs and the report.")] = Path(
-        "runs/demo"
-    ),
-    seeds: Annotated[str, typer.Option(help="Training seeds, separated by commas.")] = "42",
-    model: Annotated[
-        str | None, typer.Option(help="A causal language model, a folder or a name on the Hub.")
-    ] = None,
-    corpus: Annotated[
-        Path | None, typer.Option(help="Scored pairs of your own instead of the bundled ones.")
-    ] = None,
-    results: Annotated[
-        Path | None, typer.Option(help="Also write the figures over the seeds to this Markdown file.")
-    ] = None,
-    as_json: AsJson = False,
-    debug: Debug = False,
-) -> None:
-    """Watch a bias enter a small model under DPO and stay out under BA-DPO. Minutes, no GPU, no network."""
-    from badpo_paper.demo import run_demo
-
-    with redirect_stdout(sys.stderr), terminal_progress(as_json) as progress:
-        summaries = run_demo(out, parsed_seeds(seeds), progress, model=model, pairs=corpus)
-    from badpo.results.run_page import demo_table, seeds_markdown
-
-    if results is not None:
-        given = {"--out": out, "--seeds": seeds, "--model": model, "--corpus": corpus, "--results": results}
-        command = " ".join(["badpo demo", *(f"{name} {value}" for name, value in given.items() if value)])
-        text = (
-            f"# The demo over training seeds\n\nPrinted by `{command}`. The data are the same at every seed (data "
-            "seed 0). Another number of threads rounds differently, and training carries that to the second digit "
-            f"of a rate.\n\n{seeds_markdown(summaries)}"
-        )
-        with appearing(results) as unfinished:
-            unfinished.write_text(text, encoding="utf-8")
-    tables = [demo_table(summary) for summary in summaries]
-    tell(
-        as_json,
-        summaries[0] if len(summaries) == 1 else summaries,
-        "\n\n".join([*tables, f"report: {out / 'report.html'}"]),
-    )
 
 
 @app.command()
@@ -284,32 +269,6 @@ def attributes_test(
             lines += ["", f"{trial['attribute']}, {kind}:"]
             lines += [f"  {text}" for text in texts] or ["  (none)"]
     tell(as_json, trials, "\n".join(lines))
-
-
-@corpus_app.command("signed")
-@reporting_errors
-def corpus_signed(
-    out: Annotated[
-        Path, typer.Option("--out", "-o", help="Folder for judgments.parquet and planted.parquet.")
-    ],
-    pairs: Annotated[
-        Path | None,
-        typer.Argument(
-            help="Scored pairs: prompt_id, prompt, chosen, rejected, score_chosen, score_rejected."
-        ),
-    ] = None,
-    n: Annotated[
-        int | None, typer.Option(help="How many of the bundled pairs, when no file is given.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the plan: kinds, names, annotators, votes.")] = 0,
-    as_json: AsJson = False,
-    debug: Debug = False,
-) -> None:
-    """Sign scored pairs with names and let 60 planted annotators vote, as in the paper."""
-    from badpo_paper.corpora.files import write_signed_corpus
-
-    gate = write_signed_corpus(out, pairs=pairs, n_pairs=n, seed=seed)
-    tell(as_json, gate, f"{as_lines(gate)}\n\n{out / 'judgments.parquet'}")
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
