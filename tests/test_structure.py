@@ -167,9 +167,13 @@ def test_nothing_that_only_unix_has_is_imported_by_a_module():
 
 
 def test_the_installation_knows_the_commands_of_the_paper():
-    written = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["badpo.commands"]
+    written = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"][
+        "badpo.commands"
+    ]
     known = {entry.name: entry.value for entry in entry_points(group="badpo.commands")}
-    assert written.items() <= known.items(), "this installation is older than pyproject.toml: install it again"
+    assert written.items() <= known.items(), (
+        "this installation is older than pyproject.toml: install it again"
+    )
 
 
 def test_public_names_are_those_of_the_readme():
