@@ -1,55 +1,14 @@
 """Attributes to declare: ``from badpo.attributes import Length, Markdown``."""
 
-from __future__ import annotations
+from badpo.data.attributes import *
+from badpo.data.attributes import BUILT_IN
 
-from badpo.data.attributes import (
-    ATTRIBUTES,
-    Attribute,
-    Bold,
-    Code,
-    Column,
-    Emoji,
-    FirstPerson,
-    Headers,
-    Hedging,
-    Length,
-    LengthTokens,
-    LengthWords,
-    Links,
-    Lists,
-    Markdown,
-    Position,
-    PythonFunction,
-    Refusal,
-    Regex,
-    SignatureName,
-    WordList,
-    attribute_from_config,
-    plain_text,
-)
-
+# a built-in attribute stands in one file alone
 __all__ = [
     "ATTRIBUTES",
     "Attribute",
-    "Bold",
-    "Code",
-    "Column",
-    "Emoji",
-    "FirstPerson",
-    "Headers",
-    "Hedging",
-    "Length",
-    "LengthTokens",
-    "LengthWords",
-    "Links",
-    "Lists",
-    "Markdown",
-    "Position",
     "PythonFunction",
-    "Refusal",
-    "Regex",
-    "SignatureName",
-    "WordList",
     "attribute_from_config",
     "plain_text",
+    *(row.make.__name__ for row in BUILT_IN.values()),
 ]

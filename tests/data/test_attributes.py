@@ -5,6 +5,7 @@ import json
 import pytest
 
 import badpo.attributes as door
+from badpo.data import attributes
 from badpo.data.attributes import (
     ATTRIBUTES,
     Bold,
@@ -26,6 +27,7 @@ from badpo.data.attributes import (
     Regex,
     SignatureName,
     WordList,
+    add_attributes,
     attribute_from_config,
     plain_text,
 )
@@ -121,7 +123,7 @@ def test_python_function_may_be_of_any_scope():
     attribute = PythonFunction("longer", longer, scope="pair")
     assert attribute.measure("", "aa", "b") == (True, False)
     assert attribute.config["function"].endswith("longer")
-    with pytest.raises(ConfigError, match="only be declared in Python"):
+    with pytest.raises(ConfigError, match="only be declared in Python, or by --attribute-file"):
         attribute_from_config(attribute.config)
 
 
@@ -177,3 +179,58 @@ def test_the_door_shows_everything():
         assert getattr(door, name) is not None
     constructors = {constructor.__name__ for constructor in ATTRIBUTES.values()}
     assert constructors <= set(door.__all__)
+
+
+POLITE = """
+from badpo.attributes import PythonFunction
+
+def Polite(word: str, name: str = "polite"):
+    return PythonFunction(name, lambda prompt, response: float(word in response))
+
+ATTRIBUTES = {"polite": Polite}
+"""
+
+
+@pytest.fixture
+def polite(tmp_path, monkeypatch):
+    monkeypatch.setattr(attributes, "ATTRIBUTES", dict(ATTRIBUTES))
+    (tmp_path / "polite.py").write_text(POLITE)
+    return tmp_path / "polite.py"
+
+
+def test_an_attribute_of_a_file_is_declared_as_a_built_in_one(polite):
+    config = {"type": "polite", "word": "please"}
+    with pytest.raises(ConfigError, match="one of yours comes from a file: --attribute-file"):
+        attribute_from_config(config)
+    add_attributes(polite)
+    attribute = attribute_from_config(config)
+    assert attribute.config == {"type": "polite", "name": "polite", "word": "please"}
+    assert attribute_from_config(attribute.config).measure("", "yes please") == 1.0
+    with pytest.raises(ConfigError, match="needs word"):
+        attribute_from_config({"type": "polite"})
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        ("x = 1", "has no ATTRIBUTES"),
+        ("1 / 0", "cannot be run: ZeroDivisionError"),
+        (POLITE.replace('{"polite"', '{"length"'), "length is the type of a built-in attribute"),
+    ],
+)
+def test_a_file_that_declares_nothing_is_told(polite, program, said):
+    polite.write_text(program)
+    with pytest.raises(ConfigError, match=said):
+        add_attributes(polite)
+
+
+def test_an_installed_package_brings_attributes(polite, monkeypatch):
+    class Entry:
+        def load(self):
+            return lambda name="polite": PythonFunction(name, lambda prompt, response: 1.0)
+
+    def entry_points(group, name):
+        return [Entry()] if (group, name) == ("badpo.attributes", "polite") else []
+
+    monkeypatch.setattr(attributes, "entry_points", entry_points)
+    assert attribute_from_config({"type": "polite"}).config == {"type": "polite", "name": "polite"}

@@ -47,7 +47,7 @@ class Design:
     ----------
     comparison, annotator : int arrays of shape (n_votes,)
     stratum : int array of shape (n_votes,)
-        `Judgments.strata`: what is conditioned on in place of the comparison.
+        `Judgments.comparable_votes`: what is conditioned on in place of the comparison.
     sign : int array of shape (n_votes,)
         +1 chose a, -1 chose b.
     delta : float array of shape (n_votes, n_attributes)
@@ -111,7 +111,7 @@ def design_of(judgments: Judgments) -> Design:
     comparison, annotator, sign = (
         judgments.votes[name].to_numpy(dtype=np.int64) for name in ("comparison", "annotator", "sign")
     )
-    stratum = judgments.strata()
+    stratum = judgments.comparable_votes()
     return Design(
         comparison=comparison,
         stratum=stratum,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,22 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from badpo.auditing.result import plain
-from badpo.data.attributes import (
-    Attribute,
-    Bold,
-    Code,
-    Emoji,
-    FirstPerson,
-    Headers,
-    Hedging,
-    Length,
-    LengthWords,
-    Links,
-    Lists,
-    Position,
-    Refusal,
-    markedly_longer,
-)
+from badpo.data.attributes import BUILT_IN, Attribute, LengthWords, markedly_longer
 from badpo.data.judgments import Judgments, measure_sides
 from badpo.data.markers import split_signature
 from badpo.data.tables import numbered_texts, side_pairs
@@ -364,22 +348,8 @@ def _beside_quality(
     }
 
 
-# Feature -> its attribute. A feature is skipped where an attribute of its type is declared.
-FEATURES: dict[str, Callable[[], Attribute]] = {
-    "length": Length,
-    "lists": Lists,
-    "headers": Headers,
-    "bold": Bold,
-    "emoji": Emoji,
-    "code": Code,
-    "links": Links,
-    "hedging": Hedging,
-    "refusal": Refusal,
-    "first_person": FirstPerson,
-    "position": Position,
-}
-# Other declared types that a feature would only repeat.
-_SAME_AS = {"length": ("length_words", "length_tokens")}
+# Feature -> its attribute. A feature is skipped where an attribute of its type, or one that it repeats, is declared.
+FEATURES = {kind: row.make for kind, row in BUILT_IN.items() if row.is_scanned}
 
 # What makes a lean worth declaring: 0.3 log-odds is 57 to 43; a rarer feature hardly moves a policy.
 LARGE_LOG_ODDS = 0.3
@@ -443,7 +413,7 @@ def _undeclared(judgments: Judgments) -> list[str]:
     declared = {attribute.config.get("type") for attribute in judgments.attributes}
     if not judgments.votes["shown_first"].notna().any():
         declared.add("position")
-    return [name for name in FEATURES if not declared & {name, *_SAME_AS.get(name, ())}]
+    return [name for name in FEATURES if not declared & {name, *BUILT_IN[name].repeats}]
 
 
 def _q_values(p_values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -228,7 +228,7 @@ def check(
 @reporting_errors
 def attributes_list(as_json: AsJson = False, debug: Debug = False) -> None:
     """The built-in attributes, their scope and their parameters."""
-    from badpo.data.checks import describe_attributes
+    from badpo.data.attributes import describe_attributes
 
     rows = describe_attributes()
     tell(

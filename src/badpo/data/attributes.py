@@ -1,21 +1,37 @@
-"""The built-in attributes by the type that a configuration names, and an attribute from its configuration."""
+"""Attributes: what is declared and measured, the built-in ones, and an attribute from its configuration.
+
+An attribute gives each judgment a difference ``d = g(a) - g(b)``. Where it is measured is its scope:
+
+``response``
+    ``measure(prompt, response) -> g``.
+``pair``
+    ``measure(prompt, a, b) -> (g_a, g_b)``, for attributes such as the length ratio that need both sides.
+``judgment``
+    ``measure(vote, comparison) -> d``, for what differs between the votes on one comparison, such as the side that
+    was shown first. A policy never sees it.
+
+A built-in attribute is a function here and its row in `BUILT_IN`: everything else asks these two.
+"""
 
 from __future__ import annotations
 
 import inspect
 import math
 import re
+import runpy
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any, Literal
 
 from badpo.data import markers
-from badpo.data import markers as wording
 from badpo.data.problems import ConfigError, did_you_mean
 
 Scope = Literal["response", "pair", "judgment"]
 Text = str | list[dict[str, Any]]
+_TEXTS = ("name", "pattern", "a", "b", "tokenizer")
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +67,11 @@ class Attribute:
     threshold: float = 0.0
     config: Mapping[str, Any] = field(default_factory=dict)
     columns: tuple[str, str] | None = None
+
+    @property
+    def is_position(self) -> bool:
+        """Whether the side shown first is what is measured, which a vote may not tell."""
+        return self.config.get("type") == "position"
 
     def __repr__(self) -> str:
         return f"Attribute({self.name!r}, scope={self.scope!r}, config={dict(self.config)!r})"
@@ -89,152 +110,13 @@ def function_path(function: Any) -> str:
     Examples
     --------
     >>> function_path(plain_text)
-    'badpo.data.attributes:plain_text'
+    'badpo.data.attribute:plain_text'
     """
     module = getattr(function, "__module__", None) or type(function).__module__
     return f"{module}:{getattr(function, '__qualname__', type(function).__qualname__)}"
 
 
-def checked_number(key: str, value: Any) -> float:
-    """A number, also when it is written as text.
-
-    Raises
-    ------
-    ConfigError
-        When it is none.
-
-    Examples
-    --------
-    >>> checked_number("ratio", "1.5")
-    1.5
-    """
-    try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError):
-        raise ConfigError(f"{key} must be a number; got {value!r}") from None
-
-
-def checked_positive(key: str, value: Any) -> float:
-    """A finite number above 0, or `ConfigError`.
-
-    Examples
-    --------
-    >>> checked_positive("unit", 100)
-    100.0
-    """
-    number = checked_number(key, value)
-    if not (number > 0 and math.isfinite(number)):
-        raise ConfigError(f"{key} must be above 0; got {number:g}")
-    return number
-
-
-def checked_threshold(value: Any) -> float:
-    """A finite number of at least 0, or `ConfigError`.
-
-    Examples
-    --------
-    >>> checked_threshold(0)
-    0.0
-    """
-    number = checked_number("threshold", value)
-    if not (number >= 0 and math.isfinite(number)):
-        raise ConfigError(f"threshold must be 0 or more; got {number:g}")
-    return number
-
-
-def checked_words(name: str, words: Iterable[str]) -> list[str]:
-    """The words that attribute ``name`` looks for: at least one, none empty, or `ConfigError`.
-
-    Examples
-    --------
-    >>> checked_words("hedging", ("perhaps", "it depends"))
-    ['perhaps', 'it depends']
-    """
-    if isinstance(words, str) or not isinstance(words, Iterable):
-        raise ConfigError(f'attribute "{name}" needs a list of words; got {words!r}')
-    listed = list(words)
-    if not listed or not all(isinstance(word, str) and word.strip() for word in listed):
-        raise ConfigError(f'attribute "{name}" needs at least one word, and no empty one')
-    return listed
-
-
-def Column(name: str, a: str, b: str, threshold: float = 0.0, continuous: bool | None = None) -> Attribute:
-    """Two number columns of the table: ``a`` holds g of response a (or of the chosen one), ``b`` of the other.
-
-    All votes on a comparison must agree on them; a row that has the two responses the other way round is turned,
-    its two numbers with it. ``continuous`` is taken from the threshold when it is not given: True above 0.
-
-    Examples
-    --------
-    >>> Column("hedging", a="hedge_chosen", b="hedge_rejected").columns
-    ('hedge_chosen', 'hedge_rejected')
-    """
-    threshold = checked_threshold(threshold)
-    continuous = threshold > 0 if continuous is None else continuous
-    config = {
-        "type": "column",
-        "name": name,
-        "a": a,
-        "b": b,
-        "threshold": threshold,
-        "continuous": continuous,
-    }
-
-    def measure(prompt: str, first: str, second: str) -> tuple[float, float]:
-        raise ConfigError(
-            f'attribute "{name}" is read from the columns {a} and {b}; it cannot be measured from text'
-        )
-
-    return Attribute(name, "pair", measure, continuous, threshold, config, columns=(a, b))
-
-
-def Position(name: str = "position") -> Attribute:
-    """+1 where response a was shown first, -1 where b was; 0, and compared only with its like, where nobody says.
-
-    Its level is the pool's lean toward the first-shown side. Needs the column ``shown_first``.
-
-    Examples
-    --------
-    >>> Position().measure({"shown_first": "b"}, {})
-    -1.0
-    """
-    signs = {"a": 1.0, "b": -1.0}
-    return Attribute(
-        name,
-        "judgment",
-        lambda vote, comparison: signs.get(vote["shown_first"], 0.0),
-        config={"type": "position", "name": name},
-    )
-
-
-def PythonFunction(
-    name: str,
-    function: Callable[..., Any],
-    scope: Scope = "response",
-    threshold: float = 0.0,
-    continuous: bool = False,
-) -> Attribute:
-    """A function of yours, with the arguments and the value that the scope asks for (see the module's text).
-
-    Only from Python: a configuration file cannot name code to run.
-
-    Examples
-    --------
-    >>> PythonFunction("polite", lambda prompt, response: "please" in response.lower()).measure("", "Please sit.")
-    True
-    """
-    if scope not in ("response", "pair", "judgment"):
-        raise ConfigError(f'attribute "{name}": scope must be response, pair or judgment; got {scope!r}')
-    threshold = checked_threshold(threshold)
-    config = {
-        "type": "python_function",
-        "name": name,
-        "function": function_path(function),
-        "scope": scope,
-        "threshold": threshold,
-        "continuous": continuous,
-    }
-    return Attribute(name, scope, function, continuous, threshold, config)
+# -- the built-in attributes -----------------------------------------------------------------------------------
 
 
 def Length(ratio: float = 1.5, name: str = "length") -> Attribute:
@@ -257,12 +139,10 @@ def Length(ratio: float = 1.5, name: str = "length") -> Attribute:
         )
 
     def measure(prompt: str, a: str, b: str) -> tuple[float, float]:
-        words_a, words_b = len(a.split()), len(b.split())
-        return float(markedly_longer(words_a, words_b, ratio)), float(
-            markedly_longer(words_b, words_a, ratio)
-        )
+        words = len(a.split()), len(b.split())
+        return float(markedly_longer(*words, ratio)), float(markedly_longer(*words[::-1], ratio))
 
-    return Attribute(name, "pair", measure, config={"type": "length", "name": name, "ratio": ratio})
+    return _attribute("length", name, "pair", measure, {"ratio": ratio})
 
 
 def markedly_longer(words: Any, other_words: Any, ratio: float) -> Any:
@@ -299,10 +179,12 @@ def LengthWords(threshold: float, unit: float = 1.0, name: str = "length_words")
     0.4
     """
     unit, threshold = checked_positive("unit", unit), checked_threshold(threshold)
-    config = {"type": "length_words", "name": name, "threshold": threshold, "unit": unit}
-    return Attribute(
-        name, "response", lambda prompt, response: len(response.split()) / unit, True, threshold, config
-    )
+
+    def measure(prompt: str, response: str) -> float:
+        return len(response.split()) / unit
+
+    parameters = {"threshold": threshold, "unit": unit}
+    return _attribute("length_words", name, "response", measure, parameters, continuous=True)
 
 
 def LengthTokens(
@@ -319,15 +201,7 @@ def LengthTokens(
     4.0
     """
     unit, threshold = checked_positive("unit", unit), checked_threshold(threshold)
-    config = {
-        "type": "length_tokens",
-        "name": name,
-        "tokenizer": tokenizer
-        if isinstance(tokenizer, str)
-        else getattr(tokenizer, "name_or_path", function_path(tokenizer)),
-        "threshold": threshold,
-        "unit": unit,
-    }
+    called = tokenizer if isinstance(tokenizer, str) else getattr(tokenizer, "name_or_path", None)
 
     def measure(prompt: str, response: str) -> float:
         loaded = _pretrained_tokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer
@@ -335,7 +209,8 @@ def LengthTokens(
             return len(loaded(response, add_special_tokens=False)["input_ids"]) / unit
         return len(loaded(response)) / unit
 
-    return Attribute(name, "response", measure, True, threshold, config)
+    parameters = {"tokenizer": called or function_path(tokenizer), "threshold": threshold, "unit": unit}
+    return _attribute("length_tokens", name, "response", measure, parameters, continuous=True)
 
 
 def Markdown(name: str = "markdown") -> Attribute:
@@ -425,7 +300,7 @@ def Hedging(name: str = "hedging") -> Attribute:
     >>> Hedging().measure("Why?", "Perhaps it is so.")
     1.0
     """
-    return _of_text("hedging", name, wording.has_hedge)
+    return _of_text("hedging", name, markers.has_hedge)
 
 
 def Refusal(name: str = "refusal") -> Attribute:
@@ -436,7 +311,7 @@ def Refusal(name: str = "refusal") -> Attribute:
     >>> Refusal().measure("Why?", "I'm sorry, but I cannot help with that.")
     1.0
     """
-    return _of_text("refusal", name, wording.has_refusal)
+    return _of_text("refusal", name, markers.has_refusal)
 
 
 def FirstPerson(name: str = "first_person") -> Attribute:
@@ -447,7 +322,7 @@ def FirstPerson(name: str = "first_person") -> Attribute:
     >>> FirstPerson().measure("Why?", "I say so.")
     1.0
     """
-    return _of_text("first_person", name, wording.has_first_person)
+    return _of_text("first_person", name, markers.has_first_person)
 
 
 def SignatureName(name: str, names: Iterable[str]) -> Attribute:
@@ -460,10 +335,12 @@ def SignatureName(name: str, names: Iterable[str]) -> Attribute:
     (1.0, 0.0)
     """
     carriers = checked_words(name, names)
-    carrier_set = frozenset(carriers)
-    return _of_text(
-        "signature_name", name, lambda text: markers.signature_first_name(text) in carrier_set, names=carriers
-    )
+    known = frozenset(carriers)
+
+    def is_signed(text: str) -> bool:
+        return markers.split_signature(text)[1] in known
+
+    return _of_text("signature_name", name, is_signed, {"names": carriers})
 
 
 def WordList(name: str, words: Iterable[str]) -> Attribute:
@@ -475,7 +352,7 @@ def WordList(name: str, words: Iterable[str]) -> Attribute:
     1.0
     """
     listed = checked_words(name, words)
-    return _of_text("word_list", name, _found(markers.word_pattern(listed)), words=listed)
+    return _of_text("word_list", name, markers.word_pattern(listed).search, {"words": listed})
 
 
 def Regex(name: str, pattern: str) -> Attribute:
@@ -492,48 +369,203 @@ def Regex(name: str, pattern: str) -> Attribute:
         compiled = re.compile(pattern)
     except re.error as error:
         raise ConfigError(f'attribute "{name}": {pattern!r} is not a regular expression: {error}') from error
-    return _of_text("regex", name, _found(compiled), pattern=pattern)
+    return _of_text("regex", name, compiled.search, {"pattern": pattern})
 
 
-def _of_text(kind: str, name: str, test: Callable[[str], bool], **parameters: Any) -> Attribute:
-    """A 0/1 attribute of the response's own text."""
-    config = {"type": kind, "name": name, **parameters}
-    return Attribute(name, "response", lambda prompt, response: float(test(response)), config=config)
+def Column(name: str, a: str, b: str, threshold: float = 0.0, continuous: bool | None = None) -> Attribute:
+    """Two number columns of the table: ``a`` holds g of response a (or of the chosen one), ``b`` of the other.
+
+    All votes on a comparison must agree on them; a row that has the two responses the other way round is turned,
+    its two numbers with it. ``continuous`` is taken from the threshold when it is not given: True above 0.
+
+    Examples
+    --------
+    >>> Column("hedging", a="hedge_chosen", b="hedge_rejected").columns
+    ('hedge_chosen', 'hedge_rejected')
+    """
+    threshold = checked_threshold(threshold)
+    continuous = threshold > 0 if continuous is None else continuous
+
+    def measure(prompt: str, first: str, second: str) -> tuple[float, float]:
+        where = f"is read from the columns {a} and {b}"
+        raise ConfigError(f'attribute "{name}" {where}; it cannot be measured from text')
+
+    parameters = {"a": a, "b": b, "threshold": threshold, "continuous": continuous}
+    return _attribute("column", name, "pair", measure, parameters, continuous, (a, b))
 
 
-def _found(pattern: re.Pattern[str]) -> Callable[[str], bool]:
-    return lambda text: pattern.search(text) is not None
+def Position(name: str = "position") -> Attribute:
+    """+1 where response a was shown first, -1 where b was; 0, and compared only with its like, where nobody says.
+
+    Its level is the pool's lean toward the first-shown side. Needs the column ``shown_first``.
+
+    Examples
+    --------
+    >>> Position().measure({"shown_first": "b"}, {})
+    -1.0
+    """
+    signs = {"a": 1.0, "b": -1.0}
+
+    def measure(vote: Mapping[str, Any], comparison: Mapping[str, Any]) -> float:
+        return signs.get(vote["shown_first"], 0.0)
+
+    return _attribute("position", name, "judgment", measure, {})
 
 
-@lru_cache(maxsize=4)
-def _pretrained_tokenizer(name: str) -> Any:
-    from transformers import AutoTokenizer
+def PythonFunction(
+    name: str,
+    function: Callable[..., Any],
+    scope: Scope = "response",
+    threshold: float = 0.0,
+    continuous: bool = False,
+) -> Attribute:
+    """A function of yours, with the arguments and the value that the scope asks for (see the module's text).
 
-    return AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+    Only from Python: a configuration file cannot name code to run.
+
+    Examples
+    --------
+    >>> PythonFunction("polite", lambda prompt, response: "please" in response.lower()).measure("", "Please sit.")
+    True
+    """
+    if scope not in ("response", "pair", "judgment"):
+        raise ConfigError(f'attribute "{name}": scope must be response, pair or judgment; got {scope!r}')
+    threshold = checked_threshold(threshold)
+    parameters = {"function": function_path(function), "scope": scope, "threshold": threshold}
+    parameters["continuous"] = continuous
+    return _attribute("python_function", name, scope, function, parameters, continuous)
 
 
-ATTRIBUTES: dict[str, Callable[..., Attribute]] = {
-    "length": Length,
-    "length_words": LengthWords,
-    "length_tokens": LengthTokens,
-    "markdown": Markdown,
-    "lists": Lists,
-    "headers": Headers,
-    "bold": Bold,
-    "emoji": Emoji,
-    "code": Code,
-    "links": Links,
-    "hedging": Hedging,
-    "refusal": Refusal,
-    "first_person": FirstPerson,
-    "signature_name": SignatureName,
-    "word_list": WordList,
-    "regex": Regex,
-    "column": Column,
-    "position": Position,
+@dataclass(frozen=True)
+class BuiltIn:
+    """How a built-in attribute is made, and what else there is to know of its type."""
+
+    make: Callable[..., Attribute]
+    example: Mapping[str, Any] = field(default_factory=dict)  # parameters with which the type can be tried
+    is_scanned: bool = False  # whether the audit looks at it where nobody declares it
+    repeats: tuple[
+        str, ...
+    ] = ()  # other types that say the same, so that the audit does not look at it beside them
+
+
+BUILT_IN: dict[str, BuiltIn] = {
+    "length": BuiltIn(Length, {"ratio": 1.5}, is_scanned=True, repeats=("length_words", "length_tokens")),
+    "length_words": BuiltIn(LengthWords, {"threshold": 20}),
+    "length_tokens": BuiltIn(LengthTokens, {"tokenizer": "gpt2", "threshold": 20}),
+    "markdown": BuiltIn(Markdown),
+    "lists": BuiltIn(Lists, is_scanned=True),
+    "headers": BuiltIn(Headers, is_scanned=True),
+    "bold": BuiltIn(Bold, is_scanned=True),
+    "emoji": BuiltIn(Emoji, is_scanned=True),
+    "code": BuiltIn(Code, is_scanned=True),
+    "links": BuiltIn(Links, is_scanned=True),
+    "hedging": BuiltIn(Hedging, is_scanned=True),
+    "refusal": BuiltIn(Refusal, is_scanned=True),
+    "first_person": BuiltIn(FirstPerson, is_scanned=True),
+    "signature_name": BuiltIn(SignatureName, {"name": "woman", "names": ["Emily", "Anne"]}),
+    "word_list": BuiltIn(WordList, {"name": "thanks", "words": ["thank you", "thanks"]}),
+    "regex": BuiltIn(Regex, {"name": "question", "pattern": "[?]$"}),
+    "column": BuiltIn(Column, {"name": "formality", "a": "formal_a", "b": "formal_b"}),
+    "position": BuiltIn(Position, is_scanned=True),
 }
+# By the type that a configuration names; those of a file of the user's are added.
+ATTRIBUTES: dict[str, Callable[..., Attribute]] = {kind: row.make for kind, row in BUILT_IN.items()}
 
-_TEXTS = ("name", "pattern", "a", "b", "tokenizer")
+
+def describe_attributes() -> list[dict[str, str]]:
+    """The attributes that are known: ``type``, ``scope``, ``example`` as the command line takes it, ``what`` it is.
+
+    Examples
+    --------
+    >>> describe_attributes()[0]["example"]
+    'length:ratio=1.5'
+    """
+    rows = []
+    for kind, make in ATTRIBUTES.items():
+        example = BUILT_IN[kind].example if kind in BUILT_IN else {}
+        written = [f"{k}={';'.join(v) if isinstance(v, list) else v}" for k, v in example.items()]
+        rows.append(
+            {
+                "type": kind,
+                "scope": make(**example).scope,
+                "example": ":".join([kind, *([",".join(written)] if written else [])]),
+                "what": (inspect.getdoc(make) or "").partition("\n")[0].replace("`", ""),
+            }
+        )
+    return rows
+
+
+def add_attributes(path: str | Path) -> None:
+    """Make the attributes of a Python file of the user's known: its ``ATTRIBUTES``, types and what makes them.
+
+    Only a flag or a call names such a file, never a recipe or a run folder. What makes an attribute takes its
+    parameters and returns an `Attribute`, such as a `PythonFunction`. An installed package makes attributes known by
+    entry points of the group ``badpo.attributes``.
+    """
+    try:
+        own = runpy.run_path(str(path))["ATTRIBUTES"]
+    except KeyError:
+        raise ConfigError(f'{path} has no ATTRIBUTES, as in ATTRIBUTES = {{"polite": Polite}}') from None
+    except Exception as error:  # it is the user's own program
+        raise ConfigError(f"{path} cannot be run: {type(error).__name__}: {error}") from error
+    taken = sorted(BUILT_IN.keys() & own.keys())
+    if taken:
+        raise ConfigError(
+            f"{path}: {', '.join(taken)} is the type of a built-in attribute; choose another name"
+        )
+    ATTRIBUTES.update(own)
+
+
+def checked_number(key: str, value: Any) -> float:
+    """A number, also when it is written as text."""
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise ConfigError(f"{key} must be a number; got {value!r}") from None
+
+
+def checked_positive(key: str, value: Any) -> float:
+    """A finite number above 0, or `ConfigError`.
+
+    Examples
+    --------
+    >>> checked_positive("unit", 100)
+    100.0
+    """
+    number = checked_number(key, value)
+    if not (number > 0 and math.isfinite(number)):
+        raise ConfigError(f"{key} must be above 0; got {number:g}")
+    return number
+
+
+def checked_threshold(value: Any) -> float:
+    """A finite number of at least 0, or `ConfigError`.
+
+    Examples
+    --------
+    >>> checked_threshold(0)
+    0.0
+    """
+    number = checked_number("threshold", value)
+    if not (number >= 0 and math.isfinite(number)):
+        raise ConfigError(f"threshold must be 0 or more; got {number:g}")
+    return number
+
+
+def checked_words(name: str, words: Iterable[str]) -> list[str]:
+    """The words that attribute ``name`` looks for: at least one, none empty, or `ConfigError`.
+
+    Examples
+    --------
+    >>> checked_words("hedging", ("perhaps", "it depends"))
+    ['perhaps', 'it depends']
+    """
+    if isinstance(words, str) or not isinstance(words, Iterable):
+        raise ConfigError(f'attribute "{name}" needs a list of words; got {words!r}')
+    listed = list(words)
+    if not listed or not all(isinstance(word, str) and word.strip() for word in listed):
+        raise ConfigError(f'attribute "{name}" needs at least one word, and no empty one')
+    return listed
 
 
 def attribute_from_config(config: Mapping[str, Any]) -> Attribute:
@@ -559,21 +591,46 @@ def attribute_from_config(config: Mapping[str, Any]) -> Attribute:
     kind, scope = parameters.pop("type", None), parameters.pop("scope", None)
     if kind == "python_function":
         raise ConfigError(
-            "an attribute that is a Python function can only be declared in Python, not in a file"
+            "an attribute that is a Python function can only be declared in Python, or by --attribute-file"
         )
-    if not isinstance(kind, str) or kind not in ATTRIBUTES:
-        raise ConfigError(
-            f"unknown attribute type {kind!r}.{did_you_mean(str(kind), list(ATTRIBUTES))} "
-            f"Known: {', '.join(ATTRIBUTES)}"
-        )
-    constructor = ATTRIBUTES[kind]
-    _check_parameters(kind, constructor, parameters)
-    attribute = constructor(**parameters)
+    make = _maker(kind)
+    _check_parameters(kind, inspect.signature(make).parameters, parameters)
+    attribute = make(**parameters)
+    if kind not in BUILT_IN:
+        attribute = replace(attribute, config={"type": kind, "name": attribute.name, **parameters})
     if scope not in (None, attribute.scope):
         raise ConfigError(
             f'attribute "{attribute.name}": {kind} is an attribute of the {attribute.scope}, not {scope}'
         )
     return attribute
+
+
+def _maker(kind: Any) -> Callable[..., Attribute]:
+    if isinstance(kind, str) and kind not in ATTRIBUTES:
+        for installed in entry_points(group="badpo.attributes", name=kind):
+            ATTRIBUTES[kind] = installed.load()
+    if not isinstance(kind, str) or kind not in ATTRIBUTES:
+        raise ConfigError(
+            f"unknown attribute type {kind!r}.{did_you_mean(str(kind), list(ATTRIBUTES))} "
+            f"Known: {', '.join(ATTRIBUTES)}; one of yours comes from a file: --attribute-file"
+        )
+    return ATTRIBUTES[kind]
+
+
+def _check_parameters(kind: str, known: Mapping[str, inspect.Parameter], given: Mapping[str, Any]) -> None:
+    for key, value in given.items():
+        if key not in known:
+            hint = did_you_mean(str(key), list(known))
+            raise ConfigError(
+                f'attribute type {kind} has no parameter "{key}".{hint} It takes: {", ".join(known)}'
+            )
+        if key in _TEXTS and not _is_text(value):
+            raise ConfigError(f"attribute type {kind}: {key} must be text; got {value!r}")
+    if not isinstance(given.get("continuous"), bool | None):
+        raise ConfigError(f"attribute type {kind}: continuous must be true or false")
+    missing = [key for key, value in known.items() if value.default is value.empty and key not in given]
+    if missing:
+        raise ConfigError(f"attribute type {kind} needs {', '.join(missing)}")
 
 
 def _is_text(value: Any) -> bool:
@@ -583,21 +640,32 @@ def _is_text(value: Any) -> bool:
     )
 
 
-def _check_parameters(
-    kind: str, constructor: Callable[..., Attribute], parameters: Mapping[str, Any]
-) -> None:
-    known = inspect.signature(constructor).parameters
-    for key in parameters:
-        if key not in known:
-            hint = did_you_mean(str(key), list(known))
-            raise ConfigError(
-                f'attribute type {kind} has no parameter "{key}".{hint} It takes: {", ".join(known)}'
-            )
-    for key in _TEXTS:
-        if key in parameters and not _is_text(parameters[key]):
-            raise ConfigError(f"attribute type {kind}: {key} must be text; got {parameters[key]!r}")
-    if not isinstance(parameters.get("continuous"), bool | None):
-        raise ConfigError(f"attribute type {kind}: continuous must be true or false")
-    missing = [key for key, value in known.items() if value.default is value.empty and key not in parameters]
-    if missing:
-        raise ConfigError(f"attribute type {kind} needs {', '.join(missing)}")
+def _attribute(
+    kind: str,
+    name: str,
+    scope: Scope,
+    measure: Callable[..., Any],
+    parameters: Mapping[str, Any],
+    continuous: bool = False,
+    columns: tuple[str, str] | None = None,
+) -> Attribute:
+    config = {"type": kind, "name": name, **parameters}
+    return Attribute(name, scope, measure, continuous, parameters.get("threshold", 0.0), config, columns)
+
+
+def _of_text(
+    kind: str, name: str, test: Callable[[str], Any], parameters: Mapping[str, Any] | None = None
+) -> Attribute:
+    """A 0/1 attribute of the response's own text."""
+
+    def measure(prompt: str, response: str) -> float:
+        return float(bool(test(response)))
+
+    return _attribute(kind, name, "response", measure, parameters or {})
+
+
+@lru_cache(maxsize=4)
+def _pretrained_tokenizer(name: str) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(name, trust_remote_code=False)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from badpo.data.attributes import ATTRIBUTES, Attribute, attribute_from_config, plain_text
+from badpo.data.attributes import Attribute, attribute_from_config, plain_text
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, Problem, counted
 from badpo.data.tables import side_pairs
@@ -23,6 +22,7 @@ MANY_MEDIANS = 10
 LARGE_INFLATION = 10.0
 FEW_SCORED = 30
 NAMES_SHOWN = 5
+_SHOWN = 100  # characters of an example
 _SCORES = ("score", "quality", "rating", "reward")
 
 
@@ -105,7 +105,7 @@ def _differences(attribute: Attribute, cross: NDArray[np.bool_], judgments: Judg
         remedy = "raise the threshold or the ratio, so that pairs which hardly differ count as alike"
         yield Problem("W122", what, where, remedy, "warning", n_cross)
     unknown = int(judgments.votes["shown_first"].isna().sum())
-    if attribute.config.get("type") == "position" and unknown:
+    if attribute.is_position and unknown:
         what = (
             f"{unknown:,} of {counted(n, 'judgment')} do not say which side was shown first: they tell nothing about "
             "position, and are compared only with one another"
@@ -224,48 +224,6 @@ def _listed(names: NDArray[np.object_]) -> str:
 
 
 # Parameters with which each type can be tried; shown to people as the example of the type.
-EXAMPLES: dict[str, dict[str, Any]] = {
-    "length": {"ratio": 1.5},
-    "length_words": {"threshold": 20},
-    "length_tokens": {"tokenizer": "gpt2", "threshold": 20},
-    "markdown": {},
-    "lists": {},
-    "headers": {},
-    "bold": {},
-    "emoji": {},
-    "code": {},
-    "links": {},
-    "hedging": {},
-    "refusal": {},
-    "first_person": {},
-    "signature_name": {"name": "woman", "names": ["Emily", "Anne"]},
-    "word_list": {"name": "thanks", "words": ["thank you", "thanks"]},
-    "regex": {"name": "question", "pattern": "[?]$"},
-    "column": {"name": "formality", "a": "formal_a", "b": "formal_b"},
-    "position": {},
-}
-_SHOWN = 100
-
-
-def describe_attributes() -> list[dict[str, str]]:
-    """The built-in attributes: ``type``, ``scope``, ``example`` as the command line takes it, and ``what`` it is.
-
-    Examples
-    --------
-    >>> describe_attributes()[0]["example"]
-    'length:ratio=1.5'
-    """
-    return [
-        {
-            "type": kind,
-            "scope": attribute_from_config({"type": kind, **EXAMPLES[kind]}).scope,
-            "example": _written(kind, EXAMPLES[kind]),
-            "what": (inspect.getdoc(constructor) or "").splitlines()[0].replace("`", ""),
-        }
-        for kind, constructor in ATTRIBUTES.items()
-    ]
-
-
 def attribute_trials(
     judgments: Judgments,
     configs: Sequence[Mapping[str, Any]],
@@ -346,8 +304,3 @@ def _examples(measured: Judgments, n_examples: int) -> dict[str, list[str]]:
 def _beginning(response: Any) -> str:
     text = " ".join(plain_text(response).split())
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
-
-
-def _written(kind: str, parameters: Mapping[str, Any]) -> str:
-    parts = [f"{k}={';'.join(v) if isinstance(v, list) else v}" for k, v in parameters.items()]
-    return f"{kind}:{','.join(parts)}" if parts else kind

@@ -213,14 +213,14 @@ class Judgments:
         """Where the two responses differ on an attribute, by more than its threshold; shape (n_votes, n_attributes)."""
         return np.abs(self.delta) > np.array([attribute.threshold for attribute in self.attributes])
 
-    def strata(self) -> NDArray[np.intp]:
+    def comparable_votes(self) -> NDArray[np.intp]:
         """Votes that can be compared: a number for each, its comparison and whether its position is recorded.
 
         A vote without ``shown_first`` says nothing about position. Beside votes that do it would count as one without
         any, so it is compared only with its like.
         """
         comparison = self.votes["comparison"].to_numpy()
-        if not any(attribute.config.get("type") == "position" for attribute in self.attributes):
+        if not any(attribute.is_position for attribute in self.attributes):
             return comparison
         return pd.factorize(2 * comparison + self.votes["shown_first"].isna().to_numpy())[0]
 
@@ -373,7 +373,7 @@ def measure_delta(
     array([1., 1.])
     """
     delta = np.zeros((len(votes), len(attributes)))
-    problems = []
+    problems: list[Problem] = []
     comparison = votes["comparison"].to_numpy()
     texts = _PlainTexts(comparisons)
     for j, attribute in enumerate(attributes):
@@ -446,7 +446,7 @@ def _of_comparisons(attribute: Attribute, texts: _PlainTexts) -> NDArray[np.floa
 def _of_judgments(
     attribute: Attribute, comparisons: pd.DataFrame, votes: pd.DataFrame
 ) -> NDArray[np.float64]:
-    if attribute.config.get("type") == "position":
+    if attribute.is_position:
         return _first_shown(attribute, votes)
     comparison = votes["comparison"].to_numpy()
     of = comparisons.to_dict("records")

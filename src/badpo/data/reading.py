@@ -233,8 +233,8 @@ def _report_ids(raw_ids: list[str], annotators: pd.DataFrame, problems: RowProbl
         what = f"{counted(len(alike), 'group')} of annotators whose ids differ only in case, spaces or leading zeros"
         remedy = f"if they are the same people, write their ids alike before reading: {'; '.join(alike[:ROWS_SHOWN])}"
         problems.note("W113", what, remedy, len(alike))
-    is_model = [not is_pseudonym(raw_id) and _MODEL_NAMES.search(raw_id) is not None for raw_id in raw_ids]
-    is_model = np.array(is_model, dtype=bool)
+    named = [not is_pseudonym(raw_id) and _MODEL_NAMES.search(raw_id) is not None for raw_id in raw_ids]
+    is_model = np.array(named, dtype=bool)
     people = annotators.loc[~is_model, "annotator_class"].unique().tolist()
     mixed = annotators["pseudonym"][is_model & annotators["annotator_class"].isin(people)]
     if len(mixed):
@@ -339,7 +339,7 @@ def _texts(layout: Layout, problems: RowProblems) -> tuple[NDArray[np.object_], 
         faults = {cell - j * n: why for cell, why in read.faults.items() if cell // n == j}
         _report_faults(f"{name} cannot be read, ", name, faults, remedy, problems)
     codes = read.codes.reshape(-1, n)
-    usable = (codes >= 0).all(axis=0)
+    usable = np.asarray((codes >= 0).all(axis=0))
     if has_prompt and all(isinstance(value, str) for value in read.values):
         values, parts = as_objects(read.values), np.where(usable, codes, -1)
     else:
@@ -386,7 +386,9 @@ def _arranged(
             arranged[key] = text
     of_rows = np.full((3, len(usable)), -1, dtype=np.intp)
     of_rows[:, usable] = parts[:, number]
-    at_fault = {row: faults[i] for row, i in zip(np.flatnonzero(usable), number, strict=True) if i in faults}
+    at_fault = {
+        row: faults[i] for row, i in zip(np.flatnonzero(usable).tolist(), number, strict=True) if i in faults
+    }
     _report_faults("", None, at_fault, "give both responses in the same form", problems)
     is_text = np.array([*(isinstance(text, str) for text in arranged.values()), False])[of_rows[0]]
     if is_text.any() and (~is_text & (of_rows[0] >= 0)).any():

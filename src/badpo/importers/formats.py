@@ -158,8 +158,8 @@ def import_votes(
     if name == TABLE:
         layout = recognise(table.frame, table.name, asked.columns)
         unused = [name for name in map(str, layout.frame.columns) if name not in KNOWN]
-        personal = personal_fields(unused, table.frame[unused])
-        return Imported(table, name, asked.columns, tuple(unused), tuple(personal), ())
+        personal = tuple(personal_fields(unused, table.frame[unused]))
+        return Imported(table, name, asked.columns, tuple(unused), personal, ())
     votes = _read(name, table, asked)
     if not votes.rows:
         reasons = Counter(reason for reason, _ in votes.left_out)

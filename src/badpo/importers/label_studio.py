@@ -39,9 +39,9 @@ def read_label_studio(table: Table, asked: Asked) -> Votes:
     tasks = list(records_of(table.frame))
     names = list(dict.fromkeys(name for task in tasks for name in task.get("data") or {}))
     # the control names the objects it compares, left and right, and these are often called as the fields
-    compared = [tuple(str(entry.get("to_name")).split(",")) for entry in _controls(tasks)]
-    pair = next((pair for pair in compared if len(pair) == 2 and set(pair) <= set(names)), None)
-    prompt, a, b = text_fields(asked, names, table.name, pair)
+    compared = [str(entry.get("to_name")).split(",") for entry in _controls(tasks)]
+    pairs = [(two[0], two[1]) for two in compared if len(two) == 2 and set(two) <= set(names)]
+    prompt, a, b = text_fields(asked, names, table.name, next(iter(pairs), None))
     control = asked.columns.get("winner") or _control(tasks, table.name)
     rows: list[dict[str, Any]] = []
     left_out: list[tuple[str, str | None]] = []

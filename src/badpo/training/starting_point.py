@@ -58,7 +58,7 @@ def leans_above_gold(judgments: Judgments, gold: NDArray[np.bool_]) -> NDArray[n
     """
     sign, annotator = (judgments.votes[c].to_numpy() for c in ("sign", "annotator"))
     leans = fit_conditional(
-        judgments.strata(), sign, annotator, judgments.delta, judgments.n_annotators, anchored=gold
+        judgments.comparable_votes(), sign, annotator, judgments.delta, judgments.n_annotators, anchored=gold
     )
     found = np.zeros_like(leans.deviation)
     for i, name in enumerate(judgments.attribute_names):
