@@ -16,7 +16,7 @@ from badpo.theory.likelihood import judgment_loss
 from badpo_paper import methods
 from badpo_paper.arms import ARMS, Arm
 from badpo_paper.corpora import bundled, signed
-from badpo_paper.methods import arm_bias, arm_objective, group_numbers, labelled, method_facts
+from badpo_paper.methods import arm_bias, arm_objective, labelled, method_facts
 from badpo_paper.suites import Condition
 from tests import tiny
 
@@ -111,15 +111,6 @@ def test_a_learned_lean_toward_length_is_per_unit():
 
 
 # -- groups -----------------------------------------------------------------------------------------------------
-
-
-def test_groups_are_classes_or_annotators():
-    judgments = small()
-    assert group_numbers(judgments, "annotator") == [0, 1, 2, 3, 4]
-    numbers = group_numbers(judgments, "class")
-    classes = judgments.annotators["annotator_class"].tolist()
-    assert set(numbers) == {0, 1}
-    assert len({(n, c) for n, c in zip(numbers, classes, strict=True)}) == 2
 
 
 def test_groups_by_class_need_the_class_of_everyone():

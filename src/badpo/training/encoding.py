@@ -12,10 +12,8 @@ import faulthandler
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from functools import lru_cache
 from typing import Any
 
-import jinja2
 import numpy as np
 import pandas as pd
 
@@ -33,9 +31,8 @@ def rendered_chats(tokenizer: Any, conversations: Sequence[Sequence[Any]], **opt
     A thread of its own renders them, which can be left alone and told to end, on any system and from any thread. A
     script without a main guard could start no other process, and a signal reaches the main thread only.
     """
-    template, rendered, failed = str(tokenizer.chat_template), [], []
-    if _takes_powers(template):
-        raise _unusable(tokenizer, "takes powers of numbers, which can take for ever; no known template does")
+    rendered: list[str] = []
+    failed: list[BaseException] = []
 
     def render() -> None:
         try:
@@ -60,23 +57,6 @@ def rendered_chats(tokenizer: Any, conversations: Sequence[Sequence[Any]], **opt
     if failed:
         raise _unusable(tokenizer, f"ends with {type(failed[0]).__name__}: {failed[0]}") from failed[0]
     return rendered
-
-
-@lru_cache(maxsize=8)
-def _takes_powers(template: str) -> bool:
-    """Whether a template has a ``**`` that does not pass on arguments.
-
-    jinja2 works constants out when it compiles, and 10 ** 10 ** 10 is a single step.
-    """
-    before = ""
-    try:
-        for _, kind, value in jinja2.Environment(autoescape=True).lex(template):
-            if kind == "operator" and value == "**" and before not in ("(", ","):
-                return True
-            before = before if kind == "whitespace" else value
-    except jinja2.TemplateSyntaxError:
-        pass  # told when it is rendered
-    return False
 
 
 def _unusable(tokenizer: Any, reason: str) -> ConfigError:
@@ -172,20 +152,25 @@ def encode_comparisons(
     ConfigError
         Unknown encoding, or a tokenizer without the template or the token that the encoding needs.
     """
+    return _encoded(judgments.comparisons, tokenizer, encoding, max_length, max_prompt_length)
+
+
+def _encoded(
+    comparisons: pd.DataFrame, tokenizer, encoding: str, max_length: int | None, max_prompt_length: int | None
+) -> EncodedComparisons:
     encoders: dict[str, Callable] = {"trl": _trl_ids, "paper": _paper_ids}
     if encoding not in encoders:
         raise ConfigError(f'unknown encoding "{encoding}"; use one of {", ".join(encoders)}')
     if tokenizer.eos_token_id is None:
         raise ConfigError("the tokenizer has no end-of-text token; set tokenizer.eos_token before training")
-    limit = max_length if max_length is not None else _NO_LIMIT
     prompts: list[np.ndarray] = []
     a_ids: list[np.ndarray] = []
     b_ids: list[np.ndarray] = []
     fits, cut = [], []
-    for start in range(0, judgments.n_comparisons, _ENCODED_AT_ONCE):
-        frame = judgments.comparisons.iloc[start : start + _ENCODED_AT_ONCE]
+    for start in range(0, len(comparisons), _ENCODED_AT_ONCE):
+        frame = comparisons.iloc[start : start + _ENCODED_AT_ONCE]
         for prompt, *responses in encoders[encoding](frame, tokenizer, max_prompt_length):
-            room = limit - len(prompt)
+            room = _NO_LIMIT if max_length is None else max_length - len(prompt)
             kept = [response[: max(room, 0)] for response in responses]
             for column, row in zip((prompts, a_ids, b_ids), (prompt, *kept), strict=True):
                 column.append(np.array(row, dtype=np.int64))
@@ -225,13 +210,8 @@ def encode_responses(
         for prompt, text in zip(prompts, responses, strict=True)
     ]
     frame = pd.DataFrame({"prompt": list(prompts), "response_a": answers, "response_b": answers})
-    triples = {"trl": _trl_ids, "paper": _paper_ids}[encoding](frame, tokenizer, max_prompt_length)
-    limit = max_length if max_length is not None else _NO_LIMIT
-    return [
-        (np.asarray(prompt, dtype=np.int64), np.asarray(response[: limit - len(prompt)], dtype=np.int64))
-        for prompt, response, _ in triples
-        if len(prompt) < limit
-    ]
+    encoded = _encoded(frame, tokenizer, encoding, max_length, max_prompt_length)
+    return [(encoded.prompt_ids[i], encoded.a_ids[i]) for i in np.flatnonzero(encoded.fits)]
 
 
 def length_report(
@@ -286,18 +266,17 @@ def require_matching_tokenizer(encoded: EncodedComparisons, tokenizer, n_embeddi
 
 
 def _trl_ids(frame, tokenizer, max_prompt_length):
-    chat = not isinstance(frame["prompt"].iloc[0], str)
-    if chat:
-        prompts = list(frame["prompt"])
-        texts = _rendered(tokenizer, prompts, add_generation_prompt=True)
-        with_a = _rendered(tokenizer, [p + r for p, r in zip(prompts, frame["response_a"], strict=True)])
-        with_b = _rendered(tokenizer, [p + r for p, r in zip(prompts, frame["response_b"], strict=True)])
+    prompts, sides = list(frame["prompt"]), [frame["response_a"], frame["response_b"]]
+    if chat := not isinstance(prompts[0], str):
+        texts = [_rendered(tokenizer, prompts, add_generation_prompt=True)]
+        texts += [_rendered(tokenizer, [p + r for p, r in zip(prompts, side, strict=True)]) for side in sides]
     else:
         end = tokenizer.eos_token
-        texts = list(frame["prompt"])
-        with_a = [p + r.removesuffix(end) + end for p, r in zip(texts, frame["response_a"], strict=True)]
-        with_b = [p + r.removesuffix(end) + end for p, r in zip(texts, frame["response_b"], strict=True)]
-    ids = [_token_ids(tokenizer, part, add_special_tokens=not chat) for part in (texts, with_a, with_b)]
+        texts = [prompts]
+        texts += [
+            [p + r.removesuffix(end) + end for p, r in zip(prompts, side, strict=True)] for side in sides
+        ]
+    ids = [_token_ids(tokenizer, part, add_special_tokens=not chat) for part in texts]
     for prompt, a, b in zip(*ids, strict=True):
         shared = min(_common_prefix(prompt, a), _common_prefix(prompt, b))
         yield prompt[:shared], a[shared:], b[shared:]
@@ -361,32 +340,5 @@ def _cut_left(ids, limit):
 
 
 def _common_prefix(left, right) -> int:
-    for position, (x, y) in enumerate(zip(left, right, strict=False)):
-        if x != y:
-            return position
-    return min(len(left), len(right))
-
-
-def model_problems(judgments: Judgments, model: str, encoding: str, max_length: int) -> list[Problem]:
-    """Cut and dropped comparisons, attributes that the limit cuts away, token ids that the model does not have.
-
-    Of the model, a folder or a name on the Hub, the tokenizer and the configuration are read, and no weights.
-    """
-    from transformers import AutoConfig, AutoTokenizer
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
-        n_embeddings = AutoConfig.from_pretrained(model, trust_remote_code=False).get_text_config().vocab_size
-    except OSError as error:
-        raise ConfigError(
-            f'cannot read "{model}": it is neither a folder with a model nor reachable on the Hub '
-            f"({str(error).splitlines()[0]}); download it once with network, or name a folder"
-        ) from error
-    max_prompt_length = PAPER_MAX_PROMPT_LENGTH if encoding == "paper" else None
-    encoded = encode_comparisons(judgments, tokenizer, encoding, max_length, max_prompt_length)
-    problems = length_report(judgments, encoded, tokenizer, max_length)
-    try:
-        require_matching_tokenizer(encoded, tokenizer, n_embeddings)
-    except DataError as error:
-        problems += error.problems
-    return problems
+    pairs = enumerate(zip(left, right, strict=False))
+    return next((position for position, (x, y) in pairs if x != y), min(len(left), len(right)))

@@ -270,11 +270,25 @@ PATHS = (
     "accelerator_config",
 )
 # What is taken from the recipe of a run that was not made here: numbers and names of columns, no place and no program.
-OF_OTHERS = (
-    *("attributes", "bias", "columns", "held_out", "split_seed", "ties", "annotators_missing", "repeated"),
-    *("winners", "beta", "dtype", "encoding", "learning_rate", "max_length", "max_prompt_length"),
-    *("seed", "use_cpu"),
-)
+OF_OTHERS = [
+    "attributes",
+    "bias",
+    "columns",
+    "held_out",
+    "split_seed",
+    "ties",
+    "annotators_missing",
+    "repeated",
+    "winners",
+    "beta",
+    "dtype",
+    "encoding",
+    "learning_rate",
+    "max_length",
+    "max_prompt_length",
+    "seed",
+    "use_cpu",
+]
 
 _FLAGS = {"model_name_or_path": "--model", "dataset_name": "--data"}
 

@@ -43,21 +43,28 @@ RESPONSES_PER_SHARD = 4096
 
 
 # Of a configuration, what changes no log-probability: the Trainer and `save_pretrained` write these.
-NOT_COMPUTED_WITH = {
-    *("_name_or_path", "transformers_version", "architectures", "dtype", "use_cache", "model_type"),
-    *(
-        "bos_token_id",
-        "eos_token_id",
-        "pad_token_id",
-        "return_dict",
-        "output_attentions",
-        "output_hidden_states",
-    ),
-}
+NOT_COMPUTED_WITH = [
+    "_name_or_path",
+    "transformers_version",
+    "architectures",
+    "dtype",
+    "use_cache",
+    "model_type",
+    "bos_token_id",
+    "eos_token_id",
+    "pad_token_id",
+    "return_dict",
+    "output_attentions",
+    "output_hidden_states",
+]
 # About an adapter's files, not about what the adapter computes.
-ABOUT_ADAPTER_FILES = {
-    *("base_model_name_or_path", "revision", "auto_mapping", "inference_mode", "peft_version"),
-}
+ABOUT_ADAPTER_FILES = (
+    "base_model_name_or_path",
+    "revision",
+    "auto_mapping",
+    "inference_mode",
+    "peft_version",
+)
 # Comparisons on which a model with a new adapter is compared with the model without the adapter.
 N_COMPARED = 8
 
