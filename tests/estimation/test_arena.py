@@ -20,10 +20,6 @@ def battles(n=6000, seed=0):
     return np.column_stack([length, lists]), sign, rng.integers(0, 80, n), (names[a], names[b])
 
 
-def test_normalized_differences():
-    assert normalized_difference([3, 0, 0, -1], [1, 2, 0, 1]).tolist() == [0.5, -1.0, 0.0, -1.0]
-
-
 def test_planted_coefficients_come_back_beside_the_models_ratings():
     feature, sign, prompt, models = battles()
     length, lists = arena_coefficients(feature, sign, prompt, models)

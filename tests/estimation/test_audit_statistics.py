@@ -17,7 +17,6 @@ from bench.audit_statistics import (
     measure_conditional,
     measure_stream,
     replicated,
-    statistics_page,
 )
 from bench.simulated_pools import draw_votes, sized
 
@@ -80,12 +79,3 @@ def test_the_command_prints_its_figures(monkeypatch, capsys):
     audit_statistics.main()
     found = json.loads(capsys.readouterr().out)
     assert found["tables"]["sequential"][0]["e_process"]["mean"] <= 1
-
-
-def test_cells_of_the_page():
-    figure = {"mean": 0.5, "low": 0.4, "high": 0.6}
-    page = statistics_page(
-        {"slope": [{"slope": figure, "coverage": figure, "least": {"mean": 51.2}}]}, 100, 61
-    )
-    assert "| 0.500 ± 0.100 | 50.0 ± 10.0 | 51 |" in page
-    assert "audit_statistics\n" in page and "in 61 seconds" in page

@@ -14,7 +14,6 @@ from badpo.estimation.shrinkage import (
     benjamini_hochberg,
     probability_exceeds,
     shrink_normal,
-    shrink_npmle,
 )
 
 PROBABILITIES = st.lists(st.floats(0, 1), min_size=1, max_size=20)
@@ -38,12 +37,6 @@ def test_probability_is_calibrated():
     for low, high in [(0.0, 0.3), (0.3, 0.7), (0.7, 1.0)]:
         rows = (chance >= low) & (chance < high)
         assert np.mean(np.abs(truth[rows]) > 0.5) == pytest.approx(chance[rows].mean(), abs=0.05)
-
-
-def test_both_sides_count():
-    found = shrink_npmle(np.repeat([-2.0, 0.0, 2.0], 20), np.full(60, 0.1))
-    chance = probability_exceeds(found, 1.0)
-    np.testing.assert_allclose(chance, np.repeat([1.0, 0.0, 1.0], 20), atol=1e-3)
 
 
 def test_a_flag_holds_under_both_priors():

@@ -41,12 +41,3 @@ def test_an_annotator_between_two_groups_is_not_estimated():
     leans = fit_conditional(*votes, 5, min_informative=1)
     assert leans.status[1, 0] == "no_information"
     assert np.isfinite(leans.deviation[[0, 2, 3, 4], 0]).all()
-
-
-def test_one_vote_the_other_way_joins_the_groups():
-    comparison, sign, annotator, delta = two_groups()
-    comparison = np.append(comparison, [comparison.max() + 1] * 2)
-    sign, annotator = np.append(sign, [1, -1]), np.append(annotator, [2, 0])
-    leans = fit_conditional(comparison, sign, annotator, np.ones((len(sign), 1)), 4, min_informative=1)
-    assert set(leans.component.ravel()) == {0}
-    assert leans.deviation[0, 0] > leans.deviation[2, 0]

@@ -46,18 +46,6 @@ def test_against_brute_force_integration():
     np.testing.assert_allclose(found.shrunk, weight @ np.array(means) / weight.sum(), atol=0.05)
 
 
-def test_posteriors_keep_their_promise_with_few_votes():
-    """A dozen informative votes each, where normal errors of estimates do not do."""
-    covered, tau = [], []
-    for seed in range(12):
-        votes = drawn(Pool(480, n_annotators=60), [7, seed])
-        (found,) = shrink_votes(*votes.arrays)
-        covered.append((found.post_low <= votes.deviation) & (votes.deviation <= found.post_high))
-        tau.append(found.tau)
-    assert 0.90 < np.mean(covered) < 0.99
-    assert 0.3 < np.mean(tau) < 0.65
-
-
 def test_unit_and_side_do_not_matter():
     votes = drawn(Pool(600, n_annotators=20), 1)
     (found,) = shrink_votes(*votes.arrays)
@@ -118,13 +106,6 @@ def test_two_attributes_have_two_spreads():
     assert wide.tau_low < lean[:, 0].std() < wide.tau_high
     assert narrow.tau_low < lean[:, 1].std() < narrow.tau_high
     assert np.corrcoef(wide.shrunk, lean[:, 0])[0, 1] > 0.95
-
-
-def test_equal_annotators():
-    votes = drawn(Pool(1500, n_annotators=30, spread=0.0), 4)
-    (found,) = shrink_votes(*votes.arrays)
-    assert found.tau_low == 0.0 and found.tau < 0.25
-    assert np.abs(found.shrunk).max() < 0.2
 
 
 def test_infinite_estimates_are_drawn_in_and_strangers_rest_on_the_prior():

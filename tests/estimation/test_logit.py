@@ -33,17 +33,6 @@ def test_exchanging_the_sides_and_changing_units_change_nothing_else():
     assert again.errors.df == pytest.approx(fit.errors.df, rel=1e-6)
 
 
-def test_the_interval_is_estimate_and_half_width():
-    x, sign, prompt = votes(500)
-    fit = fit_logit(x, sign, prompt)
-    interval = fit.interval(1, level=0.9)
-    assert interval.estimate == fit.coefficients[1]
-    assert interval.half_width == pytest.approx(fit.errors.half_width(0.9)[1])
-    assert interval.n == 40
-    narrow, wide = fit.interval(1, 0.5), fit.interval(1, 0.999)
-    assert narrow.half_width < interval.half_width < wide.half_width
-
-
 @pytest.mark.parametrize(
     ("columns", "signs"),
     [
@@ -63,10 +52,6 @@ def test_one_exception_among_many_is_no_separation():
     n = 100_000
     fit = fit_logit(np.ones((n, 1)), np.r_[-1, np.ones(n - 1)], np.arange(n))
     assert fit.coefficients[0] == pytest.approx(np.log(n - 1), rel=1e-6)
-
-
-def test_no_vote_is_no_estimate():
-    assert np.isnan(fit_logit(np.zeros((0, 2)), [], []).coefficients).all()
 
 
 def test_ratings_take_out_what_the_models_are_worth():

@@ -121,54 +121,6 @@ def test_nothing_to_ask(delta):
     assert requests.columns.tolist() == ["round", "comparison", "annotator", "attribute", "reason"]
 
 
-def test_without_any_informative_vote_people_are_brought_together():
-    requests = joining_comparisons(
-        [0, 1, 2, 3], [1, 1, 1, 1], [0, 1, 2, 3], np.ones((4, 1)), 4, min_informative=1
-    )
-    assert len(requests) >= 4
-
-
-def test_a_round_of_one_is_an_error():
-    with pytest.raises(ValueError, match="2 votes or more"):
-        joining_comparisons([0], [1], [0], [[1.0]], 1, votes_per_round=1)
-
-
-def test_votes_on_split_comparisons_belong_in_a_round_of_their_own():
-    """Newcomers are asked what two others disagreed on; added to those votes theirs shrink, apart they do not."""
-    random = np.random.default_rng(0)
-    n, m, newcomers = 20_000, 30, np.arange(20, 30)
-    lean, quality, delta = random.normal(0, 0.8, m), random.normal(0, 1, n), random.choice([-1.0, 1.0], n)
-    lean[newcomers] = np.tile([1.0, -1.0], 5)
-
-    def votes_on(c, k):
-        return vote(random, quality[c] + lean[k] * delta[c])
-
-    comparison = np.repeat(np.arange(n), 2)
-    annotator = np.argsort(random.random((n, 20)), axis=1)[:, :2].ravel()
-    sign = votes_on(comparison, annotator)
-    split = np.flatnonzero(sign.reshape(-1, 2).sum(axis=1) == 0)
-    asked, people = (
-        np.repeat(split, 2),
-        np.argsort(random.random((len(split), 10)), axis=1)[:, :2].ravel() + 20,
-    )
-    answers = votes_on(asked, people)
-
-    def slope(comparison, sign, annotator, c):
-        found = fit_conditional(comparison, sign, annotator, delta[c][:, None], m).deviation[newcomers, 0]
-        return (found - found.mean()) @ lean[newcomers] / (lean[newcomers] @ lean[newcomers])
-
-    one = asked[::2], answers[::2], people[::2]
-    merged = slope(
-        *(np.r_[a, b] for a, b in zip((comparison, sign, annotator), one, strict=True)),
-        np.r_[comparison, one[0]],
-    )
-    apart = slope(
-        np.r_[comparison, asked + n], np.r_[sign, answers], np.r_[annotator, people], np.r_[comparison, asked]
-    )
-    assert merged < 0.8
-    assert 0.9 < apart < 1.1
-
-
 def test_votes_needed_is_right_about_a_larger_sample():
     random = np.random.default_rng(1)
 

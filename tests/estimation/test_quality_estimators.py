@@ -17,9 +17,11 @@ from badpo.estimation.alternative_estimators import (
     fit_random,
 )
 from badpo.estimation.conditional_likelihood import sorted_blocks
+from badpo.estimation.fit import fit_conditional
 from bench.simulated_pools import Pool, draw_votes
 
 ALL = {
+    "conditional": fit_conditional,
     "random": fit_random,
     "joint": fit_joint,
     "fixed": lambda *votes, **options: fit_fixed(*votes, np.zeros(int(votes[0].max()) + 1), **options),
@@ -113,9 +115,8 @@ def test_derivatives_are_those_of_the_values(kind):
     point = np.append(rng.normal(size=14), np.full(n_extra, 0.3))
     model.settle(point[:14], point[14:])
     at = model.curvature(point[:14], point[14:])
-    information = np.block(
-        [[at.information.toarray(), at.extra_cross], [at.extra_cross.T, at.extra_information]]
-    )
+    cross = np.zeros((14, 0)) if at.extra_cross is None else at.extra_cross
+    information = np.block([[at.information.toarray(), cross], [cross.T, at.extra_information]])
 
     def value_and_gradient(i, step):
         moved = point.copy()
@@ -244,6 +245,8 @@ def test_wrong_input_is_named(kind):
         fit(*good.values(), 1)
     with pytest.raises(ValueError, match="delta is not finite at vote 0"):
         fit(*(good | {"delta": [[np.nan], [1.0]]}).values(), 2)
+    with pytest.raises(ValueError, match="one comparison, sign"):
+        fit(*(good | {"sign": [1]}).values(), 2)
 
 
 def test_a_quality_is_needed_for_every_comparison():

@@ -67,7 +67,7 @@ def without_mixes(votes, anchored):
     given = lean_votes(*votes, anchored, informative_judgments)
     found = find_estimable(given, np.zeros(len(given.row), dtype=bool))
     kept = np.ones(len(votes[0]), dtype=bool)
-    kept[given.row[found.set_aside == -2]] = False
+    kept[given.row[found.set_aside == 2]] = False
     return *(values[kept] for values in votes[:4]), votes[4]
 
 

@@ -33,18 +33,6 @@ def test_no_separated_annotator_is_said_to_overlap_and_nearly_all_others_are(con
     assert n_missed < 0.02 * n_overlapping
 
 
-def test_an_attribute_that_should_be_told_and_is_not_leaves_doubt():
-    toward = np.array([[1.0, 0.0], [-1.0, 0.0]])
-    annotator = np.zeros(2, dtype=int)
-    assert overlapping_annotators(annotator, toward, np.array([[True, False]])).tolist() == [True]
-    assert overlapping_annotators(annotator, toward, np.array([[True, True]])).tolist() == [False]
-
-
-def test_collinear_attributes_leave_doubt():
-    toward = np.array([[1.0, 2.0], [-1.0, -2.0], [2.0, 4.0]])
-    assert not overlapping_annotators(np.zeros(3, dtype=int), toward, np.ones((1, 2), dtype=bool)).any()
-
-
 def test_a_direction_along_which_a_loser_gains_is_none_of_recession():
     _, blocks = sorted_blocks([0, 0, 1, 1])
     won = np.array([True, False, True, False])

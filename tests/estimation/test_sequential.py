@@ -59,11 +59,6 @@ def test_a_ratio_is_that_of_the_conditional_likelihood():
     assert lost == pytest.approx(1 - chance)
 
 
-def test_extreme_differences_do_not_overflow():
-    found = log_tilt_ratios([True, False], 0.5, [1e4, 1e4])
-    assert np.isfinite(found).all()
-
-
 def test_unanimous_votes_and_equal_sides_are_exactly_nothing():
     assert not log_tilt_ratios([True, False], [1.0, 0.0], 1.0).any()
     assert not log_tilt_ratios([True, False], 0.5, 0.0).any()
@@ -96,20 +91,6 @@ def test_a_planted_lean_is_found_and_its_direction():
     assert found.mean() > 0.9
     up, down = log_tilt_ratios([True, False], 0.5, 1.0)
     assert mean_tilt(up) > 0 > mean_tilt(down)
-
-
-def test_flags_among_many_are_mostly_true():
-    random, m, n_planted, pools = np.random.default_rng(2), 40, 6, 25
-    false_share, power = np.zeros(pools), np.zeros(pools)
-    for i in range(pools):
-        lean = np.zeros(m)
-        lean[:n_planted] = np.tile([1.5, -1.5], n_planted // 2)
-        people, chose_a, delta = votes(random, lean, 800)
-        flagged = e_bh(paths(people, chose_a, delta, m, share_of(people, chose_a))[-1], ALPHA)
-        false_share[i] = flagged[n_planted:].sum() / max(flagged.sum(), 1)
-        power[i] = flagged[:n_planted].mean()
-    assert false_share.mean() <= ALPHA + 2 * false_share.std() / np.sqrt(pools)
-    assert power.mean() > 0.5
 
 
 def test_voters_who_saw_different_sides_first_are_not_alike():

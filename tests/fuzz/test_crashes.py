@@ -200,7 +200,7 @@ def test_a_message_does_not_obey_what_it_quotes():
 
 def test_prompts_that_agree_exactly_are_no_certainty():
     (found,) = offline_log_odds([1, -1] * 2, [[1]] * 4, [[True]] * 4, [0, 0, 1, 1])
-    assert found.log_odds == 0 and found.naive_ci_low is not None
+    assert found.log_odds == 0 and found.interval(naive=True)[0] is not None
     assert (found.se_clustered, found.ci_low, found.ci_high, found.p_value) == (None, None, None, None)
     agreed = pool_agreement([0, 0, 1, 1], [1, 1, 1, 1], [0, 1, 0, 1])
     assert agreed.percent == agreed.high == 1 and agreed.low < 0.5

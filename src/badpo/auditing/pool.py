@@ -233,8 +233,8 @@ def log_odds_row(found: LogOdds, n_votes: int) -> dict[str, Any]:
         "ci_low": found.ci_low,
         "ci_high": found.ci_high,
         "interval": interval,
-        "naive_ci_low": found.naive_ci_low,
-        "naive_ci_high": found.naive_ci_high,
+        "naive_ci_low": found.interval(naive=True)[0],
+        "naive_ci_high": found.interval(naive=True)[1],
         "odds": found.odds,
     }
 

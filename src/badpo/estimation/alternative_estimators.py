@@ -1,4 +1,4 @@
-"""Leans when the quality of the comparisons is one normal distribution, integrated out by Gauss-Hermite quadrature."""
+"""Leans under other assumptions about the comparisons' quality: drawn from a normal, given, or free and estimated."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
-from scipy.special import expit, logit, logsumexp
+from scipy.special import expit, logsumexp
 
-from badpo.estimation.conditional_likelihood import ComparisonBlocks, Leans
-from badpo.estimation.fit import cross_group, fit_leans
-from badpo.estimation.newton import Curvature
+from badpo.estimation.conditional_likelihood import ComparisonBlocks, Leans, expected_wins_shift
+from badpo.estimation.fit import LeanVotes, cross_group, fit_leans
+from badpo.estimation.newton import NOTHING, Curvature
+from badpo.theory import Floats
 from badpo.theory.identifiability import informative_judgments
 
 MODE_STEPS = 60
@@ -31,15 +32,15 @@ class RandomQuality:
     n_nodes : int
     """
 
-    def __init__(self, blocks: ComparisonBlocks, sign: NDArray[np.float64], n_nodes: int) -> None:
-        self._blocks, self._sign, self._won = blocks, sign, (sign > 0).astype(np.float64)
+    def __init__(self, blocks: ComparisonBlocks, sign: Floats, n_nodes: int) -> None:
+        self._blocks, self._sign, self._won = blocks, sign, (sign > 0).astype(float)
         self._points, weights = np.polynomial.hermite_e.hermegauss(n_nodes)
         self._log_weights = np.log(weights) + self._points**2 / 2 - np.log(2 * np.pi) / 2
         self._mode = np.zeros(len(blocks.starts))
         self._spread = np.ones(len(blocks.starts))
         self.start = np.zeros(1)
 
-    def settle(self, logits: NDArray[np.float64], extra: NDArray[np.float64]) -> None:
+    def settle(self, logits: Floats, extra: Floats) -> None:
         """Put every comparison's nodes where its votes want the quality."""
         precision, mode = np.exp(-2 * extra[0]), self._mode.copy()
         for _ in range(MODE_STEPS):
@@ -52,54 +53,48 @@ class RandomQuality:
         self._mode, self._spread = mode, 1 / np.sqrt(curvature)
 
     def _chunks(
-        self, logits: NDArray[np.float64], log_sd: float
-    ) -> Iterator[tuple[int, NDArray, NDArray, NDArray, NDArray]]:
-        """Stack number, votes (n, T), comparisons (n,), nodes (n, H) and log terms (n, H), a chunk at a time."""
+        self, logits: Floats, log_sd: float
+    ) -> Iterator[tuple[int, slice, NDArray, NDArray, NDArray]]:
+        """Stack number, its rows, votes (n, T), nodes (n, H) and log terms (n, H), a chunk at a time."""
         for number, stack in enumerate(self._blocks.stacks):
             for first in range(0, len(stack), CHUNK):
-                votes = stack[first : first + CHUNK]
+                part = slice(first, first + CHUNK)
+                votes = stack[part]
                 rows = self._blocks.comparison[votes[:, 0]]
                 spread = self._spread[rows, None]
                 nodes = self._mode[rows, None] + spread * self._points
                 terms = np.log(spread) + self._log_weights - log_sd - nodes**2 / (2 * np.exp(2 * log_sd))
-                sign = self._sign[votes]
-                for i in range(votes.shape[1]):
-                    side = sign[:, i, None]
-                    terms -= np.logaddexp(0.0, -side * (nodes + logits[votes[:, i], None]))
-                yield number, votes, rows, nodes, terms
+                for one in votes.T:
+                    terms -= np.logaddexp(0.0, -self._sign[one, None] * (nodes + logits[one, None]))
+                yield number, part, votes, nodes, terms
 
-    def values(self, logits: NDArray[np.float64], extra: NDArray[np.float64]) -> NDArray[np.float64]:
+    def values(self, logits: Floats, extra: Floats) -> Floats:
         """Log-likelihood of each comparison."""
-        found = np.empty(len(self._blocks.starts))
-        for _, _, rows, _, terms in self._chunks(logits, float(extra[0])):
-            found[rows] = logsumexp(terms, axis=1)
-        return found
+        parts = [logsumexp(terms, axis=1) for *_, terms in self._chunks(logits, float(extra[0]))]
+        return np.concatenate([NOTHING, *parts])
 
-    def curvature(self, logits: NDArray[np.float64], extra: NDArray[np.float64]) -> Curvature:
+    def curvature(self, logits: Floats, extra: Floats) -> Curvature:
         """Derivatives of the sum of the values, the nodes held where they are."""
         score, cross = np.empty(len(logits)), np.empty((len(logits), 1))
-        blocks: list[list[NDArray]] = [[] for _ in self._blocks.stacks]
+        entries = np.empty(self._blocks.n_pairs)
+        squares = self._blocks.squares(entries)
         extra_score = extra_information = 0.0
         variance = np.exp(2 * extra[0])
-        for number, votes, _, nodes, terms in self._chunks(logits, float(extra[0])):
+        for number, part, votes, nodes, terms in self._chunks(logits, float(extra[0])):
             mass = np.exp(terms - logsumexp(terms, axis=1, keepdims=True))
             chance = expit(nodes[:, None, :] + logits[votes][:, :, None])
             residual = self._won[votes][:, :, None] - chance
-            mean = np.einsum("nth,nh->nt", residual, mass)
-            pull = nodes**2 / variance - 1
-            mean_pull = (mass * pull).sum(axis=1)
+            score[votes] = mean = np.einsum("nth,nh->nt", residual, mass)
             centered = residual - mean[:, :, None]
-            score[votes] = mean
+            pull = nodes**2 / variance - 1
+            mean_pull = (mass * pull).sum(axis=1, keepdims=True)
             cross[votes, 0] = -np.einsum("nth,nh->nt", centered, mass * pull)
             extra_score += float(mean_pull.sum())
-            bend = 2 * (pull + 1) - (pull - mean_pull[:, None]) ** 2
-            extra_information += float((mass * bend).sum())
-            block = -(centered * mass[:, None, :]) @ centered.transpose(0, 2, 1)
+            extra_information += float((mass * (2 * (pull + 1) - (pull - mean_pull) ** 2)).sum())
+            squares[number][part] = -(centered * mass[:, None, :]) @ centered.transpose(0, 2, 1)
             diagonal = np.arange(votes.shape[1])
-            block[:, diagonal, diagonal] += np.einsum("nth,nh->nt", chance * (1 - chance), mass)
-            blocks[number].append(block)
-        entries = [block.ravel() for parts in blocks for block in parts]
-        information = self._blocks.matrix(np.concatenate([np.zeros(0), *entries]))
+            squares[number][part, diagonal, diagonal] += np.einsum("nth,nh->nt", chance * (1 - chance), mass)
+        information = self._blocks.matrix(entries)
         return Curvature(score, information, np.array([extra_score]), cross, np.array([[extra_information]]))
 
 
@@ -125,18 +120,10 @@ def fit_random(
 
     Parameters
     ----------
-    comparison, annotator : int array of shape (n_votes,)
-    sign : array of shape (n_votes,)
-        +1 chose a, -1 chose b.
-    delta : array of shape (n_votes, n_attributes)
-        g(a) - g(b).
-    n_annotators : int
+    comparison, sign, annotator, delta, n_annotators, anchored, min_informative
+        As in `badpo.estimation.fit.fit_conditional`. Every cross-group vote is informative here.
     n_nodes : int
         Quadrature nodes per comparison, placed adaptively.
-    anchored : bool array of shape (n_annotators,), or None
-        Annotators whose lean is zero by declaration.
-    min_informative : int
-        With fewer informative votes the status is "insufficient". Every cross-group vote is informative here.
 
     Returns
     -------
@@ -157,8 +144,8 @@ def fit_random(
     True
     """
 
-    def model(blocks: ComparisonBlocks, votes: NDArray[np.intp]) -> RandomQuality:
-        return RandomQuality(blocks, np.asarray(sign, dtype=np.float64)[votes], n_nodes)
+    def model(votes: LeanVotes) -> RandomQuality:
+        return RandomQuality(votes.blocks, votes.sign, n_nodes)
 
     return fit_leans(
         "random",
@@ -181,20 +168,18 @@ class GivenQuality:
         That of the vote's comparison, a over b.
     """
 
-    def __init__(
-        self, blocks: ComparisonBlocks, sign: NDArray[np.float64], quality: NDArray[np.float64]
-    ) -> None:
+    def __init__(self, blocks: ComparisonBlocks, sign: Floats, quality: Floats) -> None:
         self._blocks, self._sign, self._quality = blocks, sign, quality
         self.start = np.zeros(1)
 
-    def settle(self, logits: NDArray[np.float64], extra: NDArray[np.float64]) -> None:
+    def settle(self, logits: Floats, extra: Floats) -> None:
         """Nothing to place."""
 
-    def values(self, logits: NDArray[np.float64], extra: NDArray[np.float64]) -> NDArray[np.float64]:
+    def values(self, logits: Floats, extra: Floats) -> Floats:
         """Log-likelihood of each comparison."""
         return self._blocks.sums(-np.logaddexp(0.0, -self._sign * (extra[0] * self._quality + logits)))
 
-    def curvature(self, logits: NDArray[np.float64], extra: NDArray[np.float64]) -> Curvature:
+    def curvature(self, logits: Floats, extra: Floats) -> Curvature:
         """Derivatives of the sum of the values."""
         chance = expit(extra[0] * self._quality + logits)
         residual, weight = (self._sign > 0) - chance, chance * (1 - chance)
@@ -228,19 +213,11 @@ def fit_fixed(
 
     Parameters
     ----------
-    comparison, annotator : int array of shape (n_votes,)
-        ``comparison`` indexes ``quality``; ``annotator`` is below ``n_annotators``.
-    sign : array of shape (n_votes,)
-        +1 chose a, -1 chose b.
-    delta : array of shape (n_votes, n_attributes)
-        g(a) - g(b).
-    n_annotators : int
+    comparison, sign, annotator, delta, n_annotators, anchored, min_informative
+        As in `badpo.estimation.fit.fit_conditional`; ``comparison`` indexes ``quality``. Every cross-group vote is
+        informative here.
     quality : array of shape (n_comparisons,)
         a over b, in any unit.
-    anchored : bool array of shape (n_annotators,), or None
-        Annotators whose lean is zero by declaration.
-    min_informative : int
-        With fewer informative votes the status is "insufficient". Every cross-group vote is informative here.
 
     Returns
     -------
@@ -260,7 +237,7 @@ def fit_fixed(
     >>> bool(leans.deviation[0, 0] < 0 < leans.deviation[1, 0]), bool(leans.u_scale > 0)
     (True, True)
     """
-    given, chosen = np.asarray(quality, dtype=np.float64), np.asarray(comparison)
+    given, chosen = np.asarray(quality, float), np.asarray(comparison)
     if len(chosen) and (chosen.min() < 0 or chosen.max() >= len(given)):
         raise ValueError(
             f"quality has {len(given)} entries, and comparisons are numbered {chosen.min()} to {chosen.max()}; "
@@ -271,8 +248,8 @@ def fit_fixed(
             f"the quality of comparison {int(np.flatnonzero(~np.isfinite(given))[0])} is not finite"
         )
 
-    def model(blocks: ComparisonBlocks, votes: NDArray[np.intp]) -> GivenQuality:
-        return GivenQuality(blocks, np.asarray(sign, dtype=np.float64)[votes], given[chosen[votes]])
+    def model(votes: LeanVotes) -> GivenQuality:
+        return GivenQuality(votes.blocks, votes.sign, given[chosen[votes.row]])
 
     return fit_leans(
         "fixed",
@@ -282,9 +259,6 @@ def fit_fixed(
         anchored=anchored,
         min_informative=min_informative,
     )
-
-
-PROFILE_STEPS = 100
 
 
 class FreeQuality:
@@ -298,44 +272,35 @@ class FreeQuality:
     sign : array of shape (n_votes,)
     """
 
-    def __init__(self, blocks: ComparisonBlocks, sign: NDArray[np.float64]) -> None:
-        self._blocks, self._sign, self._won = blocks, sign, (sign > 0).astype(np.float64)
+    def __init__(self, blocks: ComparisonBlocks, sign: Floats) -> None:
+        self._blocks, self._sign, self._won = blocks, sign, (sign > 0).astype(float)
         self._wins = blocks.sums(self._won)
         self._contested = (self._wins > 0) & (self._wins < blocks.sizes)
-        self.start = np.zeros(0)
+        self.start = NOTHING
 
-    def settle(self, logits: NDArray[np.float64], extra: NDArray[np.float64]) -> None:
+    def settle(self, logits: Floats, extra: Floats) -> None:
         """Nothing to place."""
 
-    def _quality(self, logits: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The quality at which a comparison's expected wins equal its wins; Newton between two bounds."""
-        blocks = self._blocks
-        if not len(blocks.starts):
-            return np.zeros(0)
-        share = np.where(self._contested, self._wins / blocks.sizes, 0.5)
-        low = logit(share) - np.maximum.reduceat(logits, blocks.starts)
-        high = logit(share) - np.minimum.reduceat(logits, blocks.starts)
-        quality = (low + high) / 2
-        wanted = np.where(self._contested, self._wins, np.nan)
-        for _ in range(PROFILE_STEPS):
-            chance = expit(quality[blocks.comparison] + logits)
-            missing = wanted - blocks.sums(chance)
-            low, high = np.where(missing > 0, quality, low), np.where(missing < 0, quality, high)
-            step = missing / np.maximum(blocks.sums(chance * (1 - chance)), 1e-300)
-            moved = quality + step
-            moved = np.where((moved >= low) & (moved <= high), moved, (low + high) / 2)
-            if np.nanmax(np.abs(moved - quality), initial=0.0) < 1e-13:
-                break
-            quality = moved
+    def _quality(self, logits: Floats) -> Floats:
+        """The quality at which a comparison's expected wins equal its wins; 0 where it is unanimous."""
+        quality = np.zeros(len(self._wins))
+        for votes in self._blocks.stacks:
+            rows = self._blocks.comparison[votes[:, 0]]
+            quality[rows] = expected_wins_shift(logits[votes], self._wins[rows])
+        # that is right to 1e-5; two of Newton's steps square the error twice
+        for _ in range(2):
+            chance = expit(quality[self._blocks.comparison] + logits)
+            curvature = np.maximum(self._blocks.sums(chance * (1 - chance)), 1e-300)
+            quality += np.clip((self._wins - self._blocks.sums(chance)) / curvature, -1e-3, 1e-3)
         return np.where(self._contested, quality, 0.0)
 
-    def values(self, logits: NDArray[np.float64], extra: NDArray[np.float64]) -> NDArray[np.float64]:
+    def values(self, logits: Floats, extra: Floats) -> Floats:
         """Log-likelihood of each comparison."""
         full = self._quality(logits)[self._blocks.comparison] + logits
         found = self._blocks.sums(-np.logaddexp(0.0, -self._sign * full))
         return np.where(self._contested, found, 0.0)
 
-    def curvature(self, logits: NDArray[np.float64], extra: NDArray[np.float64]) -> Curvature:
+    def curvature(self, logits: Floats, extra: Floats) -> Curvature:
         """Derivatives of the sum of the values; the quality follows the logits (a Schur complement per comparison)."""
         contested = self._contested[self._blocks.comparison]
         chance = expit(self._quality(logits)[self._blocks.comparison] + logits)
@@ -349,13 +314,7 @@ class FreeQuality:
             )
             diagonal = np.arange(votes.shape[1])
             block[:, diagonal, diagonal] += w
-        return Curvature(
-            np.where(contested, self._won - chance, 0.0),
-            self._blocks.matrix(entries),
-            np.zeros(0),
-            np.zeros((len(logits), 0)),
-            np.zeros((0, 0)),
-        )
+        return Curvature(np.where(contested, self._won - chance, 0.0), self._blocks.matrix(entries))
 
 
 def fit_joint(
@@ -380,16 +339,8 @@ def fit_joint(
 
     Parameters
     ----------
-    comparison, annotator : int array of shape (n_votes,)
-    sign : array of shape (n_votes,)
-        +1 chose a, -1 chose b.
-    delta : array of shape (n_votes, n_attributes)
-        g(a) - g(b).
-    n_annotators : int
-    anchored : bool array of shape (n_annotators,), or None
-        Annotators whose lean is zero by declaration.
-    min_informative : int
-        With fewer informative votes the status is "insufficient".
+    comparison, sign, annotator, delta, n_annotators, anchored, min_informative
+        As in `badpo.estimation.fit.fit_conditional`.
 
     Returns
     -------
@@ -410,8 +361,8 @@ def fit_joint(
     2.0
     """
 
-    def model(blocks: ComparisonBlocks, votes: NDArray[np.intp]) -> FreeQuality:
-        return FreeQuality(blocks, np.asarray(sign, dtype=np.float64)[votes])
+    def model(votes: LeanVotes) -> FreeQuality:
+        return FreeQuality(votes.blocks, votes.sign)
 
     return fit_leans(
         "joint",

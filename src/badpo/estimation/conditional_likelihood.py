@@ -10,10 +10,9 @@ in which the quality no longer stands.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
-from itertools import combinations, permutations
+from itertools import combinations
 from math import comb
 from typing import NamedTuple
 
@@ -22,10 +21,13 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 from scipy.special import expit
 
-from badpo.estimation.newton import Curvature
+from badpo.estimation.newton import NOTHING, Curvature
+from badpo.theory import Bools, Floats, Ints
 
-Votes = NDArray[np.intp] | slice
-AlikePairs = tuple[Votes, Votes, NDArray[np.float64] | float]
+# Up to so many sets of winners are listed; beyond that the sums over them come from a polynomial's values.
+MOST_LISTED = 300
+# Entries of one intermediate array: what is worked on at once should fit into the processor's cache.
+AT_ONCE = 2**18
 
 
 @dataclass(frozen=True)
@@ -39,41 +41,41 @@ class ComparisonBlocks:
     n_votes : int
     """
 
-    starts: NDArray[np.intp]
+    starts: Ints
     n_votes: int
 
     @cached_property
-    def sizes(self) -> NDArray[np.intp]:
+    def sizes(self) -> Ints:
         """Votes on each comparison."""
         return np.diff(self.starts, append=self.n_votes)
 
     @cached_property
-    def comparison(self) -> NDArray[np.intp]:
+    def comparison(self) -> Ints:
         """The comparison of each vote."""
         return np.repeat(np.arange(len(self.starts)), self.sizes)
 
     @cached_property
-    def stacks(self) -> tuple[NDArray[np.intp], ...]:
+    def stacks(self) -> tuple[Ints, ...]:
         """Comparisons with equally many votes together: arrays (n_comparisons of that size, size) of votes."""
         return tuple(
             self.starts[self.sizes == size][:, None] + np.arange(size) for size in np.unique(self.sizes)
         )
 
-    def stacked(self, values: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+    def stacked(self, values: Floats) -> list[Floats]:
         """A value per vote as views of shape (n_comparisons of that size, size), one for each of ``stacks``."""
         return [values[votes[0, 0] : votes[-1, -1] + 1].reshape(votes.shape) for votes in self.stacks]
 
-    def sums(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    def sums(self, values: Floats) -> Floats:
         """Sum over the votes of each comparison, along the first axis."""
         if not len(self.starts):
             return np.zeros((0, *values.shape[1:]))
         return np.add.reduceat(values, self.starts, axis=0)
 
-    def any(self, values: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    def any(self, values: Bools) -> Bools:
         """Whether a value is true for any vote of each comparison."""
         return np.asarray(np.logical_or.reduceat(values, self.starts) if len(self.starts) else values[:0])
 
-    def take(self, chosen: NDArray[np.intp]) -> tuple[NDArray[np.intp], ComparisonBlocks]:
+    def take(self, chosen: Ints) -> tuple[Ints, ComparisonBlocks]:
         """The votes of some comparisons, and their blocks, in an order with the small comparisons first."""
         sizes = self.sizes[chosen]
         starts = np.cumsum(sizes) - sizes
@@ -96,27 +98,9 @@ class ComparisonBlocks:
         """Pairs of votes on one comparison, in either order, each with itself included."""
         return int((self.sizes**2).sum())
 
-    def matrix(self, entries: NDArray[np.float64]) -> sparse.csr_array:
-        """The block-diagonal matrix of shape (n_votes, n_votes) with one block per comparison.
-
-        Parameters
-        ----------
-        entries : array of shape (n_pairs,)
-            As `squares` divides them.
-        """
+    def matrix(self, entries: Floats) -> sparse.csr_array:
+        """The block-diagonal matrix of shape (n_votes, n_votes), one block per comparison."""
         return sparse.csr_array((entries, *self._layout), shape=(self.n_votes, self.n_votes))
-
-    def pairs_alike(self, matrix: sparse.csr_array, labels: NDArray[np.intp]) -> Iterator[AlikePairs]:
-        """Entries of a `matrix` whose row and column carry the same label, as (rows, columns, entries).
-
-        The diagonal first; most often that is all there is.
-        """
-        yield slice(None), slice(None), matrix.diagonal()
-        for votes, block in zip(self.stacks, self.squares(matrix.data), strict=True):
-            for i, j in permutations(range(votes.shape[1]), 2):
-                alike = np.flatnonzero(labels[votes[:, i]] == labels[votes[:, j]])
-                if len(alike):
-                    yield votes[alike, i], votes[alike, j], block[alike, i, j]
 
     @cached_property
     def _layout(self) -> tuple[NDArray, NDArray]:
@@ -129,18 +113,10 @@ class ComparisonBlocks:
         return columns, ends
 
 
-def sorted_blocks(comparison: ArrayLike) -> tuple[NDArray[np.intp], ComparisonBlocks]:
+def sorted_blocks(comparison: ArrayLike) -> tuple[Ints, ComparisonBlocks]:
     """The order that brings the votes of a comparison together, and the blocks in that order.
 
-    Parameters
-    ----------
-    comparison : int array of shape (n_votes,)
-        Any labels.
-
-    Returns
-    -------
-    (order, blocks)
-        By number of votes, then by label. ``values[order]`` puts a value per vote into the order of the blocks.
+    By number of votes, then by label. ``values[order]`` puts a value per vote into the order of the blocks.
 
     Examples
     --------
@@ -150,22 +126,13 @@ def sorted_blocks(comparison: ArrayLike) -> tuple[NDArray[np.intp], ComparisonBl
     """
     labels = np.asarray(comparison)
     order = np.argsort(labels, kind="stable")
-    sizes = _run_lengths(labels[order])
+    arranged = labels[order]
+    first = np.flatnonzero(np.append(True, arranged[1:] != arranged[:-1])[: len(labels)])
+    sizes = np.diff(first, append=len(labels))
     if (np.diff(sizes) < 0).any():
         order = order[np.argsort(np.repeat(sizes, sizes), kind="stable")]
         sizes = np.sort(sizes)
     return order, ComparisonBlocks(np.cumsum(sizes) - sizes, len(order))
-
-
-def _run_lengths(arranged: NDArray) -> NDArray[np.intp]:
-    first = np.flatnonzero(np.append(True, arranged[1:] != arranged[:-1])[: len(arranged)])
-    return np.diff(first, append=len(arranged))
-
-
-# Up to so many sets of winners are listed; beyond that the sums over them come from a polynomial's values.
-MOST_LISTED = 300
-# Entries of one intermediate array: what is worked on at once should fit into the processor's cache.
-AT_ONCE = 2**18
 
 
 class Winners(NamedTuple):
@@ -180,20 +147,12 @@ class Winners(NamedTuple):
         Both win; ``chance`` on the diagonal.
     """
 
-    log_total: NDArray[np.float64]
-    chance: NDArray[np.float64]
-    together: NDArray[np.float64]
+    log_total: Floats
+    chance: Floats
+    together: Floats
 
 
-class _Alike(NamedTuple):
-    """Contested comparisons with equally many votes and wins: rows of one of the stacks of the blocks."""
-
-    stack: int
-    rows: NDArray[np.intp] | slice
-    n_wins: int
-
-
-def winners(logits: NDArray[np.float64], n_wins: int) -> Winners:
+def winners(logits: Floats, n_wins: int) -> Winners:
     """Moments of the set of ``n_wins`` winners, for comparisons with equally many votes.
 
     Parameters
@@ -221,20 +180,8 @@ def winners(logits: NDArray[np.float64], n_wins: int) -> Winners:
     return Winners(highest + np.log(total), (members.T @ weight).T, together)
 
 
-def log_total(logits: NDArray[np.float64], n_wins: int) -> NDArray[np.float64]:
-    """The first of the `winners`, for comparisons with equally many votes.
-
-    Parameters
-    ----------
-    logits : array of shape (n, T)
-    n_wins : int
-        Between 1 and T - 1.
-
-    Examples
-    --------
-    >>> np.exp(log_total(np.log([[3.0, 1.0, 1.0]]), 2))
-    array([7.])
-    """
+def log_total(logits: Floats, n_wins: int) -> Floats:
+    """The first of the `winners`, for comparisons with equally many votes."""
     size = logits.shape[1]
     if comb(size, n_wins) > MOST_LISTED:
         return _frequencies(logits, n_wins).log_total
@@ -243,16 +190,14 @@ def log_total(logits: NDArray[np.float64], n_wins: int) -> NDArray[np.float64]:
 
 
 @cache
-def _sets_of_winners(size: int, n_wins: int) -> NDArray[np.float64]:
+def _sets_of_winners(size: int, n_wins: int) -> Floats:
     members = np.zeros((comb(size, n_wins), size))
     for row, chosen in zip(members, combinations(range(size), n_wins), strict=True):
         row[list(chosen)] = 1.0
     return members
 
 
-def _weights(
-    members: NDArray[np.float64], logits: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+def _weights(members: Floats, logits: Floats) -> tuple[Floats, Floats, Floats]:
     """Weights of the sets, one row each, so that sums over the few sets run along whole rows; their sum; their scale.
 
     Weights are relative to the largest, whose logarithm is the scale.
@@ -282,14 +227,14 @@ class _Frequencies(NamedTuple):
         :math:`p_j w` over the factor of the vote.
     """
 
-    log_total: NDArray[np.float64]
+    log_total: Floats
     weight: NDArray[np.complex128]
     won: NDArray[np.complex128]
 
 
-def _frequencies(logits: NDArray[np.float64], n_wins: int) -> _Frequencies:
+def _frequencies(logits: Floats, n_wins: int) -> _Frequencies:
     size = logits.shape[1]
-    tilt = _tilt(logits, n_wins)
+    tilt = expected_wins_shift(logits, n_wins)  # near enough is enough
     n_roots = size + 1 + size % 2
     angle = 2 * np.pi / n_roots * np.arange((n_roots + 1) // 2)[:, None]
     shifted = (logits + tilt[:, None])[:, None, :]
@@ -302,7 +247,7 @@ def _frequencies(logits: NDArray[np.float64], n_wins: int) -> _Frequencies:
     return _Frequencies(log_total, weight / total[:, None, None], won / factors)
 
 
-def _by_frequencies(logits: NDArray[np.float64], n_wins: int) -> Winners:
+def _by_frequencies(logits: Floats, n_wins: int) -> Winners:
     log_sum, weight, won = _frequencies(logits, n_wins)
     halves = np.sqrt(weight) * won
     real, imaginary = halves.real, halves.imag
@@ -313,8 +258,8 @@ def _by_frequencies(logits: NDArray[np.float64], n_wins: int) -> Winners:
     return Winners(log_sum, chance, together)
 
 
-def _tilt(logits: NDArray[np.float64], n_wins: int) -> NDArray[np.float64]:
-    """What to add to the logits so that ``n_wins`` votes are expected to win; near enough is enough."""
+def expected_wins_shift(logits: Floats, n_wins: ArrayLike) -> Floats:
+    """What to add to the logits of each comparison so that about ``n_wins`` votes are expected to win, by bisection."""
     size = logits.shape[1]
     low, high = -logits.max(axis=1) - np.log(size), -logits.min(axis=1) + np.log(size)
     for _ in range(20):
@@ -336,9 +281,9 @@ class KnownWins:
     """
 
     def __init__(self, blocks: ComparisonBlocks, sign: NDArray) -> None:
-        self._blocks, self._won = blocks, (sign > 0).astype(np.float64)
+        self._blocks, self._won = blocks, (sign > 0).astype(float)
         wins = blocks.sums(self._won).astype(np.intp)
-        self._alike: list[_Alike] = []
+        self._alike: list[tuple[int, Ints | slice, int]] = []
         for number, votes in enumerate(blocks.stacks):
             size, of = votes.shape[1], wins[blocks.comparison[votes[:, 0]]]
             for n_wins in range(1, size):
@@ -346,13 +291,13 @@ class KnownWins:
                 width = max(size**2, min(comb(size, n_wins), MOST_LISTED))
                 step = max(1, AT_ONCE // width)
                 parts = (rows[start : start + step] for start in range(0, len(rows), step))
-                self._alike += [_Alike(number, _consecutive(part), n_wins) for part in parts]
-        self.start = np.zeros(0)
+                self._alike += [(number, _consecutive(part), n_wins) for part in parts]
+        self.start = NOTHING
 
-    def settle(self, logits: NDArray[np.float64], extra: NDArray[np.float64]) -> None:
+    def settle(self, logits: Floats, extra: Floats = NOTHING) -> None:
         """Nothing to place."""
 
-    def values(self, logits: NDArray[np.float64], extra: NDArray[np.float64]) -> NDArray[np.float64]:
+    def values(self, logits: Floats, extra: Floats = NOTHING) -> Floats:
         """Log-likelihood of each comparison."""
         stacked = self._blocks.stacked(logits)
         found = self._blocks.sums(self._won * logits)
@@ -362,15 +307,7 @@ class KnownWins:
             totals[number][rows] = log_total(stacked[number][rows], n_wins)
         return found - np.concatenate([np.zeros(0), *totals])
 
-    def chances(self, logits: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Probability of every vote to be among the winners."""
-        chance = self._won.copy()
-        stacked, chances = self._blocks.stacked(logits), self._blocks.stacked(chance)
-        for number, rows, n_wins in self._alike:
-            chances[number][rows] = winners(stacked[number][rows], n_wins).chance
-        return chance
-
-    def curvature(self, logits: NDArray[np.float64], extra: NDArray[np.float64]) -> Curvature:
+    def curvature(self, logits: Floats, extra: Floats = NOTHING) -> Curvature:
         """Derivatives of the sum of the values: wins minus their expectation, and the covariance of the winners."""
         score = np.zeros(len(logits))
         stacked, scores = self._blocks.stacked(logits), self._blocks.stacked(score)
@@ -381,12 +318,10 @@ class KnownWins:
             found = winners(stacked[number][rows], n_wins)
             scores[number][rows] = won[number][rows] - found.chance
             covariances[number][rows] = found.together - found.chance[:, :, None] * found.chance[:, None, :]
-        return Curvature(
-            score, self._blocks.matrix(entries), np.zeros(0), np.zeros((len(logits), 0)), np.zeros((0, 0))
-        )
+        return Curvature(score, self._blocks.matrix(entries))
 
 
-def _consecutive(rows: NDArray[np.intp]) -> NDArray[np.intp] | slice:
+def _consecutive(rows: Ints) -> Ints | slice:
     """A slice where the rows are one: what it takes from an array is not copied."""
     if len(rows) and rows[-1] - rows[0] + 1 == len(rows):
         return slice(int(rows[0]), int(rows[-1]) + 1)
@@ -437,18 +372,18 @@ class Leans:
     """
 
     quality: str
-    deviation: NDArray[np.float64]
-    se: NDArray[np.float64]
-    ci_low: NDArray[np.float64]
-    ci_high: NDArray[np.float64]
+    deviation: Floats
+    se: Floats
+    ci_low: Floats
+    ci_high: Floats
     status: NDArray[np.object_]
-    component: NDArray[np.intp]
-    n_informative: NDArray[np.intp]
-    level: NDArray[np.float64]
-    level_se: NDArray[np.float64]
-    level_se_beyond: NDArray[np.float64]
-    absolute: NDArray[np.bool_]
-    covariance: NDArray[np.float64] | None
+    component: Ints
+    n_informative: Ints
+    level: Floats
+    level_se: Floats
+    level_se_beyond: Floats
+    absolute: Bools
+    covariance: Floats | None
     gradient_norm: float
     n_newton: int
     n_cg: int

@@ -1,8 +1,12 @@
-"""From votes and an assumption about quality to deviations, intervals and statuses: what three estimators share."""
+"""Leans from votes: which have a finite estimate, the fit of those, and what the votes leave open.
+
+The comparisons' quality is dealt with by a model (`badpo.estimation.newton.QualityModel`). The audit's own estimator,
+`fit_conditional`, conditions it away; `badpo.estimation.alternative_estimators` has the others.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -13,13 +17,7 @@ from scipy import sparse
 from scipy.optimize import linprog
 from scipy.special import ndtri
 
-from badpo.estimation.conditional_likelihood import (
-    AlikePairs,
-    ComparisonBlocks,
-    KnownWins,
-    Leans,
-    sorted_blocks,
-)
+from badpo.estimation.conditional_likelihood import ComparisonBlocks, KnownWins, Leans, sorted_blocks
 from badpo.estimation.newton import (
     LARGEST_DENSE,
     Information,
@@ -29,6 +27,7 @@ from badpo.estimation.newton import (
     covariance_of_leans,
     maximize,
 )
+from badpo.theory import Bools, Floats, Ints
 from badpo.theory.identifiability import (
     annotator_components,
     free_directions,
@@ -37,69 +36,158 @@ from badpo.theory.identifiability import (
     separated_annotators,
 )
 
-Informative = Callable[[NDArray, NDArray, NDArray, NDArray], NDArray[np.bool_]]
+Informative = Callable[[NDArray, NDArray, NDArray, NDArray], Bools]
+
+Z = float(ndtri(0.975))
+ROUNDS = 8
+WELL_DETERMINED = 1e-8
+MARGIN = 1e-9
+SAME = 1e-4
+CONFIRMED = 1e-5
 
 
-def cross_group(
-    comparison: ArrayLike, annotator: ArrayLike, sign: ArrayLike, delta: ArrayLike
-) -> NDArray[np.bool_]:
-    """Votes whose sides differ on an attribute: all of them inform where a quality is given or integrated out.
+def fit_conditional(
+    comparison: ArrayLike,
+    sign: ArrayLike,
+    annotator: ArrayLike,
+    delta: ArrayLike,
+    n_annotators: int,
+    *,
+    anchored: ArrayLike | None = None,
+    min_informative: int = 10,
+) -> Leans:
+    r"""Leans by the conditional likelihood, given the number of wins of every comparison.
 
-    It takes what `badpo.theory.identifiability.informative_judgments` takes, which is its counterpart where the
-    quality of every comparison is free.
+    .. math:: \max_\theta \prod_c \frac{\exp \sum_{j \in W_c} \theta_{k_j} \cdot d_j}
+        {\sum_{|V| = |W_c|} \exp \sum_{j \in V} \theta_{k_j} \cdot d_j}
+
+    with :math:`W_c` the votes for response a on comparison c and V any set of as many of its votes. The quality of
+    the comparison cancels, so nothing is assumed of it: not its distribution, not that comparisons were given to
+    annotators at random. It is consistent at any number of votes per comparison, where a free quality per comparison
+    is not. Comparisons with one vote and unanimous ones say nothing.
+
+    Parameters
+    ----------
+    comparison, annotator : int array of shape (n_votes,)
+    sign : array of shape (n_votes,)
+        +1 chose a, -1 chose b.
+    delta : array of shape (n_votes, n_attributes)
+        g(a) - g(b).
+    n_annotators : int
+    anchored : bool array of shape (n_annotators,), or None
+        Annotators whose lean is zero by declaration.
+    min_informative : int
+        With fewer informative votes the status is "insufficient".
+
+    Returns
+    -------
+    Leans
+        A lean that all of an annotator's informative votes point to is infinite; they explain themselves, and the
+        others are estimated as if they had not been cast. So are the votes of annotators whose leans are infinite only
+        in a mix of several attributes, or who saw attributes move only together. Where a group of annotators won
+        every vote against the rest, the two are separate components.
+
+    Raises
+    ------
+    ValueError
+        If arrays differ in length, a sign is not +1 or -1, an annotator is out of range or delta is not finite.
+
+    References
+    ----------
+    BA-DPO, Theorem `thm:identif`: what is identified; Andersen (1970) for conditioning on sufficient statistics.
 
     Examples
     --------
-    >>> cross_group([0, 0], [0, 1], [1, 1], [[0.0], [2.0]]).ravel()
-    array([False,  True])
+    Two annotators who disagree on four comparisons, three times in the same way: the difference is log(3).
+
+    >>> votes = dict(comparison=np.repeat(np.arange(4), 2), annotator=np.tile([0, 1], 4), n_annotators=2)
+    >>> sign = [1, -1, 1, -1, 1, -1, -1, 1]
+    >>> leans = fit_conditional(**votes, sign=sign, delta=np.ones((8, 1)))
+    >>> round(float((leans.deviation[0, 0] - leans.deviation[1, 0]) / np.log(3)), 6)
+    1.0
     """
+
+    def model(votes: LeanVotes) -> KnownWins:
+        return KnownWins(votes.blocks, votes.sign)
+
+    return fit_leans(
+        "conditional",
+        model,
+        informative_judgments,
+        (comparison, sign, annotator, delta, n_annotators),
+        anchored=anchored,
+        min_informative=min_informative,
+    )
+
+
+def fit_leans(
+    kind: str,
+    make_model: Callable[[LeanVotes], QualityModel],
+    informative: Informative,
+    votes: tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike, int],
+    *,
+    anchored: ArrayLike | None,
+    min_informative: int,
+) -> Leans:
+    """Fit the leans that are finite, and say of the others why there is no estimate."""
+    given = lean_votes(*votes, anchored, informative)
+    beyond_doubt = np.zeros(len(given.row), dtype=bool)
+    while True:
+        found = find_estimable(given, beyond_doubt)
+        fit = _fit_finite(given, found, make_model)
+        certain = _receded(fit)
+        if not certain.any():
+            return _leans(kind, given, found, fit, min_informative)
+        beyond_doubt[fit.rows[certain]] = True
+
+
+# -- votes ---------------------------------------------------------------------------------------------------
+
+
+def cross_group(comparison: NDArray, annotator: NDArray, sign: NDArray, delta: NDArray) -> Bools:
+    """Votes whose sides differ on an attribute: all of them inform where a quality is given or integrated out."""
     return np.asarray(delta) != 0
 
 
 @dataclass(frozen=True)
 class LeanVotes:
-    """Votes as they are fitted, of which there are n.
+    """Votes as they are fitted, in the order of their ``blocks``.
 
-    Attributes
-    ----------
-    row : int array of shape (n,)
-        Where the vote stood among all that were given.
-    comparison : int array of shape (n,)
-        The comparison's number in ``blocks``.
-    sign, annotator : array of shape (n,)
-    delta : array of shape (n, n_attributes)
-    told : bool array of shape (n, n_attributes)
-        Whether the vote informs on the annotator's lean.
-    blocks : ComparisonBlocks
-    crossed : bool array of shape (n_annotators, n_attributes)
-        Whether the annotator saw the sides differ, in any vote that was given.
-    anchored : bool array of shape (n_annotators,)
-    informative : callable
-        `cross_group`, or `badpo.theory.identifiability.informative_judgments`.
+    ``row`` is where a vote stood among all that were given, ``told`` whether it informs on its annotator's lean toward
+    an attribute, ``crossed`` whether an annotator saw the sides differ in any vote that was given.
     """
 
-    row: NDArray[np.intp]
-    comparison: NDArray[np.intp]
-    sign: NDArray[np.float64]
-    annotator: NDArray[np.intp]
-    delta: NDArray[np.float64]
-    told: NDArray[np.bool_]
+    row: Ints
+    sign: Floats
+    annotator: Ints
+    delta: Floats
+    told: Bools
     blocks: ComparisonBlocks
-    crossed: NDArray[np.bool_]
-    anchored: NDArray[np.bool_]
+    crossed: Bools
+    anchored: Bools
     informative: Informative
+
+    @property
+    def comparison(self) -> Ints:
+        """The comparison's number in the blocks."""
+        return self.blocks.comparison
 
     @property
     def free_quality(self) -> bool:
         """Whether nothing is assumed of the comparisons' quality, so that votes inform only beside each other."""
         return self.informative is not cross_group
 
-    def only(self, rows: NDArray[np.intp], blocks: ComparisonBlocks, told: NDArray[np.bool_]) -> LeanVotes:
-        """Some of the votes, in the order of their blocks, and which of these inform."""
+    @cached_property
+    def varying(self) -> Bools:
+        """Attributes that vary between the votes on one comparison."""
+        same = self.comparison[1:] == self.comparison[:-1]
+        return np.array([bool(((x[1:] != x[:-1]) & same).any()) for x in self.delta.T], dtype=bool)
+
+    def only(self, rows: Ints, blocks: ComparisonBlocks, told: Bools) -> LeanVotes:
+        """Some of the votes, in the order of their blocks, and which of all votes inform."""
         return replace(
             self,
             row=self.row[rows],
-            comparison=blocks.comparison,
             sign=self.sign[rows],
             annotator=self.annotator[rows],
             delta=self.delta[rows],
@@ -107,11 +195,13 @@ class LeanVotes:
             blocks=blocks,
         )
 
-    def told_among(self, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """Which of some votes inform, and on what, when these are all there are."""
-        return self.informative(
+    def told_among(self, rows: Ints) -> Bools:
+        """Which votes inform, and on what, when some of them are all there are."""
+        told = np.zeros_like(self.told)
+        told[rows] = self.informative(
             self.comparison[rows], self.annotator[rows], self.sign[rows], self.delta[rows]
         )
+        return told
 
 
 def lean_votes(
@@ -127,12 +217,6 @@ def lean_votes(
 
     Where the quality of every comparison is free, comparisons without an informative vote are left out: unanimous
     ones, and those on which no attribute differs.
-
-    Raises
-    ------
-    ValueError
-        Naming the first vote at fault, if lengths differ, a sign is not +1 or -1, an annotator is out of range or
-        delta is not finite.
     """
     c, k, s, d = np.asarray(comparison), np.asarray(annotator), np.asarray(sign), np.asarray(delta)
     held = np.zeros(n_annotators, dtype=bool) if anchored is None else np.asarray(anchored, dtype=bool)
@@ -149,21 +233,18 @@ def lean_votes(
         order = order[rows]
     return LeanVotes(
         row=order,
-        comparison=blocks.comparison,
-        sign=s[order].astype(np.float64),
+        sign=s[order].astype(float),
         annotator=k[order].astype(np.intp, copy=False),
         delta=d[order].astype(np.float64, copy=False),
         told=told[order],
         blocks=blocks,
-        crossed=_ever(k, d != 0, n_annotators),
+        crossed=_counted(k, d != 0, n_annotators) > 0,
         anchored=held,
         informative=informative,
     )
 
 
-def _require_sound(
-    c: NDArray, s: NDArray, k: NDArray, d: NDArray, held: NDArray[np.bool_], n_annotators: int
-) -> None:
+def _require_sound(c: NDArray, s: NDArray, k: NDArray, d: NDArray, held: Bools, n_annotators: int) -> None:
     if d.ndim != 2 or not len(c) == len(k) == len(s) == len(d):
         raise ValueError(
             f"one comparison, sign, annotator and row of delta per vote are needed; got shapes {c.shape}, {s.shape}, "
@@ -184,22 +265,131 @@ def _require_sound(
         raise ValueError(f"anchored needs one entry for each of {n_annotators} annotators; got {held.shape}")
 
 
-def _ever(annotator: NDArray, happened: NDArray[np.bool_], n_annotators: int) -> NDArray[np.bool_]:
-    found = np.zeros((n_annotators, happened.shape[1]), dtype=bool)
-    for j, rows in enumerate(happened.T):
-        found[annotator[rows], j] = True
-    return found
+def _counted(annotator: NDArray, votes: Bools, m: int) -> Ints:
+    """Votes of each annotator, a column for each attribute."""
+    columns = [np.bincount(annotator[chosen], minlength=m) for chosen in votes.T]
+    return np.stack(columns, axis=1) if columns else np.zeros((m, 0), dtype=np.intp)
 
 
-ROUNDS = 8
-WELL_DETERMINED = 1e-8
-MARGIN = 1e-9
-SAME = 1e-4
+# -- which leans are finite ----------------------------------------------------------------------------------
 
 
-def overlapping_annotators(
-    annotator: NDArray[np.intp], toward: NDArray[np.float64], differed: NDArray[np.bool_]
-) -> NDArray[np.bool_]:
+@dataclass(frozen=True)
+class Estimable:
+    """What can be estimated, and from which votes.
+
+    Attributes
+    ----------
+    status : object array of shape (n_annotators, n_attributes)
+        "ok", "no_cross", "no_information", "separated_high", "separated_low" or "anchored".
+    n_informative : int array of shape (n_annotators, n_attributes)
+        Votes that inform before any was set aside.
+    set_aside : int array of shape (n_votes,)
+        0 for a vote that is used, 1 for one that a single lean explains fully, 2 where that takes several leans.
+    told : bool array of shape (n_votes, n_attributes)
+        Whether a vote informs among those that are used.
+    """
+
+    status: NDArray[np.object_]
+    n_informative: Ints
+    set_aside: Ints
+    told: Bools
+
+
+def find_estimable(votes: LeanVotes, beyond_doubt: Bools) -> Estimable:
+    """Set aside the votes of infinite leans, one round after the other, until every remaining lean is finite.
+
+    A lean whose informative votes all point one way is infinite; in the limit it predicts these votes without error,
+    so the others are estimated as if they had not been cast. That can leave other leans without a counterweight or
+    without votes, hence the rounds. Several attributes together can explain all votes of an annotator as well.
+    """
+    m = len(votes.anchored)
+    status = np.where(votes.crossed, "ok", "no_cross").astype(object)
+    status[votes.anchored] = "anchored"
+    aside = np.where(beyond_doubt, 2, 0)
+    told = votes.told
+    if beyond_doubt.any():
+        told = votes.told_among(np.flatnonzero(aside == 0))
+    while True:
+        live = told & (status == "ok")[votes.annotator]
+        n_live = _counted(votes.annotator, live, m)
+        status[(status == "ok") & (n_live == 0)] = "no_information"
+        toward = votes.sign[:, None] * votes.delta * live
+        doubtful = ~overlapping_annotators(votes.annotator, toward, n_live > 0)
+        used = np.flatnonzero(doubtful[votes.annotator] & live.any(axis=1))
+        rows = votes.annotator[used], votes.sign[used], votes.delta[used] * live[used]
+        if not (
+            _one_attribute(status, aside, used, *rows)
+            or _separated_by_a_mix(status, aside, used, *rows)
+            or _collinear(status, aside, used, *rows)
+        ):
+            return Estimable(status, _counted(votes.annotator, votes.told, m), aside, told)
+        told = votes.told_among(np.flatnonzero(aside == 0))
+
+
+def _one_attribute(
+    status: NDArray, aside: NDArray, used: NDArray, annotator: NDArray, sign: NDArray, delta: NDArray
+) -> bool:
+    side = separated_annotators(annotator, sign, delta, len(status))
+    status[side > 0], status[side < 0] = "separated_high", "separated_low"
+    if not (side != 0).any():
+        return False
+    aside[used[((side[annotator] != 0) & (delta != 0)).any(axis=1)]] = 1
+    return True
+
+
+def _separated_by_a_mix(
+    status: NDArray, aside: NDArray, used: NDArray, annotator: NDArray, sign: NDArray, delta: NDArray
+) -> bool:
+    """Votes on attributes of the mix go aside, also those on which it is neutral: the rest of the mix is unknown."""
+    if status.shape[1] < 2:
+        return False
+    found = np.flatnonzero(jointly_separated(annotator, sign, delta, len(status)))
+    for k in found:
+        mine = np.flatnonzero(annotator == k)
+        lowest, highest = _separating_mixes(sign[mine, None] * delta[mine])
+        involved = (lowest < 0) | (highest > 0)
+        one_way = np.where(lowest == 0, "separated_high", "separated_low")
+        told = np.where((lowest < 0) & (highest > 0), "no_information", one_way)
+        status[k, involved] = told[involved]
+        aside[used[mine[(delta[mine] * involved).any(axis=1)]]] = 2
+    return bool(len(found))
+
+
+def _separating_mixes(votes: Floats) -> tuple[Floats, Floats]:
+    """How far each attribute goes, down to -1 and up to 1, among the mixes that contradict no vote (sign * delta).
+
+    An attribute that goes one way only has an infinite lean; one that goes both ways is undetermined.
+    """
+    q = votes.shape[1]
+    scaled = votes / np.maximum(np.abs(votes).max(axis=1, keepdims=True), 1e-300)
+    aims = np.vstack([np.eye(q), -np.eye(q)])
+    found = [linprog(aim, A_ub=-scaled, b_ub=np.zeros(len(votes)), bounds=(-1, 1)).x @ aim for aim in aims]
+    ends = np.where(np.abs(found) > 1e-7, found, 0.0)
+    return ends[:q], -ends[q:]
+
+
+def _collinear(
+    status: NDArray, aside: NDArray, used: NDArray, annotator: NDArray, sign: NDArray, delta: NDArray
+) -> bool:
+    """Annotators who saw attributes move only together: their leans cannot be told apart."""
+    m, q = status.shape
+    if q < 2:
+        return False
+    scale = np.abs(delta).max(axis=0, initial=0.0)
+    scaled = delta / np.where(scale > 0, scale, 1.0)
+    gram = _grams(annotator, scaled, scaled, m)
+    gram += np.eye(q) * (status != "ok")[:, :, None] * gram.max(initial=1.0)
+    size, axes = np.linalg.eigh(gram)
+    flat = size < 1e-10 * size[:, -1:]
+    lost = (np.abs(axes) * flat[:, None, :]).max(axis=2, initial=0.0) > 1e-6
+    lost &= (np.bincount(annotator, minlength=m) > 0)[:, None]
+    status[lost] = "no_information"
+    aside[used[(lost[annotator] & (delta != 0)).any(axis=1)]] = 2
+    return bool(lost.any())
+
+
+def overlapping_annotators(annotator: Ints, toward: Floats, differed: Bools) -> Bools:
     r"""Annotators whose votes no mix of attributes explains without exception, and tell attributes apart.
 
     With :math:`a_j = s_j d_j` a mix v explains votes fully when :math:`a_j \cdot v \ge 0` for all of them and
@@ -208,26 +398,7 @@ def overlapping_annotators(
     changes them to weights that do sum to zero, :math:`w_j (1 - (1 - w_j) a_j \cdot h)`. They are positive near the
     likelihood's top, mostly after the first step. Where that holds for some of the votes it holds for all of them.
 
-    Parameters
-    ----------
-    annotator : int array of shape (n_votes,)
-    toward : array of shape (n_votes, n_attributes)
-        sign * delta; zero where a vote does not count.
-    differed : bool array of shape (n_annotators, n_attributes)
-        Which attributes the annotator's votes should tell apart.
-
-    Returns
-    -------
-    bool array of shape (n_annotators,)
-        True is certain. False is not: see `badpo.theory.identifiability.jointly_separated` for those.
-
-    Examples
-    --------
-    Annotator 0 is separated on the difference of the two attributes, annotator 1 is not:
-
-    >>> toward = np.array([[1.0, 0], [0, -1], [2, 1], [-1, -2], [1, 0], [0, -1], [2, 1], [-2, -1], [0, 1]])
-    >>> overlapping_annotators(np.array([0] * 4 + [1] * 5), toward, np.ones((2, 2), dtype=bool))
-    array([False,  True])
+    True is certain; False is not (`badpo.theory.identifiability.jointly_separated` decides there).
     """
     scale = np.abs(toward).max(axis=0, initial=0.0)
     votes = toward / np.where(scale > 0, scale, 1.0)
@@ -251,60 +422,35 @@ def overlapping_annotators(
     return cleared
 
 
-def _newton_steps(
-    number: NDArray[np.intp],
-    votes: NDArray[np.float64],
-    weight: NDArray[np.float64],
-    differed: NDArray[np.bool_],
-) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+def _newton_steps(number: Ints, votes: Floats, weight: Floats, differed: Bools) -> tuple[Floats, Bools]:
     """The step of every annotator, and whether their votes tell the attributes that differ apart."""
     m, q = differed.shape
-    gradient, information = np.empty((m, q)), np.empty((m, q, q))
-    curved = weight * (1 - weight)
-    for a in range(q):
-        gradient[:, a] = np.bincount(number, weight * votes[:, a], m)
-        for b in range(a + 1):
-            information[:, a, b] = np.bincount(number, curved * votes[:, a] * votes[:, b], m)
-            information[:, b, a] = information[:, a, b]
-    each = np.arange(q)
-    information[:, each, each] += ~differed
-    size, axes = np.linalg.eigh(information)
-    determined = size[:, 0] > WELL_DETERMINED * size[:, -1]
-    usable = size > WELL_DETERMINED * size[:, -1:]
-    along = np.einsum("kba,kb->ka", axes, gradient)
-    along = np.divide(along, size, out=np.zeros_like(along), where=usable)
-    return np.einsum("kab,kb->ka", axes, along), determined
+    gradient = np.stack([np.bincount(number, weight * column, m) for column in votes.T], axis=1)
+    information = _grams(number, (weight * (1 - weight))[:, None] * votes, votes, m)
+    information[:, np.arange(q), np.arange(q)] += ~differed
+    size = np.linalg.eigvalsh(information)
+    inverse = np.linalg.pinv(information, rcond=WELL_DETERMINED, hermitian=True)
+    return np.einsum("kab,kb->ka", inverse, gradient), size[:, 0] > WELL_DETERMINED * size[:, -1]
 
 
-def explained_by_receding(
-    change: NDArray[np.float64], won: NDArray[np.bool_], blocks: ComparisonBlocks
-) -> NDArray[np.bool_]:
+def _grams(annotator: Ints, left: Floats, right: Floats, m: int) -> Floats:
+    """For each annotator the sum of left right' over their votes, of shape (m, n_attributes, n_attributes)."""
+    q = left.shape[1]
+    found = np.empty((m, q, q))
+    for a, b in product(range(q), repeat=2):
+        found[:, a, b] = np.bincount(annotator, left[:, a] * right[:, b], m)
+    return found
+
+
+def explained_by_receding(change: Floats, won: Bools, blocks: ComparisonBlocks) -> Bools:
     r"""Votes that a direction of recession explains without error, when the number of wins is given.
 
     Along a direction the winners of every comparison must have the largest changes of the logit, else the likelihood
     falls in the end. Then it rises without end, or stays: a vote whose change lies above the least of its
     comparison's winners, or below, becomes certain, and those that lie at it remain a comparison of their own.
 
-    Parameters
-    ----------
-    change : array of shape (n_votes,)
-        Change of each logit along the direction.
-    won : bool array of shape (n_votes,)
-    blocks : ComparisonBlocks
-
-    Returns
-    -------
-    bool array of shape (n_votes,)
-        All False where the direction is none of recession, or changes no likelihood.
-
-    Examples
-    --------
-    The first comparison is won by the vote that runs away, the second is between two votes that stay:
-
-    >>> from badpo.estimation.conditional_likelihood import sorted_blocks
-    >>> _, blocks = sorted_blocks([0, 0, 1, 1])
-    >>> explained_by_receding(np.array([1.0, 0.0, 0.0, 0.0]), np.array([True, False, False, True]), blocks)
-    array([ True,  True, False, False])
+    ``change`` is that of each vote's logit along the direction. All are False where the direction is none of
+    recession, or changes no likelihood.
     """
     nothing = np.zeros(len(change), dtype=bool)
     size = np.abs(change).max(initial=0.0)
@@ -320,194 +466,7 @@ def explained_by_receding(
     return np.asarray(away | apart[blocks.comparison], dtype=np.bool_)
 
 
-@dataclass(frozen=True)
-class Estimable:
-    """What can be estimated, and from which votes.
-
-    Attributes
-    ----------
-    status : object array of shape (n_annotators, n_attributes)
-        "ok", "no_cross", "no_information", "separated_high", "separated_low" or "anchored".
-    n_informative : int array of shape (n_annotators, n_attributes)
-        Votes that inform before any was set aside.
-    set_aside : int array of shape (n_votes,)
-        -1 for a vote that is used; otherwise ``annotator * n_attributes + attribute`` of the lean that explains it
-        fully, or -2 where that takes several attributes or no lean at all.
-    told : bool array of shape (n_votes, n_attributes)
-        Whether a vote informs among those that are used.
-    """
-
-    status: NDArray[np.object_]
-    n_informative: NDArray[np.intp]
-    set_aside: NDArray[np.intp]
-    told: NDArray[np.bool_]
-
-
-def find_estimable(votes: LeanVotes, beyond_doubt: NDArray[np.bool_]) -> Estimable:
-    """Set aside the votes of infinite leans, one round after the other, until every remaining lean is finite.
-
-    A lean whose informative votes all point one way is infinite; in the limit it predicts these votes without error,
-    so the others are estimated as if they had not been cast. That can leave other leans without a counterweight or
-    without votes, hence the rounds. Several attributes together can explain all votes of an annotator as well.
-
-    Parameters
-    ----------
-    votes : LeanVotes
-    beyond_doubt : bool array of shape (n_votes,)
-        Votes known to be explained fully by the leans of several annotators together; they are set aside first.
-
-    Returns
-    -------
-    Estimable
-
-    Examples
-    --------
-    Annotator 1 always chose the side with more, annotator 2 saw no difference:
-
-    >>> from badpo.estimation.fit import cross_group, lean_votes
-    >>> votes = lean_votes(
-    ...     np.arange(5), [1, -1, 1, 1, 1], [0, 0, 1, 1, 2], [[1.0], [1.0], [1.0], [1.0], [0.0]], 3, None, cross_group)
-    >>> found = find_estimable(votes, np.zeros(5, dtype=bool))
-    >>> found.status.ravel().tolist(), found.set_aside.tolist()
-    (['ok', 'separated_high', 'no_cross'], [-1, -1, 1, 1, -1])
-    """
-    m = len(votes.anchored)
-    status = np.where(votes.crossed, "ok", "no_cross").astype(object)
-    status[votes.anchored] = "anchored"
-    aside = np.where(beyond_doubt, -2, -1)
-    told = votes.told
-    if beyond_doubt.any():
-        told = _told_by_the_rest(votes, aside)
-    while True:
-        live = told & (status == "ok")[votes.annotator]
-        n_live = _counted(votes.annotator, live, m)
-        status[(status == "ok") & (n_live == 0)] = "no_information"
-        used = np.flatnonzero((_doubtful(votes, live, n_live > 0)[votes.annotator]) & live.any(axis=1))
-        rows = votes.annotator[used], votes.sign[used], votes.delta[used] * live[used]
-        if not (
-            _one_attribute(status, aside, used, *rows)
-            or _separated_by_a_mix(status, aside, used, *rows)
-            or _collinear(status, aside, used, *rows)
-        ):
-            return Estimable(status, _counted(votes.annotator, votes.told, m), aside, told)
-        told = _told_by_the_rest(votes, aside)
-
-
-def _doubtful(votes: LeanVotes, live: NDArray[np.bool_], differed: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Annotators who could have infinite leans or leans that cannot be told apart, first by an eighth of the votes."""
-    doubtful = np.ones(len(differed), dtype=bool)
-    for last in (len(live) // 8, len(live)):
-        used = np.flatnonzero(doubtful[votes.annotator[:last]])
-        toward = votes.sign[used, None] * votes.delta[used] * live[used]
-        doubtful &= ~overlapping_annotators(votes.annotator[used], toward, differed)
-    return doubtful
-
-
-def _told_by_the_rest(votes: LeanVotes, aside: NDArray[np.intp]) -> NDArray[np.bool_]:
-    used = np.flatnonzero(aside == -1)
-    told = np.zeros_like(votes.told)
-    told[used] = votes.told_among(used)
-    return told
-
-
-def _counted(annotator: NDArray, votes: NDArray[np.bool_], m: int) -> NDArray[np.intp]:
-    columns = [np.bincount(annotator[chosen], minlength=m) for chosen in votes.T]
-    return np.stack(columns, axis=1) if columns else np.zeros((m, 0), dtype=np.intp)
-
-
-def _one_attribute(
-    status: NDArray, aside: NDArray, used: NDArray, annotator: NDArray, sign: NDArray, delta: NDArray
-) -> bool:
-    side = separated_annotators(annotator, sign, delta, len(status))
-    status[side > 0], status[side < 0] = "separated_high", "separated_low"
-    if not (side != 0).any():
-        return False
-    q = status.shape[1]
-    for j in range(q):
-        gone = (side[annotator, j] != 0) & (delta[:, j] != 0)
-        aside[used[gone]] = annotator[gone] * q + j
-    return True
-
-
-def _separated_by_a_mix(
-    status: NDArray, aside: NDArray, used: NDArray, annotator: NDArray, sign: NDArray, delta: NDArray
-) -> bool:
-    """Votes on attributes of the mix go aside, also those on which it is neutral: the rest of the mix is unknown."""
-    if status.shape[1] < 2:
-        return False
-    found = np.flatnonzero(jointly_separated(annotator, sign, delta, len(status)))
-    for k in found:
-        mine = np.flatnonzero(annotator == k)
-        lowest, highest = separating_mixes(sign[mine, None] * delta[mine])
-        involved = (lowest < 0) | (highest > 0)
-        status[k, involved] = "no_information"
-        status[k, involved & (lowest == 0)], status[k, involved & (highest == 0)] = (
-            "separated_high",
-            "separated_low",
-        )
-        aside[used[mine[(delta[mine] * involved).any(axis=1)]]] = -2
-    return bool(len(found))
-
-
-def separating_mixes(votes: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """How far each attribute goes, down and up, among the mixes that contradict no vote.
-
-    Parameters
-    ----------
-    votes : array of shape (n_votes, n_attributes)
-        sign * delta of one annotator.
-
-    Returns
-    -------
-    (lowest, highest) : arrays of shape (n_attributes,)
-        Within -1 to 0 and 0 to 1. An attribute that goes one way only has an infinite lean; one that goes both ways
-        is undetermined.
-
-    Examples
-    --------
-    Mixed votes on either attribute, none on their sum:
-
-    >>> separating_mixes(np.array([[3.0, -1.0], [-1.0, 3.0]]))
-    (array([0., 0.]), array([1., 1.]))
-    """
-    q = votes.shape[1]
-    scaled = votes / np.maximum(np.abs(votes).max(axis=1, keepdims=True), 1e-300)
-    ends = np.zeros((2, q))
-    for j in range(q):
-        for end, side in zip(ends, (1.0, -1.0), strict=True):
-            aim = side * (np.arange(q) == j)
-            best = linprog(aim, A_ub=-scaled, b_ub=np.zeros(len(votes)), bounds=(-1, 1), method="highs")
-            end[j] = best.x[j] if abs(best.x[j]) > 1e-7 else 0.0
-    return ends[0], ends[1]
-
-
-def _collinear(
-    status: NDArray, aside: NDArray, used: NDArray, annotator: NDArray, sign: NDArray, delta: NDArray
-) -> bool:
-    """Annotators who saw attributes move only together: their leans cannot be told apart."""
-    q = status.shape[1]
-    if q < 2:
-        return False
-    people, number = np.unique(annotator, return_inverse=True)
-    scale = np.abs(delta).max(axis=0, initial=0.0)
-    scaled = delta / np.where(scale > 0, scale, 1.0)
-    gram = np.empty((len(people), q, q))
-    for a, b in product(range(q), repeat=2):
-        gram[:, a, b] = np.bincount(number, scaled[:, a] * scaled[:, b], minlength=len(people))
-    gram += np.eye(q) * (status[people] != "ok")[:, :, None] * gram.max(initial=1.0)
-    size, axes = np.linalg.eigh(gram)
-    flat = size < 1e-10 * size[:, -1:]
-    lost = (np.abs(axes) * flat[:, None, :]).max(axis=2, initial=0.0) > 1e-6
-    status[people] = np.where(lost, "no_information", status[people])
-    gone = (lost[number] & (delta != 0)).any(axis=1)
-    aside[used[gone]] = -2
-    return bool(lost.any())
-
-
-MakeModel = Callable[[ComparisonBlocks, NDArray[np.intp]], QualityModel]
-
-
-CONFIRMED = 1e-5
+# -- what the design identifies ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -526,12 +485,12 @@ class Identified:
     """
 
     everywhere: bool
-    group: NDArray[np.intp]
-    absolute: NDArray[np.bool_]
-    flat: NDArray[np.float64]
+    group: Ints
+    absolute: Bools
+    flat: Floats
 
     @cached_property
-    def compared(self) -> NDArray[np.bool_]:
+    def compared(self) -> Bools:
         """Leans that are known, at least beside another one's."""
         found = self.absolute.copy()
         for j, group in enumerate(self.group.T):
@@ -542,17 +501,10 @@ class Identified:
 
 @dataclass(frozen=True)
 class LeanDesign:
-    """How the leans that are estimated move the logits of votes.
-
-    Attributes
-    ----------
-    votes : LeanVotes
-    active : bool array of shape (n_annotators, n_attributes)
-        The leans; they are numbered row by row.
-    """
+    """How the leans that are estimated (``active``, numbered row by row) move the logits of votes."""
 
     votes: LeanVotes
-    active: NDArray[np.bool_]
+    active: Bools
 
     @property
     def by_rank(self) -> bool:
@@ -566,63 +518,25 @@ class LeanDesign:
         moves = delta != 0
         if not self.active.all():
             moves &= self.active[annotator]
+        number = (np.cumsum(self.active.ravel()) - 1).astype(np.int32).reshape(self.active.shape)
         ends = np.zeros(len(moves) + 1, dtype=np.int32)
         np.cumsum(np.count_nonzero(moves, axis=1), out=ends[1:])
-        return sparse.csr_array(
-            (delta[moves], self._number[annotator][moves], ends), shape=(len(moves), int(self.active.sum()))
-        )
+        entries = delta[moves], number[annotator][moves], ends
+        return sparse.csr_array(entries, shape=(len(moves), int(self.active.sum())))
 
-    @cached_property
-    def squares(self) -> sparse.csr_array:
-        """The entries of the matrix squared."""
-        return self.matrix.power(2)
+    def own_blocks(self, weights: sparse.csr_array) -> Floats:
+        """For each annotator the sum of weight * d d' over pairs of their votes on one comparison.
 
-    @cached_property
-    def _number(self) -> NDArray[np.int32]:
-        return (np.cumsum(self.active.ravel()) - 1).astype(np.int32).reshape(self.active.shape)
-
-    def own_blocks(self, weights: sparse.csr_array | None) -> NDArray[np.float64]:
-        """For each annotator the sum of weight * d d' over their votes, and pairs of votes on one comparison.
-
-        Parameters
-        ----------
-        weights : sparse array of shape (n_votes, n_votes), or None
-            None: the identity.
-
-        Returns
-        -------
-        array of shape (n_annotators, n_attributes, n_attributes)
-            With ones on the diagonal for leans that are not estimated.
+        Of shape (n_annotators, n_attributes, n_attributes), with ones on the diagonal for leans that are not estimated.
         """
-        m, q = self.active.shape
         annotator, delta = self.votes.annotator, self.votes.delta
-        pairs: Iterable[AlikePairs] = [(slice(None), slice(None), 1.0)]
-        if weights is not None:
-            pairs = self.votes.blocks.pairs_alike(weights, annotator)
-        found = np.zeros((m, q, q))
-        for first, second, weight in pairs:
-            for a in range(q):
-                scaled = weight * delta[first, a]
-                for b in range(a + 1):
-                    found[:, a, b] += np.bincount(annotator[first], scaled * delta[second, b], minlength=m)
-        found += np.tril(found, -1).transpose(0, 2, 1)
+        pairs = weights.tocoo()
+        own = annotator[pairs.row] == annotator[pairs.col]
+        entries = pairs.data[own], (pairs.row[own], pairs.col[own])
+        weighted = sparse.csr_array(entries, shape=weights.shape) @ delta
+        found = _grams(annotator, delta, weighted, len(self.active))
         found *= self.active[:, :, None] & self.active[:, None, :]
-        return found + np.eye(q) * ~self.active[:, :, None]
-
-    @cached_property
-    def near_inverse(self) -> sparse.csr_array:
-        """Inverses of the correlations of attributes in each annotator's votes, of shape (n_leans, n_leans).
-
-        Scaled by the diagonal of an information it is near to its inverse: annotators share few comparisons.
-        """
-        blocks = self.own_blocks(None)
-        size = np.sqrt(np.diagonal(blocks, axis1=1, axis2=2))
-        blocks /= np.where(size > 0, size, 1.0)[:, :, None] * np.where(size > 0, size, 1.0)[:, None, :]
-        inverse = np.linalg.pinv(blocks, rcond=1e-6, hermitian=True)
-        k, a, b = np.nonzero(self.active[:, :, None] & self.active[:, None, :])
-        p = int(self.active.sum())
-        entries = inverse[k, a, b], (self._number[k, a], self._number[k, b])
-        return sparse.csr_array(sparse.coo_array(entries, shape=(p, p)))
+        return found + np.eye(found.shape[1]) * ~self.active[:, :, None]
 
 
 def identified_leans(design: LeanDesign) -> Identified:
@@ -632,7 +546,7 @@ def identified_leans(design: LeanDesign) -> Identified:
     anchored, or an attribute varies between the votes on one comparison. Of a large design the graph is asked.
     """
     votes, active = design.votes, design.active
-    if not (votes.free_quality or votes.anchored.any() or _varying(votes).any()):
+    if not (votes.free_quality or votes.anchored.any() or votes.varying.any()):
         known = incomparable(active)
     elif not design.by_rank:
         known = expected_leans(design)
@@ -641,13 +555,13 @@ def identified_leans(design: LeanDesign) -> Identified:
         directions = free_directions(votes.comparison, votes.annotator, delta, len(active))
         group = np.where(active, directions.difference_groups(), -1)
         absolute = directions.level_identified() & active
-        known = Identified(False, group, absolute, _flat(directions.basis, active))
+        known = Identified(False, group, absolute, _orthonormal(directions.basis, active))
     if votes.free_quality:
         return known
     return Identified(True, np.where(active, 0, -1), known.absolute, np.zeros((int(active.sum()), 0)))
 
 
-def incomparable(active: NDArray[np.bool_]) -> Identified:
+def incomparable(active: Bools) -> Identified:
     """Nothing is known of any lean beside another."""
     group = np.where(active, np.cumsum(active.ravel()).reshape(active.shape), -1)
     return Identified(False, group, np.zeros(active.shape, dtype=bool), np.zeros((int(active.sum()), 0)))
@@ -660,26 +574,16 @@ def expected_leans(design: LeanDesign) -> Identified:
     between the votes on one comparison. `confirmed` tells whether it will do.
     """
     votes, active = design.votes, design.active
-    varies = _varying(votes)
     group, absolute = np.full(active.shape, -1), np.zeros(active.shape, dtype=bool)
     for j in range(active.shape[1]):
         mine = np.flatnonzero(votes.told[:, j])
         annotator, known = votes.annotator[mine], len(active)  # one node for all whose lean is held
-        people = annotator if active[:, j].all() else np.where(active[annotator, j], annotator, known)
-        component = _joined(votes.comparison[mine], people, known + 1)
+        people = np.where(active[annotator, j], annotator, known)
+        crossed = np.ones((len(mine), 1))
+        component = annotator_components(votes.comparison[mine], people, crossed, known + 1)[:, 0]
         group[:, j] = np.where(active[:, j], component[:-1], -1)
-        absolute[:, j] = (group[:, j] >= 0) & (varies[j] | (component[:-1] == component[-1]))
+        absolute[:, j] = (group[:, j] >= 0) & (votes.varying[j] | (component[:-1] == component[-1]))
     return Identified(False, group, absolute, np.zeros((int(active.sum()), 0)))
-
-
-def _joined(comparison: NDArray[np.intp], people: NDArray[np.intp], n: int) -> NDArray[np.intp]:
-    """Connected groups of people; the first votes are enough where these join everyone."""
-    everyone = np.bincount(people, minlength=n) > 0
-    for last in (len(people) // 8, len(people)):
-        found = annotator_components(comparison[:last], people[:last], np.ones((last, 1)), n)[:, 0]
-        if found.max() == 0 and (found[everyone] == 0).all():
-            break
-    return np.asarray(found)
 
 
 def confirmed(expected: Identified, information: Information) -> bool:
@@ -700,15 +604,12 @@ def confirmed(expected: Identified, information: Information) -> bool:
 class Centering:
     """Taking the mean of its group from every lean whose level is not known.
 
-    Attributes
-    ----------
-    member : sparse array of shape (n_leans, n_groups)
-        Which lean is in which group; a lean whose level is known is in none.
-    size : array of shape (n_groups,)
+    ``member``, of shape (n_leans, n_groups), says which lean is in which group (a lean whose level is known is in
+    none), ``size`` how many each group has.
     """
 
     member: sparse.csr_array
-    size: NDArray[np.float64]
+    size: Floats
 
     @classmethod
     def of(cls, known: Identified) -> Centering:
@@ -718,41 +619,29 @@ class Centering:
         attribute = np.broadcast_to(np.arange(active.shape[1]), active.shape)[active]
         relative = np.flatnonzero(~known.absolute[active])
         _, label = np.unique((attribute * n_groups + known.group[active])[relative], return_inverse=True)
-        member = sparse.csr_array(
-            (np.ones(len(relative)), (relative, label)), shape=(p, label.max(initial=-1) + 1)
-        )
-        return cls(member, np.maximum(np.asarray(member.sum(axis=0)).ravel(), 1))
+        entries = np.ones(len(relative)), (relative, label)
+        member = sparse.csr_array(entries, shape=(p, label.max(initial=-1) + 1))
+        return cls(member, np.maximum(member.sum(axis=0).ravel(), 1))
 
-    def __matmul__(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    def __matmul__(self, values: Floats) -> Floats:
         """The values, along the first axis, less the mean of their group."""
-        sums = self.member.T @ values
-        return np.asarray(values - self.member @ (sums.T / self.size).T)
+        return values - self.member @ ((self.member.T @ values).T / self.size).T
 
-    def variance(self, variance: NDArray[np.float64]) -> NDArray[np.float64]:
+    def variance(self, variance: Floats) -> Floats:
         """Variances of uncorrelated values after their groups' means are taken from them."""
         shared = (self.member.T @ variance) / self.size**2
         weight = 1 - 2 * (self.member @ (1 / self.size))
-        return np.asarray(weight * variance + self.member @ shared)
+        return weight * variance + self.member @ shared
 
 
-def _varying(votes: LeanVotes) -> NDArray[np.bool_]:
-    """Attributes that vary between the votes on one comparison."""
-    same = votes.comparison[1:] == votes.comparison[:-1]
-    return np.array([bool(((x[1:] != x[:-1]) & same).any()) for x in votes.delta.T], dtype=bool)
-
-
-def _flat(basis: sparse.csr_array, kept: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Orthonormal flat directions among the unknown leans; none where too many to hold densely."""
-    p = int(kept.sum())
-    if p > LARGEST_DENSE or not p:
-        return np.zeros((p, 0))
+def _orthonormal(basis: sparse.csr_array, kept: Bools) -> Floats:
     among = basis[np.flatnonzero(kept.ravel())]
     directions = among[:, np.unique(among.indices)].toarray()
     left, size, _ = np.linalg.svd(directions, full_matrices=False)
-    return np.asarray(left[:, size > 1e-9 * max(size.max(initial=0.0), 1e-300)])
+    return left[:, size > 1e-9 * max(size.max(initial=0.0), 1e-300)]
 
 
-Z = float(ndtri(0.975))
+# -- the fit -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -762,66 +651,17 @@ class _Fit:
     Of the leans that are estimated some may not be comparable with any other.
     """
 
-    rows: NDArray[np.intp]
+    rows: Ints
     design: LeanDesign
     known: Identified
     maximum: Maximum
 
 
-def fit_leans(
-    kind: str,
-    make_model: MakeModel,
-    informative: Informative,
-    votes: tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike, int],
-    *,
-    anchored: ArrayLike | None,
-    min_informative: int,
-) -> Leans:
-    """Fit the leans that are finite, and say of the others why there is no estimate.
-
-    Parameters
-    ----------
-    kind : str
-        "random", "fixed" or "joint", as it stands in the result.
-    make_model : callable
-        From blocks and the votes in their order (indices) to the quality model.
-    informative : callable
-        Which votes tell annotators apart under that model.
-    votes : tuple
-        comparison, sign, annotator, delta, n_annotators.
-    anchored : bool array of shape (n_annotators,), or None
-    min_informative : int
-
-    Returns
-    -------
-    Leans
-
-    Raises
-    ------
-    ValueError
-        If arrays differ in length, a sign is not +1 or -1, an annotator is out of range or delta is not finite.
-    """
-    given = lean_votes(*votes, anchored, informative)
-
-    def model_of(blocks: ComparisonBlocks, rows: NDArray[np.intp]) -> QualityModel:
-        return make_model(blocks, given.row[rows])
-
-    beyond_doubt = np.zeros(len(given.row), dtype=bool)
-    while True:
-        found = find_estimable(given, beyond_doubt)
-        fit = _fit_finite(given, found, model_of)
-        certain = _receded(fit)
-        if not certain.any():
-            break
-        beyond_doubt[fit.rows[certain]] = True
-    return _leans(kind, given, found, fit, min_informative)
-
-
-def _fit_finite(votes: LeanVotes, found: Estimable, model_of: MakeModel) -> _Fit:
+def _fit_finite(votes: LeanVotes, found: Estimable, make_model: Callable[[LeanVotes], QualityModel]) -> _Fit:
     """The fit to the votes that were not set aside; where the quality is free, to comparisons that still tell."""
     rows, used = np.arange(len(votes.row)), votes
-    if (found.set_aside != -1).any():
-        rows = np.flatnonzero(found.set_aside == -1)
+    if found.set_aside.any():
+        rows = np.flatnonzero(found.set_aside == 0)
         order, blocks = sorted_blocks(votes.comparison[rows])
         rows = rows[order]
         if votes.free_quality:
@@ -830,14 +670,14 @@ def _fit_finite(votes: LeanVotes, found: Estimable, model_of: MakeModel) -> _Fit
         used = votes.only(rows, blocks, found.told)
     design = LeanDesign(used, found.status == "ok")
     known = identified_leans(design)
-    maximum = maximize(model_of(used.blocks, rows), design, known.flat)
+    maximum = maximize(make_model(used), design.matrix, known.flat)
     guessed = used.free_quality and not design.by_rank and maximum.receding is None
     if guessed and not confirmed(known, maximum.information):
         known = incomparable(design.active)
     return _Fit(rows, design, known, maximum)
 
 
-def _receded(fit: _Fit) -> NDArray[np.bool_]:
+def _receded(fit: _Fit) -> Bools:
     """Votes that leans of several annotators together explain fully, by running away from those of the others.
 
     Where some annotators won every vote that they cast against the rest, the likelihood rises without end as the two
@@ -911,14 +751,14 @@ def _leans(
     )
 
 
-def _final_status(found: Estimable, reported: NDArray[np.bool_], min_informative: int) -> NDArray[np.object_]:
+def _final_status(found: Estimable, reported: Bools, min_informative: int) -> NDArray[np.object_]:
     status = found.status.copy()
     status[(status == "ok") & ~reported] = "no_information"
     status[(status == "ok") & (found.n_informative < min_informative)] = "insufficient"
     return status
 
 
-def _components(votes: LeanVotes, found: Estimable, fit: _Fit) -> NDArray[np.intp]:
+def _components(votes: LeanVotes, found: Estimable, fit: _Fit) -> Ints:
     """Groups of annotators that the votes compare; an infinite lean belongs where its votes join it."""
     active = fit.design.active
     group = np.where(active & fit.known.compared, fit.known.group, -1)
@@ -937,11 +777,11 @@ def _components(votes: LeanVotes, found: Estimable, fit: _Fit) -> NDArray[np.int
 
 def _levels(
     fit: _Fit,
-    deviation: NDArray[np.float64],
-    variance: NDArray[np.float64],
-    absolute: NDArray[np.bool_],
+    deviation: Floats,
+    variance: Floats,
+    absolute: Bools,
     covariance: NDArray | None,
-) -> NDArray[np.float64]:
+) -> Floats:
     """Mean lean of the annotators where it is known, its error, and that for annotators like them; a row each.
 
     The first error is clustered by comparison, since a lean may be stronger on some; the second adds the variance of
@@ -965,9 +805,7 @@ def _levels(
     return found
 
 
-def _in_place(
-    covariance: NDArray[np.float64] | None, active: NDArray[np.bool_], reported: NDArray[np.bool_]
-) -> NDArray[np.float64] | None:
+def _in_place(covariance: Floats | None, active: Bools, reported: Bools) -> Floats | None:
     """The covariance with a row for every annotator and attribute; NaN where there is no finite estimate."""
     if covariance is None or active.size > LARGEST_DENSE:
         return None
@@ -976,77 +814,3 @@ def _in_place(
     there = np.flatnonzero(reported.ravel())
     full[np.ix_(there, there)] = covariance[np.ix_(shown, shown)]
     return full
-
-
-def fit_conditional(
-    comparison: ArrayLike,
-    sign: ArrayLike,
-    annotator: ArrayLike,
-    delta: ArrayLike,
-    n_annotators: int,
-    *,
-    anchored: ArrayLike | None = None,
-    min_informative: int = 10,
-) -> Leans:
-    r"""Leans by the conditional likelihood, given the number of wins of every comparison.
-
-    .. math:: \max_\theta \prod_c \frac{\exp \sum_{j \in W_c} \theta_{k_j} \cdot d_j}
-        {\sum_{|V| = |W_c|} \exp \sum_{j \in V} \theta_{k_j} \cdot d_j}
-
-    with :math:`W_c` the votes for response a on comparison c and V any set of as many of its votes. The quality of
-    the comparison cancels, so nothing is assumed of it: not its distribution, not that comparisons were given to
-    annotators at random. It is consistent at any number of votes per comparison, where a free quality per comparison
-    is not. Comparisons with one vote and unanimous ones say nothing.
-
-    Parameters
-    ----------
-    comparison, annotator : int array of shape (n_votes,)
-    sign : array of shape (n_votes,)
-        +1 chose a, -1 chose b.
-    delta : array of shape (n_votes, n_attributes)
-        g(a) - g(b).
-    n_annotators : int
-    anchored : bool array of shape (n_annotators,), or None
-        Annotators whose lean is zero by declaration.
-    min_informative : int
-        With fewer informative votes the status is "insufficient".
-
-    Returns
-    -------
-    Leans
-        A lean that all of an annotator's informative votes point to is infinite; they explain themselves, and the
-        others are estimated as if they had not been cast. So are the votes of annotators whose leans are infinite only
-        in a mix of several attributes, or who saw attributes move only together. Where a group of annotators won
-        every vote against the rest, the two are separate components.
-
-    Raises
-    ------
-    ValueError
-        If arrays differ in length, a sign is not +1 or -1, an annotator is out of range or delta is not finite.
-
-    References
-    ----------
-    BA-DPO, Theorem `thm:identif`: what is identified; Andersen (1970) for conditioning on sufficient statistics.
-
-    Examples
-    --------
-    Two annotators who disagree on four comparisons, three times in the same way: the difference is log(3).
-
-    >>> votes = dict(comparison=np.repeat(np.arange(4), 2), annotator=np.tile([0, 1], 4), n_annotators=2)
-    >>> sign = [1, -1, 1, -1, 1, -1, -1, 1]
-    >>> leans = fit_conditional(**votes, sign=sign, delta=np.ones((8, 1)))
-    >>> round(float((leans.deviation[0, 0] - leans.deviation[1, 0]) / np.log(3)), 6)
-    1.0
-    """
-
-    def model(blocks: ComparisonBlocks, votes: NDArray[np.intp]) -> KnownWins:
-        return KnownWins(blocks, np.asarray(sign)[votes])
-
-    return fit_leans(
-        "conditional",
-        model,
-        informative_judgments,
-        (comparison, sign, annotator, delta, n_annotators),
-        anchored=anchored,
-        min_informative=min_informative,
-    )

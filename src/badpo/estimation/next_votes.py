@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 
 from badpo.estimation.conditional_likelihood import sorted_blocks
+from badpo.theory import Floats, Ints
 from badpo.theory.identifiability import annotator_components, informative_judgments
 
 REQUEST_COLUMNS = ("round", "comparison", "annotator", "attribute", "reason")
@@ -42,8 +43,8 @@ class VotesNeeded:
     """
 
     half_width: float
-    of_median: NDArray[np.float64]
-    more: NDArray[np.float64]
+    of_median: Floats
+    more: Floats
 
 
 def votes_needed(
@@ -54,15 +55,6 @@ def votes_needed(
     The information of votes adds up, so with v = n se^2 the variance of one informative vote
 
     .. math:: n^* = v\, (z / h)^2
-
-    Parameters
-    ----------
-    se, n_informative : array of shape (n_annotators, n_attributes)
-        From `badpo.estimation.conditional_likelihood.Leans`; NaN where there is no finite estimate.
-    half_width : float
-        h, log-odds, above 0.
-    level : float
-        Coverage of the interval, which gives z.
 
     Returns
     -------
@@ -78,7 +70,7 @@ def votes_needed(
     """
     if not (np.isfinite(half_width) and half_width > 0):
         raise ValueError(f"the half-width of an interval is above 0; got {half_width}")
-    se, n = np.asarray(se, dtype=np.float64), np.asarray(n_informative, dtype=np.float64)
+    se, n = np.asarray(se, float), np.asarray(n_informative, float)
     of_one_vote = np.where(np.isfinite(se) & (n > 0), n * se**2, np.nan)
     median = np.array([np.median(v[~np.isnan(v)]) if np.isfinite(v).any() else np.nan for v in of_one_vote.T])
     scale = (float(ndtri(0.5 + level / 2)) / half_width) ** 2
@@ -140,7 +132,7 @@ def joining_comparisons(
     if votes_per_round < 2:
         raise ValueError(f"a round takes 2 votes or more to be informative; got {votes_per_round}")
     comparison, sign, annotator = (np.asarray(each) for each in (comparison, sign, annotator))
-    delta = np.asarray(delta, dtype=np.float64)
+    delta = np.asarray(delta, float)
     informative = informative_judgments(comparison, annotator, sign, delta)
     component = annotator_components(comparison, annotator, delta * informative, n_annotators)
     order, blocks = sorted_blocks(comparison)
@@ -176,7 +168,7 @@ def joining_comparisons(
 class _Desk:
     """Comparisons still to be given out, the best first."""
 
-    judges: Mapping[int, NDArray[np.intp]]
+    judges: Mapping[int, Ints]
     free: list[int]
     votes_per_round: int
 
@@ -194,9 +186,7 @@ class _Desk:
         return None
 
 
-def _most_split(
-    comparison: NDArray[np.intp], sign: NDArray[np.int64], delta: NDArray[np.float64]
-) -> list[int]:
+def _most_split(comparison: Ints, sign: NDArray[np.int64], delta: Floats) -> list[int]:
     distinct, first, code = np.unique(comparison, return_index=True, return_inverse=True)
     share = (np.bincount(code, weights=sign > 0) + 1) / (np.bincount(code) + 2)
     worth = delta[first] ** 2 * share * (1 - share)
@@ -204,7 +194,7 @@ def _most_split(
 
 
 def _joining(
-    desk: _Desk, component: NDArray[np.intp], n_votes: NDArray[np.int64], rounds_per_join: int
+    desk: _Desk, component: Ints, n_votes: NDArray[np.int64], rounds_per_join: int
 ) -> Iterator[tuple[int, Panel]]:
     """Rounds that bring one of each group, and each person without a group, together with the largest group."""
     core = _by_votes(np.flatnonzero(component == 0), n_votes)
@@ -228,7 +218,7 @@ def _joining(
 
 def _tightening(
     desk: _Desk,
-    component: NDArray[np.intp],
+    component: Ints,
     n_votes: NDArray[np.int64],
     n_informative: NDArray[np.int64],
     min_informative: int,
@@ -256,5 +246,5 @@ def _why(n_informative: int, min_informative: int) -> str:
     return f"has {n_informative} of {min_informative} informative votes"
 
 
-def _by_votes(people: NDArray[np.intp], n_votes: NDArray[np.int64]) -> list[int]:
+def _by_votes(people: Ints, n_votes: NDArray[np.int64]) -> list[int]:
     return people[np.lexsort((people, -n_votes[people]))].tolist()

@@ -1,123 +1,408 @@
-"""Several attributes at once: which of them say the same, what each is worth beside the others, and swap pairs."""
+"""The pool: how often the side with more of an attribute wins, alone and beside others, with clustered errors.
+
+Votes are arrays of equal length: ``sign`` is +1 where a was chosen and -1 for b, ``delta`` is g(a) - g(b), of shape
+(n_votes, n_attributes), ``clusters`` the prompt of each vote.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 from scipy.linalg import eigh
-from scipy.special import expit, logit, ndtri, stdtr, stdtrit
+from scipy.optimize import root
+from scipy.special import expit, logit, stdtr, stdtrit
 
+from badpo.theory import Bools, Floats, Ints
 from badpo.theory.summaries import Interval
 
+# Below this share of the error of independent votes, a clustered one is rounding of no spread at all.
+_NO_SPREAD = 1e-9
+# Eigenvalue of the matrix of cosines below which a mix of attributes is the same everywhere.
+_SAME = 1e-10
+# Information relative to that of even odds, below which a direction is separated: its coefficient has no end. One
+# vote among ten million that goes the other way still gives 4e-7.
+_NO_INFORMATION = 1e-8
 # Below this leverage (trace) of a cluster, (1 - K)^(-1/2) is its series to K squared; the error is below 1e-9.
 _SMALL_LEVERAGE = 1e-3
 # Above this a cluster alone determines a direction, and nothing is left to measure the spread with.
 _WHOLE = 1 - 1e-9
 
 
+# -- offline: one attribute ----------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
-class ClusterErrors:
-    """Standard errors of coefficients, with what Student's t needs.
+class LogOdds:
+    """How one attribute fares in the votes.
 
     Attributes
     ----------
-    se, df : array of shape (n_coefficients,)
-        Standard error and degrees of freedom; NaN where a single cluster determines the coefficient.
+    n_cross : int
+        Cross-group judgments: those whose sides differ on the attribute.
+    carrier_wins : float or None
+        Share of them in which the side with more of the attribute won; None without any.
+    log_odds : float or None
+        log(share / (1 - share)): the offline theta with the quality of the responses set to zero. None when every
+        vote went one way or there is none.
     n_clusters : int
-        Clusters with information.
+        Clusters (prompts) with a cross-group judgment.
+    se_naive, se_clustered : float or None
+        Standard errors of the log-odds, taking every judgment as independent, and taking the judgments of a cluster
+        as dependent (`cluster_errors`, which holds with few clusters). The second is None with fewer than two
+        clusters, and where all clusters have the very same share: nothing then tells how much clusters differ, and
+        an error of zero would claim certainty.
+    df : float or None
+        Degrees of freedom of the clustered interval.
     """
 
-    se: NDArray[np.float64]
-    df: NDArray[np.float64]
-    n_clusters: int
+    n_cross: int
+    carrier_wins: float | None
+    log_odds: float | None
+    n_clusters: int = 0
+    se_naive: float | None = None
+    se_clustered: float | None = None
+    df: float | None = None
 
-    def half_width(self, level: float = 0.95) -> NDArray[np.float64]:
-        """Half the interval's length at this coverage; NaN where there is no error."""
-        return self.se * stdtrit(self.df, 0.5 + level / 2)
+    @property
+    def odds(self) -> float | None:
+        """exp(log_odds): 2.7 reads "2.7 to 1"; None where the log-odds are."""
+        return None if self.log_odds is None else math.exp(self.log_odds)
 
-    def p_values(self, coefficients: ArrayLike) -> NDArray[np.float64]:
-        """Two-sided p-values of the coefficients being zero; NaN where there is no error."""
-        return 2 * stdtr(self.df, -np.abs(np.asarray(coefficients, dtype=np.float64) / self.se))
+    def interval(self, level: float = 0.95, naive: bool = False) -> tuple[float | None, float | None]:
+        """Ends of the interval, Student's t clustered by prompt, or normal as if every judgment were independent.
+
+        Where every vote went one way, the end on that side is None and the other is the exact one-sided bound, which
+        counts clusters as trials, or judgments in the naive interval.
+        """
+        if self.log_odds is None:
+            n_trials = self.n_cross if naive else self.n_clusters
+            if n_trials < (1 if naive else 2):
+                return None, None
+            # the least log-odds that so many trials without an exception are compatible with: p^n is the error
+            bound = float(logit((1 - level) ** (1 / n_trials)))
+            return (bound, None) if self.carrier_wins == 1.0 else (None, -bound)
+        se, df = (self.se_naive, math.inf) if naive else (self.se_clustered, self.df)
+        if se is None:
+            return None, None
+        half = se * float(stdtrit(df, 0.5 + level / 2))
+        return self.log_odds - half, self.log_odds + half
+
+    @property
+    def ci_low(self) -> float | None:
+        """Lower end of the clustered 95 % interval."""
+        return self.interval()[0]
+
+    @property
+    def ci_high(self) -> float | None:
+        """Upper end of the clustered 95 % interval."""
+        return self.interval()[1]
+
+    @property
+    def p_value(self) -> float | None:
+        """Two-sided p-value of even odds, clustered; None with fewer than two clusters.
+
+        Votes that all go one way count as one trial for each cluster.
+        """
+        if self.log_odds is None:
+            return 2 * 0.5**self.n_clusters if self.n_clusters > 1 else None
+        if self.se_clustered is None:
+            return None
+        return float(2 * stdtr(self.df, -abs(self.log_odds) / self.se_clustered))
 
 
-def cluster_errors(score: ArrayLike, information: ArrayLike) -> ClusterErrors:
-    r"""CR2 standard errors and Satterthwaite degrees of freedom of a maximum likelihood estimate.
+def offline_log_odds(
+    sign: ArrayLike, delta: ArrayLike, cross: ArrayLike, clusters: ArrayLike | None = None
+) -> tuple[LogOdds, ...]:
+    r"""Log-odds that the carrying side wins a cross-group judgment, one attribute at a time.
 
-    .. math:: V = H^{-1/2} \Bigl(\sum_g A_g t_g t_g^\top A_g\Bigr) H^{-1/2}, \qquad
-        t_g = H^{-1/2} s_g, \quad K_g = H^{-1/2} H_g H^{-1/2}, \quad A_g = (I - K_g)^{-1/2}
-
-    with the scores s_g and the informations H_g of the clusters at the estimate, and H their sum. The degrees of
-    freedom are (tr P)^2 / tr(P^2) of the matrix P of the quadratic form, for votes that are independent given the
-    model, as Bell and McCaffrey have it.
-
-    Parameters
-    ----------
-    score : array of shape (n_clusters, n_coefficients)
-        Gradient of each cluster's log-likelihood at the estimate; the sum over clusters is zero.
-    information : array of shape (n_clusters, n_coefficients, n_coefficients)
-        Minus its second derivative.
+    .. math:: \hat\theta = \log\frac{\hat p}{1 - \hat p}, \qquad
+        \hat p = \text{mean of } [s_j d_j > 0] \text{ over judgments with } |d_j| > \text{threshold}
 
     Returns
     -------
-    ClusterErrors
+    tuple of LogOdds, one for each attribute
+
+    References
+    ----------
+    BA-DPO, appendix `app:multipref`, "offline estimate".
 
     Examples
     --------
-    The mean of four clusters of one, 0, 0, 1, 1: the ordinary standard error with three degrees of freedom.
+    Three of four cross-group votes go to the longer side:
 
-    >>> errors = cluster_errors([[-0.5], [-0.5], [0.5], [0.5]], np.ones((4, 1, 1)))
-    >>> errors.se.round(4), errors.df.round(1)
-    (array([0.2887]), array([3.]))
+    >>> found, = offline_log_odds([1, 1, 1, -1, 1], [[1], [1], [1], [1], [0]], [[1], [1], [1], [1], [0]])
+    >>> found.n_cross, found.carrier_wins, round(found.log_odds, 3), round(found.odds, 3)
+    (4, 0.75, 1.099, 3.0)
     """
-    s, h = np.asarray(score, dtype=np.float64), np.asarray(information, dtype=np.float64)
-    informed = np.trace(h, axis1=1, axis2=2) > 0
-    s, h = s[informed], h[informed]
-    q = s.shape[1]
-    if len(s) == 0:
-        return ClusterErrors(np.full(q, np.nan), np.full(q, np.nan), 0)
-    root = _inverse_root(h.sum(axis=0))
-    leverage = root @ h @ root
-    adjustment, alone = _inverse_root_of_rest(leverage)
-    m = adjustment @ root
-    u = leverage @ m
-    se = np.sqrt((np.einsum("gic,gi->gc", m, s @ root) ** 2).sum(axis=0))
-    p = np.einsum("gic,gic->gc", m, u)
-    u_squared = np.einsum("gic,gic->gc", u, u)
-    gram = np.einsum("gic,gjc->cij", u, u)
-    trace = (p - u_squared).sum(axis=0)
-    square = (p**2 - 2 * p * u_squared).sum(axis=0) + (gram**2).sum(axis=(1, 2))
-    undetermined = (np.abs(alone @ root) > 1e-7 * np.abs(root).max()).any(axis=0)
-    df = np.where(undetermined, np.nan, trace**2 / np.where(square > 0, square, np.nan))
-    return ClusterErrors(np.where(np.isnan(df), np.nan, se), df, len(s))
+    sign, delta = np.asarray(sign, float), np.asarray(delta, float)
+    cross = np.asarray(cross, dtype=bool)
+    clusters = np.arange(len(sign)) if clusters is None else np.asarray(clusters)
+    return tuple(
+        _of_wins(sign[rows] * difference[rows] > 0, clusters[rows])
+        for difference, rows in zip(delta.T, cross.T, strict=True)
+    )
 
 
-def _inverse_root(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
-    values, vectors = np.linalg.eigh(matrix)
-    return (vectors / np.sqrt(values)) @ vectors.T
+def _of_wins(wins: Bools, clusters: NDArray) -> LogOdds:
+    if not len(wins):
+        return LogOdds(0, None, None)
+    codes = np.unique(clusters, return_inverse=True)[1].reshape(-1)
+    size, won = np.bincount(codes), np.bincount(codes, weights=wins)
+    share = float(wins.mean())
+    if share in (0.0, 1.0):
+        return LogOdds(len(wins), share, None, len(size))
+    information = share * (1 - share)
+    naive = 1 / math.sqrt(len(wins) * information)
+    errors = cluster_errors((won - size * share)[:, None], (size * information)[:, None, None])
+    se, df = float(errors.se[0]), float(errors.df[0])
+    is_known = se > _NO_SPREAD * naive and math.isfinite(se)
+    clustered = (se, df) if is_known else (None, None)
+    return LogOdds(len(wins), share, math.log(share / (1 - share)), len(size), naive, *clustered)
 
 
-def _inverse_root_of_rest(leverage: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """(I - K_g)^(-1/2) of every cluster, and the directions that a cluster determines alone, as rows."""
-    q = leverage.shape[1]
-    adjustment = np.eye(q) + leverage / 2 + 0.375 * (leverage @ leverage)
-    large = np.trace(leverage, axis1=1, axis2=2) > _SMALL_LEVERAGE
-    values, vectors = np.linalg.eigh(leverage[large])
-    alone = np.swapaxes(vectors, 1, 2)[values > _WHOLE]
-    scale = 1 / np.sqrt(np.where(values > _WHOLE, 1.0, 1 - values))
-    adjustment[large] = (vectors * scale[:, None, :]) @ np.swapaxes(vectors, 1, 2)
-    return adjustment, alone.reshape(-1, q)
+# -- several attributes --------------------------------------------------------------------------------------
 
 
-_STEPS = 60
-# Largest gradient per vote at the end, in columns scaled to unit size.
-_TOLERANCE = 1e-10
-# Information relative to that of even odds, below which a direction is separated: its coefficient has no end. One
-# vote among ten million that goes the other way still gives 4e-7.
-_NO_INFORMATION = 1e-8
+def carrier_sides(delta: ArrayLike, cross: ArrayLike) -> Floats:
+    """Which side of each judgment carries more of each attribute: +1 a, -1 b, 0 none (a same-group judgment)."""
+    return np.sign(np.asarray(delta, float)) * np.asarray(cross, dtype=bool)
+
+
+def co_occurrence(side: ArrayLike) -> Floats:
+    """Share of attribute i's cross-group judgments in which the same side has more of attribute j, NaN without any."""
+    side = np.asarray(side, float)
+    a, b = (side > 0).astype(float), (side < 0).astype(float)
+    together, alone = a.T @ a + b.T @ b, np.abs(side).sum(axis=0)[:, None]
+    return np.divide(together, alone, out=np.full(together.shape, np.nan), where=alone > 0)
+
+
+@dataclass(frozen=True)
+class Collinearity:
+    """Which columns say the same.
+
+    Attributes
+    ----------
+    dependent : bool array of shape (n_columns, n_columns)
+        Entry (i, j), i other than j: columns i and j stand together in an exact linear dependence.
+    variance_inflation : array of shape (n_columns,)
+        Factor by which the other columns widen the variance of a column's coefficient: 1 / (1 - R^2), about zero
+        since there is no intercept. Infinite in an exact dependence, NaN for a column of zeros.
+    """
+
+    dependent: Bools
+    variance_inflation: Floats
+
+    @property
+    def estimable(self) -> Bools:
+        """Columns whose coefficient is one number: not all zero and in no exact dependence."""
+        return np.isfinite(self.variance_inflation)
+
+
+def collinearity(columns: ArrayLike) -> Collinearity:
+    """Exact dependences between columns, and how much the others widen each one's error.
+
+    Examples
+    --------
+    >>> found = collinearity([[1, 1, 0], [1, 1, 1], [-1, -1, 0], [0, 0, 1]])
+    >>> found.dependent[0].tolist(), found.variance_inflation.round(2).tolist()
+    ([False, True, False], [inf, inf, 1.2])
+    """
+    x = np.asarray(columns, float)
+    q = x.shape[1]
+    size = np.sqrt((x**2).sum(axis=0))
+    there = size > 0
+    inflation = np.full(q, np.nan)
+    dependent = np.zeros((q, q), dtype=bool)
+    if there.any():
+        unit = x[:, there] / size[there]
+        values, vectors = np.linalg.eigh(unit.T @ unit)
+        null = vectors[:, values < _SAME]
+        together = np.abs(null @ null.T) > 1e-8
+        kept = values >= _SAME
+        factors = (vectors[:, kept] ** 2 / values[kept]).sum(axis=1)
+        inflation[there] = np.where(np.diag(together), np.inf, factors)
+        dependent[np.ix_(there, there)] = together & ~np.eye(len(together), dtype=bool)
+    return Collinearity(dependent, inflation)
+
+
+def independent_columns(columns: ArrayLike) -> Ints:
+    """Indices of columns, the first ones where there is a choice, that span what all of them span.
+
+    Examples
+    --------
+    >>> independent_columns([[1, 1, 0], [1, 1, 1], [0, 0, 1]])
+    array([0, 2])
+    """
+    x = np.asarray(columns, float)
+    chosen: list[int] = []
+    for j in range(x.shape[1]):
+        if collinearity(x[:, [*chosen, j]]).estimable.all():
+            chosen.append(j)
+    return np.array(chosen, dtype=np.intp)
+
+
+def joint_log_odds(
+    columns: ArrayLike, sign: ArrayLike, clusters: ArrayLike, level: float = 0.95
+) -> tuple[Interval | None, ...]:
+    r"""Coefficient of each column beside the others, in one logistic regression without an intercept.
+
+    .. math:: \operatorname{logit} P(a \text{ wins}) = \sum_i \theta_i x_i
+
+    Returns
+    -------
+    tuple of Interval or None
+        Clustered. None for a column that is zero throughout, that others determine exactly, whose votes all
+        go one way, and for all columns where some mix of them tells every vote. The ends are NaN where a single
+        cluster determines the coefficient. A column that is left out for its one-way votes leaves its votes in.
+
+    Examples
+    --------
+    >>> first, second = joint_log_odds([[1, 0], [1, 1], [1, 0], [0, 1], [0, 1]], [1, 1, -1, 1, -1], range(5))
+    >>> round(first.estimate, 2), round(second.estimate, 2)
+    (0.53, 0.53)
+    """
+    x, s = np.asarray(columns, float), np.asarray(sign, float)
+    toward = x * s[:, None]
+    one_way = ~((toward > 0).any(axis=0) & (toward < 0).any(axis=0))
+    shown = collinearity(x).estimable
+    usable = np.flatnonzero(~one_way)
+    usable = usable[independent_columns(x[:, usable])]
+    found: list[Interval | None] = [None] * x.shape[1]
+    if len(usable):
+        fit = fit_logit(x[:, usable], s, clusters)
+        for place, column in enumerate(usable):
+            found[column] = fit.interval(place, level) if shown[column] else None
+    return tuple(found)
+
+
+def swap_log_odds(
+    side: ArrayLike, sign: ArrayLike, stratum: ArrayLike, clusters: ArrayLike
+) -> Interval | None:
+    r"""Log-odds that a side wins for carrying the attribute, from votes on the same two bodies both ways round.
+
+    .. math:: \hat\theta = \frac12 \log \frac{\sum_s A_s D_s / n_s}{\sum_s B_s C_s / n_s}
+
+    Half the Mantel-Haenszel log odds ratio. In stratum s (two bodies of text), A and B count the votes for the first
+    and the second body while the first carries the attribute, C and D while the second does. The quality of the
+    bodies cancels, whatever it is. Strata with the attribute on one body only say nothing. ``side`` is +1 where the
+    first body carries the attribute, -1 where the second does, 0 for neither or both; ``sign`` +1 where the first won.
+
+    Returns
+    -------
+    Interval or None
+        95 %, clustered; ends are NaN with a single cluster. None without a stratum that is seen both ways, and where
+        its votes all go one way.
+
+    Examples
+    --------
+    The first body wins three of four votes with the attribute and one of four without:
+
+    >>> sides, signs = [1, 1, 1, 1, -1, -1, -1, -1], [1, 1, 1, -1, 1, -1, -1, -1]
+    >>> round(swap_log_odds(sides, signs, [0] * 8, [0] * 8).estimate, 3)
+    1.099
+    """
+    side, sign = np.asarray(side), np.asarray(sign)
+    carried = side != 0
+    side, sign = side[carried], sign[carried]
+    codes = np.unique(np.asarray(stratum)[carried], return_inverse=True)[1].reshape(-1)
+    prompts = np.unique(np.asarray(clusters)[carried], return_inverse=True)[1].reshape(-1)
+    n_strata = codes.max(initial=-1) + 1
+
+    def votes(carrier: int, chosen: int) -> Floats:
+        rows = (side == carrier) & (sign == chosen)
+        return np.bincount(codes[rows], minlength=n_strata).astype(float)
+
+    size = np.bincount(codes)
+    won = votes(1, 1) * votes(-1, -1) / size
+    lost = votes(1, -1) * votes(-1, 1) / size
+    if not (won.sum() > 0 and lost.sum() > 0):
+        return None
+    prompt = np.zeros(n_strata, dtype=np.intp)
+    prompt[codes] = prompts
+    return _half_log_ratio(np.bincount(prompt, weights=won), np.bincount(prompt, weights=lost))
+
+
+def _half_log_ratio(won: NDArray, lost: NDArray) -> Interval:
+    """Half log(sum won / sum lost): the log-odds of a share, with each cluster's error as of so many votes."""
+    size = won + lost
+    share = won.sum() / size.sum()
+    information = share * (1 - share)
+    errors = cluster_errors((won - size * share)[:, None], (size * information)[:, None, None])
+    estimate, se = math.log(won.sum() / lost.sum()) / 2, float(errors.se[0]) / 2
+    half = se * float(stdtrit(errors.df[0], 0.975))
+    return Interval(estimate, se, estimate - half, estimate + half, errors.n_clusters)
+
+
+def normalized_difference(a: ArrayLike, b: ArrayLike) -> Floats:
+    """(a - b) / (|a| + |b|), between -1 and 1; 0 where both are zero.
+
+    Examples
+    --------
+    >>> normalized_difference([30, 5, 0], [10, 5, 0])
+    array([0.5, 0. , 0. ])
+    """
+    a, b = np.asarray(a, float), np.asarray(b, float)
+    total = np.abs(a) + np.abs(b)
+    return np.divide(a - b, total, out=np.zeros(total.shape), where=total > 0)
+
+
+def arena_coefficients(
+    feature: ArrayLike,
+    sign: ArrayLike,
+    clusters: ArrayLike,
+    models: tuple[ArrayLike, ArrayLike] | None = None,
+) -> tuple[Interval | None, ...]:
+    r"""Style coefficients of a Bradley-Terry regression, all features together.
+
+    .. math:: \operatorname{logit} P(a \text{ wins}) = r_{m(a)} - r_{m(b)} + \sum_i \gamma_i z_i
+
+    with z the features divided by their root mean square. The arenas also subtract the mean, which depends on
+    which response stands as a; it is taken as zero here. The ratings r are there only where the models are known;
+    without them the coefficients also carry what the models that write so are worth.
+
+    Returns
+    -------
+    tuple of Interval or None
+        Log-odds per standard deviation of the feature: how often the feature differs is in it, so it compares with
+        published arena coefficients and not with our log-odds. None for a feature that never differs, that others
+        determine, or that tells every vote.
+
+    Examples
+    --------
+    >>> wins, sides = [1, 1, 1, -1, -1, 1], [[0.5], [0.2], [-0.1], [0.3], [-0.4], [0.0]]
+    >>> coefficient, = arena_coefficients(sides, wins, range(6))
+    >>> round(coefficient.estimate, 2)
+    0.86
+    """
+    x = np.asarray(feature, float)
+    shown = collinearity(x).estimable
+    found: list[Interval | None] = [None] * x.shape[1]
+    usable = independent_columns(x)
+    if not len(usable):
+        return tuple(found)
+    deviation = np.sqrt((x[:, usable] ** 2).mean(axis=0))
+    nuisance = None if models is None else _model_columns(*models)
+    fit = fit_logit(x[:, usable] / deviation, sign, clusters, nuisance)
+    for place, column in enumerate(usable):
+        found[column] = fit.interval(place) if shown[column] else None
+    return tuple(found)
+
+
+def _model_columns(first: ArrayLike, second: ArrayLike) -> sparse.csr_array:
+    """+1 in the column of the model that wrote a, -1 in that of b."""
+    a, b = np.asarray(first, dtype=object).astype(str), np.asarray(second, dtype=object).astype(str)
+    n = len(a)
+    names, codes = np.unique(np.concatenate([a, b]), return_inverse=True)
+    rows = np.tile(np.arange(n), 2)
+    values = np.repeat([1.0, -1.0], n)
+    return sparse.csr_array((values, (rows, codes.reshape(-1))), shape=(n, len(names)))
+
+
+# -- logistic regression -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -131,7 +416,7 @@ class LogitFit:
     errors : ClusterErrors
     """
 
-    coefficients: NDArray[np.float64]
+    coefficients: Floats
     errors: ClusterErrors
 
     def interval(self, column: int, level: float = 0.95) -> Interval | None:
@@ -172,7 +457,7 @@ def fit_logit(
     Returns
     -------
     LogitFit
-        Errors are `badpo.estimation.pool.cluster_errors` of the columns after the ratings are taken out.
+        Errors are `cluster_errors` of the columns after the ratings are taken out.
 
     Examples
     --------
@@ -182,11 +467,11 @@ def fit_logit(
     >>> fit.coefficients.round(3)
     array([1.099])
     """
-    x, s = np.asarray(design, dtype=np.float64), np.asarray(sign, dtype=np.float64)
+    x, s = np.asarray(design, float), np.asarray(sign, float)
     codes = np.unique(np.asarray(clusters), return_inverse=True)[1].reshape(-1)
     n, q = x.shape
     if n == 0:
-        return _unknown(q)
+        return _unknown_fit(q)
     scale = np.sqrt((x**2).mean(axis=0))
     x = x / np.where(scale > 0, scale, 1.0)
     everything = x if nuisance is None else sparse.csr_array(sparse.hstack([sparse.csr_array(x), nuisance]))
@@ -197,60 +482,51 @@ def fit_logit(
     information = (x * weight[:, None]).T @ x
     even_odds = x.T @ x / 4
     if eigh(information, even_odds, eigvals_only=True)[0] < _NO_INFORMATION:
-        return _unknown(q)
+        return _unknown_fit(q)
     score = _cluster_sums(x * residual[:, None], codes)
     errors = cluster_errors(score, _cluster_information(x, weight, codes))
     return LogitFit(coefficients[:q] / scale, ClusterErrors(errors.se / scale, errors.df, errors.n_clusters))
 
 
-def _unknown(q: int) -> LogitFit:
+def _unknown_fit(q: int) -> LogitFit:
     nothing = np.full(q, np.nan)
     return LogitFit(nothing, ClusterErrors(nothing, nothing, 0))
 
 
 def _maximize(
     x: NDArray | sparse.csr_array, sign: NDArray, precision: NDArray
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Newton's method; information weights and residuals (of a's win) of the votes, and all coefficients."""
-    beta = np.zeros(x.shape[1])
-    logits, value = np.zeros(len(sign)), -np.inf
-    won = (sign > 0).astype(np.float64)
-    for _ in range(_STEPS):
-        chance = expit(logits)
-        weight, residual = chance * (1 - chance), won - chance
-        gradient = x.T @ residual - precision * beta
-        if np.abs(gradient).max() <= _TOLERANCE * len(sign):
-            break
-        step = np.linalg.lstsq(_weighted_gram(x, weight) + np.diag(precision), gradient, rcond=1e-12)[0]
-        for _ in range(30):
-            moved = beta + step
-            logits = x @ moved
-            new = -np.logaddexp(0.0, -sign * logits).sum() - (precision * moved**2).sum() / 2
-            if new >= value - 1e-9 * abs(new):
-                break
-            step = step / 2
-        beta, value = moved, new
-    return weight, residual, beta
+) -> tuple[Floats, Floats, Floats]:
+    """Information weights and residuals (of a's win) of the votes at the top, and all coefficients."""
+    won = (sign > 0).astype(float)
+
+    def score(beta: NDArray) -> Floats:
+        return x.T @ (won - expit(x @ beta)) - precision * beta
+
+    def slope(beta: NDArray) -> Floats:
+        chance = expit(x @ beta)
+        return -_weighted_gram(x, chance * (1 - chance)) - np.diag(precision)
+
+    beta = root(score, np.zeros(x.shape[1]), jac=slope, tol=1e-12).x
+    chance = expit(x @ beta)
+    return chance * (1 - chance), won - chance, beta
 
 
-def _weighted_gram(x: NDArray | sparse.csr_array, weight: NDArray) -> NDArray[np.float64]:
+def _weighted_gram(x: NDArray | sparse.csr_array, weight: NDArray) -> Floats:
     gram = x.T @ (x * weight[:, None])
     return gram.toarray() if sparse.issparse(gram) else gram
 
 
-def _without(x: NDArray, ratings: sparse.csr_array, weight: NDArray, precision: float) -> NDArray[np.float64]:
+def _without(x: NDArray, ratings: sparse.csr_array, weight: NDArray, precision: float) -> Floats:
     """The columns less what the ratings explain of them, in the metric of the information."""
     among = _weighted_gram(ratings, weight) + precision * np.eye(ratings.shape[1])
     return x - ratings @ np.linalg.solve(among, ratings.T @ (x * weight[:, None]))
 
 
-def _cluster_sums(values: NDArray[np.float64], codes: NDArray[np.intp]) -> NDArray[np.float64]:
+def _cluster_sums(values: Floats, codes: Ints) -> Floats:
     return np.stack([np.bincount(codes, weights=column) for column in values.T], axis=1)
 
 
-def _cluster_information(
-    x: NDArray[np.float64], weight: NDArray[np.float64], codes: NDArray[np.intp]
-) -> NDArray[np.float64]:
+def _cluster_information(x: Floats, weight: Floats, codes: Ints) -> Floats:
     q = x.shape[1]
     information = np.empty((int(codes.max()) + 1, q, q))
     for i in range(q):
@@ -260,465 +536,90 @@ def _cluster_information(
     return information
 
 
-# Eigenvalue of the matrix of cosines below which a mix of attributes is the same everywhere.
-_SAME = 1e-10
-
-
-def carrier_sides(delta: ArrayLike, cross: ArrayLike) -> NDArray[np.float64]:
-    """Which side of each judgment carries more of each attribute.
-
-    Parameters
-    ----------
-    delta : array of shape (n_votes, n_attributes)
-        g(a) - g(b).
-    cross : bool array of shape (n_votes, n_attributes)
-        Cross-group judgments.
-
-    Returns
-    -------
-    array of shape (n_votes, n_attributes)
-        +1: a, -1: b, 0: same-group. A continuous attribute counts by its sign, so that every log-odds of the pool
-        level is that of its side winning.
-
-    Examples
-    --------
-    >>> carrier_sides([[0.7], [-3.0], [0.1]], [[True], [True], [False]]).ravel()
-    array([ 1., -1.,  0.])
-    """
-    return np.sign(np.asarray(delta, dtype=np.float64)) * np.asarray(cross, dtype=bool)
-
-
-def co_occurrence(side: ArrayLike) -> NDArray[np.float64]:
-    """How often the side that carries one attribute carries another too.
-
-    Parameters
-    ----------
-    side : array of shape (n_votes, n_attributes)
-        As `carrier_sides` gives them.
-
-    Returns
-    -------
-    array of shape (n_attributes, n_attributes)
-        Entry (i, j): share of attribute i's cross-group judgments in which the same side has more of attribute j.
-        NaN where i has none.
-
-    Examples
-    --------
-    Every longer text has Markdown; every other Markdown text is longer:
-
-    >>> co_occurrence([[1, 1], [0, 1], [-1, -1], [0, -1]]).tolist()
-    [[1.0, 1.0], [0.5, 1.0]]
-    """
-    side = np.asarray(side, dtype=np.float64)
-    a, b = (side > 0).astype(np.float64), (side < 0).astype(np.float64)
-    together, alone = a.T @ a + b.T @ b, np.abs(side).sum(axis=0)[:, None]
-    return np.divide(together, alone, out=np.full(together.shape, np.nan), where=alone > 0)
+# -- clustered errors ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Collinearity:
-    """Which columns say the same.
+class ClusterErrors:
+    """Standard errors of coefficients, with what Student's t needs.
 
     Attributes
     ----------
-    dependent : bool array of shape (n_columns, n_columns)
-        Entry (i, j), i other than j: columns i and j stand together in an exact linear dependence.
-    variance_inflation : array of shape (n_columns,)
-        Factor by which the other columns widen the variance of a column's coefficient: 1 / (1 - R^2), about zero
-        since there is no intercept. Infinite in an exact dependence, NaN for a column of zeros.
-    """
-
-    dependent: NDArray[np.bool_]
-    variance_inflation: NDArray[np.float64]
-
-    @property
-    def estimable(self) -> NDArray[np.bool_]:
-        """Columns whose coefficient is one number: not all zero and in no exact dependence."""
-        return np.isfinite(self.variance_inflation)
-
-
-def collinearity(columns: ArrayLike) -> Collinearity:
-    """Exact dependences between columns, and how much the others widen each one's error.
-
-    Parameters
-    ----------
-    columns : array of shape (n_votes, n_columns)
-
-    Returns
-    -------
-    Collinearity
-
-    Examples
-    --------
-    >>> found = collinearity([[1, 1, 0], [1, 1, 1], [-1, -1, 0], [0, 0, 1]])
-    >>> found.dependent[0].tolist(), found.variance_inflation.round(2).tolist()
-    ([False, True, False], [inf, inf, 1.2])
-    """
-    x = np.asarray(columns, dtype=np.float64)
-    q = x.shape[1]
-    size = np.sqrt((x**2).sum(axis=0))
-    there = size > 0
-    inflation = np.full(q, np.nan)
-    dependent = np.zeros((q, q), dtype=bool)
-    if there.any():
-        unit = x[:, there] / size[there]
-        values, vectors = np.linalg.eigh(unit.T @ unit)
-        null = vectors[:, values < _SAME]
-        together = np.abs(null @ null.T) > 1e-8
-        kept = values >= _SAME
-        factors = (vectors[:, kept] ** 2 / values[kept]).sum(axis=1)
-        inflation[there] = np.where(np.diag(together), np.inf, factors)
-        dependent[np.ix_(there, there)] = together & ~np.eye(len(together), dtype=bool)
-    return Collinearity(dependent, inflation)
-
-
-def independent_columns(columns: ArrayLike) -> NDArray[np.intp]:
-    """Indices of columns, the first ones where there is a choice, that span what all of them span.
-
-    Examples
-    --------
-    >>> independent_columns([[1, 1, 0], [1, 1, 1], [0, 0, 1]])
-    array([0, 2])
-    """
-    x = np.asarray(columns, dtype=np.float64)
-    chosen: list[int] = []
-    for j in range(x.shape[1]):
-        if collinearity(x[:, [*chosen, j]]).estimable.all():
-            chosen.append(j)
-    return np.array(chosen, dtype=np.intp)
-
-
-def joint_log_odds(
-    columns: ArrayLike, sign: ArrayLike, clusters: ArrayLike, level: float = 0.95
-) -> tuple[Interval | None, ...]:
-    r"""Coefficient of each column beside the others, in one logistic regression without an intercept.
-
-    .. math:: \operatorname{logit} P(a \text{ wins}) = \sum_i \theta_i x_i
-
-    Parameters
-    ----------
-    columns : array of shape (n_votes, n_columns)
-        Sides from `carrier_sides`, or differences a minus b of any kind.
-    sign : array of shape (n_votes,)
-        +1 chose a, -1 chose b.
-    clusters : array of shape (n_votes,)
-        The prompt of each vote.
-    level : float
-        Coverage.
-
-    Returns
-    -------
-    tuple of Interval or None
-        Clustered. None for a column that is zero throughout, that others determine exactly, whose votes all
-        go one way, and for all columns where some mix of them tells every vote. The ends are NaN where a single
-        cluster determines the coefficient. A column that is left out for its one-way votes leaves its votes in.
-
-    Examples
-    --------
-    >>> first, second = joint_log_odds([[1, 0], [1, 1], [1, 0], [0, 1], [0, 1]], [1, 1, -1, 1, -1], range(5))
-    >>> round(first.estimate, 2), round(second.estimate, 2)
-    (0.53, 0.53)
-    """
-    x, s = np.asarray(columns, dtype=np.float64), np.asarray(sign, dtype=np.float64)
-    toward = x * s[:, None]
-    one_way = ~((toward > 0).any(axis=0) & (toward < 0).any(axis=0))
-    shown = collinearity(x).estimable
-    usable = np.flatnonzero(~one_way)
-    usable = usable[independent_columns(x[:, usable])]
-    found: list[Interval | None] = [None] * x.shape[1]
-    if len(usable):
-        fit = fit_logit(x[:, usable], s, clusters)
-        for place, column in enumerate(usable):
-            found[column] = fit.interval(place, level) if shown[column] else None
-    return tuple(found)
-
-
-def swap_log_odds(
-    side: ArrayLike, sign: ArrayLike, stratum: ArrayLike, clusters: ArrayLike
-) -> Interval | None:
-    r"""Log-odds that a side wins for carrying the attribute, from votes on the same two bodies both ways round.
-
-    .. math:: \hat\theta = \frac12 \log \frac{\sum_s A_s D_s / n_s}{\sum_s B_s C_s / n_s}
-
-    Half the Mantel-Haenszel log odds ratio. In stratum s (two bodies of text), A and B count the votes for the first
-    and the second body while the first carries the attribute, C and D while the second does. The quality of the
-    bodies cancels, whatever it is. Strata with the attribute on one body only say nothing.
-
-    Parameters
-    ----------
-    side : array of shape (n_votes,)
-        +1 the first body carries the attribute, -1 the second does, 0 neither or both.
-    sign : array of shape (n_votes,)
-        +1 chose the first body, -1 the second.
-    stratum : array of int of shape (n_votes,)
-    clusters : array of shape (n_votes,)
-        The prompt of each vote.
-
-    Returns
-    -------
-    Interval or None
-        95 %, clustered; ends are NaN with a single cluster. None without a stratum that is seen both ways, and where
-        its votes all go one way.
-
-    Examples
-    --------
-    The first body wins three of four votes with the attribute and one of four without:
-
-    >>> sides, signs = [1, 1, 1, 1, -1, -1, -1, -1], [1, 1, 1, -1, 1, -1, -1, -1]
-    >>> round(swap_log_odds(sides, signs, [0] * 8, [0] * 8).estimate, 3)
-    1.099
-    """
-    side, sign = np.asarray(side), np.asarray(sign)
-    carried = side != 0
-    side, sign = side[carried], sign[carried]
-    codes = np.unique(np.asarray(stratum)[carried], return_inverse=True)[1].reshape(-1)
-    prompts = np.unique(np.asarray(clusters)[carried], return_inverse=True)[1].reshape(-1)
-    n_strata = codes.max(initial=-1) + 1
-
-    def votes(carrier: int, chosen: int) -> NDArray[np.float64]:
-        rows = (side == carrier) & (sign == chosen)
-        return np.bincount(codes[rows], minlength=n_strata).astype(np.float64)
-
-    size = np.bincount(codes)
-    won = votes(1, 1) * votes(-1, -1) / size
-    lost = votes(1, -1) * votes(-1, 1) / size
-    if not (won.sum() > 0 and lost.sum() > 0):
-        return None
-    prompt = np.zeros(n_strata, dtype=np.intp)
-    prompt[codes] = prompts
-    return _half_log_ratio(np.bincount(prompt, weights=won), np.bincount(prompt, weights=lost))
-
-
-def _half_log_ratio(won: NDArray, lost: NDArray) -> Interval:
-    """Half log(sum won / sum lost): the log-odds of a share, with each cluster's error as of so many votes."""
-    size = won + lost
-    share = won.sum() / size.sum()
-    information = share * (1 - share)
-    errors = cluster_errors((won - size * share)[:, None], (size * information)[:, None, None])
-    estimate, se = math.log(won.sum() / lost.sum()) / 2, float(errors.se[0]) / 2
-    half = se * float(stdtrit(errors.df[0], 0.975))
-    return Interval(estimate, se, estimate - half, estimate + half, errors.n_clusters)
-
-
-def normalized_difference(a: ArrayLike, b: ArrayLike) -> NDArray[np.float64]:
-    """(a - b) / (|a| + |b|), between -1 and 1; 0 where both are zero.
-
-    Examples
-    --------
-    >>> normalized_difference([30, 5, 0], [10, 5, 0])
-    array([0.5, 0. , 0. ])
-    """
-    a, b = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
-    total = np.abs(a) + np.abs(b)
-    return np.divide(a - b, total, out=np.zeros(total.shape), where=total > 0)
-
-
-def arena_coefficients(
-    feature: ArrayLike,
-    sign: ArrayLike,
-    clusters: ArrayLike,
-    models: tuple[ArrayLike, ArrayLike] | None = None,
-) -> tuple[Interval | None, ...]:
-    r"""Style coefficients of a Bradley-Terry regression, all features together.
-
-    .. math:: \operatorname{logit} P(a \text{ wins}) = r_{m(a)} - r_{m(b)} + \sum_i \gamma_i z_i
-
-    with z the features divided by their root mean square. The arenas also subtract the mean, which depends on
-    which response stands as a; it is taken as zero here. The ratings r are there only where the models are known;
-    without them the coefficients also carry what the models that write so are worth.
-
-    Parameters
-    ----------
-    feature : array of shape (n_votes, n_features)
-        Normalized differences a minus b.
-    sign : array of shape (n_votes,)
-        +1 chose a, -1 chose b.
-    clusters : array of shape (n_votes,)
-        The prompt of each vote.
-    models : pair of arrays of shape (n_votes,), or None
-        Who wrote a, who wrote b.
-
-    Returns
-    -------
-    tuple of Interval or None
-        Log-odds per standard deviation of the feature: how often the feature differs is in it, so it compares with
-        published arena coefficients and not with our log-odds. None for a feature that never differs, that others
-        determine, or that tells every vote.
-
-    Examples
-    --------
-    >>> wins, sides = [1, 1, 1, -1, -1, 1], [[0.5], [0.2], [-0.1], [0.3], [-0.4], [0.0]]
-    >>> coefficient, = arena_coefficients(sides, wins, range(6))
-    >>> round(coefficient.estimate, 2)
-    0.86
-    """
-    x = np.asarray(feature, dtype=np.float64)
-    shown = collinearity(x).estimable
-    found: list[Interval | None] = [None] * x.shape[1]
-    usable = independent_columns(x)
-    if not len(usable):
-        return tuple(found)
-    deviation = np.sqrt((x[:, usable] ** 2).mean(axis=0))
-    nuisance = None if models is None else _model_columns(*models)
-    fit = fit_logit(x[:, usable] / deviation, sign, clusters, nuisance)
-    for place, column in enumerate(usable):
-        found[column] = fit.interval(place) if shown[column] else None
-    return tuple(found)
-
-
-def _model_columns(first: ArrayLike, second: ArrayLike) -> sparse.csr_array:
-    """+1 in the column of the model that wrote a, -1 in that of b."""
-    a, b = np.asarray(first, dtype=object).astype(str), np.asarray(second, dtype=object).astype(str)
-    n = len(a)
-    names, codes = np.unique(np.concatenate([a, b]), return_inverse=True)
-    rows = np.tile(np.arange(n), 2)
-    values = np.repeat([1.0, -1.0], n)
-    return sparse.csr_array((values, (rows, codes.reshape(-1))), shape=(n, len(names)))
-
-
-# Below this share of the error of independent votes, a clustered one is rounding of no spread at all.
-_NO_SPREAD = 1e-9
-
-
-@dataclass(frozen=True)
-class LogOdds:
-    """How one attribute fares in the votes.
-
-    Attributes
-    ----------
-    n_cross : int
-        Cross-group judgments: those whose sides differ on the attribute.
-    carrier_wins : float or None
-        Share of them in which the side with more of the attribute won; None without any.
-    log_odds : float or None
-        log(share / (1 - share)): the offline theta with the quality of the responses set to zero. None when every
-        vote went one way or there is none.
+    se, df : array of shape (n_coefficients,)
+        Standard error and degrees of freedom; NaN where a single cluster determines the coefficient.
     n_clusters : int
-        Clusters (prompts) with a cross-group judgment.
-    se_naive, se_clustered : float or None
-        Standard errors of the log-odds, taking every judgment as independent, and taking the judgments of a cluster
-        as dependent (`badpo.estimation.pool.cluster_errors`, which holds with few clusters). The second is None
-        with fewer than two clusters, and where all clusters have the very same share: nothing then tells how much
-        clusters differ, and an error of zero would claim certainty.
-    df : float or None
-        Degrees of freedom of the clustered interval.
-    naive_ci_low, naive_ci_high, ci_low, ci_high : float or None
-        95 % intervals, normal for the naive one and Student's t for the other. Where every vote went one way, the
-        end on that side is None and the other is the exact one-sided 95 % bound, which counts judgments as trials
-        in the naive interval and clusters as trials in the other.
+        Clusters with information.
     """
 
-    n_cross: int
-    carrier_wins: float | None
-    log_odds: float | None
-    n_clusters: int = 0
-    se_naive: float | None = None
-    se_clustered: float | None = None
-    df: float | None = None
-    naive_ci_low: float | None = None
-    naive_ci_high: float | None = None
-    ci_low: float | None = None
-    ci_high: float | None = None
+    se: Floats
+    df: Floats
+    n_clusters: int
 
-    @property
-    def odds(self) -> float | None:
-        """exp(log_odds): 2.7 reads "2.7 to 1"; None where the log-odds are."""
-        return None if self.log_odds is None else math.exp(self.log_odds)
+    def half_width(self, level: float = 0.95) -> Floats:
+        """Half the interval's length at this coverage; NaN where there is no error."""
+        return self.se * stdtrit(self.df, 0.5 + level / 2)
 
-    def interval(self, level: float) -> tuple[float | None, float | None]:
-        """Ends of the clustered interval at another coverage than 95 %; None as for ``ci_low`` and ``ci_high``."""
-        if self.df is not None and self.log_odds is not None and self.se_clustered is not None:
-            half = self.se_clustered * float(stdtrit(self.df, 0.5 + level / 2))
-            return self.log_odds - half, self.log_odds + half
-        if self.n_clusters < 2 or self.log_odds is not None:
-            return None, None
-        bound = _one_way_bound(self.n_clusters, 1 - level)
-        return (bound, None) if self.carrier_wins == 1.0 else (None, -bound)
-
-    @property
-    def p_value(self) -> float | None:
-        """Two-sided p-value of even odds, clustered; None with fewer than two clusters.
-
-        Votes that all go one way count as one trial for each cluster.
-        """
-        if self.df is not None and self.log_odds is not None and self.se_clustered is not None:
-            return float(2 * stdtr(self.df, -abs(self.log_odds) / self.se_clustered))
-        return 2 * 0.5**self.n_clusters if self.log_odds is None and self.n_clusters > 1 else None
+    def p_values(self, coefficients: ArrayLike) -> Floats:
+        """Two-sided p-values of the coefficients being zero; NaN where there is no error."""
+        return 2 * stdtr(self.df, -np.abs(np.asarray(coefficients, float) / self.se))
 
 
-def offline_log_odds(
-    sign: ArrayLike, delta: ArrayLike, cross: ArrayLike, clusters: ArrayLike | None = None
-) -> tuple[LogOdds, ...]:
-    r"""Log-odds that the carrying side wins a cross-group judgment, one attribute at a time.
+def cluster_errors(score: ArrayLike, information: ArrayLike) -> ClusterErrors:
+    r"""CR2 standard errors and Satterthwaite degrees of freedom of a maximum likelihood estimate.
 
-    .. math:: \hat\theta = \log\frac{\hat p}{1 - \hat p}, \qquad
-        \hat p = \text{mean of } [s_j d_j > 0] \text{ over judgments with } |d_j| > \text{threshold}
+    .. math:: V = H^{-1/2} \Bigl(\sum_g A_g t_g t_g^\top A_g\Bigr) H^{-1/2}, \qquad
+        t_g = H^{-1/2} s_g, \quad K_g = H^{-1/2} H_g H^{-1/2}, \quad A_g = (I - K_g)^{-1/2}
 
-    Parameters
-    ----------
-    sign : array of shape (n_judgments,)
-        +1 chose a, -1 chose b.
-    delta : array of shape (n_judgments, n_attributes)
-        g(a) - g(b).
-    cross : bool array of shape (n_judgments, n_attributes)
-        Cross-group judgments.
-    clusters : array of shape (n_judgments,), or None
-        The prompt of each judgment. None: every judgment is its own cluster.
+    with the scores s_g and the informations H_g of the clusters at the estimate, and H their sum. The degrees of
+    freedom are (tr P)^2 / tr(P^2) of the matrix P of the quadratic form, for votes that are independent given the
+    model, as Bell and McCaffrey have it.
 
     Returns
     -------
-    tuple of LogOdds, one for each attribute
-
-    References
-    ----------
-    BA-DPO, appendix `app:multipref`, "offline estimate".
+    ClusterErrors
 
     Examples
     --------
-    Three of four cross-group votes go to the longer side:
+    The mean of four clusters of one, 0, 0, 1, 1: the ordinary standard error with three degrees of freedom.
 
-    >>> found, = offline_log_odds([1, 1, 1, -1, 1], [[1], [1], [1], [1], [0]], [[1], [1], [1], [1], [0]])
-    >>> found.n_cross, found.carrier_wins, round(found.log_odds, 3), round(found.odds, 3)
-    (4, 0.75, 1.099, 3.0)
+    >>> errors = cluster_errors([[-0.5], [-0.5], [0.5], [0.5]], np.ones((4, 1, 1)))
+    >>> errors.se.round(4), errors.df.round(1)
+    (array([0.2887]), array([3.]))
     """
-    sign, delta = np.asarray(sign, dtype=np.float64), np.asarray(delta, dtype=np.float64)
-    cross = np.asarray(cross, dtype=bool)
-    clusters = np.arange(len(sign)) if clusters is None else np.asarray(clusters)
-    return tuple(
-        _of_wins(sign[rows] * difference[rows] > 0, clusters[rows])
-        for difference, rows in zip(delta.T, cross.T, strict=True)
-    )
+    s, h = np.asarray(score, float), np.asarray(information, float)
+    informed = np.trace(h, axis1=1, axis2=2) > 0
+    s, h = s[informed], h[informed]
+    q = s.shape[1]
+    if len(s) == 0:
+        return ClusterErrors(np.full(q, np.nan), np.full(q, np.nan), 0)
+    root = _inverse_root(h.sum(axis=0))
+    leverage = root @ h @ root
+    adjustment, alone = _inverse_root_of_rest(leverage)
+    m = adjustment @ root
+    u = leverage @ m
+    se = np.sqrt((np.einsum("gic,gi->gc", m, s @ root) ** 2).sum(axis=0))
+    p = np.einsum("gic,gic->gc", m, u)
+    u_squared = np.einsum("gic,gic->gc", u, u)
+    gram = np.einsum("gic,gjc->cij", u, u)
+    trace = (p - u_squared).sum(axis=0)
+    square = (p**2 - 2 * p * u_squared).sum(axis=0) + (gram**2).sum(axis=(1, 2))
+    undetermined = (np.abs(alone @ root) > 1e-7 * np.abs(root).max()).any(axis=0)
+    df = np.where(undetermined, np.nan, trace**2 / np.where(square > 0, square, np.nan))
+    return ClusterErrors(np.where(np.isnan(df), np.nan, se), df, len(s))
 
 
-def _of_wins(wins: NDArray[np.bool_], clusters: NDArray) -> LogOdds:
-    n = len(wins)
-    if not n:
-        return LogOdds(0, None, None)
-    codes = np.unique(clusters, return_inverse=True)[1].reshape(-1)
-    size, won = np.bincount(codes), np.bincount(codes, weights=wins)
-    share = float(wins.mean())
-    if share in (0.0, 1.0):
-        return _one_way(n, len(size), share)
-    log_odds = math.log(share / (1 - share))
-    information = share * (1 - share)
-    naive = 1 / math.sqrt(n * information)
-    reach = float(ndtri(0.975)) * naive
-    errors = cluster_errors((won - size * share)[:, None], (size * information)[:, None, None])
-    se, df, half = float(errors.se[0]), float(errors.df[0]), float(errors.half_width()[0])
-    found = LogOdds(n, share, log_odds, len(size), naive, None, None, log_odds - reach, log_odds + reach)
-    if not se > _NO_SPREAD * naive or not math.isfinite(se):
-        return found
-    return replace(found, se_clustered=se, df=df, ci_low=log_odds - half, ci_high=log_odds + half)
+def _inverse_root(matrix: Floats) -> Floats:
+    values, vectors = np.linalg.eigh(matrix)
+    return (vectors / np.sqrt(values)) @ vectors.T
 
 
-def _one_way(n: int, n_clusters: int, share: float) -> LogOdds:
-    naive, clustered = _one_way_bound(n, 0.05), _one_way_bound(n_clusters, 0.05) if n_clusters > 1 else None
-    if share == 1.0:
-        return LogOdds(n, share, None, n_clusters, naive_ci_low=naive, ci_low=clustered)
-    upper = None if clustered is None else -clustered
-    return LogOdds(n, share, None, n_clusters, naive_ci_high=-naive, ci_high=upper)
-
-
-def _one_way_bound(n_trials: int, error: float) -> float:
-    """The least log-odds that so many trials without an exception are compatible with: p^n is the error."""
-    return float(logit(error ** (1 / n_trials)))
+def _inverse_root_of_rest(leverage: Floats) -> tuple[Floats, Floats]:
+    """(I - K_g)^(-1/2) of every cluster, and the directions that a cluster determines alone, as rows."""
+    q = leverage.shape[1]
+    adjustment = np.eye(q) + leverage / 2 + 0.375 * (leverage @ leverage)
+    large = np.trace(leverage, axis1=1, axis2=2) > _SMALL_LEVERAGE
+    values, vectors = np.linalg.eigh(leverage[large])
+    alone = np.swapaxes(vectors, 1, 2)[values > _WHOLE]
+    scale = 1 / np.sqrt(np.where(values > _WHOLE, 1.0, 1 - values))
+    adjustment[large] = (vectors * scale[:, None, :]) @ np.swapaxes(vectors, 1, 2)
+    return adjustment, alone.reshape(-1, q)

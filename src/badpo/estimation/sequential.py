@@ -19,28 +19,18 @@ attributes go together, leaning toward one moves the evidence for both.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
+
+from badpo.theory import Bools, Floats
 
 GRID = (-2.0, -1.0, -0.5, -0.25, 0.25, 0.5, 1.0, 2.0)
 
 
-def winner_shares(sign: ArrayLike, delta: ArrayLike) -> NDArray[np.float64]:
+def winner_shares(sign: ArrayLike, delta: ArrayLike) -> Floats:
     """The chance s / n that each voter of one comparison chose a, given how many did.
 
     Only voters who saw the same differences are alike, so s and n are counted among them. For attributes of the
     responses these are all voters of the comparison.
-
-    Parameters
-    ----------
-    sign : array of shape (n_votes,)
-        +1 chose a, -1 chose b; one vote for each annotator.
-    delta : array of shape (n_votes, n_attributes)
-        g(a) - g(b).
-
-    Returns
-    -------
-    array of shape (n_votes,)
-        0 or 1 where the votes are unanimous: they say nothing about anyone.
 
     Examples
     --------
@@ -52,29 +42,17 @@ def winner_shares(sign: ArrayLike, delta: ArrayLike) -> NDArray[np.float64]:
     >>> winner_shares([1, -1, -1, -1], [[1.0], [1.0], [-1.0], [-1.0]])
     array([0.5, 0.5, 0. , 0. ])
     """
-    chose_a, differences = np.asarray(sign) > 0, np.asarray(delta, dtype=np.float64)
+    chose_a, differences = np.asarray(sign) > 0, np.asarray(delta, float)
     if (differences == differences[:1]).all():
         return np.full(len(chose_a), chose_a.mean())
     alike = np.unique(differences, axis=0, return_inverse=True)[1].reshape(-1)
     return (np.bincount(alike, weights=chose_a) / np.bincount(alike))[alike]
 
 
-def log_tilt_ratios(
-    chose_a: ArrayLike, share: ArrayLike, delta: ArrayLike, grid: ArrayLike = GRID
-) -> NDArray[np.float64]:
+def log_tilt_ratios(chose_a: ArrayLike, share: ArrayLike, delta: ArrayLike, grid: ArrayLike = GRID) -> Floats:
     r"""Log-likelihood ratio of leaning by each value of the grid against leaning as the co-voters do.
 
     .. math:: \epsilon d x - \log(1 - p + p\, e^{\epsilon d})
-
-    Parameters
-    ----------
-    chose_a : bool array, x
-    share : array, p
-        From `winner_shares`.
-    delta : array, d
-        g(a) - g(b). These three are broadcast against each other.
-    grid : array of shape (n_grid,)
-        Log-odds per unit of d.
 
     Returns
     -------
@@ -89,8 +67,8 @@ def log_tilt_ratios(
     >>> 0.25 * ratio[0] + 0.75 * ratio[1]
     array([1., 1.])
     """
-    share = np.asarray(share, dtype=np.float64)
-    step = np.asarray(delta, dtype=np.float64)[..., None] * np.asarray(grid, dtype=np.float64)
+    share = np.asarray(share, float)
+    step = np.asarray(delta, float)[..., None] * np.asarray(grid, float)
     chose_a, p = np.asarray(chose_a, dtype=bool)[..., None], share[..., None]
     contested = (p > 0) & (p < 1)
     # either way of writing it is exact; this one cannot overflow
@@ -98,64 +76,37 @@ def log_tilt_ratios(
     return np.where(contested & (step != 0), np.where(chose_a, 0.0, -step) - up, 0.0)
 
 
-def log_e_values(log_ratios: ArrayLike) -> NDArray[np.float64]:
+def log_e_values(log_ratios: ArrayLike) -> Floats:
     """Log of the mean over the grid of the accumulated likelihood ratios.
-
-    Parameters
-    ----------
-    log_ratios : array of shape (..., n_grid)
-        Sums of `log_tilt_ratios` over the comparisons of one annotator.
-
-    Returns
-    -------
-    array of shape (...,)
 
     Examples
     --------
     >>> log_e_values(np.log([[1.0, 3.0], [1.0, 1.0]])).round(3)
     array([0.693, 0.   ])
     """
-    log_ratios = np.asarray(log_ratios, dtype=np.float64)
+    log_ratios = np.asarray(log_ratios, float)
     return np.logaddexp.reduce(log_ratios, axis=-1) - np.log(log_ratios.shape[-1])
 
 
-def mean_tilt(log_ratios: ArrayLike, grid: ArrayLike = GRID) -> NDArray[np.float64]:
+def mean_tilt(log_ratios: ArrayLike, grid: ArrayLike = GRID) -> Floats:
     """Mean of the grid, weighted by the accumulated likelihood ratios: which way the evidence points.
-
-    Parameters
-    ----------
-    log_ratios : array of shape (..., n_grid)
-    grid : array of shape (n_grid,)
-
-    Returns
-    -------
-    array of shape (...,)
-        Log-odds per unit of the attribute relative to the co-voters. For the direction only: the audit estimates.
 
     Examples
     --------
     >>> mean_tilt(np.log([1.0, 3.0]), [-1.0, 1.0]).round(3)
     np.float64(0.5)
     """
-    log_ratios = np.asarray(log_ratios, dtype=np.float64)
+    log_ratios = np.asarray(log_ratios, float)
     weights = np.exp(log_ratios - np.logaddexp.reduce(log_ratios, axis=-1, keepdims=True))
-    return weights @ np.asarray(grid, dtype=np.float64)
+    return weights @ np.asarray(grid, float)
 
 
-def e_bh(log_e: ArrayLike, alpha: float) -> NDArray[np.bool_]:
+def e_bh(log_e: ArrayLike, alpha: float) -> Bools:
     r"""The e-values that stand out when many are looked at together: e-BH.
 
     The i largest are flagged, with the largest i for which the i-th is at least :math:`m / (\alpha i)`. At most a
     share :math:`\alpha` of the flags is false on average, however the e-values depend on each other and whenever one
     stops, since every e-process here is valid for the stream of all votes.
-
-    Parameters
-    ----------
-    log_e : array of any shape
-        Logs of current e-values, one for each hypothesis of the family (annotators by attributes); not their running
-        maxima, which are no e-values.
-    alpha : float
-        Between 0 and 1.
 
     Returns
     -------
@@ -177,7 +128,7 @@ def e_bh(log_e: ArrayLike, alpha: float) -> NDArray[np.bool_]:
     """
     if not 0 < alpha < 1:
         raise ValueError(f"alpha is a share above 0 and below 1; got {alpha}")
-    values = np.asarray(log_e, dtype=np.float64)
+    values = np.asarray(log_e, float)
     if not values.size:
         return np.zeros(values.shape, dtype=bool)
     descending = np.sort(values, axis=None)[::-1]

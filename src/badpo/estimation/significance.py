@@ -1,4 +1,4 @@
-"""Do annotators differ at all, and do their classes: tests under the conditional likelihood."""
+"""Tests under the conditional likelihood, how far annotators agree, and whether chance decided who judged what."""
 
 from __future__ import annotations
 
@@ -15,10 +15,20 @@ from scipy.special import chdtrc, fdtrc, stdtrit
 from badpo.estimation.conditional_likelihood import ComparisonBlocks, KnownWins, Leans, sorted_blocks
 from badpo.estimation.fit import fit_conditional
 from badpo.estimation.shrinkage import Shrunk
+from badpo.theory import Bools, Floats, Ints
+from badpo.theory.identifiability import informative_judgments
 from badpo.theory.summaries import cluster_mean, wilson_ends
 
 # Below it a variance is zero but for rounding.
 LEAST_VARIANCE = 1e-12
+# A standard error of a share below this is rounding of no spread at all.
+_NO_SPREAD = 1e-9
+_PROBES = 16
+LEVEL = 0.05
+BiasVariant = Literal["pooled", "shared_mean", "class"]
+
+
+# -- do annotators differ ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -52,11 +62,11 @@ class ClassOffsets:
         For each attribute, that classes do not differ.
     """
 
-    offset: NDArray[np.float64]
-    se: NDArray[np.float64]
-    ci_low: NDArray[np.float64]
-    ci_high: NDArray[np.float64]
-    n: NDArray[np.intp]
+    offset: Floats
+    se: Floats
+    ci_low: Floats
+    ci_high: Floats
+    n: Ints
     tests: tuple[LeanTest, ...]
 
 
@@ -73,10 +83,8 @@ def equal_leans_test(
 
     Parameters
     ----------
-    comparison, annotator : int array of shape (n_votes,)
-    sign : array of shape (n_votes,)
-    delta : array of shape (n_votes, n_attributes)
-        g(a) - g(b).
+    comparison, sign, annotator, delta
+        As in `badpo.estimation.fit.fit_conditional`.
     leans : Leans
         By the conditional likelihood; while one attribute is tested, the leans toward the others are taken from here.
         An attribute that varies between the votes on one comparison is tested at its estimated level.
@@ -89,14 +97,13 @@ def equal_leans_test(
     --------
     Annotator 0 always votes against annotator 1 on the side with more:
 
-    >>> from badpo.estimation.fit import fit_conditional
     >>> votes = (np.repeat(np.arange(40), 2), np.tile([1, -1], 40), np.tile([0, 1], 40), np.ones((80, 1)))
     >>> [test] = equal_leans_test(*votes, fit_conditional(*votes, 2))
     >>> test.p_value < 1e-6
     True
     """
     c, k = np.asarray(comparison), np.asarray(annotator)
-    s, d = np.asarray(sign, dtype=np.float64), np.asarray(delta, dtype=np.float64)
+    s, d = np.asarray(sign, float), np.asarray(delta, float)
     order, blocks = sorted_blocks(c)
     s, k, d = s[order], k[order], d[order]
     model = KnownWins(blocks, s)
@@ -105,7 +112,7 @@ def equal_leans_test(
     for j in range(d.shape[1]):
         shared = theta.copy()
         shared[:, j] = leans.level[j] if leans.absolute[j] else 0.0
-        at = model.curvature((shared[k] * d).sum(axis=1), model.start)
+        at = model.curvature((shared[k] * d).sum(axis=1))
         mine = sparse.csr_array((d[:, j], (np.arange(len(k)), k)), shape=(len(k), len(theta)))
         scores, variance = mine.T @ at.score, sparse.csr_array(mine.T @ (at.information @ mine))
         mean, spread = float(variance.diagonal().sum()), float((variance.data**2).sum())
@@ -133,10 +140,8 @@ def class_offsets(
 
     Parameters
     ----------
-    comparison, annotator : int array of shape (n_votes,)
-    sign : array of shape (n_votes,)
-    delta : array of shape (n_votes, n_attributes)
-        g(a) - g(b).
+    comparison, sign, annotator, delta
+        As in `badpo.estimation.fit.fit_conditional`.
     annotator_class : int array of shape (n_annotators,)
         Class of each annotator from 0, or -1 for none; votes of those without a class are left out.
 
@@ -153,23 +158,21 @@ def class_offsets(
     """
     k, of = np.asarray(annotator), np.asarray(annotator_class, dtype=np.intp)
     kept = np.flatnonzero(of[k] >= 0) if len(of) else np.zeros(0, dtype=np.intp)
-    c, s = np.asarray(comparison)[kept], np.asarray(sign, dtype=np.float64)[kept]
-    d, k = np.asarray(delta, dtype=np.float64)[kept], k[kept]
+    c, s = np.asarray(comparison)[kept], np.asarray(sign, float)[kept]
+    d, k = np.asarray(delta, float)[kept], k[kept]
     n_classes, q = int(of.max(initial=-1)) + 1, d.shape[1]
     leans = fit_conditional(c, s, of[k], d, n_classes, min_informative=1)
-    n = _informed(c, s, k, d, of, n_classes)
+    told = informative_judgments(c, k, s, d)
+    people = [of[np.unique(k[votes])] for votes in told.T]
+    n = np.stack([np.bincount(classes, minlength=n_classes) for classes in people], axis=1)
     usable = np.isin(leans.status, ("ok", "insufficient"))
-    weight = np.where(usable, n, 0).astype(np.float64)
-    center = np.zeros((q, n_classes, n_classes))
-    for j in range(q):
-        center[j] = np.eye(n_classes) - weight[:, j] / max(weight[:, j].sum(), 1.0)
     covariance = _clustered(c, s, k, d, of, leans, usable)
     offset, se = np.full((n_classes, q), np.nan), np.full((n_classes, q), np.nan)
     reach = np.full(q, np.nan)
     tests = []
     for j in range(q):
         rows = np.flatnonzero(usable[:, j])
-        contrast = center[j][np.ix_(rows, rows)]
+        contrast = np.eye(len(rows)) - n[rows, j] / max(n[rows, j].sum(), 1)
         block = covariance[np.ix_(rows * q + j, rows * q + j)]
         offset[rows, j] = contrast @ leans.deviation[rows, j]
         among = contrast @ block @ contrast.T
@@ -183,26 +186,14 @@ def class_offsets(
     return ClassOffsets(offset, se, offset - reach * se, offset + reach * se, n, tuple(tests))
 
 
-def _informed(c, s, k, d, of, n_classes: int) -> NDArray[np.intp]:
-    """Annotators of every class with a vote on a contested comparison where the attribute differs."""
-    _, group = np.unique(c, return_inverse=True)
-    share = np.bincount(group, s > 0) / np.maximum(np.bincount(group), 1) if len(c) else np.zeros(0)
-    contested = (share[group] > 0) & (share[group] < 1)
-    counts = np.zeros((n_classes, d.shape[1]), dtype=np.intp)
-    for j in range(d.shape[1]):
-        people = np.unique(k[contested & (d[:, j] != 0)])
-        counts[:, j] = np.bincount(of[people], minlength=n_classes)
-    return counts
-
-
-def _clustered(c, s, k, d, of, leans: Leans, usable: NDArray[np.bool_]) -> NDArray[np.float64]:
+def _clustered(c, s, k, d, of, leans: Leans, usable: Bools) -> Floats:
     """Covariance of the class leans from vote scores, clustered by annotator and by comparison."""
     n_classes, q = usable.shape
     order, blocks = sorted_blocks(c)
     s, k, d = s[order], k[order], d[order] * usable[of[k[order]]]
     theta = np.where(usable, leans.deviation, 0.0)
     model = KnownWins(blocks, s)
-    at = model.curvature((theta[of[k]] * d).sum(axis=1), model.start)
+    at = model.curvature((theta[of[k]] * d).sum(axis=1))
     columns = of[k][:, None] * q + np.arange(q)
     rows = np.repeat(np.arange(len(k)), q)
     design = sparse.csr_array((d.ravel(), (rows, columns.ravel())), shape=(len(k), n_classes * q))
@@ -215,7 +206,7 @@ def _clustered(c, s, k, d, of, leans: Leans, usable: NDArray[np.bool_]) -> NDArr
     return bread @ meat @ bread
 
 
-def _no_difference(offset: NDArray[np.float64], covariance: NDArray[np.float64], residual: int) -> LeanTest:
+def _no_difference(offset: Floats, covariance: Floats, residual: int) -> LeanTest:
     """Wald's test with an F distribution: there are only so many annotators to learn the covariance from."""
     df = len(offset) - 1
     if df < 1 or residual < 1:
@@ -225,94 +216,67 @@ def _no_difference(offset: NDArray[np.float64], covariance: NDArray[np.float64],
 
 
 @dataclass(frozen=True)
-class SelfContradictions:
-    """How often people who judged a comparison again disagreed with themselves.
+class Recommendation:
+    """Which bias term the votes call for.
 
     Attributes
     ----------
-    n_repeated : int array of shape (n_annotators,)
-        Comparisons that the annotator judged more than once.
-    n_contradicted : int array of shape (n_annotators,)
-        Those on which they voted for both sides.
+    variant : "pooled", "shared_mean" or "class"
+        One number for all; one plus a deviation per annotator; or one plus an offset per class and a deviation per
+        annotator. The names are those of the training config's ``bias``.
+    reason : str
+        One or two sentences with the evidence.
     """
 
-    n_repeated: NDArray[np.int64]
-    n_contradicted: NDArray[np.int64]
-
-    @property
-    def share(self) -> float:
-        """Contradicted of all repeated pairs of annotator and comparison; NaN when nobody judged anything again."""
-        repeated = int(self.n_repeated.sum())
-        return int(self.n_contradicted.sum()) / repeated if repeated else float("nan")
+    variant: BiasVariant
+    reason: str
 
 
-def first_votes(comparison: ArrayLike, annotator: ArrayLike) -> NDArray[np.bool_]:
-    """The earliest vote of each annotator on each comparison.
+def recommend(shrunk: Shrunk, equal_leans_p: float, class_test_p: float | None = None) -> Recommendation:
+    """Choose the bias term from the evidence that annotators, and their classes, differ.
 
-    Two votes of one person are not two people, so whatever compares a vote with those of others uses one of them.
-
-    Parameters
-    ----------
-    comparison, annotator : array of shape (n_votes,)
-        Labels, in the order of the votes.
-
-    Returns
-    -------
-    bool array of shape (n_votes,)
+    Classes that differ call for ``class``; else annotators that differ call for ``shared_mean``; else one number is
+    enough. Whether annotators differ is read from the test that one shared lean suffices, and from the interval of
+    tau where that test could not be made.
 
     Examples
     --------
-    >>> first_votes([0, 0, 0, 1], [5, 6, 5, 5])
-    array([ True,  True, False,  True])
+    >>> from badpo.estimation.shrinkage import shrink_normal
+    >>> advice = recommend(shrink_normal([0.8, -0.7, 0.1, -0.2], [0.1] * 4), equal_leans_p=1e-9)
+    >>> print(advice.variant, "-", advice.reason)
+    shared_mean - Annotators differ (test of one shared lean: p < 0.001; spread tau 0.62, 95 % interval 0.32 to 1.85).
     """
-    pairs = _pairs(comparison, annotator)
-    mask = np.zeros(len(pairs), dtype=bool)
-    mask[np.unique(pairs, return_index=True)[1]] = True
-    return mask
-
-
-def self_contradictions(
-    comparison: ArrayLike, sign: ArrayLike, annotator: ArrayLike, n_annotators: int
-) -> SelfContradictions:
-    """Annotators who judged a comparison more than once, and whether they chose the same side again.
-
-    Parameters
-    ----------
-    comparison, sign : array of shape (n_votes,)
-    annotator : int array of shape (n_votes,)
-        Below ``n_annotators``.
-    n_annotators : int
-
-    Examples
-    --------
-    Annotator 0 judged comparison 0 twice and changed sides:
-
-    >>> found = self_contradictions([0, 0, 0, 1], [1, -1, 1, 1], [0, 0, 1, 1], 2)
-    >>> found.n_repeated.tolist(), found.n_contradicted.tolist(), found.share
-    ([1, 0], [1, 0], 1.0)
-    """
-    people, signs = np.asarray(annotator), np.asarray(sign)
-    _, first, pair, size = np.unique(
-        _pairs(comparison, people), return_index=True, return_inverse=True, return_counts=True
+    spread = "spread not known"
+    if not np.isnan(shrunk.tau):
+        spread = f"spread tau {shrunk.tau:.2f}, 95 % interval {shrunk.tau_low:.2f} to {shrunk.tau_high:.2f}"
+    if class_test_p is not None and class_test_p < LEVEL:
+        return Recommendation(
+            "class",
+            f"Classes of annotators differ (test of no class difference: {_p(class_test_p)}; {spread}).",
+        )
+    differ = shrunk.tau_low > 0
+    if not np.isnan(equal_leans_p):
+        differ = equal_leans_p < LEVEL
+        spread = f"test of one shared lean: {_p(equal_leans_p)}; {spread}"
+    if differ:
+        return Recommendation("shared_mean", f"Annotators differ ({spread}).")
+    if np.isnan(shrunk.tau):
+        return Recommendation(
+            "pooled",
+            "The votes cannot tell annotators apart: too few of them judged contested comparisons together.",
+        )
+    return Recommendation(
+        "pooled",
+        f"The votes do not show that annotators differ ({spread}). "
+        f"A spread of up to {shrunk.tau_high:.2f} log-odds remains possible.",
     )
-    n_for_a = np.bincount(pair, weights=signs > 0, minlength=len(size))
-    both = (n_for_a > 0) & (n_for_a < size)
-    repeated, contradicted = (
-        np.bincount(people[first[pairs]], minlength=n_annotators).astype(np.int64)
-        for pairs in (size > 1, both)
-    )
-    return SelfContradictions(repeated, contradicted)
 
 
-def _pairs(comparison: ArrayLike, annotator: ArrayLike) -> NDArray[np.int64]:
-    """One number for each pair of comparison and annotator."""
-    comparisons = np.unique(np.asarray(comparison), return_inverse=True)[1].reshape(-1)
-    distinct, people = np.unique(np.asarray(annotator), return_inverse=True)
-    return comparisons.astype(np.int64) * max(len(distinct), 1) + people.reshape(-1)
+def _p(value: float) -> str:
+    return "p < 0.001" if value < 0.001 else f"p = {value:.2g}"
 
 
-# A standard error of a share below this is rounding of no spread at all.
-_NO_SPREAD = 1e-9
+# -- agreement: reliability, which is another thing than a lean ----------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -362,9 +326,9 @@ class AnnotatorAgreement:
     """
 
     n_shared: NDArray[np.int64]
-    agreement: NDArray[np.float64]
-    low: NDArray[np.float64]
-    high: NDArray[np.float64]
+    agreement: Floats
+    low: Floats
+    high: Floats
 
 
 def pool_agreement(
@@ -376,12 +340,6 @@ def pool_agreement(
         \kappa = 2A - 1, \qquad \alpha = 1 - \frac{1 - A}{N / (2N - 1)}
 
     with N votes on comparisons that two or more annotators judged.
-
-    Parameters
-    ----------
-    comparison, sign, annotator : array of shape (n_votes,)
-    clusters : array of shape (n_votes,), or None
-        What the interval is clustered by, such as prompts; None: comparisons.
 
     Returns
     -------
@@ -427,13 +385,6 @@ def annotator_agreement(
     A lean lowers it a little on comparisons whose sides differ. To keep the two wholly apart give only the votes
     without such a difference.
 
-    Parameters
-    ----------
-    comparison, sign : array of shape (n_votes,)
-    annotator : int array of shape (n_votes,)
-        Below ``n_annotators``.
-    n_annotators : int
-
     Examples
     --------
     >>> found = annotator_agreement([0, 0, 0, 1], [1, 1, -1, 1], [0, 1, 2, 0], 3)
@@ -448,9 +399,7 @@ def annotator_agreement(
         return AnnotatorAgreement(n, total / n, *wilson_ends(total / n, n))
 
 
-def _shares(
-    comparison: ArrayLike, sign: ArrayLike, annotator: ArrayLike
-) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+def _shares(comparison: ArrayLike, sign: ArrayLike, annotator: ArrayLike) -> tuple[Ints, Floats]:
     """Votes that have a co-voter, and the share of the co-voters who chose the same side."""
     comparisons, signs = np.asarray(comparison), np.asarray(sign)
     votes = np.flatnonzero(first_votes(comparisons, annotator))
@@ -462,7 +411,78 @@ def _shares(
     return votes[shared], (same - 1) / (size[shared] - 1)
 
 
-_PROBES = 16
+@dataclass(frozen=True)
+class SelfContradictions:
+    """How often people who judged a comparison again disagreed with themselves.
+
+    Attributes
+    ----------
+    n_repeated : int array of shape (n_annotators,)
+        Comparisons that the annotator judged more than once.
+    n_contradicted : int array of shape (n_annotators,)
+        Those on which they voted for both sides.
+    """
+
+    n_repeated: NDArray[np.int64]
+    n_contradicted: NDArray[np.int64]
+
+    @property
+    def share(self) -> float:
+        """Contradicted of all repeated pairs of annotator and comparison; NaN when nobody judged anything again."""
+        repeated = int(self.n_repeated.sum())
+        return int(self.n_contradicted.sum()) / repeated if repeated else float("nan")
+
+
+def first_votes(comparison: ArrayLike, annotator: ArrayLike) -> Bools:
+    """The earliest vote of each annotator on each comparison.
+
+    Two votes of one person are not two people, so whatever compares a vote with those of others uses one of them.
+
+    Examples
+    --------
+    >>> first_votes([0, 0, 0, 1], [5, 6, 5, 5])
+    array([ True,  True, False,  True])
+    """
+    pairs = _pairs(comparison, annotator)
+    mask = np.zeros(len(pairs), dtype=bool)
+    mask[np.unique(pairs, return_index=True)[1]] = True
+    return mask
+
+
+def self_contradictions(
+    comparison: ArrayLike, sign: ArrayLike, annotator: ArrayLike, n_annotators: int
+) -> SelfContradictions:
+    """Annotators who judged a comparison more than once, and whether they chose the same side again.
+
+    Examples
+    --------
+    Annotator 0 judged comparison 0 twice and changed sides:
+
+    >>> found = self_contradictions([0, 0, 0, 1], [1, -1, 1, 1], [0, 0, 1, 1], 2)
+    >>> found.n_repeated.tolist(), found.n_contradicted.tolist(), found.share
+    ([1, 0], [1, 0], 1.0)
+    """
+    people, signs = np.asarray(annotator), np.asarray(sign)
+    _, first, pair, size = np.unique(
+        _pairs(comparison, people), return_index=True, return_inverse=True, return_counts=True
+    )
+    n_for_a = np.bincount(pair, weights=signs > 0, minlength=len(size))
+    both = (n_for_a > 0) & (n_for_a < size)
+    repeated, contradicted = (
+        np.bincount(people[first[pairs]], minlength=n_annotators).astype(np.int64)
+        for pairs in (size > 1, both)
+    )
+    return SelfContradictions(repeated, contradicted)
+
+
+def _pairs(comparison: ArrayLike, annotator: ArrayLike) -> NDArray[np.int64]:
+    """One number for each pair of comparison and annotator."""
+    comparisons = np.unique(np.asarray(comparison), return_inverse=True)[1].reshape(-1)
+    distinct, people = np.unique(np.asarray(annotator), return_inverse=True)
+    return comparisons.astype(np.int64) * max(len(distinct), 1) + people.reshape(-1)
+
+
+# -- who judged which comparisons ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -504,18 +524,6 @@ def assignment_test(
     over comparisons whose sides differ, against its values when the sets of annotators are exchanged at random
     between comparisons with the same number of votes and the same attributes differing.
 
-    Parameters
-    ----------
-    comparison, annotator : int array of shape (n_votes,)
-        Of an annotator's repeated votes on one comparison the first counts.
-    sign : array of shape (n_votes,)
-        +1 chose a, -1 chose b.
-    delta : array of shape (n_votes, n_attributes)
-        g(a) - g(b).
-    n_permutations : int
-        The smallest p-value is one over this plus one.
-    seed : int
-
     Returns
     -------
     AssignmentTest
@@ -533,7 +541,7 @@ def assignment_test(
     if n_permutations < 1:
         raise ValueError(f"at least one permutation is needed; got {n_permutations}")
     comparison, sign, annotator = (np.asarray(each) for each in (comparison, sign, annotator))
-    delta = np.asarray(delta, dtype=np.float64)
+    delta = np.asarray(delta, float)
     votes = np.flatnonzero(first_votes(comparison, annotator))
     order, blocks = sorted_blocks(comparison[votes])
     votes = votes[order]
@@ -564,13 +572,13 @@ def assignment_test(
     )
 
 
-def _p_value(observed: ArrayLike, exchanged: NDArray[np.float64]) -> NDArray[np.float64]:
+def _p_value(observed: ArrayLike, exchanged: Floats) -> Floats:
     # equal values may differ by rounding
     as_large = (exchanged >= np.asarray(observed) * (1 - 1e-9)).sum(axis=0)
     return (1 + as_large) / (1 + len(exchanged))
 
 
-def _exchangeable(blocks: ComparisonBlocks, cross: NDArray[np.bool_]) -> list[NDArray[np.intp]]:
+def _exchangeable(blocks: ComparisonBlocks, cross: Bools) -> list[Ints]:
     """Comparisons whose sets of annotators may be exchanged: arrays (n_comparisons, n_votes each) of votes."""
     kind = np.column_stack([blocks.sizes, blocks.sums(cross.astype(np.int64))]).astype(np.int64)
     judged = np.flatnonzero((blocks.sizes > 1) & (kind[:, 1:] > 0).any(axis=1))
@@ -579,14 +587,12 @@ def _exchangeable(blocks: ComparisonBlocks, cross: NDArray[np.bool_]) -> list[ND
     return [blocks.starts[each][:, None] + np.arange(blocks.sizes[each[0]]) for each in alike]
 
 
-def _sets_differ(people: NDArray[np.intp]) -> bool:
+def _sets_differ(people: Ints) -> bool:
     sets = np.sort(people, axis=1)
     return bool((sets != sets[:1]).any())
 
 
-def _exchanged(
-    people: NDArray[np.intp], stacks: Sequence[NDArray[np.intp]], random: np.random.Generator
-) -> NDArray[np.intp]:
+def _exchanged(people: Ints, stacks: Sequence[Ints], random: np.random.Generator) -> Ints:
     given = people.copy()
     for stack in stacks:
         given[stack] = people[random.permutation(stack)]
@@ -602,13 +608,13 @@ class _OtherVoters:
     voters' rate.
     """
 
-    cast: NDArray[np.intp]
+    cast: Ints
     blocks: ComparisonBlocks
-    rest: NDArray[np.float64]
-    lean: NDArray[np.float64]
+    rest: Floats
+    lean: Floats
     unit: float
 
-    def variance(self, people: NDArray[np.intp]) -> float:
+    def variance(self, people: Ints) -> float:
         """Variance of the rate between annotators, if these people had cast the votes."""
         people = people[self.cast]
         rate = _rate_of_others(self.rest + self.lean[people], self.blocks)
@@ -618,16 +624,16 @@ class _OtherVoters:
 
 
 def _other_voters(
-    chose_it: NDArray[np.bool_],
-    cross: NDArray[np.bool_],
-    people: NDArray[np.intp],
-    comparison: NDArray[np.intp],
-    stratum: NDArray[np.intp],
+    chose_it: Bools,
+    cross: Bools,
+    people: Ints,
+    comparison: Ints,
+    stratum: Ints,
     n_annotators: int,
 ) -> _OtherVoters:
     cast = np.flatnonzero(cross & (np.bincount(comparison, weights=cross)[comparison] > 1))
     blocks = ComparisonBlocks(np.flatnonzero(np.diff(comparison[cast], prepend=-1)), len(cast))
-    vote, people, stratum = chose_it[cast].astype(np.float64), people[cast], stratum[cast]
+    vote, people, stratum = chose_it[cast].astype(float), people[cast], stratum[cast]
     lean = _leans(vote, people, blocks, n_annotators)
     rest = vote - lean[people]
     rest -= (np.bincount(stratum, weights=rest) / np.maximum(np.bincount(stratum), 1))[stratum]
@@ -635,14 +641,12 @@ def _other_voters(
     return _OtherVoters(cast, blocks, rest, lean, spread or 1.0)
 
 
-def _rate_of_others(vote: NDArray[np.float64], blocks: ComparisonBlocks) -> NDArray[np.float64]:
+def _rate_of_others(vote: Floats, blocks: ComparisonBlocks) -> Floats:
     sizes = blocks.sizes[blocks.comparison]
     return (blocks.sums(vote)[blocks.comparison] - vote) / (sizes - 1)
 
 
-def _leans(
-    vote: NDArray[np.float64], people: NDArray[np.intp], blocks: ComparisonBlocks, n_annotators: int
-) -> NDArray[np.float64]:
+def _leans(vote: Floats, people: Ints, blocks: ComparisonBlocks, n_annotators: int) -> Floats:
     r"""Best linear prediction of each annotator's part in the votes, beside a free mean for every comparison.
 
     With L the Laplacian of who voted with whom and S the sums of the votes' differences from their comparison's mean,
@@ -650,11 +654,11 @@ def _leans(
     """
     sizes = blocks.sizes[blocks.comparison]
 
-    def rest(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    def rest(values: Floats) -> Floats:
         return values - blocks.sums(values)[blocks.comparison] / sizes
 
-    def laplacian(x: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.bincount(people, weights=rest(x[people]), minlength=n_annotators).astype(np.float64)
+    def laplacian(x: Floats) -> Floats:
+        return np.bincount(people, weights=rest(x[people]), minlength=n_annotators).astype(float)
 
     random = np.random.default_rng(0)
     probes = random.choice([-1.0, 1.0], (_PROBES, n_annotators))
@@ -669,90 +673,3 @@ def _leans(
     ridge = max(total - between, 0.01 * total) / between
     system = LinearOperator((n_annotators,) * 2, matvec=lambda x: laplacian(x) + ridge * x, dtype=np.float64)
     return cg(system, score, rtol=1e-4, maxiter=100)[0]
-
-
-BiasVariant = Literal["pooled", "shared_mean", "class"]
-
-
-@dataclass(frozen=True)
-class Recommendation:
-    """Which bias term the votes call for.
-
-    Attributes
-    ----------
-    variant : "pooled", "shared_mean" or "class"
-        One number for all; one plus a deviation per annotator; or one plus an offset per class and a deviation per
-        annotator. The names are those of the training config's ``bias``.
-    reason : str
-        One or two sentences with the evidence.
-    """
-
-    variant: BiasVariant
-    reason: str
-
-
-def recommend(
-    shrunk: Shrunk, equal_leans_p: float, class_test_p: float | None = None, *, alpha: float = 0.05
-) -> Recommendation:
-    """Choose the bias term from the evidence that annotators, and their classes, differ.
-
-    Classes that differ call for ``class``; else annotators that differ call for ``shared_mean``; else one number is
-    enough. Whether annotators differ is read from the test that one shared lean suffices, and from the interval of
-    tau where that test could not be made.
-
-    Parameters
-    ----------
-    shrunk : Shrunk
-        Of one attribute.
-    equal_leans_p : float
-        p-value of the test that one shared lean suffices; NaN where it could not be made.
-    class_test_p : float or None
-        p-value of the test that classes do not differ; None without classes, NaN where it could not be made.
-    alpha : float
-        Level of both tests.
-
-    Returns
-    -------
-    Recommendation
-
-    Examples
-    --------
-    >>> from badpo.estimation.shrinkage import shrink_normal
-    >>> advice = recommend(shrink_normal([0.8, -0.7, 0.1, -0.2], [0.1] * 4), equal_leans_p=1e-9)
-    >>> print(advice.variant, "-", advice.reason)
-    shared_mean - Annotators differ (test of one shared lean: p < 0.001; spread tau 0.62, 95 % interval 0.32 to 1.85).
-    """
-    if class_test_p is not None and class_test_p < alpha:
-        return Recommendation(
-            "class",
-            f"Classes of annotators differ (test of no class difference: {_p(class_test_p)}; {_spread(shrunk)}).",
-        )
-    differ = shrunk.tau_low > 0 if np.isnan(equal_leans_p) else equal_leans_p < alpha
-    if differ:
-        return Recommendation("shared_mean", f"Annotators differ ({_evidence(shrunk, equal_leans_p)}).")
-    if np.isnan(shrunk.tau):
-        return Recommendation(
-            "pooled",
-            "The votes cannot tell annotators apart: too few of them judged contested comparisons together.",
-        )
-    return Recommendation(
-        "pooled",
-        f"The votes do not show that annotators differ ({_evidence(shrunk, equal_leans_p)}). "
-        f"A spread of up to {shrunk.tau_high:.2f} log-odds remains possible.",
-    )
-
-
-def _evidence(shrunk: Shrunk, equal_leans_p: float) -> str:
-    if np.isnan(equal_leans_p):
-        return _spread(shrunk)
-    return f"test of one shared lean: {_p(equal_leans_p)}; {_spread(shrunk)}"
-
-
-def _spread(shrunk: Shrunk) -> str:
-    if np.isnan(shrunk.tau):
-        return "spread not known"
-    return f"spread tau {shrunk.tau:.2f}, 95 % interval {shrunk.tau_low:.2f} to {shrunk.tau_high:.2f}"
-
-
-def _p(value: float) -> str:
-    return "p < 0.001" if value < 0.001 else f"p = {value:.2g}"

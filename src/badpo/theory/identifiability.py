@@ -23,127 +23,17 @@ from scipy import sparse
 from scipy.linalg import cho_solve, lapack
 from scipy.sparse import csgraph
 
+from badpo.theory import Bools, Floats, Ints
+
 # Relative size below which a coefficient is rounding and not data.
 NEGLIGIBLE = 1e-10
-
-
-def null_basis(equations: sparse.sparray) -> sparse.csr_array:
-    """Independent solutions x of ``equations @ x = 0``, one per column.
-
-    Parameters
-    ----------
-    equations : sparse array of shape (n_equations, n_unknowns)
-        With coefficients of order 1; those below 1e-10 are taken for rounding.
-
-    Returns
-    -------
-    sparse array of shape (n_unknowns, nullity)
-        Not orthogonal. An unknown that is zero in every solution has an empty row.
-
-    Notes
-    -----
-    Equations with one term, and with two of equal size, are solved on the spot. What remains is solved by a pivoted
-    Cholesky factorization of its Gram matrix, whose cost is cubic in the unknowns that are left.
-
-    Examples
-    --------
-    x0 = x1 and x2 = 0, with x3 free:
-
-    >>> null_basis(sparse.csr_array([[1.0, -1.0, 0.0, 0.0], [0.0, 0.0, 2.0, 0.0]])).shape
-    (4, 2)
-    """
-    merged, remaining = _merge_unknowns(sparse.csr_array(equations))
-    basis = sparse.csr_array(merged @ sparse.csr_array(_dense_null_basis(remaining)))
-    basis = sparse.csr_array(basis @ sparse.diags_array(1.0 / abs(basis).max(axis=0).toarray().ravel()))
-    basis.data[np.abs(basis.data) < NEGLIGIBLE] = 0.0
-    basis.eliminate_zeros()
-    return basis
-
-
-def _merge_unknowns(equations: sparse.csr_array) -> tuple[sparse.csr_array, sparse.csr_array]:
-    """Solve every equation x = 0 or x = +-y.
-
-    Returns the old unknowns as combinations of the new ones, and the other equations in the new unknowns.
-    """
-    merged = sparse.csr_array(sparse.eye_array(equations.shape[1]))
-    equations = _significant(equations)
-    while True:
-        simple = _is_simple(equations)
-        if not simple.any():
-            return merged, equations
-        step = _merge(equations[np.flatnonzero(simple)])
-        merged = sparse.csr_array(merged @ step)
-        equations = _significant(sparse.csr_array(equations[np.flatnonzero(~simple)] @ step))
-
-
-def _significant(equations: sparse.csr_array) -> sparse.csr_array:
-    """The equations without rounding and without empty rows."""
-    equations.sum_duplicates()
-    equations.data[np.abs(equations.data) < NEGLIGIBLE] = 0.0
-    equations.eliminate_zeros()
-    return equations[np.flatnonzero(np.diff(equations.indptr))]
-
-
-def _is_simple(equations: sparse.csr_array) -> NDArray[np.bool_]:
-    n_terms = np.diff(equations.indptr)
-    size = np.abs(equations.data)
-    first, last = size[equations.indptr[:-1]], size[equations.indptr[1:] - 1]
-    return (n_terms == 1) | ((n_terms == 2) & (np.abs(first - last) < NEGLIGIBLE * first))
-
-
-def _merge(equations: sparse.csr_array) -> sparse.csr_array:
-    """Unknowns as signed copies of fewer: connected components of the graph that has every x and every -x as nodes."""
-    n = equations.shape[1]
-    first, last = equations.indptr[:-1], equations.indptr[1:] - 1
-    x, y = equations.indices[first].astype(np.intp), equations.indices[last].astype(np.intp)
-    # one term: x = -x; two terms of unequal sign: x = y; of equal sign: x = -y
-    opposite = equations.data[first] * equations.data[last] > 0
-    source, target = np.concatenate([x, x + n]), np.concatenate([y + n * opposite, y + n * ~opposite])
-    graph = sparse.coo_array((np.ones(len(source)), (source, target)), shape=(2 * n, 2 * n))
-    plus, minus = csgraph.connected_components(graph, directed=False)[1].reshape(2, n)
-    kept = np.flatnonzero(plus != minus)
-    names, column = np.unique(np.minimum(plus, minus)[kept], return_inverse=True)
-    signs = np.where(plus < minus, 1.0, -1.0)[kept]
-    return sparse.csr_array(sparse.coo_array((signs, (kept, column)), shape=(n, len(names))))
-
-
-def _dense_null_basis(equations: sparse.csr_array) -> NDArray[np.float64]:
-    n = equations.shape[1]
-    gram = (equations.T @ equations).toarray()
-    scale = np.sqrt(np.diag(gram))
-    scale[scale == 0] = 1.0
-    factor, pivot, rank, _ = lapack.dpstrf(gram / scale[:, None] / scale, tol=1e-9)
-    solved, free = pivot[:rank] - 1, pivot[rank:] - 1
-    scaled = sparse.csr_array(equations @ sparse.diags_array(1.0 / scale))
-    basis = np.zeros((n, len(free)))
-    basis[free] = np.eye(len(free))
-    # the second pass corrects the first: a Gram matrix holds squares, and with them half of the digits
-    for _ in range(2):
-        basis[solved] -= cho_solve((factor[:rank, :rank], False), scaled[:, solved].T @ (scaled @ basis))
-    basis = basis / scale[:, None] * scale[free]
-    return _without_spurious(equations, basis / np.abs(basis).max(axis=0, initial=0.0))
-
-
-def _without_spurious(equations: sparse.csr_array, basis: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The part of a basis that the equations themselves confirm.
-
-    What the Gram matrix cannot tell from zero can be far above rounding in the equations. All solutions are among the
-    columns; columns that leave a residual are kept only in combinations that leave none.
-    """
-    spurious = np.abs(equations @ basis).max(axis=0, initial=0.0) > NEGLIGIBLE
-    if not spurious.any():
-        return basis
-    _, size, directions = np.linalg.svd(equations @ basis[:, spurious])
-    size = np.pad(size, (0, len(directions) - len(size)))
-    return np.hstack([basis[:, ~spurious], basis[:, spurious] @ directions[size <= NEGLIGIBLE].T])
-
 
 # -- the theorem's graph -------------------------------------------------------------------------------------
 
 
 def annotator_components(
     comparison: ArrayLike, annotator: ArrayLike, delta: ArrayLike, n_annotators: int | None = None
-) -> NDArray[np.intp]:
+) -> Ints:
     """Connected groups of annotators, one attribute at a time.
 
     Two annotators are joined when both judged one cross-group comparison.
@@ -178,7 +68,7 @@ def annotator_components(
     return np.stack(columns, axis=1) if columns else np.zeros((n_annotators, 0), dtype=np.intp)
 
 
-def _components_of(comparison: NDArray, annotator: NDArray, n_annotators: int) -> NDArray[np.intp]:
+def _components_of(comparison: NDArray, annotator: NDArray, n_annotators: int) -> Ints:
     labels = np.full(n_annotators, -1, dtype=np.intp)
     if len(annotator) == 0:
         return labels
@@ -196,25 +86,10 @@ def _components_of(comparison: NDArray, annotator: NDArray, n_annotators: int) -
     return labels
 
 
-def count_components(labels: ArrayLike) -> NDArray[np.intp]:
+def count_components(labels: ArrayLike) -> Ints:
     """Number of free offsets the graph predicts for each attribute.
 
     An annotator without a cross-group judgment is a component alone, with an offset of their own.
-
-    Parameters
-    ----------
-    labels : array of shape (n_annotators, n_attributes)
-        From `annotator_components`.
-
-    Returns
-    -------
-    array of int of shape (n_attributes,)
-        1 where the pool is connected.
-
-    Examples
-    --------
-    >>> count_components([[0], [0], [1], [-1], [-1]])
-    array([4])
     """
     labels = np.asarray(labels)
     return labels.max(axis=0, initial=-1) + 1 + (labels < 0).sum(axis=0)
@@ -222,7 +97,7 @@ def count_components(labels: ArrayLike) -> NDArray[np.intp]:
 
 def informative_judgments(
     comparison: ArrayLike, annotator: ArrayLike, sign: ArrayLike, delta: ArrayLike
-) -> NDArray[np.bool_]:
+) -> Bools:
     """Judgments that tell annotators apart when the quality of each comparison is unknown.
 
     Such a judgment is cross-group, the votes on its comparison are not unanimous, and the votes differ in who cast
@@ -255,14 +130,14 @@ def informative_judgments(
     return np.stack(columns, axis=1) if columns else np.zeros((len(comparison), 0), dtype=bool)
 
 
-def _varies_within(group: NDArray, values: NDArray) -> NDArray[np.bool_]:
+def _varies_within(group: NDArray, values: NDArray) -> Bools:
     one = np.empty(group.max(initial=-1) + 1, dtype=values.dtype)
     one[group] = values
     differs = np.bincount(group, values != one[group], minlength=len(one)) > 0
     return differs[group]
 
 
-def _numbered(labels: NDArray) -> NDArray[np.intp]:
+def _numbered(labels: NDArray) -> Ints:
     """Labels numbered from 0 in their order; without sorting where they are small whole numbers already."""
     if labels.dtype.kind in "iu" and len(labels) and labels.min() >= 0 and labels.max() < 4 * len(labels):
         there = np.bincount(labels) > 0
@@ -312,17 +187,11 @@ def separated_annotators(
 
 def jointly_separated(
     annotator: ArrayLike, sign: ArrayLike, delta: ArrayLike, n_annotators: int | None = None
-) -> NDArray[np.bool_]:
+) -> Bools:
     r"""Annotators for whom some mix of attributes explains every cross-group vote without exception.
 
     Their maximum likelihood theta diverges along that mix. One exists exactly when a linear program finds v with
     s_j d_j . v >= 0 for all their votes and > 0 for one.
-
-    Parameters
-    ----------
-    annotator, sign : array of shape (n_judgments,)
-    delta : array of shape (n_judgments, n_attributes) or (n_judgments,)
-    n_annotators : int or None
 
     Returns
     -------
@@ -350,7 +219,7 @@ def jointly_separated(
     return found
 
 
-def _one_sided(votes: NDArray[np.float64]) -> bool:
+def _one_sided(votes: Floats) -> bool:
     votes = votes[(votes != 0).any(axis=1)]
     if len(votes) == 0:
         return False
@@ -384,11 +253,11 @@ class FreeDirections:
         """How many numbers the votes leave open; each one has to be fixed by an anchor."""
         return self.basis.shape[1]
 
-    def level_identified(self) -> NDArray[np.bool_]:
+    def level_identified(self) -> Bools:
         """Array (n_annotators, n_attributes): whether the votes fix theta itself, not only differences of it."""
         return (np.diff(self.basis.indptr) == 0).reshape(self.n_annotators, self.n_attributes)
 
-    def difference_groups(self) -> NDArray[np.intp]:
+    def difference_groups(self) -> Ints:
         """Array (n_annotators, n_attributes) of labels, attribute by attribute.
 
         The votes fix the difference of two annotators' theta exactly when they carry the same label.
@@ -400,7 +269,7 @@ class FreeDirections:
         return np.stack(columns, axis=1) if columns else np.zeros((self.n_annotators, 0), dtype=np.intp)
 
 
-def _groups_of_equal(points: NDArray[np.float64]) -> NDArray[np.intp]:
+def _groups_of_equal(points: Floats) -> Ints:
     tolerance = 1e4 * NEGLIGIBLE * np.abs(points).max(initial=0.0)
     labels = np.zeros(len(points), dtype=np.intp)
     for values in points.T:
@@ -468,7 +337,7 @@ def free_directions(
 
 def _judgments(comparison, annotator, delta, n_annotators) -> tuple[NDArray, NDArray, NDArray, int]:
     comparison, annotator = np.asarray(comparison), np.asarray(annotator)
-    delta = np.asarray(delta, dtype=np.float64)
+    delta = np.asarray(delta, float)
     delta = delta[:, None] if delta.ndim == 1 else delta
     if not len(comparison) == len(annotator) == len(delta):
         raise ValueError(
@@ -491,3 +360,117 @@ def _design(annotator: NDArray, delta: NDArray, n_annotators: int) -> sparse.csr
     columns = (annotator[:, None] * q + np.arange(q)).ravel()
     entries = (delta.ravel(), (np.repeat(np.arange(n), q), columns))
     return sparse.csr_array(sparse.coo_array(entries, shape=(n, n_annotators * q)))
+
+
+# -- null spaces of sparse systems: unknowns are merged first, and what is left is factorized ---------------------
+
+
+def null_basis(equations: sparse.sparray) -> sparse.csr_array:
+    """Independent solutions x of ``equations @ x = 0``, one per column.
+
+    Parameters
+    ----------
+    equations : sparse array of shape (n_equations, n_unknowns)
+        With coefficients of order 1; those below 1e-10 are taken for rounding.
+
+    Returns
+    -------
+    sparse array of shape (n_unknowns, nullity)
+        Not orthogonal. An unknown that is zero in every solution has an empty row.
+
+    Notes
+    -----
+    Equations with one term, and with two of equal size, are solved on the spot. What remains is solved by a pivoted
+    Cholesky factorization of its Gram matrix, whose cost is cubic in the unknowns that are left.
+
+    Examples
+    --------
+    x0 = x1 and x2 = 0, with x3 free:
+
+    >>> null_basis(sparse.csr_array([[1.0, -1.0, 0.0, 0.0], [0.0, 0.0, 2.0, 0.0]])).shape
+    (4, 2)
+    """
+    merged, remaining = _merge_unknowns(sparse.csr_array(equations))
+    basis = sparse.csr_array(merged @ sparse.csr_array(_dense_null_basis(remaining)))
+    basis = sparse.csr_array(basis @ sparse.diags_array(1.0 / abs(basis).max(axis=0).toarray().ravel()))
+    basis.data[np.abs(basis.data) < NEGLIGIBLE] = 0.0
+    basis.eliminate_zeros()
+    return basis
+
+
+def _merge_unknowns(equations: sparse.csr_array) -> tuple[sparse.csr_array, sparse.csr_array]:
+    """Solve every equation x = 0 or x = +-y.
+
+    Returns the old unknowns as combinations of the new ones, and the other equations in the new unknowns.
+    """
+    merged = sparse.csr_array(sparse.eye_array(equations.shape[1]))
+    equations = _significant(equations)
+    while True:
+        simple = _is_simple(equations)
+        if not simple.any():
+            return merged, equations
+        step = _merge(equations[np.flatnonzero(simple)])
+        merged = sparse.csr_array(merged @ step)
+        equations = _significant(sparse.csr_array(equations[np.flatnonzero(~simple)] @ step))
+
+
+def _significant(equations: sparse.csr_array) -> sparse.csr_array:
+    """The equations without rounding and without empty rows."""
+    equations.sum_duplicates()
+    equations.data[np.abs(equations.data) < NEGLIGIBLE] = 0.0
+    equations.eliminate_zeros()
+    return equations[np.flatnonzero(np.diff(equations.indptr))]
+
+
+def _is_simple(equations: sparse.csr_array) -> Bools:
+    n_terms = np.diff(equations.indptr)
+    size = np.abs(equations.data)
+    first, last = size[equations.indptr[:-1]], size[equations.indptr[1:] - 1]
+    return (n_terms == 1) | ((n_terms == 2) & (np.abs(first - last) < NEGLIGIBLE * first))
+
+
+def _merge(equations: sparse.csr_array) -> sparse.csr_array:
+    """Unknowns as signed copies of fewer: connected components of the graph that has every x and every -x as nodes."""
+    n = equations.shape[1]
+    first, last = equations.indptr[:-1], equations.indptr[1:] - 1
+    x, y = equations.indices[first].astype(np.intp), equations.indices[last].astype(np.intp)
+    # one term: x = -x; two terms of unequal sign: x = y; of equal sign: x = -y
+    opposite = equations.data[first] * equations.data[last] > 0
+    source, target = np.concatenate([x, x + n]), np.concatenate([y + n * opposite, y + n * ~opposite])
+    graph = sparse.coo_array((np.ones(len(source)), (source, target)), shape=(2 * n, 2 * n))
+    plus, minus = csgraph.connected_components(graph, directed=False)[1].reshape(2, n)
+    kept = np.flatnonzero(plus != minus)
+    names, column = np.unique(np.minimum(plus, minus)[kept], return_inverse=True)
+    signs = np.where(plus < minus, 1.0, -1.0)[kept]
+    return sparse.csr_array(sparse.coo_array((signs, (kept, column)), shape=(n, len(names))))
+
+
+def _dense_null_basis(equations: sparse.csr_array) -> Floats:
+    n = equations.shape[1]
+    gram = (equations.T @ equations).toarray()
+    scale = np.sqrt(np.diag(gram))
+    scale[scale == 0] = 1.0
+    factor, pivot, rank, _ = lapack.dpstrf(gram / scale[:, None] / scale, tol=1e-9)
+    solved, free = pivot[:rank] - 1, pivot[rank:] - 1
+    scaled = sparse.csr_array(equations @ sparse.diags_array(1.0 / scale))
+    basis = np.zeros((n, len(free)))
+    basis[free] = np.eye(len(free))
+    # the second pass corrects the first: a Gram matrix holds squares, and with them half of the digits
+    for _ in range(2):
+        basis[solved] -= cho_solve((factor[:rank, :rank], False), scaled[:, solved].T @ (scaled @ basis))
+    basis = basis / scale[:, None] * scale[free]
+    return _without_spurious(equations, basis / np.abs(basis).max(axis=0, initial=0.0))
+
+
+def _without_spurious(equations: sparse.csr_array, basis: Floats) -> Floats:
+    """The part of a basis that the equations themselves confirm.
+
+    What the Gram matrix cannot tell from zero can be far above rounding in the equations. All solutions are among the
+    columns; columns that leave a residual are kept only in combinations that leave none.
+    """
+    spurious = np.abs(equations @ basis).max(axis=0, initial=0.0) > NEGLIGIBLE
+    if not spurious.any():
+        return basis
+    _, size, directions = np.linalg.svd(equations @ basis[:, spurious])
+    size = np.pad(size, (0, len(directions) - len(size)))
+    return np.hstack([basis[:, ~spurious], basis[:, spurious] @ directions[size <= NEGLIGIBLE].T])

@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import logit, ndtri, stdtrit
 
+from badpo.theory import Floats, Ints
+
 
 @dataclass(frozen=True)
 class Interval:
@@ -59,13 +61,6 @@ def t_interval(values: ArrayLike, level: float = 0.95) -> Interval:
 
     For three seeds at 95 % the factor t is 4.303.
 
-    Parameters
-    ----------
-    values : array of shape (n_runs,)
-        One value per run. A NaN makes the whole interval NaN: a missing run is the caller's to leave out.
-    level : float
-        Coverage.
-
     Returns
     -------
     Interval
@@ -81,24 +76,17 @@ def t_interval(values: ArrayLike, level: float = 0.95) -> Interval:
     >>> round(interval.estimate, 3), round(interval.half_width, 3)
     (0.95, 0.124)
     """
-    x = np.asarray(values, dtype=np.float64)
+    x = np.asarray(values, float)
     if x.ndim != 1 or len(x) == 0:
         raise ValueError(f"one value per run is needed, at least one; got an array of shape {x.shape}")
     se = x.std(ddof=1) / np.sqrt(len(x)) if len(x) > 1 else np.nan
     return _student(x.mean(), se, len(x), level)
 
 
-def share_removed(dpo: ArrayLike, arm: ArrayLike, reference: ArrayLike) -> NDArray[np.float64]:
+def share_removed(dpo: ArrayLike, arm: ArrayLike, reference: ArrayLike) -> Floats:
     r"""Share of DPO's shift from the reference that an arm does not make, seed by seed.
 
     .. math:: \frac{x_{DPO} - x_{arm}}{x_{DPO} - x_{ref}}
-
-    Parameters
-    ----------
-    dpo, arm : array of shape (n_runs,)
-        An attribute rate, or another reading such as mean tokens, in the same order of seeds.
-    reference : float or array of shape (n_runs,)
-        The reference's reading; it is one run, so usually one number.
 
     Returns
     -------
@@ -115,9 +103,7 @@ def share_removed(dpo: ArrayLike, arm: ArrayLike, reference: ArrayLike) -> NDArr
     >>> share_removed(dpo=[0.95, 0.90], arm=[0.55, 0.60], reference=0.50).round(3)
     array([0.889, 0.75 ])
     """
-    dpo, arm, reference = np.broadcast_arrays(
-        *(np.asarray(x, dtype=np.float64) for x in (dpo, arm, reference))
-    )
+    dpo, arm, reference = np.broadcast_arrays(*(np.asarray(x, float) for x in (dpo, arm, reference)))
     moved = dpo - reference
     return np.divide(dpo - arm, moved, out=np.full(moved.shape, np.nan), where=moved != 0)
 
@@ -128,11 +114,6 @@ def shift(arm: ArrayLike, reference: float, level: float = 0.95) -> Interval:
     The reference is one run and is taken as exact, as in the paper. A share removed is worth printing only where
     DPO's shift ``excludes(0.0)``.
 
-    Parameters
-    ----------
-    arm : array of shape (n_runs,)
-    reference : float
-
     References
     ----------
     BA-DPO, Section `formatting`: no share is given where DPO moves by less than its seed interval.
@@ -142,26 +123,16 @@ def shift(arm: ArrayLike, reference: float, level: float = 0.95) -> Interval:
     >>> shift([0.60, 0.55, 0.62], reference=0.56).excludes(0.0)
     False
     """
-    return t_interval(np.asarray(arm, dtype=np.float64) - reference, level)
+    return t_interval(np.asarray(arm, float) - reference, level)
 
 
-def log_odds_distance(rate: ArrayLike, reference: ArrayLike) -> NDArray[np.float64]:
+def log_odds_distance(rate: ArrayLike, reference: ArrayLike) -> Floats:
     r"""Distance of a rate from the reference's rate in log-odds.
 
     .. math:: \operatorname{logit} p - \operatorname{logit} p_{ref}
 
     Under constant log-odds this is the policy's tilt divided by beta, so it tells an arm that stops short of the
     reference from one that passes it, also close to 0 and 1 where rates are compressed.
-
-    Parameters
-    ----------
-    rate, reference : float or array
-        Rates in [0, 1].
-
-    Returns
-    -------
-    array
-        Positive when the rate is above the reference's. A rate of 0 or 1 is infinitely far.
 
     References
     ----------
@@ -172,7 +143,7 @@ def log_odds_distance(rate: ArrayLike, reference: ArrayLike) -> NDArray[np.float
     >>> float(log_odds_distance(0.96, 0.50).round(3))
     3.178
     """
-    rate, reference = np.asarray(rate, dtype=np.float64), np.asarray(reference, dtype=np.float64)
+    rate, reference = np.asarray(rate, float), np.asarray(reference, float)
     for value in (rate, reference):
         if np.any((value < 0) | (value > 1)):
             raise ValueError("a rate lies between 0 and 1")
@@ -196,9 +167,7 @@ def wilson_interval(successes: int, n: int, level: float = 0.95) -> Interval:
     return Interval(p, float(se), float(low), float(high), n)
 
 
-def wilson_ends(
-    share: NDArray[np.float64], n: NDArray[np.int64], level: float = 0.95
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def wilson_ends(share: Floats, n: NDArray[np.int64], level: float = 0.95) -> tuple[Floats, Floats]:
     """Ends of Wilson's score intervals, inside [0, 1] also at shares of 0 and 1; NaN for no trial."""
     z2 = float(ndtri(0.5 + level / 2)) ** 2
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -211,11 +180,7 @@ def wilson_ends(
 def cluster_mean(values: ArrayLike, clusters: ArrayLike | None = None, level: float = 0.95) -> Interval:
     """A mean (or, of zeros and ones, a proportion) with a cluster-robust interval.
 
-    Parameters
-    ----------
-    values : array of shape (n_rows,)
-    clusters : array of shape (n_rows,) or None
-        What makes rows depend on each other, usually the prompt. None: every row is its own cluster.
+    ``clusters`` is what makes rows depend on each other, usually the prompt; None: every row is its own cluster.
 
     Returns
     -------
@@ -231,7 +196,7 @@ def cluster_mean(values: ArrayLike, clusters: ArrayLike | None = None, level: fl
     >>> round(rows.se, 3), round(prompts.se, 3), prompts.n
     (0.167, 0.5, 2)
     """
-    x = np.asarray(values, dtype=np.float64)
+    x = np.asarray(values, float)
     return ratio_of_sums(x, np.ones_like(x), clusters, level)
 
 
@@ -242,13 +207,6 @@ def cluster_difference(
 
     A prompt may have rows on both sides; their dependence is in the interval. The held-out gap is this with
     ``values`` the correctness of each judgment and ``first`` the cross-group mask.
-
-    Parameters
-    ----------
-    values : array of shape (n_rows,)
-    first : array of bool of shape (n_rows,)
-    clusters : array of shape (n_rows,) or None
-        As in `cluster_mean`.
 
     Returns
     -------
@@ -265,7 +223,7 @@ def cluster_difference(
     >>> gap.estimate, gap.excludes(0.0)
     (0.25, False)
     """
-    x, first = np.asarray(values, dtype=np.float64), np.asarray(first, dtype=bool)
+    x, first = np.asarray(values, float), np.asarray(first, dtype=bool)
     labels = _cluster_index(clusters, len(x))
     sides = [x[side] for side in (first, ~first)]
     if not all(len(side) for side in sides):
@@ -282,13 +240,6 @@ def ratio_of_sums(
 
     .. math:: R = \frac{\sum_i x_i}{\sum_i y_i}
 
-    Parameters
-    ----------
-    numerator, denominator : array of shape (n_rows,)
-        Denominators are counts or other positive sizes.
-    clusters : array of shape (n_rows,) or None
-        As in `cluster_mean`.
-
     Returns
     -------
     Interval
@@ -303,7 +254,7 @@ def ratio_of_sums(
     >>> ratio_of_sums([1.0, 30.0], [10, 100]).estimate.__round__(3)
     0.282
     """
-    x, y = np.asarray(numerator, dtype=np.float64), np.asarray(denominator, dtype=np.float64)
+    x, y = np.asarray(numerator, float), np.asarray(denominator, float)
     if x.shape != y.shape or x.ndim != 1:
         raise ValueError(
             f"numerator and denominator need one value per row each; got {x.shape} and {y.shape}"
@@ -328,20 +279,8 @@ def length_matched_mean(
     .. math:: \sum_b w_b\, \bar{x}_b
 
     with bins at the quantiles of the reference's lengths, w_b the reference's share of bin b and x_b the mean of
-    the values whose length falls there. A policy that only shortens its answers then changes nothing.
-
-    Parameters
-    ----------
-    values : array of shape (n_answers,)
-        Such as 1 for an answer with Markdown and 0 for one without.
-    lengths : array of shape (n_answers,)
-        In tokens.
-    reference_lengths : array of shape (n_reference_answers,)
-        In tokens.
-    n_bins : int
-        Quantile bins; a length on the edge of two belongs to the longer one.
-    clusters : array of shape (n_answers,) or None
-        As in `cluster_mean`.
+    the values whose length falls there; a length on the edge of two bins belongs to the longer one. A policy that only
+    shortens its answers then changes nothing.
 
     Returns
     -------
@@ -363,10 +302,10 @@ def length_matched_mean(
     >>> matched.estimate
     0.5
     """
-    x, sizes = np.asarray(values, dtype=np.float64), np.asarray(lengths, dtype=np.float64)
+    x, sizes = np.asarray(values, float), np.asarray(lengths, float)
     if x.shape != sizes.shape or x.ndim != 1 or len(x) == 0:
         raise ValueError(f"one length per answer is needed, at least one; got {x.shape} and {sizes.shape}")
-    reference = np.asarray(reference_lengths, dtype=np.float64)
+    reference = np.asarray(reference_lengths, float)
     if len(reference) == 0:
         raise ValueError("the reference has no answers to match the lengths to")
     edges = np.quantile(reference, np.arange(1, n_bins) / n_bins)
@@ -381,7 +320,7 @@ def length_matched_mean(
     return _from_influence(estimate, influence, _cluster_index(clusters, len(x)), level)
 
 
-def _cluster_index(clusters: ArrayLike | None, n_rows: int) -> NDArray[np.intp]:
+def _cluster_index(clusters: ArrayLike | None, n_rows: int) -> Ints:
     if clusters is None:
         return np.arange(n_rows)
     labels = np.asarray(clusters)
@@ -392,7 +331,7 @@ def _cluster_index(clusters: ArrayLike | None, n_rows: int) -> NDArray[np.intp]:
     return np.unique(labels, return_inverse=True)[1].reshape(-1)
 
 
-def _from_influence(estimate: float, influence: NDArray, labels: NDArray[np.intp], level: float) -> Interval:
+def _from_influence(estimate: float, influence: NDArray, labels: Ints, level: float) -> Interval:
     sums = np.bincount(labels, weights=influence)
     n = len(np.unique(labels))
     se = np.sqrt(n / (n - 1) * np.sum(sums**2)) if n > 1 else np.nan

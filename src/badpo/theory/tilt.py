@@ -16,14 +16,15 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import brentq
-from scipy.special import logit, logsumexp, softmax
+from scipy.optimize import brentq, root
+from scipy.special import logit, softmax
+
+from badpo.theory import Floats
 
 # A rate closer to 0 or 1 than this is one that no finite sample would show; tilting it would amplify rounding.
 NEVER = 1e-9
-# Newton's method ends when every rate is this close to its target, and gives up after so many steps.
+# The search has found the targets when every rate is this close to its own.
 RATE_TOLERANCE = 1e-10
-MOST_STEPS = 200
 SHOW_IT = "anchor a policy that shows it sometimes, or give prompts that ask for it (--prompts)"
 # Shifts whose squared distances add up to less are one shift, said with rounding.
 _SAME = 1e-20
@@ -41,11 +42,11 @@ class Tilt:
         The rates at shift 0 and at ``shift``, on the prompts that it was found on.
     """
 
-    shift: NDArray[np.float64]
-    before: NDArray[np.float64]
-    achieved: NDArray[np.float64]
+    shift: Floats
+    before: Floats
+    achieved: Floats
 
-    def in_margin(self, beta: float) -> NDArray[np.float64]:
+    def in_margin(self, beta: float) -> Floats:
         """The tilt c = beta s, shape (n_attributes,). The offset of a training stage that teaches it is -c."""
         return beta * self.shift
 
@@ -75,7 +76,7 @@ class CalibrationLine:
         return (achieved - self.intercept) / self.slope
 
 
-def tilted_probabilities(log_probs: ArrayLike, carries: ArrayLike, shift: ArrayLike) -> NDArray[np.float64]:
+def tilted_probabilities(log_probs: ArrayLike, carries: ArrayLike, shift: ArrayLike) -> Floats:
     r"""Probability of every choice under the tilted policy.
 
     .. math:: \pi_s(y \mid x) = \frac{\pi(y \mid x) \exp(s^\top g_y)}{\sum_{y'} \pi(y' \mid x) \exp(s^\top g_{y'})}
@@ -115,13 +116,8 @@ def tilted_probabilities(log_probs: ArrayLike, carries: ArrayLike, shift: ArrayL
     return softmax(logs + indicator @ _one_per_attribute(shift, indicator, "shift"), axis=1)
 
 
-def tilted_rates(log_probs: ArrayLike, carries: ArrayLike, shift: ArrayLike) -> NDArray[np.float64]:
+def tilted_rates(log_probs: ArrayLike, carries: ArrayLike, shift: ArrayLike) -> Floats:
     """Rate of each attribute under the tilted policy: its probability, mean over prompts.
-
-    Parameters
-    ----------
-    log_probs, carries, shift
-        As in `tilted_probabilities`.
 
     Returns
     -------
@@ -146,11 +142,11 @@ def shift_to_targets(
 ) -> Tilt:
     r"""The one shift per attribute that brings all rates to their targets together.
 
-    One attribute: bisection on the rate. Several: Newton's method with a line search on
+    Both are found by a root of the rates minus the targets. For several attributes these are the gradient of
 
     .. math:: \frac{1}{n} \sum_x \log \sum_y \pi(y \mid x) \exp(s^\top g_y) - s^\top t
 
-    which is convex, and whose gradient is the rates minus the targets.
+    which is convex.
 
     Parameters
     ----------
@@ -195,28 +191,17 @@ def shift_to_targets(
     if len(wanted) == 1:
         shift = np.array([_bisect(logs, indicator, float(wanted[0]))])
     else:
-        shift = _newton(logs, indicator, wanted, before, names)
+        shift = _together(logs, indicator, wanted, before, names)
     return Tilt(shift, before, tilted_rates(logs, indicator, shift))
 
 
 def fit_calibration(intended: ArrayLike, achieved: ArrayLike) -> CalibrationLine:
     """Least-squares line from the shifts that were asked for to those that were achieved, for one attribute.
 
-    Parameters
-    ----------
-    intended, achieved : array of shape (n_rounds,)
-        In log-odds, with their signs.
-
     Returns
     -------
     CalibrationLine
         With one round, or several that asked for the same, slope 1 and the mean deficit as the intercept.
-
-    Raises
-    ------
-    ValueError
-        No round, a value that is not finite, or achieved shifts that do not rise with the intended ones, so that
-        no line can be inverted.
 
     References
     ----------
@@ -232,7 +217,7 @@ def fit_calibration(intended: ArrayLike, achieved: ArrayLike) -> CalibrationLine
     >>> fit_calibration([-3.39], [-2.24])
     CalibrationLine(slope=1.0, intercept=1.15)
     """
-    asked, got = np.asarray(intended, dtype=np.float64), np.asarray(achieved, dtype=np.float64)
+    asked, got = np.asarray(intended, float), np.asarray(achieved, float)
     if asked.ndim != 1 or asked.shape != got.shape or len(asked) == 0:
         raise ValueError(
             f"one intended and one achieved shift per round are needed; got {asked.shape} and {got.shape}"
@@ -252,8 +237,8 @@ def fit_calibration(intended: ArrayLike, achieved: ArrayLike) -> CalibrationLine
 
 def _choices(
     log_probs: ArrayLike, carries: ArrayLike, attributes: Sequence[str] = ()
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    logs, indicator = np.asarray(log_probs, dtype=np.float64), np.asarray(carries, dtype=np.float64)
+) -> tuple[Floats, Floats]:
+    logs, indicator = np.asarray(log_probs, float), np.asarray(carries, float)
     indicator = indicator[:, None] if indicator.ndim == 1 else indicator
     if logs.ndim != 2 or indicator.ndim != 2 or logs.shape[1] != len(indicator) or not logs.size:
         raise ValueError(
@@ -272,8 +257,8 @@ def _choices(
     return logs, indicator
 
 
-def _one_per_attribute(values: ArrayLike, indicator: NDArray, what: str) -> NDArray[np.float64]:
-    given = np.atleast_1d(np.asarray(values, dtype=np.float64))
+def _one_per_attribute(values: ArrayLike, indicator: NDArray, what: str) -> Floats:
+    given = np.atleast_1d(np.asarray(values, float))
     if given.shape != indicator.shape[1:] or not np.isfinite(given).all():
         raise ValueError(
             f"{what}: one finite number for each of {indicator.shape[1]} attributes is needed, got {given}"
@@ -315,30 +300,22 @@ def _bisect(logs: NDArray, indicator: NDArray, target: float) -> float:
     return float(brentq(missing, -reach, reach, xtol=1e-14))
 
 
-def _newton(
+def _together(
     logs: NDArray, indicator: NDArray, targets: NDArray, before: NDArray, names: Sequence[str]
-) -> NDArray[np.float64]:
-    normalised = logs - logsumexp(logs, axis=1, keepdims=True)
+) -> Floats:
+    def missing(shift: NDArray) -> Floats:
+        return tilted_rates(logs, indicator, shift) - targets
 
-    def objective(shift: NDArray) -> float:
-        return float(logsumexp(normalised + indicator @ shift, axis=1).mean() - shift @ targets)
-
-    # exact where log-odds are the same at every prompt and the attributes are independent
-    shift = logit(targets) - logit(before)
-    for _ in range(MOST_STEPS):
+    def slope(shift: NDArray) -> Floats:
         probabilities = tilted_probabilities(logs, indicator, shift)
         rates = probabilities @ indicator
-        gradient = rates.mean(axis=0) - targets
-        if np.abs(gradient).max() < RATE_TOLERANCE:
-            return shift
         pairs = indicator.T @ (probabilities.mean(axis=0)[:, None] * indicator)
-        step = -np.linalg.lstsq(pairs - rates.T @ rates / len(rates), gradient, rcond=None)[0]
-        length = 1.0
-        # close to the minimum the objective cannot tell two points apart; the slack lets Newton's step pass there
-        here, decrease = objective(shift) + 1e-13, 1e-4 * float(gradient @ step)
-        while objective(shift + length * step) > here + length * decrease and length > 1e-12:
-            length /= 2
-        shift = shift + length * step
+        return pairs - rates.T @ rates / len(rates)
+
+    # exact where log-odds are the same at every prompt and the attributes are independent
+    found = root(missing, logit(targets) - logit(before), jac=slope, tol=1e-12)
+    if np.abs(found.fun).max() < RATE_TOLERANCE:
+        return found.x
     raise ValueError(
         f"the targets of {', '.join(names)} cannot hold together: no reweighting of these choices reaches "
         f"{targets.tolist()}; ask for targets that one policy over these choices can have"
