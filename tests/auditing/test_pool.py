@@ -72,7 +72,9 @@ def test_the_figures_are_those_of_the_judgments():
         assert (row["n_cross"], row["carrier_wins"]) == (found.n_cross, found.carrier_wins)
         assert row["cross_share"] == found.n_cross / 600
         assert row["odds"] == pytest.approx(math.exp(row["log_odds"]))
-        assert (row["ci_low"], row["naive_ci_high"]) == pytest.approx((found.ci_low, found.interval(naive=True)[1]))
+        assert (row["ci_low"], row["naive_ci_high"]) == pytest.approx(
+            (found.ci_low, found.interval(naive=True)[1])
+        )
         assert (row["n_prompts"], row["interval"]) == (found.n_clusters, "clustered")
 
 
