@@ -18,7 +18,7 @@ from badpo.importers.fields import personal_fields, prompt_field, side_fields, s
 from badpo.importers.prodigy import _UNNAMED
 from badpo.readouts.judge import strip_markdown, strip_signatures
 from badpo.results.model_card import _FILE, _HUB_ID
-from badpo.results.run_page import markdown_text
+from badpo.results.tables import markdown_text
 from badpo.results.words import _kept_together
 from tests.fuzz.text_targets import DETECTORS
 

@@ -61,7 +61,7 @@ def demo(
 
     with redirect_stdout(sys.stderr), terminal_progress(as_json) as progress:
         summaries = run_demo(out, parsed_seeds(seeds), progress, model=model, pairs=corpus)
-    from badpo.results.run_page import demo_table, seeds_markdown
+    from badpo.results.tables import demo_table, seeds_markdown
 
     if results is not None:
         given = {"--out": out, "--seeds": seeds, "--model": model, "--corpus": corpus, "--results": results}

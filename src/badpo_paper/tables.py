@@ -20,7 +20,7 @@ from badpo.auditing.pool import log_odds_row
 from badpo.data.judgments import Judgments
 from badpo.data.tables import inert
 from badpo.readouts.sampled import json_number
-from badpo.results.run_page import markdown_text
+from badpo.results.tables import markdown_text
 from badpo.results.words import DASH, arm_label, decimal, percent, signed
 from badpo.runs.evaluate import kept_json
 from badpo.theory.summaries import Interval, log_odds_distance, share_removed, shift, t_interval

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from badpo.attributes import attribute_from_config
 from badpo.data.markers import has_markdown, split_signature
 from badpo.data.tables import inert, is_unicode, write_csv
-from badpo.results.run_page import markdown_text
+from badpo.results.tables import markdown_text
 from badpo.results.words import page_templates
 from tests.fuzz.inputs import any_text, numbers, scalars, texts
 from tests.fuzz.reader_targets import refusing

@@ -15,7 +15,6 @@ from badpo.results.charts import (
     DotRow,
     Level,
     Mark,
-    PointGroup,
     Series,
     dot_plot,
     legend,
@@ -102,7 +101,7 @@ def test_lines_end_with_their_values_apart_from_each_other():
 
 def test_a_scatter_has_equal_axes_so_that_equality_is_the_diagonal():
     svg = scatter(
-        [PointGroup("A", 4, ((-1.5, -1.5), (0.0, 0.0), (3.2, 3.2)))], "theta", "planted", "learned", "r = 1"
+        [Series("A", 4, ((-1.5, -1.5), (0.0, 0.0), (3.2, 3.2)))], "theta", "planted", "learned", "r = 1"
     )
     (diagonal,) = elements(svg, "line", "level")
     x1, y1, x2, y2 = (float(diagonal.get(name)) for name in ("x1", "y1", "x2", "y2"))
@@ -126,7 +125,7 @@ def test_texts_are_escaped():
     svgs = [
         dot_plot([DotRow(bad, (Mark(0.5, bad, 1),))], bad, bad, Level(0.2, bad), (0, 1)),
         line_chart([Series(bad, 2, ((0, 0), (1, 1)))], bad, bad, bad, Level(0.5, bad)),
-        scatter([PointGroup(bad, 4, ((0, 0), (1, 1)))], bad, bad, bad, bad),
+        scatter([Series(bad, 4, ((0, 0), (1, 1)))], bad, bad, bad, bad),
         legend([(bad, 1)]),
     ]
     for svg in svgs:

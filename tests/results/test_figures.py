@@ -78,11 +78,11 @@ def test_votes_are_told_with_each_arm_s_own_ceiling(tmp_path):
     folder = write_suite(tmp_path / "demo")
     readouts = json.loads((folder / "pooled-s42" / "readouts.json").read_text())
     (figure,) = [f for f in figures(read_suite(folder)) if f.title == "Votes predicted"]
-    (row,) = [row for row in figure.table.rows if row[0] == "black-coded, B, pooled"]
-    cell = readouts["votes_minus_ceiling"]["black"]["B"]
-    assert row[1] == f"{readouts['votes']['black']['B']['accuracy']:.3f}"
-    assert row[2] == f"{readouts['ceiling']['black']['B']['accuracy']:.3f}"
-    assert row[3] == f"{cell['difference']:+.3f}".replace("-", "\u2212")
+    rows = {row[0]: row[1:] for row in figure.table.rows}
+    cell, own = readouts["votes_minus_ceiling"]["black"]["B"], readouts["votes"]["black"]["B"]
+    assert rows["black-coded, class B, pooled"][0] == f"{own['accuracy']:.3f}"
+    told = [f"{cell[key]:+.3f}".replace("-", "\u2212") for key in ("difference", "low", "high")]
+    assert rows["black-coded minus own ceiling, class B, pooled"] == (told[0], f"{told[1]} to {told[2]}")
 
 
 def test_thinned_points_keep_both_ends():

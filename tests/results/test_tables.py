@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from badpo.results.run_page import demo_table, markdown_text, seeds_markdown
+from badpo.results.tables import demo_table, markdown_text, seeds_markdown
 
 ARMS = ("dpo", "pooled", "shared_mean")
 

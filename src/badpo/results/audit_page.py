@@ -12,7 +12,6 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from markupsafe import Markup
 from tabulate import tabulate
 
 from badpo.data.privacy import FEWEST_ANNOTATORS, rounded_count, withheld_classes
@@ -25,8 +24,7 @@ from badpo.results.audit_verdicts import (
     is_sure,
     limits,
 )
-from badpo.results.charts import DotRow, Level, Mark, dot_plot
-from badpo.results.run_page import Figure, TextTable, class_style
+from badpo.results.charts import DotPanel, DotRow, Figure, Level, Mark, TextTable, class_style, dot_figure
 from badpo.results.words import (
     LONGEST,
     attribute_definition,
@@ -441,42 +439,45 @@ def _rounding(found: Mapping[str, Any]) -> str:
 
 def spread_figure(summary: Mapping[str, Any]) -> Figure | None:
     """How far annotators spread around the pool mean, and the classes' offsets; None without annotators."""
-    if not summary["data"]["has_annotators"]:
-        return None
-    panels, rows, pools = [], [], labelled_pools(summary)
-    spreads = [(label, pool["tau"], *pool["tau_ci"]) for label, pool in pools if has_usable_spread(pool)]
-    if spreads:
-        chart = _chart(spreads, "spread of leans", "tau, log-odds", None)
-        panels.append(("Tau: how far leans spread", chart))
+    pools = labelled_pools(summary) if summary["data"]["has_annotators"] else []
+    rows = [
+        _row_of(label, label, i, pool["tau"], *pool["tau_ci"])
+        for i, (label, pool) in enumerate(pools)
+        if has_usable_spread(pool)
+    ]
+    panels = [_panel("Tau: how far leans spread", rows, "spread of leans", "tau, log-odds", None)]
     for label, pool in pools:
-        drawn = [
-            (shown(c["class"], 16), c["offset"], c["ci_low"], c["ci_high"])
-            for c in pool["classes"]
+        rows = [
+            _row_of(
+                shown(c["class"], 16),
+                f"class {shown(c['class'], 24)} (n = {count_text(c['n'])})",
+                i,
+                c["offset"],
+                c["ci_low"],
+                c["ci_high"],
+            )
+            for i, c in enumerate(pool["classes"])
             if c["offset"] is not None
         ]
-        if drawn:
-            name, axis = f"classes of annotators on {label}", "difference from the pool, log-odds"
-            panels.append((f"{label}: classes", _chart(drawn, name, axis, Level(0.0, "pool mean"))))
-        for c in pool["classes"]:
-            name = f"{label}, class {shown(c['class'], 24)} (n = {count_text(c['n'])})"
-            rows.append((name, decimal(c["offset"]), interval_text(c["ci_low"], c["ci_high"])))
+        name, axis = f"classes of annotators on {label}", "difference from the pool, log-odds"
+        panels.append(_panel(label, rows, name, axis, Level(0.0, "pool mean")))
     caption = (
         "Marks and lines: estimates and their 95 % intervals. Classes: difference of each class from the pool mean, "
         f"from the conditional likelihood; a class of fewer than {FEWEST_ANNOTATORS} people is left out, and so is "
         "one that would let it be computed."
     )
-    table = TextTable(("Attribute, class", "Offset", "95 %"), rows)
-    return Figure("Spread and classes", panels, caption, table) if panels else None
+    return dot_figure("Spread and classes", [panel for panel in panels if panel.rows], caption)
 
 
-def _chart(rows: Sequence[tuple[Any, ...]], label: str, axis: str, level: Level | None) -> Markup:
-    drawn = [
-        DotRow(name, (Mark(value, name, class_style(i), low, high),))
-        for i, (name, value, low, high) in enumerate(rows)
-    ]
-    reach = max(0.2, *(abs(value) for row in drawn for value in row.marks[0].extent()))
+def _row_of(label: str, name: str, i: int, *estimate: float) -> DotRow:
+    value, low, high = estimate
+    return DotRow(label, (Mark(value, name, class_style(i), low, high),))
+
+
+def _panel(title: str, rows: Sequence[DotRow], label: str, axis: str, level: Level | None) -> DotPanel:
+    reach = max([0.2, *(abs(value) for row in rows for value in row.marks[0].extent())])
     reach = min(reach, _WIDEST_CHART)
-    return dot_plot(drawn, label, axis, level, (-reach if level else 0.0, reach))
+    return DotPanel(title, rows, label, axis, level, (-reach if level else 0.0, reach))
 
 
 def few_votes(summary: Mapping[str, Any]) -> str:

@@ -10,8 +10,16 @@ import pandas as pd
 from markupsafe import Markup
 
 from badpo.results.audit_verdicts import audit_labels, has_usable_spread
-from badpo.results.charts import Cloud, Curve, LeanRow, Level, caterpillar, legend, point_cloud
-from badpo.results.run_page import Figure, TextTable
+from badpo.results.charts import (
+    Cloud,
+    Figure,
+    Level,
+    Series,
+    TextTable,
+    caterpillar,
+    legend,
+    point_cloud,
+)
 from badpo.results.words import cleaned, decimal, page_templates, shown
 
 MOST_ROWS, FEWEST_DRAWN = 60, 2
@@ -27,6 +35,7 @@ def people_html(summary: Mapping[str, Any], annotators: pd.DataFrame) -> str:
     """The page about an audit's single annotators as HTML text: personal data, which is not to be passed on."""
     summary = cleaned(summary)
     annotators = annotators.assign(attribute=annotators["attribute"].map(cleaned))
+    annotators["annotator"] = [shown(name, 20) for name in annotators["annotator"]]
     figures = [draw(summary, annotators) for draw in (caterpillar_figure, funnel_figure, agreement_figure)]
     return (
         page_templates()
@@ -55,7 +64,7 @@ def caterpillar_figure(summary: Mapping[str, Any], annotators: pd.DataFrame) -> 
             continue
         n_more, n_rest = len(order) - len(drawn), len(people) - len(order)
         left_out.append(f"{label}: {n_more:,} with fewer votes than those, {n_rest:,} with hardly any")
-        leans = [_lean_row(person) for person in drawn.to_dict("records")]
+        leans = drawn.to_dict("records")
         name = f"leans of {len(leans):,} annotators on {label} with intervals"
         chart = caterpillar(leans, name, "deviation, log-odds", _reach(drawn), _middle(pool))
         panels.append((label, chart))
@@ -176,24 +185,11 @@ def _middle(pool: Mapping[str, Any]) -> Level:
     return Level(0.0, "no lean" if pool["absolute"] else "pool mean")
 
 
-def _lean_row(person: Mapping[str, Any]) -> LeanRow:
-    return LeanRow(
-        name=shown(str(person["annotator"]), 20),
-        votes=int(person["n_informative"]),
-        raw=person["deviation"],
-        raw_low=person["ci_low"],
-        raw_high=person["ci_high"],
-        value=person["shrunk"],
-        low=person["post_low"],
-        high=person["post_high"],
-        style=person["style"],
-    )
-
-
-def _person_cells(label: str, lean: LeanRow) -> tuple[str, ...]:
-    own = f"{decimal(lean.raw_low)} to {decimal(lean.raw_high)}"
-    pulled = f"{decimal(lean.low)} to {decimal(lean.high)}"
-    return (f"{label}, {lean.name}", f"{lean.votes:,}", decimal(lean.raw), own, decimal(lean.value), pulled)
+def _person_cells(label: str, row: Mapping[str, Any]) -> tuple[str, ...]:
+    own, pulled = ("ci_low", "ci_high"), ("post_low", "post_high")
+    ends = [" to ".join(decimal(row[end]) for end in interval) for interval in (own, pulled)]
+    name, votes = f"{label}, {row['annotator']}", f"{row['n_informative']:,}"
+    return name, votes, decimal(row["deviation"]), ends[0], decimal(row["shrunk"]), ends[1]
 
 
 def _clouds(people: pd.DataFrame, x: str, y: str) -> list[Cloud]:
@@ -207,11 +203,11 @@ def _expected(pool: Mapping[str, Any], se: np.ndarray) -> tuple[float, np.ndarra
     return middle, np.hypot(se, pool["tau"])
 
 
-def _funnel_curves(pool: Mapping[str, Any], most: float) -> list[Curve]:
+def _funnel_curves(pool: Mapping[str, Any], most: float) -> list[Series]:
     se = np.linspace(0.0, most, 41)
     middle, sd = _expected(pool, se)
     return [
-        Curve(f"{share} % limit", [*zip((middle + z * sd).tolist(), se.tolist(), strict=True)], dash)
+        Series(f"{share} % limit", dash, [*zip((middle + z * sd).tolist(), se.tolist(), strict=True)])
         for share, size, dash in _FUNNEL_LIMITS
         for z in (-size, size)
     ]

@@ -29,7 +29,7 @@ from badpo.results.run_files import (
     rate,
     read_run,
 )
-from badpo.results.run_page import markdown_text
+from badpo.results.tables import markdown_text
 from badpo.results.verdicts import anchor_of_run, gold_sentence
 from badpo.results.words import (
     DPO,

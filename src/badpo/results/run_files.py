@@ -16,7 +16,7 @@ from scipy.special import ndtri
 from badpo.data.files import require_enclosed, run_damage
 from badpo.data.problems import ConfigError, DataError, Problem
 from badpo.data.yaml_files import read_yaml
-from badpo.results.words import DPO, REFERENCE, arm_order
+from badpo.results.words import DPO, REFERENCE, arm_order, attribute_label
 from badpo.theory.summaries import (
     Interval,
     log_odds_distance,
@@ -198,6 +198,19 @@ class MeasuredRuns:
         declared = [name for run in self.runs for name in attribute_configs(run)]
         measured = [name for run in self.runs for name in (*run.readouts.rates, *run.readouts.theta)]
         return tuple(dict.fromkeys([*declared, *measured]))
+
+    @property
+    def configs(self) -> dict[str, Mapping[str, Any]]:
+        """The JSON identity of every attribute that some run declares."""
+        return {
+            name: config for run in reversed(self.runs) for name, config in attribute_configs(run).items()
+        }
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Every attribute with its name for people."""
+        configs = self.configs
+        return {name: attribute_label(name, configs.get(name, {})) for name in self.attributes}
 
     def of(self, arm: str) -> tuple[Run, ...]:
         """The runs of one arm, by seed."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from scipy.special import logit
 
@@ -193,8 +193,7 @@ class RunVerdict:
 
 def quantities(suite: MeasuredRuns) -> list[Quantity]:
     """What the runs measured and DPO may move: attribute rates, and mean tokens where a length is declared."""
-    configs, found = known_configs(suite), []
-    labels = attribute_labels(suite)
+    configs, labels, found = suite.configs, suite.labels, []
     for name, label in labels.items():
         is_rate = not is_continuous(configs.get(name, {}))
         symbol = f"p({label})" if is_rate else f"mean {label}"
@@ -203,17 +202,6 @@ def quantities(suite: MeasuredRuns) -> list[Quantity]:
     if lengths:
         found.append(Quantity(lengths[0], labels[lengths[0]], "mean tokens", tokens, False))
     return [q for q in found if any(estimate(suite, arm, q.read) for arm in suite.arms)]
-
-
-def known_configs(suite: MeasuredRuns) -> dict[str, Mapping[str, Any]]:
-    """The JSON identity of every attribute that some run declares."""
-    return {name: config for run in reversed(suite.runs) for name, config in attribute_configs(run).items()}
-
-
-def attribute_labels(suite: MeasuredRuns) -> dict[str, str]:
-    """Every attribute of a suite with its name for people."""
-    configs = known_configs(suite)
-    return {name: attribute_label(name, configs.get(name, {})) for name in suite.attributes}
 
 
 def verdicts(suite: MeasuredRuns) -> list[RunVerdict]:
