@@ -14,6 +14,7 @@ import typer
 from badpo.cli.options import (
     EXIT_FAILED,
     AsJson,
+    AttributeFile,
     Debug,
     RunCache,
     RunModel,
@@ -87,6 +88,7 @@ def anchor(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the answers and of the training.")] = 42,
+    attribute_file: AttributeFile = None,
     model: RunModel = None,
     data: RunTable = None,
     reference_cache: RunCache = None,

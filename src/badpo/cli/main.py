@@ -25,6 +25,7 @@ from badpo.cli.options import (
     EXIT_DATA,
     AnnotatorsMissing,
     AsJson,
+    AttributeFile,
     AttributeOption,
     ColumnOption,
     DataArgument,
@@ -171,6 +172,7 @@ def _root(
 def check(
     data: DataArgument,
     attribute: AttributeOption = None,
+    attribute_file: AttributeFile = None,
     column: ColumnOption = None,
     winner: WinnerOption = None,
     model: Annotated[
@@ -226,8 +228,10 @@ def check(
 
 @attributes_app.command("list")
 @reporting_errors
-def attributes_list(as_json: AsJson = False, debug: Debug = False) -> None:
-    """The built-in attributes, their scope and their parameters."""
+def attributes_list(
+    attribute_file: AttributeFile = None, as_json: AsJson = False, debug: Debug = False
+) -> None:
+    """The built-in attributes and those of your files, their scope and their parameters."""
     from badpo.data.attributes import describe_attributes
 
     rows = describe_attributes()
@@ -243,6 +247,7 @@ def attributes_list(as_json: AsJson = False, debug: Debug = False) -> None:
 def attributes_test(
     data: DataArgument,
     attribute: AttributeOption = None,
+    attribute_file: AttributeFile = None,
     column: ColumnOption = None,
     winner: WinnerOption = None,
     sweep: Annotated[
@@ -277,6 +282,7 @@ def train(
     ctx: typer.Context,
     config: Annotated[Path | None, typer.Option(help="A recipe in YAML; a trl dpo file works too.")] = None,
     attribute: AttributeOption = None,
+    attribute_file: AttributeFile = None,
     dry_run: Annotated[
         bool, typer.Option(help="Plan, counts, memory and a self-test; nothing is trained.")
     ] = False,
@@ -326,6 +332,7 @@ def train(
 @reporting_errors
 def evaluate(
     runs: RunsArgument,
+    attribute_file: AttributeFile = None,
     model: RunModel = None,
     data: RunTable = None,
     reference_cache: RunCache = None,

@@ -128,6 +128,28 @@ AttributeOption = Annotated[
         help="Declare an attribute, such as length:ratio=1.5; repeatable.",
     ),
 ]
+
+
+def _known(paths: list[Path] | None) -> list[Path] | None:
+    """Make the attributes of every --attribute-file known, before the command asks for one."""
+    from badpo.data.attributes import add_attributes
+
+    try:
+        for path in paths or ():
+            add_attributes(path)
+    except ConfigError as error:
+        raise typer.BadParameter(str(error)) from error
+    return paths
+
+
+AttributeFile = Annotated[
+    list[Path] | None,
+    typer.Option(
+        metavar="FILE",
+        callback=_known,
+        help="A Python file of yours whose ATTRIBUTES can be declared as the built-in ones; repeatable.",
+    ),
+]
 ColumnOption = Annotated[
     list[str] | None,
     typer.Option(

@@ -13,6 +13,7 @@ from badpo.cli.options import (
     EXIT_NOT_MET,
     AnnotatorsMissing,
     AsJson,
+    AttributeFile,
     AttributeOption,
     ColumnOption,
     DataArgument,
@@ -36,6 +37,7 @@ from badpo.data.files import locked
 def audit(
     data: DataArgument,
     attribute: AttributeOption = None,
+    attribute_file: AttributeFile = None,
     out: Annotated[
         Path, typer.Option("--out", "-o", help="Folder for audit.json, the tables and report.html.")
     ] = Path("audit"),
@@ -113,6 +115,7 @@ def watch(
     data: DataArgument,
     state: Annotated[Path, typer.Option(help="File that keeps what was counted between calls.")],
     attribute: AttributeOption = None,
+    attribute_file: AttributeFile = None,
     closed: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="Column that says whether a comparison is closed.")
     ] = None,
