@@ -93,7 +93,7 @@ def _source(folder: Path, stage: CorpusStage, scale: Scale, data: Path | None) -
     fresh = scale.fresh_prompts(stage.corpus, data)
     n = min(N_EVALUATION, len(fresh) // 5)
     prompts = Prompts(list(fresh[n:]), list(fresh[:n]), list(stage.prompts), "the suite's corpus")
-    return run_source(folder, stage, prompts, lines=None)
+    return run_source(folder, stage, prompts)
 
 
 # The last source alone: its answers are shared by all of its targets, and its model is large.

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 
-from badpo.anchoring.calibration import KeptLines, achieved_shift, calibrate
+from badpo.anchoring.calibration import achieved_shift, calibrate
 from badpo.anchoring.rates import RateTable
 from badpo.theory.tilt import tilted_probabilities
 
@@ -34,55 +32,16 @@ def stage(slope, deficit, asked=None, noise=0.0):
 
 @pytest.mark.parametrize("targets", [(0.5, 0.5), (0.3, 0.7), (0.95, 0.3)])
 def test_the_papers_line_is_met_in_three_rounds(targets):
-    found = calibrate(SOURCE, targets, stage([0.888, 0.98], [0.777, 1.285]), 1e-3, 4, KeptLines())
+    found = calibrate(SOURCE, targets, stage([0.888, 0.98], [0.777, 1.285]), 1e-3, 4)
     assert found.converged and len(found.rounds) <= 3
     assert found.rounds[found.best].rate == pytest.approx(targets, abs=1e-3)
 
 
 def test_without_a_deficit_one_round_is_enough():
-    found = calibrate(SOURCE, (0.5, 0.5), stage([1.0, 1.0], [0.0, 0.0]), 1e-6, 4, KeptLines())
+    found = calibrate(SOURCE, (0.5, 0.5), stage([1.0, 1.0], [0.0, 0.0]), 1e-6, 4)
     assert len(found.rounds) == 1
     assert found.rounds[0].intended == pytest.approx(found.exact)
     assert found.rounds[0].achieved == pytest.approx(found.exact, abs=1e-6)
-
-
-def test_lines_of_one_seed_bring_the_next_one_there_at_once(tmp_path):
-    path, attempt = tmp_path / "lines.json", stage([0.888, 0.98], [0.777, 1.285])
-    kept = KeptLines.read(path, "400 steps")
-    for found_round in calibrate(SOURCE, (0.5, 0.5), attempt, 1e-3, 4, kept).rounds:
-        for name, *point in zip(SOURCE.attributes, found_round.intended, found_round.achieved, strict=True):
-            kept.add(name, *map(float, point), "seed 1")
-    kept.write_into(path, "400 steps")
-    KeptLines({"woman down": [(-1.0, -1.0, "")]}).write_into(path, "9 steps")
-    again = KeptLines.read(path, "400 steps")
-    assert again.points == kept.points and len(json.loads(path.read_text())) == 2
-    found = calibrate(SOURCE, (0.3, 0.7), attempt, 1e-3, 4, again)
-    assert len(found.rounds) == 1 and found.converged
-    assert calibrate(SOURCE, (0.3, 0.7), attempt, 1e-3, 1, KeptLines()).reason
-
-
-def test_a_line_is_for_one_direction():
-    kept = KeptLines()
-    kept.add("woman", -3.0, -2.0)
-    assert kept.first_ask("woman", -3.0) == pytest.approx(-4.0)
-    assert kept.first_ask("woman", 3.0) == 3.0
-    kept.add("woman", 2.0, np.nan)
-    kept.add("woman", 2.0, -0.5)
-    assert list(kept.points) == ["woman down"]
-
-
-def test_an_anchor_that_is_made_again_replaces_its_points():
-    kept = KeptLines()
-    kept.add("woman", -3.0, -2.0, "dpo-s1 at 0.5")
-    kept.add("woman", -4.0, -3.5, "dpo-s2 at 0.5")
-    kept.add("woman", 2.0, 1.0, "dpo-s1 at 0.5")
-    kept.remove("dpo-s1 at 0.5")
-    assert kept.points == {"woman down": [(-4.0, -3.5, "dpo-s2 at 0.5")]}
-
-
-def test_points_that_were_kept_without_a_name_are_read(tmp_path):
-    (tmp_path / "lines.json").write_text('{"stage": {"woman down": [[-3.0, -2.0]]}}')
-    assert KeptLines.read(tmp_path / "lines.json", "stage").first_ask("woman", -3.0) == pytest.approx(-4.0)
 
 
 def test_an_attribute_that_is_out_of_reach_takes_the_shift_from_itself_alone():
@@ -96,19 +55,19 @@ def test_an_attribute_that_is_out_of_reach_takes_the_shift_from_itself_alone():
 
 def test_noise_does_not_send_the_next_round_away():
     asked = []
-    calibrate(SOURCE, (0.5, 0.5), stage([1.0, 1.0], [0.3, 0.3], asked, noise=0.3), 1e-9, 5, KeptLines())
+    calibrate(SOURCE, (0.5, 0.5), stage([1.0, 1.0], [0.3, 0.3], asked, noise=0.3), 1e-9, 5)
     assert len(asked) == 5
     assert np.abs(np.array(asked) - asked[0]).max() < 2.0
 
 
 def test_a_stage_that_moves_nothing_is_told_and_not_repeated():
-    found = calibrate(SOURCE, (0.5, 0.5), stage([0.0, 1.0], [0.0, 0.0]), 0.01, 4, KeptLines())
+    found = calibrate(SOURCE, (0.5, 0.5), stage([0.0, 1.0], [0.0, 0.0]), 0.01, 4)
     assert len(found.rounds) == 1 and not found.converged
     assert found.reason.startswith("woman: the stage moved the policy by less than a twentieth")
 
 
 def test_a_budget_that_runs_out_says_what_is_nearest():
-    found = calibrate(SOURCE, (0.5, 0.5), stage([0.7, 0.7], [1.0, 1.0]), 1e-9, 2, KeptLines())
+    found = calibrate(SOURCE, (0.5, 0.5), stage([0.7, 0.7], [1.0, 1.0]), 1e-9, 2)
     assert not found.converged
     assert found.reason.startswith("after 2 rounds the nearest is woman")
     largest = [np.abs(r.rate - 0.5).max() for r in found.rounds]
@@ -118,18 +77,18 @@ def test_a_budget_that_runs_out_says_what_is_nearest():
 def test_an_attribute_that_is_never_produced_is_refused():
     never = RateTable(("woman",), np.array([[0.0, -np.inf]]), np.array([[0.0], [1.0]]))
     with pytest.raises(ValueError, match="woman"):
-        calibrate(never, (0.5,), stage([1.0], [0.0]), 0.01, 2, KeptLines())
+        calibrate(never, (0.5,), stage([1.0], [0.0]), 0.01, 2)
 
 
 def test_one_rate_outside_of_the_tolerance_is_enough_to_go_on():
     source, wanted = SOURCE.rate, np.array([0.5, 0.5])
     rounds = iter([wanted + [0.0, 0.015], wanted, source])
-    found = calibrate(SOURCE, wanted, lambda asked, number: next(rounds), 0.01, 4, KeptLines())
+    found = calibrate(SOURCE, wanted, lambda asked, number: next(rounds), 0.01, 4)
     assert len(found.rounds) == 2 and found.converged
 
 
 def test_the_best_round_is_the_nearest_and_not_the_last():
     wanted = np.array([0.5, 0.5])
     rounds = iter([wanted + 0.1, wanted + 0.05, wanted - 0.2])
-    found = calibrate(SOURCE, wanted, lambda asked, number: next(rounds), 0.01, 3, KeptLines())
+    found = calibrate(SOURCE, wanted, lambda asked, number: next(rounds), 0.01, 3)
     assert (len(found.rounds), found.best, found.converged) == (3, 1, False)

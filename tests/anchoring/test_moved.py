@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.optimize import brentq
 
 from badpo.anchoring.editors import LongAnswers, MarkdownStrip, WordSwap, pool_signatures
 from badpo.anchoring.rates import (
@@ -16,10 +15,7 @@ from badpo.anchoring.rates import (
     RateTable,
     answer_rates,
     counted_rates,
-    deviation_change,
-    leans_beside,
     moved,
-    tilted_margins,
 )
 from badpo.attributes import Markdown
 from badpo.data.judgments import Judgments
@@ -93,60 +89,6 @@ def test_divergence_and_judge_are_told_when_they_are_there():
     assert found["kl_reference"]["before"] is None
     assert found["judge"]["rm"]["difference"] == 0.5
     assert found["judge"]["rm_minus"]["difference"] == 0.0
-
-
-def planted_votes(n=600, n_annotators=6):
-    """Votes on planted quality by annotators whose leans rise; the quality of every comparison."""
-    rng = np.random.default_rng(0)
-    sides = rng.integers(2, size=(n, 2))
-    quality, leans = rng.normal(size=n), np.linspace(0.2, 1.4, n_annotators)
-    texts = [["plain", "- listed"][side] for side in sides.ravel()]
-    rows = [
-        {
-            "prompt": f"{c}?",
-            "response_a": f"{texts[2 * c]} {c}",
-            "response_b": f"{texts[2 * c + 1]} {c} too",
-            "annotator": f"person {k}",
-            "winner": "a" if rng.random() < 1 / (1 + np.exp(-quality[c] - leans[k] * gap)) else "b",
-        }
-        for c, gap in enumerate(sides[:, 0] - sides[:, 1])
-        for k in range(n_annotators)
-    ]
-    return Judgments.read(pd.DataFrame(rows), attributes=[Markdown()]), quality
-
-
-def test_the_tilt_in_closed_form_leaves_the_annotators_deviations_as_they_are():
-    judgments, quality = planted_votes()
-    first = judgments.votes.drop_duplicates("comparison").index.to_numpy()
-    tilted = tilted_margins(quality, judgments.delta[first], [-0.34])
-    before, after = leans_beside(quality, judgments), leans_beside(tilted, judgments)
-    assert np.corrcoef(before[:, 0], np.linspace(0.2, 1.4, 6))[0, 1] > 0.9
-    assert after - before == pytest.approx(np.full((6, 1), 0.34), abs=1e-6)
-    assert deviation_change(before, after) == pytest.approx([0.0], abs=1e-6)
-    elsewhere = leans_beside(tilted * 1.5, judgments)
-    assert deviation_change(before, elsewhere)[0] > 1e-3
-
-
-def test_a_lean_is_the_maximum_of_its_likelihood():
-    judgments, quality = planted_votes(n=80, n_annotators=2)
-    theirs = judgments.votes["annotator"].to_numpy() == 1
-    sign, delta = judgments.votes["sign"].to_numpy()[theirs], judgments.delta[theirs, 0]
-    given = quality[judgments.votes["comparison"].to_numpy()[theirs]]
-
-    def score(theta):
-        return float((sign * delta / (1 + np.exp(sign * (given + theta * delta)))).sum())
-
-    assert leans_beside(quality, judgments)[1, 0] == pytest.approx(brentq(score, -10, 10), abs=1e-8)
-
-
-def test_a_lean_that_no_vote_bounds_is_not_told():
-    rows = [
-        {"prompt": f"{c}?", "response_a": f"- x{c}", "response_b": f"y{c}", "winner": "a", "annotator": "p"}
-        for c in range(9)
-    ]
-    judgments = Judgments.read(pd.DataFrame(rows), attributes=[Markdown()])
-    assert np.isnan(leans_beside(np.zeros(9), judgments)).all()
-    assert np.isnan(deviation_change([[np.nan]], [[1.0]])).all()
 
 
 def test_rates_of_names_and_of_answers():

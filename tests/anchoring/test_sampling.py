@@ -3,13 +3,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from scipy.special import softmax
 
 from badpo.anchoring import sampling
-from badpo.anchoring.sampling import ChoiceScorer, TiltedChoice, anchor_sampling
+from badpo.anchoring.sampling import ChoiceScorer, TiltedChoice
 from badpo.readouts.generation import sample
 from badpo.readouts.rates import SIGNATURE_LEAD, name_logps, signature_contexts
-from badpo.theory.tilt import tilted_probabilities, tilted_rates
+from badpo.theory.tilt import tilted_probabilities
 from tests import tiny
 from tests.readouts import policies
 
@@ -265,45 +264,6 @@ def test_the_place_of_a_choice_is_read_once_for_all_tokens_of_a_name(model, tok,
     monkeypatch.setattr(sampling, "PLACES_KEPT", 2)
     tilted.adjust([at_choice(tok, contexts[2])], torch.zeros(1, 330))
     assert len(tilted._kept) == 1
-
-
-def test_rates_reach_their_targets_where_found_and_are_reported_elsewhere(model, tok):
-    answers = policies.answers(tok, 12)
-    # answers that differ: the prompt is a function of i, so cut each body somewhere else
-    for i, answer in enumerate(answers):
-        answer.text = f"{answer.text.split(chr(10))[0]} {i}"
-    contexts = signature_contexts(answers, tok)
-    found = anchor_sampling(
-        model,
-        tok,
-        contexts[:6],
-        contexts[6:],
-        policies.NAMES,
-        CARRIES,
-        ("woman", "black"),
-        (0.4, 0.7),
-        beta=0.1,
-    )
-    logps = ChoiceScorer(model, tok, policies.NAMES).name_logps(contexts)
-    np.testing.assert_allclose(tilted_rates(logps[:6], CARRIES, found.shift), [0.4, 0.7], atol=1e-8)
-    np.testing.assert_allclose(found.tilt, 0.1 * found.shift)
-    rates = tilted_probabilities(logps[6:], CARRIES, found.shift) @ CARRIES
-    for column, interval in enumerate(found.achieved):
-        assert interval.estimate == pytest.approx(rates[:, column].mean(), abs=1e-6)
-        assert interval.n == 6 and interval.low < interval.estimate < interval.high
-    before = softmax(logps[6:], axis=1) @ CARRIES
-    assert [i.estimate for i in found.before] == pytest.approx(before.mean(axis=0), abs=1e-6)
-    woman = found.to_json()["woman"]
-    assert woman["asked"] == 0.4 and woman["c"] == pytest.approx(0.1 * woman["shift"])
-    assert woman["ci_low"] < woman["achieved"] < woman["ci_high"]
-
-
-def test_contexts_to_find_on_and_to_report_on_are_kept_apart(model, tok, contexts):
-    rest = (policies.NAMES, CARRIES, ("woman", "black"), (0.5, 0.5), 0.1)
-    with pytest.raises(ValueError, match="1 contexts are there both"):
-        anchor_sampling(model, tok, contexts[:2], contexts[1:3], *rest)
-    with pytest.raises(ValueError, match="2 contexts to find the tilt on and 0 to report on"):
-        anchor_sampling(model, tok, contexts[:2], [], *rest)
 
 
 def test_a_place_where_no_choice_is_ever_completed_is_left_as_it_is(model, tok, contexts, monkeypatch):

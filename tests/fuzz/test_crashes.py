@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from badpo.anchoring.calibration import KeptLines
 from badpo.anchoring.source import read_prompts
 from badpo.attributes import Length
 from badpo.auditing.audit import audit
@@ -249,9 +248,6 @@ def test_a_side_that_always_won_has_an_interval_with_a_width(winner, ends):
 def test_shifts_that_differ_by_rounding_are_one_shift():
     line = fit_calibration([-6.8e-233, -6.8e-233, 0.0], [1.77, 0.0, 1.0])
     assert line.slope == 1 and np.isfinite(line.intercept)
-    kept = KeptLines()
-    kept.add("woman", -np.inf, -1e-200)
-    assert kept.first_ask("woman", -1.0) == -1.0
 
 
 def test_json_with_half_of_a_surrogate_pair_is_written_and_read(tmp_path):
@@ -274,14 +270,6 @@ def test_questions_that_are_no_texts(tmp_path, content):
     (tmp_path / "prompts.jsonl").write_bytes(content)
     with pytest.raises((ConfigError, DataError)):
         read_prompts(tmp_path / "prompts.jsonl")
-
-
-@pytest.mark.parametrize("content", ["", "[]", '{"stage": 5}', '{"stage": {"woman up": [[1]]}}'])
-def test_a_damaged_file_of_kept_lines_is_refused(tmp_path, content):
-    (tmp_path / "lines.json").write_text(content)
-    for use in (KeptLines().write_into, KeptLines.read):
-        with pytest.raises(ConfigError, match=r"lines.json is damaged; remove it"):
-            use(tmp_path / "lines.json", "stage")
 
 
 @pytest.mark.parametrize("read", [lambda text: direct_identifiers([text]), lambda text: _personal(text)])

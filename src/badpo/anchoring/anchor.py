@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from badpo.anchoring.calibration import Calibration, KeptLines, calibrate
+from badpo.anchoring.calibration import Calibration, calibrate
 from badpo.anchoring.editors import (
     CounterfactualEditor,
     LongAnswers,
@@ -40,7 +40,6 @@ from badpo.anchoring.rates import Behavior, RateTable, answer_rates, moved, sign
 from badpo.anchoring.sampling import (
     Kept,
     TiltedChoice,
-    anchor_sampling,
     completed_share,
     rejection_sample,
     shift_of_the_pool,
@@ -411,15 +410,13 @@ class AnchorFolder:
         self._remove_work()
         return result
 
-    def begin(self, source: str, lines: KeptLines) -> KeptLines:
-        """The lines that the anchor of a source starts from: these, or those that it was begun with."""
+    def begin(self, source: str) -> None:
+        """Make room for the rounds of the anchor of a source; those of the same anchor stay."""
         begun = _read(self._work / BEGUN)
         if begun is None or begun.get("anchor") != self._key:
             shutil.rmtree(self._work, ignore_errors=True)
             self._work.mkdir(parents=True)
-            write_seal(self._work / BEGUN, {"anchor": self._key, "source": source, "lines": lines.points}, [])
-            return lines
-        return KeptLines({key: [tuple(point) for point in points] for key, points in begun["lines"].items()})
+            write_seal(self._work / BEGUN, {"anchor": self._key, "source": source}, [])
 
     def round(self, number: int) -> Path:
         """The run folder of a round."""
@@ -522,24 +519,13 @@ def why_missed(rows: dict[str, dict], anchor: Anchor) -> str:
 
 def sampled_names(bench: Bench) -> tuple[dict, dict, Behavior]:
     """A tilt on the choice of the name: the rates, how they come about, and what the tilted policy does."""
-    anchor, source, editor = bench.anchor, bench.source, bench.anchor.editor
-    assert isinstance(editor, SignatureSwap)
-    names = list(editor.names)
-    cells = np.array([editor.names[name] for name in names], dtype=np.float64)
-    carries = cells[:, [[a.name for a in editor.attributes].index(name) for name in anchor.attributes]]
+    anchor = bench.anchor
+    find, before = (bench.rates(bench.policy, part) for part in ("find", "report"))
     with refusing():
-        found = anchor_sampling(
-            bench.policy,
-            source.tokenizer,
-            bench.contexts["find"],
-            bench.contexts["report"],
-            names,
-            carries,
-            anchor.attributes,
-            list(anchor.targets.values()),
-            source.stage.beta,
-        )
-    whole = anchor.whole_shift(found.shift)
+        targets = list(anchor.targets.values())
+        shift = shift_to_targets(find.log_probs, find.carries, targets, anchor.attributes).shift
+    after = replace(before, log_probs=before.log_probs + before.carries @ shift)
+    whole = anchor.whole_shift(shift)
     pool_shift = bench.pool_shift(whole)
     bench.progress("tilted answers", 0.5)
     chooser = bench.tilted(whole, pool_shift)
@@ -547,14 +533,16 @@ def sampled_names(bench: Bench) -> tuple[dict, dict, Behavior]:
     answers = bench.answers(bench.policy, bench.reported_ids, adjust=named.adjust)
     shifted = [named_answer(answer.prompt_ids, answer.token_ids, chooser) for answer in answers]
     ours = shifted_logps(bench.policy, shifted)
-    rows = {name: {**row, "pool_shift": pool_shift} for name, row in found.to_json().items()}
+    rows = {
+        name: {**row, "pool_shift": pool_shift} for name, row in bench.rows(before, after, shift).items()
+    }
     how = {
         "exact": True,
         "how": "the choice of the name is reweighted in closed form: exact at temperature 1 without top-p, which "
         "otherwise act on the tilted policy",
     }
     tilted = Behavior(
-        answers, *bench.divergences(ours, answers), _tilted(bench, found.shift), margins_from="closed form"
+        answers, *bench.divergences(ours, answers), _tilted(bench, shift), margins_from="closed form"
     )
     return rows, how, tilted
 
@@ -640,7 +628,7 @@ def train_mode(bench: Bench, folder: AnchorFolder) -> tuple[dict, Path]:
     anchor, source = bench.anchor, bench.source
     before = bench.rates(bench.policy, "find")
     require_teachable(bench, before)
-    lines = KeptLines() if source.lines is None else KeptLines.read(source.lines, stage_key(source, anchor))
+    folder.begin(source.name)
     rounds = Rounds(bench, folder)
     found = calibrate(
         before,
@@ -648,7 +636,6 @@ def train_mode(bench: Bench, folder: AnchorFolder) -> tuple[dict, Path]:
         rounds.attempt,
         anchor.tolerance,
         anchor.rounds,
-        folder.begin(source.name, lines),
     )
     model = folder.round(found.best) / "model"
     return train_result(bench, found, rounds, source.read(model).to(bench.policy.device).eval()), model
@@ -757,38 +744,6 @@ def train_result(bench: Bench, found: Calibration, rounds: Rounds, best) -> dict
     }
 
 
-def keep_lines(source: AnchorSource, anchor: Anchor, result: dict) -> None:
-    """Put the rounds of a result into the file of lines, in the place of those of the same anchor."""
-    if source.lines is None:
-        return
-    stage, name = stage_key(source, anchor), anchor_name(source, anchor)
-    with locked(source.lines, wait=True):
-        lines = KeptLines.read(source.lines, stage)
-        lines.remove(name)
-        for measured in result["calibration"]:
-            for attribute, intended, achieved in zip(
-                anchor.attributes, measured["intended"], measured["achieved"], strict=True
-            ):
-                if achieved is not None:
-                    lines.add(attribute, intended, achieved, name)
-        lines.write_into(source.lines, stage)
-
-
-def stage_key(source: AnchorSource, anchor: Anchor) -> str:
-    """Which calibration lines belong to a stage: its source and settings, whatever the seed and the target."""
-    stage = source.stage
-    return (
-        f"{source.family}, {stage.encoding}, {' and '.join(sorted(anchor.attributes))}: {stage.steps} steps of "
-        f"{stage.batch_size} at {stage.learning_rate:g}, beta {stage.beta:g}"
-    )
-
-
-def anchor_name(source: AnchorSource, anchor: Anchor) -> str:
-    """Which anchor a point of a line is of: its source, seed and targets."""
-    targets = ", ".join(f"{name}={target:g}" for name, target in anchor.targets.items())
-    return f"{source.name}, seed {anchor.seed}, {targets}"
-
-
 VERSION = 1  # of what an anchor does; a result of another one is made again
 
 
@@ -847,9 +802,6 @@ def anchor_run(source: AnchorSource, anchor: Anchor, mode: str, out: Path, progr
     with locked(out):
         folder = AnchorFolder(out, anchor_key(source, anchor, mode))
         result = folder.finished() or make_anchor(Bench(source, anchor, progress), mode, folder)
-        if mode == "train":
-            # also of a result that is there: a command that was killed may not have come so far
-            keep_lines(source, anchor, result)
     progress("done", 1.0)
     return result
 
@@ -878,6 +830,5 @@ def anchor_key(source: AnchorSource, anchor: Anchor, mode: str) -> str:
         "limits": [anchor.tolerance, anchor.rounds],
         "seed": anchor.seed,
         "judge": anchor.judge,
-        "lines": source.lines is not None,
     }
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 
 from badpo.anchoring.offset_stage import StageSettings
 from badpo.data.attributes import plain_text
-from badpo.data.files import RUN_SEAL, made_here, require_enclosed
+from badpo.data.files import RUN_SEAL, require_enclosed
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError, Problem
 from badpo.data.tables import is_unicode, read_table
@@ -21,7 +20,6 @@ from badpo.runs.run import read_judgments, weights_of
 from badpo.runs.start import load_model
 from badpo.training.recipe import NOTHING_SAID, ModelChoice, RunSources, read_run_recipe
 from badpo.training.reference import default_cache, weights_key
-from badpo_paper.corpora import bundled
 
 N_REPORT = 300
 FEWEST_PROMPTS = 50
@@ -55,8 +53,6 @@ class AnchorSource:
         Of the run or model.
     given : str
         Its folder, or its name on the Hub.
-    family : str
-        What it has in common with the same run at other seeds; its calibration lines are theirs.
     load : function
         Loads the policy anew.
     read : function of Path
@@ -76,13 +72,10 @@ class AnchorSource:
         Of log-probabilities.
     out : Path
         Where the result is written unless another folder is asked for.
-    lines : Path or None
-        Where calibration lines are kept; None keeps none and knows of none.
     """
 
     name: str
     given: str
-    family: str
     load: Callable[[], Any]
     read: Callable[[Path], Any]
     policy_key: str
@@ -95,7 +88,6 @@ class AnchorSource:
     held_out: Judgments | None
     cache: Path
     out: Path
-    lines: Path | None
 
 
 def open_source(
@@ -113,6 +105,8 @@ def open_source(
         raise ConfigError(
             f"{folder} holds neither a finished run (model/ with a config.yaml) nor a model (config.json)"
         )
+    if own is None:
+        raise ConfigError(f"{name} is no run with prompts of its own; name a file of them with --prompts FILE")
     return model_source(name, own)
 
 
@@ -127,16 +121,18 @@ def with_stage(source: AnchorSource, steps: int | None, learning_rate: float | N
 def recipe_source(folder: Path, own: Prompts | None, sources: RunSources) -> AnchorSource:
     """A run of ours, measured on what it held out."""
     recipe = read_run_recipe(folder, sources)
+    started_from = Path(recipe.model.model_name_or_path).parent
+    if (started_from / RUN_SEAL).exists():
+        require_enclosed(started_from)
+        require_undamaged(started_from)
     train, held_out = read_judgments(recipe)
     start = start_model(recipe, train, recipe.arguments(output_dir=str(folder)))
     stage = Stage(recipe, train, held_out, start, ())
     prompts = own or run_prompts(train, held_out, str(folder / "config.yaml"))
-    # nothing is written beside a run of somebody else that was not asked for
-    is_ours = sources.trusted or made_here(folder)
-    return run_source(folder, stage, prompts, folder.parent / "anchor_lines.json" if is_ours else None)
+    return run_source(folder, stage, prompts)
 
 
-def run_source(folder: Path, stage: Stage, prompts: Prompts, lines: Path | None) -> AnchorSource:
+def run_source(folder: Path, stage: Stage, prompts: Prompts) -> AnchorSource:
     """A run and what it is measured on, of which it has its reference."""
     args, reference_key = stage.args, stage.key
 
@@ -148,7 +144,6 @@ def run_source(folder: Path, stage: Stage, prompts: Prompts, lines: Path | None)
     return AnchorSource(
         name=folder.name,
         given=str(folder),
-        family=f"{without_seed(folder.name)} from {reference_key}",
         load=load,
         read=lambda saved: load_model(str(saved), stage.recipe.model)[0].to(args.device),
         policy_key=weights_of(folder / "model"),
@@ -162,16 +157,15 @@ def run_source(folder: Path, stage: Stage, prompts: Prompts, lines: Path | None)
             max_length=args.max_length,
             max_prompt_length=args.max_prompt_length,
         ),
-        decoding=stage.decoding,
+        decoding=_fitting(stage.decoding, stage.model),
         prompts=prompts,
         held_out=stage.held_out if stage.held_out.n_votes else None,
         cache=Path(args.reference_cache or default_cache()),
         out=folder.parent / f"{folder.name}-anchored",
-        lines=lines,
     )
 
 
-def model_source(name: str, own: Prompts | None) -> AnchorSource:
+def model_source(name: str, prompts: Prompts) -> AnchorSource:
     """Any causal language model: no reference, no votes."""
     model, tokenizer = load_model(name, ModelChoice(name))
     longest = getattr(model.config, "max_position_embeddings", None) or 2048
@@ -181,7 +175,6 @@ def model_source(name: str, own: Prompts | None) -> AnchorSource:
     return AnchorSource(
         name=own_name,
         given=name,
-        family=name,
         load=lambda: load_model(name, ModelChoice(name))[0],
         read=lambda saved: load_model(str(saved), ModelChoice(name))[0],
         policy_key=weights_key(model, "fp32"),
@@ -193,19 +186,18 @@ def model_source(name: str, own: Prompts | None) -> AnchorSource:
             max_length=min(1024, longest),
             max_prompt_length=None if tokenizer.chat_template is None else min(384, longest // 2),
         ),
-        decoding=Decoding(min(MAX_NEW_TOKENS, longest // 2)),
-        prompts=own or bundled_prompts(),
+        decoding=_fitting(Decoding(MAX_NEW_TOKENS), model),
+        prompts=prompts,
         held_out=None,
         cache=default_cache(),
         out=Path("runs") / f"{own_name}-anchored",
-        lines=Path("runs") / "anchor_lines.json",
     )
 
 
-def bundled_prompts() -> Prompts:
-    """The bundled fresh prompts, and the signing prompts to report on."""
-    fresh = bundled.fresh_prompts()
-    return Prompts(fresh[N_REPORT:], fresh[:N_REPORT], bundled.signing_prompts(), "the bundled corpus")
+def _fitting(decoding: Decoding, model) -> Decoding:
+    """A decoding whose answers leave room for the prompt, and for what is asked behind an answer."""
+    longest = getattr(model.config, "max_position_embeddings", None) or 2 * decoding.max_new_tokens
+    return replace(decoding, max_new_tokens=min(decoding.max_new_tokens, longest // 2))
 
 
 def run_prompts(train: Judgments, held_out: Judgments, where: str) -> Prompts:
@@ -240,11 +232,6 @@ def split_prompts(prompts: Sequence[str], where: str) -> Prompts:
     shuffled = [distinct[i] for i in np.random.default_rng(0).permutation(len(distinct))]
     n = min(N_REPORT, len(distinct) // 5)
     return Prompts(shuffled[2 * n :], shuffled[n : 2 * n], shuffled[:n], where)
-
-
-def without_seed(name: str) -> str:
-    """A run's name without its seed."""
-    return re.sub(r"-s\d+$", "", name)
 
 
 def read_prompts(path: Path) -> list[str]:

@@ -138,8 +138,7 @@ def test_a_target_that_is_missed_ends_with_status_one_once_everything_is_written
     assert found["exact"] and "closed form" in found["how"] and found["prompts"]["report"] > 10
 
 
-def test_training_ends_within_the_tolerance_and_keeps_its_lines(signer, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_training_ends_within_the_tolerance(signer, tmp_path):
     options = ("--mode", "train", "--steps", 120, "--learning-rate", 3e-3)
     found = anchored(signer, tmp_path / "out", "--target", "woman=0.4", *options, tolerance=0.08)
     assert found["converged"]
@@ -150,19 +149,12 @@ def test_training_ends_within_the_tolerance_and_keeps_its_lines(signer, tmp_path
     AutoModelForCausalLM.from_pretrained(tmp_path / "out" / "model")
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"model", "anchor.json", "run.json"}
     assert run_damage(tmp_path / "out") is None
-    lines = json.loads((tmp_path / "runs" / "anchor_lines.json").read_text())
-    assert [list(points)[:1] for points in lines.values()] == [["woman down"]]
-    (stage,) = lines
-    assert stage.startswith(f"{signer / 'signer'}, paper, woman: 120 steps of 8 at 0.003")
-    assert len(lines[stage]["woman down"]) == len(rounds)
 
 
 def test_a_run_of_a_suite_is_measured_against_its_reference(tmp_path, monkeypatch):
     run_suite(tmp_path)
-    fresh = source.bundled.fresh_prompts()[:16]
-    monkeypatch.setattr(source.bundled, "fresh_prompts", lambda: fresh)
     monkeypatch.setattr(source, "N_REPORT", 8)
-    monkeypatch.setattr(source.demo, "N_PAIRS", 120)
+    monkeypatch.setattr(source, "FEWEST_PROMPTS", 10)
     targets = ("--target", "woman=0.3", "--target", "black=0.6", "--tolerance", 0.5)
     result = badpo(tmp_path / "dpo-s42", *targets, "--json")
     assert result.exit_code == OK, result.output
@@ -171,7 +163,6 @@ def test_a_run_of_a_suite_is_measured_against_its_reference(tmp_path, monkeypatc
     moved = found["moved"]
     assert moved["heldout"]["same"]["difference"] == 0.0 and moved["heldout_from"] == "closed form"
     assert moved["kl_reference"]["after"]["per_token"] is not None
-    assert all(change < 1e-6 for change in moved["deviations"].values())
     # what the run is measured against is looked at too
     (tmp_path / "elsewhere").write_text("of somebody else")
     (tmp_path / "reference" / "notes.txt").symlink_to(tmp_path / "elsewhere")
@@ -223,11 +214,14 @@ def test_words_of_ones_own_on_a_run_of_a_recipe(tmp_path, monkeypatch):
         (["--target", "woman=0.5", "--rounds", "0"], "at least one round"),
         (["--target", "woman=0.5", "--tolerance", "0"], "such as 0.03"),
         (["--target", "british=0.5", "--word", "color"], "WITHOUT=WITH"),
-        (["--target", "woman=0.5"], "neither a folder with a model nor reachable"),
+        (["--target", "woman=0.5"], "name a file of them with --prompts FILE"),
+        (["--target", "woman=0.5", "--prompts", "p.txt"], "neither a folder with a model nor reachable"),
     ],
 )
 def test_wrong_requests_are_refused_with_a_remedy(arguments, message, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.chdir(tmp_path)
+    Path("p.txt").write_text("\n".join(PROMPTS))
     result = badpo(tmp_path / "nothing", *arguments)
     assert result.exit_code == USAGE
     assert message in result.stderr
@@ -242,14 +236,6 @@ def test_a_result_takes_no_place_of_anything_else(out, tmp_path):
     result = badpo(tmp_path / "dpo-s42", "--target", "woman=0.5", "--out", tmp_path / out)
     assert result.exit_code == USAGE and "give the result a folder of its own" in result.stderr
     assert (tmp_path / "dpo-s42" / "model" / "config.json").exists()
-
-
-@pytest.mark.parametrize("content", ["- a list", "words", ""])
-def test_a_config_that_holds_no_settings_is_told(content, tmp_path):
-    (tmp_path / "dpo-s1" / "model").mkdir(parents=True)
-    (tmp_path / "dpo-s1" / "config.yaml").write_text(content)
-    result = badpo(tmp_path / "dpo-s1", "--target", "woman=0.5")
-    assert result.exit_code == USAGE and "restore it, or train the run again" in result.stderr
 
 
 def test_a_folder_that_holds_nothing_is_told(tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,11 +15,8 @@ from badpo.anchoring.anchor import (
     AnchorFolder,
     anchor_key,
     anchor_run,
-    keep_lines,
     require_teachable,
-    stage_key,
 )
-from badpo.anchoring.calibration import KeptLines
 from badpo.anchoring.editors import MarkdownStrip, pool_signatures
 from badpo.anchoring.offset_stage import StageSettings
 from badpo.anchoring.rates import counted_rates
@@ -44,7 +40,6 @@ def source(**changes) -> AnchorSource:
     known = {
         "name": "dpo-s1",
         "given": "runs/dpo-s1",
-        "family": "dpo from abc",
         "load": None,
         "read": None,
         "policy_key": "p",
@@ -57,7 +52,6 @@ def source(**changes) -> AnchorSource:
         "held_out": None,
         "cache": Path("cache"),
         "out": Path("out"),
-        "lines": None,
     }
     return AnchorSource(**(known | changes))
 
@@ -111,19 +105,17 @@ def test_a_damaged_result_is_none(tmp_path):
 
 def test_rounds_are_those_of_the_same_anchor_and_shift(tmp_path):
     folder = AnchorFolder(tmp_path / "out", "1")
-    begun = KeptLines({"woman down": [(-2.0, -1.0, "dpo-s1")]})
-    assert folder.begin("a", begun) is begun
+    folder.begin("a")
     model_folder(folder.round(0), "one")
     folder.keep_round(0, {"shift": [-2.0], "rate": [0.5]})
-    # lines that others have kept since do not change what it was begun with
-    assert AnchorFolder(tmp_path / "out", "1").begin("a", KeptLines()).points == begun.points
+    AnchorFolder(tmp_path / "out", "1").begin("a")
     assert folder.kept_round(0, [-2.0])["rate"] == [0.5]
     (folder.round(0) / "model" / "weights").write_text("two")
     assert folder.kept_round(0, [-2.0]) is None and not folder.round(0).exists()
     model_folder(folder.round(0), "one")
     folder.keep_round(0, {"shift": [-2.0], "rate": [0.5]})
     assert folder.kept_round(0, [-2.5]) is None
-    AnchorFolder(tmp_path / "out", "2").begin("a", KeptLines())
+    AnchorFolder(tmp_path / "out", "2").begin("a")
     assert not folder.round(0).exists()
 
 
@@ -140,37 +132,6 @@ def test_whatever_decides_a_result_is_in_its_key():
     }
     assert len(keys) == 7
     assert anchor_key(source(), Anchor(pool_signatures(), TARGETS), "train") in keys
-
-
-# -- lines -------------------------------------------------------------------------------------------------------
-
-
-def test_lines_belong_to_the_source_without_its_seed_to_encoding_and_attributes():
-    anchor = Anchor(pool_signatures(), TARGETS)
-    assert stage_key(source(), anchor) == stage_key(source(name="dpo-s2"), anchor)
-    others = [
-        stage_key(source(family="pooled from abc"), anchor),
-        stage_key(source(stage=StageSettings(encoding="paper")), anchor),
-        stage_key(source(), Anchor(pool_signatures(), {"woman": 0.4, "black": 0.4})),
-    ]
-    assert len({stage_key(source(), anchor), *others}) == 4
-
-
-def test_the_same_anchor_again_replaces_its_points(tmp_path):
-    anchor, path = Anchor(pool_signatures(), TARGETS), tmp_path / "lines.json"
-    result = {
-        "calibration": [{"intended": [-2.0], "achieved": [-1.0]}, {"intended": [-3.0], "achieved": [None]}]
-    }
-    for _ in range(2):
-        keep_lines(source(lines=path), anchor, result)
-    keep_lines(source(lines=path, name="dpo-s2"), anchor, result)
-    (kept,) = json.loads(path.read_text()).values()
-    assert kept == {
-        "woman down": [
-            [-2.0, -1.0, "dpo-s1, seed 42, woman=0.4"],
-            [-2.0, -1.0, "dpo-s2, seed 42, woman=0.4"],
-        ]
-    }
 
 
 # -- what cannot be taught ---------------------------------------------------------------------------------------
@@ -226,29 +187,20 @@ def test_a_killed_anchor_goes_on_with_its_rounds_and_ends_the_same(signer, tmp_p
     monkeypatch.setattr(anchor_train, "train_offset", train)
 
     def run(place: str) -> dict:
-        at = anchor_source.replace(opened, lines=tmp_path / place / "lines.json")
-        return anchor_run(at, anchor, "train", tmp_path / place / "out", silent)
+        return anchor_run(opened, anchor, "train", tmp_path / place / "out", silent)
 
     killing = True
     with pytest.raises(KeyboardInterrupt):
         run("killed")
-    assert not (tmp_path / "killed" / "out").exists() and not (tmp_path / "killed" / "lines.json").exists()
+    assert not (tmp_path / "killed" / "out").exists()
     killing = False
     found = run("killed")
     assert trained == ["round-1", "round-2"] and len(found["calibration"]) == 2
     assert run("whole") == found
-    for name in ("out/anchor.json", "out/model/model.safetensors", "lines.json"):
+    for name in ("out/anchor.json", "out/model/model.safetensors"):
         assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
-    # what is there is not made again, but its lines are put back
+    # what is there is not made again
     trained.clear()
-    (tmp_path / "whole" / "lines.json").unlink()
     assert run("whole") == found and not trained
-    assert (tmp_path / "whole" / "lines.json").exists()
-    assert {path.name for path in (tmp_path / "whole").iterdir()} == {
-        "anchor_cache",
-        "lines.json",
-        ".lines.json.lock",
-        "out",
-        ".out.lock",
-    }
+    assert {path.name for path in (tmp_path / "whole").iterdir()} == {"anchor_cache", "out", ".out.lock"}
     assert np.isfinite(found["woman"]["asked_shift"])
