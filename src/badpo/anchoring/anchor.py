@@ -533,9 +533,7 @@ def sampled_names(bench: Bench) -> tuple[dict, dict, Behavior]:
     answers = bench.answers(bench.policy, bench.reported_ids, adjust=named.adjust)
     shifted = [named_answer(answer.prompt_ids, answer.token_ids, chooser) for answer in answers]
     ours = shifted_logps(bench.policy, shifted)
-    rows = {
-        name: {**row, "pool_shift": pool_shift} for name, row in bench.rows(before, after, shift).items()
-    }
+    rows = {name: {**row, "pool_shift": pool_shift} for name, row in bench.rows(before, after, shift).items()}
     how = {
         "exact": True,
         "how": "the choice of the name is reweighted in closed form: exact at temperature 1 without top-p, which "

@@ -106,7 +106,9 @@ def open_source(
             f"{folder} holds neither a finished run (model/ with a config.yaml) nor a model (config.json)"
         )
     if own is None:
-        raise ConfigError(f"{name} is no run with prompts of its own; name a file of them with --prompts FILE")
+        raise ConfigError(
+            f"{name} is no run with prompts of its own; name a file of them with --prompts FILE"
+        )
     return model_source(name, own)
 
 
