@@ -58,7 +58,7 @@ def first_time(case: str) -> dict[str, Any]:
 
         def our_reference():
             ours.trainer.reference_cache = ReferenceCache(folder / f"cache-{next(numbers)}", "key")
-            return ours.trainer.reference_logps(ours.trainer.encoded)
+            return ours.trainer.reference_logps(ours.trainer.train_dataset)
 
         def trl_reference():
             # a hash that was not there before, so that its cache does not answer

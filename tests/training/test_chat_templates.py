@@ -43,7 +43,7 @@ def test_a_template_without_an_end_is_left(monkeypatch, template):
 
 def test_a_step_that_nothing_can_interrupt_ends_the_process():
     program = (
-        "from badpo.training import chat_templates as c\nfrom tests import tiny\nc._MOST_SECONDS = 0.5\n"
+        "from badpo.training import encoding as c\nfrom tests import tiny\nc._MOST_SECONDS = 0.5\n"
         # minutes of one call that lets no other thread run, as the square of a long number in a template does
         "t = tiny.tokenizer()\nt.chat_template = '{{ 1 }}'\nt.apply_chat_template = lambda *a, **o: pow(3, 10**9)\n"
         f"c.rendered_chats(t, [{MESSAGES!r}])\n"

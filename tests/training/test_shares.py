@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from badpo.data.judgments import Judgments
-from badpo.training.trainer import evaluation_batches
+from badpo.training.batches import evaluation_batches
 from tests import tiny
 
 

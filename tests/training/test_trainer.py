@@ -351,18 +351,6 @@ def test_several_evaluation_sets_are_measured_while_training(tmp_path):
     assert late.evaluate()["eval_loss"] == pytest.approx(math.log(2), abs=1e-6)
 
 
-def test_a_prediction_is_the_margin_of_each_judgment(tmp_path):
-    train, held_out = judgments(n_comparisons=40).split(0.25, seed=0)
-    run = trainer(tmp_path, train, eval_dataset=held_out)
-    run.train()
-    found = run.predict(run.eval_dataset)
-    assert found.metrics == {name.replace("eval_", "test_"): value for name, value in run.evaluate().items()}
-    chose = held_out.votes["sign"].to_numpy()
-    assert (found.label_ids == chose).all()
-    assert (found.predictions * chose).mean() == pytest.approx(found.metrics["test_rewards/margins"])
-    assert np.ptp(found.predictions) > 0
-
-
 def test_what_the_reader_noticed_is_logged_once_and_kept(tmp_path, caplog):
     frame = tiny.votes().assign(tools="[]")
     frame.loc[:5, "winner"] = "tie"

@@ -28,6 +28,7 @@ from badpo.training.checkpoints import changed_facts
 from badpo.training.checkpoints import checkpoint_to_resume
 from badpo.training.checkpoints import checkpoints
 from badpo.training.checkpoints import environment
+from badpo.training.checkpoints import gold_votes
 from badpo.training.checkpoints import naming_failed_writes
 from badpo.training.checkpoints import newest_complete
 from badpo.training.checkpoints import remove_unsealed
@@ -221,7 +222,7 @@ def anchor_text(trainer: BADPOTrainer) -> str:
     if not trainer.bias.parts:
         return "none: there is no bias to learn, and what the annotators lean toward enters the policy"
     if gold := trainer.bias.gold_annotators:
-        votes = ", ".join(f"{n:,} on {name}" for name, n in trainer.gold_votes().items())
+        votes = ", ".join(f"{n:,} on {name}" for name, n in gold_votes(trainer.judgments, trainer.bias).items())
         return (
             f"{counted(len(gold), 'gold annotator')}, whose theta is held at 0: the level of the others' theta "
             f"rests on their cross-group judgments ({votes}), and the policy moves where those put it"
@@ -344,7 +345,7 @@ def keep_run(
         model, tokenizer = load_model(recipe.model.model_name_or_path, recipe.model)
         ticker = Ticker(f"{folder.parent.name}/{folder.name}", progress)
         trainer = make_trainer(recipe, folder, prepared, held_out, model, tokenizer, [ticker])
-        _train_into(trainer, recipe, command, trainer.has_checkpoint(), facts=facts)
+        _train_into(trainer, recipe, command, newest_complete(folder / "checkpoints")[0] is not None, facts=facts)
     return BiasTerm.load(folder)
 
 

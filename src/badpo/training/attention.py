@@ -48,17 +48,7 @@ class RowGroup(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TreePlan:
-    """Which tokens of a flat row see which, in the forms that the attention kernels take.
-
-    Parameters
-    ----------
-    segments : int64 array of shape (S, 4)
-        Columns q_start, q_end, prefix_start, prefix_end; see `badpo.training.packing.Pack`.
-    n_tokens : int
-        Length T of the row.
-    device : torch.device
-        Where the index tensors are wanted.
-    """
+    """Which tokens of a flat row see which, in the forms that the attention kernels take."""
 
     segments: np.ndarray
     n_tokens: int

@@ -7,6 +7,7 @@ votes are on it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
@@ -146,14 +147,6 @@ class EncodedJudgments(torch.utils.data.Dataset):
 class ComparisonCollator:
     """Tensors of a micro-batch: every comparison once for the forward, the votes apart.
 
-    Parameters
-    ----------
-    data : EncodedJudgments
-    reference : sequence of (array, array), one per comparison
-        Reference log-probabilities of every token of response a and of response b.
-    layout : function
-        `padded_layout` or the packed one: (prompts, a_ids, b_ids) -> (inputs, first_scored).
-
     Notes
     -----
     A micro-batch without judgments, which keeps the number of micro-batches equal over processes, carries the
@@ -203,3 +196,40 @@ class ComparisonCollator:
         """One value for every scored token, in the layout's order."""
         parts = zip(comparisons, first_scored, strict=True)
         return np.concatenate([side[start:] for c, start in parts for side in self._reference[c]])
+
+
+def step_loader(data: EncodedJudgments, collator: ComparisonCollator, args) -> torch.utils.data.DataLoader:
+    """Micro-batches of this process, planned by `StepSampler`."""
+    sampler = StepSampler(
+        data,
+        args.batching,
+        args.step_size,
+        args.gradient_accumulation_steps,
+        args.data_seed if args.data_seed is not None else args.seed,
+        args.process_index,
+        args.world_size,
+    )
+    return loader(data, sampler, collator, args)
+
+
+def loader(data: EncodedJudgments, batches, collator, args) -> torch.utils.data.DataLoader:
+    """What is collated of planned micro-batches; not passed through ``accelerator.prepare``."""
+    return torch.utils.data.DataLoader(
+        data,
+        batch_sampler=batches,
+        collate_fn=collator,
+        num_workers=args.dataloader_num_workers,
+        pin_memory=args.dataloader_pin_memory and torch.cuda.is_available(),
+    )
+
+
+def evaluation_batches(judgments: Judgments, args) -> list[np.ndarray]:
+    """The share of one process of all judgments, those on a comparison together, in micro-batches.
+
+    Every process has as many: divided weights are gathered by all of them together, so that one without judgments
+    left still has to take part.
+    """
+    order = np.argsort(judgments.votes["comparison"].to_numpy(), kind="stable")
+    mine = np.array_split(order, args.world_size)[args.process_index]
+    longest, size = math.ceil(len(order) / args.world_size), args.per_device_eval_batch_size
+    return [mine[start : start + size] for start in range(0, longest, size)]

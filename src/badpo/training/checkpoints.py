@@ -42,10 +42,9 @@ from badpo.data.privacy import KEY_VARIABLE, key_name, keyed_digest
 from badpo.data.problems import ConfigError, did_you_mean
 from badpo.objective.bias import BiasTerm
 from badpo.objective.objectives import Objective
-from badpo.training.config import BADPOConfig
 from badpo.training.inputs import separated_by_attribute
-from badpo.training.reference import FirstMargin, configuration, scoring_code, used_adapter
-from badpo.training.starting_point import gold_cross_votes
+from badpo.training.reference import configuration, scoring_code, used_adapter
+from badpo.training.starting_point import StartDifference, gold_cross_votes
 
 MARKER = "complete.json"
 RUN_FILES = ("config.yaml", "environment.json", "log.jsonl", "bias.json", "bias.safetensors")
@@ -194,13 +193,7 @@ def remove_unsealed(folder: Path) -> None:
 
 
 def changed_facts(before: Mapping, now: Mapping) -> list[str]:
-    """Facts that differ between a checkpoint and the run that wants to resume it, one line each.
-
-    Examples
-    --------
-    >>> changed_facts({"beta": 0.1, "seed": 42}, {"beta": 0.5, "seed": 42})
-    ['beta was 0.1, is now 0.5']
-    """
+    """Facts that differ between a checkpoint and the run that wants to resume it, one line each."""
     return [f"{name} was {before.get(name)}, is now {now.get(name)}" for name in changed_names(before, now)]
 
 
@@ -504,7 +497,7 @@ def save_privately(tensors: dict[str, torch.Tensor], path: Path) -> None:
 
 def load_state(
     folder: Path, bias: BiasTerm, optimizer: torch.optim.Optimizer | None, objective: Objective
-) -> FirstMargin | None:
+) -> StartDifference | None:
     """Read back a bias term, by the names of annotators and classes, and what `save_state` wrote beside it.
 
     Returns the first margin of the run that is resumed; None where the checkpoint has none.
@@ -519,7 +512,7 @@ def load_state(
     state = folder / OBJECTIVE_FILE
     objective.load_state_dict(load_file(state) if state.exists() else {})
     first_margin = saved.extra.get("first_margin")
-    return FirstMargin(**first_margin) if first_margin else None
+    return StartDifference(**first_margin) if first_margin else None
 
 
 def bias_facts(run) -> dict[str, Any]:
@@ -696,28 +689,3 @@ class _SavingWhenTold(TrainerCallback):
     def on_save(self, args, state, control, **kwargs):
         if self._told:
             raise KeyboardInterrupt(f"stopped after step {state.global_step}; go on with: {self._go_on}")
-
-
-def require_public_base(model) -> None:
-    """Raise `ConfigError` for an adapter whose base is a local folder.
-
-    Nobody else could load it, and its path would be published.
-    """
-    base = next((c.base_model_name_or_path for c in getattr(model, "peft_config", {}).values()), None)
-    if base and Path(base).exists():
-        raise ConfigError(
-            "the adapter was trained on a local model, which is not published with it. Publish that model and "
-            "load it by its Hub name, or merge: model.merge_and_unload().save_pretrained(FOLDER)"
-        )
-
-
-def publish_folder(folder: Path, name: str, args: BADPOConfig, commit_message: str, **kwargs) -> str:
-    """Upload a folder, making the repository where it is not there; return the address of the commit."""
-    from huggingface_hub import HfApi
-
-    api = HfApi(token=args.hub_token)
-    repository = api.create_repo(args.hub_model_id or name, private=args.hub_private_repo, exist_ok=True)
-    commit = api.upload_folder(
-        repo_id=repository.repo_id, folder_path=folder, commit_message=commit_message, **kwargs
-    )
-    return str(commit.commit_url)

@@ -129,29 +129,7 @@ def encode_comparisons(
     max_length: int | None = 1024,
     max_prompt_length: int | None = None,
 ) -> EncodedComparisons:
-    """Token ids of every comparison of ``judgments``.
-
-    Parameters
-    ----------
-    judgments : Judgments
-        Texts or chat messages; each comparison is encoded once, however many annotators voted on it.
-    tokenizer : PreTrainedTokenizerBase
-        Must define an end-of-text token; a chat template where the texts are chat messages, and always for
-        ``encoding="paper"``.
-    encoding : "trl" or "paper"
-        ``trl``: prompt and prompt + response are tokenized as TRL does and the response begins where they
-        diverge; the whole is cut at the end. ``paper``: the chat-rendered prompt is cut from the left to
-        ``max_prompt_length``, the response is tokenized by itself.
-    max_length : int or None
-        Longest prompt + response in tokens; None cuts nothing.
-    max_prompt_length : int or None
-        Longest prompt in tokens, for ``encoding="paper"`` only.
-
-    Raises
-    ------
-    ConfigError
-        Unknown encoding, or a tokenizer without the template or the token that the encoding needs.
-    """
+    """Token ids of every comparison of ``judgments``."""
     return _encoded(judgments.comparisons, tokenizer, encoding, max_length, max_prompt_length)
 
 

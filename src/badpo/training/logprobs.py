@@ -172,24 +172,6 @@ def target_logps(
 
     At most `LOGITS_AT_ONCE` logits exist at a time, or `LOGITS_AT_ONCE_ON_GPU`; where that needs more than one
     chunk, each chunk's logits are computed again in the backward pass instead of being kept.
-
-    Parameters
-    ----------
-    logits_of : function from (n, hidden) to (n, vocabulary)
-    hidden : tensor of shape (n, hidden)
-    target : int64 tensor of shape (n,)
-    n_vocabulary : int
-
-    Returns
-    -------
-    float32 tensor of shape (n,), in nats
-
-    Examples
-    --------
-    >>> head = torch.nn.Linear(2, 2, bias=False)
-    >>> _ = head.weight.data.zero_()
-    >>> target_logps(head, torch.ones(1, 2), torch.tensor([1]), n_vocabulary=2).exp()
-    tensor([0.5000], grad_fn=<ExpBackward0>)
     """
 
     def chunk_logps(rows, targets):
@@ -260,15 +242,6 @@ def padded_layout(
     """Model inputs that score both responses of some comparisons, one padded row per response.
 
     The last token of a row is never fed, because nothing after it is predicted.
-
-    Returns
-    -------
-    inputs : dict
-        ``input_ids`` and ``attention_mask`` of shape (2 * n_comparisons, longest), right-padded;
-        ``head_index`` positions in the flattened rows whose prediction is scored; ``target`` the token ids
-        scored there; ``response`` the response each belongs to, 2 * comparison + (0 for a, 1 for b).
-    first_scored : int array of shape (n_comparisons,)
-        How many leading tokens of the responses are not scored: 0 here.
     """
     pairs = [(p, r) for p, a, b in zip(prompts, a_ids, b_ids, strict=True) for r in (a, b)]
     inputs = padded_rows(pairs)

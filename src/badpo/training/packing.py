@@ -202,36 +202,7 @@ def packed_layout(
 def bin_pack(
     lengths: Sequence[int] | np.ndarray, token_budget: int | None = None, n_bins: int | None = None
 ) -> list[np.ndarray]:
-    """Items shared out over bins, longest first; the same lengths always give the same bins.
-
-    Parameters
-    ----------
-    lengths : ints of shape (n_items,)
-        Tokens of each item.
-    token_budget : int, optional
-        Give each item to the first bin that has room for it, opening as many bins as are needed. An item longer
-        than the budget has a bin of its own.
-    n_bins : int, optional
-        Give each item to the bin with the fewest tokens so far, the first of equals, among exactly this many
-        bins. With fewer items than bins the last bins stay empty.
-
-    Returns
-    -------
-    list of int64 arrays
-        The items of each bin, ascending.
-
-    Raises
-    ------
-    ValueError
-        Unless exactly one of ``token_budget`` and ``n_bins`` is given, and positive.
-
-    Examples
-    --------
-    >>> bin_pack([5, 9, 3, 4], token_budget=8)
-    [array([1]), array([0, 2]), array([3])]
-    >>> bin_pack([5, 9, 3, 4], n_bins=2)
-    [array([1, 2]), array([0, 3])]
-    """
+    """Items shared out over bins, longest first; the same lengths always give the same bins."""
     limits = [limit for limit in (token_budget, n_bins) if limit is not None]
     if len(limits) != 1 or limits[0] < 1:
         raise ValueError(

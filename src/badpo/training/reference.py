@@ -12,7 +12,6 @@ import json
 import logging
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ import transformers
 from accelerate import Accelerator
 
 from badpo.data.files import require_enclosed, write_atomically
-from badpo.data.problems import ConfigError, Problem
+from badpo.data.problems import ConfigError
 from badpo.training import attention, logprobs, packing
 from badpo.training import attention as tree_plan
 from badpo.training import packing as prompt_trees
@@ -276,47 +275,3 @@ def _pair_key(prompt: np.ndarray, response: np.ndarray) -> bytes:
 def _pairs(encoded: EncodedComparisons) -> list[Pair]:
     """(prompt ids, response ids) of both responses of every comparison."""
     return [(prompt, response) for prompt, *both in encoded.triples() for response in both]
-
-
-@dataclass(frozen=True)
-class FirstMargin:
-    """How far a run's first step is from the reference, before anything has moved.
-
-    Attributes
-    ----------
-    mean : float
-        The mean reward margin of the step's judgments; 0 where the policy starts at its reference.
-    difference : float
-        Root mean square over the step's tokens of the policy's log-probability minus the reference's, relative to that
-        of the reference's: unlike in a mean, differences cannot cancel.
-    tolerance : float
-        The largest difference that rounding explains, from the self-test.
-    """
-
-    mean: float
-    difference: float
-    tolerance: float
-
-
-def first_margin_problem(first: FirstMargin) -> Problem | None:
-    """A warning (W152) when the policy does not start at its reference."""
-    if first.difference <= first.tolerance:
-        return None
-    return Problem(
-        "W152",
-        f"the policy's first log-probabilities differ from the reference's by {100 * first.difference:.2g} % "
-        f"(rounding explains {100 * first.tolerance:.2g} %)",
-        f"model and reference, all tokens of the first step; mean margin {first.mean:.2g}",
-        "leave ref_model out, or start from its weights, and keep disable_dropout on: only where both are equal at "
-        "the start does theta = 0 anchor the policy at the reference's attribute rate",
-        "warning",
-    )
-
-
-def start_refusal(problem: Problem, cache: ReferenceCache) -> str:
-    """Why a run stops whose policy is its own reference and differs from the cached values."""
-    return (
-        f"{problem.what}, though the policy is its own reference. Either the model computes in training what it did "
-        f"not compute before the first step, or {cache.folder} holds values of another model: remove that folder and "
-        "train again; where the difference stays, please report the model's configuration"
-    )

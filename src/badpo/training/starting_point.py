@@ -1,15 +1,19 @@
-"""Gold annotators: known to lean nowhere, so that their votes fix the level that the other votes leave open."""
+"""Where theta's level and the policy start: gold annotators, and whether the first step is at the reference.
+
+Gold annotators are known to lean nowhere, so that their votes fix the level that the other votes leave open.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from badpo.auditing.people import named_annotators
 from badpo.data.judgments import Judgments
-from badpo.data.problems import ConfigError, counted
+from badpo.data.problems import ConfigError, Problem, counted
 from badpo.estimation.fit import fit_conditional
 from badpo.estimation.shrinkage import finite_estimates, shrink_normal
 
@@ -71,3 +75,38 @@ def leans_above_gold(judgments: Judgments, gold: NDArray[np.bool_]) -> NDArray[n
         estimates = finite_estimates(value, leans.se[~gold, i], leans.n_informative[~gold, i])
         found[~gold, i] = shrink_normal(*estimates).shrunk
     return found
+
+
+@dataclass(frozen=True)
+class StartDifference:
+    """How far a run's first step is from the reference, before anything has moved.
+
+    Attributes
+    ----------
+    mean : float
+        The mean reward margin of the step's judgments; 0 where the policy starts at its reference.
+    difference : float
+        Root mean square over the step's tokens of the policy's log-probability minus the reference's, relative to that
+        of the reference's: unlike in a mean, differences cannot cancel.
+    tolerance : float
+        The largest difference that rounding explains, from the self-test.
+    """
+
+    mean: float
+    difference: float
+    tolerance: float
+
+    @property
+    def problem(self) -> Problem | None:
+        """A warning (W152) when the policy does not start at its reference."""
+        if self.difference <= self.tolerance:
+            return None
+        return Problem(
+            "W152",
+            f"the policy's first log-probabilities differ from the reference's by {100 * self.difference:.2g} % "
+            f"(rounding explains {100 * self.tolerance:.2g} %)",
+            f"model and reference, all tokens of the first step; mean margin {self.mean:.2g}",
+            "leave ref_model out, or start from its weights, and keep disable_dropout on: only where both are equal "
+            "at the start does theta = 0 anchor the policy at the reference's attribute rate",
+            "warning",
+        )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
@@ -18,12 +17,10 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from accelerate.utils import gather_object
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 from transformers import AutoTokenizer, ProcessorMixin
 from transformers.trainer import TRAINING_ARGS_NAME
-from transformers.trainer_utils import PredictionOutput
 
 from badpo.data.files import require_enclosed
 from badpo.data.judgments import Judgments
@@ -31,20 +28,22 @@ from badpo.data.problems import ConfigError, Problem
 from badpo.objective.bias import BiasTerm
 from badpo.objective.objectives import Objective, Step, VoteWeights
 from badpo.theory.likelihood import margin
-from badpo.training.batches import ComparisonCollator, EncodedJudgments, StepSampler
+from badpo.training.batches import (
+    ComparisonCollator,
+    EncodedJudgments,
+    evaluation_batches,
+    loader,
+    step_loader,
+)
 from badpo.training.checkpoints import (
     LOG_FILE,
     RunCallback,
     bias_facts,
-    gold_votes,
-    newest_complete,
-    publish_folder,
     ready_to_train,
-    require_public_base,
     run_facts,
 )
 from badpo.training.config import BADPOConfig
-from badpo.training.encoding import EncodedComparisons, require_matching_tokenizer
+from badpo.training.encoding import require_matching_tokenizer
 from badpo.training.inputs import (
     build_bias,
     disable_dropout,
@@ -59,7 +58,7 @@ from badpo.training.inputs import (
     start_policy,
     training_judgments,
 )
-from badpo.training.logprobs import Layout, in_mode, routed_layout, scoring_attention
+from badpo.training.logprobs import in_mode, routed_layout, scoring_attention
 from badpo.training.metrics import (
     StepSums,
     Tally,
@@ -71,67 +70,17 @@ from badpo.training.metrics import (
 from badpo.training.packing import packed_layout
 from badpo.training.processes import locked_by_first, prepare_division, require_alike, whole_weights
 from badpo.training.reference import (
-    FirstMargin,
     ReferenceCache,
     ReferenceLogps,
     default_cache,
     divided_logps,
-    first_margin_problem,
-    start_refusal,
     starts_as_its_base,
     weights_key,
 )
 from badpo.training.self_test import FLOOR_IN_16_BITS, choose_layout
+from badpo.training.starting_point import StartDifference
 
-
-def step_loader(
-    data: EncodedJudgments, collator: ComparisonCollator, args: BADPOConfig
-) -> torch.utils.data.DataLoader:
-    """Micro-batches of this process, planned by `StepSampler`."""
-    sampler = StepSampler(
-        data,
-        args.batching,
-        args.step_size,
-        args.gradient_accumulation_steps,
-        args.data_seed if args.data_seed is not None else args.seed,
-        args.process_index,
-        args.world_size,
-    )
-    return loader(data, sampler, collator, args)
-
-
-def loader(data: EncodedJudgments, batches, collator, args: BADPOConfig) -> torch.utils.data.DataLoader:
-    """What is collated of planned micro-batches; not passed through ``accelerator.prepare``."""
-    return torch.utils.data.DataLoader(
-        data,
-        batch_sampler=batches,
-        collate_fn=collator,
-        num_workers=args.dataloader_num_workers,
-        pin_memory=args.dataloader_pin_memory and torch.cuda.is_available(),
-    )
-
-
-def evaluation_batches(judgments: Judgments, args: BADPOConfig) -> list[np.ndarray]:
-    """The share of one process of all judgments, those on a comparison together, in micro-batches.
-
-    Every process has as many: divided weights are gathered by all of them together, so that one without judgments
-    left still has to take part.
-    """
-    order = np.argsort(judgments.votes["comparison"].to_numpy(), kind="stable")
-    mine = np.array_split(order, args.world_size)[args.process_index]
-    longest, size = math.ceil(len(order) / args.world_size), args.per_device_eval_batch_size
-    return [mine[start : start + size] for start in range(0, longest, size)]
-
-
-def scored_layout(objective: Objective, layout: Layout) -> Layout:
-    """The layout that scores what an objective reads.
-
-    A pack leaves out the tokens that both responses begin with, because they cancel; they do not where the two
-    responses weigh them differently.
-    """
-    if objective.weighs_tokens and layout is packed_layout:
-        return partial(packed_layout, scored_tokens="all")
-    return layout
+logger = logging.getLogger(__name__)
 
 
 def weigh_tokens(batch: dict, objective: Objective, judgments: Judgments, step: int) -> None:
@@ -161,18 +110,6 @@ def batch_margins(token_logps: torch.Tensor, inputs: Mapping[str, Any], beta: fl
 
     policy, reference = response_sums(token_logps), response_sums(inputs["reference_logps"])
     return margin(policy[0::2], policy[1::2], reference[0::2], reference[1::2], beta)
-
-
-def require_comparable_start(objective: Objective, warm_start: str) -> None:
-    """Raise `ConfigError` where theta would start at log-odds and the objective counts in another unit."""
-    if warm_start != "zero" and not objective.in_log_odds:
-        raise ConfigError(
-            f"warm_start: {warm_start} starts theta at log-odds of the votes, and {type(objective).__name__} counts in "
-            "another unit, in which the same number means another lean; use warm_start: zero"
-        )
-
-
-logger = logging.getLogger(__name__)
 
 
 class BADPOTrainer(transformers.Trainer):
@@ -221,7 +158,7 @@ class BADPOTrainer(transformers.Trainer):
     self_tests : list of SelfTest
         How far the scoring forward is from the model's own, in every precision of the run.
     reference_cache : ReferenceCache
-    first_margin : FirstMargin or None
+    first_margin : StartDifference or None
         How far the first step was from the reference; None before that step.
 
     References
@@ -283,11 +220,16 @@ class BADPOTrainer(transformers.Trainer):
             bias = build_bias(self.judgments, variant, args.warm_start, args.gold_annotators)
         require_matching_bias(bias, self.judgments, args.gold_annotators)
         self.bias = bias
-        self.first_margin: FirstMargin | None = None
+        self.first_margin: StartDifference | None = None
         # of the first step: squares of the policy's minus the reference's log-probabilities, and of the reference's
         self._from_reference = torch.zeros(2, dtype=torch.float64)
         self.objective = objective if objective is not None else VoteWeights()
-        require_comparable_start(self.objective, args.warm_start)
+        if args.warm_start != "zero" and not self.objective.in_log_odds:
+            raise ConfigError(
+                f"warm_start: {args.warm_start} starts theta at log-odds of the votes, and "
+                f"{type(self.objective).__name__} counts in another unit, in which the same number means another lean; "
+                "use warm_start: zero"
+            )
         self._logged = new_sums(self.judgments)
         self._step: Step
         self.resumed_from: Path | None = None
@@ -347,14 +289,14 @@ class BADPOTrainer(transformers.Trainer):
         batches = evaluation_batches(data.judgments, self.args)
         return loader(data, batches, self._collator(data), self.args)
 
-    def get_test_dataloader(self, test_dataset) -> DataLoader:
-        """`get_eval_dataloader`."""
-        return self.get_eval_dataloader(test_dataset)
-
     def _collator(self, data: EncodedJudgments) -> ComparisonCollator:
         known = self.references
-        reference = known[data] if data in known else self._finite_reference(data)
-        return ComparisonCollator(data, reference, scored_layout(self.objective, self._layout))
+        reference = known[data] if data in known else self.reference_logps(data)
+        layout = self._layout
+        # what both responses begin with cancels, unless they weigh it differently
+        if self.objective.weighs_tokens and layout is packed_layout:
+            layout = partial(packed_layout, scored_tokens="all")
+        return ComparisonCollator(data, reference, layout)
 
     def _encoded_sets(self, given, tokenizer, args):
         """Evaluation data as they are given, encoded: None, one set, or a mapping of names to sets."""
@@ -388,12 +330,7 @@ class BADPOTrainer(transformers.Trainer):
             self.eval_dataset.values() if isinstance(self.eval_dataset, Mapping) else [self.eval_dataset]
         )
         sets = [self.train_dataset, *evaluated]
-        return {data: self._finite_reference(data) for data in sets if isinstance(data, EncodedJudgments)}
-
-    def _finite_reference(self, data: EncodedJudgments) -> ReferenceLogps:
-        found = self.reference_logps(data.encoded)
-        require_finite_reference(found, data.judgments)
-        return found
+        return {data: self.reference_logps(data) for data in sets if isinstance(data, EncodedJudgments)}
 
     @cached_property
     def reference_cache(self) -> ReferenceCache:
@@ -419,10 +356,12 @@ class BADPOTrainer(transformers.Trainer):
         else:
             yield None if self.state.global_step else self.model
 
-    def reference_logps(self, encoded: EncodedComparisons) -> ReferenceLogps:
+    def reference_logps(self, data: EncodedJudgments) -> ReferenceLogps:
         """Reference log-probabilities of both responses of every comparison, each process computing its share."""
         with self._reference() as reference:
-            return divided_logps(self.reference_cache, reference, encoded, self.accelerator)
+            found = divided_logps(self.reference_cache, reference, data.encoded, self.accelerator)
+        require_finite_reference(found, data.judgments)
+        return found
 
     def get_batch_samples(self, epoch_iterator, num_batches, device):
         """The micro-batches of one optimizer step with the objective's weights, and the step's normaliser.
@@ -531,13 +470,16 @@ class BADPOTrainer(transformers.Trainer):
         moved, size = self.accelerator.reduce(self._from_reference, reduction="sum").tolist()
         difference = (moved / size) ** 0.5 if size else 0.0
         tolerance = max(self.self_tests[-1].most(0), FLOOR_IN_16_BITS[0] if self.args.tf32 else 0.0)
-        self.first_margin = first = FirstMargin(mean_margin, difference, tolerance)
-        problem = first_margin_problem(first)
-        if problem is None:
-            return
-        if self.ref_model is None and self.args.disable_dropout:
-            raise ConfigError(start_refusal(problem, self.reference_cache))
-        self.tell([problem])
+        self.first_margin = StartDifference(mean_margin, difference, tolerance)
+        problem = self.first_margin.problem
+        if problem is not None and self.ref_model is None and self.args.disable_dropout:
+            raise ConfigError(
+                f"{problem.what}, though the policy is its own reference. Either the model computes in training what "
+                f"it did not compute before the first step, or {self.reference_cache.folder} holds values of another "
+                "model: remove that folder and train again; where the difference stays, please report the model's "
+                "configuration"
+            )
+        self.tell([problem] if problem else [])
 
     def state_metrics(self) -> dict[str, float]:
         """The mean of theta by attribute, and what the objective tells of its own state."""
@@ -568,23 +510,16 @@ class BADPOTrainer(transformers.Trainer):
         if isinstance(given, Mapping) and given:
             parts = [self.evaluate(part, None, f"{metric_key_prefix}_{name}") for name, part in given.items()]
             return {name: value for part in parts for name, value in part.items()}
-        metrics, _ = self._measured(self.get_eval_dataloader(given), metric_key_prefix)
+        found = self._measured(self.get_eval_dataloader(given))
+        metrics = {f"{metric_key_prefix}_{name}": value for name, value in found.items()}
         self.log(dict(metrics))
         self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
-    def predict(self, test_dataset, ignore_keys=None, metric_key_prefix: str = "test") -> PredictionOutput:
-        """The margin u of every judgment's comparison, response a over b, with `evaluate`'s metrics."""
-        loader = self.get_eval_dataloader(test_dataset)
-        metrics, margins = self._measured(loader, metric_key_prefix)
-        self.callback_handler.on_predict(self.args, self.state, self.control, metrics)
-        return PredictionOutput(margins, loader.dataset.judgments.votes["sign"].to_numpy(), metrics)
-
-    def _measured(self, loader: DataLoader, prefix: str) -> tuple[dict[str, float], np.ndarray]:
-        """The metrics of an evaluation set, and the margin of each judgment."""
+    def _measured(self, loader: DataLoader) -> dict[str, float]:
+        """The metrics of an evaluation set."""
         data: EncodedJudgments = loader.dataset
         tally = Tally(data.judgments, self.args.device)
-        found: list[tuple[np.ndarray, np.ndarray]] = []
         self.model.eval()
         with torch.no_grad(), self.accelerator.autocast(), scoring_attention(self.model, self._layout):
             for batch in loader:
@@ -594,13 +529,9 @@ class BADPOTrainer(transformers.Trainer):
                 bias_logits = self.bias(inputs["annotator"], inputs["delta"])
                 losses = self.objective.losses(margins, bias_logits, inputs["sign"])
                 tally.add(inputs, margins, bias_logits, losses)
-                found.append((batch["votes"].numpy(), margins.cpu().numpy()))
         self.model.train()
         tally.add_up(self.accelerator, f"evaluation at step {self.state.global_step}")
-        of_votes = np.empty(len(data))
-        for votes, values in gather_object(found):
-            of_votes[votes] = values
-        return {f"{prefix}_{name}": value for name, value in tally.sums.metrics().items()}, of_votes
+        return tally.sums.metrics()
 
     @cached_property
     def facts(self) -> dict:
@@ -643,14 +574,6 @@ class BADPOTrainer(transformers.Trainer):
                     resume_from_checkpoint=None if resumed is None else str(resumed), **kwargs
                 )
 
-    def has_checkpoint(self) -> bool:
-        """Whether this run left a whole checkpoint that `train` could resume from."""
-        return newest_complete(Path(self.args.output_dir))[0] is not None
-
-    def gold_votes(self) -> dict[str, int]:
-        """Cross-group judgments of the gold annotators by attribute; empty when no one is gold."""
-        return gold_votes(self.judgments, self.bias)
-
     def save_bias(self, folder: Path) -> None:
         """Write ``bias.safetensors`` and ``bias.json`` with what they were fitted to."""
         self.bias.save(folder, bias_facts(self))
@@ -664,13 +587,29 @@ class BADPOTrainer(transformers.Trainer):
 
         The run folder beside it holds the annotators' estimates and the checkpoints, which are never uploaded.
         """
-        require_public_base(self.model)
+        base = next(
+            (c.base_model_name_or_path for c in getattr(self.model, "peft_config", {}).values()), None
+        )
+        if base and Path(base).exists():
+            # nobody else could load the adapter, and its base's place would be published
+            raise ConfigError(
+                "the adapter was trained on a local model, which is not published with it. Publish that model and "
+                "load it by its Hub name, or merge: model.merge_and_unload().save_pretrained(FOLDER)"
+            )
         folder = self.run_folder / "model"
         if not folder.exists():
             self.save_model()
         if not self.is_world_process_zero():
             return ""
-        return publish_folder(folder, self.run_folder.resolve().name, self.args, commit_message, **kwargs)
+        from huggingface_hub import HfApi
+
+        api, args = HfApi(token=self.args.hub_token), self.args
+        name = args.hub_model_id or self.run_folder.resolve().name
+        repository = api.create_repo(name, private=args.hub_private_repo, exist_ok=True)
+        commit = api.upload_folder(
+            repo_id=repository.repo_id, folder_path=folder, commit_message=commit_message, **kwargs
+        )
+        return str(commit.commit_url)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Write the policy to ``run_folder/model`` and the bias term beside it.
@@ -702,7 +641,7 @@ def _require_understood(args, train_dataset, processing_class, **not_taken: obje
     reasons = {
         "data_collator": "a micro-batch holds each comparison once and its votes apart, as the trainer's own collator "
         "makes it; leave data_collator out",
-        "compute_metrics": "evaluation keeps no logits; take the metrics of `evaluate`, or the margins of `predict`",
+        "compute_metrics": "evaluation keeps no logits; take the metrics of `evaluate`",
         "quantization_config": "training on a quantised base has not been tested here; give a peft_config, with "
         'model_init_kwargs={"dtype": "bfloat16"}',
     }

@@ -184,15 +184,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 
 def refusal(key: str, value) -> str | None:
-    """Why ``key`` cannot have ``value``, in words; None when nothing stands against it.
-
-    Examples
-    --------
-    >>> refusal("use_liger_kernel", False) is None
-    True
-    >>> refusal("label_smoothing_factor", 0.1)
-    'label_smoothing_factor: 0.1 is refused: it belongs to a token-level loss'
-    """
+    """Why ``key`` cannot have ``value``, in words; None when nothing stands against it."""
     asks_for_nothing = value is None or value is False or value in ([], {}, *NEUTRAL.get(key, ()))
     if key not in REFUSED or asks_for_nothing:
         return None
