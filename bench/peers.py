@@ -48,14 +48,10 @@ def gpu_head() -> AbstractContextManager:
 
 
 class Steps:
-    """Whole optimizer steps of a trainer on all of its judgments; what both sides have in common.
-
-    Attributes
-    ----------
-    trainer : transformers.Trainer
-    """
+    """Whole optimizer steps of a trainer on all of its judgments; what both sides have in common."""
 
     trainer: Any
+    _optimizer: torch.optim.Optimizer | None = None
 
     def losses(self) -> Iterator[Iterator[torch.Tensor]]:
         """The losses of every step's micro-batches, whose gradients add up to the step's."""
@@ -70,7 +66,9 @@ class Steps:
 
     def run(self) -> None:
         """All steps: collating, forward, backward, clipping, the optimizer."""
-        model, optimizer = self.trainer.model.train(), self._optimizer
+        model = self.trainer.model.train()
+        self._optimizer = self._optimizer or torch.optim.AdamW(trained_parameters(model), lr=LEARNING_RATE)
+        optimizer = self._optimizer
         with self.around():
             for losses in self.losses():
                 for loss in losses:
@@ -97,33 +95,14 @@ class Steps:
         model.zero_grad()
         return gradients
 
-    @property
-    def _optimizer(self) -> torch.optim.Optimizer:
-        if not hasattr(self, "_made"):
-            trained = [p for p in self.trainer.model.parameters() if p.requires_grad]
-            self._made = torch.optim.AdamW(trained, lr=LEARNING_RATE)
-        return self._made
-
 
 class Ours(Steps):
-    """badpo's trainer.
+    """badpo's trainer on the judgments of all steps, batched by a key of `BATCHING`.
 
-    Parameters
-    ----------
-    workload : Workload
-        The judgments of all steps.
-    tokenizer : PreTrainedTokenizerBase
-    models : (policy, reference)
-        They are copied. Where they differ, margins are not 0. Without a reference the policy is its own.
-    batching : str
-        A key of `BATCHING`.
-    micro_batch, n_micro : int
-        Judgments of a micro-batch, and micro-batches of a step.
-    folder : Path
-        For what the trainer writes, the reference log-probabilities among it.
-    settings : dict, optional
-        Further arguments of the configuration, or others than `ON_PROCESSOR`.
-    peft_config : peft.PeftConfig, optional
+    ``models`` are the policy and the reference, which are copied; where they differ, margins are not 0, and without a
+    reference the policy is its own. ``micro_batch`` are judgments of a micro-batch, ``n_micro`` micro-batches of a
+    step; ``folder`` is for what the trainer writes, the reference log-probabilities among it; ``settings`` are further
+    arguments of the configuration, or others than `ON_PROCESSOR`.
     """
 
     def __init__(
@@ -191,12 +170,8 @@ class Ours(Steps):
 class TRL(Steps):
     """TRL's `DPOTrainer` on the judgments of an `Ours`, in the order of its steps; reference computed before.
 
-    Its micro-batches have as many judgments as ours unless ``micro_batch`` says how many.
-
-    Raises
-    ------
-    AssertionError
-        A judgment has other token ids than in our trainer.
+    Its micro-batches have as many judgments as ours unless ``micro_batch`` says how many. An AssertionError where a
+    judgment has other token ids than in our trainer.
     """
 
     def __init__(
@@ -266,8 +241,12 @@ def exact_gradients(ours: Ours, models: Sequence, dtype=torch.float64) -> list[t
 
 def gradients_of(model) -> list[torch.Tensor]:
     """Gradients of the trained parameters, zero where a step did not reach one, such as the eyes of a model."""
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    return [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in trained]
+    return [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in trained_parameters(model)]
+
+
+def trained_parameters(model) -> list[torch.nn.Parameter]:
+    """Those that are not frozen."""
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
 def _logp(model, prompt: np.ndarray, response: np.ndarray) -> torch.Tensor:
@@ -305,10 +284,6 @@ def require_same_tokens(rows: Sequence[dict], ours: BADPOTrainer, order: np.ndar
 
 
 def relative_difference(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> float:
-    """Largest absolute difference over all tensors, relative to the largest entry that is expected.
-
-    >>> relative_difference([torch.tensor([1.0, 2.0])], [torch.tensor([1.0, 4.0])])
-    0.5
-    """
+    """Largest absolute difference over all tensors, relative to the largest entry that is expected."""
     largest = max(float(g.abs().max()) for g in expected)
     return max(float((f - e).abs().max()) for f, e in zip(found, expected, strict=True)) / largest

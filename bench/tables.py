@@ -6,10 +6,8 @@ Nothing is measured here. Parts that were not written yet are named in the page 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+import re
 from pathlib import Path
-
-from bench.goals import goal_table
 
 PARTS = ("training", "reference", "readout", "memory", "audit")
 FOLDER, PAGE = Path("runs/bench"), Path("docs/results/performance.md")
@@ -56,41 +54,20 @@ def main() -> None:
     options = parser.parse_args()
     found = {name: options.parts / f"{name}.md" for name in PARTS}
     texts = {name: path.read_text() for name, path in found.items() if path.is_file()}
+    missing = [name for name in PARTS if name not in texts]
     if not texts:
         raise SystemExit(
             f"{options.parts} has none of the parts {', '.join(PARTS)}; write them with make bench"
         )
-    missing = [name for name in PARTS if name not in texts]
-    options.out.write_text(joined(texts))
-    print(f"{options.out}: {', '.join(texts)}" + (f"; not there: {', '.join(missing)}" if missing else ""))
-
-
-def joined(texts: Mapping[str, str]) -> str:
-    """The page: its head, what is missing, the goals, and every part as a section."""
-    missing = [name for name in PARTS if name not in texts]
     commands = "\n".join(f"    python -m bench.{name} --markdown {FOLDER / name}.md" for name in texts)
     columns = "\n".join(f"| {name} | {meaning} |" for name, meaning in COLUMNS.items())
     page = [HEAD.format(commands=commands, columns=columns)]
     if missing:
         page.append(f"Not measured for this page: {', '.join(f'`bench.{name}`' for name in missing)}.\n")
-    return "\n".join([*page, goal_table(texts), *map(as_section, texts.values())])
-
-
-def as_section(part: str) -> str:
-    """A part, which begins with its title, with its headings below the page's."""
-    lines = part.strip().splitlines()
-    top = heading_level(lines[0])
-    return (
-        "\n".join(
-            "#" * (heading_level(line) - top + 2) + line.lstrip("#") if heading_level(line) else line
-            for line in lines
-        )
-        + "\n"
-    )
-
-
-def heading_level(line: str) -> int:
-    return len(line) - len(line.lstrip("#"))
+    # the title of a part is a section of the page
+    page += [re.sub("(?m)^###", "##", text.strip()) + "\n" for text in texts.values()]
+    options.out.write_text("\n".join(page))
+    print(f"{options.out}: {', '.join(texts)}" + (f"; not there: {', '.join(missing)}" if missing else ""))
 
 
 if __name__ == "__main__":
