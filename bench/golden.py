@@ -39,10 +39,10 @@ MOST_SHOWN = 12  # differences of a case that are printed
 
 # -- what is no public name: where it stands, the first place that a side has; a move adds a place --------------------
 PLACES = {
-    "ARMS": ("badpo_paper.arms:ARMS",),
-    "arm_judgments": ("badpo_paper.methods:arm_judgments",),
-    "arm_objective": ("badpo_paper.methods:arm_objective",),
-    "arm_bias": ("badpo_paper.methods:arm_bias",),
+    "ARMS": ("badpo_paper.arms:ARMS", "badpo.experiments.arms:ARMS"),
+    "arm_judgments": ("badpo_paper.methods:arm_judgments", "badpo.experiments.arm_setup:arm_judgments"),
+    "arm_objective": ("badpo_paper.methods:arm_objective", "badpo.experiments.arm_setup:arm_objective"),
+    "arm_bias": ("badpo_paper.methods:arm_bias", "badpo.experiments.arm_setup:arm_bias"),
     "honoured": ("badpo.training.trl_keys:HONOURED",),
     "without effect": ("badpo.training.trl_keys:ACCEPTED_WITHOUT_EFFECT",),
     "refused": ("badpo.training.trl_keys:REFUSED",),
@@ -73,12 +73,21 @@ def smaller_scales(old: Any) -> Any:
 
 
 SMALLER: tuple[tuple[tuple[str, ...], Callable], ...] = (
-    (("badpo_paper.settings:build_model",), lambda old: partial(old, **TINY_MODEL)),
-    (("badpo_paper.settings:build_tokenizer",), lambda old: partial(old, vocab_size=600)),
-    (("badpo_paper.corpora.bundled:signing_prompts",), lambda old: lambda: old()[:8]),
-    (("badpo_paper.settings:N_PAIRS", "badpo_paper.demo:N_PAIRS"), lambda old: 300),
-    (("badpo_paper.settings:TINY", "badpo_paper.demo:SETTINGS"), smaller_settings),
-    (("badpo_paper.settings:SCALES", "badpo_paper.demo:N_PAIRS"), smaller_scales),
+    (
+        ("badpo_paper.settings:build_model", "badpo.experiments.small_model:build_model"),
+        lambda old: partial(old, **TINY_MODEL),
+    ),
+    (
+        ("badpo_paper.settings:build_tokenizer", "badpo.experiments.small_model:build_tokenizer"),
+        lambda old: partial(old, vocab_size=600),
+    ),
+    (
+        ("badpo_paper.corpora.bundled:signing_prompts", "badpo.data.corpora.bundled:signing_prompts"),
+        lambda old: lambda: old()[:8],
+    ),
+    (("badpo_paper.settings:N_PAIRS", "badpo.experiments.demo:N_PAIRS"), lambda old: 300),
+    (("badpo_paper.settings:TINY", "badpo.experiments.demo:SETTINGS"), smaller_settings),
+    (("badpo_paper.settings:SCALES", "badpo.experiments.demo:N_PAIRS"), smaller_scales),
 )
 # Files of the base that have another name today: a part of the path, and the new one.
 RENAMED: dict[str, str] = {}
@@ -147,10 +156,17 @@ def killed(command: str, *moments: str, smaller: bool = False) -> None:
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     for moment in moments:
         process = subprocess.Popen(_command(command, smaller), **quiet)
-        while process.poll() is None and not any(Path().glob(moment)):
+        while process.poll() is None and not _is_there(moment):
             time.sleep(0.02)
         process.kill()
         process.wait()
+
+
+def _is_there(pattern: str) -> bool:
+    try:
+        return any(Path().glob(pattern))
+    except FileNotFoundError:  # a folder was removed while it was looked through
+        return False
 
 
 def planted(**changes) -> pd.DataFrame:
@@ -382,6 +398,8 @@ MOMENTS = (
 ANCHOR = "--target chosen=0.4 --prompts questions.txt " + " ".join(
     f"--word {pair}" for pair in ("cat=dog", "red=blue", "big=small", "fast=slowly")
 )
+# all of these words together are in every answer of a trained run
+ANCHOR_RUN = "--target chosen=0.4 --prompts questions.txt --word cat=dog"
 TAUGHT = "--mode train --steps 4 --rounds 2 --learning-rate 1e-3"
 REFUSED = (
     ["", "chekc", "audit", "audit absent.csv", "audit votes.jsonl --attribute lenght", "train"]
@@ -423,8 +441,8 @@ CASES = {
     "arms-with-adapters-and-in-batches": Case((project, arms_with_adapters_and_in_batches)),
     "anchor": Case((project, f"anchor model {ANCHOR} --out sampled",
                     f"anchor model {ANCHOR} {TAUGHT} --out trained"), 1e-6),
-    "anchor-run": Case((project, f"{TRAIN} --bias none", f"anchor runs/dpo-s42 {ANCHOR} --out sampled",
-                        f"anchor runs/dpo-s42 {ANCHOR} {TAUGHT}"), 1e-6),
+    "anchor-run": Case((project, f"{TRAIN} --bias none", f"anchor runs/dpo-s42 {ANCHOR_RUN} --out sampled",
+                        f"anchor runs/dpo-s42 {ANCHOR_RUN} {TAUGHT}"), 1e-6),
     "forget": Case((partial(project, max_steps=10), f"import {TABLE} --out imported.parquet --write-mapping whose.json",
                     f"{TRAIN} --dataset_name imported.parquet", f"watch imported.parquet {WATCHED}",
                     "audit imported.parquet --attribute length --out audit --people", byte_search)),
