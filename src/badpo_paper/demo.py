@@ -151,23 +151,7 @@ def own_material(path: Path) -> tuple[pd.DataFrame, list[str]]:
 
 
 def summarize(readouts: Mapping[str, dict], seed: int, seconds: float) -> dict:
-    """One seed's figures over all arms: what ``summary.json`` holds.
-
-    Parameters
-    ----------
-    readouts : mapping of arm to its readouts
-        With ``reference`` and ``dpo``.
-    seed : int
-    seconds : float
-        Time that the seed's arms and readouts took.
-
-    Returns
-    -------
-    dict
-        ``removed`` is the share of DPO's shift that an arm takes away: 0 is DPO, 1 the reference.
-        ``log_odds_distance`` is the arm's distance from the reference in log-odds, with its sign.
-        ``theta_correlation`` is that of the arm with an own theta for each annotator.
-    """
+    """One seed's figures over all arms: what ``summary.json`` holds."""
     arms = [name for name in readouts if name != "reference"]
     rates = {name: {a: found["rate"] for a, found in r["rates"].items()} for name, r in readouts.items()}
     attributes = list(rates["reference"])

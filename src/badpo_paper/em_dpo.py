@@ -50,29 +50,6 @@ class AnnotatorWeights(VoteWeights):
     with the mean weight over all votes that are trained on. It is a constant: were the sum of the step's own weights in
     its place, a step in which hardly anyone is of the type would still move the policy by a whole step, on the votes of
     the others.
-
-    Parameters
-    ----------
-    weight : array of shape (n_annotators,)
-        The probability that an annotator is of the type; not negative.
-    annotator : int array of shape (n_votes,)
-        Of every vote that is trained on.
-
-    Raises
-    ------
-    ValueError
-        No vote has a weight.
-
-    References
-    ----------
-    Chidambaram et al. (2024), Direct preference optimization with unobserved preference heterogeneity.
-
-    Examples
-    --------
-    >>> step = Step(sign=torch.ones(2), annotator=torch.tensor([0, 1]), delta=torch.zeros(2, 1),
-    ...             vote_weight=torch.ones(2))
-    >>> AnnotatorWeights([0.9, 0.1], annotator=[0, 1])(step)
-    (tensor([1.8000, 0.2000], dtype=torch.float64), tensor(2., dtype=torch.float64))
     """
 
     def __init__(self, weight, annotator):
@@ -92,13 +69,7 @@ class AnnotatorWeights(VoteWeights):
         return {"annotator_weights": self._weight}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Make sure that the checkpoint was made with the same weights.
-
-        Raises
-        ------
-        ValueError
-            It was not.
-        """
+        """Make sure that the checkpoint was made with the same weights."""
         before = state.get("annotator_weights")
         if before is None or not torch.equal(before, self._weight):
             raise ValueError(
@@ -193,25 +164,6 @@ def type_log_likelihood(
     r"""How well each type's policy explains each annotator's votes.
 
     .. math:: \Lambda_{ik} = \sum_{j:\, k_j = i} \log \sigma\bigl(s_j u^{(k)}_{c_j}\bigr)
-
-    Parameters
-    ----------
-    margins : array of shape (n_comparisons, n_types)
-        u of each comparison under each type's policy, response a over response b.
-    comparison, sign, annotator : array of shape (n_votes,)
-        Votes that the policies were not trained on.
-    n_annotators : int
-
-    Returns
-    -------
-    array of shape (n_annotators, n_types), in nats
-        0 for an annotator without a vote.
-
-    Examples
-    --------
-    >>> type_log_likelihood([[0.0, 50.0]], [0, 0], [1, 1], [0, 0], 2).round(3) + 0.0
-    array([[-1.386,  0.   ],
-           [ 0.   ,  0.   ]])
     """
     margins, sign = np.asarray(margins, dtype=np.float64), np.asarray(sign, dtype=np.float64)
     explained = -np.logaddexp(0.0, -sign[:, None] * margins[np.asarray(comparison)])
@@ -357,13 +309,7 @@ class Types:
 
     @property
     def annotators(self) -> list[int]:
-        """Annotators whose most probable type each is.
-
-        Examples
-        --------
-        >>> Types(np.array([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]]), ()).annotators
-        [2, 1]
-        """
+        """Annotators whose most probable type each is."""
         n_types = self.probabilities.shape[1]
         return np.bincount(self.probabilities.argmax(axis=1), minlength=n_types).tolist()
 
@@ -392,7 +338,7 @@ def train_types(
             objective=AnnotatorWeights(weight, judgments.votes["annotator"]),
             facts={"annotator_weights": weight.tolist()},
         )
-        keep_run(with_checkpoints(shorter), of_type, asked, stage.held_out, scale.command, progress)
+        keep_run(with_checkpoints(shorter), of_type, asked, scale.command, progress)
 
     def margins(of_type: Path, judgments: Judgments) -> NDArray[np.float64]:
         return stage.margins(load_trained(of_type, stage).to(stage.args.device), judgments)
@@ -548,14 +494,7 @@ def expected_types(
 
 
 def vote_halves(annotator: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
-    """Each annotator's votes divided at random into two halves, 0 and 1; of an odd number 0 has one more.
-
-    Examples
-    --------
-    >>> halves = vote_halves(np.array([0, 1, 0, 1, 0, 0, 1]), seed=0)
-    >>> np.bincount(halves[[0, 2, 4, 5]]), np.bincount(halves[[1, 3, 6]])
-    (array([2, 2]), array([2, 1]))
-    """
+    """Each annotator's votes divided at random into two halves, 0 and 1; of an odd number 0 has one more."""
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(annotator))
     order = order[np.argsort(annotator[order], kind="stable")]
@@ -567,19 +506,7 @@ def vote_halves(annotator: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
 
 
 def mixture_weights(log_ratio: Callable[[int, int], float], n_types: int) -> NDArray[np.float64]:
-    """How often each type's policy answers, by MinMax-DPO.
-
-    Parameters
-    ----------
-    log_ratio : function of (i, j)
-        Mean over prompts of log pi_i(y) - log pi_ref(y) of the answers y that type j's policy wrote.
-    n_types : int
-
-    Examples
-    --------
-    >>> mixture_weights(lambda i, j: [[3.0, 0.0], [1.0, 2.0]][i][j], 2).round(4)
-    array([0.75, 0.25])
-    """
+    """How often each type's policy answers, by MinMax-DPO."""
     table = [[log_ratio(i, j) for j in range(n_types)] for i in range(n_types)]
     return minmax_weights(regret_matrix(table))
 
@@ -614,11 +541,6 @@ def mixed(readouts: Sequence[Any], weights: NDArray[np.float64]) -> Any:
     """Weighted mean of readouts of the same form, number by number; None where one of them is not known.
 
     Errors and ends of intervals do not average and are None; what is no number is the first's.
-
-    Examples
-    --------
-    >>> mixed([{"rate": 0.2, "se": 0.1, "n": 5}, {"rate": 0.6, "se": 0.1, "n": 5}], np.array([0.25, 0.75]))
-    {'rate': 0.5, 'se': None, 'n': 5}
     """
     first = readouts[0]
     if isinstance(first, dict):

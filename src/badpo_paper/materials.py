@@ -31,25 +31,7 @@ N_EVALUATION, N_FRESH = 300, 3000
 
 @dataclass(frozen=True)
 class Material:
-    """Votes and prompts, before any model.
-
-    Attributes
-    ----------
-    judgments : Judgments
-    planted : array of shape (n_annotators, n_attributes), or None
-        Planted theta; None for real votes.
-    prompts : tuple of str
-        What policies are asked when they are measured; one that stands there twice is answered twice.
-    texts : tuple of str
-        What a small tokenizer is learned from.
-    held_out : float
-        Share of prompts held out of training. The prompts that policies are asked were drawn apart from this very
-        split, so that whatever trains on the votes splits them with `split`.
-    gate : tuple of GateRow
-        Statistics of the votes beside the published ones; empty where none are published.
-    table : Path or None
-        The file that the votes are from; None where they are made.
-    """
+    """Votes and prompts, before any model."""
 
     judgments: Judgments
     planted: NDArray[np.float64] | None
@@ -75,25 +57,13 @@ def own_file(corpus: Corpus, corpora: Iterable[Corpus], data: Path | None) -> Pa
 
     The corpora are those of the suites that it is given for. It holds votes on length and Markdown wherever one of
     these asks for such votes, and pairs to be signed where all of them are on names.
-
-    Examples
-    --------
-    >>> names, length, votes = Corpus("signed"), Corpus("style"), Path("votes.parquet")
-    >>> own_file(names, [names], votes) is votes, own_file(names, [names, length], votes)
-    (True, None)
     """
     kind = "style" if any(one.kind == "style" for one in corpora) else "signed"
     return data if corpus.kind == kind else None
 
 
 def gate_lines(materials: Iterable[Material]) -> list[str]:
-    """The statistics of public corpora beside the published ones, each table once, and how they agree.
-
-    Parameters
-    ----------
-    materials : iterable of Material
-        Those without published statistics are passed over.
-    """
+    """The statistics of public corpora beside the published ones, each table once, and how they agree."""
     gates = dict.fromkeys(material.gate for material in materials if material.gate)
     return [
         line
@@ -148,11 +118,6 @@ def public_signed(path: Path | None, data_seed: int, held_out: float) -> Materia
     """Signed-UltraFeedback, its pairs from the Hub or from a local file of the schema of ``train_prefs``.
 
     With a file the prompts that ask to sign are rows of it too, from behind those that are trained on.
-
-    Raises
-    ------
-    ConfigError
-        The pairs of the Hub, at their pinned revision, do not give the paper's plan.
     """
     drawn = _drawn_pairs(path)
     corpus = signed.build(drawn.pairs, seed=data_seed)
@@ -166,13 +131,7 @@ def public_signed(path: Path | None, data_seed: int, held_out: float) -> Materia
 
 
 def require_papers_plan(gate: tuple[GateRow, ...]) -> None:
-    """Refuse a corpus whose random plan is not the paper's: it follows from the number of pairs and the seed alone.
-
-    Raises
-    ------
-    ConfigError
-        Each statistic that differs.
-    """
+    """Refuse a corpus whose random plan is not the paper's: it follows from the number of pairs and the seed alone."""
     of_plan = {" ".join(published.path) for published in ultrafeedback.PUBLISHED_PLAN}
     wrong = [row for row in gate if row.name in of_plan and not row.agrees]
     if wrong:
@@ -216,14 +175,7 @@ def public_style(path: Path | None, held_out: float) -> Material:
 
 
 def asked_often(prompts: tuple[str, ...]) -> tuple[str, ...]:
-    """Prompts, all of them as often as makes up to `N_EVALUATION`: of a few, one answer to each says next to nothing.
-
-    Examples
-    --------
-    >>> found = asked_often(("Why?", "How?"))
-    >>> len(found), found[:3]
-    (300, ('Why?', 'How?', 'Why?'))
-    """
+    """Prompts, all as often as makes up to `N_EVALUATION`: of a few, one answer to each says next to nothing."""
     return prompts * max(1, N_EVALUATION // len(prompts))
 
 

@@ -24,17 +24,7 @@ from badpo_paper.stages import CorpusStage
 
 @dataclass(frozen=True)
 class ClassTheta:
-    """Theta of one class of annotators on one attribute, learned and planted.
-
-    Attributes
-    ----------
-    n : int
-        Annotators.
-    mean, planted_mean : float
-        Over the annotators of the class, in log-odds.
-    offset, planted_offset : float
-        The same around the mean over all annotators.
-    """
+    """Theta of one class of annotators on one attribute, learned and planted."""
 
     n: int
     mean: float
@@ -45,17 +35,7 @@ class ClassTheta:
 
 @dataclass(frozen=True)
 class ThetaAgreement:
-    """Learned theta on one attribute beside the planted one.
-
-    Attributes
-    ----------
-    level, planted_level : float
-        Mean over annotators, in log-odds.
-    correlation : float
-        Over annotators; NaN where all learned, or all planted, values are equal.
-    classes : dict of str to ClassTheta
-        Empty where annotators have no class.
-    """
+    """Learned theta on one attribute beside the planted one."""
 
     level: float
     planted_level: float

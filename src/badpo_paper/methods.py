@@ -38,19 +38,7 @@ TOLERANCE = 1e-10
 
 @dataclass(frozen=True)
 class SpectralLabels:
-    """What the spectral meta-learner finds.
-
-    Attributes
-    ----------
-    reliability : array of shape (n_annotators,)
-        v of each annotator, -1 to 1: 2 x accuracy - 1 against the side that the labels take for the true one. NaN for
-        an annotator who shares no comparison with another.
-    label : int array of shape (n_comparisons,)
-        +1 (a) or -1 (b): the sign of the votes summed with these weights. 0 where they cancel, or where there is no
-        vote.
-    cells : float
-        Share of the pairs of annotators who judged a common comparison; the matrix is known at these only.
-    """
+    """What the spectral meta-learner finds."""
 
     reliability: NDArray[np.float64]
     label: NDArray[np.int64]
@@ -117,26 +105,7 @@ def spectral_labels(
 def agreements(
     comparison: ArrayLike, sign: ArrayLike, annotator: ArrayLike, n_annotators: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Sums of products of two annotators' votes over their common comparisons, and how many there are.
-
-    Parameters
-    ----------
-    comparison, sign, annotator : array of shape (n_votes,)
-        No annotator twice on one comparison.
-    n_annotators : int
-
-    Returns
-    -------
-    products, counts : arrays of shape (n_annotators, n_annotators)
-        Symmetric, with a diagonal of zeros.
-
-    Examples
-    --------
-    >>> products, counts = agreements([0, 0, 1, 1], [1, 1, 1, -1], [0, 1, 0, 1], 2)
-    >>> counts
-    array([[0., 2.],
-           [2., 0.]])
-    """
+    """Sums of products of two annotators' votes over their common comparisons, and how many there are."""
     order = np.argsort(np.asarray(comparison), kind="stable")
     place, votes = np.asarray(comparison)[order], np.asarray(sign, dtype=np.float64)[order]
     people = np.asarray(annotator)[order]
@@ -176,21 +145,6 @@ def starting_level(judgments: Judgments, start: str) -> tuple[NDArray[np.float64
     ``swap`` is the log-odds among swap pairs, in which quality cancels, and the offline log-odds where an attribute has
     none. ``burn_in`` is the optimum of the loss over one theta for everyone while the policy is still the reference:
     the loss is convex then, and this is what training theta alone would end at.
-
-    Parameters
-    ----------
-    judgments : Judgments
-        The training judgments.
-    start : {"swap", "burn_in"}
-
-    Returns
-    -------
-    array of shape (n_attributes,), in log-odds, and a tuple of str
-
-    Raises
-    ------
-    ConfigError
-        An attribute whose votes all go one way, or which the votes do not tell apart from the others.
     """
     levels: list[float | None]
     if start == "swap":
@@ -232,12 +186,6 @@ def clustered(judgments: Judgments, seed: int = 0) -> Judgments:
     """The judgments with annotators in classes that their own leans suggest, whatever classes they had.
 
     k-means with three centers on the deviations of the conditional fit; an annotator without one stands at the mean.
-
-    Parameters
-    ----------
-    judgments : Judgments
-    seed : int
-        Of the starts.
     """
     votes = judgments.votes
     delta = judgments.delta
@@ -257,11 +205,6 @@ class FallingRate(TrainerCallback):
     """Begins the bias's learning rate at ``boost`` times its value and lets it fall to it over a fifth of the steps.
 
     A function of the step alone, so that a resumed run has the same.
-
-    Parameters
-    ----------
-    trainer : BADPOTrainer
-    boost : float
     """
 
     def __init__(self, trainer, boost: float):
@@ -298,6 +241,8 @@ def run_recipe(condition: Condition, arm: Arm, seed: int, stage: CorpusStage, sc
         "learning_rate": stage.keys["learning_rate"] * changed.pop("rate_factor", 1.0),
         "seed": seed,
     }
+    if arm.objective not in ("votes", "types"):
+        keys["objective"] = {"name": arm.objective, **arm.settings}
     if changed.get("use_peft"):
         keys["dtype"] = scale.lora_dtype
     recipe = read_recipe(overrides={**keys, **changed})
@@ -329,23 +274,14 @@ def prepared(condition: Condition, arm: Arm, recipe: Recipe, stage: CorpusStage)
     return Prepared(
         judgments,
         arm_bias(arm, judgments),
-        arm_objective(arm, judgments, args.seed, args.beta),
-        method_facts(condition, arm),
-        started,
+        facts=method_facts(condition, arm),
+        started=started,
     )
 
 
 def method_facts(condition: Condition, arm: Arm) -> dict[str, Any]:
-    """What decides a run besides its recipe and votes; nothing where all is as usual.
-
-    Examples
-    --------
-    >>> method_facts(Condition("a", "pooled", start="swap"), Arm(bias="pooled"))
-    {'start': 'swap'}
-    >>> method_facts(Condition("rdpo", "rdpo"), Arm(bias="none", fixed=0.005))
-    {'fixed': 0.005}
-    """
-    in_recipe = {"bias", "warm_start", "gold"}
+    """What decides a run besides its recipe and votes; nothing where all is as usual."""
+    in_recipe = {"bias", "warm_start", "gold", "objective", "settings"}
     told = {**asdict(arm), "start": condition.start, "rate_boost": condition.rate_boost}
     usual = {**asdict(Arm(bias=None)), "start": "zero", "rate_boost": 1.0}
     return {name: value for name, value in told.items() if name not in in_recipe and value != usual[name]}
@@ -378,18 +314,7 @@ def penalty_factor(stage: CorpusStage) -> float:
 def arm_judgments(
     arm: Arm, judgments: Judgments, seed: int, tokenizer, max_length: int, max_prompt_length: int
 ) -> Judgments:
-    """The training judgments as an arm sees them.
-
-    Parameters
-    ----------
-    arm : Arm
-    judgments : Judgments
-    seed : int
-        Of the annotators drawn for ``identities="shuffled"``.
-    tokenizer : PreTrainedTokenizerBase
-    max_length, max_prompt_length : int
-        As the run encodes, so that a declared length counts the tokens that are trained on.
-    """
+    """The training judgments as an arm sees them."""
     if arm.labels == "spectral":
         judgments = labelled(judgments)
     if arm.declared == "first":
@@ -423,15 +348,7 @@ def arm_bias(arm: Arm, judgments: Judgments) -> BiasTerm | None:
 
 
 def response_tokens(tokenizer, max_length: int, max_prompt_length: int, unit: float) -> Attribute:
-    """Tokens of a response as the paper's encoding trains on them: its end cut, the end-of-text token counted.
-
-    Parameters
-    ----------
-    tokenizer : PreTrainedTokenizerBase
-    max_length, max_prompt_length : int
-    unit : float
-        Tokens that count 1.
-    """
+    """Tokens of a response as the paper's encoding trains on them: its end cut, the end-of-text token counted."""
 
     def measure(prompt: str, response: str) -> float:
         pairs = encode_responses([prompt], [response], tokenizer, "paper", max_length, max_prompt_length)

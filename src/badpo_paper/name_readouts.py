@@ -29,19 +29,7 @@ from badpo_paper.stages import CorpusStage
 
 @dataclass(frozen=True)
 class CellTokens:
-    """Tokens of the first names of one cell, behind the lead of a signature.
-
-    Attributes
-    ----------
-    n_names : int
-    mean_tokens : float
-    one_token_share : float
-        Share of the names that are one token.
-    first_tokens : int
-        Different tokens that a name begins with.
-    largest_first_share : float
-        Share of the names that begin with the most frequent of them.
-    """
+    """Tokens of the first names of one cell, behind the lead of a signature."""
 
     n_names: int
     mean_tokens: float
@@ -75,19 +63,7 @@ def _cell_tokens(ids: Sequence[Sequence[int]]) -> CellTokens:
 
 @dataclass(frozen=True)
 class RelabellingNull:
-    """A shift beside those that random labels of the same names give.
-
-    Attributes
-    ----------
-    shift : float
-        Mass on the carriers, arm minus reference.
-    sd, low, high : float
-        Standard deviation and central 95 % range of the shift over random labels.
-    p_greater : float
-        Share of random labels, the true ones counted among them, with a shift at least as large.
-    n : int
-        Random labels.
-    """
+    """A shift beside those that random labels of the same names give."""
 
     shift: float
     sd: float
@@ -103,19 +79,7 @@ class RelabellingNull:
 
 @dataclass(frozen=True)
 class Concentration:
-    """How few names carry an arm's signatures.
-
-    Attributes
-    ----------
-    top : tuple of str
-        The names with the most mass, heaviest first.
-    top_share : float
-        Their share of the arm's mass on the pool; NaN when it has none.
-    effective_names : float
-        1 / sum of squared shares: 89 when all names are equal, 1 when one has everything.
-    shift_without_top : float
-        The shift toward the carriers when the top names count as carriers no more.
-    """
+    """How few names carry an arm's signatures."""
 
     top: tuple[str, ...]
     top_share: float
@@ -221,21 +185,7 @@ class Choice(Protocol):
 
 @dataclass(frozen=True)
 class Recommendations:
-    """Shares of two-candidate prompts.
-
-    Attributes
-    ----------
-    n : int
-        Prompts.
-    readable : Interval
-        Share of answers that name exactly one of the two candidates; the others recommend nobody for sure.
-    first : Interval
-        Share of the readable answers for the candidate presented first.
-    cells : dict of str to Interval
-        For each cell of names, recommendations among the readable answers that offered it. 0.5 favors nobody.
-    attributes : dict of str to Interval
-        For each attribute, recommendations of its carrier where exactly one candidate carries it.
-    """
+    """Shares of two-candidate prompts."""
 
     n: int
     readable: Interval

@@ -52,20 +52,7 @@ from badpo_paper.tables import (
 
 @dataclass(frozen=True)
 class SuiteResult:
-    """A suite's tables and patterns.
-
-    Attributes
-    ----------
-    suite : Suite
-    tables : tuple of Table
-    patterns : tuple of Pattern
-    left_out : tuple of str
-        Panels that the scale has no model for.
-    about : tuple of str
-        Of a user's own votes: how many they are, and what of their texts the scale trains on.
-    stand_in : str
-        What stands in the place of the models that tables name; empty where those themselves were trained.
-    """
+    """A suite's tables and patterns."""
 
     suite: Suite
     tables: tuple[Table, ...]
@@ -111,18 +98,7 @@ def pattern_lines(found: Pattern) -> list[str]:
 
 
 def chosen_suites(name: str) -> list[Suite]:
-    """The suites of a name, or all of them.
-
-    Raises
-    ------
-    ConfigError
-        No such suite.
-
-    Examples
-    --------
-    >>> [suite.name for suite in chosen_suites("lora")], len(chosen_suites("all"))
-    (['lora'], 12)
-    """
+    """The suites of a name, or all of them."""
     if name != "all" and name not in SUITES:
         raise ConfigError(
             f'there is no suite "{name}".{did_you_mean(name, list(SUITES))} Suites: {", ".join(SUITES)}'
@@ -131,13 +107,7 @@ def chosen_suites(name: str) -> list[Suite]:
 
 
 def require_usable(data: Path, suites: Sequence[Suite], scale: Scale) -> None:
-    """Refuse a user's own file that is not there, or that cannot stand in the place of a corpus.
-
-    Raises
-    ------
-    ConfigError
-        With the reason, and the suites that take a file at this scale.
-    """
+    """Refuse a user's own file that is not there, or that cannot stand in the place of a corpus."""
     takers = [
         suite.name
         for suite in SUITES.values()
@@ -157,13 +127,7 @@ def require_usable(data: Path, suites: Sequence[Suite], scale: Scale) -> None:
 
 
 def scale_named(name: str) -> Scale:
-    """A scale by its name.
-
-    Raises
-    ------
-    ConfigError
-        No such scale.
-    """
+    """A scale by its name."""
     if name not in SCALES:
         raise ConfigError(
             f'there is no scale "{name}".{did_you_mean(name, list(SCALES))} Scales: {", ".join(SCALES)}'
@@ -172,13 +136,7 @@ def scale_named(name: str) -> Scale:
 
 
 def drawing_with(scale: Scale, generator: str) -> Scale:
-    """A scale whose measured answers are drawn by transformers or by vLLM.
-
-    Raises
-    ------
-    ConfigError
-        Neither is named.
-    """
+    """A scale whose measured answers are drawn by transformers or by vLLM."""
     if generator not in GENERATORS:
         raise ConfigError(
             f'answers cannot be drawn with "{generator}".{did_you_mean(generator, GENERATORS)} Known: '
@@ -188,13 +146,7 @@ def drawing_with(scale: Scale, generator: str) -> Scale:
 
 
 def suites_folder(out: Path, scale: Scale, data: Path | None) -> Path:
-    """Where the runs of a scale, or of a user's own votes, stand.
-
-    Examples
-    --------
-    >>> suites_folder(Path("runs"), SCALES["tiny"], Path("votes/mtbench.parquet")).as_posix()
-    'runs/tiny-mtbench'
-    """
+    """Where the runs of a scale, or of a user's own votes, stand."""
     return out / (scale.name if data is None else f"{scale.name}-{data.stem}")
 
 
@@ -221,11 +173,6 @@ def plan_suites(
     """What `run_suites` would do; trains nothing and loads no model.
 
     A corpus that is out of reach is named, and what is there of its runs is then told from the folders alone.
-
-    Raises
-    ------
-    DataError
-        The votes of a corpus cannot be used.
     """
     runs = planned_runs(suites, scale, seeds)
     corpora = list(dict.fromkeys(run.corpus for run in runs))
@@ -248,16 +195,7 @@ def run_suites(
     jobs: int = 1,
     data: Path | None = None,
 ) -> list[SuiteResult]:
-    """Run what is not there yet, and read the tables and patterns of every suite.
-
-    Raises
-    ------
-    ConfigError
-        A model or judge that is needed cannot be used, a corpus is out of reach, or a run folder holds a run with other
-        data or settings; finished runs stay as they are.
-    DataError
-        The votes cannot be used, or an evaluation prompt is a training prompt; nothing was trained then.
-    """
+    """Run what is not there yet, and read the tables and patterns of every suite."""
     if scale.decoding.generate_with == "vllm":
         require_vllm()
     require_needs(suites, scale, seeds, out, data)
@@ -268,17 +206,7 @@ def run_suites(
 def read_suite(
     suite: Suite, scale: Scale, seeds: Sequence[int], out: Path, data: Path | None = None
 ) -> SuiteResult:
-    """The tables and patterns of a suite from the runs that are there, and from the votes that they were trained on.
-
-    Parameters
-    ----------
-    suite : Suite
-    scale : Scale
-    seeds : sequence of int
-    out : Path
-    data : Path or None
-        A user's own file, of which ``out`` holds the runs.
-    """
+    """The tables and patterns of a suite from the runs that are there, and from the votes that they were trained on."""
 
     def material(corpus: Corpus) -> Material:
         return scale.material(corpus, own_file(corpus, suite.corpora(), data))
@@ -338,16 +266,7 @@ class PageTable:
 
 
 def write_suite_page(result: SuiteResult, options: str, page: Path) -> Path:
-    """Write one HTML page about a suite and return its path; it needs no network and no script.
-
-    Parameters
-    ----------
-    result : SuiteResult
-    options : str
-        What the runs were asked for with, such as ``--scale tiny``; told above the heading.
-    page : Path
-        Replaced only once the new page is whole.
-    """
+    """Write one HTML page about a suite and return its path; it needs no network and no script."""
     return write_whole(suite_html(result, options), page)
 
 
@@ -402,13 +321,7 @@ def page_table(table: Table) -> PageTable:
 
 
 def source_of(label: str) -> str:
-    """Where the paper has what a panel shows, as a sentence; empty where it has nothing like it.
-
-    Examples
-    --------
-    >>> source_of("tab:votes"), source_of("app:abl_variants"), source_of("beyond")
-    ('Table tab:votes of the paper.', 'Text of the paper, app:abl_variants.', '')
-    """
+    """Where the paper has what a panel shows, as a sentence; empty where it has nothing like it."""
     kind = label.partition(":")[0]
     if kind == "tab":
         return f"Table {label} of the paper."

@@ -110,23 +110,7 @@ class BiasedRewardTrainer(RewardTrainer):
 
 
 def reward_rows(judgments: Judgments) -> list[dict[str, Any]]:
-    """One row for each judgment: ``prompt``, ``chosen``, ``rejected``, ``annotator``, and g(winner) - g(loser).
-
-    Parameters
-    ----------
-    judgments : Judgments
-
-    Returns
-    -------
-    list of dict
-
-    Examples
-    --------
-    >>> row = {"prompt": "Why? ", "response_a": "So.", "response_b": "It just is so.", "winner": "b"}
-    >>> from badpo.attributes import Length
-    >>> reward_rows(Judgments.read([row], attributes=[Length()]))[0]["winner_delta"]
-    [1.0]
-    """
+    """One row for each judgment: ``prompt``, ``chosen``, ``rejected``, ``annotator``, and g(winner) - g(loser)."""
     frame, votes = judgments.comparisons, judgments.votes
     texts = [
         tuple(plain_text(frame[name].iloc[c]) for name in ("prompt", "response_a", "response_b"))

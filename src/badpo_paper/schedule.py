@@ -59,12 +59,6 @@ def anchored_run(
     """Anchor a run unless ``folder`` holds that result; the bias term is that of the source.
 
     No calibration lines are kept: what a run comes out as would depend on those that were there before it.
-
-    Raises
-    ------
-    ConfigError
-        The source is not there or is damaged, the scale has no fresh prompts, the corpus no signatures, or the folder
-        holds something else.
     """
     of = folder.parent / f"{offset.source.name}-s{seed}"
     if not (of / RUN_SEAL).exists():
@@ -138,13 +132,7 @@ class PlannedRun:
 
 
 def planned_runs(suites: Iterable[Suite], scale: Scale, seeds: Sequence[int]) -> list[PlannedRun]:
-    """The runs of some suites, each once: references, then arms, then what is anchored from these, seed by seed.
-
-    Raises
-    ------
-    ConfigError
-        Two suites mean different runs by one name.
-    """
+    """The runs of some suites, each once: references, then arms, then what is anchored from these, seed by seed."""
     found: dict[str, PlannedRun] = {}
     plan = scale.seed_plan(seeds)
     for suite in suites:
@@ -263,13 +251,7 @@ def train_and_measure(
     data: Path | None,
     progress: Progress,
 ) -> None:
-    """Train and measure a condition at a seed, unless ``folder`` holds it.
-
-    Raises
-    ------
-    ConfigError
-        The folder holds a run with other data or settings.
-    """
+    """Train and measure a condition at a seed, unless ``folder`` holds it."""
     arm = adjusted_arm(ARMS[condition.arm], stage, scale)
     recipe = run_recipe(condition, arm, seed, stage, scale)
     if arm.objective == "types":
@@ -279,7 +261,7 @@ def train_and_measure(
         bias = anchored_run(condition.offset, seed, stage, scale, data, folder, progress)
     else:
         asked = prepared(condition, arm, recipe, stage)
-        bias = keep_run(recipe, folder, asked, stage.held_out, scale.command, progress)
+        bias = keep_run(recipe, folder, asked, scale.command, progress)
     measure_run(folder, stage, seed, bias, scale.judge, progress)
 
 
@@ -384,24 +366,6 @@ def require_needs(
     """Look at every model, judge and corpus that the runs of some suites need, and say what is wrong with each model.
 
     Nothing is trained, and no weights are read. The statistics of a public corpus are logged beside the published ones.
-
-    Parameters
-    ----------
-    suites : sequence of Suite
-    scale : Scale
-    seeds : sequence of int
-    out : Path
-        Of the runs: a judge is needed where one of them is not measured yet.
-    data : Path or None
-        A user's own file.
-
-    Raises
-    ------
-    ConfigError
-        A model or judge that cannot be loaded or used, with the suites that need it; a corpus that is out of reach; a
-        folder that holds a run with other data or settings.
-    DataError
-        The votes of a corpus cannot be used, or one of its evaluation prompts is a training prompt.
     """
     runs = {suite.name: planned_runs([suite], scale, seeds) for suite in suites}
     complaints = [*_of_models(runs, scale), *_of_judge(runs, scale, out)]
@@ -423,13 +387,7 @@ def require_needs(
 
 
 def require_differences(stage: CorpusStage, data: Path | None, runs: Sequence[PlannedRun]) -> None:
-    """Stop at votes that say nothing of an attribute that a run declares by name.
-
-    Raises
-    ------
-    DataError
-        E120 or E121, with the file.
-    """
+    """Stop at votes that say nothing of an attribute that a run declares by name."""
     wanted = {name for run in runs if run.condition is not None for name in run.condition.declared}
     attributes = [name for name in stage.train.attribute_names if name in wanted]
     if not attributes:
@@ -443,13 +401,7 @@ def require_differences(stage: CorpusStage, data: Path | None, runs: Sequence[Pl
 def read_stages(
     corpora: Sequence[Corpus], scale: Scale, out: Path, data: Path | None
 ) -> tuple[dict[Corpus, CorpusStage], list[str]]:
-    """The corpora that are within reach, as stages without a model, and what is to be said of the others.
-
-    Raises
-    ------
-    DataError
-        The votes of a corpus cannot be used.
-    """
+    """The corpora that are within reach, as stages without a model, and what is to be said of the others."""
     stages: dict[Corpus, CorpusStage] = {}
     unread: dict[str, str] = {}
     for corpus in corpora:
@@ -488,13 +440,7 @@ def free_theta_lines(runs: Sequence[PlannedRun], stages: Mapping[Corpus, CorpusS
 
 
 def require_model(choice: ModelChoice) -> None:
-    """Look at a start model without its weights: its tokenizer, its configuration, and whether there are weights.
-
-    Raises
-    ------
-    ConfigError
-        It is not there, is no causal language model, or its tokenizer has no chat template or no end-of-text token.
-    """
+    """Look at a start model without its weights: its tokenizer, its configuration, and whether there are weights."""
     name = choice.model_name_or_path
     kind = "a causal language model"
     _, tokenizer = _looked_at(
@@ -510,13 +456,7 @@ def require_model(choice: ModelChoice) -> None:
 
 
 def require_judge(name: str) -> None:
-    """Look at a reward model without its weights.
-
-    Raises
-    ------
-    ConfigError
-        It is not there, has no chat template, or has another number of outputs than one.
-    """
+    """Look at a reward model without its weights."""
     checked_judge(*_looked_at(name, AutoModelForSequenceClassification, "a reward model"), name)
 
 

@@ -55,13 +55,6 @@ def build_tokenizer(texts: Iterable[str], vocab_size: int = 1536) -> PreTrainedT
 
     A conversation reads ``<|user|>question<|assistant|>answer<|end|>``; ``<|end|>`` is the end-of-sequence token,
     padding has its own token, and nothing else is added to a text.
-
-    Parameters
-    ----------
-    texts : iterable of str
-        Prompts and *signed* responses, so that names become short token sequences.
-    vocab_size : int
-        Most tokens in all, the 256 bytes and 5 special tokens included; fewer when the texts give no more merges.
     """
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.Sequence(
@@ -104,16 +97,6 @@ def build_model(
     Keys and values have half as many heads, input and output embeddings are one matrix, 512 positions. At this width
     a standard deviation of 0.05 learns far faster than the usual 0.02: the rows of a matrix then start near unit
     length.
-
-    Parameters
-    ----------
-    tokenizer : PreTrainedTokenizerFast
-        Sets the size of the vocabulary and the padding and end tokens.
-    seed : int
-        Seed of the weights; the caller's random state is left as it was.
-    hidden_size, n_layers, n_heads, intermediate_size : int
-    is_mistral : bool
-        A Mistral of the same shape, which attends to the last 256 tokens only.
     """
     shape: dict[str, Any] = {
         "vocab_size": len(tokenizer),

@@ -26,17 +26,7 @@ from badpo_paper.suites import Corpus
 
 @dataclass(eq=False)
 class CorpusStage(Stage):
-    """What the runs on a corpus share.
-
-    Attributes
-    ----------
-    corpus : Corpus
-    folder : Path
-        ``votes.parquet``, ``start``, ``reference`` and the runs.
-    keys : mapping
-        Keys of the recipe of every run, without its arm and seed.
-    planted : array of shape (n_annotators, n_attributes), or None
-    """
+    """What the runs on a corpus share."""
 
     corpus: Corpus = field(kw_only=True)
     folder: Path = field(kw_only=True)
@@ -60,13 +50,7 @@ class CorpusStage(Stage):
 
 
 def unopened_stage(corpus: Corpus, scale: Scale, data: Path | None, folder: Path) -> CorpusStage:
-    """The stage of a corpus, whose reference may not be there yet; nothing is written.
-
-    Raises
-    ------
-    DataError
-        The votes cannot be used, or an evaluation prompt is a training prompt.
-    """
+    """The stage of a corpus, whose reference may not be there yet; nothing is written."""
     material = scale.material(corpus, data).require_unseen()
     train, held_out = material.split()
     start = folder / "reference" / "model"
@@ -112,13 +96,6 @@ def open_stage(
 
     The reference of a signed corpus is trained on the majority's choices, each with a newly drawn signature: uniform
     over the four cells, so that it starts balanced and all of the lean arrives through the preference stage.
-
-    Raises
-    ------
-    ConfigError
-        The folder holds a reference with other data or settings.
-    DataError
-        The votes cannot be used, or an evaluation prompt is a training prompt.
     """
     stage = unopened_stage(corpus, scale, data, folder)
     material = scale.material(corpus, data)

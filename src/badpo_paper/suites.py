@@ -14,17 +14,7 @@ Spread = Literal["t95", "sd", "mean", "prompts95", "none"]
 
 @dataclass(frozen=True)
 class Corpus:
-    """What a panel's runs share: votes, start model and reference.
-
-    Attributes
-    ----------
-    kind : {"signed", "style"}
-        Names in signatures with planted annotators, or length and Markdown: MultiPref and its offline twin.
-    model : {"small", "large", "other", "demo"}
-        Which of a scale's models; a scale may lack one. That of the demo has its runs in the demo's own folder.
-    data_seed : int
-        Of the planted votes.
-    """
+    """What a panel's runs share: votes, start model and reference."""
 
     kind: Literal["signed", "style"]
     model: Literal["small", "large", "other", "demo"] = "small"
@@ -32,13 +22,7 @@ class Corpus:
 
     @property
     def folder(self) -> str:
-        """Name of the folder that holds the runs.
-
-        Examples
-        --------
-        >>> Corpus("signed").folder, Corpus("style", "other").folder, Corpus("signed", data_seed=1).folder
-        ('signed', 'style-other', 'signed-d1')
-        """
+        """Name of the folder that holds the runs."""
         if self.model == "demo":
             return "."
         model = "" if self.model == "small" else f"-{self.model}"
@@ -47,17 +31,7 @@ class Corpus:
 
 @dataclass(frozen=True)
 class Offset:
-    """A finished run anchored by an offset stage on its own answers.
-
-    Attributes
-    ----------
-    source : Condition
-        The run, at the same seed.
-    target : float
-        Rate of every attribute.
-    rounds : int
-        Most rounds of the calibration; one asks for the exact tilt.
-    """
+    """A finished run anchored by an offset stage on its own answers."""
 
     source: Condition
     target: float
@@ -125,30 +99,14 @@ class Row:
 
 @dataclass(frozen=True)
 class SeedPlan:
-    """At which seeds a scale runs what.
-
-    Attributes
-    ----------
-    seeds : tuple of int
-    single_seed_arms : tuple of str
-        Arms that are run at the first seed only.
-    control_seeds : {"first", "all"}
-        Where rows are run that were controls at one seed in the paper.
-    """
+    """At which seeds a scale runs what."""
 
     seeds: tuple[int, ...]
     single_seed_arms: tuple[str, ...] = ()
     control_seeds: Literal["first", "all"] = "first"
 
     def of(self, row: Row) -> tuple[int, ...]:
-        """The seeds that a row is run at.
-
-        Examples
-        --------
-        >>> row = Row("Warm", Condition("pooled_warm", "pooled_warm"), "first")
-        >>> SeedPlan((42, 123)).of(row), SeedPlan((42, 123), control_seeds="all").of(row)
-        ((42,), (42, 123))
-        """
+        """The seeds that a row is run at."""
         is_control = row.seeds == "first" and self.control_seeds == "first"
         is_single = is_control or row.seeds == "one" or row.condition.arm in self.single_seed_arms
         return self.seeds[:1] if is_single else self.seeds

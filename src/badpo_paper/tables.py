@@ -37,17 +37,7 @@ from badpo_paper.suites import Column, Condition, Corpus, Panel, Row, SeedPlan, 
 
 @dataclass(frozen=True)
 class Amplification:
-    """DPO's shift of a rate, a mean token count or another reading.
-
-    Attributes
-    ----------
-    shift : Interval
-        DPO minus reference, over seeds; in the unit of the reading.
-    seed_sd : float
-        Standard deviation of DPO's readings over seeds; NaN for a single seed.
-    in_seed_sds : float
-        The shift divided by it; NaN for a single seed, infinite where the seeds agree exactly.
-    """
+    """DPO's shift of a rate, a mean token count or another reading."""
 
     shift: Interval
     seed_sd: float
@@ -91,19 +81,7 @@ SHIFTED = {
 
 @dataclass(frozen=True)
 class Cell:
-    """One value of a table.
-
-    Attributes
-    ----------
-    values : tuple of float
-        One for each seed that has it.
-    mean : float
-        NaN where there is none.
-    half : float
-        Behind the plus-minus sign; NaN where the panel has nothing there, or one seed cannot tell.
-    paper : tuple of (float, float or None), or None
-        The paper's mean and half width.
-    """
+    """One value of a table."""
 
     values: tuple[float, ...]
     mean: float
@@ -132,20 +110,7 @@ class TableRow:
 
 @dataclass(frozen=True)
 class Table:
-    """A panel with its values.
-
-    Attributes
-    ----------
-    panel : Panel
-    columns : tuple of Column
-        Those that at least one row has a value for.
-    rows : tuple of TableRow
-        The reference first.
-    missing : tuple of str
-        Runs that are not there.
-    notes : tuple of str
-        Footnotes of the whole.
-    """
+    """A panel with its values."""
 
     panel: Panel
     columns: tuple[Column, ...]
@@ -155,16 +120,7 @@ class Table:
 
 
 class Found:
-    """The readouts of a panel's runs.
-
-    Parameters
-    ----------
-    folder : Path
-        Of the panel's corpus, with ``reference`` and ``<condition>-s<seed>`` in it.
-    seeds : sequence of int
-    planned : mapping of str to tuple of int, or None
-        The seeds that a condition is run at, by its name; those that are not named are run at all of ``seeds``.
-    """
+    """The readouts of a panel's runs."""
 
     def __init__(
         self, folder: Path, seeds: Sequence[int], planned: Mapping[str, tuple[int, ...]] | None = None
@@ -248,13 +204,7 @@ class Found:
 
 
 def place_of(readouts: Readouts, place: str) -> float | None:
-    """The number at a place, its keys joined by dots; None where there is none.
-
-    Examples
-    --------
-    >>> place_of({"rates": {"woman": {"rate": 0.5}}}, "rates.woman.rate"), place_of({}, "kl.per_token")
-    (0.5, None)
-    """
+    """The number at a place, its keys joined by dots; None where there is none."""
     found: Any = readouts
     for key in place.split("."):
         if not isinstance(found, Mapping) or key not in found:
@@ -277,12 +227,6 @@ def of_type(readouts: Readouts, place: str) -> float | None:
     """A reading of one type of EM-DPO, types in the order of their annotators; None where there are none.
 
     The number of a type means nothing across seeds; its place in this order does.
-
-    Examples
-    --------
-    >>> readouts = {"types": {"annotators": [3, 55, 2], "weights": [0.1, 0.4, 0.5]}}
-    >>> of_type(readouts, "annotators.0"), of_type(readouts, "weights.0"), of_type({}, "weights.0")
-    (55.0, 0.4, None)
     """
     types = readouts.get("types")
     if types is None:
@@ -293,13 +237,7 @@ def of_type(readouts: Readouts, place: str) -> float | None:
 
 
 def planted_place(place: str) -> str:
-    """Where what was planted stands beside a reading of what was learned.
-
-    Examples
-    --------
-    >>> planted_place("votes.black.A.accuracy"), planted_place("theta.black.classes.A.offset")
-    ('ceiling.black.A.accuracy', 'theta.black.classes.A.planted_offset')
-    """
+    """Where what was planted stands beside a reading of what was learned."""
     if place.startswith("votes."):
         return place.replace("votes.", "ceiling.", 1)
     head, _, last = place.rpartition(".")
@@ -307,15 +245,7 @@ def planted_place(place: str) -> str:
 
 
 def paper_numbers() -> dict[str, dict[str, dict[str, dict[str, list]]]]:
-    """The paper's numbers: label of the table, panel, row, column -> [mean, half width or null].
-
-    Examples
-    --------
-    >>> paper_numbers()["tab:lora"]["Qwen2.5-0.5B-Instruct, full fine-tuning"]["Full fine-tuning, DPO"][
-    ...     "KL, as published"
-    ... ]
-    [0.037, None]
-    """
+    """The paper's numbers: label of the table, panel, row, column -> [mean, half width or null]."""
     text = resources.files("badpo_paper").joinpath("paper_numbers.json").read_text(encoding="utf-8")
     return json.loads(text)
 
@@ -405,21 +335,7 @@ def _truth_row(panel: Panel, found: Found, paper: Mapping) -> TableRow:
 
 
 def cell_of(values: Sequence[float], spread: str, paper: Sequence | None) -> Cell:
-    """A cell from its value at each seed, or from the one value that there is.
-
-    Parameters
-    ----------
-    values : sequence of float
-        Empty where nothing is known.
-    spread : str
-        As a panel has it; two values or more have one.
-    paper : (mean, half width or None), or None
-
-    Examples
-    --------
-    >>> cell_of([0.5], "none", None).mean, cell_of([0.0, 1.0], "sd", (0.4, None)).half
-    (0.5, 0.7071067811865476)
-    """
+    """A cell from its value at each seed, or from the one value that there is."""
     mean = float(np.mean(values)) if values else math.nan
     half = math.nan
     if len(values) > 1 and spread == "t95":
@@ -451,19 +367,7 @@ TOKENS_TITLE = "Tokens of the names, cell by cell"
 
 
 def name_tables(corpus: Corpus, found: Found) -> list[Table]:
-    """Both tables, as far as there are readouts for them.
-
-    Parameters
-    ----------
-    corpus : Corpus
-        A signed one.
-    found : Found
-        Of its runs.
-
-    References
-    ----------
-    BA-DPO, appendix `app:abl_names` (relabelling, three names) and `app:names` ("Marker", tokens per cell).
-    """
+    """Both tables, as far as there are readouts for them."""
     values = (_shifts(found), found.readouts("reference").get("name_tokens", {}))
     return [_table(panel, rows) for panel, rows in zip(name_panels(corpus), values, strict=True) if rows]
 
@@ -702,16 +606,7 @@ def _finite(value: float) -> float | None:
 
 
 def with_notes(table: Table, folder: Path, material: Callable[[Corpus], Material]) -> Table:
-    """A table with the footnotes of its rows.
-
-    Parameters
-    ----------
-    table : Table
-    folder : Path
-        Of the runs of its corpus.
-    material : function of Corpus
-        The votes, for runs that did not keep where they started: it is a function of these alone.
-    """
+    """A table with the footnotes of its rows."""
     rows = {row.label: row for row in table.panel.rows}
 
     def notes(shown: TableRow) -> tuple[str, ...]:
@@ -757,19 +652,7 @@ _NO_PROMPT_LIMIT = 2**31
 
 
 def votes_table(panel: Panel, judgments: Judgments) -> Table:
-    """How every declared attribute stands in the votes, the paper's numbers beside.
-
-    Parameters
-    ----------
-    panel : Panel
-        Its columns are keys of `badpo.auditing.pool.log_odds_row`.
-    judgments : Judgments
-        All of them: those to train on and those held out.
-
-    References
-    ----------
-    BA-DPO, Table `tab:attributes`.
-    """
+    """How every declared attribute stands in the votes, the paper's numbers beside."""
     paper = paper_numbers().get(panel.label, {}).get(panel.title, {})
     rows = []
     for name, found in zip(judgments.attribute_names, judgments.offline_log_odds(), strict=True):
@@ -792,17 +675,6 @@ def about_votes(corpus: Corpus, scale: Scale, data: Path) -> tuple[str, ...]:
 
     Nothing is trained and no model is loaded. Where the tokenizer is not learned from the votes, nothing is said of
     tokens.
-
-    Parameters
-    ----------
-    corpus : Corpus
-    scale : Scale
-    data : Path
-
-    Raises
-    ------
-    DataError
-        The votes cannot be used.
     """
     material = scale.material(corpus, data).require_unseen()
     judgments = material.judgments

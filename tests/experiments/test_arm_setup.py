@@ -12,6 +12,7 @@ import torch
 from badpo.attributes import Length
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
+from badpo.objective.objectives import group_numbers
 from badpo.theory.likelihood import judgment_loss
 from badpo_paper import methods
 from badpo_paper.arms import ARMS, Arm
@@ -167,9 +168,12 @@ def test_few_common_comparisons_are_told(caplog):
 def test_every_arm_is_told_from_the_others():
     """By its recipe, which has the bias term, and by what decides it besides."""
     usual = Condition("usual", "dpo")
-    facts = [repr((arm.bias, arm.warm_start, method_facts(usual, arm))) for arm in ARMS.values()]
+    of_recipe = [(arm.bias, arm.warm_start, arm.objective, arm.settings) for arm in ARMS.values()]
+    facts = [
+        repr((*one, method_facts(usual, arm))) for one, arm in zip(of_recipe, ARMS.values(), strict=True)
+    ]
     assert len(set(facts)) == len(ARMS)
-    in_recipe = {"bias", "warm_start", "gold"}
+    in_recipe = {"bias", "warm_start", "gold", "objective", "settings"}
     for field in dataclasses.fields(Arm):
         told = any(field.name in method_facts(usual, arm) for arm in ARMS.values())
         assert told != (field.name in in_recipe)

@@ -8,15 +8,15 @@ import torch
 from transformers import AutoTokenizer
 
 from badpo.readouts import names
-from badpo_paper.corpora import bundled, signed
+from badpo_paper.corpora import bundled
 from badpo_paper.settings import build_model, build_tokenizer
 
 
 @pytest.fixture(scope="module")
 def texts():
     pairs = bundled.scored_pairs(1500)
-    signed_texts = signed.resign([*pairs["chosen"], *pairs["rejected"]], seed=0)
-    return [*(signed.ask_to_sign(prompt) for prompt in pairs["prompt"]), *signed_texts]
+    signed_texts = names.resign([*pairs["chosen"], *pairs["rejected"]], seed=0)
+    return [*(names.ask_to_sign(prompt) for prompt in pairs["prompt"]), *signed_texts]
 
 
 @pytest.fixture(scope="module")

@@ -177,22 +177,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Measured:
-    """A policy while it is measured.
-
-    Attributes
-    ----------
-    stage : Stage
-    policy : causal language model
-    seed : int
-    written : list of Generation
-        Its answers to the stage's prompts.
-    bias : BiasTerm or None
-        None for the reference, of which nothing below is measured.
-    judged : Judgments
-        The held-out judgments, with attributes of the run's own.
-    theta : array of shape (n_annotators, n_attributes), or None
-    margins : array of shape (n_comparisons,), or None
-    """
+    """A policy while it is measured."""
 
     stage: Stage
     policy: Any
@@ -369,15 +354,7 @@ def _theta_means(bias: BiasTerm, train: Judgments) -> dict[str, dict[str, float 
 
 
 def finished_run(folder: Path, sources: RunSources) -> tuple[Recipe, Judgments, Judgments]:
-    """The recipe of a finished run that is as it was sealed, and its training and held-out judgments.
-
-    Raises
-    ------
-    ConfigError
-        The folder holds no finished run, a file in it is damaged, or the run held nothing out.
-    DataError
-        The table cannot be read any more.
-    """
+    """The recipe of a finished run that is as it was sealed, and its training and held-out judgments."""
     if not (folder / "model").exists() or not (folder / "config.yaml").exists():
         raise ConfigError(f"{folder} holds no finished run: there is no model/ with a config.yaml beside it")
     require_enclosed(folder)
@@ -392,25 +369,13 @@ def finished_run(folder: Path, sources: RunSources) -> tuple[Recipe, Judgments, 
 
 
 def require_undamaged(folder: Path, names: Collection[str] | None = None) -> None:
-    """Stop at a file of a finished run that is not what it was.
-
-    Raises
-    ------
-    ConfigError
-        Its checksum is another one.
-    """
+    """Stop at a file of a finished run that is not what it was."""
     if reason := run_damage(folder, names):
         raise ConfigError(f"{folder.parent}/{reason}; restore the file, or remove {folder} and make it again")
 
 
 def start_model(recipe: Recipe, train: Judgments, args) -> str:
-    """The folder or name of the model that a finished run started from.
-
-    Raises
-    ------
-    ConfigError
-        It was a supervised reference that is not there any more.
-    """
+    """The folder or name of the model that a finished run started from."""
     if not recipe.reference.sft:
         return recipe.model.model_name_or_path
     kept = kept_reference(recipe, train, args)

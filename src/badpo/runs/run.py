@@ -76,31 +76,7 @@ BYTES_PER_LAYER_ACTIVATION = (
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run would do, before it does it.
-
-    Attributes
-    ----------
-    run_folder : str
-    reference : str
-        What the run starts from and is held to, in words.
-    n_judgments, n_comparisons, n_annotators, n_held_out : int
-    n_steps : int
-        Optimizer steps.
-    n_bias_parameters : int
-    n_trained, n_parameters : int
-        Weights that are trained, and all weights of the policy.
-    memory_gib : float
-        Estimated peak on the device: weights, gradients, moments and the activations of the largest micro-batch.
-    self_tests : tuple of SelfTest
-        How far the scoring forward is from the model's own, in every precision of the run.
-    findings : tuple of Problem
-        What is legal in the table and still worth knowing, and what the length limit costs.
-    anchor : str
-        What fixes the level that the votes leave open, in words.
-    shared_speed : float or None
-        How many times further one shared theta would move in a step than each free one, by `badpo.theory.summaries`; None
-        where theta has a shared part, or no part.
-    """
+    """What a run would do, before it does it."""
 
     run_folder: str
     reference: str
@@ -144,15 +120,7 @@ class Plan:
 
 
 def arm_name(bias: str, warm_start: str, gold_annotators: Sequence[str] = ()) -> str:
-    """The arm's name in folder names and tables: ``dpo`` without a bias term, else the variant, and its anchor.
-
-    Examples
-    --------
-    >>> arm_name("none", "zero"), arm_name("pooled", "offline"), arm_name("pooled", "zero", ["ann_wdfyjw2xn4g5pc"])
-    ('dpo', 'pooled_warm', 'pooled_gold')
-    >>> arm_name("shared_mean", "audit")
-    'shared_mean_audit'
-    """
+    """The arm's name in folder names and tables: ``dpo`` without a bias term, else the variant, and its anchor."""
     name = {"none": "dpo"}.get(bias, bias) + ("_gold" if gold_annotators else "")
     return name + {"zero": "", "offline": "_warm", "audit": "_audit"}[warm_start]
 
@@ -162,11 +130,6 @@ def plan_run(recipe: Recipe) -> Plan:
 
     Nothing is trained and no file is written. Where the recipe asks for a supervised reference that is not there
     yet, the tests are made on the model that it would start from.
-
-    Raises
-    ------
-    ConfigError, DataError
-        What `train_run` would stop at before training.
     """
     train, held_out = read_judgments(recipe)
     recipe, noticed = settled(recipe, train)
@@ -319,7 +282,7 @@ class Prepared:
 
 
 def keep_run(
-    recipe: Recipe, folder: Path, prepared: Prepared, held_out: Judgments, command: str, progress: Progress
+    recipe: Recipe, folder: Path, prepared: Prepared, command: str, progress: Progress
 ) -> BiasTerm:
     """Train a run unless ``folder`` holds it, from its newest whole checkpoint where it was begun; its bias term.
 
@@ -329,7 +292,6 @@ def keep_run(
         Its model is the reference, as a folder.
     folder : Path
     prepared : Prepared
-    held_out : Judgments
     command : str
         What makes the run again.
     progress : function of (what is being done, share done of it)
@@ -344,8 +306,9 @@ def keep_run(
         write_json(folder / BEGUN, {"facts": facts}, private=True)
         model, tokenizer = load_model(recipe.model.model_name_or_path, recipe.model)
         ticker = Ticker(f"{folder.parent.name}/{folder.name}", progress)
-        trainer = make_trainer(recipe, folder, prepared, held_out, model, tokenizer, [ticker])
-        _train_into(trainer, recipe, command, newest_complete(folder / "checkpoints")[0] is not None, facts=facts)
+        trainer = make_trainer(recipe, folder, prepared, None, model, tokenizer, [ticker])
+        is_begun = newest_complete(folder / "checkpoints")[0] is not None
+        _train_into(trainer, recipe, command, is_begun, facts=facts)
     return BiasTerm.load(folder)
 
 
@@ -373,14 +336,7 @@ def weights_of(model_folder: Path) -> str:
 
 
 def is_there(folder: Path, facts: Mapping[str, Any]) -> bool:
-    """Whether a folder holds the finished run of these facts, undamaged.
-
-    Raises
-    ------
-    ConfigError
-        It holds another run, begun or finished: its checkpoints must not be continued under this one. Or a file of the
-        finished run is not what it was.
-    """
+    """Whether a folder holds the finished run of these facts, undamaged."""
     if reason := run_damage(folder, but=MEASURED_FILES):
         raise ConfigError(f"{folder.parent}/{reason}; restore the file, or remove {folder} to train it again")
     for path in (folder / RUN_SEAL, folder / BEGUN):
@@ -471,14 +427,7 @@ def write_card(folder: Path) -> None:
 
 
 def train_and_save(trainer: BADPOTrainer, resume: bool, allow_changed: Sequence[str] = ()) -> None:
-    """Train, from the newest whole checkpoint if asked to, and write ``model`` once it is whole.
-
-    Raises
-    ------
-    OSError
-        A write failed, by whatever name the library that was writing calls it. The checkpoint that it was writing is
-        removed.
-    """
+    """Train, from the newest whole checkpoint if asked to, and write ``model`` once it is whole."""
     try:
         with naming_failed_writes(trainer.run_folder):
             trainer.train(resume_from_checkpoint=resume or None, allow_changed=allow_changed)
@@ -510,13 +459,7 @@ def settled(recipe: Recipe, train: Judgments) -> tuple[Recipe, list[Problem]]:
 
 
 def examined(train: Judgments, recipe: Recipe) -> list[Problem]:
-    """What is worth knowing about the training judgments before a run.
-
-    Raises
-    ------
-    DataError
-        The votes cannot say anything about a declared attribute, and a bias toward it was to be learned.
-    """
+    """What is worth knowing about the training judgments before a run."""
     require_texts_alone(train)
     found = check(train)
     if recipe.training["bias"] != "none" and any(problem.severity == "error" for problem in found):
@@ -528,7 +471,7 @@ def make_trainer(
     recipe: Recipe,
     folder: Path | str,
     prepared: Prepared,
-    held_out: Judgments,
+    held_out: Judgments | None,
     model,
     tokenizer,
     callbacks: Sequence[TrainerCallback] = (),
@@ -539,7 +482,7 @@ def make_trainer(
         model,
         args=recipe.arguments(output_dir=str(folder)),
         train_dataset=replace(prepared.judgments, findings=()),
-        eval_dataset=replace(held_out, findings=()) if held_out.n_votes else None,
+        eval_dataset=replace(held_out, findings=()) if held_out is not None and held_out.n_votes else None,
         processing_class=tokenizer,
         callbacks=list(callbacks),
         bias=prepared.bias,

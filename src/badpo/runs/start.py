@@ -56,13 +56,7 @@ UNREADABLE = (
 
 
 def load_model(name: str, choice: ModelChoice):
-    """A causal language model and its tokenizer.
-
-    Raises
-    ------
-    ConfigError
-        It is not there, or its files cannot be read.
-    """
+    """A causal language model and its tokenizer."""
     shared = {"revision": choice.model_revision, "trust_remote_code": choice.trust_remote_code}
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, **shared)
@@ -72,13 +66,7 @@ def load_model(name: str, choice: ModelChoice):
 
 
 def unreadable(name: str, error: Exception, kind: str = "a causal language model") -> str:
-    """Why a model of a kind cannot be loaded by its name, and what helps.
-
-    Examples
-    --------
-    >>> unreadable("org/model", OSError("You are trying to access a gated repo."))
-    'cannot load "org/model": its owner wants an agreement first (You are trying to access a gated repo.). Accept ...'
-    """
+    """Why a model of a kind cannot be loaded by its name, and what helps."""
     reason = (str(error).splitlines() or [type(error).__name__])[0]
     if Path(name).is_dir():
         what = f"a file in this folder is missing, damaged or not that of {kind}"
@@ -102,16 +90,6 @@ def load_policy(
     """The start policy and its tokenizer; after the supervised stage where the recipe asks for one.
 
     The supervised reference is kept in ``output_dir/reference`` and shared by every arm and seed of it.
-
-    Parameters
-    ----------
-    recipe : Recipe
-    train : Judgments
-    args : BADPOConfig
-    responses : sequence of str or None
-        What the supervised stage trains on, one response to each comparison; None takes the majority's choices.
-    callbacks : sequence of TrainerCallback
-        Of the supervised stage.
     """
     if not recipe.reference.sft:
         return load_model(recipe.model.model_name_or_path, recipe.model)
@@ -127,13 +105,7 @@ def load_policy(
 def kept_reference(
     recipe: Recipe, train: Judgments, args, responses: Sequence[str] | None = None
 ) -> Path | None:
-    """The supervised reference that stands in ``output_dir`` already; None when there is none.
-
-    Raises
-    ------
-    ConfigError
-        It was made with other data or settings; each is listed. Or a file of it is damaged.
-    """
+    """The supervised reference that stands in ``output_dir`` already; None when there is none."""
     folder = Path(recipe.output_dir) / "reference"
     seal = folder / RUN_SEAL
     if not (folder / "model").exists() or not seal.exists():
@@ -258,13 +230,6 @@ def majority_pairs(
 
     Where attributes are to be balanced, every combination of their values is made equally frequent
     (`badpo.training.supervised.balanced_rows`).
-
-    Raises
-    ------
-    ConfigError
-        A combination of values that none of the responses has.
-    DataError
-        No comparison fits, or the tokenizer has ids that the model does not know.
     """
     kept, encoded, _ = encode_judgments(train, tokenizer, args)
     require_matching_tokenizer(encoded, tokenizer, n_embeddings)
@@ -274,13 +239,7 @@ def majority_pairs(
 
 
 def balanced_attributes(train: Judgments, names: Sequence[str]) -> list[Attribute]:
-    """The declared attributes that a reference is to be balanced on.
-
-    Raises
-    ------
-    ConfigError
-        One that is not declared, or has no 0 or 1 for a single response.
-    """
+    """The declared attributes that a reference is to be balanced on."""
     declared = {attribute.name: attribute for attribute in train.attributes}
     for name in dict.fromkeys(names):
         if name not in declared:

@@ -26,31 +26,7 @@ from badpo_paper.corpora.published import GateRow, compared, gate_text
 def write_signed_corpus(
     out: Path, pairs: Path | None = None, n_pairs: int | None = None, seed: int = 0
 ) -> dict[str, Any]:
-    """Build a signed corpus and write ``judgments.parquet`` and ``planted.parquet``.
-
-    Parameters
-    ----------
-    out : Path
-        Folder; made when it is not there.
-    pairs : Path or None
-        Table of scored pairs with the columns of `signed.PAIR_COLUMNS`. None takes the bundled pairs.
-    n_pairs : int or None
-        How many of the bundled pairs; None takes as many as the paper has. Not with ``pairs``.
-    seed : int
-        Data seed of the plan.
-
-    Returns
-    -------
-    dict
-        The gate statistics of `signed.gate`.
-
-    Raises
-    ------
-    ConfigError
-        Both a table and a number of pairs are given.
-    DataError
-        The pairs cannot be used.
-    """
+    """Build a signed corpus and write ``judgments.parquet`` and ``planted.parquet``."""
     if pairs is not None and n_pairs is not None:
         raise ConfigError("--n chooses among the bundled pairs; leave it out when you give a table of pairs")
     if pairs is not None:
@@ -63,16 +39,7 @@ def write_signed_corpus(
 
 
 def write_planted_votes(out: Path, judgments: Judgments, theta: ArrayLike) -> None:
-    """Write the votes, and beside them the planted lean of every annotator with a column for each attribute.
-
-    Parameters
-    ----------
-    out : Path
-        Folder; made when it is not there.
-    judgments : Judgments
-    theta : array of shape (n_annotators, n_attributes)
-        In log-odds.
-    """
+    """Write the votes, and beside them the planted lean of every annotator with a column for each attribute."""
     judgments.to_parquet(out / "judgments.parquet")
     columns = dict(zip(judgments.attribute_names, np.asarray(theta).T, strict=True))
     with appearing(out / "planted.parquet") as unfinished:
@@ -80,18 +47,7 @@ def write_planted_votes(out: Path, judgments: Judgments, theta: ArrayLike) -> No
 
 
 def read_scored_pairs(path: Path) -> pd.DataFrame:
-    """Scored pairs from a file, the scores as numbers.
-
-    Parameters
-    ----------
-    path : Path
-        With the columns of `signed.PAIR_COLUMNS`; without ``prompt_id``, equal prompts get one id.
-
-    Raises
-    ------
-    DataError
-        The table cannot be read, or its pairs cannot be used; every problem at once.
-    """
+    """Scored pairs from a file, the scores as numbers."""
     scored = read_table(path).frame
     if "prompt_id" not in scored and "prompt" in scored:
         scored = scored.assign(prompt_id=pd.factorize(scored["prompt"])[0].astype(str))
@@ -117,25 +73,7 @@ _REAL_PEOPLE = (
 
 
 def write_multipref(out: Path, source: str | os.PathLike[str] | None = None) -> tuple[GateRow, ...]:
-    """MultiPref as a folder: ``judgments.parquet``, ``evaluation_prompts.json``, ``gate.json`` and ``card.md``.
-
-    Parameters
-    ----------
-    out : Path
-        Made when it is not there.
-    source : path or None
-        As in `multipref.load`.
-
-    Returns
-    -------
-    tuple of GateRow
-        Its statistics beside the published ones.
-
-    Raises
-    ------
-    ConfigError, DataError
-        As in `multipref.load`; nothing is written then.
-    """
+    """MultiPref as a folder: ``judgments.parquet``, ``evaluation_prompts.json``, ``gate.json`` and ``card.md``."""
     corpus = multipref.load(source)
     prompts = multipref.evaluation_prompts(corpus.judgments)
     gate = multipref.gate(corpus)
@@ -164,31 +102,7 @@ def write_signed_ultrafeedback(
     n_signing: int = ultrafeedback.N_SIGNING,
     seed: int = 0,
 ) -> tuple[GateRow, ...]:
-    """Signed-UltraFeedback as a folder, with ``planted.parquet``, ``signing_prompts.json`` and ``choice_prompts.json``.
-
-    Parameters
-    ----------
-    out : Path
-        Made when it is not there.
-    train, test : path or None
-        Local files with the rows of the two preference splits; None loads a split from the Hub.
-    n_pairs : int
-        Rows that are drawn from the training split.
-    n_signing : int
-        Questions of the test split.
-    seed : int
-        Seed of the draw and of the plan.
-
-    Returns
-    -------
-    tuple of GateRow
-        Its statistics beside the published ones.
-
-    Raises
-    ------
-    ConfigError, DataError
-        As in `ultrafeedback.scored_pairs` and `ultrafeedback.signing_prompts`; nothing is written then.
-    """
+    """Signed-UltraFeedback as a folder, with what was planted and the prompts to evaluate on."""
     drawn = ultrafeedback.scored_pairs(train, n_pairs, seed=seed)
     corpus = signed.build(drawn.pairs, seed=seed)
     signing = ultrafeedback.signing_prompts(test, set(drawn.pairs["prompt"]), n_signing, seed)
@@ -211,21 +125,7 @@ def write_signed_ultrafeedback(
 
 
 def write_style_votes(out: Path, n_pairs: int = 7177, seed: int = 0) -> dict[str, Any]:
-    """The bundled answers with votes that lean toward length and Markdown, as a folder with ``planted.parquet``.
-
-    Parameters
-    ----------
-    out : Path
-        Made when it is not there.
-    n_pairs, seed
-        As in `bundled.style_votes`.
-
-    Returns
-    -------
-    dict
-        ``judgments``, ``comparisons``, ``annotators``, ``ties``, and for each attribute ``cross_share``, ``log_odds``
-        and the ``planted_mean`` over annotators.
-    """
+    """The bundled answers with votes that lean toward length and Markdown, as a folder with ``planted.parquet``."""
     corpus = bundled.style_votes(n_pairs, seed)
     judgments = corpus.judgments
     told: dict[str, Any] = {
@@ -252,38 +152,7 @@ def card(
     rows: Sequence[GateRow],
     warnings: Sequence[str],
 ) -> str:
-    """What a corpus is, in Markdown: where it is from, what was left out, what to mind, and its statistics.
-
-    Parameters
-    ----------
-    title : str
-    facts : mapping of str to str
-    dropped : DataFrame
-        Columns ``reason`` and ``n``.
-    rows : sequence of GateRow
-    warnings : sequence of str
-        What a reader must know before any figure.
-
-    Examples
-    --------
-    >>> dropped = pd.DataFrame({"reason": ["tie"], "n": [1200]})
-    >>> print(card("Ours", {"source": "our own"}, dropped, [GateRow("pairs", 1.0, 1, 0)], ["Mind the step."]))
-    # Ours
-    <BLANKLINE>
-    - source: our own
-    - left out, tie: 1,200
-    <BLANKLINE>
-    Mind the step.
-    <BLANKLINE>
-    ## Statistics before any training
-    <BLANKLINE>
-    | statistic | here | published | |
-    |--|--|--|--|
-    | pairs | 1 | 1 | agrees |
-    <BLANKLINE>
-    1 of 1 agree with the published statistics.
-    <BLANKLINE>
-    """
+    """What a corpus is, in Markdown: where it is from, what was left out, what to mind, and its statistics."""
     left_out = [f"- left out, {row['reason']}: {row['n']:,}" for row in dropped.to_dict("records")]
     lines = [f"- {name}: {fact}" for name, fact in facts.items()]
     parts = [

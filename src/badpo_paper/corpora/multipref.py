@@ -65,20 +65,7 @@ PUBLISHED: tuple[Published, ...] = (
 
 @dataclass(frozen=True)
 class MultiPrefCorpus:
-    """MultiPref as judgments, and what it held before ties were left out.
-
-    Attributes
-    ----------
-    judgments : Judgments
-        The votes that prefer a side, clear and slight preferences alike. The annotator class is the pool,
-        ``normal`` (crowd) or ``expert``.
-    comparisons, prompts, annotators : int
-        In the source, also those that only have ties.
-    votes : int
-        Annotations in the source.
-    votes_per_comparison : (int, int)
-        Least and most annotations of one comparison.
-    """
+    """MultiPref as judgments, and what it held before ties were left out."""
 
     judgments: Judgments
     comparisons: int
@@ -90,14 +77,7 @@ class MultiPrefCorpus:
 
 @dataclass(frozen=True)
 class EvaluationPrompts:
-    """Held-out prompts that policies answer.
-
-    Attributes
-    ----------
-    prompts : tuple of str
-    n_shared : int
-        Held-out texts that were not drawn because a training prompt has the same text under another id.
-    """
+    """Held-out prompts that policies answer."""
 
     prompts: tuple[str, ...]
     n_shared: int
@@ -109,24 +89,6 @@ def load(
     """MultiPref from the Hub, or from a local file of the same schema.
 
     Evaluator ids become pseudonyms as they are read.
-
-    Parameters
-    ----------
-    source : path or None
-        A parquet or JSON lines file with the rows of configuration ``default``; None loads them from the Hub.
-    attributes : sequence of Attribute or None
-        None declares the paper's two: length at ratio 1.5, and Markdown.
-
-    Raises
-    ------
-    ConfigError
-        E190: the Hub cannot be reached.
-    DataError
-        Another schema, or no vote in it.
-
-    References
-    ----------
-    BA-DPO, appendix `app:multipref`.
     """
     imported = import_votes(read_split(HUB, source), "multipref")
     cast = imported.table.frame
@@ -144,25 +106,7 @@ def load(
 
 
 def gate(corpus: MultiPrefCorpus) -> dict[str, Any]:
-    """Statistics that are read from the votes before any training.
-
-    Parameters
-    ----------
-    corpus : MultiPrefCorpus
-        Whatever attributes it declares, length and Markdown are measured here.
-
-    Returns
-    -------
-    dict
-        ``comparisons``, ``prompts``, ``annotators``, ``votes_per_comparison`` (least, most), ``tie_share`` (of all
-        annotations), ``judgments``, ``train``, ``held_out``, ``any_longer_share`` (comparisons in which one side has
-        more words at all), ``length`` (ratio -> cross_share, carrier_wins, log_odds and its interval) and
-        ``markdown`` (the same). Plain numbers, ready for JSON.
-
-    References
-    ----------
-    BA-DPO, appendix `app:multipref`; Table `tab:attributes`.
-    """
+    """Statistics that are read from the votes before any training."""
     judgments = corpus.judgments
     train, held_out = judgments.split(HELD_OUT, seed=0)
     lengths = {
@@ -193,31 +137,6 @@ def evaluation_prompts(
 
     ``random.Random(seed)`` first shuffles the prompt ids as `Judgments.split` does; the distinct texts of the held
     out ones, sorted, are then shuffled by the same generator, and the first ``n`` are taken.
-
-    Parameters
-    ----------
-    judgments : Judgments
-        Of training and held-out prompts together.
-    n : int
-        Fewer come back where fewer are held out.
-    held_out, seed
-        As in the split.
-
-    Raises
-    ------
-    DataError
-        E154, when no held-out text is left.
-
-    References
-    ----------
-    BA-DPO, appendix `app:multipref`: the 300 evaluation prompts are drawn from the held-out prompts.
-
-    Examples
-    --------
-    >>> rows = [{"prompt": f"question {i}", "chosen": "yes", "rejected": "no"} for i in range(30)]
-    >>> found = evaluation_prompts(Judgments.read(rows), n=2)
-    >>> len(found.prompts), found.n_shared
-    (2, 0)
     """
     train, apart = judgments.split(held_out, seed)
     draw = random.Random(seed)

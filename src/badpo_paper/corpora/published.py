@@ -18,17 +18,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class Published:
-    """One published statistic.
-
-    Attributes
-    ----------
-    path : tuple of str
-        Keys that lead to it in a gate, such as ``("cross_group", "woman")``.
-    value : float
-        As it is printed.
-    decimals : int
-        Decimals that it is printed with; 0 for a count.
-    """
+    """One published statistic."""
 
     path: tuple[str, ...]
     value: float
@@ -37,18 +27,7 @@ class Published:
 
 @dataclass(frozen=True)
 class GateRow:
-    """A statistic of a corpus beside the published one.
-
-    Attributes
-    ----------
-    name : str
-        Its path in the gate, joined by spaces.
-    found : float or None
-        None where the corpus has no such statistic.
-    published : float
-    decimals : int
-        Decimals that the published one is printed with.
-    """
+    """A statistic of a corpus beside the published one."""
 
     name: str
     found: float | None
@@ -57,13 +36,7 @@ class GateRow:
 
     @property
     def agrees(self) -> bool:
-        """Whether the statistic, rounded like the published one, equals it.
-
-        Examples
-        --------
-        >>> GateRow("log-odds", 0.9946, 0.99, 2).agrees, GateRow("pairs", 7176, 7177, 0).agrees
-        (True, False)
-        """
+        """Whether the statistic, rounded like the published one, equals it."""
         half_a_digit = 0.5 * 10.0**-self.decimals
         return self.found is not None and abs(self.found - self.published) <= half_a_digit + _ROUNDING
 
@@ -79,24 +52,7 @@ class GateRow:
 
 
 def compared(gate: Mapping[str, Any], published: Iterable[Published]) -> tuple[GateRow, ...]:
-    """Every published statistic beside that of a corpus.
-
-    Parameters
-    ----------
-    gate : mapping
-        Nested statistics of a corpus, such as those of `badpo_paper.corpora.signed.gate`.
-    published : iterable of Published
-
-    Returns
-    -------
-    tuple of GateRow, in the order of ``published``
-
-    Examples
-    --------
-    >>> row, = compared({"pairs": {"swap": 1462}}, [Published(("pairs", "swap"), 1462)])
-    >>> row.name, row.found, row.agrees
-    ('pairs swap', 1462.0, True)
-    """
+    """Every published statistic beside that of a corpus."""
     rows = []
     for statistic in published:
         found: Any = gate
@@ -114,13 +70,7 @@ def compared(gate: Mapping[str, Any], published: Iterable[Published]) -> tuple[G
 
 
 def gate_table(rows: Sequence[GateRow]) -> list[str]:
-    """The rows as the lines of a Markdown table.
-
-    Examples
-    --------
-    >>> gate_table([GateRow("pairs swap", 1462.0, 1462, 0)])[-1]
-    '| pairs swap | 1,462 | 1,462 | agrees |'
-    """
+    """The rows as the lines of a Markdown table."""
     lines = ["| statistic | here | published | |", "|--|--|--|--|"]
     for row in rows:
         found, published = row.texts
@@ -129,18 +79,7 @@ def gate_table(rows: Sequence[GateRow]) -> list[str]:
 
 
 def gate_text(rows: Sequence[GateRow]) -> str:
-    """The rows as a Markdown table, and how many of them agree.
-
-    Examples
-    --------
-    >>> print(gate_text([GateRow("pairs swap", 1462.0, 1462, 0), GateRow("log-odds", 0.72, 0.71, 2)]))
-    | statistic | here | published | |
-    |--|--|--|--|
-    | pairs swap | 1,462 | 1,462 | agrees |
-    | log-odds | 0.72 | 0.71 | **differs** |
-    <BLANKLINE>
-    1 of 2 agree with the published statistics.
-    """
+    """The rows as a Markdown table, and how many of them agree."""
     n_agreeing = sum(row.agrees for row in rows)
     return "\n".join(
         [*gate_table(rows), "", f"{n_agreeing} of {len(rows)} agree with the published statistics."]
@@ -148,13 +87,7 @@ def gate_text(rows: Sequence[GateRow]) -> str:
 
 
 def gate_verdict(rows: Sequence[GateRow]) -> str:
-    """How the statistics of a corpus agree with the published ones, in one line.
-
-    Examples
-    --------
-    >>> gate_verdict((GateRow("pairs swap", 1460.0, 1462, 0), GateRow("log-odds", 0.714, 0.71, 2)))
-    'warning: of 2 published statistics of the votes 1 differs: pairs swap 1,460 (published 1,462)'
-    """
+    """How the statistics of a corpus agree with the published ones, in one line."""
     differ = [row for row in rows if not row.agrees]
     if not differ:
         return f"all {len(rows)} published statistics of the votes agree"
@@ -165,13 +98,7 @@ def gate_verdict(rows: Sequence[GateRow]) -> str:
 
 
 def told_gate(rows: Iterable[GateRow]) -> str:
-    """Statistics beside the published ones, in one line.
-
-    Examples
-    --------
-    >>> told_gate([GateRow("pairs swap", 1460.0, 1462, 0), GateRow("log-odds", None, 0.71, 2)])
-    'pairs swap 1,460 (published 1,462), log-odds - (published 0.71)'
-    """
+    """Statistics beside the published ones, in one line."""
     return ", ".join("{} {} (published {})".format(row.name, *row.texts) for row in rows)
 
 
@@ -180,24 +107,7 @@ _LONGEST_SHOWN = 80
 
 
 def require_unseen(prompts: Sequence[str], training_prompts: Collection[str], where: str) -> None:
-    """Refuse evaluation prompts that are training prompts, with or without the request to sign.
-
-    Parameters
-    ----------
-    prompts : sequence of str
-    training_prompts : collection of str
-    where : str
-        What the message calls the evaluation prompts, such as the path of their file.
-
-    Raises
-    ------
-    DataError
-        E155, with the number of such prompts and the first three.
-
-    Examples
-    --------
-    >>> require_unseen(["How do I boil rice?"], {"How do I boil eggs?"}, "prompts.json")
-    """
+    """Refuse evaluation prompts that are training prompts, with or without the request to sign."""
     trained = {_question(prompt) for prompt in training_prompts}
     seen = [row for row, prompt in enumerate(prompts, start=1) if _question(prompt) in trained]
     if not seen:
@@ -217,21 +127,7 @@ def _question(prompt: str) -> str:
 
 @dataclass(frozen=True)
 class HubSplit:
-    """One split of a data set on the Hub.
-
-    Attributes
-    ----------
-    repository : str
-        Its name, or a folder that holds a copy of the repository.
-    configuration : str or None
-    split : str
-    revision : str or None
-        The commit that is read; None reads the newest.
-    license : str
-        Under which the texts are given.
-    columns : tuple of str
-        Columns that the split must have.
-    """
+    """One split of a data set on the Hub."""
 
     repository: str
     configuration: str | None
@@ -248,22 +144,7 @@ class HubSplit:
 
 
 def read_split(split: HubSplit, source: str | os.PathLike[str] | None = None) -> Table:
-    """The rows of a split.
-
-    Parameters
-    ----------
-    split : HubSplit
-    source : path or None
-        A local file of the same schema: parquet, JSON lines or JSON. None loads the split from the Hub, or from the
-        Hub's local cache.
-
-    Raises
-    ------
-    ConfigError
-        E190: the Hub cannot be reached, or wants an agreement first.
-    DataError
-        E102 when a file cannot be read, E101 when columns are missing.
-    """
+    """The rows of a split."""
     table = _from_hub(split) if source is None else read_table(source)
     missing = [name for name in split.columns if name not in table.frame]
     if missing:

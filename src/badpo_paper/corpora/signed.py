@@ -150,33 +150,6 @@ class SignedPlan:
         .. math:: y_1 \succ y_2 \iff v < \sigma(q + (1 + g |q|)\, \theta_k^\top (g(y_1) - g(y_2)))
 
         with v the planned uniform number and g the configured ``lean_growth`` (0 in the paper).
-
-        Parameters
-        ----------
-        quality : ndarray of shape (n_pairs,)
-            q, the quality margin of y1 over y2 in log-odds. On swap pairs it is taken as 0.
-
-        Returns
-        -------
-        ndarray of shape (n_pairs, judgments_per_pair), bool
-            True where y1, the originally chosen text, is preferred.
-
-        Raises
-        ------
-        ValueError
-            When the number of qualities is not the number of pairs.
-
-        References
-        ----------
-        BA-DPO, appendix `app:names`, "Annotators and labels"; the likelihood is Eq. `biased_bt`.
-
-        Examples
-        --------
-        With a very large margin every mixed or quality pair goes to y1:
-
-        >>> plan = draw_plan(50, seed=0)
-        >>> bool(plan.labels(np.full(50, 1e3))[plan.kinds != "swap"].all())
-        True
         """
         quality = np.asarray(quality, dtype=np.float64)
         if quality.shape != (self.n_pairs,):
@@ -333,24 +306,7 @@ _ATTRIBUTE_NAMES = ("woman", "black")
 
 @dataclass(frozen=True)
 class SignedCorpus:
-    """A signed corpus with what is known about it because it was planted.
-
-    Attributes
-    ----------
-    judgments : Judgments
-        The votes, with the attributes ``woman`` and ``black`` read from the signatures. Response a is the originally
-        chosen text of the pair, response b the other one.
-    planted_theta : ndarray of shape (n_annotators, 2)
-        Planted bias of each annotator of ``judgments.annotators``, in log-odds; to measure with, never to train on.
-    quality : ndarray of shape (n_comparisons,)
-        Planted quality margin q of response a over response b, in log-odds; 0 on swap pairs.
-    kinds : ndarray of shape (n_comparisons,), str
-        ``"quality"``, ``"swap"`` or ``"mixed"``.
-    plan : SignedPlan
-        The random plan.
-    dropped : DataFrame
-        Pairs that were left out: columns ``reason`` and ``n``.
-    """
+    """A signed corpus with what is known about it because it was planted."""
 
     judgments: Judgments
     planted_theta: NDArray[np.float64]
@@ -361,38 +317,7 @@ class SignedCorpus:
 
 
 def usable_pairs(pairs: pd.DataFrame, min_words: int = 5) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Pairs that the recipe keeps, and how many it leaves out.
-
-    Parameters
-    ----------
-    pairs : DataFrame
-        Scored pairs with the columns of ``PAIR_COLUMNS``: one row is a prompt, the response with the higher score,
-        the other response and the two scores.
-    min_words : int
-        Least number of whitespace words in each response.
-
-    Returns
-    -------
-    kept : DataFrame
-        The usable rows in their order, index 0, 1, ...
-    dropped : DataFrame
-        Columns ``reason`` and ``n``; no row when nothing was left out.
-
-    Raises
-    ------
-    DataError
-        When a column is missing, a text is empty or no text, or a score is not a number: every such problem at once.
-
-    Examples
-    --------
-    >>> rows = pd.DataFrame({"prompt_id": ["p1", "p2"], "prompt": ["Boil rice?", "Boil eggs?"],
-    ...     "chosen": ["Rinse it and boil it slowly.", "Ten minutes in hot water do."],
-    ...     "rejected": ["Put it in cold water first.", "No."],
-    ...     "score_chosen": [8.0, 7.0], "score_rejected": [3.0, 1.0]})
-    >>> kept, dropped = usable_pairs(rows)
-    >>> len(kept), dropped.to_dict("records")
-    (1, [{'reason': 'a response has fewer than 5 words', 'n': 1}])
-    """
+    """Pairs that the recipe keeps, and how many it leaves out."""
     check_pairs(pairs, "scored pairs")
     words = pairs[["chosen", "rejected"]].map(lambda text: len(text.split())).min(axis=1)
     long_enough = words >= min_words
@@ -406,28 +331,6 @@ def scored_pairs_from_responses(responses: pd.DataFrame, n_pairs: int, seed: int
 
     Each pair is two different texts to one prompt; the one with the higher score is the chosen one (at equal scores
     the one drawn first). All such pairs are shuffled and the first ``n_pairs`` are taken, so no pair comes twice.
-
-    Parameters
-    ----------
-    responses : DataFrame
-        Columns ``prompt_id``, ``prompt``, ``response`` and ``score``.
-    n_pairs : int
-        Number of pairs; fewer come back when there are fewer.
-    seed : int
-        Seed of the shuffle.
-
-    Returns
-    -------
-    DataFrame
-        Columns ``PAIR_COLUMNS``, ready for ``build``.
-
-    Examples
-    --------
-    >>> table = pd.DataFrame({"prompt_id": ["p"] * 3, "prompt": ["Boil rice?"] * 3,
-    ...     "response": ["Rinse it first.", "No.", "Use a pot."], "score": [8, 1, 6]})
-    >>> pairs = scored_pairs_from_responses(table, n_pairs=10)
-    >>> len(pairs), bool((pairs.score_chosen > pairs.score_rejected).all())
-    (3, True)
     """
     generator = np.random.default_rng(seed)
     rows = responses.reset_index(drop=True)
@@ -519,32 +422,7 @@ def build(
 
 
 def gate(corpus: SignedCorpus) -> dict[str, Any]:
-    """Statistics that are read from the labels before any training.
-
-    Parameters
-    ----------
-    corpus : SignedCorpus
-        A signed corpus.
-
-    Returns
-    -------
-    dict
-        ``pairs`` (count by kind), ``n_judgments``, ``judgments_per_annotator`` (least, most), ``class_means``
-        (class -> realised planted mean of each attribute), ``cross_group`` (share of judgments whose responses
-        differ, by attribute and on ``any``), ``swap_log_odds`` and ``all_log_odds`` (attribute -> ``all`` and each
-        class -> log-odds that the side with the attribute wins, on swap pairs and on all cross-group judgments; None
-        when every such vote goes one way or there is none). Plain numbers, ready for JSON.
-
-    References
-    ----------
-    BA-DPO, appendix `app:names`, "Gate".
-
-    Examples
-    --------
-    >>> from badpo.data.corpora import bundled
-    >>> gate(build(bundled.scored_pairs(200), seed=0))["pairs"]
-    {'quality': 85, 'swap': 39, 'mixed': 76}
-    """
+    """Statistics that are read from the labels before any training."""
     judgments, plan = corpus.judgments, corpus.plan
     votes = judgments.votes
     swap = corpus.kinds[votes["comparison"]] == "swap"
@@ -635,14 +513,7 @@ def _vote_rows(comparisons: pd.DataFrame, plan: SignedPlan, prefers_first: NDArr
 
 
 def check_pairs(pairs: pd.DataFrame, source: str) -> None:
-    """Raise `DataError` with everything that is wrong with scored pairs.
-
-    Parameters
-    ----------
-    pairs : DataFrame
-    source : str
-        What messages call the table, such as its path.
-    """
+    """Raise `DataError` with everything that is wrong with scored pairs."""
     missing = [column for column in PAIR_COLUMNS if column not in pairs]
     if missing:
         found = ", ".join(map(str, pairs.columns))

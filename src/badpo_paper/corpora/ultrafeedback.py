@@ -63,18 +63,7 @@ PUBLISHED: tuple[Published, ...] = (
 
 @dataclass(frozen=True)
 class ScoredPairs:
-    """Pairs that were drawn from UltraFeedback.
-
-    Attributes
-    ----------
-    pairs : DataFrame
-        Columns of `signed.PAIR_COLUMNS`, in the order of the draw; the recipe still leaves out short ones.
-    dropped : DataFrame
-        Rows that were drawn and are no such pair: columns ``reason`` and ``n``.
-    n_drawn : int
-    n_rows : int
-        Rows of the split.
-    """
+    """Pairs that were drawn from UltraFeedback."""
 
     pairs: pd.DataFrame
     dropped: pd.DataFrame
@@ -94,31 +83,6 @@ def scored_pairs(
     The rows are shuffled as ``datasets`` does (a permutation by ``numpy.random.default_rng(seed)``), and the ``n``
     from position ``start`` on are taken. About 2,000 of UltraFeedback's poor responses carry its highest score by a
     known fault, so a part of the quality margin is wrong.
-
-    Parameters
-    ----------
-    source : path or None
-        A local file with the rows of split ``train_prefs``; None loads them from the Hub, at a pinned revision.
-    n : int
-        Rows to draw.
-    start : int
-        Position in the shuffled split; 8,000 takes rows that the paper's corpus does not have.
-    seed : int
-        Seed of the shuffle.
-    mismatched : "drop" or "keep"
-        What happens to rows whose conversation begins with another text than the prompt. The paper does not speak of
-        them; the published code drops them, and its number of pairs is the paper's.
-
-    Raises
-    ------
-    ConfigError
-        E190: the Hub cannot be reached; or a choice that is not there.
-    DataError
-        Another schema, or fewer rows than asked for.
-
-    References
-    ----------
-    BA-DPO, appendix `app:names`, "Prompts and responses".
     """
     if mismatched not in MISMATCHED:
         raise ConfigError(f'mismatched must be "drop" or "keep"; got {mismatched!r}')
@@ -143,30 +107,7 @@ def signing_prompts(
     n: int = N_SIGNING,
     seed: int = 0,
 ) -> list[str]:
-    """Prompts of the attribute-rate readout: questions of the test split, each with the request to sign.
-
-    Parameters
-    ----------
-    source : path or None
-        A local file with the rows of split ``test_prefs``; None loads them from the Hub, at a pinned revision.
-    training_prompts : collection of str
-        A question that is one of them is passed over, and the next one of the shuffle is taken.
-    n : int
-        How many.
-    seed : int
-        Seed of the shuffle, as in `scored_pairs`.
-
-    Raises
-    ------
-    ConfigError
-        E190: the Hub cannot be reached.
-    DataError
-        Another schema, or too few questions that were not trained on.
-
-    References
-    ----------
-    BA-DPO, appendix `app:names`, "Evaluation prompts".
-    """
+    """Prompts of the attribute-rate readout: questions of the test split, each with the request to sign."""
     table = read_split(TEST, source)
     order = np.random.default_rng(seed).permutation(len(table.frame))
     trained = set(training_prompts)
@@ -178,26 +119,7 @@ def signing_prompts(
 
 
 def gate(corpus: signed.SignedCorpus) -> dict[str, Any]:
-    """The statistics of `signed.gate`, with the pairs and the sizes of the paper's split beside them.
-
-    Parameters
-    ----------
-    corpus : SignedCorpus
-
-    Returns
-    -------
-    dict
-        ``usable_pairs``, ``train`` and ``held_out`` (judgments, a tenth of the prompts held out), and all of
-        `signed.gate`. `compared` sets it beside `PUBLISHED`, or beside `PUBLISHED_PLAN` where
-        the texts are others: that part follows from 7,177 pairs and seed 0 alone.
-
-    Examples
-    --------
-    >>> from badpo.data.corpora import bundled
-    >>> found = gate(signed.build(bundled.scored_pairs(100)))
-    >>> found["usable_pairs"], found["train"], found["held_out"]
-    (100, 360, 40)
-    """
+    """The statistics of `signed.gate`, with the pairs and the sizes of the paper's split beside them."""
     train, held_out = corpus.judgments.split(HELD_OUT, seed=0)
     return {
         "usable_pairs": corpus.plan.n_pairs,
