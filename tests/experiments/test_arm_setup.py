@@ -12,7 +12,6 @@ import torch
 from badpo.attributes import Length
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
-from badpo.objective.objectives import group_numbers
 from badpo.theory.likelihood import judgment_loss
 from badpo_paper import methods
 from badpo_paper.arms import ARMS, Arm
