@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from badpo.cli.options import (
     AsJson,
@@ -17,7 +18,6 @@ from badpo.cli.options import (
     announce,
     as_lines,
     as_text,
-    parsed_seeds,
     print_json,
     reporting_errors,
     say,
@@ -26,6 +26,7 @@ from badpo.cli.options import (
     terminal_progress,
 )
 from badpo.data.files import appearing
+from badpo.data.problems import ConfigError
 
 if TYPE_CHECKING:
     from badpo_paper.corpora.published import GateRow
@@ -35,24 +36,17 @@ corpus = typer.Typer(
     add_completion=False,
     help="Build a corpus whose annotators' leans are planted, and so known, or load a public one.",
 )
+LARGEST_SEED = 2**32 - 1
 WHAT_IS_LEFT = "stopped; finished runs are whole, and the same command goes on from here"
 
 
 @reporting_errors
 def demo(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the runs and the report.")] = Path(
-        "runs/demo"
-    ),
-    seeds: Annotated[str, typer.Option(help="Training seeds, separated by commas.")] = "42",
-    model: Annotated[
-        str | None, typer.Option(help="A causal language model, a folder or a name on the Hub.")
-    ] = None,
-    corpus: Annotated[
-        Path | None, typer.Option(help="Scored pairs of your own instead of the bundled ones.")
-    ] = None,
-    results: Annotated[
-        Path | None, typer.Option(help="Also write the figures over the seeds to this Markdown file.")
-    ] = None,
+    out: Path = Option(Path("runs/demo"), "--out", "-o", help="Folder for the runs and the report."),
+    seeds: str = Option("42", help="Training seeds, separated by commas."),
+    model: str | None = Option(None, help="A causal language model, a folder or a name on the Hub."),
+    corpus: Path | None = Option(None, help="Scored pairs of your own instead of the bundled ones."),
+    results: Path | None = Option(None, help="Also write the figures over the seeds to this Markdown file."),
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -83,32 +77,26 @@ def demo(
 
 @reporting_errors
 def reproduce(
-    suite: Annotated[str, typer.Argument(metavar="SUITE", help="A suite by name, or all.")],
-    scale: Annotated[
-        str, typer.Option(help="tiny: a small model on the CPU; paper: what the authors ran.")
-    ] = "tiny",
-    seeds: Annotated[str, typer.Option(help="Training seeds, separated by commas.")] = "42,123,456",
-    jobs: Annotated[
-        int,
-        typer.Option(min=1, help="Runs side by side, one thread each from two on; at most one a processor."),
-    ] = 1,
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            help="Your own votes, where length is asked about; at scale paper rows of the public corpus."
-        ),
-    ] = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the runs.")] = Path("runs/reproduce"),
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run.")] = False,
-    generate_with: Annotated[
-        str, typer.Option(help="What draws the answers that are measured: transformers, or vllm.")
-    ] = "transformers",
-    form: Annotated[str, typer.Option("--format", help="text, markdown, latex or csv.")] = "text",
+    suite: str = Argument(..., metavar="SUITE", help="A suite by name, or all."),
+    scale: str = Option("tiny", help="tiny: a small model on the CPU; paper: what the authors ran."),
+    seeds: str = Option("42,123,456", help="Training seeds, separated by commas."),
+    jobs: int = Option(
+        1, min=1, help="Runs side by side, one thread each from two on; at most one a processor."
+    ),
+    data: Path | None = Option(
+        None, help="Your own votes, where length is asked about; at scale paper rows of the public corpus."
+    ),
+    out: Path = Option(Path("runs/reproduce"), "--out", "-o", help="Folder of the runs."),
+    dry_run: bool = Option(False, "--dry-run", help="Say what would run."),
+    generate_with: str = Option(
+        "transformers", help="What draws the answers that are measured: transformers, or vllm."
+    ),
+    form: str = Option("text", "--format", help="text, markdown, latex or csv."),
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Run the paper's experiments: tables, a page, and which patterns were found. Runs are shared and resumed."""
-    from badpo.data.problems import ConfigError, did_you_mean
+    from badpo.data.problems import did_you_mean
     from badpo_paper.reproduce import (
         chosen_suites,
         drawing_with,
@@ -155,8 +143,6 @@ def reproduce(
 
 def require_folder(out: Path) -> None:
     """Stop at a place that cannot hold the runs of suites."""
-    from badpo.data.problems import ConfigError
-
     if out.exists() and not out.is_dir():
         raise ConfigError(f'--out: "{out}" is no folder; name one, such as runs/reproduce')
     for folder in (out, *out.absolute().parents):
@@ -177,19 +163,12 @@ OutFolder = Annotated[Path, typer.Option("--out", "-o", help="Folder to write; m
 @corpus.command("signed")
 @reporting_errors
 def corpus_signed(
-    out: Annotated[
-        Path, typer.Option("--out", "-o", help="Folder for judgments.parquet and planted.parquet.")
-    ],
-    pairs: Annotated[
-        Path | None,
-        typer.Argument(
-            help="Scored pairs: prompt_id, prompt, chosen, rejected, score_chosen, score_rejected."
-        ),
-    ] = None,
-    n: Annotated[
-        int | None, typer.Option(help="How many of the bundled pairs, when no file is given.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the plan: kinds, names, annotators, votes.")] = 0,
+    out: Path = Option(..., "--out", "-o", help="Folder for judgments.parquet and planted.parquet."),
+    pairs: Path | None = Argument(
+        None, help="Scored pairs: prompt_id, prompt, chosen, rejected, score_chosen, score_rejected."
+    ),
+    n: int | None = Option(None, help="How many of the bundled pairs, when no file is given."),
+    seed: int = Option(0, help="Seed of the plan: kinds, names, annotators, votes."),
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -204,10 +183,9 @@ def corpus_signed(
 @reporting_errors
 def corpus_multipref(
     out: OutFolder,
-    source: Annotated[
-        Path | None,
-        typer.Argument(metavar="[FILE]", help="Rows of allenai/multipref; from the Hub if not given."),
-    ] = None,
+    source: Path | None = Argument(
+        None, metavar="[FILE]", help="Rows of allenai/multipref; from the Hub if not given."
+    ),
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -221,17 +199,15 @@ def corpus_multipref(
 @reporting_errors
 def corpus_ultrafeedback(
     out: OutFolder,
-    train: Annotated[
-        Path | None,
-        typer.Argument(metavar="[TRAIN]", help="Rows of split train_prefs; from the Hub if not given."),
-    ] = None,
-    test: Annotated[
-        Path | None,
-        typer.Argument(metavar="[TEST]", help="Rows of split test_prefs; from the Hub if not given."),
-    ] = None,
-    n: Annotated[int, typer.Option(min=1, help="Rows to draw before short responses are left out.")] = 8_000,
-    signing: Annotated[int, typer.Option(min=1, help="Signing prompts.")] = 300,
-    seed: Annotated[int, typer.Option(help="Seed of the draw and of the plan.")] = 0,
+    train: Path | None = Argument(
+        None, metavar="[TRAIN]", help="Rows of split train_prefs; from the Hub if not given."
+    ),
+    test: Path | None = Argument(
+        None, metavar="[TEST]", help="Rows of split test_prefs; from the Hub if not given."
+    ),
+    n: int = Option(8_000, min=1, help="Rows to draw before short responses are left out."),
+    signing: int = Option(300, min=1, help="Signing prompts."),
+    seed: int = Option(0, help="Seed of the draw and of the plan."),
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -245,8 +221,8 @@ def corpus_ultrafeedback(
 @reporting_errors
 def corpus_style(
     out: OutFolder,
-    n: Annotated[int, typer.Option(min=1, help="How many of the bundled pairs.")] = 7_177,
-    seed: Annotated[int, typer.Option(help="Seed of leans and votes.")] = 0,
+    n: int = Option(7_177, min=1, help="How many of the bundled pairs."),
+    seed: int = Option(0, help="Seed of leans and votes."),
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -268,3 +244,17 @@ def _tell(write: Callable[[], tuple[GateRow, ...]], out: Path, source: Path | No
     agree = f"{sum(row.agrees for row in rows)} of {len(rows)} agree with the published statistics"
     shown = "\n".join([*lines, "", agree, str(out / "card.md")])
     tell(as_json, {"out": out, "gate": [row.to_json() for row in rows]}, shown)
+
+
+def parsed_seeds(text: str) -> list[int]:
+    """Training seeds separated by commas, each once: an interval over runs counts every run once."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() for part in parts):
+        raise ConfigError(f'--seeds "{text}": write whole numbers separated by commas, as in 42,123,456')
+    seeds = [int(part) for part in parts]
+    for seed in seeds:
+        if seed > LARGEST_SEED:
+            raise ConfigError(f"--seeds: {seed} is more than {LARGEST_SEED}, the largest seed there is")
+        if seeds.count(seed) > 1:
+            raise ConfigError(f"--seeds: {seed} is given twice; a seed is one run, so name each once")
+    return seeds

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from badpo.anchoring.source import read_prompts
 from badpo.attributes import Length, Markdown, attribute_from_config
 from badpo.cli.anchor import parsed_targets, word_pairs
-from badpo.cli.options import parsed_attribute, parsed_flags, parsed_pairs, parsed_seeds, parsed_sweep
+from badpo.cli.options import parsed_attribute, parsed_flags, parsed_pairs, parsed_sweep
 from badpo.data.checks import check
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError
@@ -27,6 +27,7 @@ from badpo.data.tables import is_unicode, read_table
 from badpo.data.yaml_files import parse_value
 from badpo.importers.formats import FORMATS, import_votes
 from badpo.training.recipe import read_recipe
+from badpo_paper.cli import parsed_seeds
 from tests.fuzz.inputs import (
     as_file,
     changed_json,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from badpo.cli.options import (
     EXIT_FAILED,
@@ -30,72 +30,55 @@ from badpo.data.problems import ConfigError
 
 EXAMPLE = "woman=0.5"
 
-JUDGED = {"rm": "reward model", "rm_minus": "reward model, without the attribute"}
+MOVED = ("before", "after", "difference", "ci_low", "ci_high")
 
 
 @reporting_errors
 def anchor(
-    source: Annotated[
-        str, typer.Argument(metavar="RUN_OR_MODEL", help="A run folder, a model folder or a name on the Hub.")
-    ],
-    target: Annotated[
-        list[str] | None,
-        typer.Option(metavar="ATTRIBUTE=RATE", help="Where a rate is to end, such as woman=0.5; repeatable."),
-    ] = None,
-    mode: Annotated[
-        str,
-        typer.Option(
-            metavar="sample|train", help="Reweight while sampling, or teach the policy the tilt itself."
-        ),
-    ] = "sample",
-    tolerance: Annotated[
-        float,
-        typer.Option(help="Largest distance of a rate from its target; beyond it the exit status is 1."),
-    ] = 0.03,
-    rounds: Annotated[int, typer.Option(metavar="N", help="With train: most rounds of the calibration.")] = 4,
-    steps: Annotated[
-        int | None, typer.Option(metavar="N", help="With train: optimizer steps of a round.")
-    ] = None,
-    learning_rate: Annotated[
-        float | None,
-        typer.Option(
-            help="With train: peak rate. Unless given, four times the source's own; 5e-7 for a model without a run."
-        ),
-    ] = None,
-    word: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="WITHOUT=WITH",
-            help="A pair of words for a target on an attribute of your own, such as color=colour; repeatable.",
-        ),
-    ] = None,
-    prompts: Annotated[
-        Path | None,
-        typer.Option(help="Questions of your own: one a line, or a column prompt of CSV or JSONL."),
-    ] = None,
-    judge: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODEL", help="A reward model, its folder or name on the Hub, to score the answers with."
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            help="Folder of the result alone: anchor.json, and the model with train; what it held is replaced.",
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the answers and of the training.")] = 42,
+    source: str = Argument(
+        ..., metavar="RUN_OR_MODEL", help="A run folder, a model folder or a name on the Hub."
+    ),
+    target: list[str] | None = Option(
+        None, metavar="ATTRIBUTE=RATE", help="Where a rate is to end, such as woman=0.5; repeatable."
+    ),
+    mode: str = Option(
+        "sample", metavar="sample|train", help="Reweight while sampling, or teach the policy the tilt itself."
+    ),
+    tolerance: float = Option(
+        0.03, help="Largest distance of a rate from its target; beyond it the exit status is 1."
+    ),
+    rounds: int = Option(4, metavar="N", help="With train: most rounds of the calibration."),
+    steps: int | None = Option(None, metavar="N", help="With train: optimizer steps of a round."),
+    learning_rate: float | None = Option(
+        None,
+        help="With train: peak rate. Unless given, four times the source's own; 5e-7 for a model without a run.",
+    ),
+    word: list[str] | None = Option(
+        None,
+        metavar="WITHOUT=WITH",
+        help="A pair of words for a target on an attribute of your own, such as color=colour; repeatable.",
+    ),
+    prompts: Path | None = Option(
+        None, help="Questions of your own: one a line, or a column prompt of CSV or JSONL."
+    ),
+    judge: str | None = Option(
+        None,
+        metavar="MODEL",
+        help="A reward model, its folder or name on the Hub, to score the answers with.",
+    ),
+    out: Path | None = Option(
+        None,
+        "--out",
+        "-o",
+        help="Folder of the result alone: anchor.json, and the model with train; what it held is replaced.",
+    ),
+    seed: int = Option(42, help="Seed of the answers and of the training."),
     attribute_file: AttributeFile = None,
     model: RunModel = None,
     data: RunTable = None,
     reference_cache: RunCache = None,
     trust_run: TrustRun = False,
-    force: Annotated[
-        bool, typer.Option(help="Anchor an attribute that has no fair rate all the same.")
-    ] = False,
+    force: bool = Option(False, help="Anchor an attribute that has no fair rate all the same."),
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -186,26 +169,25 @@ def printed(result: dict, attributes: Sequence[str]) -> str:
     columns = ("before", "asked", "achieved", "ci_low", "ci_high", "c", "rounds")
     lines = [_table(columns, {name: result[name] for name in attributes}, "attribute")]
     lines += [f"sampling: {result['how']}"] if "how" in result else []
-    lines += [f"prompts from: {result['prompts']['from']}", "", "what else moved", _moved(result["moved"])]
+    moved = _table(MOVED, dict(_moved(result["moved"])), "what else moved")
+    lines += [f"prompts from: {result['prompts']['from']}", "", moved]
     if not result["converged"]:
         lines += ["", f"not within the tolerance: {result['reason']}"]
     return "\n".join(lines)
 
 
-def _moved(moved: dict) -> str:
-    rows = {"can be edited (signed)": moved["editable"], "ended": moved["ended"], "tokens": moved["tokens"]}
-    if moved["heldout"]:
-        rows |= {"same-group accuracy": moved["heldout"]["same"], "held-out gap": moved["heldout"]["gap"]}
-    rows |= {JUDGED[name]: row for name, row in (moved["judge"] or {}).items()}
-    rows |= {name: row for name, row in moved["undeclared"].items() if row["difference"]}
-    for name, row in moved["sampled"].items():
-        rows[f"sampled {name}"] = {when: row[when]["rate"] for when in ("before", "after")}
-    divergence = moved["kl_reference"]
-    if divergence["before"] and divergence["after"]:
-        per_token = {when: divergence[when]["per_token"] for when in ("before", "after")}
-        rows["KL to the reference, per token"] = per_token
-    rows["KL to the source, per token"] = {"before": 0.0, "after": moved["kl_source"]["per_token"]}
-    return _table(("before", "after", "difference", "ci_low", "ci_high"), rows, "")
+def _moved(found: Mapping, name: str = "") -> Iterator[tuple[str, Mapping]]:
+    """Everything that was measured before and after, by the words that lead to it."""
+    before, after = found.get("before"), found.get("after")
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        # a value with its interval; the value stands first
+        yield name, {"before": next(iter(before.values())), "after": next(iter(after.values()))}
+    elif "before" in found and not isinstance(before, Mapping):
+        yield name, found
+    else:
+        for key, entry in found.items():
+            if isinstance(entry, Mapping):
+                yield from _moved(entry, f"{name} {key}".strip())
 
 
 def _table(columns: Sequence[str], rows: Mapping[str, Mapping], corner: str) -> str:

@@ -18,6 +18,7 @@ from typing import Annotated
 
 import typer
 import typer.core
+from typer import Option
 
 from badpo import __version__
 from badpo.cli.anchor import anchor
@@ -151,9 +152,9 @@ def _show_version(asked: bool) -> None:
 @app.callback()
 def _root(
     ctx: typer.Context,
-    version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
-    ] = False,
+    version: bool = Option(
+        False, "--version", callback=_show_version, is_eager=True, help="Print the version."
+    ),
 ) -> None:
     # a kernel is code that transformers would fetch from the Hub, where the package kernels is there
     os.environ.setdefault("USE_HUB_KERNELS", "0")
@@ -175,14 +176,10 @@ def check(
     attribute_file: AttributeFile = None,
     column: ColumnOption = None,
     winner: WinnerOption = None,
-    model: Annotated[
-        str | None, typer.Option(help="Also encode with this model's tokenizer and count what is cut.")
-    ] = None,
-    encoding: Annotated[str, typer.Option(help="With --model: trl or paper.")] = "trl",
-    max_length: Annotated[
-        int, typer.Option(help="With --model: longest prompt and response together.")
-    ] = 1024,
-    ties: Annotated[str, typer.Option(help="What to do with ties.")] = "drop",
+    model: str | None = Option(None, help="Also encode with this model's tokenizer and count what is cut."),
+    encoding: str = Option("trl", help="With --model: trl or paper."),
+    max_length: int = Option(1024, help="With --model: longest prompt and response together."),
+    ties: str = Option("drop", help="What to do with ties."),
     annotators_missing: AnnotatorsMissing = "error",
     repeated: Repeated = "all",
     as_json: AsJson = False,
@@ -250,13 +247,12 @@ def attributes_test(
     attribute_file: AttributeFile = None,
     column: ColumnOption = None,
     winner: WinnerOption = None,
-    sweep: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KEY=V1,V2,...", help="Repeat with these values of a parameter, such as ratio=1.25,1.5,2."
-        ),
-    ] = None,
-    examples: Annotated[int, typer.Option(help="How many responses to show on each side.")] = 3,
+    sweep: str | None = Option(
+        None,
+        metavar="KEY=V1,V2,...",
+        help="Repeat with these values of a parameter, such as ratio=1.25,1.5,2.",
+    ),
+    examples: int = Option(3, help="How many responses to show on each side."),
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -280,25 +276,17 @@ def attributes_test(
 @reporting_errors
 def train(
     ctx: typer.Context,
-    config: Annotated[Path | None, typer.Option(help="A recipe in YAML; a trl dpo file works too.")] = None,
+    config: Path | None = Option(None, help="A recipe in YAML; a trl dpo file works too."),
     attribute: AttributeOption = None,
     attribute_file: AttributeFile = None,
-    dry_run: Annotated[
-        bool, typer.Option(help="Plan, counts, memory and a self-test; nothing is trained.")
-    ] = False,
-    resume: Annotated[
-        bool, typer.Option(help="Continue from the newest checkpoint whose checksums agree.")
-    ] = False,
-    allow_changed: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="With --resume: what may differ from the checkpoint, annotators, data or code; repeatable.",
-        ),
-    ] = None,
-    trust_remote_code: Annotated[
-        bool, typer.Option(help="Let the model run code of its own from the Hub.")
-    ] = False,
+    dry_run: bool = Option(False, help="Plan, counts, memory and a self-test; nothing is trained."),
+    resume: bool = Option(False, help="Continue from the newest checkpoint whose checksums agree."),
+    allow_changed: list[str] | None = Option(
+        None,
+        metavar="NAME",
+        help="With --resume: what may differ from the checkpoint, annotators, data or code; repeatable.",
+    ),
+    trust_remote_code: bool = Option(False, help="Let the model run code of its own from the Hub."),
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -356,7 +344,7 @@ def evaluate(
 @reporting_errors
 def report(
     runs: RunsArgument,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.")] = Path("report.html"),
+    out: Path = Option(Path("report.html"), "--out", "-o", help="The page to write."),
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:

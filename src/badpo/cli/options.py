@@ -20,8 +20,6 @@ import typer
 from badpo.data.problems import ConfigError, written_out
 from badpo.data.yaml_files import parse_value
 
-LARGEST_SEED = 2**32 - 1
-
 
 def parted(text: str, option: str, example: str) -> tuple[str, str]:
     """What stands left and right of the last equals sign of an option's value."""
@@ -50,20 +48,6 @@ def parsed_pairs(pairs: Sequence[str] | None, option: str) -> dict[str, str] | N
     """Names and what they stand for, from LEFT=RIGHT; None when there are none."""
     example = {"--column": "annotator=worker_id", "--winner": "model_a=a"}[option]
     return dict(parted(pair, option, example) for pair in pairs or ()) or None
-
-
-def parsed_seeds(text: str) -> list[int]:
-    """Training seeds separated by commas, each once: an interval over runs counts every run once."""
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdigit() for part in parts):
-        raise ConfigError(f'--seeds "{text}": write whole numbers separated by commas, as in 42,123,456')
-    seeds = [int(part) for part in parts]
-    for seed in seeds:
-        if seed > LARGEST_SEED:
-            raise ConfigError(f"--seeds: {seed} is more than {LARGEST_SEED}, the largest seed there is")
-        if seeds.count(seed) > 1:
-            raise ConfigError(f"--seeds: {seed} is given twice; a seed is one run, so name each once")
-    return seeds
 
 
 def parsed_sweep(text: str | None) -> tuple[str, list[Any]] | None:

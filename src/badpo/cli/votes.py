@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from badpo.cli.options import (
     EXIT_DATA,
@@ -38,42 +38,36 @@ def audit(
     data: DataArgument,
     attribute: AttributeOption = None,
     attribute_file: AttributeFile = None,
-    out: Annotated[
-        Path, typer.Option("--out", "-o", help="Folder for audit.json, the tables and report.html.")
-    ] = Path("audit"),
-    quality: Annotated[
-        str | None,
-        typer.Option(
-            metavar="conditional|random|fixed:COLUMN|joint",
-            help="How the unknown quality of a comparison is dealt with; chosen by the data when not given.",
-        ),
-    ] = None,
-    anchor: Annotated[
-        list[str] | None,
-        typer.Option("--anchor", metavar="ANNOTATOR", help="Someone known to lean nowhere; repeatable."),
-    ] = None,
-    anchor_class: Annotated[
-        str | None, typer.Option(metavar="CLASS", help="Everyone in this class is known to lean nowhere.")
-    ] = None,
-    shrink: Annotated[
-        str, typer.Option(metavar="normal|npmle|none", help="Spread of the leans that estimates shrink to.")
-    ] = "normal",
-    rho: Annotated[float, typer.Option(help="Deviation worth a flag, in log-odds.")] = 0.5,
-    fdr: Annotated[float, typer.Option(help="Share of the flags that may be false.")] = 0.1,
-    flag_rule: Annotated[
-        str, typer.Option(metavar="posterior|bh", help="What a flag rests on.")
-    ] = "posterior",
-    min_informative: Annotated[
-        int,
-        typer.Option(help="Informative votes below which an annotator's estimate counts as insufficient."),
-    ] = 10,
+    out: Path = Option(
+        Path("audit"), "--out", "-o", help="Folder for audit.json, the tables and report.html."
+    ),
+    quality: str | None = Option(
+        None,
+        metavar="conditional|random|fixed:COLUMN|joint",
+        help="How the unknown quality of a comparison is dealt with; chosen by the data when not given.",
+    ),
+    anchor: list[str] | None = Option(
+        None, "--anchor", metavar="ANNOTATOR", help="Someone known to lean nowhere; repeatable."
+    ),
+    anchor_class: str | None = Option(
+        None, metavar="CLASS", help="Everyone in this class is known to lean nowhere."
+    ),
+    shrink: str = Option(
+        "normal", metavar="normal|npmle|none", help="Spread of the leans that estimates shrink to."
+    ),
+    rho: float = Option(0.5, help="Deviation worth a flag, in log-odds."),
+    fdr: float = Option(0.1, help="Share of the flags that may be false."),
+    flag_rule: str = Option("posterior", metavar="posterior|bh", help="What a flag rests on."),
+    min_informative: int = Option(
+        10, help="Informative votes below which an annotator's estimate counts as insufficient."
+    ),
     column: ColumnOption = None,
     winner: WinnerOption = None,
     annotators_missing: AnnotatorsMissing = "error",
     repeated: Repeated = "all",
-    people: Annotated[
-        bool, typer.Option("--people", help="Also write people.html: single annotators, personal data.")
-    ] = False,
+    people: bool = Option(
+        False, "--people", help="Also write people.html: single annotators, personal data."
+    ),
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -113,16 +107,16 @@ def audit(
 @reporting_errors
 def watch(
     data: DataArgument,
-    state: Annotated[Path, typer.Option(help="File that keeps what was counted between calls.")],
+    state: Path = Option(..., help="File that keeps what was counted between calls."),
     attribute: AttributeOption = None,
     attribute_file: AttributeFile = None,
-    closed: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="Column that says whether a comparison is closed.")
-    ] = None,
-    votes_per_comparison: Annotated[
-        int | None, typer.Option(metavar="N", help="A comparison is closed when it has so many judgments.")
-    ] = None,
-    alpha: Annotated[float, typer.Option(help="Share of the flags that may be false.")] = 0.05,
+    closed: str | None = Option(
+        None, metavar="COLUMN", help="Column that says whether a comparison is closed."
+    ),
+    votes_per_comparison: int | None = Option(
+        None, metavar="N", help="A comparison is closed when it has so many judgments."
+    ),
+    alpha: float = Option(0.05, help="Share of the flags that may be false."),
     column: ColumnOption = None,
     winner: WinnerOption = None,
     as_json: AsJson = False,
@@ -156,32 +150,23 @@ _SAID_BY_THE_COUNTS = ("N112", "N119", "N130", "N133")
 
 @reporting_errors
 def import_votes(
-    source: Annotated[
-        Path, typer.Argument(metavar="SRC", help="An export: CSV, parquet, JSON or JSON lines.")
-    ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The table to write; ends in .parquet.")],
-    format: Annotated[
-        str | None,
-        typer.Option(
-            "--format",
-            metavar="FORMAT",
-            help="multipref, label-studio, argilla, prodigy, arena, prism, ultrafeedback or table; "
-            "recognised when not given.",
-        ),
-    ] = None,
+    source: Path = Argument(..., metavar="SRC", help="An export: CSV, parquet, JSON or JSON lines."),
+    out: Path = Option(..., "--out", "-o", help="The table to write; ends in .parquet."),
+    format: str | None = Option(
+        None,
+        "--format",
+        metavar="FORMAT",
+        help="multipref, label-studio, argilla, prodigy, arena, prism, ultrafeedback or table; "
+        "recognised when not given.",
+    ),
     column: ColumnOption = None,
     winner: WinnerOption = None,
-    keep: Annotated[
-        list[str] | None, typer.Option(metavar="COLUMN", help="Carry this column along; repeatable.")
-    ] = None,
-    times: Annotated[
-        str, typer.Option(metavar="drop|day", help="Leave out when a vote was cast, or keep its date.")
-    ] = "drop",
+    keep: list[str] | None = Option(None, metavar="COLUMN", help="Carry this column along; repeatable."),
+    times: str = Option("drop", metavar="drop|day", help="Leave out when a vote was cast, or keep its date."),
     annotators_missing: AnnotatorsMissing = "error",
-    write_mapping: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Also write whose pseudonym is whose, for your eyes only."),
-    ] = None,
+    write_mapping: Path | None = Option(
+        None, metavar="FILE", help="Also write whose pseudonym is whose, for your eyes only."
+    ),
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -220,29 +205,26 @@ def import_votes(
 
 @reporting_errors
 def forget(
-    annotators: Annotated[
-        list[str], typer.Argument(metavar="ANNOTATOR...", help="Pseudonyms, or ids as the source has them.")
-    ],
-    data: Annotated[
-        list[Path] | None, typer.Option("--data", metavar="FILE", help="A table of judgments; repeatable.")
-    ] = None,
-    audit: Annotated[
-        list[Path] | None, typer.Option("--audit", metavar="FOLDER", help="An audit's folder; repeatable.")
-    ] = None,
-    runs: Annotated[
-        list[Path] | None,
-        typer.Option("--runs", metavar="FOLDER", help="A run, or a folder of runs; repeatable."),
-    ] = None,
-    mapping: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="What import --write-mapping wrote; they go from it too."),
-    ] = None,
-    state: Annotated[
-        list[Path] | None,
-        typer.Option("--state", metavar="FILE", help="A state of `badpo watch`; repeatable."),
-    ] = None,
+    annotators: list[str] = Argument(
+        ..., metavar="ANNOTATOR...", help="Pseudonyms, or ids as the source has them."
+    ),
+    data: list[Path] | None = Option(
+        None, "--data", metavar="FILE", help="A table of judgments; repeatable."
+    ),
+    audit: list[Path] | None = Option(
+        None, "--audit", metavar="FOLDER", help="An audit's folder; repeatable."
+    ),
+    runs: list[Path] | None = Option(
+        None, "--runs", metavar="FOLDER", help="A run, or a folder of runs; repeatable."
+    ),
+    mapping: Path | None = Option(
+        None, metavar="FILE", help="What import --write-mapping wrote; they go from it too."
+    ),
+    state: list[Path] | None = Option(
+        None, "--state", metavar="FILE", help="A state of `badpo watch`; repeatable."
+    ),
     column: ColumnOption = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what is there.")] = False,
+    dry_run: bool = Option(False, "--dry-run", help="Only say what is there."),
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:

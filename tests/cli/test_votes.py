@@ -1,10 +1,11 @@
-"""`badpo audit` and `badpo watch` from the command line: what is printed, what is written, what wrong input gets."""
+"""`audit`, `watch`, `import` and `forget` from the command line: what is printed and written, what wrong input gets."""
 
 from __future__ import annotations
 
 import csv
 import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -14,10 +15,14 @@ import pytest
 from typer.testing import CliRunner
 
 from badpo.cli.main import app
+from badpo.data.privacy import pseudonyms
+from badpo.importers.formats import FORMATS
 from tests.auditing.planted import votes
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "votes.csv"
+EXPORT = ROOT / "examples" / "label_studio.json"
+DOCUMENTED_KEY = "only for this example"
 REAL = ROOT.parent / "shared" / "data" / "ukpconvarg1_human.parquet"
 OK, USAGE, DATA = 0, 2, 3
 FILES = {"audit.json", "annotators.parquet", "annotators.csv", "requests.parquet", "report.html"}
@@ -30,7 +35,7 @@ HOSTILE = {
 }
 
 
-def badpo(*arguments: object):
+def run(*arguments: object):
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
@@ -38,7 +43,7 @@ def audited(table: pd.DataFrame, folder: Path, *arguments: object):
     """``badpo audit`` on a table; the result, and the folder it wrote to."""
     path = folder / "votes.parquet"
     table.to_parquet(path)
-    return badpo(
+    return run(
         "audit", path, "--attribute", "length", "--out", folder / "audit", *arguments
     ), folder / "audit"
 
@@ -56,17 +61,11 @@ def table() -> pd.DataFrame:
 
 
 def test_the_example(tmp_path):
-    result = badpo("audit", EXAMPLE, "--attribute", "length:ratio=1.5", "--out", tmp_path / "audit")
+    result = run("audit", EXAMPLE, "--attribute", "length:ratio=1.5", "--out", tmp_path / "audit")
     assert result.exit_code == OK, result.output
     assert result.stdout.startswith(f"reading {EXAMPLE}\n")
     assert f"report: {tmp_path / 'audit' / 'report.html'}" in result.stdout
     assert {path.name for path in (tmp_path / "audit").iterdir()} == FILES
-
-
-def test_as_json_prints_what_the_file_holds(table, tmp_path):
-    result, folder = audited(table, tmp_path, "--json")
-    assert result.exit_code == OK
-    assert json.loads(result.stdout) == summary_of(folder)
 
 
 def test_people_have_a_page_where_it_is_asked_for_and_only_there(table, tmp_path):
@@ -99,18 +98,6 @@ def test_columns_winners_and_anchors(table, tmp_path):
     assert "w0" not in (folder / "audit.json").read_text()
     result, folder = audited(table, tmp_path, "--anchor-class", "staff")
     assert summary_of(folder)["checks"]["anchors"]["class"] == "staff"
-
-
-def test_no_torch_is_loaded(table, tmp_path):
-    table.to_parquet(tmp_path / "votes.parquet")
-    program = (
-        "import sys; from typer.testing import CliRunner; from badpo.cli.main import app\n"
-        "result = CliRunner().invoke(app, ['audit', sys.argv[1], '--attribute', 'length', '--out', sys.argv[2]])\n"
-        "print(result.exit_code, *[name for name in ('torch', 'transformers', 'datasets') if name in sys.modules])"
-    )
-    command = [sys.executable, "-c", program, str(tmp_path / "votes.parquet"), str(tmp_path / "audit")]
-    finished = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-    assert finished.stdout.split() == ["0"], finished.stdout + finished.stderr
 
 
 # -- privacy and hostile text --------------------------------------------------------------------------------
@@ -230,10 +217,10 @@ def test_what_is_refused(table, tmp_path, arguments, code, message):
 
 def test_no_attribute_and_no_file(table, tmp_path):
     table.to_parquet(tmp_path / "votes.parquet")
-    result = badpo("audit", tmp_path / "votes.parquet")
+    result = run("audit", tmp_path / "votes.parquet")
     assert result.exit_code == USAGE
     assert "--attribute length" in result.stderr
-    assert badpo("audit", tmp_path / "vote.parquet", "--attribute", "length").exit_code == DATA
+    assert run("audit", tmp_path / "vote.parquet", "--attribute", "length").exit_code == DATA
 
 
 def test_a_folder_that_cannot_be_written(table, tmp_path):
@@ -250,18 +237,16 @@ def test_watch_counts_what_is_new(table, tmp_path):
     path, state = tmp_path / "votes.parquet", tmp_path / "state.json"
     for n, new in ((400, 100), (800, 100)):
         table.head(n).to_parquet(path)
-        result = badpo("watch", path, "--state", state, "--attribute", "length", "--json")
+        result = run("watch", path, "--state", state, "--attribute", "length", "--json")
         assert result.exit_code == OK, result.output
         assert json.loads(result.stdout)["n_new"] == new
-    text = badpo("watch", path, "--state", state, "--attribute", "length")
+    text = run("watch", path, "--state", state, "--attribute", "length")
     assert "breaks the guarantee" in re.sub(r"\s+", " ", text.stdout)
 
 
 def test_watch_needs_annotators(table, tmp_path):
     table.drop(columns="annotator").to_parquet(tmp_path / "votes.parquet")
-    result = badpo(
-        "watch", tmp_path / "votes.parquet", "--state", tmp_path / "s.json", "--attribute", "length"
-    )
+    result = run("watch", tmp_path / "votes.parquet", "--state", tmp_path / "s.json", "--attribute", "length")
     assert result.exit_code == DATA
     assert "annotator" in result.stderr
 
@@ -290,3 +275,108 @@ def test_84_000_real_judgments(tmp_path):
     assert (tmp_path / "report.html").stat().st_size < 500_000
     found = json.loads((tmp_path / "audit.json").read_text())["pool"]["length"]
     assert found["tau_ci"][0] < 0.57 < found["tau_ci"][1]
+
+
+# -- import and forget ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def key(monkeypatch):
+    monkeypatch.setenv("BADPO_PSEUDONYM_KEY", DOCUMENTED_KEY)
+
+
+def test_import_says_what_came_along_and_what_did_not(tmp_path):
+    result = run("import", EXPORT, "-o", tmp_path / "j.parquet")
+    assert result.exit_code == 0, result.output
+    assert result.output.startswith(f"reading {EXPORT}\n")
+    assert re.search(r"personal +annotations\.completed_by\.email", result.output)
+    assert re.search(r"not submitted +1\n", result.output)
+    assert result.output.endswith(f"\n{tmp_path / 'j.parquet'}\n")
+
+
+def test_import_takes_names_labels_and_columns(tmp_path):
+    frame = pd.DataFrame(
+        {
+            "q": ["Why?"],
+            "x": ["So."],
+            "y": ["No."],
+            "vote": ["left"],
+            "who": ["007"],
+            "topic": ["t"],
+            "mail": ["a@b.c"],
+        }
+    )
+    frame.to_csv(tmp_path / "votes.csv", index=False)
+    names = ("prompt=q", "response_a=x", "response_b=y", "winner=vote", "annotator=who")
+    columns = [part for name in names for part in ("--column", name)]
+    out = ("-o", tmp_path / "j.parquet", "--winner", "left=a", "--format", "table")
+    assert run("import", tmp_path / "votes.csv", *columns, *out, "--keep", "topic").exit_code == 0
+    table = pd.read_parquet(tmp_path / "j.parquet")
+    assert (table["topic"][0], table["annotator"][0]) == ("t", pseudonyms(["007"])[0])
+    assert "mail" not in table
+    refused = run("import", tmp_path / "votes.csv", *columns, *out, "--keep", "mail")
+    assert (refused.exit_code, "stays behind" in refused.stderr) == (2, True)
+
+
+def test_import_names_the_mapping_it_wrote(tmp_path):
+    result = run("import", EXPORT, "-o", tmp_path / "j.parquet", "--write-mapping", tmp_path / "who.json")
+    assert f"{tmp_path / 'who.json'}: whose pseudonym is whose" in result.output
+    assert len(json.loads((tmp_path / "who.json").read_text())) == 3
+
+
+def test_import_of_an_unknown_table_leaves_with_3(tmp_path):
+    pd.DataFrame({"x": [1]}).to_csv(tmp_path / "x.csv", index=False)
+    result = run("import", tmp_path / "x.csv", "-o", tmp_path / "j.parquet")
+    assert result.exit_code == 3
+    assert "E145" in result.stderr
+    assert "E101" in result.stderr
+
+
+def test_the_help_names_every_format():
+    text = " ".join(run("import", "--help").output.replace("│", " ").split())
+    assert all(name in text for name in FORMATS)
+
+
+@pytest.fixture
+def imported(tmp_path) -> Path:
+    assert run("import", EXPORT, "-o", tmp_path / "j.parquet").exit_code == 0
+    return tmp_path / "j.parquet"
+
+
+def test_forget_takes_a_raw_id_and_says_when_nobody_is_there(imported):
+    planned = run("forget", "7", "--data", imported, "--dry-run")
+    assert f"would be taken out: {imported}: 2 judgments" in planned.output
+    assert len(pd.read_parquet(imported)) == 6
+    done = run("forget", "7", "--data", imported)
+    assert done.exit_code == 0, done.output
+    assert f"taken out: {imported}: 2 judgments" in done.output
+    assert "7" not in re.findall(r"\b\d+\b", done.output.replace(str(imported), ""))
+    assert len(pd.read_parquet(imported)) == 4
+    again = run("forget", "7", "--data", imported)
+    assert (again.exit_code, "another spelling of the id" in again.output) == (3, True)
+
+
+def test_forget_needs_a_place_and_a_key(imported, monkeypatch, tmp_path):
+    assert run("forget", "7").exit_code == 2
+    monkeypatch.delenv("BADPO_PSEUDONYM_KEY", raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "empty"))
+    lost = run("forget", "7", "--data", imported)
+    assert (lost.exit_code, "bring the key back" in lost.stderr) == (2, True)
+    assert not (tmp_path / "empty").exists()
+
+
+def documented() -> list[tuple[str, str]]:
+    """Commands of docs/cli.md with the output that stands under them."""
+    blocks = re.findall(r"```console\n(.*?)```", (ROOT / "docs" / "cli.md").read_text(), re.S)
+    shown = [part for block in blocks for part in re.split(r"^\$ ", block, flags=re.M)[1:]]
+    return [(part.partition("\n")[0], part.partition("\n")[2]) for part in shown]
+
+
+@pytest.mark.usefixtures("key")
+def test_the_documentation_shows_what_is_printed(monkeypatch, tmp_path):
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
+    commands = [command for command in documented() if shlex.split(command[0])[1] in ("import", "forget")]
+    assert len(commands) >= 3
+    for command, output in commands:
+        assert run(*shlex.split(command)[1:]).output == output
