@@ -10,44 +10,16 @@ import pytest
 
 from badpo.attributes import Column, Length, Markdown, Position
 from badpo.auditing.audit import audit
-from badpo.auditing.people import COLUMNS, Flag
+from badpo.auditing.people import Flag
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import pseudonyms
 from badpo.data.problems import ConfigError, DataError
 from tests.auditing.planted import seen_in_order, votes
 
-KEYS = {
-    "about_single_people",
-    "schema",
-    "version",
-    "data",
-    "settings",
-    "attributes",
-    "pool",
-    "checks",
-    "scan",
-    "next",
-    "warnings",
-    "annotators_file",
-}
-POOL_KEYS = {
-    "tau",
-    "tau_ci",
-    "reliability",
-    "components",
-    "informative_share",
-    "n_no_information",
-    "n_separated",
-    "equal_leans_p",
-    "classes",
-    "class_test_p",
-    "recommendation",
-    "recommendation_reason",
-    "level",
-    "level_ci",
-    "absolute",
-    "absolute_why",
-}
+COLUMNS = (
+    "annotator class attribute component n_judgments n_cross n_informative raw_rate deviation se ci_low ci_high shrunk "
+    "post_sd post_low post_high odds_ratio q_value prob_exceeds flag status agreement agreement_low agreement_high"
+)
 
 
 @pytest.fixture(scope="module")
@@ -91,12 +63,8 @@ def test_the_common_level_is_not_printed(result):
     assert abs(result.annotators["deviation"].mean()) < 1e-6
 
 
-def test_keys_and_columns(result):
-    assert set(result.summary) == KEYS
-    assert set(result.pool["length"]) >= POOL_KEYS
-    assert tuple(result.annotators.columns) == COLUMNS
-    assert {"assignment", "estimator", "components", "swap_pairs", "anchors"} <= set(result.checks)
-    assert result.summary["schema"] == "badpo.audit/1"
+def test_columns_and_plain_values(result):
+    assert " ".join(result.annotators.columns) == COLUMNS
     json.dumps(result.summary, allow_nan=False)
 
 
@@ -265,7 +233,7 @@ def test_without_annotators_the_pool_part_still_works():
     result = audit(table.drop(columns=["annotator", "annotator_class"]), [Length()])
     assert result.attributes["log_odds"][0] > 0
     assert result.annotators.empty
-    assert tuple(result.annotators.columns) == COLUMNS
+    assert " ".join(result.annotators.columns) == COLUMNS
     assert not result.summary["data"]["has_annotators"]
     assert "W110" not in codes(result)
     assert "N110" in codes(result)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from badpo.attributes import Length
-from badpo.auditing.people import Options, anchor_check, anchored_annotators, design_of
+from badpo.auditing.people import AuditOptions, anchored_annotators, design_of, people_of
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import pseudonyms
 from badpo.data.problems import ConfigError
@@ -48,26 +48,26 @@ def test_counts_and_rates_of_an_annotator():
     assert design.per_annotator(design.cross).ravel().tolist() == [2, 2, 0]
     assert design.per_annotator(design.informative).ravel().tolist() == [1, 1, 0]
     np.testing.assert_array_equal(design.raw_rate().ravel(), [0.5, 0.0, np.nan])
-    assert design.per_annotator(design.cross[:, 0]).tolist() == [2, 2, 0]
+    assert design.n_votes.tolist() == [3, 2, 1]
 
 
 def test_anchors_are_named_by_raw_id_by_pseudonym_or_by_class():
     frame, _ = votes(40, 6)
     design = design_of(Judgments.read(frame, attributes=[Length()]))
     (name,) = pseudonyms(["w3"])
-    for options in (Options(anchors=["w3"]), Options(anchors=[name])):
+    for options in (AuditOptions(anchors=["w3"]), AuditOptions(anchors=[name])):
         assert design.annotators[anchored_annotators(design, options)].tolist() == [name]
-    of_class = anchored_annotators(design, Options(anchor_class="staff"))
+    of_class = anchored_annotators(design, AuditOptions(anchor_class="staff"))
     assert set(design.classes[of_class]) == {"staff"}
     assert of_class.sum() == 3
-    assert not anchored_annotators(design, Options()).any()
+    assert not anchored_annotators(design, AuditOptions()).any()
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (Options(anchors=["someone@example.org"]), "cast no vote in this table"),
-        (Options(anchor_class="stuff"), 'Did you mean "staff"?'),
+        (AuditOptions(anchors=["someone@example.org"]), "cast no vote in this table"),
+        (AuditOptions(anchor_class="stuff"), 'Did you mean "staff"?'),
     ],
 )
 def test_an_anchor_that_is_not_there(options, message):
@@ -80,11 +80,10 @@ def test_an_anchor_that_is_not_there(options, message):
 
 
 def test_what_is_said_of_anchors():
-    frame, _ = votes(40, 6)
-    design = design_of(Judgments.read(frame, attributes=[Length()]))
-    options = Options(anchor_class="staff")
-    said = anchor_check(design, anchored_annotators(design, options), options)
+    judgments = Judgments.read(votes(40, 6)[0], attributes=[Length()])
+    design = design_of(judgments)
+    said = people_of(judgments, design, AuditOptions(anchor_class="staff")).checks()["anchors"]
     assert (said["n"], said["class"], len(said["annotators"])) == (3, "staff", 3)
     staff = np.isin(design.annotator, np.flatnonzero(design.classes == "staff"))
     assert said["n_cross"] == {"length": int(design.cross[staff].sum())}
-    assert anchor_check(design, np.zeros(6, dtype=bool), Options()) is None
+    assert people_of(judgments, design, AuditOptions()).checks()["anchors"] is None

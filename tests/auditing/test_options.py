@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import pytest
 
-from badpo.auditing.people import Flag, Options
+from badpo.auditing.people import AuditOptions, Flag
 from badpo.data.problems import ConfigError
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (Options(quality="conditonal"), 'Did you mean "conditional"?'),
-        (Options(quality="fixed"), "name the column"),
-        (Options(quality="fixed:"), "name the column"),
-        (Options(quality="joint:score"), "name the column"),
-        (Options(shrink="normale"), "shrink must be one of"),
-        (Options(shrink="none"), "add the flag rule bh"),
-        (Options(flag=Flag(rho=-0.1)), "rho is a size"),
-        (Options(flag=Flag(rho=float("nan"))), "rho is a size"),
-        (Options(flag=Flag(fdr=0)), "fdr is a share"),
-        (Options(flag=Flag(fdr=1.0)), "fdr is a share"),
-        (Options(flag=Flag(rule="benjamini")), "flag rule must be one of"),
-        (Options(anchors="worker 7"), "write [id]"),
-        (Options(anchors=("worker 7",), anchor_class="gold"), "not both"),
-        (Options(min_informative=0), "1 or more"),
+        (AuditOptions(quality="conditonal"), 'Did you mean "conditional"?'),
+        (AuditOptions(quality="fixed"), "name the column"),
+        (AuditOptions(quality="fixed:"), "name the column"),
+        (AuditOptions(quality="joint:score"), "name the column"),
+        (AuditOptions(shrink="normale"), "shrink must be one of"),
+        (AuditOptions(shrink="none"), "add the flag rule bh"),
+        (AuditOptions(flag=Flag(rho=-0.1)), "rho is a size"),
+        (AuditOptions(flag=Flag(rho=float("nan"))), "rho is a size"),
+        (AuditOptions(flag=Flag(fdr=0)), "fdr is a share"),
+        (AuditOptions(flag=Flag(fdr=1.0)), "fdr is a share"),
+        (AuditOptions(flag=Flag(rule="benjamini")), "flag rule must be one of"),
+        (AuditOptions(anchors="worker 7"), "write [id]"),
+        (AuditOptions(anchors=("worker 7",), anchor_class="gold"), "not both"),
+        (AuditOptions(min_informative=0), "1 or more"),
     ],
 )
 def test_what_is_refused_and_why(options, message):
@@ -36,11 +36,11 @@ def test_what_is_refused_and_why(options, message):
 @pytest.mark.parametrize(
     "options",
     [
-        Options(),
-        Options(quality="fixed:score"),
-        Options(shrink="none", flag=Flag(rule="bh")),
-        Options(anchors=["a", "b"]),
-        Options(anchor_class="gold", flag=Flag(rho=0)),
+        AuditOptions(),
+        AuditOptions(quality="fixed:score"),
+        AuditOptions(shrink="none", flag=Flag(rule="bh")),
+        AuditOptions(anchors=["a", "b"]),
+        AuditOptions(anchor_class="gold", flag=Flag(rho=0)),
     ],
 )
 def test_what_is_taken(options):
@@ -48,6 +48,6 @@ def test_what_is_taken(options):
 
 
 def test_the_column_of_a_fixed_quality():
-    assert Options(quality="fixed:score").quality_column == "score"
-    assert Options(quality="joint").quality_column is None
-    assert Options().quality_column is None
+    assert AuditOptions(quality="fixed:score").quality_column == "score"
+    assert AuditOptions(quality="joint").quality_column is None
+    assert AuditOptions().quality_column is None
