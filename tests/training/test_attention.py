@@ -177,17 +177,6 @@ def test_scoring_all_tokens_gives_the_same_margins(model):
     assert float(difference.abs().max()) <= TOLERANCE
 
 
-def test_many_segments_of_many_sizes(qwen2):
-    draw = np.random.default_rng(1)
-    many = [
-        tuple(draw.integers(3, N_VOCABULARY, n) for n in (draw.integers(1, 20), *draw.integers(1, 30, 2)))
-        for _ in range(40)
-    ]
-    with tree_attention(qwen2), torch.no_grad():
-        hidden = tree_hidden_states(qwen2.get_decoder(), tensors(plan_pack(many)))
-        assert relative(hidden, plain_tree_hidden(qwen2, many)) <= TOLERANCE
-
-
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_gradient_checkpointing_gives_the_same_gradient(model, reentrant):
     expected = gradient(model, plain_margins(model, mixed_comparisons()))

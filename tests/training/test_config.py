@@ -56,22 +56,6 @@ def test_trls_own_values_are_taken_and_what_has_no_effect_is_said(tmp_path, capl
     assert "effect" not in caplog.text
 
 
-def test_resolved_values_are_those_of_trl(tmp_path):
-    ours = arguments(tmp_path)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)
-        theirs = DPOConfig(str(tmp_path / "run"), use_cpu=True)
-    for name in (
-        "gradient_checkpointing",
-        "max_grad_norm",
-        "optim",
-        "weight_decay",
-        "lr_scheduler_type",
-        "seed",
-    ):
-        assert getattr(ours, name) == getattr(theirs, name), name
-
-
 @pytest.mark.parametrize(("name", "value"), FIXED.items())
 def test_fixed_values_stay_fixed(tmp_path, name, value):
     other = "every_save" if name == "hub_strategy" else not value
@@ -153,13 +137,6 @@ def test_bf16_follows_the_device(tmp_path, monkeypatch, caplog, asked, device_ha
         args = BADPOConfig(str(tmp_path), bf16=asked, fp16=fp16)
     assert args.bf16 is expected
     assert ("no bf16" in caplog.text) is said
-
-
-def test_a_machine_without_bf16_starts_in_float32(tmp_path, monkeypatch):
-    monkeypatch.setattr(config_module, "is_torch_bf16_gpu_available", lambda: False)
-    args = BADPOConfig(str(tmp_path), bf16=True)
-    assert args.bf16 is False
-    assert args.mixed_precision_name == "fp32"
 
 
 def test_bf16_on_a_cpu_is_followed_when_asked_for(tmp_path):

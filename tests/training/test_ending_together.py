@@ -61,12 +61,6 @@ def test_an_error_of_its_own_is_not_laid_to_others(one_of_two, capsys):
     assert capsys.readouterr().err.startswith("RuntimeError: no module of gloomy weights")
 
 
-def test_a_lost_connection_keeps_its_own_words(one_of_two, capsys):
-    with pytest.raises(typer.Exit):
-        left_alone()
-    assert "Connection closed by peer [127.0.0.1]:3021" in capsys.readouterr().err
-
-
 def test_a_signal_while_ending_changes_nothing(one_of_two):
     with pytest.raises(typer.Exit):
         left_alone()

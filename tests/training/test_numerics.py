@@ -19,7 +19,7 @@ from badpo.training.trainer import BADPOTrainer
 from tests import tiny
 from tests.results.suites import write_suite
 from tests.training.run_one import BrokenAt
-from tests.training.test_trainer import judgments, log_lines, lora, trainer
+from tests.training.test_trainer import judgments, log_lines, trainer
 
 
 def broken(folder, kind: str, **options) -> BADPOTrainer:
@@ -113,12 +113,6 @@ def test_one_comparison_of_a_reference_is_named():
     values = [(fine, fine)] * 5 + [(fine, np.array([0.0, np.nan]))] + [(fine, fine)] * 18
     with pytest.raises(NotFiniteError, match=r"1 comparison of 24 .*\(first: c5\)"):
         require_finite_reference(values, data)
-
-
-def test_the_first_loss_of_an_adapter_is_log_two(tmp_path):
-    run = trainer(tmp_path, peft_config=lora(), max_steps=1)
-    run.train()
-    assert log_lines(tmp_path)[0]["loss"] == pytest.approx(math.log(2), abs=1e-6)
 
 
 def one_sided(annotators: set[str]) -> Judgments:

@@ -31,6 +31,16 @@ from tests.training.test_trainer import config, judgments, log_lines, lora
 SAVED = dict(save_strategy="steps", save_steps=2, max_steps=4)
 
 
+# What a resumed run must share with the run that it continues.
+OF_CONTENT = """data, annotators, pseudonym key, attributes, attribute values, parts of theta, fixed part of theta,
+gold_annotators, tokenizer, reference, precision, adapter, configuration of the model, objective, code,
+judgments per step"""
+ARGUMENTS = """attention batching beta bias bias_learning_rate disable_dropout encoding max_length max_prompt_length
+router_aux_loss_coef warm_start learning_rate lr_scheduler_type lr_scheduler_kwargs warmup_steps optim optim_args
+weight_decay adam_beta1 adam_beta2 adam_epsilon max_grad_norm max_steps num_train_epochs seed data_seed"""
+FACTS = {*ARGUMENTS.split(), *(name.strip() for name in OF_CONTENT.split(","))}
+
+
 def begun(folder, data=None, **options) -> BADPOTrainer:
     run = make(folder, data, **options)
     run.train()
@@ -320,6 +330,7 @@ def test_a_new_adapter_starts_at_the_values_of_the_seed(tmp_path):
 def test_facts_are_what_is_read_back(tmp_path):
     run = make(tmp_path, more_annotators())
     assert json.loads(json.dumps(run.facts)) == run.facts
+    assert set(run.facts) == FACTS
     shuffled = replace(run.judgments, annotators=run.judgments.annotators.iloc[::-1].reset_index(drop=True))
     assert make(tmp_path, shuffled).facts["annotators"] != run.facts["annotators"]
 

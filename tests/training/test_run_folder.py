@@ -73,16 +73,6 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch,
     assert path.read_bytes() == b"new"
 
 
-def test_an_interruption_leaves_nothing_either(tmp_path, monkeypatch):
-    def interrupt(*args):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(os, "fsync", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        write_atomically(tmp_path / "new" / "facts.json", b"new")
-    assert names(tmp_path / "new") == []
-
-
 def test_json_is_readable_text(tmp_path):
     write_json(tmp_path / "a.json", {"name": "Åsa", "n": 1})
     text = (tmp_path / "a.json").read_text(encoding="utf-8")
