@@ -14,7 +14,7 @@ from badpo.data.markers import split_signature
 from badpo.data.privacy import direct_identifiers
 from badpo.data.problems import did_you_mean, written_out
 from badpo.data.tables import inert
-from badpo.importers.fields import personal_fields, prompt_field, side_fields, side_of
+from badpo.importers.fields import personal_fields, side_fields, side_of
 from badpo.importers.prodigy import _UNNAMED
 from badpo.readouts.judge import strip_markdown, strip_signatures
 from badpo.results.model_card import _FILE, _HUB_ID
@@ -80,8 +80,8 @@ READERS: dict[str, Callable[[str], object]] = {
     "split_signature": split_signature,
     "swap pairs' bodies": lambda text: _MARKS.sub("", text),
     "side of a label": lambda text: side_of(text, "response_a", "response_b", {}),
-    "fields": lambda text: (side_fields([text, "text1"]), prompt_field([text])),
-    "personal fields": lambda text: personal_fields([text], _cell(text)),
+    "fields": lambda text: side_fields([text, "text1"]),
+    "personal fields": lambda text: personal_fields(_cell(text)),
     "ids": lambda text: direct_identifiers([text]),
     "unnamed sessions": _UNNAMED.fullmatch,
     "closest name": lambda text: did_you_mean(text, [text[:-1], "prompt"]),

@@ -96,7 +96,7 @@ def test_times_become_days_or_nothing(name, day, tmp_path):
         (float("nan"), None),
         (None, None),
         ("", None),
-        (1e300, "5138-11-16"),
+        (1e300, None),
     ],
 )
 def test_the_day_of_a_moment(when, day):

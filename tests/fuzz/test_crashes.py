@@ -19,7 +19,7 @@ from badpo.data.problems import ConfigError, DataError
 from badpo.data.yaml_files import parse_value, read_yaml
 from badpo.estimation.pool import offline_log_odds
 from badpo.estimation.significance import pool_agreement
-from badpo.importers.fields import field_paths, personal_fields
+from badpo.importers.fields import personal_fields
 from badpo.importers.formats import import_votes
 from badpo.readouts.judge import strip_markdown
 from badpo.theory.tilt import fit_calibration
@@ -126,14 +126,6 @@ def test_a_field_of_a_message_that_is_no_json(extra):
     row = {"prompt": [{"role": "user", "content": "Why?"}], "chosen": answer, "rejected": answer}
     with pytest.raises(DataError, match="beside its content"):
         Judgments.read([row])
-
-
-def test_an_export_of_objects_in_objects():
-    cell: dict = {}
-    for _ in range(900):
-        cell = {"a": cell}
-    (path,) = field_paths(pd.DataFrame({"x": [cell]}, dtype=object))
-    assert path.startswith("x.a.a.a") and len(path) < 200
 
 
 @pytest.mark.parametrize(
@@ -279,7 +271,7 @@ def test_a_long_cell_that_begins_as_an_address_does(read):
 
 
 def _personal(text: str) -> list[str]:
-    return personal_fields(["x"], pd.DataFrame({"x": [text]}))
+    return personal_fields(pd.DataFrame({"x": [text]}))
 
 
 @pytest.mark.parametrize(("unit", "left"), [("- ", ""), ("|:\n", "\n"), ("1. # ", "")])

@@ -2,72 +2,60 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
-from badpo.data.problems import Problem
 from badpo.data.reading import shared_beginning
-from badpo.data.tables import Table, as_messages
-from badpo.importers.fields import NOT_A_PAIR, Asked, Votes, records_of, require_fields
+from badpo.data.tables import as_messages
+from badpo.importers.fields import NOT_A_PAIR, Export
 
+COLUMNS = {"conversation_a", "conversation_b", "winner"}
 WINNERS = {"model_a": "a", "model_b": "b", "tie": "tie", "tie (bothbad)": "tie", "both_bad": "tie"}
 
 
-def is_arena(table: Table) -> bool:
+def is_arena(export: Export) -> bool:
     """Whether a table has the columns of battles."""
-    return {"conversation_a", "conversation_b", "winner"} <= set(table.frame.columns)
+    return set(export.names) >= COLUMNS
 
 
-def read_arena(table: Table, asked: Asked) -> Votes:
+def read_arena(export: Export) -> Iterator[dict[str, Any]]:
     """One row for each battle; the prompt is what the two conversations begin with.
 
     The annotator is the ``judge``. Model a stands on the left, so it counts as shown first. The same texts are one
     comparison, whichever battle they come from.
-
-    Parameters
-    ----------
-    table : Table
-    asked : Asked
     """
-    require_fields(asked, ("annotator",), [str(name) for name in table.frame.columns], table.name)
-    who = asked.columns.get("annotator", "judge")
-    rows: list[dict[str, Any]] = []
-    left_out: list[tuple[str, str | None]] = []
-    for record in records_of(table.frame):
-        annotator = record.get(who) if who else None
+    export.require(("annotator",), export.names)
+    who = export.columns.get("annotator", "judge") or ""
+    export.used |= {*COLUMNS, "model_a", "model_b", who}
+    if who not in export.names and "evaluation_session_id" in export.names:
+        what = "battles without a judge: a session id is there, but one person may have many sessions"
+        remedy = (
+            "nothing for a pooled bias; --column annotator=evaluation_session_id counts sessions as people"
+        )
+        export.note("W146", what, remedy)
+    for record in export.records():
+        annotator = record.get(who)
         try:
             first, second = (_messages(record.get(f"conversation_{side}")) for side in "ab")
+            n_shared = shared_beginning(first, second)
         except ValueError:
-            left_out.append((NOT_A_PAIR, annotator))
-            continue
-        n_shared = shared_beginning(first, second)
+            n_shared = 0
         if n_shared == 0:
-            left_out.append((NOT_A_PAIR, annotator))
+            yield {"left_out": NOT_A_PAIR, "annotator": annotator}
             continue
-        label = record.get("winner")
-        rows.append(
-            {
-                "prompt": first[:n_shared],
-                "response_a": first[n_shared:],
-                "response_b": second[n_shared:],
-                "winner": asked.winners.get(str(label), WINNERS.get(str(label), label)),
-                "annotator": annotator,
-                "model_a": record.get("model_a"),
-                "model_b": record.get("model_b"),
-                "shown_first": "a",
-                "when": record.get("tstamp", record.get("timestamp")),
-            }
-        )
-    used = ["conversation_a.*", "conversation_b.*", "winner", "model_a", "model_b", who or ""]
-    return Votes(rows, left_out, used, _about_judges(table, who))
+        label = str(record.get("winner"))
+        yield {
+            "prompt": first[:n_shared],
+            "response_a": first[n_shared:],
+            "response_b": second[n_shared:],
+            "winner": export.winners.get(label, WINNERS.get(label, record.get("winner"))),
+            "annotator": annotator,
+            "model_a": record.get("model_a"),
+            "model_b": record.get("model_b"),
+            "shown_first": "a",
+            "when": record.get("tstamp", record.get("timestamp")),
+        }
 
 
 def _messages(cell: Any) -> list[dict[str, Any]]:
     return [{"role": message["role"], "content": message["content"]} for message in as_messages(cell)]
-
-
-def _about_judges(table: Table, who: str | None) -> tuple[Problem, ...]:
-    if who in table.frame.columns or "evaluation_session_id" not in table.frame.columns:
-        return ()
-    what = "battles without a judge: a session id is there, but one person may have many sessions"
-    remedy = "nothing for a pooled bias; --column annotator=evaluation_session_id counts sessions as people"
-    return (Problem("W146", what, table.name, remedy, "warning"),)

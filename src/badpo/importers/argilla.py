@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
-from badpo.data.problems import DataError, Problem
-from badpo.data.tables import Table
-from badpo.importers.fields import (
-    NO_PREFERENCE,
-    NOT_SUBMITTED,
-    Asked,
-    Votes,
-    is_missing,
-    listed,
-    records_of,
-    side_of,
-    text_fields,
-)
+from badpo.importers.fields import NO_PREFERENCE, NOT_SUBMITTED, Export, is_missing, listed, side_of
 
 _FLAT = ".responses"
 # what no text of a record is called
@@ -28,42 +17,42 @@ _OWN = (
 _LOOKED_AT = 100  # rows in which a column of answers is looked for
 
 
-def is_argilla(table: Table) -> bool:
+def is_argilla(export: Export) -> bool:
     """Whether rows are records with responses of users, in one of Argilla's three shapes."""
-    return any(map(_answers, records_of(table.frame.head(_LOOKED_AT))))
+    return any(map(_answers, islice(export.records(), _LOOKED_AT)))
 
 
-def read_argilla(table: Table, asked: Asked) -> Votes:
+def read_argilla(export: Export) -> Iterator[dict[str, Any]]:
     """One row for each submitted response to one question.
 
     The question is a label, such as ``response_a``, ``A`` or ``tie``, or a ranking of the two fields. Drafts and
     discarded responses are left out and counted. ``columns={"winner": "preference"}`` names the question where there
     are several; ``prompt``, ``response_a``, ``response_b`` name fields that cannot be recognised.
     """
-    records = list(records_of(table.frame))
-    answers = [_answers(record) for record in records]
-    question = _question(list(dict.fromkeys(name for of in answers for name in of)), asked, table.name)
-    texts = [_fields(record) for record in records]
-    prompt, a, b = text_fields(asked, list(dict.fromkeys(name for of in texts for name in of)), table.name)
-    rows: list[dict[str, Any]] = []
-    left_out: list[tuple[str, str | None]] = []
-    for record, fields, given in zip(records, texts, answers, strict=True):
+    records = [(record, _fields(record), _answers(record)) for record in export.records()]
+    questions = list(dict.fromkeys(name for _, _, answers in records for name in answers))
+    question = export.columns.get("winner") or (questions[0] if len(questions) == 1 else None)
+    if question not in questions:
+        none = f'; "{question}" is none of them' if question else ""
+        what = f"{len(questions)} questions: {', '.join(questions)}{none}"
+        raise export.refusal("E146", what, f"name one: --column winner={next(iter(questions), 'QUESTION')}")
+    names = list(dict.fromkeys(name for _, fields, _ in records for name in fields))
+    prompt, a, b = export.text_fields(names)
+    parts = ("", _FLAT, f"{_FLAT}.users", f"{_FLAT}.status")
+    export.used |= {"id", "fields", "responses", prompt, a, b, *(f"{question}{part}" for part in parts)}
+    for record, fields, answers in records:
         pair = {"prompt": fields.get(prompt), "response_a": fields.get(a), "response_b": fields.get(b)}
         if "id" in record:
             pair["comparison_id"] = str(record["id"])
-        for answer in given.get(question, ()):
+        for answer in answers.get(question, ()):
             who = _text(answer.get("user_id"))
-            winner = _winner(answer.get("value"), a, b, asked.winners)
+            winner = _winner(answer.get("value"), a, b, export.winners)
             if _text(answer.get("status")) not in (None, "submitted"):
-                left_out.append((NOT_SUBMITTED, who))
+                yield {"left_out": NOT_SUBMITTED, "annotator": who}
             elif winner is None:
-                left_out.append((NO_PREFERENCE, who))
+                yield {"left_out": NO_PREFERENCE, "annotator": who}
             else:
-                rows.append(pair | {"winner": winner, "annotator": who})
-    used = ["id", *(f"{prefix}{name}.*" for name in (prompt, a, b) for prefix in ("", "fields."))]
-    used += [question, *(f"{question}.{part}" for part in ("user_id", "status", "value.*"))]
-    used += [f"responses.{question}.*", *(f"{question}{_FLAT}{part}.*" for part in ("", ".users", ".status"))]
-    return Votes(rows, left_out, used)
+                yield pair | {"winner": winner, "annotator": who}
 
 
 def _answers(record: Mapping[str, Any]) -> dict[str, list[Mapping[str, Any]]]:
@@ -84,18 +73,6 @@ def _answers(record: Mapping[str, Any]) -> dict[str, list[Mapping[str, Any]]]:
 def _are_answers(cell: Any) -> bool:
     first = next(iter(listed(cell)), None)
     return isinstance(first, Mapping) and {"user_id", "value"} <= set(first)
-
-
-def _question(questions: Sequence[str], asked: Asked, source: str) -> str:
-    named = asked.columns.get("winner")
-    if named in questions:
-        return str(named)
-    if named is None and len(questions) == 1:
-        return questions[0]
-    none = f'; "{named}" is none of them' if named else ""
-    what = f"{len(questions)} questions: {', '.join(questions)}{none}"
-    remedy = f"name one: --column winner={next(iter(questions), 'QUESTION')}"
-    raise DataError([Problem("E146", what, source, remedy, "error")])
 
 
 def _fields(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,16 +1,17 @@
-"""Fields of exports: which hold the two responses, what a label means, which are personal."""
+"""An export as its reader sees it: which fields hold the responses, what a label means, which are personal."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from badpo.data.problems import DataError, Problem, did_you_mean
+from badpo.data.problems import DataError, Problem, Severity, did_you_mean
+from badpo.data.tables import Table
 
 # Names that fields of prompts and of the two responses usually have; any other is named with --column.
 _PROMPTS = ("prompt", "instruction", "question", "input")
@@ -24,7 +25,7 @@ _SIDE_LABEL = re.compile(
 )
 _FIRST = frozenset({"a", "1", "left", "first"})
 _TIES = frozenset(
-    {
+    [
         "tie",
         "tied",
         "equal",
@@ -36,7 +37,7 @@ _TIES = frozenset(
         "both_good",
         "both_bad",
         "bothbad",
-    }
+    ]
 )
 _PERSONAL = re.compile(
     r"e_?mail|(first|last|full|given|family|nick|user|display|screen)_?name|^name$|surname|phone|^ip$|^ip_|_ip$|"
@@ -46,6 +47,77 @@ _PERSONAL = re.compile(
 # no address is longer; a cell may be a megabyte of dots behind an @
 _EMAIL = re.compile(r"(?!\S{321})[^@\s]+@[^@\s]+\.[^@\s]+")
 _DEEPEST = 50
+NOT_SUBMITTED = "not submitted"
+NO_PREFERENCE = "no preference given"
+NOT_A_PAIR = "not a pair of responses"
+TEXTS = ("prompt", "response_a", "response_b")
+
+
+@dataclass
+class Export:
+    """A table of another program's, and what the user says about it; readers note here what they find.
+
+    A reader yields a row under our column names for each vote, with the source's own annotator ids and ``when`` for its
+    time, and ``{"left_out": reason, "annotator": id}`` for each answer that is none.
+    """
+
+    table: Table
+    columns: Mapping[str, str | None] = field(default_factory=dict)  # our column -> the export's field
+    winners: Mapping[str, str] = field(default_factory=dict)  # the export's labels -> a, b or tie
+    used: set[str] = field(default_factory=set)  # columns that go into votes; the others stay behind
+    findings: list[Problem] = field(default_factory=list)
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the columns."""
+        return [str(name) for name in self.table.frame.columns]
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """The rows as dicts, missing cells left out."""
+        columns = [self.table.frame.iloc[:, i].to_numpy(dtype=object) for i in range(len(self.names))]
+        for cells in zip(*columns, strict=True):
+            yield {name: cell for name, cell in zip(self.names, cells, strict=True) if not is_missing(cell)}
+
+    def note(self, code: str, what: str, remedy: str, count: int = 1) -> None:
+        """Keep a warning or a notice for the user."""
+        severity: Severity = "notice" if code.startswith("N") else "warning"
+        self.findings.append(Problem(code, what, self.table.name, remedy, severity, count))
+
+    def refusal(self, code: str, what: str, remedy: str) -> DataError:
+        """The error for an export that cannot be read."""
+        return DataError([Problem(code, what, self.table.name, remedy, "error")])
+
+    def require(self, names: Sequence[str], found: Sequence[str]) -> None:
+        """Raise E103 where a field that the user names for one of ``names`` is not ``found``."""
+        for ours in names:
+            theirs = self.columns.get(ours)
+            if theirs is not None and theirs not in found:
+                what = f'field "{theirs}" (for {ours}) is not in the export.{did_you_mean(theirs, found)}'
+                raise self.refusal("E103", what, f"found: {', '.join(found)}")
+
+    def prompt_field(self, names: Sequence[str]) -> str:
+        """The field that holds the prompt: as the user says, or by its name."""
+        folded = {name.casefold(): name for name in names}
+        known = [folded[word] for word in _PROMPTS if word in folded]
+        prompt = self.columns.get("prompt") or next(iter(known), None)
+        if prompt is None:
+            what = f"cannot tell which field is prompt; found: {', '.join(names) or 'none'}"
+            raise self.refusal("E146", what, "name it: --column prompt=...")
+        return prompt
+
+    def text_fields(
+        self, names: Sequence[str], compared: tuple[str, str] | None = None
+    ) -> tuple[str, str, str]:
+        """The fields of the prompt and the two responses: as the user says, as ``compared``, or by their names."""
+        self.require(TEXTS, names)
+        a, b = (self.columns.get(name) for name in TEXTS[1:])
+        sides = (a, b) if a and b else compared or side_fields(names)
+        if sides is None:
+            what = (
+                f"cannot tell which field is response_a and response_b; found: {', '.join(names) or 'none'}"
+            )
+            raise self.refusal("E146", what, "name it: --column response_a=... --column response_b=...")
+        return self.prompt_field([name for name in names if name not in sides]), *sides
 
 
 def side_fields(names: Sequence[str]) -> tuple[str, str] | None:
@@ -60,12 +132,6 @@ def side_fields(names: Sequence[str]) -> tuple[str, str] | None:
     pairs = [(name, name[:-1] + _OTHER_SIDE[name[-1]]) for name in firsts]
     pairs = [pair for pair in pairs if pair[1] in names]
     return pairs[0] if len(pairs) == 1 else None
-
-
-def prompt_field(names: Iterable[str]) -> str | None:
-    """The field that holds the prompt, by its name; None when no name says so."""
-    folded = {name.casefold(): name for name in names}
-    return next((folded[word] for word in _PROMPTS if word in folded), None)
 
 
 def side_of(label: Any, field_a: str, field_b: str, winners: Mapping[str, str]) -> str:
@@ -119,174 +185,31 @@ def is_missing(cell: Any) -> bool:
     return cell is None or (pd.api.types.is_scalar(cell) and bool(pd.isna(cell)))
 
 
-def records_of(frame: pd.DataFrame) -> Iterable[dict[str, Any]]:
-    """The rows of a table as dicts, missing cells left out.
+def personal_fields(frame: pd.DataFrame, but: Collection[str] = ()) -> list[str]:
+    """Columns, and fields inside their objects, that by name or by e-mail addresses in them tell who somebody is.
 
     Examples
     --------
-    >>> list(records_of(pd.DataFrame({"a": [1, None], "b": ["x", "y"]}, dtype=object)))
-    [{'a': 1, 'b': 'x'}, {'b': 'y'}]
-    """
-    names = [str(name) for name in frame.columns]
-    columns = [frame.iloc[:, i].to_numpy(dtype=object) for i in range(frame.shape[1])]
-    for cells in zip(*columns, strict=True):
-        yield {name: cell for name, cell in zip(names, cells, strict=True) if not is_missing(cell)}
-
-
-def field_paths(frame: pd.DataFrame) -> list[str]:
-    """Every field of a table, those inside objects and lists of objects with the path that leads to them.
-
-    Examples
-    --------
-    >>> field_paths(pd.DataFrame({"id": [1], "by": [{"email": "x", "id": 2}], "votes": [[{"label": "a"}]]}))
-    ['id', 'by.email', 'by.id', 'votes.label']
+    >>> frame = pd.DataFrame({"by": [{"id": 7, "first_name": "An"}], "contact": ["an@example.org"], "model": ["x"]})
+    >>> personal_fields(frame), personal_fields(frame, but=["contact"])
+    (['by.first_name', 'contact'], ['by.first_name'])
     """
     found: dict[str, None] = {}
-    for i, name in enumerate(frame.columns):
-        column = frame.iloc[:, i]
-        if column.dtype != object:
-            found[str(name)] = None
-            continue
-        for cell in column:
-            _collect_paths(cell, str(name), found)
-        if not any(path == name or path.startswith(f"{name}.") for path in found):
-            found[str(name)] = None
-    return list(found)
+    for i, name in enumerate(map(str, frame.columns)):
+        paths = dict.fromkeys([name, *(path for cell in frame.iloc[:, i] for path in _paths(cell, name))])
+        found |= {path: None for path in paths if _PERSONAL.search(path.rpartition(".")[2].casefold())}
+        if any(isinstance(cell, str) and _EMAIL.fullmatch(cell) for cell in frame.iloc[:, i]):
+            found[name] = None
+    return [path for path in found if path not in but]
 
 
-def personal_fields(paths: Iterable[str], frame: pd.DataFrame) -> list[str]:
-    """Fields that by their name, or by e-mail addresses in them, tell who somebody is.
-
-    Examples
-    --------
-    >>> frame = pd.DataFrame({"by.first_name": ["An"], "contact": ["an@example.org"], "model_name": ["x"]})
-    >>> personal_fields(list(frame.columns), frame)
-    ['by.first_name', 'contact']
-    """
-    by_name = [path for path in paths if _PERSONAL.search(path.rpartition(".")[2].casefold())]
-    by_content = [
-        str(name)
-        for i, name in enumerate(frame.columns)
-        if name not in by_name
-        and any(isinstance(cell, str) and _EMAIL.fullmatch(cell) for cell in frame.iloc[:, i])
-    ]
-    return [*by_name, *by_content]
-
-
-def _collect_paths(cell: Any, path: str, found: dict[str, None], depth: int = 0) -> None:
-    if is_missing(cell) or (isinstance(cell, list | np.ndarray) and not len(cell)):
-        return
-    if isinstance(cell, Mapping) and depth < _DEEPEST:
+def _paths(cell: Any, path: str) -> Iterator[str]:
+    """The names that lead to what is inside of objects and of lists of objects."""
+    if isinstance(cell, Mapping) and path.count(".") < _DEEPEST:
         for name, value in cell.items():
-            _collect_paths(value, f"{path}.{name}", found, depth + 1)
-    elif isinstance(cell, list | tuple | np.ndarray) and len(cell) and isinstance(cell[0], Mapping):
+            yield from _paths(value, f"{path}.{name}")
+    elif isinstance(cell, list | np.ndarray):
         for value in cell:
-            _collect_paths(value, path, found, depth)
+            yield from _paths(value, path)
     else:
-        found[path] = None
-
-
-NOT_SUBMITTED = "not submitted"
-NO_PREFERENCE = "no preference given"
-TEXTS = ("prompt", "response_a", "response_b")
-NOT_A_PAIR = "not a pair of responses"
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What the user said about an export.
-
-    Attributes
-    ----------
-    columns : mapping of str to str or None
-        Our column -> the export's field.
-    winners : mapping of str to str
-        The export's labels -> a, b or tie.
-    """
-
-    columns: Mapping[str, str | None] = field(default_factory=dict)
-    winners: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Votes:
-    """What an importer found.
-
-    Attributes
-    ----------
-    rows : list of dict
-        One for each vote, under our column names, with the source's own annotator ids, and ``when`` for its time.
-    left_out : list of (str, str or None)
-        Reason and annotator of every answer that is no vote.
-    used : sequence of str
-        Fields of the export that went into the rows, dotted, with ``.*`` for all that is inside one; the others stay
-        behind.
-    findings : tuple of Problem
-        Warnings and notices.
-    """
-
-    rows: list[dict[str, Any]]
-    left_out: list[tuple[str, str | None]]
-    used: Sequence[str]
-    findings: tuple[Problem, ...] = ()
-
-
-def require_fields(asked: Asked, names: Sequence[str], found: Sequence[str], source: str) -> None:
-    """Raise E103 for every field that the user names and the export does not have.
-
-    Parameters
-    ----------
-    asked : Asked
-    names : sequence of str
-        Our names whose fields are looked for.
-    found : sequence of str
-        The export's fields.
-    source : str
-
-    Examples
-    --------
-    >>> require_fields(Asked({"prompt": "text"}), ["prompt"], ["text", "id"], "export.json")
-    """
-    problems = []
-    for ours in names:
-        theirs = asked.columns.get(ours)
-        if theirs is not None and theirs not in found:
-            what = f'field "{theirs}" (for {ours}) is not in the export.{did_you_mean(theirs, found)}'
-            problems.append(Problem("E103", what, source, f"found: {', '.join(found)}", "error"))
-    if problems:
-        raise DataError(problems)
-
-
-def no_field(ours: str, found: Sequence[str], source: str) -> DataError:
-    """The error for a field that is in the export under a name that cannot be guessed.
-
-    Examples
-    --------
-    >>> print(no_field("response_a and response_b", ["x", "y"], "export.json").problems[0].what)
-    cannot tell which field is response_a and response_b; found: x, y
-    """
-    what = f"cannot tell which field is {ours}; found: {', '.join(found) or 'none'}"
-    names = " ".join(f"--column {name}=..." for name in ours.split(" and "))
-    return DataError([Problem("E146", what, source, f"name it: {names}", "error")])
-
-
-def text_fields(
-    asked: Asked, names: Sequence[str], source: str, compared: tuple[str, str] | None = None
-) -> tuple[str, str, str]:
-    """The fields of the prompt and of the two responses: as the user says, as ``compared``, or by their names.
-
-    Raises
-    ------
-    DataError
-        E103 for a field that is not there, E146 for one that cannot be told.
-    """
-    require_fields(asked, TEXTS, names, source)
-    a, b = (asked.columns.get(name) for name in TEXTS[1:])
-    sides = (a, b) if a and b else compared or side_fields(names)
-    if sides is None:
-        raise no_field("response_a and response_b", names, source)
-    others = [name for name in names if name not in sides]
-    prompt = asked.columns.get("prompt") or prompt_field(others)
-    if prompt is None:
-        raise no_field("prompt", others, source)
-    return prompt, *sides
+        yield path

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-import datetime
 import json
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,7 @@ from badpo.data.problems import ConfigError, DataError, Problem, did_you_mean
 from badpo.data.tables import KNOWN, Table, as_ids, read_table, recognise, write_table
 from badpo.importers.arena import is_arena, read_arena
 from badpo.importers.argilla import is_argilla, read_argilla
-from badpo.importers.fields import TEXTS, Asked, Votes, field_paths, personal_fields
+from badpo.importers.fields import TEXTS, Export, personal_fields
 from badpo.importers.label_studio import is_label_studio, read_label_studio
 from badpo.importers.multipref import is_multipref, read_multipref
 from badpo.importers.prism import is_prism, read_prism
@@ -40,8 +38,8 @@ class Importer:
 
     what: str
     signs: str
-    fits: Callable[[Table], bool]
-    read: Callable[[Table, Asked], Votes]
+    fits: Callable[[Export], bool]
+    read: Callable[[Export], Iterable[dict[str, Any]]]
     columns: tuple[str, ...] = ()  # of ours, whose field the user may name
     labels: bool = False  # whether the user may say what labels mean
 
@@ -109,9 +107,9 @@ class Imported:
     table: Table  # one row for each vote under our names; ``dropped`` counts what was none
     format: str
     columns: Mapping[str, str | None]  # what is still to be mapped when the table is read
-    left_behind: tuple[str, ...]
-    personal: tuple[str, ...]  # fields left behind that tell who somebody is
-    findings: tuple[Problem, ...]
+    left_behind: list[str]
+    personal: list[str]  # columns left behind that tell who somebody is
+    findings: list[Problem]
 
 
 def import_votes(
@@ -148,103 +146,80 @@ def import_votes(
     >>> imported.format, imported.table.frame["winner"].tolist()
     ('arena', ['b'])
     """
-    table = read_table(source)
-    asked = Asked(columns or {}, winners or {})
-    names = (*FORMATS, TABLE)
+    export = Export(read_table(source), columns or {}, winners or {})
+    table, names = export.table, (*FORMATS, TABLE)
     if format not in (None, *names):
         hint = did_you_mean(str(format), names)
         raise ConfigError(f'unknown format "{format}".{hint} Known: {", ".join(names)}')
-    name = format or recognised(table, asked)
+    name = format or _recognised(export)
     if name == TABLE:
-        layout = recognise(table.frame, table.name, asked.columns)
+        layout = recognise(table.frame, table.name, export.columns)
         unused = [name for name in map(str, layout.frame.columns) if name not in KNOWN]
-        personal = tuple(personal_fields(unused, table.frame[unused]))
-        return Imported(table, name, asked.columns, tuple(unused), personal, ())
-    votes = _read(name, table, asked)
-    if not votes.rows:
-        reasons = Counter(reason for reason, _ in votes.left_out)
+        return Imported(table, name, export.columns, unused, personal_fields(table.frame[unused]), [])
+    entries = _entries(name, export)
+    rows = [entry for entry in entries if "left_out" not in entry]
+    others = [entry for entry in entries if "left_out" in entry]
+    if not rows:
+        reasons = Counter(entry["left_out"] for entry in others)
         counts = ", ".join(f"{reason}: {n:,}" for reason, n in reasons.items()) or "no answers in it"
-        what = f"no vote to import ({counts})"
-        raise DataError([Problem("E104", what, table.name, "export it again", "error")])
-    frame = pd.DataFrame(
-        {name: [row.get(name) for row in votes.rows] for name in votes.rows[0]}, dtype=object
-    )
+        raise export.refusal("E104", f"no vote to import ({counts})", "export it again")
+    frame = pd.DataFrame({name: [row.get(name) for row in rows] for name in rows[0]}, dtype=object)
     frame = frame.loc[:, frame.notna().any() | frame.columns.isin(TEXTS)]
-    left_behind = [path for path in field_paths(table.frame) if not _is_used(path, votes.used)]
-    top = [path for path in left_behind if path in table.frame.columns]
-    personal = tuple(personal_fields(left_behind, table.frame[top]))
-    made = Table(frame, f"{table.name} ({name}, one row for each vote)", dropped=_counted(votes))
-    return Imported(made, name, {}, tuple(left_behind), personal, votes.findings)
+    made = Table(frame, f"{table.name} ({name}, one row for each vote)", dropped=_counted(others))
+    unused = [name for name in export.names if name not in export.used]
+    personal = personal_fields(table.frame, export.used)
+    return Imported(made, name, {}, unused, personal, export.findings)
 
 
-def recognised(table: Table, asked: Asked) -> str:
-    """The name of a table's format.
-
-    Raises
-    ------
-    DataError
-        E145 with what was looked for, and what is missing in a plain table.
-
-    Examples
-    --------
-    >>> recognised(read_table([{"prompt": "Why?", "chosen": "So.", "rejected": "No."}]), Asked())
-    'table'
-    """
+def _recognised(export: Export) -> str:
     for name, importer in FORMATS.items():
-        if importer.fits(table):
+        if importer.fits(export):
             return name
     try:
-        recognise(table.frame, table.name, asked.columns)
+        recognise(export.table.frame, export.table.name, export.columns)
     except DataError as error:
-        if asked.columns:
+        if export.columns:
             raise
         looked_for = "; ".join(f"{name} ({importer.signs})" for name, importer in FORMATS.items())
         what = f"the format is not known; looked for {looked_for}"
         remedy = "name the columns with --column, or the format with --format"
-        raise DataError([Problem("E145", what, table.name, remedy, "error"), *error.problems]) from None
+        refusal = export.refusal("E145", what, remedy)
+        raise DataError([*refusal.problems, *error.problems]) from None
     return TABLE
 
 
-def _read(name: str, table: Table, asked: Asked) -> Votes:
-    """The votes of a format; what does not fit it, or what the user says and it has no use for, is an error."""
+def _entries(name: str, export: Export) -> list[dict[str, Any]]:
+    """What a reader yields; what does not fit it, or what the user says and it has no use for, is an error."""
     importer = FORMATS[name]
-    if unused := [ours for ours in asked.columns if ours not in importer.columns]:
+    if unused := [ours for ours in export.columns if ours not in importer.columns]:
         raise ConfigError(
             f"{name}: columns that can be named: {', '.join(importer.columns) or 'none'}; got {', '.join(unused)}. "
             "Import it as a plain table, with format table, to name any"
         )
-    if asked.winners and not importer.labels:
+    if export.winners and not importer.labels:
         raise ConfigError(f"{name}: what the labels mean is known; leave the winners out")
     what = f"this is no table of {importer.what}, which is known by {importer.signs}"
     try:
-        if importer.fits(table):
-            return importer.read(table, asked)
+        if importer.fits(export):
+            return list(importer.read(export))
     except (ConfigError, DataError):
         raise
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         what = f"it has the columns of {importer.what}, but something else in them: {error}"
-    where = f"{table.name}, found: {', '.join(map(str, table.frame.columns))}"
     remedy = "export it again, leave --format out, or name the columns of a plain table with --format table"
-    raise DataError([Problem("E145", what, where, remedy, "error")])
+    raise export.refusal("E145", f"{what}; found: {', '.join(export.names)}", remedy)
 
 
-def _is_used(path: str, used: Sequence[str]) -> bool:
-    whole = (name.removesuffix(".*") for name in used if name.endswith(".*"))
-    return path in used or any(path == name or path.startswith(f"{name}.") for name in whole)
-
-
-def _counted(votes: Votes) -> tuple[dict[str, Any], ...]:
+def _counted(entries: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
     """What was no vote, by reason and pseudonym."""
-    if not votes.left_out:
-        return ()
     # an id that is none is told where it stands beside a vote
-    told = [who if isinstance(who, str | int | float) else None for _, who in votes.left_out]
+    told = [entry["annotator"] for entry in entries]
+    told = [who if isinstance(who, str | int | float) else None for who in told]
     ids = as_ids(pd.Series(told, dtype=object))
-    known = list(dict.fromkeys(who for who in ids if who is not None))
+    known = [who for who in dict.fromkeys(ids) if who is not None]
     named = dict(zip(known, pseudonyms(known), strict=True))
-    counts = Counter(
-        (reason, named.get(who, "unknown")) for (reason, _), who in zip(votes.left_out, ids, strict=True)
-    )
+    reasons = [entry["left_out"] for entry in entries]
+    counts = Counter((reason, named.get(who, "unknown")) for reason, who in zip(reasons, ids, strict=True))
     return tuple({"reason": reason, "annotator": who, "n": n} for (reason, who), n in counts.items())
 
 
@@ -304,58 +279,60 @@ def import_file(
     if mapping is not None and Path(mapping).exists():
         raise ConfigError(f"{mapping} is there already; a mapping is never written over, choose another name")
     imported = import_votes(source, format, columns, winners)
-    told: dict[str, Any] = {"format": imported.format, "out": str(out)}
+    frame, carried = imported.table.frame, list(dict.fromkeys(keep))
     if imported.format == PAIRS:
-        return told | _write_pairs(imported, out)
-    imported, with_day = _with_days(imported, times)
-    carried = [*keep, *(["day"] if with_day else [])]
-    _refuse_personal(keep, imported.table.frame)
-    judgments = Judgments.read(
-        imported.table,
-        columns=imported.columns,
-        winners=winners,
-        annotators_missing=annotators_missing,
-        keep=list(dict.fromkeys(carried)),
-    )
-    whose = {} if mapping is None else _whose(imported, judgments)
-    judgments.to_parquet(out)
-    if mapping is not None:
-        _write_mapping(whose, Path(mapping))
-    written = set(judgments.votes.columns)
-    return told | {
-        "makes": "judgments",
-        "judgments": judgments.n_votes,
-        "comparisons": judgments.n_comparisons,
-        "prompts": int(judgments.comparisons["prompt_id"].nunique()),
-        "annotators": judgments.n_annotators if judgments.has_identities else 0,
-        "dropped": _by_reason(judgments.dropped),
-        "left_behind": [name for name in imported.left_behind if name not in written],
-        "personal": [name for name in imported.personal if name not in written],
-        "problems": [*imported.findings, *judgments.findings],
-        "mapping": None if mapping is None else str(mapping),
-    }
-
-
-def _refuse_personal(keep: Sequence[str], frame: pd.DataFrame) -> None:
-    asked = [name for name in keep if name in frame.columns]
-    personal = personal_fields(asked, frame[asked])
-    if personal:
+        return _write_pairs(imported, out)
+    if personal := personal_fields(frame[[name for name in carried if name in frame]]):
         raise ConfigError(
             f"keep: {', '.join(personal)} may tell who somebody is and stays behind; rename the column first if it "
             "does not"
         )
+    if "when" in frame and imported.format != TABLE:
+        days = pd.Series([day_of(when) for when in frame["when"]], dtype=object)
+        frame = frame.drop(columns="when")
+        if times == "day" and days.notna().any():
+            frame, carried = frame.assign(day=days), [*carried, "day"]
+    judgments = Judgments.read(
+        replace(imported.table, frame=frame),
+        columns=imported.columns,
+        winners=winners,
+        annotators_missing=annotators_missing,
+        keep=carried,
+    )
+    if mapping is not None and not judgments.has_identities:
+        raise ConfigError("there is no annotator column, so there is nobody to map; leave the mapping out")
+    judgments.to_parquet(out)
+    if mapping is not None:
+        column = frame[imported.columns.get("annotator") or "annotator"]
+        ids = [raw for raw in dict.fromkeys(as_ids(column)) if raw is not None]
+        whose = dict(zip(pseudonyms(ids), ids, strict=True))
+        with appearing(mapping, private=True) as unfinished:
+            unfinished.write_text(json.dumps(whose, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    counts = {
+        "judgments": judgments.n_votes,
+        "comparisons": judgments.n_comparisons,
+        "prompts": int(judgments.comparisons["prompt_id"].nunique()),
+        "annotators": judgments.n_annotators if judgments.has_identities else 0,
+        "problems": [*imported.findings, *judgments.findings],
+        "mapping": None if mapping is None else str(mapping),
+    }
+    return _told(imported, out, judgments.dropped, list(judgments.votes.columns)) | counts
 
 
-def _with_days(imported: Imported, times: str) -> tuple[Imported, bool]:
-    """The import without the time of each vote, and with its date where that is asked for."""
-    frame = imported.table.frame
-    if "when" not in frame.columns or imported.format == "table":
-        return imported, False
-    days = pd.Series([day_of(when) for when in frame["when"]], dtype=object)
-    frame = frame.drop(columns="when")
-    wanted = times == "day" and bool(days.notna().any())
-    frame = frame.assign(day=days) if wanted else frame
-    return dataclasses.replace(imported, table=dataclasses.replace(imported.table, frame=frame)), wanted
+def _told(
+    imported: Imported, out: str | os.PathLike[str], dropped: pd.DataFrame, written: Sequence[str] = ()
+) -> dict[str, Any]:
+    by_reason = dropped.groupby("reason", sort=False)["n"].sum()
+    return {
+        "format": imported.format,
+        "out": str(out),
+        "makes": "scored pairs" if imported.format == PAIRS else "judgments",
+        "dropped": [{"reason": str(reason), "n": int(n)} for reason, n in by_reason.items()],
+        "left_behind": [name for name in imported.left_behind if name not in written],
+        "personal": [name for name in imported.personal if name not in written],
+        "problems": imported.findings,
+        "mapping": None,
+    }
 
 
 def day_of(when: Any) -> str | None:
@@ -366,54 +343,16 @@ def day_of(when: Any) -> str | None:
     >>> day_of(1_700_000_000), day_of("2024-02-06T10:17:19.5Z"), day_of("soon")
     ('2023-11-14', '2024-02-06', None)
     """
-    if isinstance(when, str):
-        try:
-            return datetime.date.fromisoformat(when.strip()[:10]).isoformat()
-        except ValueError:
-            return None
-    try:
-        seconds = float(when)
-    except (TypeError, ValueError):
-        return None
-    if not math.isfinite(seconds) or seconds <= 0:
-        return None
-    seconds = seconds / 1000 if seconds > _LATEST_SECONDS else seconds
-    return datetime.datetime.fromtimestamp(min(seconds, _LATEST_SECONDS), datetime.UTC).date().isoformat()
-
-
-def _by_reason(dropped: pd.DataFrame) -> list[dict[str, Any]]:
-    by_reason = dropped.groupby("reason", sort=False)["n"].sum()
-    return [{"reason": str(reason), "n": int(n)} for reason, n in by_reason.items()]
+    is_number = isinstance(when, int | float) and 0 < when < math.inf
+    options = {"unit": "s" if when < _LATEST_SECONDS else "ms"} if is_number else {"format": "ISO8601"}
+    told = when.strip()[:10] if isinstance(when, str) else when if is_number else None
+    moment = pd.to_datetime(told, errors="coerce", **options)
+    return None if pd.isna(moment) else moment.date().isoformat()
 
 
 def _write_pairs(imported: Imported, out: str | os.PathLike[str]) -> dict[str, Any]:
-    table = imported.table
-    scores = {
-        name: pd.to_numeric(table.frame[name], errors="coerce") for name in table.frame if "score" in name
-    }
-    write_table(pa.Table.from_pandas(table.frame.assign(**scores), preserve_index=False), out)
-    return {
-        "makes": "scored pairs",
-        "pairs": len(table.frame),
-        "prompts": int(table.frame["prompt"].nunique()),
-        "dropped": _by_reason(pd.DataFrame(list(table.dropped), columns=["reason", "annotator", "n"])),
-        "left_behind": list(imported.left_behind),
-        "personal": list(imported.personal),
-        "problems": list(imported.findings),
-        "mapping": None,
-    }
-
-
-def _whose(imported: Imported, judgments: Judgments) -> dict[str, str]:
-    """Pseudonym -> the source's id of everyone in the table."""
-    if not judgments.has_identities:
-        raise ConfigError("there is no annotator column, so there is nobody to map; leave the mapping out")
-    column = imported.table.frame[imported.columns.get("annotator") or "annotator"]
-    ids = [raw for raw in dict.fromkeys(as_ids(column)) if raw is not None]
-    return dict(zip(pseudonyms(ids), ids, strict=True))
-
-
-def _write_mapping(whose: Mapping[str, str], path: Path) -> None:
-    """Write a mapping as JSON that only this user can read."""
-    with appearing(path, private=True) as unfinished:
-        unfinished.write_text(json.dumps(whose, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    frame = imported.table.frame
+    scores = {name: pd.to_numeric(frame[name], errors="coerce") for name in frame if "score" in name}
+    write_table(pa.Table.from_pandas(frame.assign(**scores), preserve_index=False), out)
+    dropped = pd.DataFrame(list(imported.table.dropped), columns=["reason", "annotator", "n"])
+    return _told(imported, out, dropped) | {"pairs": len(frame), "prompts": int(frame["prompt"].nunique())}

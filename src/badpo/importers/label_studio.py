@@ -2,88 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from badpo.data.problems import DataError, Problem
-from badpo.data.tables import Table
-from badpo.importers.fields import (
-    NO_PREFERENCE,
-    NOT_SUBMITTED,
-    Asked,
-    Votes,
-    listed,
-    records_of,
-    side_of,
-    text_fields,
-)
+from badpo.importers.fields import NO_PREFERENCE, NOT_SUBMITTED, Export, listed, side_of
 
 _SELECTED = {"left": "a", "right": "b"}
 
 
-def is_label_studio(table: Table) -> bool:
+def is_label_studio(export: Export) -> bool:
     """Whether rows are tasks with data and annotations."""
-    names = set(table.frame.columns)
-    return "data" in names and not names.isdisjoint({"annotations", "completions"})
+    return "data" in export.names and not {"annotations", "completions"}.isdisjoint(export.names)
 
 
-def read_label_studio(table: Table, asked: Asked) -> Votes:
+def read_label_studio(export: Export) -> Iterator[dict[str, Any]]:
     """One row for each annotation that was not cancelled; the task is the comparison, left is side a.
 
     Of ``completed_by`` only the id is taken, so that a name or an e-mail address never leaves the export. Where the
     question also has a Choices control, its answer is read where the pair has none, such as ``tie``.
-
     ``columns={"response_a": "text1", "response_b": "text2", "prompt": "question"}`` names fields of a task's data,
     ``columns={"winner": "pw"}`` a control, where they cannot be recognised.
     """
-    tasks = list(records_of(table.frame))
+    export.used |= {"id", "data", "annotations", "completions"}
+    tasks = list(export.records())
     names = list(dict.fromkeys(name for task in tasks for name in task.get("data") or {}))
     # the control names the objects it compares, left and right, and these are often called as the fields
     compared = [str(entry.get("to_name")).split(",") for entry in _controls(tasks)]
     pairs = [(two[0], two[1]) for two in compared if len(two) == 2 and set(two) <= set(names)]
-    prompt, a, b = text_fields(asked, names, table.name, next(iter(pairs), None))
-    control = asked.columns.get("winner") or _control(tasks, table.name)
-    rows: list[dict[str, Any]] = []
-    left_out: list[tuple[str, str | None]] = []
+    prompt, a, b = export.text_fields(names, next(iter(pairs), None))
+    controls = sorted({str(entry.get("from_name")) for entry in _controls(tasks)})
+    control = export.columns.get("winner") or next(iter(controls), None)
+    if len(controls) > 1 and not export.columns.get("winner"):
+        what = f"{len(controls)} pairwise questions: {', '.join(controls)}"
+        raise export.refusal("E146", what, f"import one at a time: --column winner={control}")
     for number, task in enumerate(tasks, start=1):
         data = task.get("data") or {}
-        pair = {
-            "comparison_id": str(task.get("id", f"task {number}")),
-            "prompt": data.get(prompt),
-            "response_a": data.get(a),
-            "response_b": data.get(b),
-            "shown_first": "a",
-        }
-        for annotation in listed(task.get("annotations", task.get("completions"))):
+        pair = {"prompt": data.get(prompt), "response_a": data.get(a), "response_b": data.get(b)}
+        pair |= {"comparison_id": str(task.get("id", f"task {number}")), "shown_first": "a"}
+        for annotation in _annotations(task):
             who = _person(annotation.get("completed_by"))
-            winner = _winner(annotation, control, a, b, asked.winners)
+            winner = _winner(annotation, control, a, b, export.winners)
             if annotation.get("was_cancelled"):
-                left_out.append((NOT_SUBMITTED, who))
+                yield {"left_out": NOT_SUBMITTED, "annotator": who}
             elif winner is None:
-                left_out.append((NO_PREFERENCE, who))
+                yield {"left_out": NO_PREFERENCE, "annotator": who}
             else:
-                when = annotation.get("created_at")
-                rows.append(pair | {"winner": winner, "annotator": who, "when": when})
-    answers = ("completed_by.id", "completed_by", "result.*", "was_cancelled")
-    used = ["id", *(f"data.{name}.*" for name in (prompt, a, b))]
-    used += [f"{name}.{answer}" for name in ("annotations", "completions") for answer in answers]
-    return Votes(rows, left_out, used)
+                yield pair | {"winner": winner, "annotator": who, "when": annotation.get("created_at")}
+
+
+def _annotations(task: Mapping) -> list[Mapping]:
+    return listed(task.get("annotations", task.get("completions")))
 
 
 def _controls(tasks: Sequence[Mapping]) -> Iterable[Mapping]:
-    for task in tasks:
-        for annotation in listed(task.get("annotations", task.get("completions"))):
-            results = listed(annotation.get("result"))
-            yield from (entry for entry in results if entry.get("type") == "pairwise")
-
-
-def _control(tasks: Sequence[Mapping], source: str) -> str | None:
-    names = sorted({str(entry.get("from_name")) for entry in _controls(tasks)})
-    if len(names) > 1:
-        what = f"{len(names)} pairwise questions: {', '.join(names)}"
-        remedy = f"import one at a time: --column winner={names[0]}"
-        raise DataError([Problem("E146", what, source, remedy, "error")])
-    return next(iter(names), None)
+    results = [entry for task in tasks for one in _annotations(task) for entry in listed(one.get("result"))]
+    return [entry for entry in results if entry.get("type") == "pairwise"]
 
 
 def _winner(

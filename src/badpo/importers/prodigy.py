@@ -3,104 +3,61 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from badpo.data.problems import Problem, counted
-from badpo.data.tables import Table
-from badpo.importers.fields import (
-    NO_PREFERENCE,
-    NOT_A_PAIR,
-    NOT_SUBMITTED,
-    Asked,
-    Votes,
-    listed,
-    no_field,
-    prompt_field,
-    records_of,
-    require_fields,
-    side_of,
-)
+from badpo.data.problems import counted
+from badpo.importers.fields import NO_PREFERENCE, NOT_A_PAIR, NOT_SUBMITTED, Export, listed, side_of
 
 _PEOPLE = ("_annotator_id", "_session_id")
 # what Prodigy calls a session that nobody named: the moment at which it began
 _UNNAMED = re.compile(r"(?:.*-)?\d{4}-\d{2}-\d{2}(?:[_T]\d{2}-\d{2}-\d{2})?")
 
 
-def is_prodigy(table: Table) -> bool:
+def is_prodigy(export: Export) -> bool:
     """Whether rows are answered tasks with options."""
-    names = set(table.frame.columns)
+    names = set(export.names)
     return {"answer", "options"} <= names and not names.isdisjoint({"_task_hash", "_input_hash", *_PEOPLE})
 
 
-def read_prodigy(table: Table, asked: Asked) -> Votes:
+def read_prodigy(export: Export) -> Iterator[dict[str, Any]]:
     """One row for each accepted task with two options, in the order in which they were shown.
 
     An option that stands for a tie is no response. Rejected and ignored tasks, tasks with another number of options
     and tasks where nothing was chosen are left out and counted.
-
-    Parameters
-    ----------
-    table : Table
-    asked : Asked
-        ``columns={"annotator": "_session_id"}`` reads another field than ``_annotator_id``.
     """
-    tasks = list(records_of(table.frame))
-    names = [str(name) for name in table.frame.columns]
-    require_fields(asked, ("prompt", "annotator"), names, table.name)
-    people = [asked.columns["annotator"]] if asked.columns.get("annotator") else _PEOPLE
-    who = next((name for name in people if name in names), None)
-    prompt = asked.columns.get("prompt") or prompt_field(name for name in names if not name.startswith("_"))
-    if prompt is None:
-        raise no_field("prompt", names, table.name)
-    rows: list[dict[str, Any]] = []
-    left_out: list[tuple[str, str | None]] = []
-    for task in tasks:
-        annotator = task.get(who) if who else None
-        options, ties = _options(task, asked.winners)
-        accepted = [str(choice) for choice in listed(task.get("accept"))]
+    names, unnamed = export.names, 0
+    export.require(("prompt", "annotator"), names)
+    asked = export.columns.get("annotator")
+    who = next((name for name in ([asked] if asked else _PEOPLE) if name in names), "")
+    prompt = export.prompt_field([name for name in names if not name.startswith("_")])
+    export.used |= {prompt, "options", "accept", "answer", who}
+    for task in export.records():
+        annotator = task.get(who)
+        unnamed += _UNNAMED.fullmatch(str(annotator)) is not None
+        options = [one for one in listed(task.get("options")) if isinstance(one, Mapping) and "id" in one]
+        ties = {str(one["id"]) for one in options if side_of(one["id"], "", "", export.winners) == "tie"}
+        sides = [one for one in options if str(one["id"]) not in ties]
+        accepted = {str(choice) for choice in listed(task.get("accept"))}
         if task.get("answer") != "accept":
-            left_out.append((NOT_SUBMITTED, annotator))
-        elif len(options) != 2:
-            left_out.append((NOT_A_PAIR, annotator))
+            yield {"left_out": NOT_SUBMITTED, "annotator": annotator}
+        elif len(sides) != 2:
+            yield {"left_out": NOT_A_PAIR, "annotator": annotator}
         elif not accepted:
-            left_out.append((NO_PREFERENCE, annotator))
+            yield {"left_out": NO_PREFERENCE, "annotator": annotator}
         else:
-            first, second = options
-            a_won, b_won = (str(option["id"]) in accepted for option in options)
-            tied = a_won == b_won or not ties.isdisjoint(accepted)
-            rows.append(
-                {
-                    "prompt": task.get(prompt),
-                    "response_a": first.get("text"),
-                    "response_b": second.get("text"),
-                    "winner": "tie" if tied else "a" if a_won else "b",
-                    "annotator": annotator,
-                    "shown_first": "a",
-                    "when": task.get("_timestamp"),
-                }
-            )
-    used = [prompt, "options.id", "options.text", "accept", "answer", who or ""]
-    return Votes(rows, left_out, used, _about_sessions(tasks, who, table.name))
-
-
-def _options(
-    task: Mapping[str, Any], winners: Mapping[str, str]
-) -> tuple[list[Mapping[str, Any]], frozenset[str]]:
-    """The options that are responses, and the ids of those that stand for a tie."""
-    options = [
-        option for option in listed(task.get("options")) if isinstance(option, Mapping) and "id" in option
-    ]
-    ties = frozenset(
-        str(option["id"]) for option in options if side_of(option["id"], "", "", winners) == "tie"
-    )
-    return [option for option in options if str(option["id"]) not in ties], ties
-
-
-def _about_sessions(tasks: list[dict[str, Any]], who: str | None, source: str) -> tuple[Problem, ...]:
-    unnamed = sum(_UNNAMED.fullmatch(str(task.get(who))) is not None for task in tasks) if who else 0
-    if not unnamed:
-        return ()
-    what = f"{counted(unnamed, 'task')} of sessions that are named by a date: one person may have many"
-    remedy = "have annotators open the app with ?session=NAME; until then trust only pooled figures"
-    return (Problem("W146", what, f'{source}, field "{who}"', remedy, "warning", unnamed),)
+            a_won, b_won = (str(side["id"]) in accepted for side in sides)
+            is_tie = a_won == b_won or not ties.isdisjoint(accepted)
+            yield {
+                "prompt": task.get(prompt),
+                "response_a": sides[0].get("text"),
+                "response_b": sides[1].get("text"),
+                "winner": "tie" if is_tie else "a" if a_won else "b",
+                "annotator": annotator,
+                "shown_first": "a",
+                "when": task.get("_timestamp"),
+            }
+    if unnamed:
+        what = f"{counted(unnamed, 'task')} of sessions that are named by a date: one person may have many"
+        remedy = "have annotators open the app with ?session=NAME; until then trust only pooled figures"
+        export.note("W146", what, remedy, unnamed)

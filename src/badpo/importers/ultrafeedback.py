@@ -2,47 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
-from badpo.data.problems import Problem
-from badpo.data.tables import Table, as_messages
-from badpo.importers.fields import NOT_A_PAIR, Asked, Votes, records_of
+from badpo.data.tables import as_messages
+from badpo.importers.fields import NOT_A_PAIR, Export
 
 SCORES = ("score_chosen", "score_rejected")
+COLUMNS = {"prompt", "chosen", "rejected", *SCORES}
 
 
-def is_ultrafeedback(table: Table) -> bool:
+def is_ultrafeedback(export: Export) -> bool:
     """Whether rows are chosen and rejected conversations with scores and the full messages beside."""
-    return {"prompt", "chosen", "rejected", "messages", *SCORES} <= set(table.frame.columns)
+    return {"messages", *COLUMNS} <= set(export.names)
 
 
-def read_ultrafeedback(table: Table, asked: Asked) -> Votes:
+def read_ultrafeedback(export: Export) -> Iterator[dict[str, Any]]:
     """One scored pair for each row: prompt and last answers as text, with both scores.
 
     No person voted on these pairs, so nothing can be learned from them about annotators. They are what
     `badpo corpus signed` builds votes with planted leans on.
-
-    Parameters
-    ----------
-    table : Table
-    asked : Asked
     """
-    rows: list[dict[str, Any]] = []
-    left_out: list[tuple[str, str | None]] = []
-    for record in records_of(table.frame):
+    export.used |= {"prompt_id", *COLUMNS}
+    n_pairs = 0
+    for record in export.records():
         try:
             answers = {side: _last_answer(record.get(side)) for side in ("chosen", "rejected")}
         except ValueError:
-            left_out.append((NOT_A_PAIR, None))
+            yield {"left_out": NOT_A_PAIR, "annotator": None}
             continue
-        scores = {name: record.get(name) for name in SCORES}
-        rows.append(
-            {"prompt_id": record.get("prompt_id"), "prompt": record.get("prompt"), **answers, **scores}
-        )
+        n_pairs += 1
+        yield {
+            name: record.get(name) for name in ("prompt_id", "prompt", "chosen", "rejected", *SCORES)
+        } | answers
     what = "scored pairs, not votes: a model gave the scores, and no annotator can be told from them"
     remedy = "build votes on them with badpo corpus signed; some of the scores are known to be wrong"
-    finding = Problem("N147", what, table.name, remedy, "notice", len(rows))
-    return Votes(rows, left_out, ["prompt_id", "prompt", "chosen.*", "rejected.*", *SCORES], (finding,))
+    export.note("N147", what, remedy, n_pairs)
 
 
 def _last_answer(cell: Any) -> str:

@@ -16,7 +16,7 @@ import pandas as pd
 
 from badpo.data.problems import ConfigError, DataError, Problem
 from badpo.data.tables import Table, as_messages
-from badpo.importers.fields import Asked
+from badpo.importers.fields import Export
 from badpo.importers.ultrafeedback import read_ultrafeedback
 from badpo.readouts.names import ask_to_sign
 from badpo_paper.corpora import signed
@@ -92,12 +92,12 @@ def scored_pairs(
         _begins_with(cell, prompt) for cell, prompt in zip(frame["chosen"], frame["prompt"], strict=True)
     ]
     kept = frame if mismatched == "keep" else frame[np.array(as_asked, dtype=bool)]
-    votes = read_ultrafeedback(Table(kept.reset_index(drop=True), drawn.name), Asked())
-    reasons = Counter({_OTHER_PROMPT: len(frame) - len(kept)}) + Counter(
-        reason for reason, _ in votes.left_out
-    )
+    found = list(read_ultrafeedback(Export(Table(kept.reset_index(drop=True), drawn.name))))
+    left_out = Counter(entry["left_out"] for entry in found if "left_out" in entry)
+    reasons = Counter({_OTHER_PROMPT: len(frame) - len(kept)}) + left_out
     dropped = pd.DataFrame(list(reasons.items()), columns=["reason", "n"])
-    pairs = pd.DataFrame(votes.rows, columns=list(signed.PAIR_COLUMNS))
+    votes = [entry for entry in found if "left_out" not in entry]
+    pairs = pd.DataFrame(votes, columns=list(signed.PAIR_COLUMNS))
     return ScoredPairs(pairs, dropped, len(frame), n_rows)
 
 

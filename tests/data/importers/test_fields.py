@@ -4,7 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from badpo.importers.fields import field_paths, personal_fields, prompt_field, side_fields, side_of
+from badpo.data.problems import DataError
+from badpo.data.tables import read_table
+from badpo.importers.fields import Export, personal_fields, side_fields, side_of
 
 
 @pytest.mark.parametrize(
@@ -52,17 +54,19 @@ def test_a_field_name_is_its_side_even_when_it_ends_otherwise():
 
 
 def test_the_prompt_is_found_by_name_in_order():
-    assert prompt_field(["context", "prompt"]) == "prompt"
-    assert prompt_field(["id", "Question"]) == "Question"
-    assert prompt_field(["id", "x"]) is None
-
-
-def test_paths_go_through_lists_and_arrays():
-    inner = np.array([{"a": 1}, {"b": {"c": 2}}], dtype=object)
-    frame = pd.DataFrame({"n": [1, 2], "v": [inner, None], "empty": [[], None]})
-    assert field_paths(frame) == ["n", "v.a", "v.b.c", "empty"]
+    export = Export(read_table([{"prompt": "x"}]))
+    assert export.prompt_field(["context", "prompt"]) == "prompt"
+    assert export.prompt_field(["id", "Question"]) == "Question"
+    with pytest.raises(DataError, match="cannot tell which field is prompt; found: id, x"):
+        export.prompt_field(["id", "x"])
 
 
 def test_personal_by_name_or_by_content():
-    frame = pd.DataFrame({"reply_to": ["x", "a.b@example.org"], "email": ["", ""], "topic": ["a @ b", "c"]})
-    assert personal_fields(list(frame.columns), frame) == ["email", "reply_to"]
+    inner = np.array([{"a": 1}, {"b": {"email": 2}}], dtype=object)
+    cells = {
+        "reply_to": ["x", "a.b@example.org"],
+        "email": ["", ""],
+        "topic": ["a @ b", "c"],
+        "v": [inner, None],
+    }
+    assert personal_fields(pd.DataFrame(cells)) == ["reply_to", "email", "v.b.email"]
