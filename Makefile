@@ -14,7 +14,7 @@ TORCH := $(shell sed -n 's/^torch==/torch==/p' $(CONSTRAINTS))
 # make faults FAULTS=kills     injects one kind again
 FAULTS ?= kills,torn_files,full_disk,ranks,numerics,fuzz,privacy,two_writers,load
 # make bench BENCHES=memory   measures one part again
-BENCHES ?= training reference readout memory audit
+BENCHES ?= training reference memory audit
 STAMP := $(VENV)/.installed
 # the environment that the command line names; empty where it names none
 ASKED_VENV := $(if $(filter command environment,$(origin VENV)),$(VENV))
@@ -23,7 +23,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-seeds bench audit-statistics faults fuzz linear-time dependencies golden mutants test test-slow test-floor test-no-torch check format clean
+.PHONY: help demo demo-seeds bench audit-statistics faults fuzz linear-time golden mutants test test-slow test-floor test-no-torch check format clean
 
 help:
 	@echo "make demo        train reference, DPO, pooled and shared-mean on the bundled corpus; report in runs/demo"
@@ -33,7 +33,6 @@ help:
 	@echo "make faults      kills runs, tears files, fills disks and more; writes docs/results/faults.md (an hour and a half of a core)"
 	@echo "make fuzz        a hundred thousand generated inputs; the part of make faults, for half an hour"
 	@echo "make linear-time  four times the text takes four times as long, for every reader of texts (minutes)"
-	@echo "make dependencies  licences of everything an installation brings; writes docs/results/dependencies.md"
 	@echo "make golden BASE=COMMIT  the same public commands by a commit and by this code; prints what differs (half an hour of two cores)"
 	@echo "make mutants     200 small mistakes, one at a time: which of them do the tests notice? writes docs/results/mutants.md (hours of a core)"
 	@echo "make test        tests and documented examples; make test-slow adds processes, kills and browsers"
@@ -71,9 +70,6 @@ fuzz: $(STAMP)
 
 linear-time: $(STAMP)
 	$(BIN)/python -m bench.linear_time
-
-dependencies: $(STAMP)
-	$(BIN)/python -m bench.dependencies
 
 # what is changed for users since a commit
 golden: $(STAMP)

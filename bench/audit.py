@@ -8,7 +8,6 @@ programs on the machine hardly change. The last line is the command on real vote
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import resource
 import subprocess
@@ -17,7 +16,6 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -219,23 +217,17 @@ def save_votes(size: str, path: Path) -> None:
     np.savez(path, **vars(draw(SIZES[size])))
 
 
-def apart(work: Callable, *arguments: Any) -> Any:
-    """What a function gives in a fresh process."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
-        return process.submit(work, *arguments).result()
-
-
 def compare(sizes: list[str], tools: list[str] | None) -> list[dict[str, Any]]:
     """A row for each tool on the votes of each size; ``ratio`` is of processor time, to our conditional fit."""
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for size in sizes:
             path = Path(folder) / f"{size}.npz"
-            apart(save_votes, size, path)
+            timing.apart(save_votes, size, path)
             ours = None
             for tool in tools or PLAN.get(size, ("conditional", "joint")):
                 print(f"{size}, {TITLES[tool]}", file=sys.stderr, flush=True)
-                found = apart(measure, tool, path)
+                found = timing.apart(measure, tool, path)
                 ours = found["cpu_seconds"] if tool == "conditional" else ours
                 ratio = {"ratio": found["cpu_seconds"] / ours} if ours and tool != "conditional" else {}
                 rows.append({"size": size, "tool": TITLES[tool]} | found | ratio)

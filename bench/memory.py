@@ -6,11 +6,9 @@ mapped apart (``MALLOC_MMAP_THRESHOLD_``), so that what is freed is given back.
 
 from __future__ import annotations
 
-import argparse
 import os
-import subprocess
-import sys
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +17,11 @@ from bench.training import MOVED, judgments_of_steps
 from bench.workloads import CASES, SIZES, build_model, tokenizer_of
 
 SIZE = SIZES["0.5B-like"]
-MICRO_BATCH = 8
-DIVIDED_BY = 2
-SIDES = ("ours", "trl", "compact")
+MICRO_BATCH, DIVIDED_BY = 8, 2
 CASES_MEASURED = ("signed", "multipref")
 # Batching, and the judgments of our micro-batch; TRL's has 8.
 SETTINGS = (("random", 8), ("grouped", 8), ("grouped", 16))
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-
 NOTES = (
     "Peak resident memory of forward and backward of one micro-batch (8 judgments of TRL's, `ours_takes` of ours) "
     "above model, gradients and data; lengths are half of the full-size ones. `peak_memory_ratio` is ours over TRL "
@@ -35,53 +30,35 @@ NOTES = (
 
 
 def main() -> None:
-    parser_child = argparse.ArgumentParser(add_help=False)
-    parser_child.add_argument("--child", nargs=4, metavar=("SIDE", "CASE", "BATCHING", "JUDGMENTS"))
-    child, rest = parser_child.parse_known_args()
-    timing.quiet()
-    timing.pin_threads()
-    if child.child is not None:
-        print(peak_megabytes(*child.child[:3], int(child.child[3])))
-        return
-    sys.argv[1:] = rest
     options = timing.options_parser(__doc__.splitlines()[0], CASES_MEASURED).parse_args()
     if not CLEAR.exists():
         raise SystemExit("bench.memory reads Linux's /proc; it cannot run on this system")
-    cases = [case for case in CASES_MEASURED if options.case is None or case in options.case]
-    rows = [measured(case, *setting) for case in cases for setting in SETTINGS]
+    os.environ |= {"MALLOC_MMAP_THRESHOLD_": "65536", "OMP_NUM_THREADS": str(timing.THREADS)}
+    rows = [measured(case, *setting) for case in options.case or CASES_MEASURED for setting in SETTINGS]
     timing.report("Peak activation memory", rows, options, NOTES)
 
 
 def measured(case: str, batching: str, ours_takes: int) -> dict[str, Any]:
-    judgments = {"ours": ours_takes, "trl": MICRO_BATCH, "compact": MICRO_BATCH}
-    megabytes = {side: in_child(side, case, batching, judgments[side]) for side in SIDES}
+    """The row of a case: what each side needs, in megabytes, and how ours compares."""
+    takes = {"ours": ours_takes, "trl": MICRO_BATCH, "compact": MICRO_BATCH}
+    found = {side: timing.apart(peak_megabytes, side, case, batching, n) for side, n in takes.items()}
     return {
         "case": case,
         "batching": batching,
         "micro_batch": MICRO_BATCH,
         "ours_takes": ours_takes,
-        "ratio_vs_trl": None,
-        "ratio_vs_trl_compact": None,
-        "rel_grad_diff": None,
-        "peak_memory_ratio": megabytes["ours"] / megabytes["compact"],
-        "peak_memory_ratio_vs_stock": megabytes["ours"] / megabytes["trl"],
-        **{f"{side}_megabytes": round(megabytes[side]) for side in SIDES},
+        "peak_memory_ratio": found["ours"] / found["compact"],
+        "peak_memory_ratio_vs_stock": found["ours"] / found["trl"],
+        **{f"{side}_megabytes": round(megabytes) for side, megabytes in found.items()},
     }
-
-
-def in_child(side: str, case: str, batching: str, n_judgments: int) -> float:
-    command = [sys.executable, "-m", "bench.memory", "--child", side, case, batching, str(n_judgments)]
-    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "OMP_NUM_THREADS": str(timing.THREADS)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr}")
-    return float(done.stdout.split()[-1])
 
 
 def peak_megabytes(side: str, case: str, batching: str, n_judgments: int) -> float:
     """What a forward and backward of one micro-batch needs above what is there before."""
     from bench.peers import TRL, Ours, gpu_head
 
+    timing.quiet()
+    timing.pin_threads()
     workload = CASES[case](SIZE.vocabulary, divided_by=DIVIDED_BY)
     part = judgments_of_steps(workload, batching, n_judgments, 1)
     models = build_model(SIZE, moved=MOVED), build_model(SIZE)
@@ -89,19 +66,13 @@ def peak_megabytes(side: str, case: str, batching: str, n_judgments: int) -> flo
         tokenizer = tokenizer_of(workload, SIZE.vocabulary)
         ours = Ours(part, tokenizer, models, batching, n_judgments, 1, Path(folder))
         measured_side = ours if side == "ours" else TRL(ours, models, Path(folder))
-        if side != "compact":
-            return _peak_of_backward(measured_side)
-        with gpu_head():
-            return _peak_of_backward(measured_side)
-
-
-def _peak_of_backward(side) -> float:
-    # gradients are there and every library is loaded
-    _backward(side)
-    before = _counter("VmRSS")
-    CLEAR.write_text("5")
-    _backward(side)
-    return _counter("VmHWM") - before
+        with gpu_head() if side == "compact" else nullcontext():
+            # gradients are there and every library is loaded
+            _backward(measured_side)
+            before = _counter("VmRSS")
+            CLEAR.write_text("5")
+            _backward(measured_side)
+            return _counter("VmHWM") - before
 
 
 def _backward(side) -> None:

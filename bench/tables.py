@@ -9,7 +9,7 @@ import argparse
 import re
 from pathlib import Path
 
-PARTS = ("training", "reference", "readout", "memory", "audit")
+PARTS = ("training", "reference", "memory", "audit")
 FOLDER, PAGE = Path("runs/bench"), Path("docs/results/performance.md")
 
 HEAD = """\

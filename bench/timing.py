@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,12 @@ def median_seconds(runs: Mapping[str, Callable[[], Any]], repeats: int = REPEATS
             run()
             found[name].append(time.process_time() - start)
     return {name: statistics.median(values) for name, values in found.items()}
+
+
+def apart(work: Callable, *arguments: Any) -> Any:
+    """What a function gives in a fresh process."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+        return process.submit(work, *arguments).result()
 
 
 def machine() -> dict[str, str]:

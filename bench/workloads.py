@@ -26,8 +26,7 @@ class Lengths:
 
     A spread is the standard deviation of the logarithm. That of prompts and ``within_pair``, the correlation of the
     logarithms of a pair's two responses, are those of the `mtbench` rows; that of responses gives the published
-    median of UltraFeedback's prompt and response together, 409 tokens. (Real answers of chat models spread more:
-    1.2 in `mtbench`. A wider spread means more padding and higher ratios.)
+    median of UltraFeedback's prompt and response together, 409 tokens.
     """
 
     prompt_mean: float
@@ -127,15 +126,9 @@ def multipref(n_vocabulary: int, divided_by: int = LENGTHS_DIVIDED_BY, seed: int
 
 
 def mtbench(n_vocabulary: int, divided_by: int = 1, seed: int = 0) -> Workload:
-    """Real answers of language models to 80 prompts, with their votes; ties are left out.
-
-    Raises
-    ------
-    FileNotFoundError
-        The data folder is not there; it is not part of the project.
-    """
+    """Real answers of language models to 80 prompts, with their votes; ties are left out."""
     if not MTBENCH.is_file():
-        raise FileNotFoundError(f"{MTBENCH} is not there; the case mtbench needs it, the other cases do not")
+        raise SystemExit(f"{MTBENCH} is not there; the case mtbench needs it, the other cases do not")
     frame = pd.read_parquet(MTBENCH)
     frame = frame[(frame["turn"] == 1) & (frame["winner"] != "tie")].reset_index(drop=True)
     return Workload(frame[COLUMNS], pd.factorize(frame["comparison_id"])[0], max_length=1024)
@@ -156,11 +149,11 @@ class _Words:
     """Texts of random words; a word is one token of `word_tokenizer`, and ends with a space."""
 
     def __init__(self, n_vocabulary: int, rng):
-        self._words = np.array([f"{word} " for word in _vocabulary(n_vocabulary)], dtype=object)
+        self._words = np.array([f"{word} " for word in _vocabulary(n_vocabulary)[N_SPECIAL:]], dtype=object)
         self._rng = rng
 
     def draw(self, n: int) -> str:
-        return "".join(self._words[self._rng.integers(N_SPECIAL, len(self._words), n)])
+        return "".join(self._words[self._rng.integers(len(self._words), size=n)])
 
 
 N_SPECIAL = 3
@@ -192,17 +185,12 @@ def word_tokenizer(n_vocabulary: int):
 
 
 def tokenizer_of(workload: Workload, n_vocabulary: int):
-    """The tokenizer of random words, or one learned from real texts."""
-    random_words = workload.votes["prompt"].iat[0].split()[0] in set(_vocabulary(n_vocabulary))
-    return word_tokenizer(n_vocabulary) if random_words else text_tokenizer(workload, n_vocabulary)
-
-
-def text_tokenizer(workload: Workload, n_vocabulary: int):
-    """A byte-level BPE learned from the workload's own texts."""
+    """The tokenizer of random words, or a byte-level BPE learned from the workload's own texts."""
+    if workload.votes["prompt"].iat[0].split()[0] in set(_vocabulary(n_vocabulary)):
+        return word_tokenizer(n_vocabulary)
     from badpo_paper.settings import build_tokenizer
 
-    columns = ["prompt", "response_a", "response_b"]
-    texts = pd.unique(workload.votes[columns].to_numpy().ravel())
+    texts = pd.unique(workload.votes[["prompt", "response_a", "response_b"]].to_numpy().ravel())
     return build_tokenizer(texts, vocab_size=n_vocabulary)
 
 

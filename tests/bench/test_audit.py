@@ -26,7 +26,7 @@ def test_every_tool_is_measured(tool, tmp_path):
 def test_the_table_has_the_ratios_of_processor_time(monkeypatch, capsys):
     found = {"cpu_seconds": 0.1, "slope": 1.0}
     answers = iter([None, found, found | {"cpu_seconds": 30.0}])
-    monkeypatch.setattr(audit, "apart", lambda work, *arguments: next(answers))
+    monkeypatch.setattr(audit.timing, "apart", lambda work, *arguments: next(answers))
     monkeypatch.setattr(
         sys, "argv", ["audit", "--case", "S", "--tool", "conditional", "--tool", "statsmodels"]
     )
