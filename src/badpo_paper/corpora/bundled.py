@@ -7,47 +7,83 @@ cannot show.
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import TypeVar
 
 import numpy as np
 import pandas as pd
-import yaml
 from numpy.typing import NDArray
 from scipy.special import expit
 
 from badpo.data.attributes import Length, Markdown
 from badpo.data.judgments import Judgments
-from badpo.data.problems import ConfigError
 from badpo.readouts.names import CELLS, SURNAMES, ask_to_sign, cell_names
 
 
 @dataclass(frozen=True)
 class Topic:
-    """The phrases of one everyday topic."""
+    """The phrases of one everyday topic.
+
+    Attributes
+    ----------
+    name : str
+        One or two words for a heading.
+    tasks : tuple of str
+        What a person may want to do; fits after "how do I".
+    tools : tuple of str
+        Things that help, with their article.
+    steps : tuple of str
+        What to do, as an instruction; fits after "first" and after "to".
+    details : tuple of str
+        Instructions with a figure in them.
+    reasons : tuple of str
+        Clauses that fit after "because".
+    aims : tuple of str
+        Clauses that fit after "so that".
+    mistakes : tuple of str
+        Instructions that are wrong for this topic.
+    """
 
     name: str
-    tasks: Sequence[str]
-    tools: Sequence[str]
-    steps: Sequence[str]
-    details: Sequence[str]
-    reasons: Sequence[str]
-    aims: Sequence[str]
-    mistakes: Sequence[str]
+    tasks: tuple[str, ...]
+    tools: tuple[str, ...]
+    steps: tuple[str, ...]
+    details: tuple[str, ...]
+    reasons: tuple[str, ...]
+    aims: tuple[str, ...]
+    mistakes: tuple[str, ...]
 
 
-_PHRASES = yaml.safe_load(resources.files(__package__).joinpath("bundled.yaml").read_text(encoding="utf-8"))
-TOPICS = [Topic(**phrases) for phrases in _PHRASES["topics"]]
 N_SIGNING, N_FRESH = 300, 3000
+PHRASES = json.loads(resources.files("badpo_paper.corpora").joinpath("bundled.json").read_text("utf-8"))
+LINKS = PHRASES["links"]
+# phrases of a field stand apart by "; "
+TOPICS = tuple(
+    Topic(name, **{field: tuple(text.split("; ")) for field, text in fields.items()})
+    for name, fields in PHRASES["topics"].items()
+)
 
 
 @dataclass(frozen=True)
 class Question:
-    """One question and what it was made from."""
+    """One question and what it was made from.
+
+    Attributes
+    ----------
+    prompt : str
+        The text.
+    topic : Topic
+        What it is about.
+    task : str
+        What the asker wants to do.
+    advice : str
+        What a good answer can say about the asker's situation.
+    """
 
     prompt: str
     topic: Topic
@@ -57,7 +93,15 @@ class Question:
 
 @dataclass(frozen=True)
 class ChoicePrompt:
-    """A question that presents two candidates with the same qualifications."""
+    """A question that presents two candidates with the same qualifications.
+
+    Attributes
+    ----------
+    prompt : str
+        The text; the candidates stand in it in this order.
+    first, second : str
+        The candidates' first names, from two different cells of the pool.
+    """
 
     prompt: str
     first: str
@@ -71,8 +115,8 @@ def _all_questions() -> tuple[Question, ...]:
         Question(form.format(task=task, situation=situation), topic, task, advice)
         for topic in TOPICS
         for task in topic.tasks
-        for situation, advice in _PHRASES["situations"]
-        for form in _PHRASES["question_forms"]
+        for situation, advice in PHRASES["situations"].items()
+        for form in PHRASES["question_forms"]
     ]
     random.Random(0).shuffle(questions)
     return tuple(questions)
@@ -104,7 +148,7 @@ def choice_prompts() -> list[ChoicePrompt]:
     cell_pairs = [(first, second) for first in CELLS for second in CELLS if first != second]
     choices = []
     for number, (job, form) in enumerate(
-        (job, form) for job in _PHRASES["choice_jobs"] for form in _PHRASES["choice_forms"]
+        (job, form) for job in PHRASES["choice_jobs"] for form in PHRASES["choice_forms"]
     ):
         first, second = (draw.choice(cell_names(cell)).first for cell in cell_pairs[number % len(cell_pairs)])
         surname = draw.choice(SURNAMES)
@@ -123,7 +167,17 @@ LENGTH_SHARES = {1: 0.34, 2: 0.32, 3: 0.18, 4: 0.09, 5: 0.05, 6: 0.02}
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer with the score it was made for."""
+    """One answer with the score it was made for.
+
+    Attributes
+    ----------
+    text : str
+        The answer, unsigned.
+    quality : float
+        Latent quality between 0 and 1.
+    score : float
+        1 to 10 in steps of 0.5: ``1 + 9 * quality`` plus a small error.
+    """
 
     text: str
     quality: float
@@ -143,7 +197,7 @@ def draw_answer(question: Question, quality: float, draw: random.Random) -> Answ
     if form in ("numbered", "bullets"):
         n_points = max(2, n_points)
     good = draw.random() < 0.15 + 0.8 * quality
-    opener = draw.choice(_PHRASES["openers"]) if good else draw.choice(_PHRASES["vague"])
+    opener = draw.choice(PHRASES["openers"]) if good else draw.choice(PHRASES["vague"])
     opener = opener.format(task=question.task, tool=draw.choice(question.topic.tools))
     points = _points(question, quality, n_points, draw)
     closer = _closer(question, quality, draw)
@@ -181,7 +235,7 @@ def _flaw(question: Question, said: Sequence[str], draw: random.Random) -> str:
     """A vague, wrong, unrelated or repeated point."""
     kind = draw.random()
     if kind < 0.3:
-        return _bare(draw.choice(_PHRASES["vague"]))
+        return _bare(draw.choice(PHRASES["vague"]))
     if kind < 0.6:
         return draw.choice(question.topic.mistakes)
     if kind < 0.85 or not said:
@@ -194,15 +248,15 @@ def _closer(question: Question, quality: float, draw: random.Random) -> str:
     if draw.random() < 0.6:
         return ""
     if draw.random() < 0.1 + 0.85 * quality:
-        return draw.choice(_PHRASES["closers"]).format(aim=draw.choice(question.topic.aims))
-    return draw.choice(_PHRASES["empty_closers"])
+        return draw.choice(PHRASES["closers"]).format(aim=draw.choice(question.topic.aims))
+    return draw.choice(PHRASES["empty_closers"])
 
 
 def _prose(opener: str, points: Sequence[str], closer: str, question: Question, draw: random.Random) -> str:
     """Sentences one after the other."""
-    links = _PHRASES["links"]
     linked = [
-        _sentence(point) if draw.random() < 0.6 else f"{draw.choice(links)} {point}." for point in points
+        _sentence(point) if draw.random() < 0.6 else f"{draw.choice(PHRASES['links'])} {point}."
+        for point in points
     ]
     return " ".join(part for part in (opener, *linked, closer) if part)
 
@@ -258,7 +312,35 @@ def _weighted(draw: random.Random, shares: Mapping[Key, float]) -> Key:
 
 
 def scored_pairs(n: int = 7177, seed: int = 0) -> pd.DataFrame:
-    """Pairs of scored answers, one pair to each of n questions."""
+    """Pairs of scored answers, one pair to each of n questions.
+
+    Parameters
+    ----------
+    n : int
+        Number of pairs. With seed 0 a longer corpus begins with the shorter one, so rows past the first 7,177 are
+        further pairs for held-out measurements.
+    seed : int
+        Seed of the questions and answers.
+
+    Returns
+    -------
+    DataFrame
+        Columns ``prompt_id``, ``prompt``, ``chosen``, ``rejected``, ``score_chosen``, ``score_rejected``. The chosen
+        answer has the higher score; at equal scores it is the one made first. Scores are 1 to 10 in steps of 0.5.
+
+    Raises
+    ------
+    ValueError
+        When n is more than the phrases can give.
+
+    Examples
+    --------
+    >>> pairs = scored_pairs(100)
+    >>> bool((pairs.score_chosen >= pairs.score_rejected).all()), pairs.prompt.is_unique
+    (True, True)
+    >>> pairs.equals(scored_pairs(200)[:100])
+    True
+    """
     rows = []
     for number, question in enumerate(scored_questions(n, seed)):
         draw = random.Random(f"{seed}/{number}")
@@ -271,44 +353,38 @@ def scored_pairs(n: int = 7177, seed: int = 0) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
-_CLASS_MEANS = {"crowd": (1.4, 1.2), "expert": (0.6, 0.8)}
-
-
-@dataclass(frozen=True)
-class StyleConfig:
-    """How the votes are drawn."""
-
-    class_means: Mapping[str, tuple[float, float]] = field(default_factory=lambda: dict(_CLASS_MEANS))
-    annotators_per_class: int = 20
-    spread: float = 0.5
-    votes_per_class: int = 2
-    kept_share: float = 0.75
-    quality_scale: float = 0.5
-
-    def __post_init__(self) -> None:
-        """Refuse settings that describe no votes."""
-        if not 0 < self.kept_share <= 1:
-            raise ConfigError(
-                f"style votes: kept_share is {self.kept_share}; give a share above 0 and up to 1"
-            )
-        if not 1 <= self.votes_per_class <= self.annotators_per_class:
-            raise ConfigError(
-                f"style votes: votes_per_class is {self.votes_per_class}; give 1 to {self.annotators_per_class}, the "
-                "number of annotators in a class"
-            )
+# Annotator class -> mean lean toward (length, markdown), in log-odds; the spread of its annotators around it.
+CLASS_MEANS = {"crowd": (1.4, 1.2), "expert": (0.6, 0.8)}
+ANNOTATORS_PER_CLASS, SPREAD = 20, 0.5
+# Annotators of each class, all different, who see a pair.
+VOTES_PER_CLASS = 2
+# Probability that a vote prefers a side; the others are ties, whatever the answers and the annotator.
+KEPT_SHARE = 0.75
+# Log-odds of preference per point of score difference.
+QUALITY_SCALE = 0.5
 
 
 @dataclass(frozen=True)
 class StyleCorpus:
-    """Votes with leans toward length and Markdown, and what is known about them because it was planted."""
+    """Votes with leans toward length and Markdown, and what is known about them because it was planted.
+
+    Attributes
+    ----------
+    judgments : Judgments
+        Attributes ``length`` (pair, ratio 1.5) and ``markdown``; ties are left out and counted in ``dropped``. Which
+        side a response stands on is drawn for each pair.
+    planted_theta : ndarray of shape (n_annotators, 2)
+        Planted lean of each annotator of ``judgments.annotators``, in log-odds; to measure with, never to train on.
+    quality : ndarray of shape (n_comparisons,)
+        Planted quality margin of response a over response b, in log-odds.
+    """
 
     judgments: Judgments
     planted_theta: NDArray[np.float64]
     quality: NDArray[np.float64]
-    config: StyleConfig
 
 
-def style_votes(n: int = 7177, seed: int = 0, config: StyleConfig | None = None) -> StyleCorpus:
+def style_votes(n: int = 7177, seed: int = 0) -> StyleCorpus:
     r"""Votes of 40 annotators in two classes on the bundled answers as they are, unsigned.
 
     .. math:: P(a \succ b) = \sigma(q + \theta_k^\top (g(a) - g(b))), \qquad q = \kappa\,(s_a - s_b)
@@ -324,8 +400,6 @@ def style_votes(n: int = 7177, seed: int = 0, config: StyleConfig | None = None)
         Number of pairs, as in `scored_pairs`.
     seed : int
         Seed of leans and votes; the texts are always the same.
-    config : StyleConfig or None
-        None: the defaults.
 
     Returns
     -------
@@ -340,45 +414,41 @@ def style_votes(n: int = 7177, seed: int = 0, config: StyleConfig | None = None)
     >>> 560 < corpus.judgments.n_votes < 640
     True
     """
-    config = config or StyleConfig()
     generator = np.random.default_rng(seed)
     theta = np.array(
         [
-            np.asarray(mean) + generator.normal(0.0, config.spread, size=2)
-            for mean in config.class_means.values()
-            for _ in range(config.annotators_per_class)
+            np.asarray(mean) + generator.normal(0.0, SPREAD, size=2)
+            for mean in CLASS_MEANS.values()
+            for _ in range(ANNOTATORS_PER_CLASS)
         ]
     )
     pairs = scored_pairs(n)
     is_turned = np.empty(n, dtype=bool)
-    annotators = np.empty((n, config.votes_per_class * len(config.class_means)), dtype=np.int64)
+    annotators = np.empty((n, VOTES_PER_CLASS * len(CLASS_MEANS)), dtype=np.int64)
     uniforms = np.empty((*annotators.shape, 2))
     for row in range(n):
         is_turned[row] = generator.uniform() >= 0.5
-        annotators[row] = _seen_by(generator, config)
+        annotators[row] = _seen_by(generator)
         uniforms[row] = generator.uniform(size=uniforms.shape[1:])
     comparisons = _turned(pairs, is_turned)
-    quality = config.quality_scale * (pairs["score_chosen"] - pairs["score_rejected"]).to_numpy()
+    quality = QUALITY_SCALE * (pairs["score_chosen"] - pairs["score_rejected"]).to_numpy()
     quality = np.where(is_turned, -quality, quality)
     lean = np.einsum("ijq,iq->ij", theta[annotators], _differences(comparisons))
     prefers_a = uniforms[..., 1] < expit(quality[:, None] + lean)
-    winner = np.where(uniforms[..., 0] < config.kept_share, np.where(prefers_a, "a", "b"), "tie")
+    winner = np.where(uniforms[..., 0] < KEPT_SHARE, np.where(prefers_a, "a", "b"), "tie")
     judgments = Judgments.read(
-        _vote_rows(comparisons, annotators, winner, config), attributes=(Length(ratio=1.5), Markdown())
+        _vote_rows(comparisons, annotators, winner), attributes=(Length(ratio=1.5), Markdown())
     )
     planted = np.full((judgments.n_annotators, 2), np.nan)
     planted[judgments.votes["annotator"]] = theta[annotators.ravel()[judgments.votes["row"]]]
     by_id = pd.Series(quality, index=comparisons["comparison_id"])
-    return StyleCorpus(
-        judgments, planted, by_id.loc[judgments.comparisons["comparison_id"]].to_numpy(), config
-    )
+    return StyleCorpus(judgments, planted, by_id.loc[judgments.comparisons["comparison_id"]].to_numpy())
 
 
-def _seen_by(generator: np.random.Generator, config: StyleConfig) -> NDArray[np.int64]:
+def _seen_by(generator: np.random.Generator) -> NDArray[np.int64]:
     """The annotators of one pair, class after class."""
-    size = config.annotators_per_class
-    drawn = [generator.choice(size, config.votes_per_class, replace=False) for _ in config.class_means]
-    return np.concatenate([number * size + members for number, members in enumerate(drawn)])
+    drawn = [generator.choice(ANNOTATORS_PER_CLASS, VOTES_PER_CLASS, replace=False) for _ in CLASS_MEANS]
+    return np.concatenate([number * ANNOTATORS_PER_CLASS + members for number, members in enumerate(drawn)])
 
 
 def _turned(pairs: pd.DataFrame, is_turned: NDArray[np.bool_]) -> pd.DataFrame:
@@ -405,11 +475,11 @@ def _differences(comparisons: pd.DataFrame) -> NDArray[np.float64]:
 
 
 def _vote_rows(
-    comparisons: pd.DataFrame, annotators: NDArray[np.int64], winner: NDArray[np.str_], config: StyleConfig
+    comparisons: pd.DataFrame, annotators: NDArray[np.int64], winner: NDArray[np.str_]
 ) -> pd.DataFrame:
     """One row for each vote, pair after pair."""
     rows = comparisons.loc[comparisons.index.repeat(annotators.shape[1])].reset_index(drop=True)
-    classes = np.repeat(list(config.class_means), config.annotators_per_class)
+    classes = np.repeat(list(CLASS_MEANS), ANNOTATORS_PER_CLASS)
     drawn = annotators.ravel()
     return rows.assign(
         winner=winner.ravel(),

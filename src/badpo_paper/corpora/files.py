@@ -102,7 +102,7 @@ def write_signed_ultrafeedback(
     n_signing: int = ultrafeedback.N_SIGNING,
     seed: int = 0,
 ) -> tuple[GateRow, ...]:
-    """Signed-UltraFeedback as a folder, with what was planted and the prompts to evaluate on."""
+    """Signed-UltraFeedback as a folder: votes, planted leans, prompts to sign and to choose, statistics and card."""
     drawn = ultrafeedback.scored_pairs(train, n_pairs, seed=seed)
     corpus = signed.build(drawn.pairs, seed=seed)
     signing = ultrafeedback.signing_prompts(test, set(drawn.pairs["prompt"]), n_signing, seed)

@@ -7,7 +7,7 @@ its attributes are gender-coded and race-coded *names*. See the paper's appendix
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from scipy.special import expit
 
 from badpo.data.attributes import SignatureName
 from badpo.data.judgments import Judgments
-from badpo.data.problems import ConfigError, DataError, Problem
+from badpo.data.problems import DataError, Problem
 from badpo.readouts.names import (
     CELLS,
     SURNAMES,
@@ -29,66 +29,16 @@ from badpo.readouts.names import (
 )
 
 _CELL_OF_VECTOR = {vector: cell for cell, vector in CELLS.items()}
-_PAPER_CLASS_MEANS = {"A": (1.2, 2.5), "B": (0.8, -0.5), "C": (1.0, 1.0)}
-
-
-@dataclass(frozen=True)
-class SignedConfig:
-    """Settings of the signed corpus; the defaults are the paper's (appendix `app:names`, "Configuration").
-
-    Attributes
-    ----------
-    class_means : mapping of str to (float, float)
-        Annotator class -> mean bias (woman, black) in log-odds.
-    annotators_per_class : int
-        Annotators in each class.
-    spread : float
-        Standard deviation of an annotator's bias around the mean of the class, the same on both attributes.
-    quality_share, swap_share : float
-        Shares of quality pairs and swap pairs; the rest are mixed pairs.
-    unsigned_share : float
-        Share of the quality pairs in which neither response is signed.
-    judgments_per_pair : int
-        Votes cast on each pair.
-    quality_scale : float
-        kappa: log-odds of preference per point of score difference.
-    min_words : int
-        A pair is kept when both responses have at least this many whitespace words.
-    noise : float
-        Share of votes that are flipped, whatever the responses: a case the model does not describe. 0: none.
-    lean_growth : float
-        g: a vote leans by ``theta_k * (1 + g * |quality|)``, so the lean grows with the quality difference; also
-        outside the model. 0: the lean does not depend on quality.
-    """
-
-    class_means: Mapping[str, tuple[float, float]] = field(default_factory=lambda: dict(_PAPER_CLASS_MEANS))
-    annotators_per_class: int = 20
-    spread: float = 0.8
-    quality_share: float = 0.4
-    swap_share: float = 0.2
-    unsigned_share: float = 0.5
-    judgments_per_pair: int = 4
-    quality_scale: float = 0.5
-    min_words: int = 5
-    noise: float = 0.0
-    lean_growth: float = 0.0
-
-    def __post_init__(self) -> None:
-        """Refuse settings that describe no corpus."""
-        for name in ("quality_share", "swap_share", "unsigned_share", "noise"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ConfigError(
-                    f"signed corpus: {name} is {getattr(self, name)}; give a share between 0 and 1"
-                )
-        if self.quality_share + self.swap_share > 1.0:
-            raise ConfigError(
-                "signed corpus: quality_share + swap_share is above 1; the rest are mixed pairs"
-            )
-        if not self.class_means:
-            raise ConfigError("signed corpus: class_means is empty; give at least one annotator class")
-        for name in ("annotators_per_class", "judgments_per_pair"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"signed corpus: {name} is {getattr(self, name)}; give 1 or more")
+# The paper's configuration (appendix `app:names`, "Configuration").
+# Annotator class -> mean bias (woman, black) in log-odds, and the spread of its annotators on both attributes.
+CLASS_MEANS = {"A": (1.2, 2.5), "B": (0.8, -0.5), "C": (1.0, 1.0)}
+ANNOTATORS_PER_CLASS, SPREAD = 20, 0.8
+# Shares of quality pairs and of swap pairs, the rest being mixed; share of quality pairs in which nothing is signed.
+QUALITY_SHARE, SWAP_SHARE, UNSIGNED_SHARE = 0.4, 0.2, 0.5
+VOTES_PER_PAIR = 4
+# kappa: log-odds of preference per point of score difference.
+QUALITY_SCALE = 0.5
+MIN_WORDS = 5
 
 
 @dataclass(frozen=True)
@@ -99,8 +49,6 @@ class SignedPlan:
 
     Attributes
     ----------
-    config : SignedConfig
-        The settings that the plan was drawn with.
     seed : int
         The data seed.
     theta : ndarray of shape (n_annotators, 2)
@@ -117,15 +65,12 @@ class SignedPlan:
         Surname under both responses; ``""`` when unsigned.
     swap_source : ndarray of shape (n_pairs,), str
         On swap pairs the text that is doubled, ``"chosen"`` or ``"rejected"``; ``""`` elsewhere.
-    annotators : ndarray of shape (n_pairs, judgments_per_pair), int
+    annotators : ndarray of shape (n_pairs, 4), int
         The annotator of each vote. One annotator may vote twice on a pair.
-    uniforms : ndarray of shape (n_pairs, judgments_per_pair), float
+    uniforms : ndarray of shape (n_pairs, 4), float
         The random number that decides each vote.
-    flips : ndarray of shape (n_pairs, judgments_per_pair), bool
-        Votes that are turned around; all false unless the configuration has noise.
     """
 
-    config: SignedConfig
     seed: int
     theta: NDArray[np.float64]
     annotator_class: NDArray[np.str_]
@@ -137,7 +82,6 @@ class SignedPlan:
     swap_source: NDArray[np.str_]
     annotators: NDArray[np.int64]
     uniforms: NDArray[np.float64]
-    flips: NDArray[np.bool_]
 
     @property
     def n_pairs(self) -> int:
@@ -147,19 +91,43 @@ class SignedPlan:
     def labels(self, quality: NDArray[np.float64]) -> NDArray[np.bool_]:
         r"""Votes that the planned annotators cast on pairs of the given quality.
 
-        .. math:: y_1 \succ y_2 \iff v < \sigma(q + (1 + g |q|)\, \theta_k^\top (g(y_1) - g(y_2)))
+        .. math:: y_1 \succ y_2 \iff v < \sigma(q + \theta_k^\top (g(y_1) - g(y_2)))
 
-        with v the planned uniform number and g the configured ``lean_growth`` (0 in the paper).
+        with v the planned uniform number.
+
+        Parameters
+        ----------
+        quality : ndarray of shape (n_pairs,)
+            q, the quality margin of y1 over y2 in log-odds. On swap pairs it is taken as 0.
+
+        Returns
+        -------
+        ndarray of shape (n_pairs, 4), bool
+            True where y1, the originally chosen text, is preferred.
+
+        Raises
+        ------
+        ValueError
+            When the number of qualities is not the number of pairs.
+
+        References
+        ----------
+        BA-DPO, appendix `app:names`, "Annotators and labels"; the likelihood is Eq. `biased_bt`.
+
+        Examples
+        --------
+        With a very large margin every mixed or quality pair goes to y1:
+
+        >>> plan = draw_plan(50, seed=0)
+        >>> bool(plan.labels(np.full(50, 1e3))[plan.kinds != "swap"].all())
+        True
         """
         quality = np.asarray(quality, dtype=np.float64)
         if quality.shape != (self.n_pairs,):
             raise ValueError(f"quality has shape {quality.shape}; the plan covers {self.n_pairs} pairs")
         quality = np.where(self.kinds == "swap", 0.0, quality)
         lean = np.einsum("ijq,iq->ij", self.theta[self.annotators], self.delta)
-        growth = 1.0 + self.config.lean_growth * np.abs(quality)
-        log_odds = quality[:, None] + growth[:, None] * lean
-        prefers_first = self.uniforms < expit(log_odds)
-        return np.asarray(prefers_first ^ self.flips)
+        return np.asarray(self.uniforms < expit(quality[:, None] + lean))
 
 
 @dataclass(frozen=True)
@@ -173,8 +141,8 @@ class _PairDraw:
     swap_source: str = ""
 
 
-def draw_plan(n_pairs: int, seed: int = 0, config: SignedConfig | None = None) -> SignedPlan:
-    """Random plan of a signed corpus: a pure function of the number of pairs, the seed and the configuration.
+def draw_plan(n_pairs: int, seed: int = 0) -> SignedPlan:
+    """Random plan of a signed corpus: a pure function of the number of pairs and the seed.
 
     The order of the draws from ``numpy.random.default_rng(seed)`` is the recipe:
 
@@ -190,16 +158,12 @@ def draw_plan(n_pairs: int, seed: int = 0, config: SignedConfig | None = None) -
 
        and at last for each vote: the integer of an annotator, then a uniform number.
 
-    The flips of a noisy configuration come from a generator of their own, so noise moves nothing else.
-
     Parameters
     ----------
     n_pairs : int
         Number of pairs.
     seed : int
         Data seed.
-    config : SignedConfig or None
-        None: the paper's configuration.
 
     Returns
     -------
@@ -220,23 +184,21 @@ def draw_plan(n_pairs: int, seed: int = 0, config: SignedConfig | None = None) -
     >>> plan.theta.mean(axis=0).round(2).tolist()
     [1.0, 1.13]
     """
-    config = config or SignedConfig()
     generator = np.random.default_rng(seed)
-    theta = _draw_theta(generator, config)
+    theta = _draw_theta(generator)
     draws, annotators, uniforms = [], [], []
     for _ in range(n_pairs):
-        draws.append(_draw_pair(generator, config))
-        for _ in range(config.judgments_per_pair):
+        draws.append(_draw_pair(generator))
+        for _ in range(VOTES_PER_PAIR):
             annotators.append(generator.integers(len(theta)))
             uniforms.append(generator.uniform())
-    votes_shape = (n_pairs, config.judgments_per_pair)
+    votes_shape = (n_pairs, VOTES_PER_PAIR)
     vectors = [[_vector(draw.first), _vector(draw.second)] for draw in draws]
     pairs = np.asarray(vectors, dtype=np.int64).reshape(n_pairs, 2, 2)
     return SignedPlan(
-        config=config,
         seed=seed,
         theta=theta,
-        annotator_class=np.repeat(np.array(list(config.class_means)), config.annotators_per_class),
+        annotator_class=np.repeat(np.array(list(CLASS_MEANS)), ANNOTATORS_PER_CLASS),
         kinds=np.array([draw.kind for draw in draws], dtype=np.str_),
         delta=pairs[:, 0] - pairs[:, 1],
         names_first=np.array([draw.first.first if draw.first else "" for draw in draws], dtype=np.str_),
@@ -245,32 +207,31 @@ def draw_plan(n_pairs: int, seed: int = 0, config: SignedConfig | None = None) -
         swap_source=np.array([draw.swap_source for draw in draws], dtype=np.str_),
         annotators=np.array(annotators, dtype=np.int64).reshape(votes_shape),
         uniforms=np.array(uniforms, dtype=np.float64).reshape(votes_shape),
-        flips=np.random.default_rng([seed, 1]).uniform(size=votes_shape) < config.noise,
     )
 
 
-def _draw_theta(generator: np.random.Generator, config: SignedConfig) -> NDArray[np.float64]:
+def _draw_theta(generator: np.random.Generator) -> NDArray[np.float64]:
     """Planted bias, class after class."""
     return np.array(
         [
-            np.asarray(mean) + generator.normal(0.0, config.spread, size=2)
-            for mean in config.class_means.values()
-            for _ in range(config.annotators_per_class)
+            np.asarray(mean) + generator.normal(0.0, SPREAD, size=2)
+            for mean in CLASS_MEANS.values()
+            for _ in range(ANNOTATORS_PER_CLASS)
         ]
     )
 
 
-def _draw_pair(generator: np.random.Generator, config: SignedConfig) -> _PairDraw:
+def _draw_pair(generator: np.random.Generator) -> _PairDraw:
     """Kind, names and surname of one pair."""
     surname = str(generator.choice(SURNAMES))
     kind_draw = generator.uniform()
     cells = tuple(CELLS)
-    if kind_draw < config.quality_share:
-        if generator.uniform() < config.unsigned_share:
+    if kind_draw < QUALITY_SHARE:
+        if generator.uniform() < UNSIGNED_SHARE:
             return _PairDraw("quality", None, None, "")
         name = _draw_name(generator, cells[generator.choice(len(cells))])
         return _PairDraw("quality", name, name, surname)
-    if kind_draw < config.quality_share + config.swap_share:
+    if kind_draw < QUALITY_SHARE + SWAP_SHARE:
         source = "chosen" if generator.uniform() < 0.5 else "rejected"
         first_cell = cells[generator.choice(len(cells))]
         second_cell = _flipped(first_cell, attribute=int(generator.integers(2)))
@@ -306,7 +267,24 @@ _ATTRIBUTE_NAMES = ("woman", "black")
 
 @dataclass(frozen=True)
 class SignedCorpus:
-    """A signed corpus with what is known about it because it was planted."""
+    """A signed corpus with what is known about it because it was planted.
+
+    Attributes
+    ----------
+    judgments : Judgments
+        The votes, with the attributes ``woman`` and ``black`` read from the signatures. Response a is the originally
+        chosen text of the pair, response b the other one.
+    planted_theta : ndarray of shape (n_annotators, 2)
+        Planted bias of each annotator of ``judgments.annotators``, in log-odds; to measure with, never to train on.
+    quality : ndarray of shape (n_comparisons,)
+        Planted quality margin q of response a over response b, in log-odds; 0 on swap pairs.
+    kinds : ndarray of shape (n_comparisons,), str
+        ``"quality"``, ``"swap"`` or ``"mixed"``.
+    plan : SignedPlan
+        The random plan.
+    dropped : DataFrame
+        Pairs that were left out: columns ``reason`` and ``n``.
+    """
 
     judgments: Judgments
     planted_theta: NDArray[np.float64]
@@ -316,56 +294,20 @@ class SignedCorpus:
     dropped: pd.DataFrame
 
 
-def usable_pairs(pairs: pd.DataFrame, min_words: int = 5) -> tuple[pd.DataFrame, pd.DataFrame]:
+def usable_pairs(pairs: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Pairs that the recipe keeps, and how many it leaves out."""
     check_pairs(pairs, "scored pairs")
     words = pairs[["chosen", "rejected"]].map(lambda text: len(text.split())).min(axis=1)
-    long_enough = words >= min_words
+    long_enough = words >= MIN_WORDS
     n_short = int((~long_enough).sum())
-    reasons = [{"reason": f"a response has fewer than {min_words} words", "n": n_short}] if n_short else []
+    reasons = [{"reason": f"a response has fewer than {MIN_WORDS} words", "n": n_short}] if n_short else []
     return pairs[long_enough].reset_index(drop=True), pd.DataFrame(reasons, columns=["reason", "n"])
 
 
-def scored_pairs_from_responses(responses: pd.DataFrame, n_pairs: int, seed: int = 0) -> pd.DataFrame:
-    """Scored pairs drawn from a table with several scored responses to each prompt.
-
-    Each pair is two different texts to one prompt; the one with the higher score is the chosen one (at equal scores
-    the one drawn first). All such pairs are shuffled and the first ``n_pairs`` are taken, so no pair comes twice.
-    """
-    generator = np.random.default_rng(seed)
-    rows = responses.reset_index(drop=True)
-    candidates = [
-        (first, second)
-        for _, members in sorted(rows.groupby("prompt_id").groups.items())
-        for position, first in enumerate(members)
-        for second in members[position + 1 :]
-        if rows.at[first, "response"] != rows.at[second, "response"]
-    ]
-    taken = [candidates[i] for i in generator.permutation(len(candidates))[:n_pairs]]
-    records = []
-    for first, second in taken:
-        better, worse = (
-            (second, first) if rows.at[second, "score"] > rows.at[first, "score"] else (first, second)
-        )
-        records.append(
-            {
-                "prompt_id": rows.at[better, "prompt_id"],
-                "prompt": rows.at[better, "prompt"],
-                "chosen": rows.at[better, "response"],
-                "rejected": rows.at[worse, "response"],
-                "score_chosen": float(rows.at[better, "score"]),
-                "score_rejected": float(rows.at[worse, "score"]),
-            }
-        )
-    return pd.DataFrame(records, columns=list(PAIR_COLUMNS))
-
-
-def build(
-    pairs: pd.DataFrame, plan: SignedPlan | None = None, *, seed: int = 0, config: SignedConfig | None = None
-) -> SignedCorpus:
+def build(pairs: pd.DataFrame, plan: SignedPlan | None = None, *, seed: int = 0) -> SignedCorpus:
     """Signed corpus on scored pairs.
 
-    Pairs with a response under ``config.min_words`` words are left out and counted; the plan covers those that stay.
+    Pairs with a response under five words are left out and counted; the plan covers those that stay.
     A comparison has its own id (column ``comparison_id`` where the pairs have one, else the row number), so pairs
     that share a prompt stay apart.
 
@@ -377,8 +319,6 @@ def build(
         A plan for exactly the usable pairs; None draws one.
     seed : int
         Data seed of the plan that is drawn; unused when a plan is given.
-    config : SignedConfig or None
-        Configuration of the plan that is drawn; unused when a plan is given.
 
     Returns
     -------
@@ -396,19 +336,16 @@ def build(
 
     Examples
     --------
-    >>> from badpo.data.corpora import bundled
+    >>> from badpo_paper.corpora import bundled
     >>> corpus = build(bundled.scored_pairs(200), seed=0)
     >>> corpus.judgments.attribute_names, corpus.judgments.n_votes
     (('woman', 'black'), 800)
     """
-    config = plan.config if plan else config or SignedConfig()
-    kept, dropped = usable_pairs(pairs, config.min_words)
-    plan = plan or draw_plan(len(kept), seed, config)
+    kept, dropped = usable_pairs(pairs)
+    plan = plan or draw_plan(len(kept), seed)
     if len(kept) != plan.n_pairs or not len(kept):
         raise DataError([_count_problem(len(kept), plan.n_pairs)])
-    quality = config.quality_scale * (kept["score_chosen"] - kept["score_rejected"]).to_numpy(
-        dtype=np.float64
-    )
+    quality = QUALITY_SCALE * (kept["score_chosen"] - kept["score_rejected"]).to_numpy(np.float64)
     quality = np.where(plan.kinds == "swap", 0.0, quality)
     comparisons = _signed_responses(kept, plan)
     judgments = Judgments.read(
@@ -422,7 +359,32 @@ def build(
 
 
 def gate(corpus: SignedCorpus) -> dict[str, Any]:
-    """Statistics that are read from the labels before any training."""
+    """Statistics that are read from the labels before any training.
+
+    Parameters
+    ----------
+    corpus : SignedCorpus
+        A signed corpus.
+
+    Returns
+    -------
+    dict
+        ``pairs`` (count by kind), ``n_judgments``, ``judgments_per_annotator`` (least, most), ``class_means``
+        (class -> realised planted mean of each attribute), ``cross_group`` (share of judgments whose responses
+        differ, by attribute and on ``any``), ``swap_log_odds`` and ``all_log_odds`` (attribute -> ``all`` and each
+        class -> log-odds that the side with the attribute wins, on swap pairs and on all cross-group judgments; None
+        when every such vote goes one way or there is none). Plain numbers, ready for JSON.
+
+    References
+    ----------
+    BA-DPO, appendix `app:names`, "Gate".
+
+    Examples
+    --------
+    >>> from badpo_paper.corpora import bundled
+    >>> gate(build(bundled.scored_pairs(200), seed=0))["pairs"]
+    {'quality': 85, 'swap': 39, 'mixed': 76}
+    """
     judgments, plan = corpus.judgments, corpus.plan
     votes = judgments.votes
     swap = corpus.kinds[votes["comparison"]] == "swap"
@@ -443,13 +405,11 @@ def gate(corpus: SignedCorpus) -> dict[str, Any]:
                     strict=True,
                 )
             )
-            for name in plan.config.class_means
+            for name in CLASS_MEANS
         },
         "cross_group": {**shares, "any": float(cross.any(axis=1).mean())},
-        "swap_log_odds": _log_odds_table(
-            carrier_wins, cross & swap[:, None], classes, plan.config.class_means
-        ),
-        "all_log_odds": _log_odds_table(carrier_wins, cross, classes, plan.config.class_means),
+        "swap_log_odds": _log_odds_table(carrier_wins, cross & swap[:, None], classes, CLASS_MEANS),
+        "all_log_odds": _log_odds_table(carrier_wins, cross, classes, CLASS_MEANS),
     }
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from badpo.data.problems import ConfigError, DataError, Problem
+from badpo.data.problems import DataError, Problem
 from badpo.data.tables import Table, as_messages
 from badpo.importers.fields import Export
 from badpo.importers.ultrafeedback import read_ultrafeedback
@@ -29,7 +29,6 @@ _COLUMNS = ("prompt", "prompt_id", "chosen", "rejected", "messages", "score_chos
 TRAIN = HubSplit(_REPOSITORY, None, "train_prefs", _REVISION, "MIT", _COLUMNS)
 TEST = HubSplit(_REPOSITORY, None, "test_prefs", _REVISION, "MIT", ("prompt",))
 N_PAIRS, N_SIGNING, HELD_OUT = 8_000, 300, 0.1
-MISMATCHED = ("drop", "keep")
 _OTHER_PROMPT = "the conversation does not begin with the prompt"
 
 # What the random plan gives on any 7,177 usable pairs, and what needs the pairs themselves.
@@ -63,7 +62,18 @@ PUBLISHED: tuple[Published, ...] = (
 
 @dataclass(frozen=True)
 class ScoredPairs:
-    """Pairs that were drawn from UltraFeedback."""
+    """Pairs that were drawn from UltraFeedback.
+
+    Attributes
+    ----------
+    pairs : DataFrame
+        Columns of `signed.PAIR_COLUMNS`, in the order of the draw; the recipe still leaves out short ones.
+    dropped : DataFrame
+        Rows that were drawn and are no such pair: columns ``reason`` and ``n``.
+    n_drawn : int
+    n_rows : int
+        Rows of the split.
+    """
 
     pairs: pd.DataFrame
     dropped: pd.DataFrame
@@ -76,22 +86,42 @@ def scored_pairs(
     n: int = N_PAIRS,
     start: int = 0,
     seed: int = 0,
-    mismatched: str = "drop",
 ) -> ScoredPairs:
     """Scored pairs of UltraFeedback, drawn as for the paper.
 
     The rows are shuffled as ``datasets`` does (a permutation by ``numpy.random.default_rng(seed)``), and the ``n``
     from position ``start`` on are taken. About 2,000 of UltraFeedback's poor responses carry its highest score by a
     known fault, so a part of the quality margin is wrong.
+    Rows whose conversation begins with another text than the prompt are left out, as the published code does.
+
+    Parameters
+    ----------
+    source : path or None
+        A local file with the rows of split ``train_prefs``; None loads them from the Hub, at a pinned revision.
+    n : int
+        Rows to draw.
+    start : int
+        Position in the shuffled split; 8,000 takes rows that the paper's corpus does not have.
+    seed : int
+        Seed of the shuffle.
+
+    Raises
+    ------
+    ConfigError
+        E190: the Hub cannot be reached.
+    DataError
+        Another schema, or fewer rows than asked for.
+
+    References
+    ----------
+    BA-DPO, appendix `app:names`, "Prompts and responses".
     """
-    if mismatched not in MISMATCHED:
-        raise ConfigError(f'mismatched must be "drop" or "keep"; got {mismatched!r}')
     drawn, n_rows = _drawn(read_split(TRAIN, source), n, start, seed)
     frame = drawn.frame
     as_asked = [
         _begins_with(cell, prompt) for cell, prompt in zip(frame["chosen"], frame["prompt"], strict=True)
     ]
-    kept = frame if mismatched == "keep" else frame[np.array(as_asked, dtype=bool)]
+    kept = frame[np.array(as_asked, dtype=bool)]
     found = list(read_ultrafeedback(Export(Table(kept.reset_index(drop=True), drawn.name))))
     left_out = Counter(entry["left_out"] for entry in found if "left_out" in entry)
     reasons = Counter({_OTHER_PROMPT: len(frame) - len(kept)}) + left_out
@@ -119,7 +149,26 @@ def signing_prompts(
 
 
 def gate(corpus: signed.SignedCorpus) -> dict[str, Any]:
-    """The statistics of `signed.gate`, with the pairs and the sizes of the paper's split beside them."""
+    """The statistics of `signed.gate`, with the pairs and the sizes of the paper's split beside them.
+
+    Parameters
+    ----------
+    corpus : SignedCorpus
+
+    Returns
+    -------
+    dict
+        ``usable_pairs``, ``train`` and ``held_out`` (judgments, a tenth of the prompts held out), and all of
+        `signed.gate`. `compared` sets it beside `PUBLISHED`, or beside `PUBLISHED_PLAN` where
+        the texts are others: that part follows from 7,177 pairs and seed 0 alone.
+
+    Examples
+    --------
+    >>> from badpo_paper.corpora import bundled
+    >>> found = gate(signed.build(bundled.scored_pairs(100)))
+    >>> found["usable_pairs"], found["train"], found["held_out"]
+    (100, 360, 40)
+    """
     train, held_out = corpus.judgments.split(HELD_OUT, seed=0)
     return {
         "usable_pairs": corpus.plan.n_pairs,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from badpo.data.problems import DataError
@@ -118,20 +117,3 @@ def test_a_one_sided_log_odds_is_none():
     few = signed.build(bundled.scored_pairs(3), seed=1)
     table = signed.gate(few)["all_log_odds"]
     assert any(value is None for row in table.values() for value in row.values())
-
-
-def test_scored_pairs_from_responses_never_repeat_a_pair():
-    table = pd.DataFrame(
-        {
-            "prompt_id": ["p"] * 5 + ["q"] * 2,
-            "prompt": ["Boil rice?"] * 5 + ["Boil eggs?"] * 2,
-            "response": ["one", "two", "three", "four", "four", "five", "six"],
-            "score": [1, 5, 3, 3, 3, 2, 9],
-        }
-    )
-    pairs = signed.scored_pairs_from_responses(table, n_pairs=100)
-    # ten pairs of the five responses to p, less the one of two equal texts, and one of q
-    assert len(pairs) == 10
-    assert (pairs["score_chosen"] >= pairs["score_rejected"]).all()
-    assert (pairs["chosen"] != pairs["rejected"]).all()
-    assert len(signed.scored_pairs_from_responses(table, n_pairs=4)) == 4

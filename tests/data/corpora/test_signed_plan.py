@@ -7,9 +7,8 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from badpo.data.problems import ConfigError
 from badpo.readouts import names
-from badpo_paper.corpora.signed import SignedConfig, draw_plan
+from badpo_paper.corpora.signed import draw_plan
 
 
 @pytest.fixture(scope="module")
@@ -113,38 +112,3 @@ def test_quality_says_nothing_on_swap_pairs(plan):
 def test_labels_refuse_another_number_of_pairs():
     with pytest.raises(ValueError, match="the plan covers 5 pairs"):
         draw_plan(5).labels(np.zeros(4))
-
-
-def test_noise_flips_its_share_of_votes_and_moves_nothing_else(plan):
-    noisy = draw_plan(7177, seed=0, config=SignedConfig(noise=0.2))
-    np.testing.assert_array_equal(noisy.uniforms, plan.uniforms)
-    np.testing.assert_array_equal(noisy.theta, plan.theta)
-    assert not plan.flips.any()
-    zero = np.zeros(7177)
-    assert abs((noisy.labels(zero) != plan.labels(zero)).mean() - 0.2) < 0.01
-
-
-def test_lean_growth_bites_only_where_quality_differs(plan):
-    growing = draw_plan(7177, seed=0, config=SignedConfig(lean_growth=1.0))
-    np.testing.assert_array_equal(growing.labels(np.zeros(7177)), plan.labels(np.zeros(7177)))
-    quality = np.full(7177, 1.0)
-    mixed = (plan.kinds == "mixed") & (plan.delta[:, 0] == 1) & (plan.delta[:, 1] == 0)
-    assert growing.labels(quality)[mixed].mean() > plan.labels(quality)[mixed].mean() + 0.02
-
-
-def test_more_votes_on_each_pair():
-    assert draw_plan(10, config=SignedConfig(judgments_per_pair=7)).annotators.shape == (10, 7)
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"noise": 1.5},
-        {"quality_share": 0.8, "swap_share": 0.4},
-        {"class_means": {}},
-        {"judgments_per_pair": 0},
-    ],
-)
-def test_settings_that_describe_no_corpus_are_refused(settings):
-    with pytest.raises(ConfigError, match="signed corpus"):
-        SignedConfig(**settings)

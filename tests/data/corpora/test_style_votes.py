@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from badpo.data.problems import ConfigError
 from badpo_paper.corpora import bundled
-from badpo_paper.corpora.bundled import StyleConfig
 
 
 @pytest.fixture(scope="module")
@@ -52,8 +50,9 @@ def test_about_three_of_four_votes_prefer_a_side_and_ties_are_counted(corpus):
     assert n_ties / (4 * 7177) == pytest.approx(0.25, abs=0.01)
 
 
-def test_two_of_each_class_see_a_pair_and_nobody_twice():
-    judgments = bundled.style_votes(300, config=StyleConfig(kept_share=1.0)).judgments
+def test_two_of_each_class_see_a_pair_and_nobody_twice(monkeypatch):
+    monkeypatch.setattr(bundled, "KEPT_SHARE", 1.0)
+    judgments = bundled.style_votes(300).judgments
     seen = judgments.votes.groupby("comparison")["annotator"]
     assert (seen.nunique() == 4).all()
     classes = judgments.annotators["annotator_class"].to_numpy()[judgments.votes["annotator"]]
@@ -64,7 +63,7 @@ def test_two_of_each_class_see_a_pair_and_nobody_twice():
 def test_leans_are_those_of_the_classes(corpus):
     classes = corpus.judgments.annotators["annotator_class"].to_numpy()
     assert len(classes) == 40 and np.isfinite(corpus.planted_theta).all()
-    for name, mean in corpus.config.class_means.items():
+    for name, mean in bundled.CLASS_MEANS.items():
         within = corpus.planted_theta[classes == name]
         assert np.abs(within.mean(axis=0) - mean).max() < 3 * 0.5 / np.sqrt(20)
 
@@ -85,18 +84,13 @@ def test_the_same_seed_gives_the_same_votes():
     assert first.judgments.fingerprint() != bundled.style_votes(200, seed=4).judgments.fingerprint()
 
 
-def test_quality_stays_with_its_comparison_where_all_votes_are_ties():
-    few = bundled.style_votes(400, config=StyleConfig(kept_share=0.2))
-    assert few.judgments.n_comparisons < 400
+def test_quality_stays_with_its_comparison_where_all_votes_are_ties(monkeypatch):
     full = bundled.style_votes(400)
+    monkeypatch.setattr(bundled, "KEPT_SHARE", 0.2)
+    few = bundled.style_votes(400)
+    assert few.judgments.n_comparisons < 400
     ids = full.judgments.comparisons["comparison_id"].tolist()
     by_id = dict(zip(ids, full.quality, strict=True))
     shared = [c for c in few.judgments.comparisons["comparison_id"] if c in by_id]
     rows = dict(zip(few.judgments.comparisons["comparison_id"], few.quality, strict=True))
     assert len(shared) > 100 and all(rows[c] == by_id[c] for c in shared)
-
-
-@pytest.mark.parametrize("settings", [{"kept_share": 0.0}, {"votes_per_class": 21}])
-def test_settings_that_describe_no_votes_are_refused(settings):
-    with pytest.raises(ConfigError, match=f"style votes: {next(iter(settings))}"):
-        StyleConfig(**settings)

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from badpo.data.problems import ConfigError, DataError
+from badpo.data.problems import DataError
 from badpo_paper.corpora import signed, ultrafeedback
 from tests.data.corpora import public_rows
 
@@ -50,8 +50,7 @@ def test_rows_that_are_no_pair_are_counted_by_reason(tmp_path):
         "the conversation does not begin with the prompt": 1,
         "not a pair of responses": 1,
     }
-    kept = ultrafeedback.scored_pairs(tmp_path / "rows.parquet", n=60, mismatched="keep")
-    assert len(found.pairs) == 58 and len(kept.pairs) == 59 and kept.dropped["n"].tolist() == [1]
+    assert len(found.pairs) == 58
 
 
 def test_the_recipe_runs_on_the_pairs(path):
@@ -63,11 +62,6 @@ def test_the_recipe_runs_on_the_pairs(path):
 def test_too_few_rows_is_an_error(path):
     with pytest.raises(DataError, match="it has 60 rows, and 50 from position 20 on are asked for"):
         ultrafeedback.scored_pairs(path, n=50, start=20)
-
-
-def test_an_unknown_choice_is_an_error(path):
-    with pytest.raises(ConfigError, match='"drop" or "keep"'):
-        ultrafeedback.scored_pairs(path, n=5, mismatched="mend")
 
 
 def test_signing_prompts_are_the_first_of_the_shuffle_that_are_not_trained_on(path):
