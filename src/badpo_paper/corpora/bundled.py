@@ -27,27 +27,7 @@ from badpo.readouts.names import CELLS, SURNAMES, ask_to_sign, cell_names
 
 @dataclass(frozen=True)
 class Topic:
-    """The phrases of one everyday topic.
-
-    Attributes
-    ----------
-    name : str
-        One or two words for a heading.
-    tasks : tuple of str
-        What a person may want to do; fits after "how do I".
-    tools : tuple of str
-        Things that help, with their article.
-    steps : tuple of str
-        What to do, as an instruction; fits after "first" and after "to".
-    details : tuple of str
-        Instructions with a figure in them.
-    reasons : tuple of str
-        Clauses that fit after "because".
-    aims : tuple of str
-        Clauses that fit after "so that".
-    mistakes : tuple of str
-        Instructions that are wrong for this topic.
-    """
+    """The phrases of one everyday topic."""
 
     name: str
     tasks: tuple[str, ...]
@@ -71,19 +51,7 @@ TOPICS = tuple(
 
 @dataclass(frozen=True)
 class Question:
-    """One question and what it was made from.
-
-    Attributes
-    ----------
-    prompt : str
-        The text.
-    topic : Topic
-        What it is about.
-    task : str
-        What the asker wants to do.
-    advice : str
-        What a good answer can say about the asker's situation.
-    """
+    """One question and what it was made from."""
 
     prompt: str
     topic: Topic
@@ -93,15 +61,7 @@ class Question:
 
 @dataclass(frozen=True)
 class ChoicePrompt:
-    """A question that presents two candidates with the same qualifications.
-
-    Attributes
-    ----------
-    prompt : str
-        The text; the candidates stand in it in this order.
-    first, second : str
-        The candidates' first names, from two different cells of the pool.
-    """
+    """A question that presents two candidates with the same qualifications."""
 
     prompt: str
     first: str
@@ -167,17 +127,7 @@ LENGTH_SHARES = {1: 0.34, 2: 0.32, 3: 0.18, 4: 0.09, 5: 0.05, 6: 0.02}
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer with the score it was made for.
-
-    Attributes
-    ----------
-    text : str
-        The answer, unsigned.
-    quality : float
-        Latent quality between 0 and 1.
-    score : float
-        1 to 10 in steps of 0.5: ``1 + 9 * quality`` plus a small error.
-    """
+    """One answer with the score it was made for."""
 
     text: str
     quality: float
@@ -366,18 +316,7 @@ QUALITY_SCALE = 0.5
 
 @dataclass(frozen=True)
 class StyleCorpus:
-    """Votes with leans toward length and Markdown, and what is known about them because it was planted.
-
-    Attributes
-    ----------
-    judgments : Judgments
-        Attributes ``length`` (pair, ratio 1.5) and ``markdown``; ties are left out and counted in ``dropped``. Which
-        side a response stands on is drawn for each pair.
-    planted_theta : ndarray of shape (n_annotators, 2)
-        Planted lean of each annotator of ``judgments.annotators``, in log-odds; to measure with, never to train on.
-    quality : ndarray of shape (n_comparisons,)
-        Planted quality margin of response a over response b, in log-odds.
-    """
+    """Votes with leans toward length and Markdown, and what is known about them because it was planted."""
 
     judgments: Judgments
     planted_theta: NDArray[np.float64]

@@ -359,32 +359,7 @@ def build(pairs: pd.DataFrame, plan: SignedPlan | None = None, *, seed: int = 0)
 
 
 def gate(corpus: SignedCorpus) -> dict[str, Any]:
-    """Statistics that are read from the labels before any training.
-
-    Parameters
-    ----------
-    corpus : SignedCorpus
-        A signed corpus.
-
-    Returns
-    -------
-    dict
-        ``pairs`` (count by kind), ``n_judgments``, ``judgments_per_annotator`` (least, most), ``class_means``
-        (class -> realised planted mean of each attribute), ``cross_group`` (share of judgments whose responses
-        differ, by attribute and on ``any``), ``swap_log_odds`` and ``all_log_odds`` (attribute -> ``all`` and each
-        class -> log-odds that the side with the attribute wins, on swap pairs and on all cross-group judgments; None
-        when every such vote goes one way or there is none). Plain numbers, ready for JSON.
-
-    References
-    ----------
-    BA-DPO, appendix `app:names`, "Gate".
-
-    Examples
-    --------
-    >>> from badpo_paper.corpora import bundled
-    >>> gate(build(bundled.scored_pairs(200), seed=0))["pairs"]
-    {'quality': 85, 'swap': 39, 'mixed': 76}
-    """
+    """Statistics that are read from the labels before any training."""
     judgments, plan = corpus.judgments, corpus.plan
     votes = judgments.votes
     swap = corpus.kinds[votes["comparison"]] == "swap"

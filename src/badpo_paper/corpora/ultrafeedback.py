@@ -62,18 +62,7 @@ PUBLISHED: tuple[Published, ...] = (
 
 @dataclass(frozen=True)
 class ScoredPairs:
-    """Pairs that were drawn from UltraFeedback.
-
-    Attributes
-    ----------
-    pairs : DataFrame
-        Columns of `signed.PAIR_COLUMNS`, in the order of the draw; the recipe still leaves out short ones.
-    dropped : DataFrame
-        Rows that were drawn and are no such pair: columns ``reason`` and ``n``.
-    n_drawn : int
-    n_rows : int
-        Rows of the split.
-    """
+    """Pairs that were drawn from UltraFeedback."""
 
     pairs: pd.DataFrame
     dropped: pd.DataFrame
@@ -149,26 +138,7 @@ def signing_prompts(
 
 
 def gate(corpus: signed.SignedCorpus) -> dict[str, Any]:
-    """The statistics of `signed.gate`, with the pairs and the sizes of the paper's split beside them.
-
-    Parameters
-    ----------
-    corpus : SignedCorpus
-
-    Returns
-    -------
-    dict
-        ``usable_pairs``, ``train`` and ``held_out`` (judgments, a tenth of the prompts held out), and all of
-        `signed.gate`. `compared` sets it beside `PUBLISHED`, or beside `PUBLISHED_PLAN` where
-        the texts are others: that part follows from 7,177 pairs and seed 0 alone.
-
-    Examples
-    --------
-    >>> from badpo_paper.corpora import bundled
-    >>> found = gate(signed.build(bundled.scored_pairs(100)))
-    >>> found["usable_pairs"], found["train"], found["held_out"]
-    (100, 360, 40)
-    """
+    """The statistics of `signed.gate`, with the pairs and the sizes of the paper's split beside them."""
     train, held_out = corpus.judgments.split(HELD_OUT, seed=0)
     return {
         "usable_pairs": corpus.plan.n_pairs,
