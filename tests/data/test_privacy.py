@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 from badpo.data.privacy import (
+    is_about_single_people,
     is_pseudonym,
     pseudonym,
     pseudonym_key,
@@ -137,3 +138,11 @@ def test_a_small_class_cannot_be_computed_from_the_others(sizes, n_others, shown
 @pytest.mark.parametrize(("n", "told"), [(0, None), (4, None), (5, 10), (14, 10), (15, 20), (65_344, 65_340)])
 def test_counts_for_others_are_rounded(n, told):
     assert rounded_count(n) == told
+
+
+@pytest.mark.parametrize(
+    ("annotators", "told"),
+    [(["everyone"], False), (["a", "b", "c", "d"], True), (["a", "b", "c", "d", "e"], False)],
+)
+def test_a_mean_over_few_people_is_about_single_ones(annotators, told):
+    assert is_about_single_people(annotators) == told

@@ -105,13 +105,7 @@ def plain_text(response: Text) -> str:
 
 
 def function_path(function: Any) -> str:
-    """Where a function or object of the user's comes from, as ``module:name``.
-
-    Examples
-    --------
-    >>> function_path(plain_text)
-    'badpo.data.attribute:plain_text'
-    """
+    """Where a function or object of the user's comes from, as ``module:name``."""
     module = getattr(function, "__module__", None) or type(function).__module__
     return f"{module}:{getattr(function, '__qualname__', type(function).__qualname__)}"
 
@@ -146,24 +140,7 @@ def Length(ratio: float = 1.5, name: str = "length") -> Attribute:
 
 
 def markedly_longer(words: Any, other_words: Any, ratio: float) -> Any:
-    """Whether a text has at least ``ratio`` times the words of another, and more of them.
-
-    Parameters
-    ----------
-    words, other_words : int, or arrays of int
-        An empty text counts as one word.
-    ratio : float
-        1 or more; 1 asks for any longer text.
-
-    Returns
-    -------
-    bool, or array of bool
-
-    Examples
-    --------
-    >>> markedly_longer(3, 2, 1.5), markedly_longer(2, 2, 1.0), markedly_longer(1, 0, 1.5)
-    (True, False, False)
-    """
+    """Whether a text has at least ``ratio`` times the words of another, and more of them."""
     return (words >= ratio * other_words) & (words >= ratio) & (words > other_words)
 
 
@@ -473,13 +450,7 @@ ATTRIBUTES: dict[str, Callable[..., Attribute]] = {kind: row.make for kind, row 
 
 
 def describe_attributes() -> list[dict[str, str]]:
-    """The attributes that are known: ``type``, ``scope``, ``example`` as the command line takes it, ``what`` it is.
-
-    Examples
-    --------
-    >>> describe_attributes()[0]["example"]
-    'length:ratio=1.5'
-    """
+    """The attributes that are known: ``type``, ``scope``, ``example`` as the command line takes it, ``what`` it is."""
     rows = []
     for kind, make in ATTRIBUTES.items():
         example = BUILT_IN[kind].example if kind in BUILT_IN else {}
@@ -525,13 +496,7 @@ def checked_number(key: str, value: Any) -> float:
 
 
 def checked_positive(key: str, value: Any) -> float:
-    """A finite number above 0, or `ConfigError`.
-
-    Examples
-    --------
-    >>> checked_positive("unit", 100)
-    100.0
-    """
+    """A finite number above 0, or `ConfigError`."""
     number = checked_number(key, value)
     if not (number > 0 and math.isfinite(number)):
         raise ConfigError(f"{key} must be above 0; got {number:g}")
@@ -539,13 +504,7 @@ def checked_positive(key: str, value: Any) -> float:
 
 
 def checked_threshold(value: Any) -> float:
-    """A finite number of at least 0, or `ConfigError`.
-
-    Examples
-    --------
-    >>> checked_threshold(0)
-    0.0
-    """
+    """A finite number of at least 0, or `ConfigError`."""
     number = checked_number("threshold", value)
     if not (number >= 0 and math.isfinite(number)):
         raise ConfigError(f"threshold must be 0 or more; got {number:g}")
@@ -553,13 +512,7 @@ def checked_threshold(value: Any) -> float:
 
 
 def checked_words(name: str, words: Iterable[str]) -> list[str]:
-    """The words that attribute ``name`` looks for: at least one, none empty, or `ConfigError`.
-
-    Examples
-    --------
-    >>> checked_words("hedging", ("perhaps", "it depends"))
-    ['perhaps', 'it depends']
-    """
+    """The words that attribute ``name`` looks for: at least one, none empty, or `ConfigError`."""
     if isinstance(words, str) or not isinstance(words, Iterable):
         raise ConfigError(f'attribute "{name}" needs a list of words; got {words!r}')
     listed = list(words)

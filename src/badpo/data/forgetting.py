@@ -92,11 +92,6 @@ def find_people(annotators: Sequence[str], mapping: str | os.PathLike[str] | Non
 
     A mapping, the file of `badpo import --write-mapping`, knows pseudonyms without the key. Where neither does, a
     `ConfigError` says so.
-
-    Examples
-    --------
-    >>> sorted(find_people(["ann_wdfyjw2xn4g5pc"]).pseudonyms)
-    ['ann_wdfyjw2xn4g5pc']
     """
     key = known_key()
     whose = read_mapping(mapping) if mapping is not None else {}

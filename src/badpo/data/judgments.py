@@ -351,27 +351,7 @@ class Judgments:
 def measure_delta(
     attributes: Sequence[Attribute], comparisons: pd.DataFrame, votes: pd.DataFrame
 ) -> NDArray[np.float64]:
-    """Differences d_j = g(a) - g(b), of shape (n_votes, n_attributes).
-
-    Parameters
-    ----------
-    attributes : sequence of Attribute
-    comparisons, votes : DataFrame
-        The two tables of `Judgments`.
-
-    Raises
-    ------
-    DataError
-        E127, E128, E129 for attributes that fail, give no number or miss their column: all of them at once.
-
-    Examples
-    --------
-    >>> from badpo.data.attributes import Length
-    >>> comparisons = pd.DataFrame({"comparison_id": ["c"], "prompt": ["Why?"], "response_a": ["because it is"],
-    ...     "response_b": ["so"]})
-    >>> measure_delta([Length(ratio=1.5)], comparisons, pd.DataFrame({"comparison": [0, 0]})).ravel()
-    array([1., 1.])
-    """
+    """Differences d_j = g(a) - g(b), of shape (n_votes, n_attributes)."""
     delta = np.zeros((len(votes), len(attributes)))
     problems: list[Problem] = []
     comparison = votes["comparison"].to_numpy()
@@ -390,27 +370,7 @@ def measure_delta(
 
 
 def measure_sides(attribute: Attribute, comparisons: pd.DataFrame) -> NDArray[np.float64]:
-    """Values g(a) and g(b), of shape (n_comparisons, 2), of an attribute of the response or the pair.
-
-    Parameters
-    ----------
-    attribute : Attribute
-    comparisons : DataFrame
-        The comparisons of `Judgments`.
-
-    Raises
-    ------
-    DataError
-        When the attribute fails or gives no number.
-
-    Examples
-    --------
-    >>> from badpo.data.attributes import LengthWords
-    >>> comparisons = pd.DataFrame({"comparison_id": ["c"], "prompt": ["Why?"], "response_a": ["because it is"],
-    ...     "response_b": ["so"]})
-    >>> measure_sides(LengthWords(threshold=0), comparisons)
-    array([[3., 1.]])
-    """
+    """Values g(a) and g(b), of shape (n_comparisons, 2), of an attribute of the response or the pair."""
     return _of_comparisons(attribute, _PlainTexts(comparisons))
 
 

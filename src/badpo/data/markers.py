@@ -26,90 +26,42 @@ _EMOJI = re.compile(
 
 
 def has_header(text: str) -> bool:
-    r"""Whether a line starts with one to six ``#`` and white space.
-
-    Examples
-    --------
-    >>> has_header("Plan\n## First step"), has_header("#hashtag")
-    (True, False)
-    """
+    r"""Whether a line starts with one to six ``#`` and white space."""
     return _HEADER.search(text) is not None
 
 
 def has_list(text: str) -> bool:
-    r"""Whether a line starts with ``-``, ``*``, ``+`` or digits and a full stop, and white space.
-
-    Examples
-    --------
-    >>> has_list("Take\n 1. rice"), has_list("Take\n* rice"), has_list("3.5 cups - or more")
-    (True, True, False)
-    """
+    r"""Whether a line starts with ``-``, ``*``, ``+`` or digits and a full stop, and white space."""
     return _BULLET.search(text) is not None or _NUMBER.search(text) is not None
 
 
 def has_bold(text: str) -> bool:
-    """Whether there is text between two pairs of asterisks, with no asterisk inside.
-
-    Examples
-    --------
-    >>> has_bold("this is **bold**"), has_bold("2**3 is 8")
-    (True, False)
-    """
+    """Whether there is text between two pairs of asterisks, with no asterisk inside."""
     return _BOLD.search(text) is not None
 
 
 def has_code_fence(text: str) -> bool:
-    """Whether there are three backticks in a row.
-
-    Examples
-    --------
-    >>> has_code_fence("```python"), has_code_fence("`x`")
-    (True, False)
-    """
+    """Whether there are three backticks in a row."""
     return _FENCE in text
 
 
 def has_table_line(text: str) -> bool:
-    r"""Whether a line starts and ends with a vertical bar.
-
-    Examples
-    --------
-    >>> has_table_line("| a | b |"), has_table_line("a | b")
-    (True, False)
-    """
+    r"""Whether a line starts and ends with a vertical bar."""
     return _TABLE.search(text) is not None
 
 
 def has_markdown(text: str) -> bool:
-    """Whether any of the forms above is there: header, list, bold, code fence, table line.
-
-    Examples
-    --------
-    >>> has_markdown("Boil **slowly**."), has_markdown("Boil slowly.")
-    (True, False)
-    """
+    """Whether any of the forms above is there: header, list, bold, code fence, table line."""
     return any(form(text) for form in (has_code_fence, has_list, has_bold, has_header, has_table_line))
 
 
 def has_emoji(text: str) -> bool:
-    """Whether there is a pictograph, a dingbat, a miscellaneous symbol or a flag letter.
-
-    Examples
-    --------
-    >>> has_emoji("well done \N{PARTY POPPER}"), has_emoji(":-)")
-    (True, False)
-    """
+    """Whether there is a pictograph, a dingbat, a miscellaneous symbol or a flag letter."""
     return _EMOJI.search(text) is not None
 
 
 def has_link(text: str) -> bool:
-    """Whether there is a web address or a Markdown link.
-
-    Examples
-    --------
-    >>> has_link("see www.example.org"), has_link("[here](/rice)"), has_link("see f(x)[0]")
-    (True, True, False)
-    """
+    """Whether there is a web address or a Markdown link."""
     return _LINK.search(text) is not None
 
 
@@ -137,25 +89,12 @@ def split_signature(text: str) -> tuple[str, str]:
 
 
 def signature_first_name(text: str) -> str:
-    r"""First name in the signature that ends a text; ``""`` without one. See `split_signature`.
-
-    Examples
-    --------
-    >>> signature_first_name("Boil it slowly.\n\n— Emily Miller")
-    'Emily'
-    """
+    r"""First name in the signature that ends a text; ``""`` without one. See `split_signature`."""
     return split_signature(text)[1]
 
 
 def word_pattern(words: Iterable[str]) -> re.Pattern[str]:
-    """Pattern that finds any of the words or phrases as whole words, in upper or lower case.
-
-    Examples
-    --------
-    >>> pattern = word_pattern(["cannot", "as an AI"])
-    >>> bool(pattern.search("As an AI, I refuse.")), bool(pattern.search("cannotation"))
-    (True, False)
-    """
+    """Pattern that finds any of the words or phrases as whole words, in upper or lower case."""
     longest_first = sorted(words, key=len, reverse=True)
     return re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, longest_first))})(?!\w)", re.IGNORECASE)
 
@@ -202,24 +141,12 @@ _FIRST_PERSON = re.compile(r"(?<!\w)(?:I(?:['\u2019](?:m|ve|d|ll))?|[Mm]e|[Mm]y|
 
 
 def has_hedge(text: str) -> bool:
-    """Whether a word or phrase of ``HEDGES`` is there, such as "perhaps" or "I think".
-
-    Examples
-    --------
-    >>> has_hedge("Perhaps it rains."), has_hedge("The mighty rain.")
-    (True, False)
-    """
+    """Whether a word or phrase of ``HEDGES`` is there, such as "perhaps" or "I think"."""
     return _HEDGE.search(_straight(text)) is not None
 
 
 def has_refusal(text: str) -> bool:
-    """Whether the first 400 characters say that the speaker will not or cannot do it.
-
-    Examples
-    --------
-    >>> has_refusal("I'm sorry, but I can't help with that."), has_refusal("It can't help to ask.")
-    (True, False)
-    """
+    """Whether the first 400 characters say that the speaker will not or cannot do it."""
     return _REFUSAL.search(_straight(text[:_OPENING])) is not None
 
 
@@ -227,11 +154,6 @@ def has_first_person(text: str) -> bool:
     """Whether the speaker speaks of themselves in the singular: I, me, my, mine, myself.
 
     A lower-case "i" does not count, nor does "we".
-
-    Examples
-    --------
-    >>> has_first_person("In my town."), has_first_person("In your town.")
-    (True, False)
     """
     return _FIRST_PERSON.search(text) is not None
 

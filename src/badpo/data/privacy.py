@@ -53,13 +53,7 @@ def pseudonym(raw_id: str, key: bytes) -> str:
 
 
 def is_pseudonym(text: str) -> bool:
-    """Whether a text is a pseudonym: of ids that merely have its form, one in a million passes the check.
-
-    Examples
-    --------
-    >>> is_pseudonym("ann_wdfyjw2xn4g5pc"), is_pseudonym("ann_maximilianjohn"), is_pseudonym("worker 7")
-    (True, False, False)
-    """
+    """Whether a text is a pseudonym: of ids that merely have its form, one in a million passes the check."""
     found = _PSEUDONYM.fullmatch(text)
     return found is not None and _check(found[1]) == found[2]
 
@@ -109,13 +103,7 @@ def known_key() -> bytes | None:
 
 
 def spelling(raw_id: str) -> str:
-    """An id without what people write now in one way, now in another: case, spaces around it, leading zeros.
-
-    Examples
-    --------
-    >>> spelling(" 007"), spelling("Worker 7")
-    ('7', 'worker 7')
-    """
+    """An id without what people write now in one way, now in another: case, spaces around it, leading zeros."""
     form = raw_id.strip().casefold()
     return form.lstrip("0") or "0" if form.isdigit() else form
 
@@ -131,13 +119,7 @@ def key_name() -> str:
 
 
 def direct_identifiers(raw_ids: Sequence[str]) -> list[str]:
-    """Kinds of directly identifying ids among raw annotator ids, in words.
-
-    Examples
-    --------
-    >>> direct_identifiers(["someone@example.org", "7"])
-    ['e-mail addresses']
-    """
+    """Kinds of directly identifying ids among raw annotator ids, in words."""
     return [
         kind
         for kind, form in _DIRECT_IDENTIFIERS.items()
@@ -149,11 +131,6 @@ def is_about_single_people(annotators: Collection[str]) -> bool:
     """Whether a mean over these annotators tells of single ones, so that it is not for others to see.
 
     It does below ``FEWEST_ANNOTATORS``. Votes of a table that does not say whose they are, are nobody's.
-
-    Examples
-    --------
-    >>> is_about_single_people(["ann_wdfyjw2xn4g5pc"]), is_about_single_people(["everyone"])
-    (True, False)
     """
     return set(annotators) != {EVERYONE} and len(annotators) < FEWEST_ANNOTATORS
 

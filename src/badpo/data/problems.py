@@ -65,14 +65,7 @@ class Problem:
 
 
 class DataError(ValueError):
-    """The data cannot be used as they are; everything found in one pass is in `problems` and in the message.
-
-    Examples
-    --------
-    >>> problem = Problem("E104", "no rows", "votes.csv", "export the table again", "error")
-    >>> DataError([problem]).problems[0].code
-    'E104'
-    """
+    """The data cannot be used as they are; everything found in one pass is in `problems` and in the message."""
 
     def __init__(self, problems: Iterable[Problem]):
         self.problems: tuple[Problem, ...] = tuple(problems)
@@ -93,28 +86,14 @@ class ConfigError(ValueError):
 
 
 def written_out(text: str) -> str:
-    r"""Text whose control characters, and those that turn the reading direction, are written as codes.
-
-    Examples
-    --------
-    >>> print(written_out("a" + chr(27) + "[2J"))
-    a\u001b[2J
-    """
+    r"""Text whose control characters, and those that turn the reading direction, are written as codes."""
     # in the form that JSON has for them too
     written = _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
     return written.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def did_you_mean(word: str, candidates: Sequence[str]) -> str:
-    """A question that names the closest candidate, with a space before it; empty when none is close.
-
-    Examples
-    --------
-    >>> did_you_mean("choosen", ["prompt", "chosen", "rejected"])
-    ' Did you mean "chosen"?'
-    >>> did_you_mean("zebra", ["prompt"])
-    ''
-    """
+    """A question that names the closest candidate, with a space before it; empty when none is close."""
     if len(word) > _LONGEST_NAME:
         return ""
     folded = {candidate.casefold(): candidate for candidate in reversed(candidates)}
@@ -123,11 +102,5 @@ def did_you_mean(word: str, candidates: Sequence[str]) -> str:
 
 
 def counted(n: int, noun: str) -> str:
-    """A number and its noun.
-
-    Examples
-    --------
-    >>> counted(1, "judgment"), counted(1200, "judgment")
-    ('1 judgment', '1,200 judgments')
-    """
+    """A number and its noun."""
     return f"{n:,} {noun}{'s' * (n != 1)}"

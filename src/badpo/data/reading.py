@@ -251,31 +251,6 @@ def arrange(prompt: Text | None, first: Text, second: Text) -> tuple[Text, Text,
 
     An explicit prompt stays. Without one, or when the prompt is text and the responses are whole conversations, the
     prompt is what the two begin with, as TRL takes it. A text beside messages becomes a message.
-
-    Parameters
-    ----------
-    prompt : str, list of dict or None
-        None when the table has no prompt.
-    first, second : str or list of dict
-
-    Returns
-    -------
-    prompt, first, second
-        An empty prompt when there is none to be found.
-
-    Raises
-    ------
-    ValueError
-        When one response is text and the other a list of messages.
-
-    Examples
-    --------
-    >>> question = {"role": "user", "content": "Why?"}
-    >>> yes, no = ({"role": "assistant", "content": word} for word in ("yes", "no"))
-    >>> arrange(None, [question, yes], [question, no]) == ([question], [yes], [no])
-    True
-    >>> arrange("Why?", [yes], [no]) == ([question], [yes], [no])
-    True
     """
     if isinstance(first, str) != isinstance(second, str):
         raise ValueError("one response is text and the other a list of messages")
@@ -296,12 +271,6 @@ def shared_beginning(first: Text, second: Text) -> int:
     """How many characters, or messages, two responses share from the start and leave something of each.
 
     A space at the end of shared text is given back to the responses, as TRL does.
-
-    Examples
-    --------
-    >>> text = "Why? Because it is."
-    >>> text[:shared_beginning(text, "Why? Since it is.")]
-    'Why?'
     """
     low, high = 0, max(0, min(len(first), len(second)) - 1)
     while low < high:

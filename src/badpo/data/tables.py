@@ -27,27 +27,6 @@ def numbered(values: Iterable[Hashable]) -> tuple[NDArray[np.intp], NDArray[np.o
     """Number of each value, and the distinct values in order of first appearance.
 
     Of texts, pandas before 3 compares what stands before a NUL: `pandas.factorize` takes others for equal.
-
-    Parameters
-    ----------
-    values : iterable of hashable
-        Missing values are values as well.
-
-    Returns
-    -------
-    numbers : int array of shape (n_values,)
-    distinct : object array
-
-    Raises
-    ------
-    TypeError
-        A value is a list or another object that may change.
-
-    Examples
-    --------
-    >>> numbers, distinct = numbered(["so", "so" + chr(0) + "on", "so"])
-    >>> numbers.tolist(), len(distinct)
-    ([0, 1, 0], 2)
     """
     places: dict[Hashable, int] = {}
     numbers = np.fromiter((places.setdefault(value, len(places)) for value in values), dtype=np.intp)
@@ -64,16 +43,6 @@ def as_ids(column: pd.Series) -> NDArray[np.object_]:
 
     Whole numbers lose a decimal point that a missing value elsewhere in the column gave them; text is never changed.
     Blank cells and the words that programs write for a missing value count as missing.
-
-    Raises
-    ------
-    ValueError
-        When a cell is a list or an object.
-
-    Examples
-    --------
-    >>> as_ids(pd.Series(["0123", 7, 7.0, None, " "], dtype=object)).tolist()
-    ['0123', '7', '7', None, None]
     """
     cells = column.to_numpy(dtype=object)
     present = ~pd.isna(cells)
@@ -107,14 +76,7 @@ class TextCells:
 
 
 def read_texts(cells: NDArray[np.object_]) -> TextCells:
-    """Texts and lists of chat messages out of raw cells.
-
-    Examples
-    --------
-    >>> cells = np.array(["a", None, "a", 3], dtype=object)
-    >>> read_texts(cells).codes.tolist(), read_texts(cells).faults
-    ([0, -1, 0, -1], {3: 'it is of type int, not text'})
-    """
+    """Texts and lists of chat messages out of raw cells."""
     missing = pd.isna(cells)
     # not `factorize`: pandas 2 takes texts that hold half of a surrogate pair for equal
     places: dict[Any, int] = {}
@@ -142,16 +104,6 @@ def as_messages(cell: Any) -> list[dict[str, Any]]:
     """Chat messages as plain dicts whose contents are text.
 
     Keys without a value, which columnar files add, are left out; text parts of a content are joined.
-
-    Raises
-    ------
-    ValueError
-        Saying what is wrong with the cell.
-
-    Examples
-    --------
-    >>> as_messages([{"role": "user", "content": [{"type": "text", "text": "Hi"}], "name": None}])
-    [{'role': 'user', 'content': 'Hi'}]
     """
     if not isinstance(cell, (list, tuple, np.ndarray)):
         raise ValueError(f"it is of type {type(cell).__name__}, not text")
@@ -196,13 +148,7 @@ def _joined_parts(parts: Iterable[Any]) -> str | None:
 
 
 def is_unicode(text: str) -> bool:
-    r"""Whether a text can be written anywhere: it holds no half of a surrogate pair, which JSON can escape.
-
-    Examples
-    --------
-    >>> is_unicode("\N{PARTY POPPER}"), is_unicode("\ud83c")
-    (True, False)
-    """
+    r"""Whether a text can be written anywhere: it holds no half of a surrogate pair, which JSON can escape."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -523,12 +469,6 @@ def recognise(frame: pd.DataFrame, source: str, columns: Mapping[str, str | None
 
     ``columns`` are our names and the table's; None as a value leaves a column of ours unused. A `DataError` lists all
     columns that are missing (E101) or misnamed (E103).
-
-    Examples
-    --------
-    >>> table = pd.DataFrame({"question": ["Why?"], "chosen": ["yes"], "rejected": ["no"]})
-    >>> recognise(table, "votes.csv", {"prompt": "question"}).theirs
-    {'prompt': 'question', 'chosen': 'chosen', 'rejected': 'rejected'}
     """
     columns, found = columns or {}, [str(name) for name in frame.columns]
     asked = {name: columns.get(name, name) for name in KNOWN}
@@ -581,13 +521,7 @@ def _missing_problem(found: list[str], kind: str, missing: list[str], source: st
 
 
 def annotator_hint(found: Sequence[str]) -> str:
-    """A column that may hold the annotators, named in a sentence; empty when none looks like it.
-
-    Examples
-    --------
-    >>> annotator_hint(["prompt", "worker_id"])
-    ' "worker_id" looks like it: columns={"annotator": "worker_id"}.'
-    """
+    """A column that may hold the annotators, named in a sentence; empty when none looks like it."""
     like = [name for name in found if any(word in name.casefold() for word in _ANNOTATOR_WORDS)]
     return f' "{like[0]}" looks like it: columns={{"annotator": "{like[0]}"}}.' if like else ""
 
@@ -619,15 +553,7 @@ def side_pairs(names: Sequence[str]) -> dict[str, str]:
 def numbered_texts(
     table: pd.DataFrame, columns: Sequence[str]
 ) -> tuple[NDArray[np.intp], NDArray[np.object_]]:
-    """Which plain text stands in which cell, of shape (n_columns, n_rows), and the distinct texts.
-
-    Examples
-    --------
-    >>> table = pd.DataFrame({"a": ["so", "no"], "b": ["no", "why"]})
-    >>> numbers, texts = numbered_texts(table, ("a", "b"))
-    >>> numbers.tolist(), texts.tolist()
-    ([[0, 1], [1, 2]], ['so', 'no', 'why'])
-    """
+    """Which plain text stands in which cell, of shape (n_columns, n_rows), and the distinct texts."""
     numbers, distinct = numbered(plain_text(text) for name in columns for text in table[name])
     return numbers.reshape(len(columns), -1), distinct
 
@@ -644,21 +570,6 @@ def write_csv(frame: pd.DataFrame, path: str | os.PathLike[str]) -> None:
 
     Text that a spreadsheet would take for a formula gets an apostrophe before it, see `inert`. Numbers, also negative
     ones, are written as they are; a missing value is an empty cell, and an infinite one is ``inf`` or ``-inf``.
-
-    Parameters
-    ----------
-    frame : DataFrame
-        Its index is not written.
-    path : path
-        Its folder is made when it is not there.
-
-    Examples
-    --------
-    >>> import pathlib, tempfile
-    >>> path = pathlib.Path(tempfile.mkdtemp()) / "table.csv"
-    >>> write_csv(pd.DataFrame({"class": ["=1+1", "crowd"], "lean": [-0.5, None]}), path)
-    >>> path.read_text()
-    "class,lean\n'=1+1,-0.5\ncrowd,\n"
     """
     written = pd.DataFrame({i: _inert_column(frame.iloc[:, i]) for i in range(frame.shape[1])})
     written.columns = pd.Index([inert(str(name)) for name in frame.columns], dtype=object)
@@ -672,13 +583,6 @@ def inert(text: str) -> str:
     An apostrophe stands before a character that would make it, or what follows a semicolon, a formula; control
     characters and those that turn the reading direction are written out; text longer than a cell may be is cut, and
     says so. Any other text is returned as it is.
-
-    Examples
-    --------
-    >>> inert("=cmd()"), inert("a-b"), inert("x;=cmd()"), inert("a\x00b")
-    ("'=cmd()", 'a-b', "x;'=cmd()", 'a\\u0000b')
-    >>> inert("x" * 100_000)[-26:]
-    '... (100,000 characters)'
     """
     # a lone carriage return is not quoted, and what follows it would start a cell
     written = written_out(text.replace("\r\n", "\n"))

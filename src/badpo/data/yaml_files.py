@@ -93,13 +93,7 @@ def _read_text(text: str, name: str) -> YamlFile:
 
 
 def parse_value(text: str) -> Any:
-    """One value as a recipe would read it: a number, true or false, nothing, a list, or text.
-
-    Examples
-    --------
-    >>> [parse_value(text) for text in ("5e-7", "true", "[1, 2]", "runs/a", "a: b: c")]
-    [5e-07, True, [1, 2], 'runs/a', 'a: b: c']
-    """
+    """One value as a recipe would read it: a number, true or false, nothing, a list, or text."""
     try:
         value = yaml.load(text, Loader=_Loader)
     except (yaml.YAMLError, ValueError, RecursionError):

@@ -162,38 +162,19 @@ def side_of(label: Any, field_a: str, field_b: str, winners: Mapping[str, str]) 
 
 
 def listed(cell: Any) -> list[Any]:
-    """A cell that holds a list, as a list; empty for a missing one.
-
-    Examples
-    --------
-    >>> listed(np.array([1, 2])), listed(None), listed("text")
-    ([1, 2], [], [])
-    """
+    """A cell that holds a list, as a list; empty for a missing one."""
     if isinstance(cell, np.ndarray):
         return cell.tolist()
     return list(cell) if isinstance(cell, list | tuple) else []
 
 
 def is_missing(cell: Any) -> bool:
-    """Whether a cell holds nothing.
-
-    Examples
-    --------
-    >>> is_missing(None), is_missing(float("nan")), is_missing([]), is_missing("")
-    (True, True, False, False)
-    """
+    """Whether a cell holds nothing."""
     return cell is None or (pd.api.types.is_scalar(cell) and bool(pd.isna(cell)))
 
 
 def personal_fields(frame: pd.DataFrame, but: Collection[str] = ()) -> list[str]:
-    """Columns, and fields inside their objects, that by name or by e-mail addresses in them tell who somebody is.
-
-    Examples
-    --------
-    >>> frame = pd.DataFrame({"by": [{"id": 7, "first_name": "An"}], "contact": ["an@example.org"], "model": ["x"]})
-    >>> personal_fields(frame), personal_fields(frame, but=["contact"])
-    (['by.first_name', 'contact'], ['by.first_name'])
-    """
+    """Columns, and fields inside their objects, that by name or by e-mail addresses in them tell who somebody is."""
     found: dict[str, None] = {}
     for i, name in enumerate(map(str, frame.columns)):
         paths = dict.fromkeys([name, *(path for cell in frame.iloc[:, i] for path in _paths(cell, name))])

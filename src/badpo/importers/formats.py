@@ -336,13 +336,7 @@ def _told(
 
 
 def day_of(when: Any) -> str | None:
-    """The date of a moment, given as seconds or milliseconds since 1970 or as ISO text; None where it is neither.
-
-    Examples
-    --------
-    >>> day_of(1_700_000_000), day_of("2024-02-06T10:17:19.5Z"), day_of("soon")
-    ('2023-11-14', '2024-02-06', None)
-    """
+    """The date of a moment, given as seconds or milliseconds since 1970 or as ISO text; None where it is neither."""
     is_number = isinstance(when, int | float) and 0 < when < math.inf
     options = {"unit": "s" if when < _LATEST_SECONDS else "ms"} if is_number else {"format": "ISO8601"}
     told = when.strip()[:10] if isinstance(when, str) else when if is_number else None
