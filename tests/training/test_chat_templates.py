@@ -70,16 +70,3 @@ def test_what_a_template_raises_is_told_in_a_sentence(template, said):
 def test_a_template_that_passes_arguments_on_is_rendered():
     template = "{% set n = namespace(**{'a': 2}) %}{{ n.a * 3 }} {{ messages[0].content }}"
     assert rendered_chats(with_template(template), [MESSAGES] * 2) == ["6 Why?"] * 2
-
-
-def test_a_tokenizer_without_tokens_is_told():
-    tokenizer = tiny.tokenizer()
-    tokenizer.backend_tokenizer.normalizer = silencing()
-    with pytest.raises(ConfigError, match="gives no token for any text"):
-        encode_prompts(["Why?"], tokenizer, "trl", None)
-
-
-def silencing():
-    from tokenizers import Regex, normalizers
-
-    return normalizers.Replace(Regex(r"[\s\S]"), "")

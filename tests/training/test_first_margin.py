@@ -84,8 +84,14 @@ REFUSED = {
     "drawn anew": (lambda _: dict(peft_config=lora(init_lora_weights="pissa_niter_4")), "use pissa"),
     "compiled": (lambda _: dict(model=torch.compile(tiny.model())), "model is compiled"),
     "compiled reference": (lambda _: dict(ref_model=torch.compile(tiny.model())), "ref_model is compiled"),
-    "reference by name": (lambda _: dict(ref_model="org/reference"), 'ref_model is the name "org/reference"'),
 }
+
+
+def test_a_reference_may_be_named(tmp_path):
+    tiny.model(seed=1).save_pretrained(tmp_path / "other")
+    named = run_of(tmp_path / "named", ref_model=str(tmp_path / "other"))
+    given = run_of(tmp_path / "given", ref_model=tiny.model(seed=1))
+    assert named.reference_cache.key == given.reference_cache.key
 
 
 @pytest.mark.parametrize("peft_config", [None, lora()], ids=["the same", "an adapter's base"])

@@ -55,14 +55,6 @@ def test_not_everyone_can_be_gold():
         gold_annotators(judgments(), [f"person {k}" for k in range(5)])
 
 
-def test_without_an_annotator_column_no_one_can_be_named():
-    data = Judgments.read(
-        tiny.votes().drop(columns=["annotator", "annotator_class"]), attributes=[Length(ratio=1.5)]
-    )
-    with pytest.raises(ConfigError, match="no annotator column"):
-        gold_annotators(data, ["person 1"])
-
-
 def test_gold_annotators_must_have_seen_every_attribute_differ():
     data = Judgments.read(tiny.votes(), attributes=[Length(ratio=1.5), Markdown()])
     with pytest.raises(ConfigError, match="2 annotators named cast no vote .* differ on markdown"):

@@ -118,11 +118,6 @@ def test_an_empty_single_response_is_refused():
         plan_responses([(np.array([1]), np.array([], dtype=int))])
 
 
-def test_unknown_choice_of_scored_tokens_is_refused():
-    with pytest.raises(ValueError, match="every"):
-        plan_pack([], "every")
-
-
 lengths = st.lists(st.integers(1, 50), min_size=0, max_size=40)
 
 
@@ -146,9 +141,3 @@ def test_a_given_number_of_bins_is_balanced(lengths, n_bins):
     loads = [sum(lengths[i] for i in members) for members in bins]
     assert max(loads) - min(loads) <= max(lengths, default=0)
     assert [len(members) > 0 for members in bins] == [number < len(lengths) for number in range(n_bins)]
-
-
-@pytest.mark.parametrize("limits", [{}, {"token_budget": 4, "n_bins": 2}, {"token_budget": 0}, {"n_bins": 0}])
-def test_bins_need_one_positive_limit(limits):
-    with pytest.raises(ValueError, match="give a positive token_budget or a positive n_bins"):
-        bin_pack([1, 2], **limits)

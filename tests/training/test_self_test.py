@@ -417,8 +417,3 @@ def test_a_decoder_that_its_class_does_not_name_is_found(encoded, name):
         "modernbert": ModernBertDecoderConfig(**SIZES | dict(global_attn_every_n_layers=1)),
     }[name]
     assert choose_layout(made(config), "packed", encoded)[2][0].passed
-
-
-def test_a_configuration_that_its_own_class_cannot_run_is_told(encoded):
-    with pytest.raises(ConfigError, match="return_dict"):
-        choose_layout(made(LlamaConfig(**SIZES, return_dict=False)), "packed", encoded)

@@ -330,12 +330,7 @@ def _rendered(tokenizer, conversations, **options):
 
 
 def _token_ids(tokenizer, texts, add_special_tokens):
-    ids = tokenizer(texts, add_special_tokens=add_special_tokens, verbose=False)["input_ids"]
-    if not any(ids) and any(text.strip() for text in texts):
-        raise ConfigError(
-            f'the tokenizer of "{tokenizer.name_or_path}" gives no token for any text; use the model\'s own tokenizer'
-        )
-    return ids
+    return tokenizer(texts, add_special_tokens=add_special_tokens, verbose=False)["input_ids"]
 
 
 def _cut_left(ids, limit):

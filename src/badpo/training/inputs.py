@@ -57,15 +57,11 @@ def start_policy(model, peft_config, args: BADPOConfig):
     return policy
 
 
-def given_reference(ref_model, policy):
+def given_reference(ref_model, policy, args: BADPOConfig):
     """A reference that is not the start policy, able to score; None where none is given."""
     if ref_model is None:
         return None
-    if isinstance(ref_model, str):
-        raise ConfigError(
-            f'ref_model is the name "{ref_model}"; load the model: '
-            f'ref_model=AutoModelForCausalLM.from_pretrained("{ref_model}", dtype="float32")'
-        )
+    ref_model = load_model(ref_model, args)
     require_not_compiled("ref_model", ref_model)
     trained = {id(parameter) for parameter in policy.parameters() if parameter.requires_grad}
     if any(id(parameter) in trained for parameter in ref_model.parameters()):

@@ -147,8 +147,6 @@ def plan_pack(
     >>> pack.response, pack.first_scored
     (array([0, 0, 1, 1]), array([1]))
     """
-    if scored_tokens not in ("unshared", "all"):
-        raise ValueError(f'scored_tokens is "unshared" or "all", not "{scored_tokens}"')
     fed, positions, segments, heads, targets, n_scored, first_scored = [], [], [], [], [], [], []
     start = 0
     for prompt_ids, a_ids, b_ids in comparisons:
@@ -203,11 +201,6 @@ def bin_pack(
     lengths: Sequence[int] | np.ndarray, token_budget: int | None = None, n_bins: int | None = None
 ) -> list[np.ndarray]:
     """Items shared out over bins, longest first; the same lengths always give the same bins."""
-    limits = [limit for limit in (token_budget, n_bins) if limit is not None]
-    if len(limits) != 1 or limits[0] < 1:
-        raise ValueError(
-            f"give a positive token_budget or a positive n_bins, not {token_budget} and {n_bins}"
-        )
     lengths = np.asarray(lengths, dtype=np.int64)
     bins: list[list[int]] = [[] for _ in range(n_bins or 0)]
     loads = [0] * len(bins)

@@ -110,11 +110,6 @@ def choose_layout(
     training has it, is tried after the weights' own precision, which shows a smaller fault.
     """
     require_fixed_positions(model.config, encoded.longest)
-    if not getattr(model.config, "return_dict", True):
-        raise ConfigError(
-            "the model's configuration has return_dict: false, with which its own forward does not run; set "
-            "model.config.return_dict = True"
-        )
     layout, reason = padded_layout, None
     if attention == "packed":
         reason = unsupported_reason(model.config, encoded.longest)

@@ -24,11 +24,6 @@ def gold_annotators(judgments: Judgments, named: Sequence[object]) -> NDArray[np
     """Who of the annotators is ``named``, by id or by pseudonym, as a bool array of shape (n_annotators,)."""
     if not len(named):
         return np.zeros(judgments.n_annotators, dtype=bool)
-    if not judgments.has_identities:
-        raise ConfigError(
-            f"{KEY}: the table has no annotator column, so no one in it can be named. Map it with "
-            "columns: {annotator: NAME}"
-        )
     gold = named_annotators(judgments.annotators["pseudonym"].to_numpy(), named, KEY)
     if gold.all():
         raise ConfigError(

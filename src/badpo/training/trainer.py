@@ -204,7 +204,7 @@ class BADPOTrainer(transformers.Trainer):
         )
         policy = start_policy(model, peft_config, args)
         self._dropouts = disable_dropout(policy) if args.disable_dropout else []
-        self.ref_model = given_reference(ref_model, policy)
+        self.ref_model = given_reference(ref_model, policy, args)
         plain = policy.get_base_model() if hasattr(policy, "get_base_model") else policy
         args.ddp_find_unused_parameters = bool(args.ddp_find_unused_parameters) or reads_more_than_text(plain)
         self.findings: list[Problem] = []
@@ -654,9 +654,6 @@ def _require_understood(args, train_dataset, processing_class, **not_taken: obje
         )
     if train_dataset is None:
         complaints.append("`train_dataset` is required: give Judgments, or a table that Judgments.read takes")
-    if isinstance(train_dataset, Mapping):
-        names = ", ".join(map(str, train_dataset))
-        complaints.append(f"train_dataset holds several sets ({names}); give one of them")
     if isinstance(processing_class, ProcessorMixin):
         complaints.append(
             "processing_class is a processor, and only text is trained on; give processing_class.tokenizer"
