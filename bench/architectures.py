@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
 from bench import timing
 from bench.workloads import COLUMNS, Workload, word_tokenizer
@@ -33,248 +34,105 @@ N_COMPARISONS, MICRO_BATCH, N_MICRO = 8, 4, 2
 N_WORDS = 64
 WITHOUT_AUXILIARY_LOSS = {"router_aux_loss_coef": 0.0}
 
-SPECIAL: dict[str, Any] = dict(vocab_size=N_WORDS, pad_token_id=0, bos_token_id=1, eos_token_id=1)
-SIZES: dict[str, Any] = SPECIAL | dict(
-    hidden_size=32,
-    intermediate_size=48,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    head_dim=8,
-    max_position_embeddings=128,
-    initializer_range=0.2,
-)
-ALL_HEADS = SIZES | dict(num_key_value_heads=4)
-FALCON = {name: value for name, value in SIZES.items() if name not in ("head_dim", "num_key_value_heads")}
-GPT2_SIZES = SPECIAL | dict(n_embd=32, n_layer=2, n_head=4, n_positions=128, initializer_range=0.2)
-OPT_SIZES = SPECIAL | dict(
-    hidden_size=32,
-    ffn_dim=48,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    max_position_embeddings=128,
-    init_std=0.2,
-)
-EXPERTS = dict(num_experts=4, num_experts_per_tok=2)
-LOCAL_EXPERTS = dict(num_local_experts=4, num_experts_per_tok=2)
-SMALL_EXPERTS = EXPERTS | dict(moe_intermediate_size=16, shared_expert_intermediate_size=16)
-LATENT = ALL_HEADS | dict(
-    q_lora_rank=16,
-    kv_lora_rank=16,
-    qk_rope_head_dim=8,
-    qk_nope_head_dim=8,
-    v_head_dim=8,
-    n_routed_experts=4,
-    num_experts_per_tok=2,
-    moe_intermediate_size=16,
-    n_shared_experts=1,
-    first_k_dense_replace=1,
-    n_group=1,
-    topk_group=1,
-)
-MAMBA2 = dict(
-    mamba_n_heads=8, mamba_d_head=8, mamba_d_state=8, mamba_n_groups=1, mamba_expand=2, mamba_chunk_size=16
-)
-LINEAR = dict(layer_types=["linear_attention", "full_attention"])
-PICTURES = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
-ROPE = dict(rope_theta=1e4)
-FACTORS = dict(short_factor=[1.0] * 4, long_factor=[4.0] * 4)
-
 STANDARD = (
-    *(
-        "llama",
-        "mistral",
-        "qwen2",
-        "qwen3",
-        "gemma",
-        "gemma2",
-        "gemma3_text",
-        "phi",
-        "phi3",
-        "olmo",
-        "olmo2",
-        "olmo3",
-    ),
-    *(
-        "smollm3",
-        "glm",
-        "glm4",
-        "granite",
-        "starcoder2",
-        "stablelm",
-        "cohere",
-        "cohere2",
-        "nemotron",
-        "exaone4",
-    ),
-    *(
-        "helium",
-        "arcee",
-        "ernie4_5",
-        "seed_oss",
-        "ministral",
-        "ministral3",
-        "diffllama",
-        "hunyuan_v1_dense",
-        "apertus",
-    ),
-    *("vaultgemma", "bitnet", "jais2", "cwm", "nanochat", "persimmon", "gpt_neox", "biogpt"),
+    "llama mistral qwen2 qwen3 gemma gemma2 gemma3_text phi phi3 olmo olmo2 olmo3 smollm3 glm glm4 granite starcoder2 "
+    "stablelm cohere cohere2 nemotron exaone4 helium arcee ernie4_5 seed_oss ministral ministral3 diffllama "
+    "hunyuan_v1_dense apertus vaultgemma bitnet jais2 cwm nanochat persimmon gpt_neox biogpt"
 )
-# What is drawn: a name, the type of its configuration, and the settings.
-ARCHITECTURES: dict[str, tuple[str, Mapping[str, Any]]] = {
-    **{name: (name, SIZES) for name in STANDARD},
-    "llama, llama3 positions": (
-        "llama",
-        SIZES
-        | dict(
-            rope_parameters=ROPE
-            | dict(rope_type="llama3", factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0)
-            | dict(original_max_position_embeddings=32)
-        ),
-    ),
-    "llama, yarn": ("llama", SIZES | dict(rope_parameters=ROPE | dict(rope_type="yarn", factor=4.0))),
-    "llama, dynamic NTK": (
-        "llama",
-        SIZES
-        | dict(max_position_embeddings=24, rope_parameters=ROPE | dict(rope_type="dynamic", factor=2.0)),
-    ),
-    "phi3, longrope": (
-        "phi3",
-        SIZES
-        | dict(
-            original_max_position_embeddings=24, rope_parameters=ROPE | FACTORS | dict(rope_type="longrope")
-        ),
-    ),
-    "mistral, window": ("mistral", SIZES | dict(sliding_window=16)),
-    "gemma3, window": ("gemma3_text", SIZES | dict(sliding_window=16)),
-    "olmo3, window": (
-        "olmo3",
-        SIZES | dict(sliding_window=16, layer_types=["sliding_attention", "full_attention"]),
-    ),
-    "gpt2": ("gpt2", GPT2_SIZES),
-    "gptj": ("gptj", GPT2_SIZES | dict(rotary_dim=4)),
-    "codegen": ("codegen", GPT2_SIZES | dict(rotary_dim=4)),
-    "gpt_bigcode": ("gpt_bigcode", GPT2_SIZES),
-    "gpt_neo": (
-        "gpt_neo",
-        SPECIAL
-        | dict(hidden_size=32, num_layers=2, num_heads=4, window_size=16, max_position_embeddings=128)
-        | dict(attention_types=[[["global", "local"], 1]], initializer_range=0.2),
-    ),
-    "falcon": ("falcon", FALCON),
-    "falcon, alibi": ("falcon", FALCON | dict(alibi=True, multi_query=False)),
-    "bloom": ("bloom", SPECIAL | dict(hidden_size=32, n_layer=2, n_head=4, initializer_range=0.2)),
-    "mpt": ("mpt", SPECIAL | dict(d_model=32, n_layers=2, n_heads=4, max_seq_len=128, initializer_range=0.2)),
-    "opt": ("opt", OPT_SIZES | dict(word_embed_proj_dim=32)),
-    "opt, projected": ("opt", OPT_SIZES | dict(word_embed_proj_dim=16, do_layer_norm_before=False)),
-    "xglm": (
-        "xglm",
-        SPECIAL
-        | dict(
-            d_model=32, ffn_dim=48, num_layers=2, attention_heads=4, max_position_embeddings=128, init_std=0.2
-        ),
-    ),
-    "ctrl": ("ctrl", GPT2_SIZES | dict(dff=48)),
-    "modernbert-decoder": ("modernbert-decoder", ALL_HEADS | dict(global_attn_every_n_layers=1)),
-    "bert as a decoder": ("bert", ALL_HEADS | dict(is_decoder=True)),
-    "roberta as a decoder": ("roberta", ALL_HEADS | dict(is_decoder=True)),
-    "mixtral": ("mixtral", SIZES | LOCAL_EXPERTS),
-    "phimoe": ("phimoe", SIZES | LOCAL_EXPERTS),
-    "granitemoe": ("granitemoe", SIZES | LOCAL_EXPERTS),
-    "granitemoeshared": ("granitemoeshared", SIZES | LOCAL_EXPERTS | dict(shared_intermediate_size=16)),
-    "gpt_oss": ("gpt_oss", SIZES | LOCAL_EXPERTS),
-    "qwen2_moe": ("qwen2_moe", SIZES | SMALL_EXPERTS),
-    "qwen3_moe": ("qwen3_moe", SIZES | SMALL_EXPERTS),
-    "olmoe": ("olmoe", SIZES | EXPERTS),
-    "flex_olmo": ("flex_olmo", SIZES | EXPERTS),
-    "deepseek_v2": ("deepseek_v2", LATENT),
-    "deepseek_v3": ("deepseek_v3", LATENT),
-    "glm4_moe": ("glm4_moe", SIZES | {name: LATENT[name] for name in list(LATENT)[-7:]}),
-    "ernie4_5_moe": (
-        "ernie4_5_moe",
-        SIZES | dict(moe_num_experts=4, moe_k=2, moe_intermediate_size=16, moe_num_shared_experts=1),
-    ),
-    "hunyuan_v1_moe": (
-        "hunyuan_v1_moe",
-        SIZES | dict(num_experts=4, moe_topk=2, moe_intermediate_size=16, num_shared_expert=1),
-    ),
-    "llama4_text": (
-        "llama4_text",
-        SIZES | dict(num_local_experts=4, num_experts_per_tok=1, intermediate_size_mlp=48),
-    ),
-    "llama4": (
-        "llama4",
-        dict(
-            text_config=SIZES | dict(num_local_experts=4, num_experts_per_tok=1, intermediate_size_mlp=48),
-            vision_config=PICTURES
-            | dict(image_size=28, patch_size=14, vision_output_dim=16)
-            | dict(projector_input_dim=16, projector_output_dim=16),
-        ),
-    ),
-    "olmo_hybrid": ("olmo_hybrid", SIZES),
-    "qwen3_next": (
-        "qwen3_next",
-        SIZES
-        | SMALL_EXPERTS
-        | LINEAR
-        | dict(
-            linear_num_value_heads=4, linear_num_key_heads=2, linear_key_head_dim=8, linear_value_head_dim=8
-        ),
-    ),
-    "minimax": ("minimax", SIZES | LOCAL_EXPERTS | LINEAR | dict(block_size=16)),
-    "jamba": (
-        "jamba",
-        SIZES
-        | EXPERTS
-        | dict(attn_layer_period=2, attn_layer_offset=1, expert_layer_period=2, expert_layer_offset=1)
-        | dict(mamba_d_state=8, mamba_d_conv=4, mamba_expand=2, mamba_dt_rank=4, use_mamba_kernels=False),
-    ),
-    "bamba": ("bamba", SIZES | MAMBA2 | dict(attn_layer_indices=[1])),
-    "falcon_h1": ("falcon_h1", SIZES | MAMBA2 | dict(mamba_d_ssm=64)),
-    "granitemoehybrid": (
-        "granitemoehybrid",
-        SIZES
-        | LOCAL_EXPERTS
-        | MAMBA2
-        | dict(shared_intermediate_size=16, layer_types=["mamba", "attention"]),
-    ),
-    "lfm2": ("lfm2", SIZES | dict(layer_types=["conv", "full_attention"])),
-    "recurrent_gemma": (
-        "recurrent_gemma",
-        SIZES | dict(num_hidden_layers=3, lru_width=32, attention_window_size=16),
-    ),
-    "mamba": ("mamba", SPECIAL | dict(hidden_size=32, state_size=8, num_hidden_layers=2, use_mambapy=False)),
-    "mamba2": (
-        "mamba2",
-        SPECIAL
-        | dict(
-            hidden_size=32,
-            state_size=8,
-            num_hidden_layers=2,
-            num_heads=8,
-            head_dim=8,
-            n_groups=1,
-            chunk_size=16,
-        ),
-    ),
-    "qwen2_5_vl": (
-        "qwen2_5_vl",
-        dict(
-            text_config=SIZES
-            | dict(rope_parameters=ROPE | dict(rope_type="default", mrope_section=[1, 1, 2])),
-            vision_config=dict(
-                depth=1, hidden_size=16, num_heads=2, intermediate_size=16, out_hidden_size=32
-            ),
-        ),
-    ),
-    "gemma3": (
-        "gemma3",
-        dict(text_config=SIZES, vision_config=PICTURES | dict(image_size=28, patch_size=14)),
-    ),
-    "bert, reads ahead": ("bert", ALL_HEADS),
-    "xlnet": ("xlnet", SPECIAL | dict(d_model=32, n_layer=2, n_head=4, d_inner=48)),
-    "t5": ("t5", SPECIAL | dict(d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4)),
-}
+# What is drawn: a name, with its settings; `type` is the type of its configuration, where the name does not say it.
+SETTINGS = yaml.safe_load("""
+parts:
+- &special {vocab_size: 64, pad_token_id: 0, bos_token_id: 1, eos_token_id: 1}
+- &plain {<<: *special, hidden_size: 32, intermediate_size: 48, num_hidden_layers: 2, num_attention_heads: 4,
+          max_position_embeddings: 128, initializer_range: 0.2}
+- &sizes {<<: *plain, num_key_value_heads: 2, head_dim: 8}
+- &heads {<<: *plain, num_key_value_heads: 4, head_dim: 8}
+- &gpt2 {<<: *special, n_embd: 32, n_layer: 2, n_head: 4, n_positions: 128, initializer_range: 0.2}
+- &opt {<<: *special, hidden_size: 32, ffn_dim: 48, num_hidden_layers: 2, num_attention_heads: 4,
+        max_position_embeddings: 128, init_std: 0.2}
+- &experts {num_experts: 4, num_experts_per_tok: 2}
+- &local {num_local_experts: 4, num_experts_per_tok: 2}
+- &small {<<: *experts, moe_intermediate_size: 16, shared_expert_intermediate_size: 16}
+- &routed {n_routed_experts: 4, num_experts_per_tok: 2, moe_intermediate_size: 16, n_shared_experts: 1,
+           first_k_dense_replace: 1, n_group: 1, topk_group: 1}
+- &latent {<<: [*routed, *heads], q_lora_rank: 16, kv_lora_rank: 16, qk_rope_head_dim: 8, qk_nope_head_dim: 8,
+           v_head_dim: 8}
+- &mamba2 {mamba_n_heads: 8, mamba_d_head: 8, mamba_d_state: 8, mamba_n_groups: 1, mamba_expand: 2,
+           mamba_chunk_size: 16}
+- &linear {layer_types: [linear_attention, full_attention]}
+- &pictures {hidden_size: 16, num_hidden_layers: 1, num_attention_heads: 2, intermediate_size: 16}
+- &rope {rope_theta: 1.0e+4}
+architectures:
+  llama, llama3 positions: {<<: *sizes, type: llama, rope_parameters: {<<: *rope, rope_type: llama3, factor: 4.0,
+    low_freq_factor: 1.0, high_freq_factor: 4.0, original_max_position_embeddings: 32}}
+  llama, yarn: {<<: *sizes, type: llama, rope_parameters: {<<: *rope, rope_type: yarn, factor: 4.0}}
+  llama, dynamic NTK: {<<: *sizes, type: llama, max_position_embeddings: 24,
+    rope_parameters: {<<: *rope, rope_type: dynamic, factor: 2.0}}
+  phi3, longrope: {<<: *sizes, type: phi3, original_max_position_embeddings: 24, rope_parameters: {<<: *rope,
+    rope_type: longrope, short_factor: [1.0, 1.0, 1.0, 1.0], long_factor: [4.0, 4.0, 4.0, 4.0]}}
+  mistral, window: {<<: *sizes, type: mistral, sliding_window: 16}
+  gemma3, window: {<<: *sizes, type: gemma3_text, sliding_window: 16}
+  olmo3, window: {<<: *sizes, type: olmo3, sliding_window: 16, layer_types: [sliding_attention, full_attention]}
+  gpt2: *gpt2
+  gptj: {<<: *gpt2, rotary_dim: 4}
+  codegen: {<<: *gpt2, rotary_dim: 4}
+  gpt_bigcode: *gpt2
+  gpt_neo: {<<: *special, hidden_size: 32, num_layers: 2, num_heads: 4, window_size: 16, max_position_embeddings: 128,
+    attention_types: [[[global, local], 1]], initializer_range: 0.2}
+  falcon: *plain
+  falcon, alibi: {<<: *plain, type: falcon, alibi: true, multi_query: false}
+  bloom: {<<: *special, hidden_size: 32, n_layer: 2, n_head: 4, initializer_range: 0.2}
+  mpt: {<<: *special, d_model: 32, n_layers: 2, n_heads: 4, max_seq_len: 128, initializer_range: 0.2}
+  opt: {<<: *opt, word_embed_proj_dim: 32}
+  opt, projected: {<<: *opt, type: opt, word_embed_proj_dim: 16, do_layer_norm_before: false}
+  xglm: {<<: *special, d_model: 32, ffn_dim: 48, num_layers: 2, attention_heads: 4, max_position_embeddings: 128,
+    init_std: 0.2}
+  ctrl: {<<: *gpt2, dff: 48}
+  modernbert-decoder: {<<: *heads, global_attn_every_n_layers: 1}
+  bert as a decoder: {<<: *heads, type: bert, is_decoder: true}
+  roberta as a decoder: {<<: *heads, type: roberta, is_decoder: true}
+  mixtral: {<<: [*local, *sizes]}
+  phimoe: {<<: [*local, *sizes]}
+  granitemoe: {<<: [*local, *sizes]}
+  granitemoeshared: {<<: [*local, *sizes], shared_intermediate_size: 16}
+  gpt_oss: {<<: [*local, *sizes]}
+  qwen2_moe: {<<: [*small, *sizes]}
+  qwen3_moe: {<<: [*small, *sizes]}
+  olmoe: {<<: [*experts, *sizes]}
+  flex_olmo: {<<: [*experts, *sizes]}
+  deepseek_v2: *latent
+  deepseek_v3: *latent
+  glm4_moe: {<<: [*routed, *sizes]}
+  ernie4_5_moe: {<<: *sizes, moe_num_experts: 4, moe_k: 2, moe_intermediate_size: 16, moe_num_shared_experts: 1}
+  hunyuan_v1_moe: {<<: *sizes, num_experts: 4, moe_topk: 2, moe_intermediate_size: 16, num_shared_expert: 1}
+  llama4_text: &llama4 {<<: *sizes, num_local_experts: 4, num_experts_per_tok: 1, intermediate_size_mlp: 48}
+  llama4: {text_config: *llama4, vision_config: {<<: *pictures, image_size: 28, patch_size: 14, vision_output_dim: 16,
+    projector_input_dim: 16, projector_output_dim: 16}}
+  olmo_hybrid: *sizes
+  qwen3_next: {<<: [*small, *linear, *sizes], linear_num_value_heads: 4, linear_num_key_heads: 2,
+    linear_key_head_dim: 8, linear_value_head_dim: 8}
+  minimax: {<<: [*local, *linear, *sizes], block_size: 16}
+  jamba: {<<: [*experts, *sizes], attn_layer_period: 2, attn_layer_offset: 1, expert_layer_period: 2,
+    expert_layer_offset: 1, mamba_d_state: 8, mamba_d_conv: 4, mamba_expand: 2, mamba_dt_rank: 4,
+    use_mamba_kernels: false}
+  bamba: {<<: [*mamba2, *sizes], attn_layer_indices: [1]}
+  falcon_h1: {<<: [*mamba2, *sizes], mamba_d_ssm: 64}
+  granitemoehybrid: {<<: [*local, *mamba2, *sizes], shared_intermediate_size: 16, layer_types: [mamba, attention]}
+  lfm2: {<<: *sizes, layer_types: [conv, full_attention]}
+  recurrent_gemma: {<<: *sizes, num_hidden_layers: 3, lru_width: 32, attention_window_size: 16}
+  mamba: {<<: *special, hidden_size: 32, state_size: 8, num_hidden_layers: 2, use_mambapy: false}
+  mamba2: {<<: *special, hidden_size: 32, state_size: 8, num_hidden_layers: 2, num_heads: 8, head_dim: 8, n_groups: 1,
+    chunk_size: 16}
+  qwen2_5_vl:
+    text_config: {<<: *sizes, rope_parameters: {<<: *rope, rope_type: default, mrope_section: [1, 1, 2]}}
+    vision_config: {depth: 1, hidden_size: 16, num_heads: 2, intermediate_size: 16, out_hidden_size: 32}
+  gemma3: {text_config: *sizes, vision_config: {<<: *pictures, image_size: 28, patch_size: 14}}
+  bert, reads ahead: {<<: *heads, type: bert}
+  xlnet: {<<: *special, d_model: 32, n_layer: 2, n_head: 4, d_inner: 48}
+  t5: {<<: *special, d_model: 32, d_kv: 8, d_ff: 48, num_layers: 2, num_heads: 4}
+""")
+ARCHITECTURES: dict[str, dict[str, Any]] = dict.fromkeys(STANDARD.split(), SETTINGS["parts"][2])
+ARCHITECTURES |= SETTINGS["architectures"]
 
 HEAD = """\
 # Architectures
@@ -329,7 +187,7 @@ def measured(name: str) -> dict[str, Any]:
 
     row = {"architecture": name, "outcome": "refused", "reason": "", "error": None, "from_trl": None}
     row |= {"self_test_values": None, "self_test_gradient": None}
-    reference = random_model(*ARCHITECTURES[name])
+    reference = random_model(name)
     models = moved(reference), reference
     with tempfile.TemporaryDirectory() as folder:
         try:
@@ -359,14 +217,15 @@ def measured(name: str) -> dict[str, Any]:
     return row
 
 
-def random_model(model_type: str, settings: Mapping[str, Any]):
+def random_model(name: str):
     """A tiny model with random weights, of the class that transformers gives to its configuration."""
     import torch
     import transformers
 
     from badpo.training.inputs import disable_dropout
 
-    config = transformers.AutoConfig.for_model(model_type, **copy.deepcopy(dict(settings)))
+    settings = copy.deepcopy(ARCHITECTURES[name])
+    config = transformers.AutoConfig.for_model(settings.pop("type", name), **settings)
     for kind in ("CausalLM", "ImageTextToText", "Seq2SeqLM"):
         auto = getattr(transformers, f"AutoModelFor{kind}")
         if type(config) in auto._model_mapping:
@@ -375,7 +234,7 @@ def random_model(model_type: str, settings: Mapping[str, Any]):
             # TRL turns off dropout in modules only
             disable_dropout(model)
             return model
-    raise ValueError(f"transformers has no language model for {model_type}")
+    raise ValueError(f"transformers has no language model for {name}")
 
 
 def moved(reference):

@@ -23,53 +23,13 @@ from badpo.results.words import _kept_together
 from tests.fuzz.text_targets import DETECTORS
 
 # Beginnings of what a pattern looks for, again and again, and what breaks it off at the end.
+# fmt: off
 REPEATED = (
-    "a",
-    " ",
-    "\n",
-    "\t\n",
-    "\r",
-    " \n",
-    "*",
-    "**",
-    "**a",
-    "- ",
-    "-",
-    "#",
-    "# ",
-    "1",
-    "1.",
-    "1. ",
-    "|",
-    "| ",
-    "|:\n",
-    "| a\n",
-    "| : ",
-    "```",
-    "``` \n",
-    "\N{EM DASH} A",
-    " \N{EM DASH} ",
-    "A",
-    "Aa ",
-    "www",
-    "http://",
-    "](",
-    "[",
-    "I ",
-    "i cannot ",
-    "as far as i ",
-    "it ",
-    "'",
-    "@",
-    "a@",
-    ".",
-    "a.",
-    "_",
-    "2024-02-",
-    "p < ",
-    "=",
-    "\U0001f600",
+    "a", " ", "\n", "\t\n", "\r", " \n", "*", "**", "**a", "- ", "-", "#", "# ", "1", "1.", "1. ", "|", "| ", "|:\n",
+    "| a\n", "| : ", "```", "``` \n", "\N{EM DASH} A", " \N{EM DASH} ", "A", "Aa ", "www", "http://", "](", "[", "I ",
+    "i cannot ", "as far as i ", "it ", "'", "@", "a@", ".", "a.", "_", "2024-02-", "p < ", "=", "\U0001f600",
 )
+# fmt: on
 ENDINGS = ("", "x", " ", "\n\N{EM DASH} Emily", "\x00", "a")
 BEFORE = ("", "a@", "|", "**", "i cannot ", "a_", "a@a.")
 
