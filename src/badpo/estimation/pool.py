@@ -559,10 +559,6 @@ class ClusterErrors:
         """Half the interval's length at this coverage; NaN where there is no error."""
         return self.se * stdtrit(self.df, 0.5 + level / 2)
 
-    def p_values(self, coefficients: ArrayLike) -> Floats:
-        """Two-sided p-values of the coefficients being zero; NaN where there is no error."""
-        return 2 * stdtr(self.df, -np.abs(np.asarray(coefficients, float) / self.se))
-
 
 def cluster_errors(score: ArrayLike, information: ArrayLike) -> ClusterErrors:
     r"""CR2 standard errors and Satterthwaite degrees of freedom of a maximum likelihood estimate.

@@ -25,7 +25,8 @@ from scipy.optimize import brentq, minimize_scalar
 from scipy.sparse.linalg import cg
 from scipy.special import chdtri, log_expit, ndtr, ndtri, softmax
 
-from badpo.estimation.conditional_likelihood import KnownWins, sorted_blocks
+from badpo.estimation.conditional_likelihood import KnownWins
+from badpo.estimation.fit import LeanDesign, LeanVotes, lean_votes
 from badpo.estimation.newton import NOTHING, Curvature
 from badpo.theory import Bools, Floats, Ints
 from badpo.theory.identifiability import annotator_components, informative_judgments
@@ -506,10 +507,9 @@ def shrink_votes(
     >>> bool(found.shrunk[:10].max() < 0 < found.shrunk[10:].min()), bool(found.tau_low < 1 < found.tau_high)
     (True, True)
     """
-    votes = np.asarray(comparison), np.asarray(annotator), np.asarray(sign, float)
-    differences = np.asarray(delta, float)
-    q = differences.shape[1]
-    pool = _informative_pool(*votes, differences, n_annotators)
+    votes = lean_votes(comparison, sign, annotator, delta, n_annotators, None, informative_judgments)
+    q = votes.delta.shape[1]
+    pool = _informative_pool(votes)
     scale = _scales(pool, q)
     spread = scale.copy()
     mode = np.zeros(pool.design.shape[1])
@@ -527,38 +527,25 @@ def shrink_votes(
     )
 
 
-def _informative_pool(
-    comparison: NDArray, annotator: NDArray, sign: NDArray, delta: NDArray, n_annotators: int
-) -> _Pool:
-    told = informative_judgments(comparison, annotator, sign, delta)
-    rows = np.flatnonzero(told.any(axis=1))
-    order, blocks = sorted_blocks(comparison[rows])
-    rows = rows[order]
-    component = annotator_components(comparison, annotator, delta * told, n_annotators)
-    q = delta.shape[1]
-    informed = np.flatnonzero(component.ravel() >= 0)
-    number = np.full(component.size, -1)
-    number[informed] = np.arange(len(informed))
-    vote, attribute = np.nonzero(delta[rows] * told[rows])
-    entries = delta[rows[vote], attribute], (vote, number[annotator[rows[vote]] * q + attribute])
-    of = informed % q
-    _, group, size = np.unique(
-        np.stack([of, component.ravel()[informed]]), axis=1, return_inverse=True, return_counts=True
+def _informative_pool(votes: LeanVotes) -> _Pool:
+    component = annotator_components(
+        votes.comparison, votes.annotator, votes.delta * votes.told, len(votes.anchored)
     )
-    design = sparse.csr_array(sparse.coo_array(entries, shape=(len(rows), len(informed))))
-    seen = delta[rows]
-    on_one = comparison[rows][1:] == comparison[rows][:-1]
-    varies = ((seen[1:] != seen[:-1]) & on_one[:, None]).any(axis=0)
+    annotator, attribute = np.nonzero(component >= 0)
+    labels = np.stack([attribute, component[annotator, attribute]])
+    _, group, size = np.unique(labels, axis=1, return_inverse=True, return_counts=True)
+    group = group.ravel()
+    design = LeanDesign(votes, component >= 0).matrix
     return _Pool(
-        KnownWins(blocks, sign[rows]),
+        KnownWins(votes.blocks, votes.sign),
         design,
         sparse.csr_array(design.T),
         design.power(2),
-        informed // q,
-        of,
-        group.ravel(),
-        np.where(varies[of], np.inf, size[group.ravel()]),
-        (sign[rows] > 0).astype(float),
+        annotator,
+        attribute,
+        group,
+        np.where(votes.varying[attribute], np.inf, size[group]),
+        (votes.sign > 0).astype(float),
     )
 
 

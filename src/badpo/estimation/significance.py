@@ -13,7 +13,7 @@ from scipy.sparse.linalg import LinearOperator, cg
 from scipy.special import chdtrc, fdtrc, stdtrit
 
 from badpo.estimation.conditional_likelihood import ComparisonBlocks, KnownWins, Leans, sorted_blocks
-from badpo.estimation.fit import fit_conditional
+from badpo.estimation.fit import LeanVotes, fit_conditional, lean_votes
 from badpo.estimation.shrinkage import Shrunk
 from badpo.theory import Bools, Floats, Ints
 from badpo.theory.identifiability import informative_judgments
@@ -102,12 +102,9 @@ def equal_leans_test(
     >>> test.p_value < 1e-6
     True
     """
-    c, k = np.asarray(comparison), np.asarray(annotator)
-    s, d = np.asarray(sign, float), np.asarray(delta, float)
-    order, blocks = sorted_blocks(c)
-    s, k, d = s[order], k[order], d[order]
-    model = KnownWins(blocks, s)
     theta = np.where(np.isfinite(leans.deviation), leans.deviation, 0.0)
+    votes = lean_votes(comparison, sign, annotator, delta, len(theta), None, informative_judgments)
+    model, k, d = KnownWins(votes.blocks, votes.sign), votes.annotator, votes.delta
     tests = []
     for j in range(d.shape[1]):
         shared = theta.copy()
@@ -158,15 +155,16 @@ def class_offsets(
     """
     k, of = np.asarray(annotator), np.asarray(annotator_class, dtype=np.intp)
     kept = np.flatnonzero(of[k] >= 0) if len(of) else np.zeros(0, dtype=np.intp)
-    c, s = np.asarray(comparison)[kept], np.asarray(sign, float)[kept]
-    d, k = np.asarray(delta, float)[kept], k[kept]
-    n_classes, q = int(of.max(initial=-1)) + 1, d.shape[1]
+    c, s, k = np.asarray(comparison)[kept], np.asarray(sign)[kept], k[kept]
+    n_classes, d = int(of.max(initial=-1)) + 1, np.asarray(delta, float)[kept]
+    q = d.shape[1]
     leans = fit_conditional(c, s, of[k], d, n_classes, min_informative=1)
     told = informative_judgments(c, k, s, d)
     people = [of[np.unique(k[votes])] for votes in told.T]
     n = np.stack([np.bincount(classes, minlength=n_classes) for classes in people], axis=1)
     usable = np.isin(leans.status, ("ok", "insufficient"))
-    covariance = _clustered(c, s, k, d, of, leans, usable)
+    votes = lean_votes(c, s, k, d, len(of), None, informative_judgments)
+    covariance = _clustered(votes, of, leans, usable)
     offset, se = np.full((n_classes, q), np.nan), np.full((n_classes, q), np.nan)
     reach = np.full(q, np.nan)
     tests = []
@@ -186,21 +184,20 @@ def class_offsets(
     return ClassOffsets(offset, se, offset - reach * se, offset + reach * se, n, tuple(tests))
 
 
-def _clustered(c, s, k, d, of, leans: Leans, usable: Bools) -> Floats:
+def _clustered(votes: LeanVotes, of: Ints, leans: Leans, usable: Bools) -> Floats:
     """Covariance of the class leans from vote scores, clustered by annotator and by comparison."""
     n_classes, q = usable.shape
-    order, blocks = sorted_blocks(c)
-    s, k, d = s[order], k[order], d[order] * usable[of[k[order]]]
+    n, k = len(votes.row), of[votes.annotator]
+    d = votes.delta * usable[k]
     theta = np.where(usable, leans.deviation, 0.0)
-    model = KnownWins(blocks, s)
-    at = model.curvature((theta[of[k]] * d).sum(axis=1))
-    columns = of[k][:, None] * q + np.arange(q)
-    rows = np.repeat(np.arange(len(k)), q)
-    design = sparse.csr_array((d.ravel(), (rows, columns.ravel())), shape=(len(k), n_classes * q))
+    at = KnownWins(votes.blocks, votes.sign).curvature((theta[k] * d).sum(axis=1))
+    columns = k[:, None] * q + np.arange(q)
+    rows = np.repeat(np.arange(n), q)
+    design = sparse.csr_array((d.ravel(), (rows, columns.ravel())), shape=(n, n_classes * q))
     scores = sparse.csr_array(sparse.diags_array(at.score) @ design)
     meat = -(scores.T @ scores).toarray()
-    for cluster in (k, blocks.comparison):
-        sums = sparse.csr_array((np.ones(len(k)), (cluster, np.arange(len(k))))) @ scores
+    for cluster in (votes.annotator, votes.comparison):
+        sums = sparse.csr_array((np.ones(n), (cluster, np.arange(n)))) @ scores
         meat += (sums.T @ sums).toarray()
     bread = np.linalg.pinv((design.T @ (at.information @ design)).toarray(), rcond=1e-10, hermitian=True)
     return bread @ meat @ bread
