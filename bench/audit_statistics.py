@@ -25,7 +25,6 @@ from badpo.estimation.shrinkage import (
     Shrunk,
     bayesian_fdr,
     benjamini_hochberg,
-    finite_estimates,
     probability_exceeds,
     shrink_normal,
     shrink_votes,
@@ -71,8 +70,8 @@ def replicated(
 
 
 def shrunk_of(leans: Leans) -> Shrunk:
-    """Posterior of the first attribute from estimates, infinite ones by their number of votes."""
-    return shrink_normal(*finite_estimates(leans.deviation[:, 0], leans.se[:, 0], leans.n_informative[:, 0]))
+    """Posterior of the first attribute from estimates."""
+    return shrink_normal(leans.finite_deviation[:, 0], leans.finite_se[:, 0])
 
 
 def against_truth(leans: Leans, truth: NDArray[np.float64]) -> Measured:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy import stats
 from scipy.integrate import quad
 from scipy.optimize import minimize
 from scipy.special import expit
@@ -18,6 +19,7 @@ from badpo.estimation.alternative_estimators import (
 )
 from badpo.estimation.conditional_likelihood import sorted_blocks
 from badpo.estimation.fit import fit_conditional
+from badpo.estimation.shrinkage import shrink_normal
 from bench.simulated_pools import Pool, draw_votes
 
 ALL = {
@@ -210,6 +212,23 @@ def test_statuses_and_infinite_leans(kind):
     few = ALL[kind](comparison, sign, annotator, delta, m + 1, min_informative=10_000)
     assert (few.status[2:m, 0] == "insufficient").all()
     np.testing.assert_array_equal(few.deviation, leans.deviation)
+
+
+@pytest.mark.parametrize(("n_votes", "sd"), [(1, 0.5), (3, 0.5), (12, 0.7), (40, 0.7)])
+def test_an_infinite_lean_stands_for_about_what_its_votes_say(n_votes, sd):
+    """Unanimous logistic votes beside a given quality of zero, integrated under the prior that the pool fixes."""
+    m, each = 41, 400
+    chance = expit(stats.norm.ppf((np.arange(m - 1) + 0.5) / (m - 1)) * sd)
+    wins = np.where(np.arange(each) < np.round(each * chance)[:, None], 1, -1).ravel()
+    annotator = np.append(np.repeat(np.arange(m - 1), each), np.full(n_votes, m - 1))
+    sign = np.append(wins, np.ones(n_votes, dtype=int))
+    votes = np.arange(len(sign)), sign, annotator, np.ones((len(sign), 1)), m
+    leans = fit_fixed(*votes, np.zeros(len(sign)))
+    assert leans.deviation[-1, 0] == np.inf
+    found = shrink_normal(leans.finite_deviation[:, 0], leans.finite_se[:, 0])
+    grid = np.linspace(-8, 10, 20_001)
+    weight = stats.norm.pdf(grid, 0, sd) * expit(grid) ** n_votes
+    assert found.shrunk[-1] == pytest.approx(np.average(grid, weights=weight), rel=0.25)
 
 
 @EVERY

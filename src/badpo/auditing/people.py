@@ -23,7 +23,6 @@ from badpo.estimation.shrinkage import (
     Shrunk,
     bayesian_fdr,
     benjamini_hochberg,
-    finite_estimates,
     probability_exceeds,
     shrink_normal,
     shrink_npmle,
@@ -403,7 +402,7 @@ def shrunken(design: Design, leans: Leans, shrink: str) -> list[Shrunk]:
         integrated = shrink_votes(*design.votes)
     found = []
     for j, from_votes in enumerate(integrated):
-        finite = finite_estimates(*_estimates(leans, j), leans.n_informative[:, j])
+        finite = _estimates(leans, j, leans.finite_deviation, leans.finite_se)
         spread = from_votes
         if spread is None or leans.absolute[j]:
             spread = shrink_normal(*finite)
@@ -416,14 +415,14 @@ def shrunken(design: Design, leans: Leans, shrink: str) -> list[Shrunk]:
     return found
 
 
-def _estimates(leans: Leans, j: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """One attribute's deviations and standard errors.
+def _estimates(leans: Leans, j: int, deviation: NDArray, se: NDArray) -> tuple[NDArray, NDArray]:
+    """One attribute's column of deviations and standard errors.
 
     Anchored annotators take no part, since their lean is given; nor does one who is compared with nobody, whose
     deviation from themselves is 0 by definition.
     """
     given = (leans.status[:, j] == "anchored") | (leans.se[:, j] == 0)
-    return np.where(given, np.nan, leans.deviation[:, j]), np.where(given, np.nan, leans.se[:, j])
+    return np.where(given, np.nan, deviation[:, j]), np.where(given, np.nan, se[:, j])
 
 
 def annotator_rows(
@@ -440,7 +439,7 @@ def annotator_rows(
     believed &= (options.shrink != "none") & np.isfinite(spread.tau)
     shrunk = np.where(believed, spread.shrunk, np.nan)
     prob_exceeds = np.where(believed, probability_exceeds(spread, options.flag.rho), np.nan)
-    q_value = benjamini_hochberg(*_estimates(leans, j))
+    q_value = benjamini_hochberg(*_estimates(leans, j, leans.deviation, leans.se))
     enough, fdr = n_informative >= options.min_informative, options.flag.fdr
     if options.flag.rule == "bh":
         flag = enough & (q_value <= fdr)

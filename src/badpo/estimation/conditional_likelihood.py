@@ -342,6 +342,9 @@ class Leans:
         information, infinite where all votes point one way.
     se : array of shape (m, q)
         Standard error of the deviation, the mean's part included; NaN where there is no finite estimate.
+    finite_deviation, finite_se : array of shape (m, q)
+        The same, but of an infinite lean what one Newton step from the mean of the others gives: what its votes
+        amount to where a prior keeps it near the others.
     ci_low, ci_high : array of shape (m, q)
         Ends of the 95 % interval; NaN where there is no finite estimate.
     status : object array of shape (m, q)
@@ -374,6 +377,8 @@ class Leans:
     quality: str
     deviation: Floats
     se: Floats
+    finite_deviation: Floats
+    finite_se: Floats
     ci_low: Floats
     ci_high: Floats
     status: NDArray[np.object_]

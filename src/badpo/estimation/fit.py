@@ -137,7 +137,7 @@ def fit_leans(
         fit = _fit_finite(given, found, make_model)
         certain = _receded(fit)
         if not certain.any():
-            return _leans(kind, given, found, fit, min_informative)
+            return _leans(kind, given, found, fit, make_model(given), min_informative)
         beyond_doubt[fit.rows[certain]] = True
 
 
@@ -708,6 +708,7 @@ def _leans(
     given: LeanVotes,
     found: Estimable,
     fit: _Fit,
+    model: QualityModel,
     min_informative: int,
 ) -> Leans:
     known, active, maximum = fit.known, fit.design.active, fit.maximum
@@ -727,11 +728,15 @@ def _leans(
         [reported[:, j].any() and known.absolute[reported[:, j], j].all() for j in range(q)], dtype=bool
     )
     deviation[given.anchored & (status == "anchored").any(axis=1)] = 0.0
+    infinite = np.isinf(deviation)
+    step, step_se = _one_step(given, fit, model, absolute) if infinite.any() else (deviation, se)
     levels = _levels(fit, deviation, variance, absolute, covariance)
     return Leans(
         quality=kind,
         deviation=deviation,
         se=se,
+        finite_deviation=np.where(infinite, step, deviation),
+        finite_se=np.where(infinite, step_se, se),
         ci_low=low,
         ci_high=high,
         status=status,
@@ -749,6 +754,25 @@ def _leans(
         u_scale=float(maximum.extra[0]) if kind == "fixed" else None,
         quality_sd=float(np.exp(maximum.extra[0])) if kind == "random" else None,
     )
+
+
+def _one_step(given: LeanVotes, fit: _Fit, model: QualityModel, absolute: Bools) -> tuple[Floats, Floats]:
+    """Deviations after one Newton step of every lean alone, from the mean of those estimated, and their errors."""
+    active, extra = fit.design.active, fit.maximum.extra
+    leans = np.zeros(active.shape)
+    leans[active] = fit.maximum.leans
+    mean = leans.sum(axis=0) / np.maximum(active.sum(axis=0), 1)
+    leans = np.where(active | given.anchored[:, None], leans, mean)
+    logits = (leans[given.annotator] * given.delta).sum(axis=1)
+    model.settle(logits, extra)
+    at = model.curvature(logits, extra)
+    slopes, bends = at.score[:, None] * given.delta, at.information.diagonal()[:, None] * given.delta**2
+    slope, bend = (
+        np.stack([np.bincount(given.annotator, x, len(active)) for x in each.T], axis=1)
+        for each in (slopes, bends)
+    )
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(absolute, mean, 0.0) + slope / bend, 1 / np.sqrt(bend)
 
 
 def _final_status(found: Estimable, reported: Bools, min_informative: int) -> NDArray[np.object_]:

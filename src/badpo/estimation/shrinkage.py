@@ -23,7 +23,7 @@ from scipy import sparse
 from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import brentq, minimize_scalar
 from scipy.sparse.linalg import cg
-from scipy.special import chdtri, log_expit, ndtr, ndtri, softmax
+from scipy.special import chdtri, ndtr, ndtri
 
 from badpo.estimation.conditional_likelihood import KnownWins
 from badpo.estimation.fit import LeanDesign, LeanVotes, lean_votes
@@ -246,34 +246,6 @@ def _shrunk(
     )
 
 
-def finite_estimates(deviation: ArrayLike, se: ArrayLike, n_informative: ArrayLike) -> tuple[Floats, Floats]:
-    r"""Estimates and standard errors, infinite leans replaced by what so many votes that all went one way amount to.
-
-    Such votes are taken as logistic ones against even odds in the middle of the pool. They stand as the normal
-    observation that moves the prior :math:`N(\mu, \tau^2)` of the finite estimates to the same mean and variance.
-    With fewer than two finite estimates, which leave the prior open, nothing is replaced.
-
-    Examples
-    --------
-    >>> value, se = finite_estimates([-0.6, 0.6, np.inf, -np.inf], [0.2, 0.2, np.nan, np.nan], [30, 30, 4, 40])
-    >>> value.round(1).tolist(), se.round(1).tolist()
-    ([-0.6, 0.6, 2.5, -3.6], [0.2, 0.2, 1.1, 0.6])
-    """
-    value, error, n = (np.array(each, float) for each in (deviation, se, n_informative))
-    finite, one_way = np.isfinite(value), np.isinf(value)
-    if not one_way.any() or finite.sum() < 2:
-        return value, error
-    spread = Spread(value[finite], error[finite])
-    tau = max(spread.tau, 0.1 * spread.scale)
-    side, z = np.sign(value[one_way]), np.linspace(-8, 8, 401)
-    center = side * spread.center
-    lean = center[:, None] + tau * z
-    posterior = Mixture(lean, np.zeros(1), softmax(n[one_way, None] * log_expit(lean) - z**2 / 2, axis=1))
-    at, error[one_way] = _as_observations(posterior.mean, posterior.sd**2, center, tau)
-    value[one_way] = side * at
-    return value, error
-
-
 def _as_observations(
     mean: Floats, variance: Floats, center: Floats | float, tau: float
 ) -> tuple[Floats, Floats]:
@@ -295,7 +267,7 @@ def shrink_normal(deviation: ArrayLike, se: ArrayLike) -> Shrunk:
     Parameters
     ----------
     deviation : array of shape (m,)
-        Estimates; one that is not finite counts as none (see `finite_estimates`).
+        Estimates; one that is not finite counts as none.
     se : array of shape (m,)
         Standard errors; read only where the estimate is finite.
 

@@ -15,7 +15,7 @@ from badpo.auditing.people import named_annotators
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, Problem, counted
 from badpo.estimation.fit import fit_conditional
-from badpo.estimation.shrinkage import finite_estimates, shrink_normal
+from badpo.estimation.shrinkage import shrink_normal
 
 KEY = "gold_annotators"
 
@@ -67,8 +67,7 @@ def leans_above_gold(judgments: Judgments, gold: NDArray[np.bool_]) -> NDArray[n
                 f"{KEY}: on {name} no comparison ties them to the others, so warm_start: offline has no level to start "
                 "at. Use warm_start: zero, or let them judge the same comparisons"
             )
-        estimates = finite_estimates(value, leans.se[~gold, i], leans.n_informative[~gold, i])
-        found[~gold, i] = shrink_normal(*estimates).shrunk
+        found[~gold, i] = shrink_normal(leans.finite_deviation[~gold, i], leans.finite_se[~gold, i]).shrunk
     return found
 
 
