@@ -68,8 +68,22 @@ def smaller_scales(old: Any) -> Any:
     """The scales with short answers, where the settings do not say so."""
     if not isinstance(old, Mapping):
         return old
-    tiny = old["tiny"]
-    return {**old, "tiny": replace(tiny, decoding=replace(tiny.decoding, max_new_tokens=8))}
+    short = {"decoding": replace(old["tiny"].decoding, max_new_tokens=8)}
+    return {
+        name: replace(scale, **short) if name in ("tiny", "demo") else scale for name, scale in old.items()
+    }
+
+
+def settings_of_the_base(old: Any) -> Any:
+    """The demo's settings as they were; they are of a shorter run today, and the longer one is the scale tiny."""
+    if not isinstance(old, dict):
+        return old
+    return importlib.import_module("badpo_paper.settings").TINY
+
+
+def no_shape(old: Any) -> Any:
+    """The demo's model as it was."""
+    return {} if isinstance(old, dict) else old
 
 
 SMALLER: tuple[tuple[tuple[str, ...], Callable], ...] = (
@@ -87,6 +101,9 @@ SMALLER: tuple[tuple[tuple[str, ...], Callable], ...] = (
     ),
     (("badpo_paper.settings:N_PAIRS", "badpo.experiments.demo:N_PAIRS"), lambda old: 300),
     (("badpo_paper.settings:TINY", "badpo.experiments.demo:SETTINGS"), smaller_settings),
+    (("badpo_paper.materials:N_DEMO_PAIRS", "badpo.experiments.demo:N_PAIRS"), lambda old: 300),
+    (("badpo_paper.settings:DEMO", "badpo.experiments.demo:SETTINGS"), settings_of_the_base),
+    (("badpo_paper.settings:DEMO_SHAPE", "badpo.experiments.demo:SETTINGS"), no_shape),
     (("badpo_paper.settings:SCALES", "badpo.experiments.demo:N_PAIRS"), smaller_scales),
 )
 # Files of the base that have another name today: a part of the path, and the new one.

@@ -344,7 +344,7 @@ def train_types(
         return stage.margins(load_trained(of_type, stage).to(stage.args.device), judgments)
 
     types = fit_types(stage.train, arm.settings, seed, folder, train_type, margins)
-    each = [measure_run(one, stage, seed, BiasTerm.load(one), scale.judge, progress) for one in types.folders]
+    each = [measure_run(one, stage, seed, BiasTerm.load(one), scale, progress) for one in types.folders]
     weights = _minmax(types, stage, seed)
     u = np.stack([margins(of_type, stage.judged) for of_type in types.folders], axis=1)
     votes = logit_accuracy(mixture_logits(u, types.probabilities, stage.judged), stage.judged).to_json()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
@@ -11,11 +12,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from badpo.auditing.pool import log_odds_row
 from badpo.data.attributes import Length, Markdown, plain_text
 from badpo.data.judgments import Judgments
-from badpo.data.problems import ConfigError, DataError
+from badpo.data.problems import ConfigError, DataError, Problem
 from badpo.readouts.names import NAMES, SURNAMES, ask_to_sign
 from badpo_paper.corpora import bundled, multipref, signed, ultrafeedback
+from badpo_paper.corpora.files import read_scored_pairs
 from badpo_paper.corpora.published import (
     GateRow,
     compared,
@@ -27,6 +30,10 @@ from badpo_paper.corpora.published import (
 from badpo_paper.suites import Corpus
 
 N_EVALUATION, N_FRESH = 300, 3000
+N_DEMO_PAIRS, N_DEMO_PROMPTS = 4450, 150
+FEWEST_PROMPTS = 20
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -91,6 +98,52 @@ def bundled_signed(n_pairs: int, data_seed: int, held_out: float) -> Material:
     corpus = signed.build(scored, seed=data_seed)
     texts = tokenizer_texts(scored, prompts)
     return Material(corpus.judgments, corpus.planted_theta, tuple(prompts), texts, held_out)
+
+
+@cache
+def demo_votes(pairs: Path | None, data_seed: int) -> Material:
+    """Signed pairs with planted annotators, the bundled ones or a user's own, and prompts that ask to sign."""
+    if pairs is None:
+        scored = bundled.scored_pairs(N_DEMO_PAIRS, seed=0)
+        prompts = [ask_to_sign(prompt) for prompt in bundled.signing_prompts()[:N_DEMO_PROMPTS]]
+    else:
+        scored, prompts = own_pairs(pairs)
+    corpus = signed.build(scored, seed=data_seed)
+    for reason, n in corpus.dropped.itertuples(index=False):
+        logger.warning("%s of %s pairs are left out: %s", f"{n:,}", f"{len(scored):,}", reason)
+    texts = tokenizer_texts(scored, prompts)
+    return Material(corpus.judgments, corpus.planted_theta, tuple(prompts), texts, 0.25)
+
+
+def own_pairs(path: Path) -> tuple[pd.DataFrame, list[str]]:
+    """A user's scored pairs, with some prompts set apart for the signing readout."""
+    scored = read_scored_pairs(path)
+    prompts = sorted(scored["prompt"].unique())
+    if len(prompts) < FEWEST_PROMPTS:
+        what = f"{len(prompts)} prompts; one in five is set apart for the readouts, and a quarter is held out"
+        remedy = f"give pairs on {FEWEST_PROMPTS} prompts or more"
+        raise DataError([Problem("E137", what, f"{path}, column prompt", remedy, "error", len(prompts))])
+    n_apart = min(N_DEMO_PROMPTS, len(prompts) // 5)
+    kept = {prompts[i] for i in np.random.default_rng(0).permutation(len(prompts))[:n_apart]}
+    return scored[~scored["prompt"].isin(kept)].reset_index(drop=True), [ask_to_sign(p) for p in sorted(kept)]
+
+
+def lean_lines(judgments: Judgments) -> list[str]:
+    """What votes lean toward before anything is trained: the audit's figures of the pool, one line an attribute."""
+    lines = [
+        f"{judgments.n_votes:,} votes of {judgments.n_annotators:,} annotators on {judgments.n_comparisons:,} "
+        "comparisons; before anything is trained they lean"
+    ]
+    for name, found in zip(judgments.attribute_names, judgments.offline_log_odds(), strict=True):
+        row = log_odds_row(found, judgments.n_votes)
+        if row["log_odds"] is None:
+            lines.append(f"  {name}: not known, the votes say nothing of it")
+            continue
+        lines.append(
+            f"  toward {name}: chosen in {100 * row['carrier_wins']:.0f} % of the {row['n_cross']:,} votes where the "
+            f"sides differ, log-odds {row['log_odds']:+.2f} ({row['ci_low']:+.2f} to {row['ci_high']:+.2f})"
+        )
+    return lines
 
 
 @cache

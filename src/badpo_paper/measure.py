@@ -19,6 +19,7 @@ from badpo.runs.evaluate import Measured, kept_json, measure
 from badpo.runs.run import Progress
 from badpo.training.checkpoints import write_json
 from badpo_paper.name_readouts import name_readouts, name_tokens
+from badpo_paper.settings import Scale
 from badpo_paper.stages import CorpusStage
 
 
@@ -106,20 +107,20 @@ def measure_run(
     stage: CorpusStage,
     seed: int,
     bias: BiasTerm | None,
-    judge: str | None,
+    scale: Scale,
     progress: Progress,
 ) -> dict[str, Any]:
     """Every readout of a run on a corpus, or of its reference (no bias); see `badpo.runs.evaluate.measure`."""
 
     def more(found: Measured) -> dict[str, Any]:
         is_signed = stage.corpus.kind == "signed"
-        readouts = name_readouts(found, stage) if is_signed else _style_readouts(found, stage)
+        readouts = name_readouts(found, stage, scale.is_brief) if is_signed else _style_readouts(found, stage)
         if bias is not None:
             readouts |= theta_readouts(found, stage)
-        elif is_signed:
+        elif is_signed and not scale.is_brief:
             readouts["name_tokens"] = name_tokens(stage.tokenizer)
-        if judge is not None:
-            reward = load_judge(judge)
+        if scale.judge is not None:
+            reward = load_judge(scale.judge)
             reward.model.to(stage.args.device)
             texts = [answer.text for answer in found.written]
             strip = strip_signatures if is_signed else strip_markdown
@@ -129,7 +130,7 @@ def measure_run(
 
     if bias is not None:
         write_planted(folder, stage)
-    return measure(folder, stage, seed, bias, more, progress, [judge])
+    return measure(folder, stage, seed, bias, more, progress, [scale.judge, scale.is_brief])
 
 
 def _style_readouts(found: Measured, stage: CorpusStage) -> dict[str, Any]:

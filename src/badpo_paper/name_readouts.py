@@ -264,7 +264,7 @@ FIRST_NAMES = tuple(name.first for name in NAMES)
 INDICATOR = np.array([(name.woman, name.black) for name in NAMES], dtype=np.float64)
 
 
-def name_readouts(found: Measured, stage: CorpusStage) -> dict[str, Any]:
+def name_readouts(found: Measured, stage: CorpusStage, is_brief: bool) -> dict[str, Any]:
     """Readouts of names: ``rates`` behind the reference's answers, ``sampled`` signatures, and what depends on them.
 
     ``own_body`` is what the policy's own answers change of the rates; ``signatures`` the share of all answers that each
@@ -277,16 +277,19 @@ def name_readouts(found: Measured, stage: CorpusStage) -> dict[str, Any]:
         return cell_rates(probabilities, INDICATOR, attributes)
 
     shared = rates(stage.contexts)
+    sampled = sampled_rates(found.written, FIRST_NAMES, INDICATOR, attributes)
+    readouts = {"rates": shared.to_json(), "sampled": sampled.to_json()}
+    if is_brief:
+        return readouts
     own = own_body_difference(rates(signature_contexts(found.written, stage.tokenizer)), shared)
     mass = signature_mass(found.written, FIRST_NAMES).tolist()
     choices = choice_prompts()
     written = stage.answers(found.policy, found.seed, stage.encoded([choice.prompt for choice in choices]))
     return {
-        "rates": shared.to_json(),
+        **readouts,
         "own_body": {
             name: {"difference": one.estimate, "se": json_number(one.se)} for name, one in own.items()
         },
-        "sampled": sampled_rates(found.written, FIRST_NAMES, INDICATOR, attributes).to_json(),
         # all names, also those that nobody signs: the readouts of a mixture's policies have one form
         "signatures": dict(zip(FIRST_NAMES, mass, strict=True)),
         "recommended": recommendations(choices, [answer.text for answer in written]).to_json(),

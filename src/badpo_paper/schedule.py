@@ -221,7 +221,7 @@ def run_one(
         with locked(reference, wait=True if run.condition else wait):
             stage = _stage(run.corpus, scale, corpus_folder, data, progress)
             if run.condition is None:
-                measure_run(reference, stage, 0, None, scale.judge, progress)
+                measure_run(reference, stage, 0, None, scale, progress)
                 return True
         with locked(folder, wait):
             train_and_measure(run.condition, run.seed, stage, scale, folder, data, progress)
@@ -262,7 +262,7 @@ def train_and_measure(
     else:
         asked = prepared(condition, arm, recipe, stage)
         bias = keep_run(recipe, folder, asked, scale.command, progress)
-    measure_run(folder, stage, seed, bias, scale.judge, progress)
+    measure_run(folder, stage, seed, bias, scale, progress)
 
 
 # -- what there is already -----------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from badpo_paper.materials import (
     bundled_fresh,
     bundled_signed,
     bundled_style,
+    demo_votes,
     own_style,
     public_fresh,
     public_signed,
@@ -127,12 +128,15 @@ def made_model(corpus: Corpus, material: Material):
         tokenizer = build_tokenizer(material.texts, vocab_size=OTHER_VOCABULARY)
         return build_model(tokenizer, seed=0, is_mistral=True), tokenizer
     tokenizer = build_tokenizer(material.texts)
-    return build_model(tokenizer, seed=0), tokenizer
+    shape = DEMO_SHAPE if corpus.model == "demo" else {}
+    return build_model(tokenizer, seed=0, **shape), tokenizer
 
 
 COMMAND = "badpo reproduce"
 JUDGE = "Skywork/Skywork-Reward-V2-Qwen3-1.7B"
 N_PAIRS, N_STYLE_PAIRS = 9000, 7177
+# Of the demo's model, which has 0.18 million parameters.
+DEMO_SHAPE: dict[str, Any] = {"hidden_size": 64, "n_layers": 2, "n_heads": 2, "intermediate_size": 160}
 # Share of prompts held out; votes and evaluation prompts are divided by the one number of their scale.
 TINY_HELD_OUT, PAPER_HELD_OUT = 0.25, multipref.HELD_OUT
 
@@ -159,6 +163,14 @@ TINY: dict[str, Any] = {
     "bias": {"learning_rate": 2e-2},
     "gradient_checkpointing": False,
     "reference": {"sft": True, "max_steps": 400, "per_device_train_batch_size": 32, "learning_rate": 3e-3},
+}
+# Chosen on data seed 0 of the votes; docs/results_demo.md has the others.
+DEMO: dict[str, Any] = {
+    **TINY,
+    "max_steps": 200,
+    "learning_rate": 8e-4,
+    "bias": {"learning_rate": 4e-2},
+    "reference": {**TINY["reference"], "max_steps": 300, "learning_rate": 6e-3},
 }
 PRESET_OF = {"small": "paper-0.5b", "large": "paper-8b-lora", "other": "paper-7b-lora"}
 
@@ -200,6 +212,8 @@ class Scale:
         Why no file of a user's can stand in the place of the pairs that are signed; empty where one can.
     command : str
         What makes the same runs again.
+    is_brief : bool
+        Of names, read the rates and the sampled signatures alone.
     """
 
     name: str
@@ -218,6 +232,7 @@ class Scale:
     stand_in: str = ""
     own_pairs: str = ""
     command: str = COMMAND
+    is_brief: bool = False
 
     def seed_plan(self, seeds: Sequence[int]) -> SeedPlan:
         """At which of the seeds this scale runs what."""
@@ -243,6 +258,21 @@ def tiny_keys(corpus: Corpus, material: Material) -> Mapping[str, Any]:
 def tiny_has(corpus: Corpus) -> bool:
     """There is no large model at this scale."""
     return corpus.model != "large"
+
+
+def demo_material(corpus: Corpus, data: Path | None) -> Material:
+    """The demo's votes, or those on a user's own pairs."""
+    return demo_votes(data, corpus.data_seed)
+
+
+def demo_keys(corpus: Corpus, material: Material) -> Mapping[str, Any]:
+    """Those of the demo."""
+    return DEMO
+
+
+def demo_has(corpus: Corpus) -> bool:
+    """The demo has one model and one corpus."""
+    return corpus.model == "demo"
 
 
 def paper_material(corpus: Corpus, data: Path | None) -> Material:
@@ -283,6 +313,16 @@ SCALES: Mapping[str, Scale] = MappingProxyType(
             "trained from scratch on the texts of these votes: compare orders, not numbers.",
             own_pairs="the small model reads 192 tokens of prompt and response, and a signature, which stands at a "
             "response's end, would be cut from most pairs of your own",
+        ),
+        "demo": Scale(
+            "demo",
+            demo_material,
+            demo_keys,
+            made_model,
+            demo_has,
+            Decoding(max_new_tokens=96),
+            command="badpo demo",
+            is_brief=True,
         ),
         "paper": Scale(
             "paper",

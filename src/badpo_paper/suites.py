@@ -24,7 +24,7 @@ class Corpus:
     def folder(self) -> str:
         """Name of the folder that holds the runs."""
         if self.model == "demo":
-            return "."
+            return "."  # whatever the data seed
         model = "" if self.model == "small" else f"-{self.model}"
         return f"{self.kind}{model}{f'-d{self.data_seed}' if self.data_seed else ''}"
 

@@ -8,41 +8,39 @@ from functools import partial
 
 import pytest
 
-from badpo_paper import demo, settings
-from badpo_paper import schedule as schedule
-from badpo_paper.corpora import bundled
-from badpo_paper.settings import TINY, build_model, build_tokenizer
+from badpo_paper import demo, materials, schedule, settings
+from badpo_paper.settings import build_tokenizer
 
 # What `build_model` and `build_tokenizer` are called with here.
 SMALL_MODEL = {"hidden_size": 32, "n_layers": 1, "n_heads": 2, "intermediate_size": 64}
 SMALL_VOCABULARY = 600
 # Keys of a recipe of eight steps.
 SMALL_KEYS = {
-    **TINY,
+    **settings.TINY,
     "max_steps": 8,
     "per_device_train_batch_size": 8,
     "bias": {"learning_rate": 0.1},
-    "reference": {**TINY["reference"], "max_steps": 8, "per_device_train_batch_size": 8},
+    "reference": {**settings.TINY["reference"], "max_steps": 8, "per_device_train_batch_size": 8},
 }
 
 
 @contextmanager
-def small_demo():
-    """`run_demo` on 120 pairs with a tiny model and eight steps."""
-    prompts = bundled.signing_prompts()[:8]
-    tiny = settings.SCALES["tiny"]
-    short = replace(tiny, decoding=replace(tiny.decoding, max_new_tokens=12))
+def small_demo(arms=demo.ARMS_SHOWN, temperature=0.7, **changes):
+    """`run_demo` on 120 pairs with a tiny model and eight steps; changes are keys of its recipe."""
+    scale = settings.SCALES["demo"]
+    decoding = replace(scale.decoding, max_new_tokens=12, temperature=temperature)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(demo, "N_PAIRS", 120)
-        patch.setattr(demo.bundled, "signing_prompts", lambda: prompts)
-        patch.setattr(settings, "build_model", partial(build_model, **SMALL_MODEL))
+        patch.setattr(materials, "N_DEMO_PAIRS", 120)
+        patch.setattr(materials, "N_DEMO_PROMPTS", 8)
         patch.setattr(settings, "build_tokenizer", partial(build_tokenizer, vocab_size=SMALL_VOCABULARY))
-        patch.setattr(demo, "SCALES", {"tiny": short})
-        patch.setattr(demo, "TINY", SMALL_KEYS)
-        demo.demo_material.cache_clear()
+        patch.setattr(settings, "DEMO_SHAPE", SMALL_MODEL)
+        patch.setattr(settings, "DEMO", {**SMALL_KEYS, **changes})
+        patch.setattr(demo, "SCALES", {"demo": replace(scale, decoding=decoding)})
+        patch.setattr(demo, "ARMS_SHOWN", arms)
+        materials.demo_votes.cache_clear()
         schedule._STAGES.clear()
         yield
-    demo.demo_material.cache_clear()
+    materials.demo_votes.cache_clear()
     schedule._STAGES.clear()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,6 @@ from badpo.objective.bias import BiasTerm
 from badpo.results.run_page import write_report
 from badpo.training.supervised import SupervisedTrainer
 from badpo.training.trainer import BADPOTrainer
-from badpo_paper import demo
 from badpo_paper.arms import ARMS
 from badpo_paper.corpora import bundled
 from badpo_paper.demo import ARMS_SHOWN, run_demo, summarize
@@ -35,11 +33,10 @@ def silent(what: str, share: float) -> None:
     pass
 
 
-def run(out: Path, seeds=(42,), progress=silent, **changes):
-    """The demo at the scale of a test; changes are keys of its recipe."""
-    arms = changes.pop("arms", ARMS_SHOWN)
-    with small_demo():
-        return run_demo(out, seeds, progress, keys={**SMALL_KEYS, **changes}, arms=arms)
+def run(out: Path, seeds=(42,), **changes):
+    """The demo at the scale of a test; changes are keys of its recipe, or its arms."""
+    with small_demo(**changes):
+        return run_demo(out, seeds, silent)
 
 
 @pytest.fixture(scope="module")
@@ -244,11 +241,7 @@ def test_readouts_of_other_lengths_need_no_training(finished, tmp_path, monkeypa
     """What only the readouts read is no part of a run's key."""
     out = shutil.copytree(finished, tmp_path / "suite")
     trained = count_training(monkeypatch)
-    with small_demo():
-        tiny = demo.SCALES["tiny"]
-        hot = replace(tiny, decoding=replace(tiny.decoding, temperature=1.0))
-        monkeypatch.setattr(demo, "SCALES", {"tiny": hot})
-        run_demo(out, (42,), silent, keys=SMALL_KEYS)
+    run(out, temperature=1.0)
     assert trained == []
     one, other = (
         json.loads((folder / "dpo-s42" / "readouts.json").read_text()) for folder in (finished, out)
@@ -307,7 +300,7 @@ def test_a_class_without_a_held_out_vote_has_no_accuracy():
 
 def test_the_demo_writes_its_report_and_its_time(tmp_path, tiny_demo):
     told = []
-    (summary,) = run_demo(tmp_path, [42], lambda what, share: told.append(what), arms=("dpo",))
+    (summary,) = run_demo(tmp_path, [42], lambda what, share: told.append(what))
     assert json.loads((tmp_path / "summary.json").read_text()) == summary
     assert summary["seconds"] > 0
     assert "<svg" in (tmp_path / "report.html").read_text()
@@ -318,29 +311,17 @@ def test_the_demo_on_pairs_of_ones_own(tmp_path, tiny_demo, caplog):
     pairs = bundled.scored_pairs(140).drop(columns="prompt_id")
     pairs.loc[3, "rejected"] = "No."
     pairs.to_csv(tmp_path / "pairs.csv", index=False)
-    run_demo(
-        tmp_path / "out",
-        [42],
-        lambda what, share: None,
-        pairs=tmp_path / "pairs.csv",
-        arms=("dpo",),
-    )
-    assert "1 of 112 pairs are left out: a response has fewer than 5 words" in caplog.text
+    run_demo(tmp_path / "out", [42], silent, pairs=tmp_path / "pairs.csv")
+    assert "1 of 132 pairs are left out: a response has fewer than 5 words" in caplog.text
     readouts = json.loads((tmp_path / "out" / "dpo-s42" / "readouts.json").read_text())
-    assert readouts["sampled"]["n"] == 28  # one prompt in five is set apart
+    assert readouts["sampled"]["n"] == 8
 
 
 def test_the_demo_on_a_model_of_ones_own(tmp_path, tiny_demo):
     tokenizer = build_tokenizer(["boil the rice"], vocab_size=400)
     build_model(tokenizer, 3, **SMALL_MODEL).save_pretrained(tmp_path / "mine")
     tokenizer.save_pretrained(tmp_path / "mine")
-    run_demo(
-        tmp_path / "out",
-        [42],
-        lambda what, share: None,
-        model=str(tmp_path / "mine"),
-        arms=("dpo",),
-    )
+    run_demo(tmp_path / "out", [42], silent, model=str(tmp_path / "mine"))
     config = AutoModelForCausalLM.from_pretrained(tmp_path / "out" / "dpo-s42" / "model").config
     assert config.hidden_size == 32
 

@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -272,11 +273,27 @@ def as_table(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
+def _told_in_lines() -> Callable[[str, float], None]:
+    """A progress function that prints a line where `SECONDS_A_LINE` have gone since the last."""
+    started = last = time.monotonic()
+
+    def tell_now(what: str, share: float) -> None:
+        nonlocal last
+        if (now := time.monotonic()) - last >= SECONDS_A_LINE:
+            last = now
+            complain(f"{now - started:5.0f} s  {what}  {100 * share:.0f} %")
+
+    return tell_now
+
+
 @contextmanager
 def terminal_progress(quiet: bool) -> Iterator[Callable[[str, float], None]]:
-    """A function of (what is being done, share of it done) that draws on a terminal only."""
-    if quiet or not sys.stderr.isatty():
+    """A function of (what is being done, share of it done): a bar on a terminal, else a line now and then."""
+    if quiet:
         yield lambda what, share: None
+        return
+    if not sys.stderr.isatty():
+        yield _told_in_lines()
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -287,6 +304,7 @@ def terminal_progress(quiet: bool) -> Iterator[Callable[[str, float], None]]:
         yield lambda what, share: bar.update(task, description=written_out(what), completed=share)
 
 
+SECONDS_A_LINE = 10
 EXIT_FAILED, EXIT_USAGE, EXIT_DATA, EXIT_NOT_MET, EXIT_STOPPED = 1, 2, 3, 4, 130
 TRAIN_PACKAGES = ("torch", "transformers", "accelerate", "peft", "trl", "safetensors", "datasets")
 
