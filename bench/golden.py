@@ -443,7 +443,7 @@ CASES = {
     "importers": Case((importers,)),
     "watch": Case((watch,), 1e-6),
     "refused": Case((bad_tables, partial(votes, n_comparisons=60), *REFUSED)),
-    "loaded": Case((partial(votes, n_comparisons=60), loaded)),
+    "loaded": Case((partial(votes, n_comparisons=60), loaded), 1e-6),
     "keys": Case((keys,)),
     "corpora": Case(("corpus signed --n 300 --out signed", "corpus style --n 300 --out style"), 1e-6),
     "train": Case((project, *(f"{TRAIN} --bias {variant}" for variant in VARIANTS), f"{TRAIN} --dry-run",

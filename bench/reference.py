@@ -32,6 +32,7 @@ def main() -> None:
 
 def measured(case: str) -> dict[str, Any]:
     """CPU time of the first computation, and how far the two sides are apart."""
+    from badpo.training.batches import EncodedJudgments
     from badpo.training.reference import ReferenceCache
     from bench.peers import TRL, Ours, gpu_head
 
@@ -43,11 +44,12 @@ def measured(case: str) -> dict[str, Any]:
         folder = Path(name)
         tokenizer = tokenizer_of(workload, SIZE.vocabulary)
         ours = Ours(part, tokenizer, models, "grouped", BATCH_SIZE, 1, folder)
+        judgments = EncodedJudgments(ours.trainer.judgments, ours.trainer.encoded)
         peer = TRL(ours, models, folder, precompute_ref_log_probs=False)
 
         def our_reference():
             ours.trainer.reference_cache = ReferenceCache(folder / f"cache-{next(numbers)}", "key")
-            return ours.trainer.reference_logps(ours.trainer.encoded)
+            return ours.trainer.reference_logps(judgments)
 
         def trl_reference():
             # a hash that was not there before, so that its cache does not answer

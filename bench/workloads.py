@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from badpo_paper.corpora.signed import draw_plan
+from badpo_paper.corpora.signed import QUALITY_SCALE, VOTES_PER_PAIR, draw_plan
 
 MTBENCH = Path("../shared/data/mtbench_human_gpt4.parquet")
 LENGTHS_DIVIDED_BY = 4
@@ -97,8 +97,8 @@ def signed(n_vocabulary: int, divided_by: int = LENGTHS_DIVIDED_BY, seed: int = 
             for body, name in ((first, plan.names_first[i]), (second, plan.names_second[i]))
         ]
         rows.append((f"c{i}", words.draw(prompts[i]), *sides))
-    quality = plan.config.quality_scale * rng.choice(SCORE_GAPS, SIGNED_PAIRS)
-    n_votes = plan.config.judgments_per_pair
+    quality = QUALITY_SCALE * rng.choice(SCORE_GAPS, SIGNED_PAIRS)
+    n_votes = VOTES_PER_PAIR
     return _workload(
         rows,
         np.repeat(np.arange(SIGNED_PAIRS), n_votes),
