@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from badpo.auditing.pool import log_odds_row
+from badpo.data.files import LOG_FILE
 from badpo.data.judgments import Judgments
 from badpo.data.tables import inert
 from badpo.readouts.sampled import json_number
@@ -70,7 +71,6 @@ def amplification(dpo: ArrayLike, reference: float) -> Amplification:
 
 Readouts = Mapping[str, Any]
 REFERENCE = "Reference"
-LOG_FILE = "log.jsonl"
 # What shares are taken of, in words, and with how many places a shift of it is told.
 SHIFTED = {
     "tokens.mean": ("tokens", 1),

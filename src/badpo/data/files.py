@@ -27,16 +27,21 @@ from badpo.data.problems import ConfigError
 # -- names of the files that commands write --------------------------------------------------------------------
 
 RUN_SEAL, RUN_RECIPE, POLICY = "run.json", "config.yaml", "model"
+RUN_ENVIRONMENT, LOG_FILE, MARKER = "environment.json", "log.jsonl", "complete.json"
+DESCRIPTION_FILE, TENSORS_FILE = "bias.json", "bias.safetensors"
+BIAS_OPTIMIZER_FILE, OBJECTIVE_FILE = "bias_optimizer.safetensors", "objective.safetensors"
+# Beside the policy, of a finished run.
+RUN_FILES = (RUN_RECIPE, RUN_ENVIRONMENT, LOG_FILE, DESCRIPTION_FILE, TENSORS_FILE)
 # what run folders hold, and in which form: raised where a reader of the last form would misread the new one
 RUN_SCHEMA = "badpo.run/1"
 # What makes a folder a run, an arm of several policies, or an anchor, finished or not.
 RUN_MARKS = (
-    "bias.json",
-    "bias.safetensors",
+    DESCRIPTION_FILE,
+    TENSORS_FILE,
     "begun.json",
     RUN_SEAL,
     "anchor.json",
-    "checkpoints/*/bias.json",
+    f"checkpoints/*/{DESCRIPTION_FILE}",
 )
 # Of single people: theta and its optimizer, weights and types by index, seals with facts and checksums of these; and
 # exact figures of steps and of held-out votes: who trains again on guessed votes sees by them which guess is right.
@@ -47,7 +52,7 @@ PERSONAL_RUN_FILES = (
     *(".writing-*", ".*.unfinished"),
 )
 # Of nobody, unless they name somebody.
-POOL_RUN_FILES = (RUN_RECIPE, "environment.json")
+POOL_RUN_FILES = (RUN_RECIPE, RUN_ENVIRONMENT)
 AUDIT_FILES = ("annotators.*", "requests.*", "people.*", "audit.json", "report.html", ".writing-*")
 
 _OWN = "sha256"

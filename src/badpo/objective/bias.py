@@ -20,7 +20,7 @@ from safetensors.torch import load as tensors_from_bytes
 from safetensors.torch import save as tensors_to_bytes
 from torch import Tensor
 
-from badpo.data.files import appearing
+from badpo.data.files import DESCRIPTION_FILE, TENSORS_FILE, appearing
 from badpo.data.problems import ConfigError, did_you_mean
 from badpo.theory.likelihood import bias_logit
 
@@ -35,8 +35,6 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "class": ("mean", "class_offset", "deviation"),
 }
 
-TENSORS_FILE = "bias.safetensors"
-DESCRIPTION_FILE = "bias.json"
 FORMAT = 1
 
 

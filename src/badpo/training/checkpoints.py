@@ -27,6 +27,11 @@ from transformers import Trainer, TrainerCallback
 from transformers.trainer import TRAINER_STATE_NAME
 
 from badpo.data.files import (
+    BIAS_OPTIMIZER_FILE,
+    LOG_FILE,
+    MARKER,
+    OBJECTIVE_FILE,
+    RUN_FILES,
     RUN_SEAL,
     SealError,
     appearing,
@@ -46,8 +51,6 @@ from badpo.training.inputs import separated_by_attribute
 from badpo.training.reference import configuration, scoring_code, used_adapter
 from badpo.training.starting_point import StartDifference, gold_cross_votes
 
-MARKER = "complete.json"
-RUN_FILES = ("config.yaml", "environment.json", "log.jsonl", "bias.json", "bias.safetensors")
 PACKAGES = (
     "ba-dpo",
     "torch",
@@ -477,9 +480,6 @@ def _digest(content: str | np.ndarray) -> str:
 
 logger = logging.getLogger(__name__)
 
-BIAS_OPTIMIZER_FILE = "bias_optimizer.safetensors"
-OBJECTIVE_FILE = "objective.safetensors"
-
 
 def save_state(folder: Path, optimizer: torch.optim.Optimizer | None, objective: Objective) -> None:
     """Write what a checkpoint needs besides the bias term: the moments of its optimizer and the objective's state."""
@@ -552,9 +552,6 @@ def load_adam_tensors(optimizer: torch.optim.Optimizer, tensors: dict[str, torch
         index, name = key.split(".", 1)
         state.setdefault(int(index), {})[name] = value
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
-
-
-LOG_FILE = "log.jsonl"
 
 
 class RunCallback(TrainerCallback):

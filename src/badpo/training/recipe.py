@@ -16,7 +16,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model, field_validator
 
 from badpo.data.attributes import Attribute, attribute_from_config
-from badpo.data.files import RUN_RECIPE, made_here
+from badpo.data.files import RUN_ENVIRONMENT, RUN_RECIPE, made_here
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import KEY_VARIABLE, pseudonyms
 from badpo.data.problems import ConfigError, Problem, did_you_mean
@@ -381,7 +381,7 @@ def read_recipe(
     if path is None:
         return _read(YamlFile("", {}, {}), overrides or {}, trust_remote_code)
     file, folder = read_yaml(path), Path(path).parent
-    is_of_run = Path(path).name == RUN_RECIPE and (folder / "environment.json").exists()
+    is_of_run = Path(path).name == RUN_RECIPE and (folder / RUN_ENVIRONMENT).exists()
     return _read(_from_run_folder(file, folder) if is_of_run else file, overrides or {}, trust_remote_code)
 
 
