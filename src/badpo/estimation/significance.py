@@ -196,8 +196,8 @@ def _clustered(votes: LeanVotes, of: Ints, leans: Leans, usable: Bools) -> Float
     design = sparse.csr_array((d.ravel(), (rows, columns.ravel())), shape=(n, n_classes * q))
     scores = sparse.csr_array(sparse.diags_array(at.score) @ design)
     meat = -(scores.T @ scores).toarray()
-    for cluster in (votes.annotator, votes.comparison):
-        sums = sparse.csr_array((np.ones(n), (cluster, np.arange(n)))) @ scores
+    for cluster, size in ((votes.annotator, len(of)), (votes.comparison, len(votes.blocks.starts))):
+        sums = sparse.csr_array((np.ones(n), (cluster, np.arange(n))), shape=(size, n)) @ scores
         meat += (sums.T @ sums).toarray()
     bread = np.linalg.pinv((design.T @ (at.information @ design)).toarray(), rcond=1e-10, hermitian=True)
     return bread @ meat @ bread
