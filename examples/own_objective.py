@@ -1,0 +1,30 @@
+"""A loss of your own: votes that the policy finds unlikely count less. python examples/own_objective.py MODEL [votes.csv]."""
+
+import sys
+
+from torch import Tensor
+
+from badpo import BADPOConfig, BADPOTrainer, Judgments
+from badpo.attributes import Length
+from badpo.objective.objectives import VoteWeights
+
+
+class Bounded(VoteWeights):
+    """The loss of a vote is bounded, so that no single careless vote pulls hard: (1 - p^q) / q, with p its probability."""
+
+    def __init__(self, q: float = 0.7):
+        self.q = q
+
+    def losses(self, margins: Tensor, bias_logits: Tensor, sign: Tensor) -> Tensor:
+        """With q near 0 the loss of BA-DPO; with q = 1 one minus the probability of the vote."""
+        log_p = -super().losses(margins, bias_logits, sign)
+        return (1 - (self.q * log_p).exp()) / self.q
+
+
+if __name__ == "__main__":
+    model, table = (*sys.argv[1:], "examples/votes.csv")[:2]
+    judgments = Judgments.read(table, attributes=[Length(ratio=1.5)])
+    args = BADPOConfig("runs/own-objective", max_steps=10, per_device_train_batch_size=8, report_to="none")
+    trainer = BADPOTrainer(model, args=args, train_dataset=judgments, objective=Bounded(q=0.7))
+    print(trainer.train())
+    print(trainer.bias.summary()["theta_mean"])

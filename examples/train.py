@@ -1,0 +1,29 @@
+"""BA-DPO in place of TRL's DPOTrainer: python examples/train.py MODEL [votes.csv] [folder]."""
+
+import sys
+
+from badpo import BADPOConfig, BADPOTrainer, Judgments
+from badpo.attributes import Length
+
+model = sys.argv[1] if len(sys.argv) > 1 else "Qwen/Qwen2.5-0.5B-Instruct"
+table = sys.argv[2] if len(sys.argv) > 2 else "examples/votes.csv"
+folder = sys.argv[3] if len(sys.argv) > 3 else "runs/train-example"
+
+# what TRL reads as chosen and rejected, with who voted and an attribute that they may lean toward
+judgments = Judgments.read(table, attributes=[Length(ratio=1.5)])
+train, held_out = judgments.split(held_out=0.2)
+
+args = BADPOConfig(
+    folder,
+    bias="shared_mean",  # one lean that all share and a deviation for each annotator; "none" is DPO
+    batching="grouped",
+    max_steps=20,
+    per_device_train_batch_size=8,
+    report_to="none",
+)
+trainer = BADPOTrainer(model, args=args, train_dataset=train, eval_dataset=held_out)
+trainer.train()
+
+print(trainer.bias.summary()["theta_mean"])
+print({name: value for name, value in trainer.evaluate().items() if "accuracies" in name})
+trainer.save_model()  # an ordinary model: no parameter of any annotator is in it

@@ -1,0 +1,84 @@
+"""The scripts in examples/ and the code in docs/extending.md run as they stand."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from badpo.cli.main import app
+from badpo.data.attributes import ATTRIBUTES
+from badpo.importers.formats import FORMATS
+
+ROOT = Path(__file__).parents[1]
+VOTES = ROOT / "examples" / "votes.csv"
+ONE_SCREEN = 50
+
+
+def ran(name: str, folder: Path, *arguments: object) -> str:
+    """What an example prints, run in a folder of its own."""
+    command = [sys.executable, str(ROOT / "examples" / name), *map(str, arguments)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
+def test_an_example_fits_on_one_screen(path):
+    assert len(path.read_text().splitlines()) <= ONE_SCREEN
+
+
+def test_audit(tmp_path):
+    printed = ran("audit.py", tmp_path, VOTES, tmp_path / "audit")
+    assert "158 votes on 40 comparisons" in printed and "log-odds 0.21 to 1.18" in printed
+    assert (tmp_path / "audit" / "report.html").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["train.py", "own_objective.py"])
+def test_training(name, tmp_path):
+    from tests.experiments.recipes import save_model
+
+    printed = ran(name, tmp_path, save_model(tmp_path / "model"), VOTES)
+    assert "{'length': " in printed
+
+
+@pytest.fixture
+def as_before():
+    """What the page adds to the lists of names is taken out again."""
+    from badpo.objective.objectives import OBJECTIVES
+    from badpo_paper.arms import ARMS
+
+    lists = (ATTRIBUTES, FORMATS, OBJECTIVES, ARMS)
+    before = [dict(known) for known in lists]
+    yield
+    for known, content in zip(lists, before, strict=True):
+        known.clear()
+        known.update(content)
+
+
+@pytest.mark.usefixtures("as_before")
+def test_the_page_on_extending_runs(monkeypatch, tmp_path, capsys):
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    page = (ROOT / "docs" / "extending.md").read_text()
+    for language, block in re.findall(r"```(python|bash)\n(.*?)```", page, re.S):
+        if language == "bash":
+            for line in block.splitlines():
+                result = CliRunner().invoke(app, shlex.split(line)[1:])
+                assert result.exit_code == 0 and "polite" in result.output, result.output
+            continue
+        if block.startswith("# "):
+            (tmp_path / block.split()[1]).write_text(block)
+        exec(compile(block, "docs/extending.md", "exec"), names)
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0].startswith("('polite',)")
+    assert printed[1:] == ["0.5", "duel 1 no preference given"]
