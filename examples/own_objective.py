@@ -1,4 +1,4 @@
-"""A loss of your own: votes that the policy finds unlikely count less. python examples/own_objective.py MODEL [votes.csv]."""
+"""A loss of your own, in which unlikely votes count less: python examples/own_objective.py MODEL [votes.csv]."""
 
 import sys
 
@@ -10,7 +10,7 @@ from badpo.objective.objectives import VoteWeights
 
 
 class Bounded(VoteWeights):
-    """The loss of a vote is bounded, so that no single careless vote pulls hard: (1 - p^q) / q, with p its probability."""
+    """A vote costs (1 - p^q) / q, with p its probability: bounded, so that no careless vote pulls hard."""
 
     def __init__(self, q: float = 0.7):
         self.q = q
