@@ -116,7 +116,7 @@ FILES_LEFT_OUT = re.compile(
     r"|training_args\.bin$|rng_state[^/]*$|seal"
 )
 KEYS_LEFT_OUT = re.compile(
-    r"seconds|minutes|runtime|per_second|^time|date$|version|^what$|^remedy$|^key$|checksum|sha256|memory|gib"
+    r"seconds|minutes|runtime|per_second|^time|date$|version|^what$|^remedy$|^key$|^made_here$|^measured$|checksum|sha256|memory|gib"
 )
 
 # -- the steps of cases; all of this runs in a child, in the case's own folder ----------------------------------------
