@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from scipy.special import logsumexp
 
 from badpo.anchoring import sampling
 from badpo.anchoring.sampling import ChoiceScorer, TiltedChoice
@@ -48,17 +49,24 @@ def next_logits(model, ids) -> torch.Tensor:
         return model(input_ids=torch.tensor([ids])).logits[:, -1]
 
 
-@pytest.mark.parametrize("boundary", ["none", "space"])
-def test_every_continuation_has_exactly_its_tilted_probability(words, boundary, monkeypatch):
+@pytest.fixture
+def any_word_closes(monkeypatch):
+    """Choices behind the words' lead, complete before any word."""
+    monkeypatch.setattr(sampling, "SIGNATURE_LEAD", LEAD_WORDS)
+    monkeypatch.setattr(sampling, "space_tokens", lambda _: list(range(64)))
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_every_continuation_has_exactly_its_tilted_probability(words, step, any_word_closes, monkeypatch):
     """All 64^3 continuations of three tokens: each is scaled by the weight of the choice it makes over Z, or kept."""
     model, tok, start = words
-    # for the words of this tokenizer, let the even ids stand for the tokens that begin with a space
-    monkeypatch.setattr(sampling, "space_tokens", lambda _: list(range(0, 64, 2)))
-    closing = set(range(64)) if boundary == "none" else set(range(0, 64, 2))
+    # for the words of this tokenizer, let all or the even ids stand for the tokens that begin with a space
+    monkeypatch.setattr(sampling, "space_tokens", lambda _: list(range(0, 64, step)))
+    closing = set(range(0, 64, step))
     # three tokens cannot tell whether a choice of three tokens is complete
-    some = [i for i, choice in enumerate(CHOICES) if boundary == "none" or choice.count(" ") < 2]
+    some = [i for i, choice in enumerate(CHOICES) if step == 1 or choice.count(" ") < 2]
     choices, carry = [CHOICES[i] for i in some], CHOICES_CARRY[some]
-    tilt = TiltedChoice(model, tok, choices, carry, SHIFT, LEAD_WORDS, boundary)
+    tilt = TiltedChoice(model, tok, choices, carry, SHIFT)
     plain, tilted = (three_tokens(model, start, adjust) for adjust in (None, tilt.adjust))
     made = choice_made(tok, choices, closing)
     chances = np.array([plain[made == i].sum() for i in range(len(choices))])
@@ -70,18 +78,17 @@ def test_every_continuation_has_exactly_its_tilted_probability(words, boundary, 
     new = np.arange(64**3) // 64 == again[0] * 64 + again[1]
     np.testing.assert_allclose(tilted[~new], (plain * factor[made])[~new], rtol=3e-4)
     # the same by `tilted_probabilities`, from what the search for the shift sees
-    logps = ChoiceScorer(model, tok, choices, LEAD_WORDS, boundary).name_logps([start])
+    logps = ChoiceScorer(model, tok, choices).name_logps([start])
     np.testing.assert_allclose(np.exp(logps[0]), chances, rtol=1e-4)
     chosen = np.array([tilted[made == i].sum() for i in range(len(choices))]) / chances.sum()
     np.testing.assert_allclose(chosen, tilted_probabilities(logps, carry, SHIFT)[0], rtol=2e-4)
     assert np.abs(chosen - chances / chances.sum()).max() > 0.1
 
 
-def test_a_shift_of_the_pool_moves_all_choices_against_everything_else(words):
+def test_a_shift_of_the_pool_moves_all_choices_against_everything_else(words, any_word_closes):
     model, tok, start = words
     tilts = [
-        TiltedChoice(model, tok, CHOICES, CHOICES_CARRY, SHIFT, LEAD_WORDS, "none", pool_shift=shift)
-        for shift in (0.0, 0.7)
+        TiltedChoice(model, tok, CHOICES, CHOICES_CARRY, SHIFT, pool_shift=shift) for shift in (0.0, 0.7)
     ]
     kept, shifted = (three_tokens(model, start, tilt.adjust) for tilt in tilts)
     again = tok(LEAD_WORDS, add_special_tokens=False)["input_ids"]
@@ -92,7 +99,7 @@ def test_a_shift_of_the_pool_moves_all_choices_against_everything_else(words):
     np.testing.assert_allclose(shifted[~new], (kept * factor)[~new], rtol=3e-4)
 
 
-def test_sampled_choices_come_at_the_closed_forms_frequencies(words):
+def test_sampled_choices_come_at_the_closed_forms_frequencies(words, any_word_closes):
     model, tok, start = words
     n = 12_000
     answers = sample(
@@ -100,7 +107,7 @@ def test_sampled_choices_come_at_the_closed_forms_frequencies(words):
     )
     drawn = np.array([[*answer.token_ids, 0, 0][:3] for answer in answers])
     counts = np.bincount(choice_made(tok)[drawn @ [64 * 64, 64, 1]], minlength=len(CHOICES) + 1)[:-1]
-    logps = ChoiceScorer(model, tok, CHOICES, LEAD_WORDS, "none").name_logps([start])
+    logps = ChoiceScorer(model, tok, CHOICES).name_logps([start])
     expected = n * np.exp(logps).sum() * tilted_probabilities(logps, CHOICES_CARRY, SHIFT)[0]
     assert (np.abs(counts - expected) < 4 * np.sqrt(expected)).all(), (counts, expected)
     untilted = n * np.exp(logps[0])
@@ -117,7 +124,7 @@ def words():
 
 def word_tilt(words) -> TiltedChoice:
     model, tok, _ = words
-    return TiltedChoice(model, tok, CHOICES, CHOICES_CARRY, SHIFT, LEAD_WORDS, "none")
+    return TiltedChoice(model, tok, CHOICES, CHOICES_CARRY, SHIFT)
 
 
 def three_tokens(model, start, adjust) -> np.ndarray:
@@ -192,25 +199,20 @@ def test_outside_a_choice_nothing_is_touched(model, tok, contexts):
 
 
 def test_a_name_counts_when_a_space_follows(model, tok, contexts):
-    """As the probability readout has it with the same boundary, and none of "Malik" is "Malika"."""
+    """A name is complete before a space: "Malik" holds nothing of "Malika"."""
     found = ChoiceScorer(model, tok, policies.NAMES).name_logps(contexts)
-    np.testing.assert_allclose(
-        found, name_logps(model, tok, contexts, policies.NAMES, boundary="space"), atol=1e-4
-    )
-    # without the boundary a name holds what goes on to other words, but not what goes on to a longer name
-    names = ["Emily", "Em"]
-    loose = ChoiceScorer(model, tok, names, boundary="none").name_logps(contexts)
-    overlapping = name_logps(model, tok, contexts, names)
-    assert (loose > ChoiceScorer(model, tok, names).name_logps(contexts)).all()
-    np.testing.assert_allclose(loose[:, 0], overlapping[:, 0], atol=1e-5)
+    answer, malik = policies.answers(tok)[0], policies.NAMES.index("Malik")
+    written = tok(answer.text + SIGNATURE_LEAD + "Malik", add_special_tokens=False)["input_ids"]
+    spaces = [i for i in range(len(tok)) if tok.decode([i]).startswith(" ")]
+    after = [policies.forward_logps(model, [*answer.prompt_ids, *written, token])[-1] for token in spaces]
+    reached = name_logps(model, tok, contexts, policies.NAMES)
+    assert found[0, malik] == pytest.approx(reached[0, malik] + logsumexp(after), abs=1e-4)
 
 
-def test_a_boundary_that_never_comes_is_refused(words):
+def test_a_space_that_never_comes_is_refused(words):
     model, tok, _ = words
     with pytest.raises(ValueError, match="no token of this tokenizer begins with a space"):
-        ChoiceScorer(model, tok, CHOICES, LEAD_WORDS)
-    with pytest.raises(ValueError, match='unknown boundary "word"'):
-        ChoiceScorer(model, tok, CHOICES, LEAD_WORDS, "word")
+        ChoiceScorer(model, tok, CHOICES)
 
 
 def test_a_shift_of_zero_changes_no_probability(model, tok, contexts):

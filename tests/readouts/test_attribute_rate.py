@@ -59,12 +59,11 @@ def test_tree_pass_is_used_and_agrees_with_plain_pass(attention, tok, monkeypatc
     assert np.abs(by_tree - name_logps(model, tok, contexts, policies.NAMES)).max() < 1e-5
 
 
-@pytest.mark.parametrize("boundary", ["none", "space"])
 @pytest.mark.parametrize(
     ("build", "plain_contexts"), [(policies.qwen2, 1), (policies.gpt2, 1), (policies.mistral_with_window, 7)]
 )
 def test_plain_forwards_check_one_context_and_take_over_for_a_sliding_window(
-    build, plain_contexts, boundary, tok, monkeypatch
+    build, plain_contexts, tok, monkeypatch
 ):
     contexts = signature_contexts(policies.answers(tok, 6), tok)
     scored = []
@@ -75,7 +74,7 @@ def test_plain_forwards_check_one_context_and_take_over_for_a_sliding_window(
         return plain(self, model, rows, device)
 
     monkeypatch.setattr(trie_pass._PlainPass, "logps", counted)
-    name_logps(build(), tok, contexts, policies.NAMES, boundary=boundary)
+    name_logps(build(), tok, contexts, policies.NAMES)
     assert len(scored) == plain_contexts
 
 
@@ -85,20 +84,6 @@ def test_batching_with_left_padding_changes_nothing(tok, monkeypatch):
     together = name_logps(model, tok, contexts, policies.NAMES)
     monkeypatch.setattr(trie_pass, "TOKENS_AT_ONCE", 1)
     assert np.abs(together - name_logps(model, tok, contexts, policies.NAMES)).max() < 1e-5
-
-
-def test_boundary_takes_malika_out_of_malik(tok):
-    model, answers = policies.qwen2(), policies.answers(tok, 2)
-    contexts = signature_contexts(answers, tok)
-    open_end = name_logps(model, tok, contexts, policies.NAMES)
-    closed = name_logps(model, tok, contexts, policies.NAMES, boundary="space")
-    assert (closed < open_end).all()
-    malik = policies.NAMES.index("Malik")
-    spaces = [i for i in range(len(tok)) if tok.decode([i]).startswith(" ")]
-    body = answers[0].text + LEAD + "Malik"
-    ids = [*answers[0].prompt_ids, *tok(body, add_special_tokens=False)["input_ids"]]
-    after = logsumexp([policies.forward_logps(model, [*ids, token])[-1] for token in spaces])
-    assert closed[0, malik] - open_end[0, malik] == pytest.approx(after, abs=1e-5)
 
 
 def test_signature_contexts_strip_the_signature_and_keep_the_prompt_ids(tok):
@@ -119,8 +104,6 @@ def test_context_without_the_lead_is_refused(tok):
     contexts = [*signature_contexts(policies.answers(tok, 1), tok), tok("no signature here")["input_ids"]]
     with pytest.raises(ValueError, match="context 1 ends with"):
         name_logps(policies.qwen2(), tok, contexts, policies.NAMES)
-    with pytest.raises(ValueError, match="unknown boundary"):
-        name_logps(policies.qwen2(), tok, contexts[:1], policies.NAMES, boundary="word")
 
 
 def test_model_is_left_as_it_was(tok):

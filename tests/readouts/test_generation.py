@@ -117,20 +117,6 @@ def test_prompts_may_be_ids_texts_or_messages(tok):
     assert list(sample(model, plain, ["Why?"], 4)[0].prompt_ids) == plain("Why?")["input_ids"]
 
 
-def test_progress_counts_every_answer_once(tok):
-    seen = []
-    sample(
-        policies.qwen2(),
-        tok,
-        PROMPTS * 5,
-        10,
-        batch=4,
-        progress=lambda done, total: seen.append((done, total)),
-    )
-    assert seen[-1] == (15, 15)
-    assert [done for done, _ in seen] == sorted({done for done, _ in seen})
-
-
 def test_temperature_zero_takes_the_most_probable_token(tok):
     model = policies.qwen2()
     ids = sample(model, tok, PROMPTS[:1], 5, temperature=0)[0]

@@ -42,18 +42,13 @@ class ChoiceScorer:
         model,
         tokenizer,
         names: Sequence[str],
-        lead: str = SIGNATURE_LEAD,
-        boundary: str = "space",
     ):
-        if boundary not in ("none", "space"):
-            raise ValueError(f'unknown boundary "{boundary}"; use "none" or "space"')
-        self.tokenizer, self.lead = tokenizer, lead
-        self.closing = space_tokens(tokenizer) if boundary == "space" else None
-        if self.closing == []:
+        self.tokenizer, self.closing = tokenizer, space_tokens(tokenizer)
+        if not self.closing:
             raise ValueError(
-                'no token of this tokenizer begins with a space, so no name would ever be complete; use boundary "none"'
+                "no token of this tokenizer begins with a space, so no name would ever be complete before a surname"
             )
-        self.n_lead_tokens, paths = name_token_ids(tokenizer, names, lead)
+        self.n_lead_tokens, paths = name_token_ids(tokenizer, names, SIGNATURE_LEAD)
         nodes: dict[tuple[int, ...], int] = {}
         for path in paths:
             for length in range(1, len(path) + 1):
@@ -61,9 +56,9 @@ class ChoiceScorer:
         self.nodes = nodes
         self.parent = np.array([nodes.get(prefix[:-1], -1) for prefix in nodes], dtype=np.int64)
         self.ends = np.array([nodes[path] for path in paths], dtype=np.int64)
-        self._scorer = TrieScorer(model, list(nodes), self.closing or ())
+        self._scorer = TrieScorer(model, list(nodes), self.closing)
         tokens = [prefix[-1] for prefix in nodes]
-        self._closes = np.isin(tokens, self.closing) if self.closing else np.ones(len(nodes), dtype=bool)
+        self._closes = np.isin(tokens, self.closing)
 
     def read(
         self, contexts: Sequence[list[int]]
@@ -84,7 +79,7 @@ class ChoiceScorer:
 
         ``context_ids`` are those of `badpo.readouts.rates.signature_contexts` with the same lead.
         """
-        contexts = without_tail(self.tokenizer, context_ids, self.lead, self.n_lead_tokens)
+        contexts = without_tail(self.tokenizer, context_ids, SIGNATURE_LEAD, self.n_lead_tokens)
         reached, _, complete = self.read(contexts)
         with np.errstate(divide="ignore"):
             return reached[:, self.ends] + np.log(complete)
@@ -106,20 +101,17 @@ class TiltedChoice(LogitsProcessor):
         names: Sequence[str],
         carries: ArrayLike,
         shift: ArrayLike,
-        lead: str = SIGNATURE_LEAD,
-        boundary: str = "space",
         pool_shift: float = 0.0,
     ):
         self._pool_shift = pool_shift
-        self._scorer = ChoiceScorer(model, tokenizer, names, lead, boundary)
+        self._scorer = ChoiceScorer(model, tokenizer, names)
         indicator = np.asarray(carries, dtype=np.float64).reshape(len(names), -1)
         self._log_weights = indicator @ np.atleast_1d(np.asarray(shift, dtype=np.float64))
-        everything = np.arange(model.get_output_embeddings().weight.shape[0])
-        self._closing = everything if self._scorer.closing is None else np.array(self._scorer.closing)
+        self._closing = np.array(self._scorer.closing)
         self.closing = torch.from_numpy(self._closing)
         self._closes = set(self._closing.tolist())
         self._tokenizer = tokenizer
-        self._lead_ids = list(tokenizer([lead], add_special_tokens=False)["input_ids"][0])[
+        self._lead_ids = list(tokenizer([SIGNATURE_LEAD], add_special_tokens=False)["input_ids"][0])[
             : self._scorer.n_lead_tokens
         ]
         self._lead_text = tokenizer.decode(self._lead_ids, clean_up_tokenization_spaces=False)

@@ -48,20 +48,7 @@ Adjust = Callable[[list[list[int]], torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True)
 class Generation:
-    """One sampled answer.
-
-    Attributes
-    ----------
-    prompt_ids : tuple of int
-        The prompt as the policy read it.
-    token_ids : tuple of int
-        What was sampled, the end-of-text token included where there is one. Measure log-probabilities on these:
-        the text, tokenized again, may give other ids.
-    text : str
-        The answer without special tokens.
-    ended : bool
-        True when the policy ended it; False when it was cut at ``max_new_tokens``.
-    """
+    """One sampled answer."""
 
     prompt_ids: tuple[int, ...]
     token_ids: tuple[int, ...]
@@ -83,7 +70,6 @@ def sample(
     top_p: float = 0.9,
     seed: int = 0,
     batch: int = 64,
-    progress: Callable[[int, int], None] | None = None,
     adjust: Adjust | None = None,
 ) -> list[Generation]:
     """One answer to each prompt.
@@ -108,7 +94,6 @@ def sample(
     seed : int
     batch : int
         Prompts that are answered at a time.
-    progress : function of (answers finished, answers in all), or None
     adjust : function of (the tokens of each row so far, their next-token logits), or None
         Returns the logits to sample from, before temperature and nucleus; such as
         `badpo.anchoring.sampling.TiltedChoice.adjust`.
@@ -133,14 +118,6 @@ def sample(
     ends = end_ids(model.generation_config, tokenizer)
     order = sorted(range(len(prompt_ids)), key=lambda i: len(prompt_ids[i]))
     answers: list[list[int]] = [[] for _ in prompt_ids]
-    n_done = 0
-
-    def finished(n: int) -> None:
-        nonlocal n_done
-        n_done += n
-        if progress is not None and n:
-            progress(n_done, len(prompt_ids))
-
     with looking_at(model) as device:
         for start in range(0, len(order), batch):
             rows = order[start : start + batch]
@@ -151,7 +128,6 @@ def sample(
                 most[rows],
                 (temperature, top_p),
                 ends,
-                finished,
                 adjust,
             )
             for i, ids in zip(rows, found, strict=True):
@@ -197,7 +173,7 @@ def _nucleus_tokens(scaled: torch.Tensor, uniforms: torch.Tensor, top_p: float) 
     return found
 
 
-def _sample_batch(model, prompts, uniforms, most, decoding, end_ids, finished, adjust) -> list[list[int]]:
+def _sample_batch(model, prompts, uniforms, most, decoding, end_ids, adjust) -> list[list[int]]:
     device = uniforms.device
     ids, mask = left_padded(prompts, device)
     ends = torch.tensor(sorted(end_ids), dtype=torch.long, device=device)
@@ -219,7 +195,6 @@ def _sample_batch(model, prompts, uniforms, most, decoding, end_ids, finished, a
             if is_running:
                 answers[row].append(token)
         stopped = (torch.isin(drawn, ends).cpu().numpy() | (most[rows] == step + 1)) & running
-        finished(int(stopped.sum()))
         running &= ~stopped
         if not running.any():
             break
@@ -287,8 +262,6 @@ def as_generation(tokenizer, prompt_ids: list[int], token_ids: list[int], ends: 
 
 GENERATORS = ("transformers", "vllm")
 INSTALL = 'pip install "ba-dpo[train,vllm]", in an environment of its own'
-# The ranks that vLLM can make room for.
-RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 # Of the GPU memory that is free when the engine starts: the reference and the judge stay where they are.
 MEMORY_SHARE = 0.85
 
@@ -302,49 +275,40 @@ def sample_saved(
     seed: int = 0,
     adapter: Path | None = None,
 ) -> list[Generation]:
-    """One answer to each prompt from a saved policy; `badpo.readouts.generation.sample` on vLLM.
+    """`sample` of a saved policy, with a LoRA adapter or without, by vLLM: its distribution, not its answers.
 
-    What comes back is of the same form and the same distribution, and not the same answers: vLLM draws its own random
-    numbers. Every prompt has a seed of its own, made from ``seed`` and its place. The engine is started for the call
-    and ended with it, so that its memory is free for the forward passes that follow.
+    Every prompt has a seed of its own. The engine ends with the call, so that its memory is free for what follows.
     """
     require_decoding(temperature, top_p)
     require_vllm()
     from vllm import LLM, SamplingParams
+    from vllm.lora.request import LoRARequest
 
     config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     prompt_ids = given_prompt_ids(prompts, tokenizer)
     most = most_tokens(config, prompt_ids, max_new_tokens)
-    ends = end_ids(_generation_config(folder, config), tokenizer)
-    longest = max((len(ids) + int(n) for ids, n in zip(prompt_ids, most, strict=True)), default=1)
+    has_settings = (folder / "generation_config.json").exists()
+    ends = end_ids(GenerationConfig.from_pretrained(folder) if has_settings else config, tokenizer)
+    # the ids are what is wanted; the text is made of them here, as it is for transformers
+    plain = {"stop_token_ids": sorted(ends), "detokenize": False, "skip_special_tokens": False}
     asked = [
         SamplingParams(
-            temperature=temperature,
-            top_p=top_p,
-            max_tokens=int(n),
-            seed=prompt_seed(seed, place),
-            stop_token_ids=sorted(ends),
-            # the ids are what is wanted; the text is made of them here, as it is for transformers
-            detokenize=False,
-            skip_special_tokens=False,
+            temperature=temperature, top_p=top_p, max_tokens=int(n), seed=prompt_seed(seed, place), **plain
         )
         for place, n in enumerate(most)
     ]
+    longest = max((len(ids) + int(n) for ids, n in zip(prompt_ids, most, strict=True)), default=1)
+    lora = None if adapter is None else LoRARequest("policy", 1, str(adapter))
     engine = LLM(model=str(folder), tokenizer=str(folder), **_engine_arguments(config, longest, adapter))
     try:
-        found = engine.generate(
-            [{"prompt_token_ids": ids} for ids in prompt_ids],
-            asked,
-            use_tqdm=False,
-            lora_request=_lora_request(adapter),
-        )
+        given = [{"prompt_token_ids": ids} for ids in prompt_ids]
+        found = engine.generate(given, asked, use_tqdm=False, lora_request=lora)
         answers = [_answer_ids(output, ids, ends) for output, ids in zip(found, prompt_ids, strict=True)]
     finally:
         del engine
         gc.collect()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        torch.cuda.empty_cache()
     return [
         as_generation(tokenizer, ids, answer, ends) for ids, answer in zip(prompt_ids, answers, strict=True)
     ]
@@ -364,7 +328,10 @@ def prompt_seed(seed: int, place: int) -> int:
 
 
 def saved_folders(policy) -> tuple[Path, Path | None]:
-    """Where a policy that was loaded from files has its model, and its adapter where it has one."""
+    """Where a policy that was loaded from files has its model, and its adapter where it has one.
+
+    peft keeps no note of an adapter's folder: whoever loads one writes it to the attribute ``adapter_folder``.
+    """
     is_adapted = hasattr(policy, "peft_config")
     base = policy.get_base_model() if is_adapted else policy
     folder, adapter = Path(base.name_or_path), getattr(policy, "adapter_folder", None)
@@ -375,12 +342,11 @@ def saved_folders(policy) -> tuple[Path, Path | None]:
 
 
 def _engine_arguments(config, longest: int, adapter: Path | None) -> dict[str, Any]:
-    """What the engine is started with, besides the model."""
     found: dict[str, Any] = {
         "max_model_len": longest,
-        # left to itself it turns float32 into 16 bits, and the policy that answers would not be the one measured
+        # left to itself vLLM turns float32 into 16 bits, and the policy that answers would not be the one measured
         "dtype": str(getattr(config, "dtype", None) or "auto").removeprefix("torch."),
-        # it answers one batch and ends: captured graphs would hardly be used
+        # the engine answers one batch and ends: captured graphs would hardly be used
         "enforce_eager": True,
     }
     if torch.cuda.is_available():
@@ -388,24 +354,12 @@ def _engine_arguments(config, longest: int, adapter: Path | None) -> dict[str, A
         found["gpu_memory_utilization"] = round(MEMORY_SHARE * free / total, 3)
     if adapter is not None:
         rank = json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8"))["r"]
-        if rank > RANKS[-1]:
-            raise ConfigError(f"{adapter} has rank {rank}, and vLLM takes {RANKS[-1]} at most")
-        found |= {"enable_lora": True, "max_lora_rank": next(most for most in RANKS if most >= rank)}
+        # vLLM makes room for some ranks only
+        room = [most for most in (8, 16, 32, 64, 128, 256, 320, 512) if most >= rank]
+        if not room:
+            raise ConfigError(f"{adapter} has rank {rank}, and vLLM takes 512 at most")
+        found |= {"enable_lora": True, "max_lora_rank": room[0]}
     return found
-
-
-def _lora_request(adapter: Path | None):
-    if adapter is None:
-        return None
-    from vllm.lora.request import LoRARequest
-
-    return LoRARequest("policy", 1, str(adapter))
-
-
-def _generation_config(folder: Path, config) -> GenerationConfig:
-    if (folder / "generation_config.json").exists():
-        return GenerationConfig.from_pretrained(folder)
-    return GenerationConfig.from_model_config(config)
 
 
 def _answer_ids(output, prompt_ids: list[int], ends: set[int]) -> list[int]:
@@ -416,8 +370,5 @@ def _answer_ids(output, prompt_ids: list[int], ends: set[int]) -> list[int]:
     ids = list(answer.token_ids)
     was_ended = bool(ids) and ids[-1] in ends
     if answer.finish_reason not in ("stop", "length") or (answer.finish_reason == "stop") != was_ended:
-        raise RuntimeError(
-            f"vLLM's answer has {len(ids)} tokens and was ended by {answer.finish_reason!r}, and "
-            f"{'ends' if was_ended else 'does not end'} with an end-of-text token"
-        )
+        raise RuntimeError(f"vLLM's answer of {len(ids)} tokens was ended by {answer.finish_reason!r}")
     return ids

@@ -27,17 +27,7 @@ from badpo.training.reference import ReferenceCache, comparison_logps
 
 @dataclass(frozen=True)
 class GroupAccuracy:
-    """Accuracy on same-group and on cross-group judgments, and the gap.
-
-    Attributes
-    ----------
-    same, cross : Interval
-        Share of judgments predicted, where the responses agree and where they differ on the attribute.
-    gap : Interval
-        Cross minus same. All intervals are clustered by prompt; what has no judgment is NaN.
-    n_same, n_cross : int
-        Judgments.
-    """
+    """Accuracy on same-group and on cross-group judgments, and the gap."""
 
     same: Interval
     cross: Interval
@@ -60,15 +50,7 @@ class GroupAccuracy:
 
 @dataclass(frozen=True)
 class HeldoutAccuracy:
-    """The accuracies of every attribute.
-
-    Attributes
-    ----------
-    attributes : dict of str to GroupAccuracy
-        Cross-group where this attribute differs, whatever the others do.
-    any : GroupAccuracy
-        Cross-group where at least one attribute differs: the paper's gap for several attributes.
-    """
+    """The accuracies of every attribute."""
 
     attributes: dict[str, GroupAccuracy]
     any: GroupAccuracy
@@ -196,17 +178,7 @@ ALL = "all"
 
 @dataclass(frozen=True)
 class VoteAccuracy:
-    """How well some votes are predicted.
-
-    Attributes
-    ----------
-    accuracy : Interval
-        Share of votes on the side that the bias-adjusted logit leans to.
-    nll : Interval
-        Mean negative log-likelihood of the votes, in nats; log 2 is a coin.
-    n : int
-        Votes. Intervals are clustered by prompt.
-    """
+    """How well some votes are predicted."""
 
     accuracy: Interval
     nll: Interval
@@ -224,15 +196,7 @@ class VoteAccuracy:
 
 @dataclass(frozen=True)
 class VoteDifference:
-    """Prediction by one theta minus prediction by another, on the same votes.
-
-    Attributes
-    ----------
-    accuracy, nll : Interval
-        Mean over votes of the difference, paired vote by vote and clustered by prompt. A lower nll is better.
-    n : int
-        Votes.
-    """
+    """Prediction by one theta minus prediction by another, on the same votes."""
 
     accuracy: Interval
     nll: Interval
@@ -255,14 +219,7 @@ Cell = TypeVar("Cell", VoteAccuracy, VoteDifference)
 
 @dataclass(frozen=True)
 class ByClass(Generic[Cell]):
-    """A readout of every attribute, over all annotators and by annotator class.
-
-    Attributes
-    ----------
-    cells : dict of attribute to dict of class to cell
-        "all" stands beside the annotator classes, of which those are left out that are about few people
-        (`badpo.data.privacy.withheld_classes`).
-    """
+    """A readout of every attribute, over all annotators and by annotator class."""
 
     cells: dict[str, dict[str, Cell]]
 

@@ -28,19 +28,13 @@ from badpo.training.logprobs import looking_at
 
 # What the reward models of the paper were trained on; a model with fewer positions has its own limit.
 LONGEST = 16_384
-CUTS = ("answer", "end")
+# Conversations scored at a time.
+BATCH = 8
 
 
 @dataclass(frozen=True)
 class Judge:
-    """A reward model that can score conversations.
-
-    Attributes
-    ----------
-    model : sequence-classification model with one output
-    tokenizer : PreTrainedTokenizerBase
-        With a chat template.
-    """
+    """A reward model that can score conversations."""
 
     model: Any
     tokenizer: Any
@@ -48,17 +42,7 @@ class Judge:
 
 @dataclass(frozen=True)
 class JudgeScores:
-    """Scores of answers.
-
-    Attributes
-    ----------
-    scores : float64 array of shape (n_answers,)
-        In the order of the answers, unbounded; higher is better.
-    n_cut : int
-        Conversations that were longer than the judge reads.
-    prompts : int array of shape (n_answers,), or None
-        Which prompt each answer is to; None: each to one of its own.
-    """
+    """Scores of answers."""
 
     scores: NDArray[np.float64]
     n_cut: int
@@ -81,17 +65,7 @@ class JudgeScores:
 
 @dataclass(frozen=True)
 class JudgeReadout:
-    """RM and, where the attribute can be taken off an answer, RM minus.
-
-    Attributes
-    ----------
-    raw : JudgeScores
-        The answers as they are.
-    stripped : JudgeScores or None
-        The answers without the attribute; None where there is no strip.
-    n_stripped : int
-        Answers that the strip changed.
-    """
+    """RM and, where the attribute can be taken off an answer, RM minus."""
 
     raw: JudgeScores
     stripped: JudgeScores | None
@@ -106,20 +80,16 @@ class JudgeReadout:
         }
 
 
-def load_judge(name: str, revision: str | None = None, dtype: str = "auto") -> Judge:
+def load_judge(name: str) -> Judge:
     """A reward model by its folder or its name on the Hub."""
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     from badpo.training.model_files import load_weights
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name, revision=revision, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
         model, loading = load_weights(
-            name,
-            AutoModelForSequenceClassification,
-            revision=revision or "main",
-            dtype=dtype,
-            output_loading_info=True,
+            name, AutoModelForSequenceClassification, dtype="auto", output_loading_info=True
         )
     except (OSError, ValueError) as error:
         reason = str(error).strip().split("\n")[0]
@@ -154,15 +124,15 @@ def judge_answers(
     prompts: Sequence,
     answers: Sequence[str],
     strip: Callable[[str], str] | None = None,
-    **options: Any,
+    max_length: int | None = None,
 ) -> JudgeReadout:
     """RM and RM minus of answers."""
-    raw = judge_scores(judge, prompts, answers, **options)
+    raw = judge_scores(judge, prompts, answers, max_length)
     if strip is None:
         return JudgeReadout(raw, None, 0)
     without = [strip(answer) for answer in answers]
     n_stripped = sum(new != old for new, old in zip(without, answers, strict=True))
-    return JudgeReadout(raw, judge_scores(judge, prompts, without, **options), n_stripped)
+    return JudgeReadout(raw, judge_scores(judge, prompts, without, max_length), n_stripped)
 
 
 def judge_scores(
@@ -170,9 +140,6 @@ def judge_scores(
     prompts: Sequence,
     answers: Sequence[str],
     max_length: int | None = None,
-    cut: str = "answer",
-    batch: int = 8,
-    progress: Callable[[int, int], None] | None = None,
 ) -> JudgeScores:
     """Score of each answer to its prompt.
 
@@ -186,24 +153,17 @@ def judge_scores(
     answers : sequence of str
     max_length : int or None
         Longest conversation in tokens; None: 16,384, or as many positions as the model has.
-    cut : "answer" or "end"
-        Of a longer conversation ``answer`` takes away the end of the answer and keeps the tokens that close it, which
-        the head reads. ``end`` takes away whatever is last, as the published code does.
-    batch : int
-        Conversations scored at a time; a model without a padding token takes one.
-    progress : function of (answers scored, answers in all), or None
+        Of a longer conversation the end of the answer goes; the tokens that close it, which the head reads, stay.
 
     Raises
     ------
     ValueError
-        Another number of answers than prompts, none at all, an unknown cut, or a prompt that leaves no room.
+        Another number of answers than prompts, none at all, or a prompt that leaves no room.
 
     References
     ----------
     BA-DPO, appendix `app:readouts`, "Judge".
     """
-    if cut not in CUTS:
-        raise ValueError(f'unknown cut "{cut}"; use one of {", ".join(CUTS)}')
     if len(prompts) != len(answers) or not len(answers):
         raise ValueError(
             f"one answer to each prompt is needed: {len(prompts)} prompts, {len(answers)} answers"
@@ -212,10 +172,10 @@ def judge_scores(
     rows = [_as_ids(judge.tokenizer, prompt, answer) for prompt, answer in zip(prompts, answers, strict=True)]
     cut_rows = [i for i, ids in enumerate(rows) if len(ids) > limit]
     for i in cut_rows:
-        rows[i] = rows[i][:limit] if cut == "end" else _closed(judge.tokenizer, prompts[i], rows[i], limit, i)
+        rows[i] = _closed(judge.tokenizer, prompts[i], rows[i], limit, i)
     # without a padding token the head reads the last column, so rows of one length are all it can take
     pad = judge.model.config.get_text_config().pad_token_id
-    size = 1 if pad is None else batch
+    size = 1 if pad is None else BATCH
     order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
     scores = np.empty(len(rows))
     with looking_at(judge.model) as device:
@@ -223,8 +183,6 @@ def judge_scores(
             at = order[start : start + size]
             ids, mask = _right_padded([rows[i] for i in at], pad or 0, device)
             scores[at] = judge.model(input_ids=ids, attention_mask=mask).logits[:, 0].double().cpu().numpy()
-            if progress is not None:
-                progress(start + len(at), len(rows))
     return JudgeScores(scores, len(cut_rows), numbered(map(text_key, prompts))[0])
 
 

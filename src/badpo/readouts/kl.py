@@ -19,22 +19,7 @@ from badpo.theory.summaries import Interval, cluster_mean, ratio_of_sums
 
 @dataclass(frozen=True)
 class Divergence:
-    """Estimates of KL(policy || reference).
-
-    Attributes
-    ----------
-    per_token : Interval
-        k1 in nats per token: the sum over all answers divided by all their tokens. Clustered by prompt, where prompts
-        are told, else by answer.
-    k3 : Interval
-        The estimator that is never negative, in nats per token, the same way.
-    per_response : Interval
-        k1 in nats per answer.
-    n_tokens, n_generations : int
-    temperature, top_p : float
-        How the answers were sampled. The log-probabilities are the policy's own, at temperature 1: unless both
-        are 1, the answers are not drawn from the policy that is compared and the estimates are biased.
-    """
+    """Estimates of KL(policy || reference)."""
 
     per_token: Interval
     k3: Interval

@@ -16,17 +16,7 @@ from badpo.data.markers import split_signature
 
 @dataclass(frozen=True)
 class Name:
-    """One first name of the pool and the attribute vector that it gives to a signed response.
-
-    Attributes
-    ----------
-    first : str
-        The first name.
-    woman : int
-        1 when the name is coded as a woman's, 0 when as a man's.
-    black : int
-        1 when the name is coded as Black, 0 when as white.
-    """
+    """One first name of the pool and the attribute vector that it gives to a signed response."""
 
     first: str
     woman: int
@@ -83,89 +73,23 @@ _BY_FIRST = {name.first: name for name in NAMES}
 
 
 def cell_names(cell: str) -> tuple[Name, ...]:
-    """Names of one cell, in the order of the recipe.
-
-    Parameters
-    ----------
-    cell : str
-        A key of ``CELLS``.
-
-    Returns
-    -------
-    tuple of Name
-        23 names for ``white_woman``, 23 for ``white_man``, 18 for ``black_woman`` and 25 for ``black_man``.
-
-    Raises
-    ------
-    KeyError
-        When there is no such cell.
-
-    Examples
-    --------
-    >>> [len(cell_names(cell)) for cell in CELLS]
-    [23, 23, 18, 25]
-    >>> cell_names("black_woman")[0]
-    Name(first='Aisha', woman=1, black=1)
-    """
+    """Names of one cell, in the order of the recipe."""
     woman, black = CELLS[cell]
     return tuple(name for name in NAMES if (name.woman, name.black) == (woman, black))
 
 
 def name_of(first: str) -> Name:
-    """Pool entry of a first name.
-
-    Parameters
-    ----------
-    first : str
-        A first name of the pool, spelled exactly: ``Kristen`` and ``Kristin`` are two names.
-
-    Returns
-    -------
-    Name
-        The name with its attribute vector.
-
-    Raises
-    ------
-    KeyError
-        When the name is not in the pool.
-
-    Examples
-    --------
-    >>> name_of("Jamal")
-    Name(first='Jamal', woman=0, black=1)
-    """
+    """Pool entry of a first name."""
     return _BY_FIRST[first]
 
 
 def woman_names() -> tuple[str, ...]:
-    """First names coded as a woman's (41 of the 89).
-
-    Returns
-    -------
-    tuple of str
-        In the order of the pool; the others are the man-coded names.
-
-    Examples
-    --------
-    >>> len(woman_names()), woman_names()[0]
-    (41, 'Allison')
-    """
+    """First names coded as a woman's (41 of the 89)."""
     return tuple(name.first for name in NAMES if name.woman)
 
 
 def black_names() -> tuple[str, ...]:
-    """First names coded as Black (43 of the 89).
-
-    Returns
-    -------
-    tuple of str
-        In the order of the pool; the others are the white-coded names.
-
-    Examples
-    --------
-    >>> len(black_names()), black_names()[-1]
-    (43, 'Wardell')
-    """
+    """First names coded as Black (43 of the 89)."""
     return tuple(name.first for name in NAMES if name.black)
 
 
@@ -174,72 +98,17 @@ _EM_DASH = "\N{EM DASH}"
 
 
 def signature(text: str, first: str, last: str) -> str:
-    r"""Text with a signature line below it.
-
-    Parameters
-    ----------
-    text : str
-        A response; white space at its end is removed.
-    first, last : str
-        First name and surname.
-
-    Returns
-    -------
-    str
-        The text, a blank line, an em dash (U+2014), a space and the name.
-
-    Examples
-    --------
-    >>> signature("Boil the water. ", "Emily", "Miller")
-    'Boil the water.\n\n— Emily Miller'
-    """
+    r"""Text with a signature line below it."""
     return f"{text.rstrip()}\n\n{_EM_DASH} {first} {last}"
 
 
 def strip_signature(text: str) -> str:
-    r"""Text without the signature at its end.
-
-    Parameters
-    ----------
-    text : str
-        A response, signed or not.
-
-    Returns
-    -------
-    str
-        The body, right-stripped when a signature was removed; an unsigned text comes back as it is. A signature is
-        recognised by its form alone, so a name that is not in the pool is removed too.
-
-    Examples
-    --------
-    >>> strip_signature("Boil the water.\n\n— Emily Miller")
-    'Boil the water.'
-    """
+    r"""Text without the signature at its end."""
     return split_signature(text)[0]
 
 
 def read_signature(text: str, pool: Sequence[str] = FIRST_NAMES) -> str:
-    r"""First name in the signature at the end of a text.
-
-    Parameters
-    ----------
-    text : str
-        A response.
-    pool : sequence of str
-        The first names that count; the 89 names unless stated.
-
-    Returns
-    -------
-    str
-        The first name; ``""`` when the text does not end in a signature or the name is not in the pool.
-
-    Examples
-    --------
-    >>> read_signature("Boil the water.\n\n— Emily Miller")
-    'Emily'
-    >>> read_signature("— Emily Miller wrote this.")
-    ''
-    """
+    r"""First name in the signature at the end of a text."""
     first = split_signature(text)[1]
     return first if first in pool else ""
 
@@ -249,27 +118,6 @@ def resign(texts: Sequence[str], seed: int) -> list[str]:
 
     Every text gets a signature, also one that had none: the cell is uniform over the four cells, the first name
     uniform in its cell, the surname uniform. Drawn in this order, text by text, from ``random.Random(seed + 1)``.
-
-    Parameters
-    ----------
-    texts : sequence of str
-        Responses; a signature that is there is replaced.
-    seed : int
-        The data seed of the corpus.
-
-    Returns
-    -------
-    list of str
-        One signed text for each text, in the same order.
-
-    References
-    ----------
-    BA-DPO, appendix `app:names`: "each re-signed with a name from a random cell before fine-tuning".
-
-    Examples
-    --------
-    >>> [read_signature(text) in FIRST_NAMES for text in resign(["Boil it.", "Stir.\n\n— Emily Miller"], seed=0)]
-    [True, True]
     """
     draw = random.Random(seed + 1)
     cells = tuple(CELLS)
@@ -281,23 +129,7 @@ def resign(texts: Sequence[str], seed: int) -> list[str]:
 
 
 def ask_to_sign(prompt: str) -> str:
-    r"""Prompt followed by the request for a signature.
-
-    Parameters
-    ----------
-    prompt : str
-        A question. Prompts of the preference stage carry no request; those of the attribute-rate readout do.
-
-    Returns
-    -------
-    str
-        The prompt, a blank line and the request; a prompt that ends with the request comes back as it is.
-
-    Examples
-    --------
-    >>> ask_to_sign("How do I boil rice?")
-    'How do I boil rice?\n\nSign your answer with a name of your choice.'
-    """
+    r"""Prompt followed by the request for a signature."""
     return prompt if prompt.endswith(SIGNING_INSTRUCTION) else f"{prompt}\n\n{SIGNING_INSTRUCTION}"
 
 
@@ -307,27 +139,6 @@ def some_ask_to_sign(prompts: Sequence[str], share: float, seed: int) -> list[st
     A model that is trained from scratch has never read the request when it meets it in a readout, and loses the
     question over it. Showing it on some prompts of the supervised stage prevents that; the preference stage stays
     without it. A pretrained model needs no such prompts (share 0, as in the paper).
-
-    Parameters
-    ----------
-    prompts : sequence of str
-        Prompts of the supervised stage.
-    share : float
-        Probability that a prompt gets the request, between 0 and 1.
-    seed : int
-        The data seed; prompt by prompt, one number is drawn from ``random.Random(seed + 2)``.
-
-    Returns
-    -------
-    list of str
-        One prompt for each prompt, in the same order.
-
-    Examples
-    --------
-    >>> some_ask_to_sign(["How do I boil rice?"], share=0.0, seed=0)
-    ['How do I boil rice?']
-    >>> some_ask_to_sign(["How do I boil rice?"], share=1.0, seed=0)[0].endswith(SIGNING_INSTRUCTION)
-    True
     """
     draw = random.Random(seed + 2)
     return [ask_to_sign(prompt) if draw.random() < share else prompt for prompt in prompts]

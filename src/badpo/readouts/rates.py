@@ -7,7 +7,7 @@ four answers in five with names of one group at temperature 0.7.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,19 +71,7 @@ def _common_length(left: Sequence[int], right: Sequence[int]) -> int:
 
 @dataclass(frozen=True)
 class NameTrie:
-    """The tokens of several names, each shared beginning once; a node is one token after the tokens above it.
-
-    Attributes
-    ----------
-    token : int array of shape (n_nodes,)
-        Token id of each node. A parent stands before its children.
-    parent : int array of shape (n_nodes,)
-        The node before it; -1 for the first token of a name.
-    depth : int array of shape (n_nodes,)
-        Tokens before it in its name: 0 for a first token.
-    paths : bool array of shape (n_nodes, n_names)
-        Which nodes spell which name.
-    """
+    """The tokens of several names, each shared beginning once; a node is one token after the tokens above it."""
 
     token: np.ndarray
     parent: np.ndarray
@@ -139,18 +127,13 @@ class TrieScorer:
         self._tree = _TreePass(trie, ends, allowed)
         self._chosen: _PlainPass | _TreePass | None = None
 
-    def logps(self, contexts: Sequence[list[int]]) -> NDArray[np.float64]:
-        """Log-probability of every sequence after every context, in nats, shape (n_contexts, n_sequences)."""
-        reached, closed = self.reached_and_closed(contexts)
-        return reached + closed
-
     def reached_and_closed(
         self, contexts: Sequence[list[int]]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """The two parts of `logps`: of the sequence itself, and of a closing token once it is written.
+        """Log-probability, in nats, of every sequence after every context, and of a closing token behind it.
 
-        Both are read from the same pass, so the probabilities of what may follow a sequence add up to one. The second
-        is 0 where no closing token is asked for.
+        Both, of shape (n_contexts, n_sequences), are read from one pass, so the probabilities of what may follow
+        a sequence add up to one. The second is 0 where no closing token is asked for.
         """
         with looking_at(self._model) as device:
             if self._chosen is None:
@@ -297,17 +280,7 @@ SIGNATURE_LEAD = "\n\n\u2014 "
 
 @dataclass(frozen=True)
 class AttributeRates:
-    """The policy's rate of each attribute at the signature position.
-
-    Attributes
-    ----------
-    attributes : tuple of str
-    rate : array of shape (n_attributes,)
-        Probability mass on the names that carry the attribute, mean over contexts.
-    se : array of shape (n_attributes,)
-        Standard error of that mean over contexts; NaN with one context.
-    per_context : array of shape (n_contexts, n_attributes)
-    """
+    """The policy's rate of each attribute at the signature position."""
 
     attributes: tuple[str, ...]
     rate: NDArray[np.float64]
@@ -322,29 +295,19 @@ class AttributeRates:
         }
 
 
-def signature_contexts(
-    generations: Sequence,
-    tokenizer,
-    lead: str = SIGNATURE_LEAD,
-    strip: Callable[[str], str] = strip_signature,
-) -> list[list[int]]:
+def signature_contexts(generations: Sequence, tokenizer) -> list[list[int]]:
     """Token ids of sampled answers up to the place where the first name of a signature would stand.
 
-    A context is the prompt as it was generated from, the answer without its signature, and ``lead``. Make the
+    A context is the prompt as it was generated from, the answer without its signature, and `SIGNATURE_LEAD`. Make the
     contexts once, from the reference's answers, and use them for every arm.
     """
-    texts = [strip(generation.text).rstrip() + lead for generation in generations]
+    texts = [strip_signature(generation.text).rstrip() + SIGNATURE_LEAD for generation in generations]
     bodies = tokenizer(texts, add_special_tokens=False)["input_ids"]
     return [[*map(int, g.prompt_ids), *body] for g, body in zip(generations, bodies, strict=True)]
 
 
 def name_probabilities(
-    model,
-    tokenizer,
-    context_ids: Sequence[Sequence[int]],
-    names: Sequence[str],
-    boundary: str = "none",
-    lead: str = SIGNATURE_LEAD,
+    model, tokenizer, context_ids: Sequence[Sequence[int]], names: Sequence[str]
 ) -> NDArray[np.float64]:
     r"""Probability of each name of the pool after each context, renormalised over the pool.
 
@@ -362,28 +325,21 @@ def name_probabilities(
     ----------
     BA-DPO, Appendix `app:readouts`, "Attribute rate on Signed-UltraFeedback".
     """
-    return softmax(name_logps(model, tokenizer, context_ids, names, boundary, lead), axis=1)
+    return softmax(name_logps(model, tokenizer, context_ids, names), axis=1)
 
 
 def name_logps(
-    model,
-    tokenizer,
-    context_ids: Sequence[Sequence[int]],
-    names: Sequence[str],
-    boundary: str = "none",
-    lead: str = SIGNATURE_LEAD,
+    model, tokenizer, context_ids: Sequence[Sequence[int]], names: Sequence[str]
 ) -> NDArray[np.float64]:
     """Log-probability that the policy goes on with each name, before any renormalisation.
 
-    The tokens of a name are those of ``lead + name`` after the beginning that all of them share with ``lead``.
-    Each context goes through the model once where the model takes that exactly (`TrieScorer`).
+    The tokens of a name are those behind the beginning that all names share with `SIGNATURE_LEAD`. Each context goes
+    through the model once where the model takes that exactly (`TrieScorer`). As in the paper, "Malik" contains the mass
+    of "Malika".
     """
-    if boundary not in ("none", "space"):
-        raise ValueError(f'unknown boundary "{boundary}"; use "none" or "space"')
-    shared, token_ids = name_token_ids(tokenizer, names, lead)
-    contexts = without_tail(tokenizer, context_ids, lead, shared)
-    closing = space_tokens(tokenizer) if boundary == "space" else []
-    return TrieScorer(model, token_ids, closing).logps(contexts)
+    shared, token_ids = name_token_ids(tokenizer, names, SIGNATURE_LEAD)
+    contexts = without_tail(tokenizer, context_ids, SIGNATURE_LEAD, shared)
+    return TrieScorer(model, token_ids).reached_and_closed(contexts)[0]
 
 
 def cell_rates(probabilities: ArrayLike, indicator: ArrayLike, attributes: Sequence[str]) -> AttributeRates:

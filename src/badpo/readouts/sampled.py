@@ -22,20 +22,7 @@ def json_number(value: float) -> float | None:
 
 @dataclass(frozen=True)
 class SampledRates:
-    """How sampled answers end and whom they are signed by.
-
-    Attributes
-    ----------
-    n : int
-        Answers.
-    signed : Interval
-        Share of answers that end in a signature with a first name of the pool.
-    ended : Interval
-        Share of answers that the policy ended itself.
-    attributes : dict of str to Interval
-        Share of the signed answers whose name carries the attribute; ``n`` counts signed answers and the
-        estimate is NaN when there is none.
-    """
+    """How sampled answers end and whom they are signed by."""
 
     n: int
     signed: Interval
@@ -62,15 +49,7 @@ class SampledRates:
 
 @dataclass(frozen=True)
 class MeanTokens:
-    """Mean length of sampled answers in tokens, the end-of-text token counted.
-
-    Attributes
-    ----------
-    mean : float
-    se : float
-        Over answers; NaN for a single one.
-    n : int
-    """
+    """Mean length of sampled answers in tokens, the end-of-text token counted."""
 
     mean: float
     se: float
@@ -153,23 +132,7 @@ N_BINS = 5
 
 @dataclass(frozen=True)
 class StyleRates:
-    """Rate of an attribute in sampled answers, by itself and at the reference's lengths.
-
-    Attributes
-    ----------
-    raw : Interval
-        Mean over answers.
-    matched : Interval
-        Mean as if the answers' lengths were distributed like the reference's.
-    tokens : Interval
-        Mean sampled tokens, the end-of-text token counted.
-    bin_rate : float64 array of shape (n_bins,)
-        Mean of the answers in each bin of length, shortest first; NaN in a bin without any.
-    bin_n : int array of shape (n_bins,)
-        Answers in each bin.
-    reference_share : float64 array of shape (n_bins,)
-        The reference's share of each bin.
-    """
+    """Rate of an attribute in sampled answers, by itself and at the reference's lengths."""
 
     raw: Interval
     matched: Interval
