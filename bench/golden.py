@@ -634,7 +634,7 @@ def compared(name: str, checkout: Path, source: Path, folders: dict[str, Path]) 
     base, here = (contents(folder) for folder in places.values())
     # commands that fail alike on both sides are told too
     ended = Counter(here[where] for where in here if re.fullmatch(r"commands\.jsonl: \[\d+\]\.status", where))
-    statuses = ", ".join(f"{n} with status {status}" for status, n in sorted(ended.items()))
+    statuses = ", ".join(f"{n} with status {status}" for status, n in sorted(ended.items(), key=str))
     print(f"{name:<36} {len(here):6} values, commands: {statuses or 'none'}; ", end="")
     return compare(base, here, CASES[name].tolerance)
 
