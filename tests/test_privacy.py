@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from badpo.cli.main import app
 from badpo.data.privacy import pseudonym, pseudonym_key
-from tests.data.importers.test_exports import ALL, EXPORTS
+from tests.importers.test_exports import ALL, EXPORTS
 
 PLANTED = re.compile(rb"planted", re.IGNORECASE)
 # where each export keeps who voted, and what it says about them besides

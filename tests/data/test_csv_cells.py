@@ -88,17 +88,3 @@ def test_categories_and_dates(tmp_path):
     )
     write_csv(frame, tmp_path / "t.csv")
     assert rows_of(tmp_path / "t.csv")[1:] == [["'-x", "2024-01-02 00:00:00", "['=1']"], ["", "", ""]]
-
-
-def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
-    path = tmp_path / "t.csv"
-    write_csv(pd.DataFrame({"a": [1]}), path)
-
-    def full(*args, **kwargs):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(pd.DataFrame, "to_csv", full)
-    with pytest.raises(OSError, match="No space"):
-        write_csv(pd.DataFrame({"a": [2]}), path)
-    assert path.read_text() == "a\n1\n"
-    assert [file.name for file in tmp_path.iterdir()] == ["t.csv"]

@@ -28,6 +28,6 @@ def test_every_code_falls_into_a_range_of_the_page():
     listed = re.findall(r"[EWN](\d{3})(?: to [EWN](\d{3}))?", PAGE.read_text())
     known = {n for low, high in listed for n in range(int(low), int(high or low) + 1)}
     source = "".join(path.read_text() for path in (ROOT / "src/badpo/data").glob("*.py"))
-    source += "".join(path.read_text() for path in (ROOT / "src/badpo/data/importers").glob("*.py"))
+    source += "".join(path.read_text() for path in (ROOT / "src/badpo/importers").glob("*.py"))
     used = {int(code) for code in re.findall(r'"[EWN](\d{3})"', source)}
     assert used - known == set()

@@ -4,7 +4,7 @@ import pytest
 
 from badpo.data import markers
 
-FORMS = {
+MARKDOWN = {
     "header": (
         markers.has_header,
         ["# A", "text\n###### A", "  ## A", "#\tA"],
@@ -23,17 +23,66 @@ FORMS = {
     "fence": (markers.has_code_fence, ["```", "a```b"], ["``", "`a`"]),
     "table": (markers.has_table_line, ["| a |", "x\n | a | b | \ny", "||"], ["a | b", "|", "| a", "|\n|"]),
 }
+WAYS = {
+    "hedge": (
+        markers.has_hedge,
+        [
+            "Perhaps.",
+            "It MIGHT rain",
+            "well, I think so",
+            "I\N{RIGHT SINGLE QUOTATION MARK}m not sure it does",
+        ],
+        ["mighty", "I thinker", "You may go.", "it  seems", ""],
+    ),
+    "refusal": (
+        markers.has_refusal,
+        [
+            "I'm sorry, but I can't help with that.",
+            "I\N{RIGHT SINGLE QUOTATION MARK}m unable to assist you.",
+            "I cannot really discuss this.",
+            "As an AI language model, I have no taste.",
+            "I won't write that.",
+            "I am not able to provide it.",
+        ],
+        [
+            "You cannot help it.",
+            "I can't help but laugh.",
+            "I can't wait.",
+            "Sorry!",
+            "",
+            "word " * 100 + "I cannot help.",
+        ],
+    ),
+    "first person": (
+        markers.has_first_person,
+        [
+            "I say",
+            "so do I",
+            "I'd go",
+            "I\N{RIGHT SINGLE QUOTATION MARK}ve been",
+            "My town",
+            "it is mine",
+            "by myself",
+        ],
+        ["In it", "i.e. this", "we and you", "mystery", "HIV", "", "mines"],
+    ),
+    "link": (
+        markers.has_link,
+        ["https://example.org", "HTTP://x.y", "www.example.org", "[here](/rice)", "![](a.png)"],
+        ["http", "https://", "awww.x", "f(x)[0](", "[a] (b)", "]( )", ""],
+    ),
+}
 
 
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", [*MARKDOWN, *WAYS])
 def test_each_form_and_its_near_misses(name):
-    test, positive, negative = FORMS[name]
+    test, positive, negative = {**MARKDOWN, **WAYS}[name]
     assert [text for text in positive if not test(text)] == []
     assert [text for text in negative if test(text)] == []
 
 
 def test_markdown_is_any_form_and_nothing_else():
-    for _, positive, _ in FORMS.values():
+    for _, positive, _ in MARKDOWN.values():
         assert all(markers.has_markdown(text) for text in positive)
     assert not markers.has_markdown("Plain text, 3.5 times - really. #tag, 2 * 3 * 4; say `x`.")
 

@@ -136,8 +136,3 @@ def test_each_distinct_text_is_measured_once():
     rows = [ROWS[0] | {"comparison_id": f"c{i}", "response_b": f"other {i % 3}"} for i in range(12)]
     Judgments.read(rows, attributes=[attribute])
     assert sorted(seen) == ["one two", "other 0", "other 1", "other 2"]
-
-
-def test_positions_of_all_votes_at_once():
-    rows = [ROWS[0] | {"shown_first": side, "annotator": f"x{i}"} for i, side in enumerate(("b", None, "a"))]
-    assert Judgments.read(rows, attributes=[Position()]).delta[:, 0].tolist() == [-1.0, 0.0, 1.0]

@@ -40,7 +40,7 @@ from tests.fuzz.inputs import (
 )
 from tests.fuzz.running import Target
 
-EXPORTS = Path(__file__).parents[1] / "data" / "importers" / "exports"
+EXPORTS = Path(__file__).parents[1] / "importers" / "exports"
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SECRET = "secret-id"
 _IDS = re.compile(

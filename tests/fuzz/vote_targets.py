@@ -20,8 +20,7 @@ from badpo.auditing.result import AuditResult
 from badpo.data.judgments import Judgments
 from badpo.estimation.pool import offline_log_odds
 from badpo.theory.identifiability import annotator_components, free_directions
-from badpo.theory.summaries import cluster_mean, t_interval, wilson_interval
-from badpo.theory.tilt import fit_calibration, shift_to_targets, tilted_probabilities
+from badpo.theory.tilt import shift_to_targets, tilted_probabilities
 from tests.fuzz.inputs import HOSTILE
 from tests.fuzz.reader_targets import refusing
 from tests.fuzz.running import Target
@@ -148,7 +147,6 @@ def _ordered(value: Any) -> None:
 _floats = st.one_of(
     st.floats(-5, 5), st.floats(-1e6, 1e6), st.sampled_from([0.0, 1.0, 1e-12, np.nan, np.inf, -np.inf])
 )
-_lists = st.lists(_floats, max_size=5)
 
 
 @st.composite
@@ -184,22 +182,6 @@ def _tilts(value: tuple[Any, Any, Any]) -> None:
     np.testing.assert_allclose(found.achieved, targets, atol=1e-6)
     rows = tilted_probabilities(logs, carries, found.shift).sum(axis=1)
     np.testing.assert_allclose(rows, 1, atol=1e-9)
-
-
-def _lines(value: tuple[list[float], list[float], float]) -> None:
-    intended, achieved, _ = value
-    line = fit_calibration(intended, achieved)
-    assert np.isfinite([line.slope, line.intercept]).all() and line.slope > 0
-    assert not np.isnan(line.intended_for(0.0))
-
-
-def _summaries(value: tuple[list[float], list[int], int, int]) -> None:
-    numbers, clusters, successes, n = value
-    numbers = [number for number in numbers if np.isfinite(number)]
-    wilson = wilson_interval(successes, n)
-    assert n == 0 or 0 <= wilson.low <= wilson.estimate <= wilson.high <= 1
-    for found in (t_interval(numbers), cluster_mean(numbers, clusters[: len(numbers)])):
-        assert not found.low > found.estimate and not found.high < found.estimate
 
 
 @st.composite
@@ -238,15 +220,4 @@ TARGETS = {
     "audit of sparse designs": Target(sparse_votes(), refusing(_audited), 14),
     "what a design identifies": Target(_designs(), documented(_identified), 40),
     "tilts": Target(_tables(), documented(_tilts), 80),
-    "calibration lines": Target(st.tuples(_lists, _lists, _floats), documented(_lines), 100),
-    "intervals": Target(
-        st.tuples(
-            _lists,
-            st.lists(st.integers(0, 3), min_size=5, max_size=5),
-            st.integers(-1, 50),
-            st.integers(-1, 50),
-        ),
-        documented(_summaries),
-        100,
-    ),
 }

@@ -17,7 +17,7 @@ from badpo.data.problems import ConfigError, DataError
 from badpo.importers.formats import FORMATS, import_votes
 
 EXPORTS = Path(__file__).parent / "exports"
-LABEL_STUDIO = Path(__file__).parents[3] / "examples" / "label_studio.json"
+LABEL_STUDIO = Path(__file__).parents[2] / "examples" / "label_studio.json"
 ALL = {
     "multipref": EXPORTS / "multipref.jsonl",
     "label-studio": LABEL_STUDIO,
