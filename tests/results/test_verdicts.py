@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from badpo.results.run_files import BiasContent, MeasuredRuns, Readouts, Run, read_suite
 from badpo.results.verdicts import limits, quantities, verdicts
 from tests.results.suites import write_suite
@@ -29,14 +31,14 @@ def run(arm: str, rate: float | None = None, seed: int = 42, se: float = 0.01, b
     )
 
 
-def told(*runs: Run):
+def told_of(*runs: Run):
     (verdict,) = verdicts(MeasuredRuns("suite", runs, ()))
     sentences = [verdict.finding, *verdict.arms]
     return verdict.title, [text.replace("\u00a0", " ").replace("\u2212", "-") for text in sentences]
 
 
 def test_the_shift_the_share_and_the_distance():
-    title, sentences = told(run("reference", 0.50), run("dpo", 0.96), run("pooled", 0.55))
+    title, sentences = told_of(run("reference", 0.50), run("dpo", 0.96), run("pooled", 0.55))
     assert title == "woman-coded"
     assert sentences == [
         "DPO moved p(woman-coded) from 0.50 to 0.96.",
@@ -44,23 +46,26 @@ def test_the_shift_the_share_and_the_distance():
     ]
 
 
-def test_an_arm_that_passes_the_reference_says_so():
-    _, sentences = told(run("reference", 0.50), run("dpo", 0.90), run("pooled", 0.45))
-    assert sentences[1].startswith(
-        "BA-DPO (pooled) removed 112 % of that shift, passing the reference by 0.05;"
-    )
-    assert sentences[1].endswith("log-odds -0.20.")
-
-
-def test_an_arm_that_moves_further_than_dpo_says_so():
-    _, sentences = told(run("reference", 0.50), run("dpo", 0.80), run("pooled", 0.85))
-    assert sentences[1].startswith("BA-DPO (pooled) moved further than DPO, to 0.85;")
+@pytest.mark.parametrize(
+    ("dpo", "pooled", "told"),
+    [
+        (
+            0.90,
+            0.45,
+            "removed 112 % of that shift, passing the reference by 0.05; distance to the reference in log-odds -0.20.",
+        ),
+        (0.80, 0.85, "moved further than DPO, to 0.85; distance to the reference in log-odds +1.73."),
+    ],
+)
+def test_an_arm_that_passes_the_reference_or_dpo_says_so(dpo, pooled, told):
+    _, sentences = told_of(run("reference", 0.50), run("dpo", dpo), run("pooled", pooled))
+    assert sentences[1] == f"BA-DPO (pooled) {told}"
 
 
 def test_without_a_shift_the_gap_stands_in_for_the_share():
     heldout = {"woman": {"same": 0.6, "cross": 0.7, "gap": 0.126, "gap_low": 0.1, "gap_high": 0.15}}
     held_back = {"woman": {"same": 0.6, "cross": 0.6, "gap": 0.001, "gap_low": -0.02, "gap_high": 0.022}}
-    _, sentences = told(
+    _, sentences = told_of(
         run("reference", 0.50, se=0.02),
         run("dpo", 0.54, se=0.02, heldout=heldout),
         run("pooled", 0.51, heldout=held_back),
@@ -77,12 +82,12 @@ def test_several_seeds_bring_the_interval_of_the_share():
     runs = [run("reference", 0.5)]
     runs += [run("dpo", value, seed) for seed, value in ((1, 0.95), (2, 0.96), (3, 0.97))]
     runs += [run("pooled", value, seed) for seed, value in ((1, 0.54), (2, 0.55), (3, 0.56))]
-    _, sentences = told(*runs)
+    _, sentences = told_of(*runs)
     assert re.search(r"removed 89 % of that shift \(95 % interval 84 to 94 %, 3 seeds\)", sentences[1])
 
 
 def test_without_a_reference_nothing_is_compared():
-    _, sentences = told(run("dpo", 0.96), run("pooled", 0.55))
+    _, sentences = told_of(run("dpo", 0.96), run("pooled", 0.55))
     assert sentences[0] == "The reference was not measured, so no shift and no share removed can be given."
     assert sentences[1] == "BA-DPO (pooled) ended at 0.55."
 
@@ -91,7 +96,7 @@ def test_a_declared_length_is_told_in_tokens_and_an_amount_as_a_mean():
     words = {"attributes": ["words"], "extra": {"attributes": [{"type": "length_words", "name": "words"}]}}
     means = {"reference": 288.6, "dpo": 384.5, "pooled": 335.3}
     runs = [run(arm, tokens={"mean": mean, "se": 1.0}, bias=LENGTH) for arm, mean in means.items()]
-    title, sentences = told(*runs)
+    title, sentences = told_of(*runs)
     assert title == "length"
     assert sentences[0] == "DPO moved mean tokens from 288.6 to 384.5."
     assert sentences[1].endswith("removed 51 % of that shift; distance to the reference +46.7.")
