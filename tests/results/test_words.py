@@ -10,7 +10,6 @@ from badpo.results.audit_verdicts import (
     audit_labels,
     audit_verdicts,
     has_usable_spread,
-    interval_text,
     is_sure,
 )
 from badpo.results.words import (
@@ -22,6 +21,7 @@ from badpo.results.words import (
     cleaned,
     count_text,
     decimal,
+    interval_text,
     page_templates,
     percent,
     shown,

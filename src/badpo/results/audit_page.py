@@ -20,7 +20,6 @@ from badpo.results.audit_verdicts import (
     audit_labels,
     audit_verdicts,
     has_usable_spread,
-    interval_text,
     is_sure,
     limits,
 )
@@ -31,6 +30,7 @@ from badpo.results.words import (
     cleaned,
     count_text,
     decimal,
+    interval_text,
     page_templates,
     percent,
     shown,
@@ -605,11 +605,10 @@ def _next_steps(summary: Mapping[str, Any]) -> list[str]:
 def _agreement_text(agreement: Mapping[str, Any]) -> str:
     if agreement["percent"] is None:
         return _UNKNOWN
-    low, high, ends = agreement["ci_low"], agreement["ci_high"], ""
-    if low is not None and high is not None:
-        ends = f" (95 % interval {percent(low)} to {percent(high)})"
+    ends = interval_text(agreement["ci_low"], agreement["ci_high"], percent)
+    told = "" if agreement["ci_low"] is None else f" (95 % interval {ends})"
     alpha = decimal(agreement["alpha"])
-    return f"{percent(agreement['percent'])} of pairs of votes{ends}; Krippendorff\u2019s alpha {alpha}"
+    return f"{percent(agreement['percent'])} of pairs of votes{told}; Krippendorff\u2019s alpha {alpha}"
 
 
 def _repeats_text(repeats: Mapping[str, Any]) -> str:

@@ -11,7 +11,6 @@ from markupsafe import Markup
 
 from badpo.results.audit_verdicts import audit_labels, has_usable_spread
 from badpo.results.charts import (
-    Cloud,
     Figure,
     Level,
     Series,
@@ -20,7 +19,7 @@ from badpo.results.charts import (
     legend,
     point_cloud,
 )
-from badpo.results.words import cleaned, decimal, page_templates, shown
+from badpo.results.words import cleaned, decimal, interval_text, page_templates, shown
 
 MOST_ROWS, FEWEST_DRAWN = 60, 2
 # flagged points last, so that they are not covered
@@ -186,15 +185,17 @@ def _middle(pool: Mapping[str, Any]) -> Level:
 
 
 def _person_cells(label: str, row: Mapping[str, Any]) -> tuple[str, ...]:
-    own, pulled = ("ci_low", "ci_high"), ("post_low", "post_high")
-    ends = [" to ".join(decimal(row[end]) for end in interval) for interval in (own, pulled)]
     name, votes = f"{label}, {row['annotator']}", f"{row['n_informative']:,}"
-    return name, votes, decimal(row["deviation"]), ends[0], decimal(row["shrunk"]), ends[1]
+    own, pulled = (
+        interval_text(row["ci_low"], row["ci_high"]),
+        interval_text(row["post_low"], row["post_high"]),
+    )
+    return name, votes, decimal(row["deviation"]), own, decimal(row["shrunk"]), pulled
 
 
-def _clouds(people: pd.DataFrame, x: str, y: str) -> list[Cloud]:
+def _clouds(people: pd.DataFrame, x: str, y: str) -> list[Series]:
     of_kind = [(name, style, people[people["style"] == style]) for name, style in _KINDS]
-    return [Cloud(name, style, kind[x].to_numpy(), kind[y].to_numpy()) for name, style, kind in of_kind]
+    return [Series(name, style, kind[[x, y]].to_numpy().tolist()) for name, style, kind in of_kind]
 
 
 def _expected(pool: Mapping[str, Any], se: np.ndarray) -> tuple[float, np.ndarray]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from badpo.data.privacy import FEWEST_ANNOTATORS
-from badpo.results.words import attribute_label, count_text, decimal, percent, shown
+from badpo.results.words import attribute_label, count_text, decimal, interval_text, percent, shown
 
 # Spreads beyond this are no spreads of people: exp(5) is odds of 148 to 1.
 LARGEST_TAU = 5.0
@@ -36,14 +36,6 @@ def audit_labels(summary: Mapping[str, Any]) -> dict[str, str]:
     configs = {config.get("name"): config for config in summary.get("settings", {}).get("attributes", ())}
     names = [row["name"] for row in summary["attributes"]]
     return {name: attribute_label(name, configs.get(name, {})) for name in names}
-
-
-def interval_text(low: float | None, high: float | None) -> str:
-    """An interval in words; with one end where the other has no bound."""
-    if low is None or high is None:
-        side, end = ("below", high) if low is None else ("above", low)
-        return decimal(None) if end is None else f"{side} {decimal(end)}"
-    return f"{decimal(low)} to {decimal(high)}"
 
 
 def has_usable_spread(pool: Mapping[str, Any]) -> bool:

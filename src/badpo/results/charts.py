@@ -13,17 +13,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 from markupsafe import Markup
-from numpy.typing import ArrayLike
 
-from badpo.results.words import decimal
+from badpo.results.words import decimal, interval_text
 
 WIDTH = 360
 _RIGHT = 52  # room for the values at the end of a lane
 _VOTES = 40  # and for the votes at the end of an annotator's
 _LINE_HEIGHT, _CLOUD_HEIGHT = 236, 300
-Points = Sequence[tuple[float, float]]
+Points = Sequence[Sequence[float]]
 
 
 @dataclass(frozen=True)
@@ -134,10 +132,8 @@ def dot_figure(
     rows: list[tuple[str, ...]] = []
     for panel in panels:
         for mark in (mark for row in panel.rows for mark in row.marks):
-            number, ends = panel.number, decimal(None)
-            if mark.low is not None and mark.high is not None and math.isfinite(mark.low + mark.high):
-                ends = f"{number(mark.low)} to {number(mark.high)}"
-            name = f"{panel.title}, {mark.name}"
+            number, name = panel.number, f"{panel.title}, {mark.name}"
+            ends = interval_text(mark.low, mark.high, number)
             rows.append((name, number(mark.value), ends, ", ".join(map(number, mark.repeats))))
     header: tuple[str, ...] = ("Shown", "Value", "95 % interval", "Each seed")
     if not any(row[-1] for row in rows):
@@ -206,18 +202,8 @@ def caterpillar(
     return _svg(bottom + 42, label, parts)
 
 
-@dataclass(frozen=True)
-class Cloud:
-    """Many points of one kind: places x and y, and style 0, 1 or 2 for color and shape."""
-
-    name: str
-    style: int
-    x: ArrayLike
-    y: ArrayLike
-
-
 def point_cloud(
-    clouds: Sequence[Cloud],
+    clouds: Sequence[Series],
     label: str,
     axis_x: str,
     axis_y: str,
@@ -226,7 +212,10 @@ def point_cloud(
     curves: Sequence[Series] = (),
     level: Level | None = None,
 ) -> Markup:
-    """Many points between fixed axes, with curves behind them; the first of ``limits_y`` stands at the bottom."""
+    """Many points between fixed axes, with curves behind them; the first of ``limits_y`` stands at the bottom.
+
+    Points have style 0, 1 or 2.
+    """
     left, right, top, bottom = 40.0, WIDTH - 12.0, 44.0, _CLOUD_HEIGHT - 44.0
     across = axis_of([], limits_x, left, right)
     upward = limits_y[0] < limits_y[1]
@@ -241,12 +230,11 @@ def point_cloud(
             )
         )
     for cloud in clouds:
-        points = list(zip(np.asarray(cloud.x).tolist(), np.asarray(cloud.y).tolist(), strict=True))
-        if points:
+        if cloud.points:
             shape = _POINT_SHAPES[cloud.style]
-            path = "".join(f"M{across.at(x):g} {up.at(y):g}{shape}" for x, y in points)
+            path = "".join(f"M{across.at(x):g} {up.at(y):g}{shape}" for x, y in cloud.points)
             drawn = Markup('<path class="cloud s{}" d="{}"><title>{}: {:,}</title></path>')
-            parts.append(drawn.format(cloud.style, path, cloud.name, len(points)))
+            parts.append(drawn.format(cloud.style, path, cloud.name, len(cloud.points)))
     return _svg(_CLOUD_HEIGHT, label, parts)
 
 
@@ -371,7 +359,7 @@ def _lane(mark: Mark, y: float, across: Axis, number: Callable[[float], str]) ->
     drawn, tip = Markup(""), f"{mark.name}: {number(mark.value)}"
     if mark.low is not None and mark.high is not None and math.isfinite(mark.low + mark.high):
         drawn = _line(f"interval s{mark.style}", across.at(mark.low), y, across.at(mark.high), y)
-        tip += f" (95 % interval {number(mark.low)} to {number(mark.high)})"
+        tip += f" (95 % interval {interval_text(mark.low, mark.high, number)})"
     for x in map(across.at, mark.repeats):
         drawn += _line(f"repeat s{mark.style}", x, y - 6, x, y + 6)
     drawn += _marker(across.at(mark.value), y, mark.style, tip)
@@ -393,8 +381,8 @@ def _lean(row: Mapping[str, Any], y: float, across: Axis) -> Markup:
         drawn += _marker(across.at(pulled), lower, row["style"], "", size=3.0)
     name, votes = row["annotator"], f"{row['n_informative']:,}"
     tip = (
-        f"{name}: own estimate {decimal(own)} ({decimal(low)} to {decimal(high)}); shrunken {decimal(pulled)} "
-        f"({decimal(post_low)} to {decimal(post_high)}); {votes} informative votes"
+        f"{name}: own estimate {decimal(own)} ({interval_text(low, high)}); shrunken {decimal(pulled)} "
+        f"({interval_text(post_low, post_high)}); {votes} informative votes"
     )
     texts = (
         _text(across.start - 8, y + 3.5, name, "end", "person"),

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import numpy as np
 import yaml
 
@@ -39,6 +38,8 @@ from badpo.results.words import (
     attribute_label,
     count_text,
     decimal,
+    interval_text,
+    page_templates,
     shown,
     signed,
 )
@@ -59,32 +60,14 @@ _SETTINGS = (
 )
 
 
-@dataclass(frozen=True)
-class AttributeRow:
-    """One declared attribute in the card's table, every cell as text."""
-
-    name: str
-    definition: str
-    lean: str
-    reference: str
-    own: str
-    distance: str
-    gap: str
-
-
 def model_card(run_folder: Path) -> str:
     """The model card of a run as Markdown with the Hub's YAML header, from the files of its folder alone."""
     if not any((run_folder / name).exists() for name in ("bias.json", "readouts.json", "config.yaml")):
         raise ConfigError(f'"{run_folder}" holds no run; name the folder of a finished run')
     run, reference = read_run(run_folder), _reference_beside(run_folder)
-    environment = jinja2.Environment(  # Markdown: the texts are escaped as Markdown below
-        loader=jinja2.PackageLoader("badpo.results", "templates"),
-        autoescape=False,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("model_card.md.jinja").render(
+    # Markdown: the texts are escaped as Markdown below
+    template = page_templates(autoescape=False).get_template("model_card.md.jinja")
+    return template.render(
         header=yaml.safe_dump(_header(run), sort_keys=False, allow_unicode=True).strip(),
         title=markdown_text(run_folder.resolve().name),
         method=arm_title(run.arm),
@@ -117,22 +100,23 @@ def _header(run: Run) -> dict[str, Any]:
     return header
 
 
-def _attribute_row(run: Run, reference: Run | None, name: str, config: Mapping[str, Any]) -> AttributeRow:
+def _attribute_row(run: Run, reference: Run | None, name: str, config: Mapping[str, Any]) -> tuple[str, ...]:
     own, before = rate(name)(run), rate(name)(reference) if reference else None
-    held_out = gap(name)(run)
     apart = None
     if own and before and not is_continuous(config):
         apart = log_odds_distance(own.estimate, before.estimate).item()
-    return AttributeRow(
+    held_out, number = gap(name)(run), partial(signed, places=3)
+    told = decimal(None)
+    if held_out:
+        told = f"{number(held_out.estimate)} ({interval_text(held_out.low, held_out.high, number)})"
+    return (
         markdown_text(attribute_label(name, config)),
         markdown_text(attribute_definition(config)),
         _lean(run, name),
         decimal(before.estimate if before else None),
         decimal(own.estimate if own else None),
         signed(apart),
-        " ".join([signed(held_out.estimate, 3), f"({signed(held_out.low, 3)} to {signed(held_out.high, 3)})"])
-        if held_out
-        else decimal(None),
+        told,
     )
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from scipy.special import logit
@@ -32,6 +32,7 @@ from badpo.results.words import (
     attribute_label,
     count_text,
     decimal,
+    interval_text,
     percent,
     signed,
 )
@@ -147,8 +148,8 @@ def _reference_rates(suite: MeasuredRuns) -> list[str]:
         if own is None:
             unmeasured.append(label)
             continue
-        low, high = own.interval.low, own.interval.high
-        ends = f" (95\u00a0% interval {decimal(low)} to {decimal(high)})" if math.isfinite(low) else ""
+        ends = interval_text(own.interval.low, own.interval.high)
+        ends = "" if ends == decimal(None) else f" (95\u00a0% interval {ends})"
         if is_continuous(configs.get(name, {})):
             found.append(f"The reference\u2019s own mean {label} is {decimal(own.value)}{ends}.")
         else:
@@ -220,10 +221,10 @@ def _verdict(suite: MeasuredRuns, quantity: Quantity) -> RunVerdict:
         ends = f"from {quantity.number(reference.value)} to {quantity.number(dpo.value)}"
         finding = f"DPO moved {quantity.symbol} {ends}."
         if not shifted.excludes(0.0):
-            apart, low, high = map(quantity.difference, (shifted.estimate, shifted.low, shifted.high))
+            ends = interval_text(shifted.low, shifted.high, quantity.difference)
             finding += (
-                f" The shift of {apart} is not larger than its 95 % interval ({low} to {high}), so no share removed is "
-                "given; the held-out gap says more."
+                f" The shift of {quantity.difference(shifted.estimate)} is not larger than its 95 % interval ({ends}), "
+                "so no share removed is given; the held-out gap says more."
             )
             # the gap stands in for the share removed
             told = [DPO] * (estimate(suite, DPO, gap(quantity.attribute)) is not None) + told
@@ -261,8 +262,8 @@ def _seeds_text(share: Estimate) -> str:
 def _gap_text(found: Estimate | None) -> str:
     if found is None:
         return ""
-    value, low, high = (signed(end, 3) for end in (found.value, found.interval.low, found.interval.high))
-    return f"; held-out gap {value} ({low} to {high})"
+    number = partial(signed, places=3)
+    return f"; held-out gap {number(found.value)} ({interval_text(found.interval.low, found.interval.high, number)})"
 
 
 def _anchor(suite: MeasuredRuns) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +126,15 @@ def signed(value: float | None, places: int = 2) -> str:
     return f"+{text}" if positive else text
 
 
+def interval_text(low: float | None, high: float | None, number: Callable[[float], str] = decimal) -> str:
+    """An interval in words: with one end where the other is not known, a dash where neither is."""
+    below = None if low is None or math.isnan(low) else number(low)
+    above = None if high is None or math.isnan(high) else number(high)
+    if below and above:
+        return f"{below} to {above}"
+    return f"below {above}" if above else f"above {below}" if below else DASH
+
+
 def count_text(n: int | None) -> str:
     """A count; None is one that is too small to be passed on."""
     return f"fewer than {FEWEST_ANNOTATORS}" if n is None else f"{n:,}"
@@ -136,11 +145,11 @@ def percent(share: float | None) -> str:
     return DASH if share is None or math.isnan(share) else f"{decimal(100 * share, 0)}\u00a0%"
 
 
-def page_templates() -> jinja2.Environment:
+def page_templates(autoescape: bool = True) -> jinja2.Environment:
     """The templates of the pages; every value is escaped, and a missing one is an error."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("badpo.results", "templates"),
-        autoescape=True,
+        autoescape=autoescape,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
