@@ -187,6 +187,14 @@ def test_arms_and_seeds_have_folders_of_their_own(tmp_path):
     assert not same_weights(folders[0], folders[1])
 
 
+def test_the_objective_of_a_recipe_is_trained_by_and_names_the_folder(tmp_path):
+    weighed = {"name": "group_weights", "groups": "annotator", "eta": 0.5}
+    folder = train_run(recipe(tmp_path, max_steps=1, bias={"variant": "pooled"}, objective=weighed))
+    assert folder.name == "pooled_group_weights-s42"
+    assert log_lines(folder)[0]["groups/weight_sd"] > 0
+    assert yaml.safe_load((folder / "config.yaml").read_text())["objective"] == weighed
+
+
 def test_plain_dpo_needs_no_attribute(tmp_path):
     folder = train_run(recipe(tmp_path, bias="none", attributes=None))
     assert BiasTerm.load(folder).theta().shape == (6, 0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,20 +22,9 @@ WEIGHTS = (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME)
 def load_weights(name: str | Path, auto_class: Any = AutoModelForCausalLM, **options: Any) -> Any:
     """A model by its folder or its name on the Hub, with the options of ``from_pretrained``."""
     require_data(str(name), options.get("revision", "main"))
-    try:
-        return auto_class.from_pretrained(
-            name, **{"trust_remote_code": False, **options, "use_safetensors": True}
-        )
-    except ValueError as error:
-        if "Unrecognized configuration class" not in str(error):
-            raise
-        named = re.search(r"\.(\w+)'>", str(error))
-        kind = named[1] if named else "another"
-        raise ConfigError(
-            f'"{name}" is no language model that {auto_class.__name__} knows (its configuration is a '
-            f"{kind}). Of a model that reads images too, load the class yourself and hand the model to BADPOTrainer "
-            "with its tokenizer; only text is trained on"
-        ) from error
+    return auto_class.from_pretrained(
+        name, **{"trust_remote_code": False, **options, "use_safetensors": True}
+    )
 
 
 def load_adapter(model: Any, folder: Path) -> Any:
