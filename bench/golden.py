@@ -14,6 +14,7 @@ import importlib
 import json
 import os
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -21,8 +22,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -37,7 +37,7 @@ DATA = ROOT.parent / "shared" / "data"
 INPUTS = "BADPO_GOLDEN_INPUTS"  # the base's checkout, in the environment of both sides
 MOST_SHOWN = 12  # differences of a case that are printed
 
-# -- what is no public name: where it stands, the first place that a side has; a move adds a place --------------------
+# -- what is no public name: the places where it stands and stood; a move adds a place --------------------------------
 PLACES = {
     "ARMS": ("badpo_paper.arms:ARMS", "badpo.experiments.arms:ARMS"),
     "arm_judgments": ("badpo_paper.methods:arm_judgments", "badpo.experiments.arm_setup:arm_judgments"),
@@ -46,66 +46,52 @@ PLACES = {
     "honoured": ("badpo.training.trl_keys:HONOURED",),
     "without effect": ("badpo.training.trl_keys:ACCEPTED_WITHOUT_EFFECT",),
     "refused": ("badpo.training.trl_keys:REFUSED",),
+    "model": ("badpo_paper.settings:build_model", "badpo.experiments.small_model:build_model"),
+    "tokenizer": ("badpo_paper.settings:build_tokenizer", "badpo.experiments.small_model:build_tokenizer"),
+    "prompts": ("badpo_paper.corpora.bundled:signing_prompts", "badpo.data.corpora.bundled:signing_prompts"),
+    "pairs": ("badpo_paper.settings:N_PAIRS", "badpo.experiments.demo:N_PAIRS"),
+    "settings": ("badpo_paper.settings:TINY", "badpo.experiments.demo:SETTINGS"),
+    "demo pairs": ("badpo_paper.materials:N_DEMO_PAIRS", "badpo.experiments.demo:N_PAIRS"),
+    "demo settings": ("badpo_paper.settings:DEMO", "badpo.experiments.demo:SETTINGS"),
+    "demo shape": ("badpo_paper.settings:DEMO_SHAPE", "badpo.experiments.demo:SETTINGS"),
+    "scales": ("badpo_paper.settings:SCALES", "badpo.experiments.demo:N_PAIRS"),
 }
-# The demo and the suites at the scale of a test: what stands in a place is replaced by what is made of it, in this
-# order, before anything above imports it.
 TINY_MODEL = {"hidden_size": 32, "n_layers": 1, "n_heads": 2, "intermediate_size": 64}
-TINY_SUITE = yaml.safe_load(
-    "{sft_steps: 40, sft_batch_size: 8, steps: 40, batching: random, batch_size: 8, max_new_tokens: 8}"
-)
+TINY_SUITE = {"sft_steps": 40, "sft_batch_size": 8, "steps": 40, "batching": "random", "batch_size": 8}
 
 
 def smaller_settings(old: Any) -> Any:
-    """The settings of the suites at the scale of a test: a class of their own at first, keys of a recipe today."""
+    """The settings of the suites at the scale of a test: keys of a recipe today, a class of their own before."""
     if not isinstance(old, dict):
-        return replace(old, **TINY_SUITE)
+        return replace(old, **TINY_SUITE, max_new_tokens=8)
     reference = old["reference"] | {"max_steps": 40, "per_device_train_batch_size": 8}
-    changed = {"max_steps": 40, "batching": "random", "per_device_train_batch_size": 8}
-    return {**old, **changed, "reference": reference}
+    return old | {
+        "max_steps": 40, "batching": "random", "per_device_train_batch_size": 8, "reference": reference
+    }  # fmt: skip
 
 
 def smaller_scales(old: Any) -> Any:
     """The scales with short answers, where the settings do not say so."""
-    if not isinstance(old, Mapping):
+    if isinstance(old, int):
         return old
-    short = {"decoding": replace(old["tiny"].decoding, max_new_tokens=8)}
-    return {
-        name: replace(scale, **short) if name in ("tiny", "demo") else scale for name, scale in old.items()
-    }
+    short = replace(old["tiny"].decoding, max_new_tokens=8)
+    return {**old} | {name: replace(old[name], decoding=short) for name in ("tiny", "demo")}
 
 
-def settings_of_the_base(old: Any) -> Any:
-    """The demo's settings as they were; they are of a shorter run today, and the longer one is the scale tiny."""
-    if not isinstance(old, dict):
-        return old
-    return importlib.import_module("badpo_paper.settings").TINY
-
-
-def no_shape(old: Any) -> Any:
-    """The demo's model as it was."""
-    return {} if isinstance(old, dict) else old
-
-
-SMALLER: tuple[tuple[tuple[str, ...], Callable], ...] = (
-    (
-        ("badpo_paper.settings:build_model", "badpo.experiments.small_model:build_model"),
-        lambda old: partial(old, **TINY_MODEL),
-    ),
-    (
-        ("badpo_paper.settings:build_tokenizer", "badpo.experiments.small_model:build_tokenizer"),
-        lambda old: partial(old, vocab_size=600),
-    ),
-    (
-        ("badpo_paper.corpora.bundled:signing_prompts", "badpo.data.corpora.bundled:signing_prompts"),
-        lambda old: lambda: old()[:8],
-    ),
-    (("badpo_paper.settings:N_PAIRS", "badpo.experiments.demo:N_PAIRS"), lambda old: 300),
-    (("badpo_paper.settings:TINY", "badpo.experiments.demo:SETTINGS"), smaller_settings),
-    (("badpo_paper.materials:N_DEMO_PAIRS", "badpo.experiments.demo:N_PAIRS"), lambda old: 300),
-    (("badpo_paper.settings:DEMO", "badpo.experiments.demo:SETTINGS"), settings_of_the_base),
-    (("badpo_paper.settings:DEMO_SHAPE", "badpo.experiments.demo:SETTINGS"), no_shape),
-    (("badpo_paper.settings:SCALES", "badpo.experiments.demo:N_PAIRS"), smaller_scales),
-)
+# The demo and the suites at the scale of a test: what stands in a place is replaced, in this order, before anything
+# above imports it.
+SMALLER: dict[str, Callable] = {
+    "model": lambda old: partial(old, **TINY_MODEL),
+    "tokenizer": lambda old: partial(old, vocab_size=600),
+    "prompts": lambda old: lambda: old()[:8],
+    "pairs": lambda old: 300,
+    "settings": smaller_settings,
+    # the demo's as they were: they are of a shorter run today
+    "demo pairs": lambda old: 300,
+    "demo settings": lambda old: found("settings") if isinstance(old, dict) else old,
+    "demo shape": lambda old: {} if isinstance(old, dict) else old,
+    "scales": smaller_scales,
+}
 # Files of the base that have another name today: a part of the path, and the new one.
 RENAMED: dict[str, str] = {}
 
@@ -116,20 +102,16 @@ FILES_LEFT_OUT = re.compile(
     r"|training_args\.bin$|rng_state[^/]*$|seal"
 )
 KEYS_LEFT_OUT = re.compile(
-    r"seconds|minutes|runtime|per_second|^time|date$|version|^what$|^remedy$|^key$|^made_here$|^measured$|checksum|sha256|memory|gib"
+    r"seconds|minutes|runtime|per_second|^time|date$|version|^what$|^remedy$|^key$|^made_here$|^measured$|checksum"
+    r"|sha256|memory|gib"
 )
 
 # -- the steps of cases; all of this runs in a child, in the case's own folder ----------------------------------------
 
 
-def found(what: str) -> Any:
-    """What stands in the first of its places that this side has."""
-    module, name = _place(PLACES[what])
-    return getattr(module, name)
-
-
-def _place(places: tuple[str, ...]):
-    for place in places:
+def place_of(what: str) -> tuple[Any, str]:
+    """The first place of something that this side has: module and name."""
+    for place in PLACES[what]:
         module, _, name = place.partition(":")
         try:
             found_module = importlib.import_module(module)
@@ -140,8 +122,13 @@ def _place(places: tuple[str, ...]):
         if hasattr(found_module, name):
             return found_module, name
     raise LookupError(
-        f"this side has none of {', '.join(places)}: add where it stands to the tables of {__file__}"
+        f"this side has none of {PLACES[what]}: add where it stands to the tables of {__file__}"
     )
+
+
+def found(what: str) -> Any:
+    """What stands there."""
+    return getattr(*place_of(what))
 
 
 def badpo(command: str, smaller: bool = False) -> None:
@@ -170,20 +157,20 @@ def _command(command: str, smaller: bool = False) -> list[str]:
 
 def killed(command: str, *moments: str, smaller: bool = False) -> None:
     """The same command again and again, killed as soon as a file of each pattern is there."""
+
+    def is_there(pattern: str) -> bool:
+        try:
+            return any(Path().glob(pattern))
+        except FileNotFoundError:  # a folder was removed while it was looked through
+            return False
+
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     for moment in moments:
         process = subprocess.Popen(_command(command, smaller), **quiet)
-        while process.poll() is None and not _is_there(moment):
+        while process.poll() is None and not is_there(moment):
             time.sleep(0.02)
         process.kill()
         process.wait()
-
-
-def _is_there(pattern: str) -> bool:
-    try:
-        return any(Path().glob(pattern))
-    except FileNotFoundError:  # a folder was removed while it was looked through
-        return False
 
 
 def planted(**changes) -> pd.DataFrame:
@@ -199,9 +186,9 @@ def write(table: pd.DataFrame, name: str = "votes.jsonl") -> str:
     return name
 
 
-def votes(**changes) -> None:
+def votes(n_comparisons: int = 60, **changes) -> None:
     """The table that the commands of a case read."""
-    write(planted(**changes))
+    write(planted(n_comparisons=n_comparisons, **changes))
 
 
 TRAINING = yaml.safe_load(
@@ -237,16 +224,13 @@ def project(**changes) -> None:
 def bad_tables() -> None:
     """``check`` on tables with one thing wrong in each."""
     table = planted(n_comparisons=60)
-
-    def changed(name: str, value: object) -> pd.DataFrame:
-        return table.assign(**{name: table[name].mask(table.index == 3, value)})
-
+    others = {"response_a": "", "winner": "left", "annotator": None}
+    changes = [*others.items(), ("response_a", "another"), ("annotator_class", "other")]
     tables = (
         table,
         table.drop(columns="winner"),
         table.rename(columns={"response_a": "respons_a"}),
-        *(changed(*one) for one in (("response_a", ""), ("winner", "left"), ("annotator", None))),
-        *(changed(*one) for one in (("response_a", "another"), ("annotator_class", "other"))),
+        *(table.assign(**{name: table[name].mask(table.index == 3, value)}) for name, value in changes),
         table.assign(response_b=table["response_a"]),
         *(table.assign(winner=winner) for winner in ("tie", "a")),
         *(table.assign(annotator=who) for who in ("w0", [f"w{i}" for i in range(len(table))])),
@@ -277,9 +261,9 @@ def importers() -> None:
 def watch() -> None:
     """The state, fed in three parts."""
     table = planted(n_comparisons=240)
-    for part in range(3):
-        write(table.head(len(table) * (part + 1) // 3))
-        badpo(f"watch votes.jsonl {WATCHED}")
+    for part in (1, 2, 3):
+        write(table.head(len(table) * part // 3))
+        badpo(f"watch {TABLE} {WATCHED}")
 
 
 def loaded() -> None:
@@ -295,16 +279,10 @@ def loaded() -> None:
         return subprocess.run([sys.executable, *command], capture_output=True, text=True, check=True).stdout
 
     names = sorted(re.findall(r"^  ([a-z]+)  ", printed("-m", "badpo", "--help"), re.MULTILINE))
-    asked = [
-        *(f"{name} --help" for name in names),
-        "check votes.jsonl",
-        "audit votes.jsonl --attribute length",
-    ]
-    packages = {
-        command: sorted(printed("-c", code, *command.split()).rsplit("LOADED", 1)[1].split())
-        for command in asked
-    }
-    kept = {c: [p for p in found if not p.startswith(("badpo", "_"))] for c, found in packages.items()}
+    kept = {}
+    for command in (*(f"{name} --help" for name in names), f"check {TABLE}", AUDIT):
+        packages = printed("-c", code, *command.split()).rsplit("LOADED", 1)[1].split()
+        kept[command] = sorted(name for name in packages if not name.startswith(("badpo", "_")))
     Path("loaded.json").write_text(json.dumps(kept))
 
 
@@ -314,9 +292,8 @@ def keys() -> None:
 
     lists = ("honoured", "without effect", "refused")
     names = [field.name for field in fields(DPOConfig)]
-    Path("keys.json").write_text(
-        json.dumps({key: [name for name in lists if key in found(name)] for key in names})
-    )
+    stands = {key: [name for name in lists if key in found(name)] for key in names}
+    Path("keys.json").write_text(json.dumps(stands))
 
 
 def arm(name: str, folder: str, lora: bool = False, batching: str = "random") -> None:
@@ -404,20 +381,17 @@ class Case:
     needs: Path | None = None
 
 
+TABLE, AUDIT = "votes.jsonl", "audit votes.jsonl --attribute length"
 WATCHED = "--attribute length --state state.json --votes-per-comparison 3"
 DEMO, NAMES, TRAIN = "demo --out runs", "reproduce names --seeds 42 --out runs", "train --config run.yaml"
 SAVED = "runs/**/{}/checkpoints/checkpoint-*/complete.json"
-MOMENTS = (
-    *(SAVED.format(f"{run}-s42") for run in ("dpo", "pooled", "shared_mean", "group_dro")),
-    "runs/**/em_dpo-s42/round1.json",
-    SAVED.format("em_dpo-s42/type1"),
-)
-ANCHOR = "--target chosen=0.4 --prompts questions.txt " + " ".join(
-    f"--word {pair}" for pair in ("cat=dog", "red=blue", "big=small", "fast=slowly")
-)
-# all of these words together are in every answer of a trained run
-ANCHOR_RUN = "--target chosen=0.4 --prompts questions.txt --word cat=dog"
+MOMENTS = [SAVED.format(f"{run}-s42") for run in ("dpo", "pooled", "shared_mean", "group_dro")]
+MOMENTS += ["runs/**/em_dpo-s42/round1.json", SAVED.format("em_dpo-s42/type1")]
+ASKED = "--target chosen=0.4 --prompts questions.txt --word cat=dog"
+# a trained run has all of these words together in every answer
+MORE_WORDS = "--word red=blue --word big=small --word fast=slowly"
 TAUGHT = "--mode train --steps 4 --rounds 2 --learning-rate 1e-3"
+VARIANTS = ("none", "pooled", "per_annotator", "shared_mean", "class")
 REFUSED = (
     ["", "chekc", "audit", "audit absent.csv", "audit votes.jsonl --attribute lenght", "train"]
     + ["train --betta 1", "train --config absent.yaml", "evaluate nowhere", "report nowhere"]
@@ -425,9 +399,6 @@ REFUSED = (
     + ["forget nobody", "import absent.csv --out a.csv", "demo --seeds x", "corpus signed"]
     + ["watch absent.csv --state s", "check torn.jsonl", "check other.csv", "check absent.csv"]
 )
-TABLE = "votes.jsonl"
-AUDIT = f"audit {TABLE} --attribute length"
-VARIANTS = ("none", "pooled", "per_annotator", "shared_mean", "class")
 # fmt: off
 CASES = {
     "audit-planted": Case((partial(votes, n_comparisons=800, n_annotators=40, class_gap=0.5),
@@ -437,13 +408,12 @@ CASES = {
                            f"{AUDIT} --shrink none --flag-rule bh --out raw"), 1e-6),
     "python-interface": Case((python_interface,), 1e-6),
     "check": Case((bad_tables,)),
-    "attributes": Case((partial(votes, n_comparisons=60), "attributes list",
-                        f"attributes test {TABLE} --attribute length --sweep ratio=1.25,1.5,2",
-                        f"attributes test {TABLE} --attribute length --attribute markdown")),
+    "attributes": Case((votes, "attributes list", f"attributes test {TABLE} --attribute length --attribute markdown",
+                        f"attributes test {TABLE} --attribute length --sweep ratio=1.25,1.5,2")),
     "importers": Case((importers,)),
     "watch": Case((watch,), 1e-6),
-    "refused": Case((bad_tables, partial(votes, n_comparisons=60), *REFUSED)),
-    "loaded": Case((partial(votes, n_comparisons=60), loaded), 1e-6),
+    "refused": Case((bad_tables, votes, *REFUSED)),
+    "loaded": Case((votes, loaded), 1e-6),
     "keys": Case((keys,)),
     "corpora": Case(("corpus signed --n 300 --out signed", "corpus style --n 300 --out style"), 1e-6),
     "train": Case((project, *(f"{TRAIN} --bias {variant}" for variant in VARIANTS), f"{TRAIN} --dry-run",
@@ -456,10 +426,10 @@ CASES = {
     "arms": Case((project, partial(arms, from_an_estimate=False))),
     "arms-from-an-estimate": Case((project, partial(arms, from_an_estimate=True)), 1e-5),
     "arms-with-adapters-and-in-batches": Case((project, arms_with_adapters_and_in_batches)),
-    "anchor": Case((project, f"anchor model {ANCHOR} --out sampled",
-                    f"anchor model {ANCHOR} {TAUGHT} --out trained"), 1e-6),
-    "anchor-run": Case((project, f"{TRAIN} --bias none", f"anchor runs/dpo-s42 {ANCHOR_RUN} --out sampled",
-                        f"anchor runs/dpo-s42 {ANCHOR_RUN} {TAUGHT}"), 1e-6),
+    "anchor": Case((project, f"anchor model {ASKED} {MORE_WORDS} --out sampled",
+                    f"anchor model {ASKED} {MORE_WORDS} {TAUGHT} --out trained"), 1e-6),
+    "anchor-run": Case((project, f"{TRAIN} --bias none", f"anchor runs/dpo-s42 {ASKED} --out sampled",
+                        f"anchor runs/dpo-s42 {ASKED} {TAUGHT}"), 1e-6),
     "forget": Case((partial(project, max_steps=10), f"import {TABLE} --out imported.parquet --write-mapping whose.json",
                     f"{TRAIN} --dataset_name imported.parquet", f"watch imported.parquet {WATCHED}",
                     "audit imported.parquet --attribute length --out audit --people", byte_search)),
@@ -480,13 +450,6 @@ for _name in ("ukpconvarg1_human", "mtbench_human_gpt4", "vicuna80_gpt4"):
     CASES[f"audit-{_name.partition('_')[0]}"] = Case(_steps, 1e-6, needs=_file)
 
 
-def run(name: str) -> None:
-    """The steps of a case, here; both sides take their inputs from the base's checkout."""
-    sys.path.insert(0, os.environ[INPUTS])
-    for step in CASES[name].steps:
-        badpo(step, CASES[name].smaller) if isinstance(step, str) else step()
-
-
 # -- comparing --------------------------------------------------------------------------------------------------------
 
 
@@ -504,13 +467,18 @@ def contents(folder: Path) -> dict[str, Any]:
 
 
 def _read(path: Path, folder: str) -> Any:
-    """A file as plain values."""
-    if path.suffix in (".parquet", ".csv"):
-        try:
+    """A file as plain values; its text where it is torn on purpose."""
+    text = path.read_bytes().decode("utf-8", "replace").replace(folder, "")
+    try:
+        if path.suffix in (".parquet", ".csv"):
             table = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
-        except (ValueError, UnicodeDecodeError):
-            return path.read_bytes()  # torn on purpose
-        return {name: column.to_numpy() for name, column in table.items()}
+            return {name: column.to_numpy() for name, column in table.items()}
+        if path.suffix == ".jsonl":
+            return [json.loads(line) for line in text.splitlines()]
+        if path.suffix in (".json", ".yaml", ".yml"):
+            return json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+    except ValueError:
+        return text
     if path.suffix == ".safetensors":
         from safetensors.torch import load_file
 
@@ -519,16 +487,6 @@ def _read(path: Path, folder: str) -> Any:
         import torch
 
         return torch.load(path, weights_only=True)
-    text = path.read_bytes().decode("utf-8", "replace").replace(folder, "")
-    try:
-        if path.suffix == ".jsonl":
-            return [json.loads(line) for line in text.splitlines()]
-        if path.suffix == ".json":
-            return json.loads(text)
-    except ValueError:
-        return text  # torn on purpose
-    if path.suffix in (".yaml", ".yml"):
-        return yaml.safe_load(text)
     if path.suffix == ".html":
         seen = re.sub(r"(?s)<(style|script|title)\b.*?</\1>|<[^>]+>", " ", text)
         return {"figures": " ".join(re.findall(r"(?<![\w.])[-\u2212+]?\d[\d.,]*", seen))}
@@ -552,9 +510,8 @@ def compare(base: dict[str, Any], here: dict[str, Any], tolerance: float) -> lis
     rows = []
     for place in dict.fromkeys([*base, *here]):
         if place not in base or place not in here:
-            rows.append(
-                (place, *(_short(side[place]) if place in side else "(nothing)" for side in (base, here)))
-            )
+            sides = (_short(side[place]) if place in side else "(nothing)" for side in (base, here))
+            rows.append((place, *sides))
         elif not _same(base[place], here[place], tolerance):
             rows.append((place, *_parts(base[place], here[place])))
     return rows
@@ -588,19 +545,10 @@ def _short(value: Any) -> str:
 # -- both sides -------------------------------------------------------------------------------------------------------
 
 
-def _git(*arguments: str) -> str:
+def git(*arguments: str) -> str:
+    """What git prints in this checkout."""
     command = ["git", "-C", str(ROOT), *arguments]
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
-
-
-@contextmanager
-def checked_out(commit: str, folder: Path) -> Iterator[Path]:
-    """A commit in a worktree that is removed at the end."""
-    _git("worktree", "add", "--quiet", "--detach", str(folder), commit)
-    try:
-        yield folder
-    finally:
-        _git("worktree", "remove", "--force", str(folder))
 
 
 def start(name: str, source: Path, folder: Path, inputs: Path) -> subprocess.Popen:
@@ -613,10 +561,8 @@ def start(name: str, source: Path, folder: Path, inputs: Path) -> subprocess.Pop
     fixed["PYTHONPATH"] = f"{source}{os.pathsep}{ROOT}"
     fixed["BADPO_PSEUDONYM_KEY"] = "the key of the golden comparison, 32 bytes"
     command = [sys.executable, "-m", "bench.golden", "--child", name]
-    with open(folder.with_suffix(".output"), "w") as output:
-        return subprocess.Popen(
-            command, cwd=folder, env=os.environ | fixed, stdout=output, stderr=subprocess.STDOUT
-        )
+    with open(folder.with_suffix(".output"), "w") as told:
+        return subprocess.Popen(command, cwd=folder, env=os.environ | fixed, stdout=told, stderr=told)
 
 
 def compared(name: str, checkout: Path, source: Path, folders: dict[str, Path]) -> list[tuple[str, str, str]]:
@@ -648,33 +594,35 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=list(CASES), metavar="NAME", help="these cases alone")
     parser.add_argument("--all", action="store_true", help="also the slow cases")
     parser.add_argument("--list", action="store_true", help="the cases, and nothing else")
-    parser.add_argument(
-        "--keep", type=Path, metavar="FOLDER", help="keep the base's results here, or take them"
-    )
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep the base's results, or take them")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.child:
-        run(asked.child)
+        run_child(asked.child)
         return 0
     if asked.list or not asked.base:
         for name, one in CASES.items():
             print(f"{name:<36} {one.tolerance or 'exact':<6} {'slow' if one.slow else ''}".rstrip())
         return 0 if asked.list else 2
     differences: dict[str, list[tuple[str, str, str]]] = {}
-    with tempfile.TemporaryDirectory(prefix="badpo-golden-") as temporary, \
-            checked_out(asked.base, Path(temporary) / "checkout") as checkout:  # fmt: skip
+    with tempfile.TemporaryDirectory(prefix="badpo-golden-") as temporary:
         folders = {side: Path(temporary) / side for side in ("base", "here")}
         if asked.keep:
-            folders["base"] = asked.keep.resolve() / _git("rev-parse", "--short=12", asked.base)
-        for name in asked.only or [name for name, one in CASES.items() if asked.all or not one.slow]:
-            needed = CASES[name].needs
-            if needed is not None and not needed.exists():
-                print(f"{name:<36} left out: {needed} is not there", flush=True)
-                continue
-            began = time.monotonic()
-            differences[name] = compared(name, checkout, asked.source.resolve(), folders)
-            told = f"{len(differences[name])} differences" if differences[name] else "the same"
-            print(f"{told}, {time.monotonic() - began:.0f} s", flush=True)
+            folders["base"] = asked.keep.resolve() / git("rev-parse", "--short=12", asked.base)
+        checkout = Path(temporary) / "checkout"
+        git("worktree", "add", "--quiet", "--detach", str(checkout), asked.base)
+        try:
+            for name in asked.only or [name for name, one in CASES.items() if asked.all or not one.slow]:
+                needed = CASES[name].needs
+                if needed is not None and not needed.exists():
+                    print(f"{name:<36} left out: {needed} is not there", flush=True)
+                    continue
+                began = time.monotonic()
+                rows = differences[name] = compared(name, checkout, asked.source.resolve(), folders)
+                told = f"{len(rows)} differences" if rows else "the same"
+                print(f"{told}, {time.monotonic() - began:.0f} s", flush=True)
+        finally:
+            git("worktree", "remove", "--force", str(checkout))
     for name, rows in differences.items():
         for where, *sides in rows[:MOST_SHOWN]:
             print(f"\n{name}: {where}\n  base: {sides[0]}\n  here: {sides[1]}")
@@ -683,13 +631,18 @@ def main() -> int:
     return int(any(differences.values()))
 
 
+def run_child(name: str) -> None:
+    """The steps of a case, here; both sides take their inputs from the base's checkout."""
+    sys.path.insert(0, os.environ[INPUTS])
+    for step in CASES[name].steps:
+        badpo(step, CASES[name].smaller) if isinstance(step, str) else step()
+
+
 def run_smaller(arguments: list[str]) -> None:
     """``badpo`` with the demo and the suites at the scale of a test."""
-    for places, made in SMALLER:
-        module, name = _place(places)
+    for what, made in SMALLER.items():
+        module, name = place_of(what)
         setattr(module, name, made(getattr(module, name)))
-    import runpy
-
     sys.argv[1:] = arguments
     runpy.run_module("badpo", run_name="__main__", alter_sys=True)
 
