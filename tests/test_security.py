@@ -272,18 +272,19 @@ def test_logs_of_any_library_are_written_out():
 
 
 def test_every_page_has_the_content_policy_and_escapes():
-    pages = sorted(TEMPLATES.glob("*.html.jinja"))
+    head = (TEMPLATES / "layout.html.jinja").read_text().partition("</head>")[0]
+    assert f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">' in head
+    assert head.index("Content-Security-Policy") < head.index("<title>"), (
+        "what comes before it is not held to it"
+    )
+    pages = [page for page in TEMPLATES.glob("*.html.jinja") if page.name != "layout.html.jinja"]
     assert pages
     for page in pages:
-        head = page.read_text().partition("</head>")[0]
-        assert f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">' in head, page.name
-        assert head.index("Content-Security-Policy") < head.index("<title>"), (
-            "what comes before it is not held to it"
-        )
+        assert page.read_text().startswith('{% extends "layout.html.jinja" %}'), page.name
+        assert "<head>" not in page.read_text() and "<html" not in page.read_text(), page.name
     assert page_templates().autoescape is True
-    markdown = [
-        where for where, call in named("jinja2.Environment") if value_of(call, "autoescape") != "True"
-    ]
+    assert [where.split(":")[0] for where, _ in named("jinja2.Environment")] == ["src/badpo/results/words.py"]
+    markdown = [where for where, call in named("page_templates") if call.args or call.keywords]
     assert [where.split(":")[0] for where in markdown] == ["src/badpo/results/model_card.py"]
 
 
