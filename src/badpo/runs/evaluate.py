@@ -2,62 +2,41 @@
 
 from __future__ import annotations
 
-from badpo.data.attributes import attribute_from_config
-from badpo.data.attributes import plain_text
-from badpo.data.files import locked
-from badpo.data.files import made_here
-from badpo.data.files import require_enclosed
-from badpo.data.files import resealed
-from badpo.data.files import run_damage
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from badpo.data.attributes import attribute_from_config, plain_text
+from badpo.data.files import locked, made_here, require_enclosed, resealed, run_damage
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import is_about_single_people
 from badpo.data.problems import ConfigError
-from badpo.objective.bias import BiasFileError
-from badpo.objective.bias import BiasTerm
-from badpo.readouts.generation import Generation
-from badpo.readouts.generation import sample
-from badpo.readouts.generation import sample_saved
-from badpo.readouts.generation import saved_folders
-from badpo.readouts.heldout import divergence
-from badpo.readouts.heldout import heldout_accuracy
-from badpo.readouts.heldout import implicit_margins
-from badpo.readouts.heldout import theta_rows_for
-from badpo.readouts.heldout import vote_accuracy
-from badpo.readouts.sampled import attribute_values
-from badpo.readouts.sampled import json_number
-from badpo.readouts.sampled import mean_tokens
-from badpo.runs.run import Progress
-from badpo.runs.run import read_judgments
-from badpo.runs.run import weights_of
-from badpo.runs.run import write_card
-from badpo.runs.start import kept_reference
-from badpo.runs.start import load_model
+from badpo.objective.bias import BiasFileError, BiasTerm
+from badpo.readouts.generation import Generation, sample, sample_saved, saved_folders
+from badpo.readouts.heldout import (
+    divergence,
+    heldout_accuracy,
+    implicit_margins,
+    theta_rows_for,
+    vote_accuracy,
+)
+from badpo.readouts.sampled import attribute_values, json_number, mean_tokens
+from badpo.runs.run import Progress, read_judgments, weights_of, write_card
+from badpo.runs.start import kept_reference, load_model
 from badpo.theory.summaries import cluster_mean
 from badpo.training.checkpoints import write_json
 from badpo.training.encoding import encode_prompts
 from badpo.training.inputs import encode_judgments
 from badpo.training.model_files import load_adapter
-from badpo.training.recipe import NOTHING_SAID
-from badpo.training.recipe import Recipe
-from badpo.training.recipe import RunSources
-from badpo.training.recipe import read_run_recipe
-from badpo.training.reference import ReferenceCache
-from badpo.training.reference import default_cache
-from badpo.training.reference import weights_key
-from collections.abc import Callable
-from collections.abc import Collection
-from collections.abc import Sequence
-from dataclasses import asdict
-from dataclasses import dataclass
-from dataclasses import field
-from dataclasses import replace
-from functools import cached_property
-from pathlib import Path
-from typing import Any
-import hashlib
-import json
-import logging
-import numpy as np
+from badpo.training.recipe import NOTHING_SAID, Recipe, RunSources, read_run_recipe
+from badpo.training.reference import ReferenceCache, default_cache, weights_key
 
 logger = logging.getLogger(__name__)
 

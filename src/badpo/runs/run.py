@@ -2,67 +2,52 @@
 
 from __future__ import annotations
 
-from badpo.data.attributes import attribute_from_config
-from badpo.data.checks import check
-from badpo.data.files import RUN_RECIPE
-from badpo.data.files import RUN_SEAL
-from badpo.data.files import file_checksum
-from badpo.data.files import run_damage
-from badpo.data.files import write_atomically
-from badpo.data.judgments import Judgments
-from badpo.data.privacy import key_name
-from badpo.data.problems import ConfigError
-from badpo.data.problems import DataError
-from badpo.data.problems import Problem
-from badpo.data.problems import counted
-from badpo.objective.bias import BiasTerm
-from badpo.objective.objectives import Objective
-from badpo.objective.objectives import make_objective
-from badpo.results.model_card import model_card
-from badpo.runs.start import kept_reference
-from badpo.runs.start import load_model
-from badpo.runs.start import load_policy
-from badpo.theory.summaries import shared_speed
-from badpo.training.checkpoints import MARKER
-from badpo.training.checkpoints import changed_facts
-from badpo.training.checkpoints import checkpoint_to_resume
-from badpo.training.checkpoints import checkpoints
-from badpo.training.checkpoints import environment
-from badpo.training.checkpoints import gold_votes
-from badpo.training.checkpoints import naming_failed_writes
-from badpo.training.checkpoints import newest_complete
-from badpo.training.checkpoints import remove_unsealed
-from badpo.training.checkpoints import require_allowed
-from badpo.training.checkpoints import saving_when_told
-from badpo.training.checkpoints import seal_run
-from badpo.training.checkpoints import whole_folder
-from badpo.training.checkpoints import write_json
-from badpo.training.inputs import build_bias
-from badpo.training.inputs import chosen_variant
-from badpo.training.inputs import require_texts_alone
-from badpo.training.processes import locked_by_first
-from badpo.training.recipe import PATHS
-from badpo.training.recipe import Recipe
-from badpo.training.recipe import kept_in_run
-from badpo.training.self_test import SelfTest
-from badpo.training.trainer import BADPOTrainer
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import field
-from dataclasses import replace
-from pathlib import Path
-from transformers import PrinterCallback
-from transformers import TrainerCallback
-from typing import Any
 import json
 import logging
 import math
-import numpy as np
 import shlex
 import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 import yaml
+from transformers import PrinterCallback, TrainerCallback
+
+from badpo.data.attributes import attribute_from_config
+from badpo.data.checks import check
+from badpo.data.files import RUN_RECIPE, RUN_SEAL, file_checksum, run_damage, write_atomically
+from badpo.data.judgments import Judgments
+from badpo.data.privacy import key_name
+from badpo.data.problems import ConfigError, DataError, Problem, counted
+from badpo.objective.bias import BiasTerm
+from badpo.objective.objectives import Objective, make_objective
+from badpo.results.model_card import model_card
+from badpo.runs.start import kept_reference, load_model, load_policy
+from badpo.theory.summaries import shared_speed
+from badpo.training.checkpoints import (
+    MARKER,
+    changed_facts,
+    checkpoint_to_resume,
+    checkpoints,
+    environment,
+    gold_votes,
+    naming_failed_writes,
+    newest_complete,
+    remove_unsealed,
+    require_allowed,
+    saving_when_told,
+    seal_run,
+    whole_folder,
+    write_json,
+)
+from badpo.training.inputs import build_bias, chosen_variant, require_texts_alone
+from badpo.training.processes import locked_by_first
+from badpo.training.recipe import PATHS, Recipe, kept_in_run
+from badpo.training.self_test import SelfTest
+from badpo.training.trainer import BADPOTrainer
 
 logger = logging.getLogger(__name__)
 
@@ -185,7 +170,9 @@ def anchor_text(trainer: BADPOTrainer) -> str:
     if not trainer.bias.parts:
         return "none: there is no bias to learn, and what the annotators lean toward enters the policy"
     if gold := trainer.bias.gold_annotators:
-        votes = ", ".join(f"{n:,} on {name}" for name, n in gold_votes(trainer.judgments, trainer.bias).items())
+        votes = ", ".join(
+            f"{n:,} on {name}" for name, n in gold_votes(trainer.judgments, trainer.bias).items()
+        )
         return (
             f"{counted(len(gold), 'gold annotator')}, whose theta is held at 0: the level of the others' theta "
             f"rests on their cross-group judgments ({votes}), and the policy moves where those put it"
@@ -281,9 +268,7 @@ class Prepared:
     started: Callable[[BADPOTrainer], None] | None = None
 
 
-def keep_run(
-    recipe: Recipe, folder: Path, prepared: Prepared, command: str, progress: Progress
-) -> BiasTerm:
+def keep_run(recipe: Recipe, folder: Path, prepared: Prepared, command: str, progress: Progress) -> BiasTerm:
     """Train a run unless ``folder`` holds it, from its newest whole checkpoint where it was begun; its bias term.
 
     Parameters

@@ -2,49 +2,32 @@
 
 from __future__ import annotations
 
-from badpo.data.attributes import Attribute
-from badpo.data.attributes import plain_text
-from badpo.data.files import RUN_SEAL
-from badpo.data.files import run_damage
-from badpo.data.judgments import Judgments
-from badpo.data.judgments import measure_sides
-from badpo.data.markers import signature_first_name
-from badpo.data.problems import ConfigError
-from badpo.data.problems import did_you_mean
-from badpo.training.checkpoints import changed_facts
-from badpo.training.checkpoints import seal_run
-from badpo.training.checkpoints import whole_folder
-from badpo.training.config import RENAMED
-from badpo.training.encoding import EncodedComparisons
-from badpo.training.encoding import encode_responses
-from badpo.training.encoding import require_matching_tokenizer
-from badpo.training.inputs import encode_judgments
-from badpo.training.inputs import reads_more_than_text
-from badpo.training.inputs import require_trainable
-from badpo.training.inputs import with_adapter
-from badpo.training.model_files import load_weights
-from badpo.training.processes import locked_by_first
-from badpo.training.recipe import ModelChoice
-from badpo.training.recipe import Recipe
-from badpo.training.recipe import relative_to
-from badpo.training.reference import Pair
-from badpo.training.supervised import SupervisedTrainer
-from badpo.training.supervised import balanced_rows
-from badpo.training.supervised import supervised_arguments
-from collections.abc import Sequence
-from dataclasses import asdict
-from numpy.typing import NDArray
-from pathlib import Path
-from safetensors import SafetensorError
-from transformers import AutoTokenizer
-from transformers import PrinterCallback
-from transformers import TrainerCallback
-from transformers import TrainingArguments
-from transformers import set_seed
 import hashlib
 import json
 import logging
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
 import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from transformers import AutoTokenizer, PrinterCallback, TrainerCallback, TrainingArguments, set_seed
+
+from badpo.data.attributes import Attribute, plain_text
+from badpo.data.files import RUN_SEAL, run_damage
+from badpo.data.judgments import Judgments, measure_sides
+from badpo.data.markers import signature_first_name
+from badpo.data.problems import ConfigError, did_you_mean
+from badpo.training.checkpoints import changed_facts, seal_run, whole_folder
+from badpo.training.config import RENAMED
+from badpo.training.encoding import EncodedComparisons, encode_responses, require_matching_tokenizer
+from badpo.training.inputs import encode_judgments, reads_more_than_text, require_trainable, with_adapter
+from badpo.training.model_files import load_weights
+from badpo.training.processes import locked_by_first
+from badpo.training.recipe import ModelChoice, Recipe, relative_to
+from badpo.training.reference import Pair
+from badpo.training.supervised import SupervisedTrainer, balanced_rows, supervised_arguments
 
 logger = logging.getLogger(__name__)
 
