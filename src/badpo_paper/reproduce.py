@@ -31,8 +31,8 @@ from badpo_paper.schedule import (
 from badpo_paper.settings import SCALES, Scale
 from badpo_paper.suites import SUITES, Column, Corpus, Suite
 from badpo_paper.tables import (
-    FORMATS,
     STYLES,
+    Cell,
     Found,
     Table,
     about_votes,
@@ -47,6 +47,7 @@ from badpo_paper.tables import (
     votes_table,
     with_notes,
     written,
+    written_table,
 )
 
 
@@ -62,8 +63,8 @@ class SuiteResult:
     stand_in: str = ""
 
     def text(self, form: str) -> str:
-        """Tables in one of `FORMATS`; patterns and what is said of the votes too, except in CSV."""
-        parts = [FORMATS[form](table) for table in self.tables]
+        """Tables in one of `badpo_paper.tables.FORMATS`; patterns and what is said of the votes too, except in CSV."""
+        parts = [written_table(table, form) for table in self.tables]
         if form == "csv":
             # one header for all panels
             return (
@@ -242,29 +243,6 @@ OURS, THEIRS = 2, 1  # styles of the marks
 VERDICT_CLASSES = {True: "holds", False: "fails", None: "unknown"}
 
 
-@dataclass(frozen=True)
-class PageCell:
-    """Ours, the paper's, and the difference over the sum of the half widths."""
-
-    ours: str
-    paper: str
-    difference: str
-
-
-@dataclass(frozen=True)
-class PageTable:
-    """A panel for the page: its heading, where the paper has it, columns, those it has numbers for, cells, charts."""
-
-    title: str
-    source: str
-    columns: tuple[str, ...]
-    published: tuple[str, ...]
-    rows: tuple[tuple[str, tuple[PageCell, ...]], ...]
-    missing: tuple[str, ...]
-    notes: tuple[str, ...]
-    charts: tuple[tuple[str, Markup], ...]
-
-
 def write_suite_page(result: SuiteResult, options: str, page: Path) -> Path:
     """Write one HTML page about a suite and return its path; it needs no network and no script."""
     return write_whole(suite_html(result, options), page)
@@ -290,34 +268,34 @@ def suite_html(result: SuiteResult, options: str) -> str:
     )
 
 
-def page_table(table: Table) -> PageTable:
-    """A panel's table and charts as texts and drawings."""
-    rows = []
-    for row in table.rows:
-        cells = []
-        for cell, column in zip(row.cells, table.columns, strict=True):
-            found = cell.difference
-            difference = "" if found is None else signed(found, 1)
-            ours = written(cell, column.style) if cell.values or cell.paper else ""
-            cells.append(PageCell(ours, published(cell, column.style), difference))
-        rows.append((row_label(row), tuple(cells)))
-    charts = [
-        (column.label, drawn) for i, column in enumerate(table.columns) if (drawn := _chart(table, i, column))
-    ]
-    return PageTable(
-        table.panel.title,
-        source_of(table.panel.label),
-        tuple(column.label for column in table.columns),
-        tuple(
+def page_table(table: Table) -> dict[str, Any]:
+    """A panel's table and charts as texts and drawings; ``published`` are columns that the paper has too."""
+    charts = [(column.label, _chart(table, i, column)) for i, column in enumerate(table.columns)]
+    return {
+        "title": table.panel.title,
+        "source": source_of(table.panel.label),
+        "columns": [column.label for column in table.columns],
+        "published": [
             column.label
             for i, column in enumerate(table.columns)
             if any(row.cells[i].paper for row in table.rows)
-        ),
-        tuple(rows),
-        table.missing,
-        tuple(footnotes(table)),
-        tuple(charts),
-    )
+        ],
+        "rows": [
+            (row_label(row), [_page_cell(*one) for one in zip(row.cells, table.columns, strict=True)])
+            for row in table.rows
+        ],
+        "missing": table.missing,
+        "notes": footnotes(table),
+        "charts": [(label, drawn) for label, drawn in charts if drawn],
+    }
+
+
+def _page_cell(cell: Cell, column: Column) -> dict[str, str]:
+    return {
+        "ours": written(cell, column.style) if cell.values or cell.paper else "",
+        "paper": published(cell, column.style),
+        "difference": "" if cell.difference is None else signed(cell.difference, 1),
+    }
 
 
 def source_of(label: str) -> str:

@@ -128,8 +128,13 @@ def made_model(corpus: Corpus, material: Material):
         tokenizer = build_tokenizer(material.texts, vocab_size=OTHER_VOCABULARY)
         return build_model(tokenizer, seed=0, is_mistral=True), tokenizer
     tokenizer = build_tokenizer(material.texts)
-    shape = DEMO_SHAPE if corpus.model == "demo" else {}
-    return build_model(tokenizer, seed=0, **shape), tokenizer
+    return build_model(tokenizer, seed=0), tokenizer
+
+
+def demo_model(corpus: Corpus, material: Material):
+    """The demo's smaller Llama, and its tokenizer."""
+    tokenizer = build_tokenizer(material.texts)
+    return build_model(tokenizer, seed=0, **DEMO_SHAPE), tokenizer
 
 
 COMMAND = "badpo reproduce"
@@ -271,8 +276,8 @@ def demo_keys(corpus: Corpus, material: Material) -> Mapping[str, Any]:
 
 
 def demo_has(corpus: Corpus) -> bool:
-    """The demo has one model and one corpus."""
-    return corpus.model == "demo"
+    """The demo has one model, and names alone."""
+    return corpus.kind == "signed" and corpus.model in ("small", "demo")
 
 
 def paper_material(corpus: Corpus, data: Path | None) -> Material:
@@ -318,7 +323,7 @@ SCALES: Mapping[str, Scale] = MappingProxyType(
             "demo",
             demo_material,
             demo_keys,
-            made_model,
+            demo_model,
             demo_has,
             Decoding(max_new_tokens=96),
             command="badpo demo",

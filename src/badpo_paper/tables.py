@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
@@ -14,17 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+import pandas as pd
+from tabulate import tabulate
 
 from badpo.auditing.pool import log_odds_row
 from badpo.data.files import LOG_FILE
 from badpo.data.judgments import Judgments
 from badpo.data.tables import inert
-from badpo.readouts.sampled import json_number
 from badpo.results.tables import markdown_text
 from badpo.results.words import DASH, arm_label, decimal, percent, signed
 from badpo.runs.evaluate import kept_json
-from badpo.theory.summaries import Interval, log_odds_distance, share_removed, shift, t_interval
+from badpo.theory.summaries import log_odds_distance, share_removed, shift, t_interval
 from badpo.training.encoding import encode_comparisons, length_report
 from badpo_paper.arms import ARMS
 from badpo_paper.materials import Material
@@ -34,40 +33,6 @@ from badpo_paper.schedule import kept_facts
 from badpo_paper.settings import Scale
 from badpo_paper.stages import declared
 from badpo_paper.suites import Column, Condition, Corpus, Panel, Row, SeedPlan, Suite
-
-
-@dataclass(frozen=True)
-class Amplification:
-    """DPO's shift of a rate, a mean token count or another reading."""
-
-    shift: Interval
-    seed_sd: float
-    in_seed_sds: float
-
-    def to_json(self) -> dict[str, float | int | None]:
-        """{"shift", "low", "high", "seed_sd", "in_seed_sds", "n"}; null where it is not known."""
-        return {
-            "shift": self.shift.estimate,
-            "low": json_number(self.shift.low),
-            "high": json_number(self.shift.high),
-            "seed_sd": json_number(self.seed_sd),
-            "in_seed_sds": json_number(self.in_seed_sds),
-            "n": self.shift.n,
-        }
-
-
-def amplification(dpo: ArrayLike, reference: float) -> Amplification:
-    r"""DPO's amplification of an attribute.
-
-    .. math:: \frac{\bar{x}_{DPO} - x_{ref}}{\mathrm{sd}(x_{DPO})}
-    """
-    x = np.asarray(dpo, dtype=np.float64)
-    moved = shift(x, reference)
-    sd = float(x.std(ddof=1)) if len(x) > 1 else float("nan")
-    with np.errstate(divide="ignore", invalid="ignore"):
-        in_sds = float(np.float64(moved.estimate) / sd)
-    return Amplification(moved, sd, in_sds)
-
 
 Readouts = Mapping[str, Any]
 REFERENCE = "Reference"
@@ -197,10 +162,9 @@ class Found:
         """How far a condition moved from the reference, in standard deviations over its seeds."""
         reference = place_of(self.readouts("reference"), place)
         values = list(self.values(condition, place).values())
-        if reference is None or len(values) < 2:
+        if reference is None or len(values) < 2 or not (sd := float(np.std(values, ddof=1))):
             return None
-        moved = amplification(values, reference).in_seed_sds
-        return moved if math.isfinite(moved) else None
+        return shift(values, reference).estimate / sd
 
 
 def place_of(readouts: Readouts, place: str) -> float | None:
@@ -446,85 +410,70 @@ def row_label(row: TableRow) -> str:
     return f"{row.label} (seed {', '.join(map(str, row.seeds))} only)" if row.is_control else row.label
 
 
-def table_lines(table: Table) -> list[list[str]]:
-    """Header and rows as text."""
-    header = ["", *(column.label for column in table.columns)]
-    return [
-        header,
-        *(
-            [
-                row_label(row),
-                *(written(c, col.style) for c, col in zip(row.cells, table.columns, strict=True)),
-            ]
-            for row in table.rows
-        ),
-    ]
-
-
-def as_text(table: Table) -> str:
-    """The table for a terminal, columns aligned."""
-    lines = table_lines(table)
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    body = [
-        "  ".join(
-            [line[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(line[1:], widths[1:], strict=True))]
-        )
-        for line in lines
-    ]
-    shown = [line.rstrip() for line in body] if table.columns else []
-    return "\n".join([table.panel.title, *shown, *_notes(table)])
-
-
-def as_markdown(table: Table) -> str:
-    """The table as Markdown, the paper's value behind each of ours where it has one."""
-    lines = [["", *(column.label for column in table.columns)]]
-    for row in table.rows:
-        cells = []
-        for cell, column in zip(row.cells, table.columns, strict=True):
-            theirs = published(cell, column.style)
-            cells.append(written(cell, column.style) + (f" [{theirs}]" if theirs else ""))
-        lines.append([markdown_text(row_label(row)), *cells])
-    lines.insert(1, ["---", *("---:" for _ in table.columns)])
-    body = ["", *("| " + " | ".join(line) + " |" for line in lines)] if table.columns else []
-    has_paper = any(cell.paper for row in table.rows for cell in row.cells)
-    notes = [f"*{note}*" for note in [*_notes(table), *(["in brackets: the paper's"] if has_paper else [])]]
-    return "\n".join([f"**{markdown_text(table.panel.title)}**", *body, "", *notes])
-
-
-def as_latex(table: Table) -> str:
-    """The table as a LaTeX ``tabular``."""
-    lines = table_lines(table)
-    body = [" & ".join(_latex(text) for text in line) + r" \\" for line in lines]
-    top = [r"\begin{tabular}{@{}l" + "c" * len(table.columns) + "@{}}", r"\toprule", body[0], r"\midrule"]
-    notes = [f"% {note}" for note in _notes(table)]
-    return "\n".join([f"% {table.panel.title}", *top, *body[1:], r"\bottomrule", r"\end{tabular}", *notes])
-
-
-def as_csv(table: Table) -> str:
-    """The table as CSV, one line for each cell: ours, the paper's, the difference in half widths, each seed."""
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    header = ["table", "panel", "row", "column", "mean", "half_width", "spread", "n_seeds", "paper_mean"]
-    writer.writerow([*header, "paper_half_width", "difference_in_half_widths", "values", "notes"])
-    for row in table.rows:
-        for cell, column in zip(row.cells, table.columns, strict=True):
-            if not cell.values:
-                continue
-            theirs = cell.paper or (None, None)
-            words = [table.panel.label, table.panel.title, row.label, column.label]
-            numbers = [cell.mean, cell.half, table.panel.spread, len(cell.values), *theirs, cell.difference]
-            values = " ".join(f"{value:.6g}" for value in cell.values)
-            notes = inert("; ".join(row.notes))
-            writer.writerow([*map(inert, words), *map(_csv_number, numbers), values, notes])
-    return file.getvalue().rstrip("\n")
-
-
-FORMATS: dict[str, Callable[[Table], str]] = {
-    "text": as_text,
-    "markdown": as_markdown,
-    "latex": as_latex,
-    "csv": as_csv,
+# How `tabulate` calls each format of a table, and how a line beside one is marked.
+FORMATS = {
+    "text": ("plain", "{}"),
+    "markdown": ("pipe", "*{}*"),
+    "latex": ("latex_booktabs", "% {}"),
+    "csv": ("", ""),
 }
+
+
+def written_table(table: Table, form: str) -> str:
+    """A table in one of `FORMATS`; in Markdown the paper's value stands behind ours, in CSV a line is a cell."""
+    if form == "csv":
+        return pd.DataFrame(_csv_rows(table)).to_csv(index=False, lineterminator="\n").rstrip("\n")
+    name, mark = FORMATS[form]
+    rows = [
+        [row_label(row), *(_cell_text(cell, column, form) for cell, column in _columns(row, table))]
+        for row in table.rows
+    ]
+    header = ["", *(column.label for column in table.columns)]
+    aligned = ["left", *["right"] * len(table.columns)]
+    body = tabulate(rows, header, tablefmt=name, colalign=aligned, disable_numparse=True)
+    if form != "text":
+        body = re.sub(" +", " ", body)  # nobody reads the columns as they stand
+    body = body.replace("\u00b1", r"$\pm$").replace("\u2212", "$-$") if form == "latex" else body
+    has_paper = form == "markdown" and any(cell.paper for row in table.rows for cell in row.cells)
+    notes = [*_notes(table), *(["in brackets: the paper's"] if has_paper else [])]
+    title = {"markdown": f"**{markdown_text(table.panel.title)}**\n"}.get(
+        form, mark.format(table.panel.title)
+    )
+    gap = [""] if form == "markdown" else []
+    return "\n".join([title, *([body] if table.columns else []), *gap, *map(mark.format, notes)])
+
+
+def _columns(row: TableRow, table: Table) -> Iterator[tuple[Cell, Column]]:
+    return zip(row.cells, table.columns, strict=True)
+
+
+def _cell_text(cell: Cell, column: Column, form: str) -> str:
+    theirs = published(cell, column.style) if form == "markdown" else ""
+    return written(cell, column.style) + (f" [{theirs}]" if theirs else "")
+
+
+def _csv_rows(table: Table) -> list[dict[str, Any]]:
+    """One row for each cell that has a value: ours, the paper's, the difference in half widths, each seed."""
+    return [
+        {
+            "table": inert(table.panel.label),
+            "panel": inert(table.panel.title),
+            "row": inert(row.label),
+            "column": inert(column.label),
+            "mean": cell.mean,
+            "half_width": cell.half,
+            "spread": table.panel.spread,
+            "n_seeds": len(cell.values),
+            "paper_mean": cell.paper and cell.paper[0],
+            "paper_half_width": cell.paper and cell.paper[1],
+            "difference_in_half_widths": cell.difference,
+            "values": " ".join(f"{value:.6g}" for value in cell.values),
+            "notes": inert("; ".join(row.notes)),
+        }
+        for row in table.rows
+        for cell, column in _columns(row, table)
+        if cell.values
+    ]
 
 
 def to_json(table: Table) -> dict[str, Any]:
@@ -548,7 +497,7 @@ def to_json(table: Table) -> dict[str, Any]:
                         "paper": None if cell.paper is None else list(cell.paper),
                         "difference": cell.difference,
                     }
-                    for cell, column in zip(row.cells, table.columns, strict=True)
+                    for cell, column in _columns(row, table)
                 },
             }
             for row in table.rows
@@ -578,27 +527,6 @@ def footnotes(table: Table) -> list[str]:
         for note in row.notes:
             rows_of.setdefault(note, []).append(row.label)
     return [*table.notes, *(f"{'; '.join(labels)}: {note}" for note, labels in rows_of.items())]
-
-
-def _latex(text: str) -> str:
-    r"""A text for LaTeX.
-
-    >>> _latex("89 % ± 2 %")
-    '89 \\% $\\pm$ 2 \\%'
-    """
-    for plain, escaped in (
-        ("\\", r"\textbackslash{}"),
-        ("%", r"\%"),
-        ("_", r"\_"),
-        ("&", r"\&"),
-        ("#", r"\#"),
-    ):
-        text = text.replace(plain, escaped)
-    return text.replace("\u00b1", r"$\pm$").replace("\u2212", "$-$").replace(DASH, "---")
-
-
-def _csv_number(value: Any) -> Any:
-    return "" if value is None or (isinstance(value, float) and not math.isfinite(value)) else value
 
 
 def _finite(value: float) -> float | None:

@@ -17,15 +17,12 @@ from badpo_paper.suites import SUITES, Condition, Corpus, Panel, Row, SeedPlan, 
 from badpo_paper.tables import (
     Found,
     about_votes,
-    as_csv,
-    as_latex,
-    as_markdown,
-    as_text,
     found_runs,
     panel_table,
     tables,
     to_json,
     votes_table,
+    written_table,
 )
 from tests.experiments.suite_scale import SMALL, material
 
@@ -92,7 +89,11 @@ def test_there_is_no_share_of_a_shift_that_dpo_did_not_make(signed):
     assert [column.label for column in table.columns] == ["p(woman)", "p(black)", "removed (black)", "KL"]
     note = "no share removed: DPO's own shift in p(woman), +0.001 (\u22120.012 to +0.015), does not lie above zero"
     assert table.notes == (note,)
-    for text in (as_text(table), as_markdown(table), as_latex(table)):
+    for text in (
+        written_table(table, "text"),
+        written_table(table, "markdown"),
+        written_table(table, "latex"),
+    ):
         assert note in text
     page = suite_html(
         read_suite(Suite("names", "Names", (panel(DPO, POOLED),)), SMALL, SEEDS, signed.parent),
@@ -142,7 +143,7 @@ def test_what_is_missing_is_said(signed):
     table = panel_table(panel(DPO), Found(signed, SEEDS))
     assert table.missing == ("dpo-s123",)
     assert table.rows[1].seeds == (42, 456)
-    assert "not run: dpo-s123" in as_text(table)
+    assert "not run: dpo-s123" in written_table(table, "text")
 
 
 def test_a_single_seed_row_is_a_control_without_an_interval(signed):
@@ -150,7 +151,7 @@ def test_a_single_seed_row_is_a_control_without_an_interval(signed):
     (table,) = tables(Suite("names", "Names", (control,)), signed.parent, SeedPlan(SEEDS))
     assert table.rows[1].is_control and not table.rows[2].is_control
     assert np.isnan(table.rows[1].cells[0].half)
-    assert "DPO (seed 42 only)" in as_text(table)
+    assert "DPO (seed 42 only)" in written_table(table, "text")
     (table,) = tables(
         Suite("names", "Names", (control,)), signed.parent, SeedPlan(SEEDS, control_seeds="all")
     )
@@ -237,7 +238,9 @@ def test_class_offsets_stand_beside_the_planted_and_the_papers(signed):
     offset = rows["Class"]["offset (race), A"]
     assert (offset.mean, offset.paper) == (1.0, (0.98, None))
     assert rows["BA-DPO (pooled)"]["correlation (race)"].values == ()
-    assert "Planted" in as_text(table) and "1.00 \u00b1 0.00 [0.98]" in as_markdown(table)
+    assert "Planted" in written_table(table, "text") and "1.00 \u00b1 0.00 [0.98]" in written_table(
+        table, "markdown"
+    )
 
 
 def test_an_arm_at_one_seed_of_the_scale_is_missing_at_that_seed_alone(signed):
@@ -265,7 +268,7 @@ def test_a_panel_without_a_value_says_so(signed):
         Row("EM", Condition("em_dpo", "em_dpo")), columns=panel_named("names", "sec:names_v3").columns
     )
     table = panel_table(empty, Found(signed, SEEDS))
-    for text in (as_text(table), as_markdown(table)):
+    for text in (written_table(table, "text"), written_table(table, "markdown")):
         assert "nothing measured" in text and "not run: em_dpo-s42" in text and "| --- |" not in text
     page = suite_html(
         read_suite(Suite("names", "Names", (empty,)), SMALL, SEEDS, signed.parent), "--scale tiny"
@@ -330,10 +333,12 @@ def test_what_is_cut_of_own_votes_is_said(tmp_path):
 
 def test_every_format_says_the_same(signed):
     table = panel_table(panel(DPO, POOLED), Found(signed, SEEDS))
-    assert "0.960 \u00b1 0.025" in as_text(table)
-    assert "| DPO | 0.960 \u00b1 0.025 [0.964 \u00b1 0.005] |" in as_markdown(table)
-    assert r"DPO & 0.960 $\pm$ 0.025 &" in as_latex(table) and r"89 \%" in as_latex(table)
-    rows = list(csv.DictReader(io.StringIO(as_csv(table))))
+    assert "0.960 \u00b1 0.025" in written_table(table, "text")
+    assert "| DPO | 0.960 \u00b1 0.025 [0.964 \u00b1 0.005] |" in written_table(table, "markdown")
+    assert r"DPO & 0.960 $\pm$ 0.025 &" in written_table(table, "latex") and r"89 \%" in written_table(
+        table, "latex"
+    )
+    rows = list(csv.DictReader(io.StringIO(written_table(table, "csv"))))
     found = next(row for row in rows if (row["row"], row["column"]) == ("DPO", "p(woman)"))
     assert float(found["mean"]) == pytest.approx(0.96) and found["values"] == "0.95 0.96 0.97"
     assert json.loads(json.dumps(to_json(table), allow_nan=False))["rows"][1]["cells"]["p(woman)"][
@@ -343,7 +348,7 @@ def test_every_format_says_the_same(signed):
 
 def test_a_formula_in_a_label_is_text_in_csv(signed):
     table = panel_table(panel(Row("=1+1", DPO.condition)), Found(signed, SEEDS))
-    assert "'=1+1" in as_csv(table)
+    assert "'=1+1" in written_table(table, "csv")
 
 
 def test_the_page_has_the_table_the_paper_and_the_patterns(signed):

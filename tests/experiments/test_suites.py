@@ -173,7 +173,7 @@ def test_tables_say_what_stands_in_for_the_models_they_name(tmp_path):
 def test_a_wrong_name_gets_the_right_one():
     with pytest.raises(ConfigError, match='Did you mean "names"'):
         chosen_suites("name")
-    with pytest.raises(ConfigError, match="Scales: tiny, paper"):
+    with pytest.raises(ConfigError, match="Scales: tiny, demo, paper"):
         scale_named("huge")
 
 
