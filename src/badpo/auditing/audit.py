@@ -287,7 +287,7 @@ def next_steps(
     share = leans.n_informative.sum(axis=0) / max(len(design.comparison), 1)
     needed = []
     for half_width in HALF_WIDTHS:
-        of_median = votes_needed(leans.se, leans.n_informative, half_width).of_median
+        of_median = votes_needed(leans.se, leans.n_informative, half_width)
         with np.errstate(divide="ignore", invalid="ignore"):
             judged = np.ceil(of_median / share)
         needed += [

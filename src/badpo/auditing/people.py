@@ -596,16 +596,14 @@ class AuditedPeople:
         cast = anchored[design.annotator]
         comparison, sign, annotator, delta = (each[cast] for each in design.votes[:4])
         leans = fit_conditional(comparison, sign, annotator, delta, len(anchored))
-        tests = equal_leans_test(comparison, sign, annotator, delta, leans)
+        equal_p = equal_leans_test(comparison, sign, annotator, delta, leans)
         n_cross = design.cross[cast].sum(axis=0)
         return {
             "n": anchored.sum(),
             "class": self.options.anchor_class,
             "annotators": sorted(design.annotators[anchored]),
             "n_cross": dict(zip(design.attributes, n_cross, strict=True)),
-            "equal_leans_p": {
-                name: test.p_value for name, test in zip(design.attributes, tests, strict=True)
-            },
+            "equal_leans_p": dict(zip(design.attributes, equal_p.tolist(), strict=True)),
         }
 
 
@@ -631,7 +629,7 @@ def people_of(judgments: Judgments, design: Design, options: AuditOptions) -> Au
             [{"class": label} | {name: getattr(found, name)[i, j] for name in shown} for i, label in enumerate(labels)]
             for j in attributes
         ]  # fmt: skip
-        class_p = [test.p_value for test in found.tests]
+        class_p = found.p_value.tolist()
     return AuditedPeople(
         design=design,
         options=options,
@@ -642,7 +640,7 @@ def people_of(judgments: Judgments, design: Design, options: AuditOptions) -> Au
         rows=[annotator_rows(j, design, leans, spread, options) for j, spread in enumerate(spreads)],
         classes=classes,
         class_p=class_p,
-        equal_leans_p=[test.p_value for test in equal_leans_test(*design.votes[:4], leans)],
+        equal_leans_p=equal_leans_test(*design.votes[:4], leans).tolist(),
         anchored=anchored,
         assignment=assignment,
     )

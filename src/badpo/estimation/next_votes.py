@@ -27,55 +27,25 @@ _TRIES = 1_000
 Panel = list[tuple[int, str]]
 
 
-@dataclass(frozen=True)
-class VotesNeeded:
-    """Informative votes that an interval of a given half-width takes.
-
-    Attributes
-    ----------
-    half_width : float
-        Log-odds.
-    of_median : float array of shape (n_attributes,)
-        In all, for the median annotator with an estimate; NaN where nobody has one.
-    more : float array of shape (n_annotators, n_attributes)
-        Beyond those there are, for each annotator; 0 where the interval is that narrow already. Whoever has no
-        finite estimate is taken for the median annotator.
-    """
-
-    half_width: float
-    of_median: Floats
-    more: Floats
-
-
-def votes_needed(
-    se: ArrayLike, n_informative: ArrayLike, half_width: float, level: float = 0.95
-) -> VotesNeeded:
-    r"""Informative votes until the interval of a lean is as narrow as asked for.
+def votes_needed(se: ArrayLike, n_informative: ArrayLike, half_width: float) -> Floats:
+    r"""Informative votes until the median annotator's 95 % interval is as narrow as asked for, for each attribute.
 
     The information of votes adds up, so with v = n se^2 the variance of one informative vote
 
-    .. math:: n^* = v\, (z / h)^2
+    .. math:: n^* = v\, (1.96 / h)^2
 
-    Returns
-    -------
-    VotesNeeded
-        Votes on comparisons that turn out unanimous, or whose sides do not differ, come on top: divide by the share
-        of informative votes for judgments.
+    ``se`` and ``n_informative`` are of shape (n_annotators, n_attributes), as in
+    `badpo.estimation.conditional_likelihood.Leans`; NaN where nobody has an estimate. Votes on comparisons that turn
+    out unanimous, or whose sides do not differ, come on top: divide by the share of informative votes for judgments.
 
     Examples
     --------
-    >>> found = votes_needed([[0.5], [0.4], [np.nan]], [[20], [25], [0]], half_width=0.25)
-    >>> found.of_median, found.more.ravel()
-    (array([277.]), array([288., 221., 277.]))
+    >>> votes_needed([[0.5], [0.4], [np.nan]], [[20], [25], [0]], half_width=0.25)
+    array([277.])
     """
-    if not (np.isfinite(half_width) and half_width > 0):
-        raise ValueError(f"the half-width of an interval is above 0; got {half_width}")
     se, n = np.asarray(se, float), np.asarray(n_informative, float)
-    of_one_vote = np.where(np.isfinite(se) & (n > 0), n * se**2, np.nan)
-    median = np.array([np.median(v[~np.isnan(v)]) if np.isfinite(v).any() else np.nan for v in of_one_vote.T])
-    scale = (float(ndtri(0.5 + level / 2)) / half_width) ** 2
-    total = np.ceil(np.where(np.isnan(of_one_vote), median, of_one_vote) * scale)
-    return VotesNeeded(half_width, np.ceil(median * scale), np.maximum(total - n, 0.0))
+    of_one_vote = pd.DataFrame(np.where(np.isfinite(se) & (n > 0), n * se**2, np.nan))
+    return np.ceil(of_one_vote.median().to_numpy() * (float(ndtri(0.975)) / half_width) ** 2)
 
 
 def joining_comparisons(
