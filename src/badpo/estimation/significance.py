@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 from scipy.sparse.linalg import LinearOperator, cg
@@ -371,14 +371,16 @@ def annotator_agreement(
 
 def _shares(comparison: ArrayLike, sign: ArrayLike, annotator: ArrayLike) -> tuple[Ints, Floats]:
     """Votes that have a co-voter, and the share of the co-voters who chose the same side."""
-    comparisons, signs = np.asarray(comparison), np.asarray(sign)
-    votes = np.flatnonzero(first_votes(comparisons, annotator))
-    codes = np.unique(comparisons[votes], return_inverse=True)[1].reshape(-1)
-    chose_a = signs[votes] > 0
-    size, n_a = np.bincount(codes)[codes], np.bincount(codes, weights=chose_a)[codes]
+    votes = _votes(comparison, sign, annotator)[first_votes(comparison, annotator)]
+    size = votes.groupby("comparison")["for_a"].transform("size")
+    same = votes.groupby(["comparison", "for_a"])["for_a"].transform("size")
     shared = size > 1
-    same = np.where(chose_a, n_a, size - n_a)[shared]
-    return votes[shared], (same - 1) / (size[shared] - 1)
+    return votes.index[shared].to_numpy(), ((same - 1) / (size - 1))[shared].to_numpy(dtype=float)
+
+
+def _votes(comparison: ArrayLike, sign: ArrayLike, annotator: ArrayLike) -> pd.DataFrame:
+    columns = {"annotator": annotator, "comparison": comparison, "for_a": np.asarray(sign) > 0}
+    return pd.DataFrame(columns)
 
 
 @dataclass(frozen=True)
@@ -413,10 +415,7 @@ def first_votes(comparison: ArrayLike, annotator: ArrayLike) -> Bools:
     >>> first_votes([0, 0, 0, 1], [5, 6, 5, 5])
     array([ True,  True, False,  True])
     """
-    pairs = _pairs(comparison, annotator)
-    mask = np.zeros(len(pairs), dtype=bool)
-    mask[np.unique(pairs, return_index=True)[1]] = True
-    return mask
+    return ~pd.DataFrame({"comparison": comparison, "annotator": annotator}).duplicated().to_numpy()
 
 
 def self_contradictions(
@@ -432,24 +431,13 @@ def self_contradictions(
     >>> found.n_repeated.tolist(), found.n_contradicted.tolist(), found.share
     ([1, 0], [1, 0], 1.0)
     """
-    people, signs = np.asarray(annotator), np.asarray(sign)
-    _, first, pair, size = np.unique(
-        _pairs(comparison, people), return_index=True, return_inverse=True, return_counts=True
-    )
-    n_for_a = np.bincount(pair, weights=signs > 0, minlength=len(size))
-    both = (n_for_a > 0) & (n_for_a < size)
+    votes = _votes(comparison, sign, annotator).groupby(["annotator", "comparison"])["for_a"]
+    again = votes.agg(["size", "mean"]).query("size > 1").reset_index()
+    both = again[(again["mean"] > 0) & (again["mean"] < 1)]
     repeated, contradicted = (
-        np.bincount(people[first[pairs]], minlength=n_annotators).astype(np.int64)
-        for pairs in (size > 1, both)
+        np.bincount(pairs["annotator"].astype(np.intp), minlength=n_annotators) for pairs in (again, both)
     )
     return SelfContradictions(repeated, contradicted)
-
-
-def _pairs(comparison: ArrayLike, annotator: ArrayLike) -> NDArray[np.int64]:
-    """One number for each pair of comparison and annotator."""
-    comparisons = np.unique(np.asarray(comparison), return_inverse=True)[1].reshape(-1)
-    distinct, people = np.unique(np.asarray(annotator), return_inverse=True)
-    return comparisons.astype(np.int64) * max(len(distinct), 1) + people.reshape(-1)
 
 
 # -- who judged which comparisons ----------------------------------------------------------------------------
@@ -484,7 +472,6 @@ def assignment_test(
     annotator: ArrayLike,
     delta: ArrayLike,
     n_permutations: int = 199,
-    seed: int = 0,
 ) -> AssignmentTest:
     r"""Whether the attribute-side rate of the other voters differs between annotators' comparisons.
 
@@ -508,8 +495,6 @@ def assignment_test(
     >>> assignment_test(comparison, sign, annotator, np.ones((80, 1))).p_value
     0.005
     """
-    if n_permutations < 1:
-        raise ValueError(f"at least one permutation is needed; got {n_permutations}")
     comparison, sign, annotator = (np.asarray(each) for each in (comparison, sign, annotator))
     delta = np.asarray(delta, float)
     votes = np.flatnonzero(first_votes(comparison, annotator))
@@ -519,20 +504,22 @@ def assignment_test(
     cross = delta[votes] != 0
     stacks = _exchangeable(blocks, cross)
     n_attributes = delta.shape[1]
-    if not any(_sets_differ(people[stack]) for stack in stacks):
+    if not any(np.ptp(np.sort(people[stack], axis=1), axis=0).any() for stack in stacks):
         return AssignmentTest(np.nan, np.nan, (np.nan,) * n_attributes, n_permutations)
     stratum = np.zeros(len(votes), dtype=np.intp)
     for label, stack in enumerate(stacks):
         stratum[stack] = label
     attributes = [
-        _other_voters(chose_it, differs, people, blocks.comparison, stratum, people.max() + 1)
+        _OtherVoters(chose_it, differs, people, blocks.comparison, stratum)
         for chose_it, differs in zip((sign[votes] * delta[votes].T) > 0, cross.T, strict=True)
     ]
     observed = np.array([voters.variance(people) for voters in attributes])
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     exchanged = np.empty((n_permutations, n_attributes))
     for i in range(n_permutations):
-        others = _exchanged(people, stacks, random)
+        others = people.copy()
+        for stack in stacks:
+            others[stack] = people[random.permutation(stack)]
         exchanged[i] = [voters.variance(others) for voters in attributes]
     return AssignmentTest(
         p_value=float(_p_value(observed.sum(), exchanged.sum(axis=1))),
@@ -557,19 +544,6 @@ def _exchangeable(blocks: ComparisonBlocks, cross: Bools) -> list[Ints]:
     return [blocks.starts[each][:, None] + np.arange(blocks.sizes[each[0]]) for each in alike]
 
 
-def _sets_differ(people: Ints) -> bool:
-    sets = np.sort(people, axis=1)
-    return bool((sets != sets[:1]).any())
-
-
-def _exchanged(people: Ints, stacks: Sequence[Ints], random: np.random.Generator) -> Ints:
-    given = people.copy()
-    for stack in stacks:
-        given[stack] = people[random.permutation(stack)]
-    return given
-
-
-@dataclass(frozen=True)
 class _OtherVoters:
     """How the other voters on an annotator's comparisons choose, for one attribute.
 
@@ -578,37 +552,24 @@ class _OtherVoters:
     voters' rate.
     """
 
-    cast: Ints
-    blocks: ComparisonBlocks
-    rest: Floats
-    lean: Floats
-    unit: float
+    def __init__(self, chose_it: Bools, cross: Bools, people: Ints, comparison: Ints, stratum: Ints) -> None:
+        self.cast = cast = np.flatnonzero(cross & (np.bincount(comparison, cross)[comparison] > 1))
+        self.blocks = ComparisonBlocks(np.flatnonzero(np.diff(comparison[cast], prepend=-1)), len(cast))
+        vote, stratum = chose_it[cast].astype(float), stratum[cast]
+        self.lean = _leans(vote, people[cast], self.blocks, people.max() + 1)
+        own = self.lean[people[cast]]
+        self.rest = vote - own
+        mean = np.bincount(stratum, self.rest) / np.maximum(np.bincount(stratum), 1)
+        self.rest -= mean[stratum]
+        self.unit = float(np.var(_rate_of_others(self.rest + own, self.blocks))) if len(cast) else 0.0
 
     def variance(self, people: Ints) -> float:
         """Variance of the rate between annotators, if these people had cast the votes."""
         people = people[self.cast]
         rate = _rate_of_others(self.rest + self.lean[people], self.blocks)
-        n, total = np.bincount(people), np.bincount(people, weights=rate)
+        n, total = np.bincount(people), np.bincount(people, rate)
         between = np.sum(total**2 / np.maximum(n, 1)) - rate.sum() ** 2 / max(len(rate), 1)
-        return float(between) / self.unit
-
-
-def _other_voters(
-    chose_it: Bools,
-    cross: Bools,
-    people: Ints,
-    comparison: Ints,
-    stratum: Ints,
-    n_annotators: int,
-) -> _OtherVoters:
-    cast = np.flatnonzero(cross & (np.bincount(comparison, weights=cross)[comparison] > 1))
-    blocks = ComparisonBlocks(np.flatnonzero(np.diff(comparison[cast], prepend=-1)), len(cast))
-    vote, people, stratum = chose_it[cast].astype(float), people[cast], stratum[cast]
-    lean = _leans(vote, people, blocks, n_annotators)
-    rest = vote - lean[people]
-    rest -= (np.bincount(stratum, weights=rest) / np.maximum(np.bincount(stratum), 1))[stratum]
-    spread = float(np.var(_rate_of_others(rest + lean[people], blocks))) if len(cast) else 0.0
-    return _OtherVoters(cast, blocks, rest, lean, spread or 1.0)
+        return float(between) / (self.unit or 1.0)
 
 
 def _rate_of_others(vote: Floats, blocks: ComparisonBlocks) -> Floats:
