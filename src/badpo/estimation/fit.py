@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import product
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,6 +26,7 @@ from badpo.estimation.newton import (
     covariance_of_leans,
     maximize,
 )
+from badpo.estimation.pool import summed_products
 from badpo.theory import Bools, Floats, Ints
 from badpo.theory.identifiability import (
     annotator_components,
@@ -378,7 +378,7 @@ def _collinear(
         return False
     scale = np.abs(delta).max(axis=0, initial=0.0)
     scaled = delta / np.where(scale > 0, scale, 1.0)
-    gram = _grams(annotator, scaled, scaled, m)
+    gram = summed_products(annotator, scaled, scaled, m)
     gram += np.eye(q) * (status != "ok")[:, :, None] * gram.max(initial=1.0)
     size, axes = np.linalg.eigh(gram)
     flat = size < 1e-10 * size[:, -1:]
@@ -426,20 +426,11 @@ def _newton_steps(number: Ints, votes: Floats, weight: Floats, differed: Bools) 
     """The step of every annotator, and whether their votes tell the attributes that differ apart."""
     m, q = differed.shape
     gradient = np.stack([np.bincount(number, weight * column, m) for column in votes.T], axis=1)
-    information = _grams(number, (weight * (1 - weight))[:, None] * votes, votes, m)
+    information = summed_products(number, (weight * (1 - weight))[:, None] * votes, votes, m)
     information[:, np.arange(q), np.arange(q)] += ~differed
     size = np.linalg.eigvalsh(information)
     inverse = np.linalg.pinv(information, rcond=WELL_DETERMINED, hermitian=True)
     return np.einsum("kab,kb->ka", inverse, gradient), size[:, 0] > WELL_DETERMINED * size[:, -1]
-
-
-def _grams(annotator: Ints, left: Floats, right: Floats, m: int) -> Floats:
-    """For each annotator the sum of left right' over their votes, of shape (m, n_attributes, n_attributes)."""
-    q = left.shape[1]
-    found = np.empty((m, q, q))
-    for a, b in product(range(q), repeat=2):
-        found[:, a, b] = np.bincount(annotator, left[:, a] * right[:, b], m)
-    return found
 
 
 def explained_by_receding(change: Floats, won: Bools, blocks: ComparisonBlocks) -> Bools:
@@ -534,7 +525,7 @@ class LeanDesign:
         own = annotator[pairs.row] == annotator[pairs.col]
         entries = pairs.data[own], (pairs.row[own], pairs.col[own])
         weighted = sparse.csr_array(entries, shape=weights.shape) @ delta
-        found = _grams(annotator, delta, weighted, len(self.active))
+        found = summed_products(annotator, delta, weighted, len(self.active))
         found *= self.active[:, :, None] & self.active[:, None, :]
         return found + np.eye(found.shape[1]) * ~self.active[:, :, None]
 

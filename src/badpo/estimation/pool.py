@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -155,13 +156,19 @@ def _of_wins(wins: Bools, clusters: NDArray) -> LogOdds:
     share = float(wins.mean())
     if share in (0.0, 1.0):
         return LogOdds(len(wins), share, None, len(size))
-    information = share * (1 - share)
-    naive = 1 / math.sqrt(len(wins) * information)
-    errors = cluster_errors((won - size * share)[:, None], (size * information)[:, None, None])
+    naive = 1 / math.sqrt(len(wins) * share * (1 - share))
+    errors = _share_errors(won, size)
     se, df = float(errors.se[0]), float(errors.df[0])
     is_known = se > _NO_SPREAD * naive and math.isfinite(se)
     clustered = (se, df) if is_known else (None, None)
     return LogOdds(len(wins), share, math.log(share / (1 - share)), len(size), naive, *clustered)
+
+
+def _share_errors(won: NDArray, size: NDArray) -> ClusterErrors:
+    """Error of the log-odds of a share, from the wins and the votes of each cluster."""
+    share = won.sum() / size.sum()
+    information = size * share * (1 - share)
+    return cluster_errors((won - size * share)[:, None], information[:, None, None])
 
 
 # -- several attributes --------------------------------------------------------------------------------------
@@ -268,12 +275,23 @@ def joint_log_odds(
     x, s = np.asarray(columns, float), np.asarray(sign, float)
     toward = x * s[:, None]
     one_way = ~((toward > 0).any(axis=0) & (toward < 0).any(axis=0))
+    return _coefficients(x, np.flatnonzero(~one_way), s, clusters, level)
+
+
+def _coefficients(
+    x: Floats,
+    usable: Ints,
+    sign: ArrayLike,
+    clusters: ArrayLike,
+    level: float = 0.95,
+    nuisance: sparse.csr_array | None = None,
+) -> tuple[Interval | None, ...]:
+    """Coefficients of usable columns; None for the others and for those that are in an exact dependence."""
     shown = collinearity(x).estimable
-    usable = np.flatnonzero(~one_way)
     usable = usable[independent_columns(x[:, usable])]
     found: list[Interval | None] = [None] * x.shape[1]
     if len(usable):
-        fit = fit_logit(x[:, usable], s, clusters)
+        fit = fit_logit(x[:, usable], sign, clusters, nuisance)
         for place, column in enumerate(usable):
             found[column] = fit.interval(place, level) if shown[column] else None
     return tuple(found)
@@ -328,10 +346,7 @@ def swap_log_odds(
 
 def _half_log_ratio(won: NDArray, lost: NDArray) -> Interval:
     """Half log(sum won / sum lost): the log-odds of a share, with each cluster's error as of so many votes."""
-    size = won + lost
-    share = won.sum() / size.sum()
-    information = share * (1 - share)
-    errors = cluster_errors((won - size * share)[:, None], (size * information)[:, None, None])
+    errors = _share_errors(won, won + lost)
     estimate, se = math.log(won.sum() / lost.sum()) / 2, float(errors.se[0]) / 2
     half = se * float(stdtrit(errors.df[0], 0.975))
     return Interval(estimate, se, estimate - half, estimate + half, errors.n_clusters)
@@ -379,17 +394,10 @@ def arena_coefficients(
     0.86
     """
     x = np.asarray(feature, float)
-    shown = collinearity(x).estimable
-    found: list[Interval | None] = [None] * x.shape[1]
-    usable = independent_columns(x)
-    if not len(usable):
-        return tuple(found)
-    deviation = np.sqrt((x[:, usable] ** 2).mean(axis=0))
+    deviation = np.sqrt((x**2).mean(axis=0))
+    columns = x / np.where(deviation > 0, deviation, 1.0)
     nuisance = None if models is None else _model_columns(*models)
-    fit = fit_logit(x[:, usable] / deviation, sign, clusters, nuisance)
-    for place, column in enumerate(usable):
-        found[column] = fit.interval(place) if shown[column] else None
-    return tuple(found)
+    return _coefficients(columns, np.arange(x.shape[1]), sign, clusters, nuisance=nuisance)
 
 
 def _model_columns(first: ArrayLike, second: ArrayLike) -> sparse.csr_array:
@@ -483,8 +491,8 @@ def fit_logit(
     even_odds = x.T @ x / 4
     if eigh(information, even_odds, eigvals_only=True)[0] < _NO_INFORMATION:
         return _unknown_fit(q)
-    score = _cluster_sums(x * residual[:, None], codes)
-    errors = cluster_errors(score, _cluster_information(x, weight, codes))
+    score = np.stack([np.bincount(codes, column * residual) for column in x.T], axis=1)
+    errors = cluster_errors(score, summed_products(codes, x * weight[:, None], x, len(score)))
     return LogitFit(coefficients[:q] / scale, ClusterErrors(errors.se / scale, errors.df, errors.n_clusters))
 
 
@@ -522,18 +530,13 @@ def _without(x: NDArray, ratings: sparse.csr_array, weight: NDArray, precision: 
     return x - ratings @ np.linalg.solve(among, ratings.T @ (x * weight[:, None]))
 
 
-def _cluster_sums(values: Floats, codes: Ints) -> Floats:
-    return np.stack([np.bincount(codes, weights=column) for column in values.T], axis=1)
-
-
-def _cluster_information(x: Floats, weight: Floats, codes: Ints) -> Floats:
-    q = x.shape[1]
-    information = np.empty((int(codes.max()) + 1, q, q))
-    for i in range(q):
-        for j in range(i + 1):
-            information[:, i, j] = np.bincount(codes, weights=x[:, i] * x[:, j] * weight)
-            information[:, j, i] = information[:, i, j]
-    return information
+def summed_products(group: Ints, left: Floats, right: Floats, n_groups: int) -> Floats:
+    """For each group of votes the sum of left right', of shape (n_groups, n_columns, n_columns)."""
+    q = left.shape[1]
+    found = np.empty((n_groups, q, q))
+    for a, b in product(range(q), repeat=2):
+        found[:, a, b] = np.bincount(group, left[:, a] * right[:, b], n_groups)
+    return found
 
 
 # -- clustered errors ----------------------------------------------------------------------------------------
