@@ -55,13 +55,6 @@ def test_pool_figures_are_those_of_both_orientations():
     assert pool_agreement(comparison, sign, annotator).kappa == pytest.approx(kappa)
 
 
-def test_a_table_of_chosen_and_rejected_agrees_fully_when_it_does():
-    """Side a is whatever was chosen first there: labels that never vary, and yet full agreement."""
-    found = pool_agreement([0, 0, 1, 1], [1, 1, 1, 1], [0, 1, 0, 1])
-    assert (found.percent, found.kappa, found.alpha) == (1.0, 1.0, 1.0)
-    assert found.high <= 1.0
-
-
 def test_votes_of_oneself_are_no_agreement():
     alone = pool_agreement([0, 0, 0], [1, 1, 1], [4, 4, 4])
     assert alone.n_votes == 0

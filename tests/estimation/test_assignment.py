@@ -49,10 +49,6 @@ def test_people_who_differ_are_not_taken_for_an_assignment():
     assert rejections(100, seed=0) <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 100)
 
 
-def test_people_alike_at_random_keep_the_level():
-    assert rejections(100, seed=1, m=20, spread=0.0) <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 100)
-
-
 def test_the_statistic_by_counting_with_unequal_comparisons():
     random = np.random.default_rng(7)
     comparison = random.permutation(np.repeat(np.arange(60), random.integers(1, 6, 60)))

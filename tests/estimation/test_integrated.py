@@ -46,16 +46,6 @@ def test_against_brute_force_integration():
     np.testing.assert_allclose(found.shrunk, weight @ np.array(means) / weight.sum(), atol=0.05)
 
 
-def test_unit_and_side_do_not_matter():
-    votes = drawn(Pool(600, n_annotators=20), 1)
-    (found,) = shrink_votes(*votes.arrays)
-    (scaled,) = shrink_votes(votes.comparison, votes.sign, votes.annotator, 10 * votes.delta, 20)
-    np.testing.assert_allclose(10 * scaled.shrunk, found.shrunk, atol=1e-3)
-    assert 10 * scaled.tau == pytest.approx(found.tau, rel=1e-3)
-    (turned,) = shrink_votes(votes.comparison, votes.sign, votes.annotator, -votes.delta, 20)
-    np.testing.assert_allclose(turned.shrunk, -found.shrunk, atol=1e-4)
-
-
 def test_large_pools_are_close_to_the_exact_inverse(monkeypatch):
     votes = drawn(Pool(2000, n_annotators=150), 2)
     (exact,) = shrink_votes(*votes.arrays)

@@ -8,7 +8,6 @@ from badpo.estimation.pool import (
     carrier_sides,
     co_occurrence,
     collinearity,
-    independent_columns,
     joint_log_odds,
     offline_log_odds,
     swap_log_odds,
@@ -47,13 +46,6 @@ def test_variance_inflation_is_that_of_the_regression_on_the_others():
         assert found.variance_inflation[j] == pytest.approx((x[:, j] @ x[:, j]) / (left @ left))
     assert found.estimable.all()
     assert not found.dependent.any()
-
-
-def test_independent_columns_span_everything():
-    rng = np.random.default_rng(2)
-    x = rng.integers(-1, 2, (50, 2)).astype(float)
-    columns = np.column_stack([np.zeros(50), x[:, 0], 2 * x[:, 0], x[:, 1], x.sum(axis=1)])
-    assert independent_columns(columns).tolist() == [1, 3]
 
 
 def test_alone_it_is_the_offline_estimate():

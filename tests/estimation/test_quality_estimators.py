@@ -177,11 +177,6 @@ def test_specialists_mislead_the_random_quality():
     assert inside.mean() < 0.7
 
 
-def test_no_spread_of_quality_is_found_as_none():
-    _, arrays = drawn(Pool(800, n_annotators=10, quality_sd=0.0))
-    assert fit_random(*arrays).quality_sd < 0.4
-
-
 # -- what is not known ---------------------------------------------------------------------------------------
 
 

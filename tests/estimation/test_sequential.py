@@ -112,13 +112,3 @@ def test_e_bh_against_its_definition():
         ranks = [i for i in range(1, len(e) + 1) if np.sort(e)[-i] >= len(e) / (0.1 * i)]
         expected = e >= np.sort(e)[-max(ranks)] if ranks else np.zeros(len(e), dtype=bool)
         np.testing.assert_array_equal(e_bh(np.log(e), 0.1), expected)
-
-
-def test_e_bh_of_a_table_and_of_nothing():
-    np.testing.assert_array_equal(
-        e_bh(np.log([[200.0, 1.0], [1.0, 1.0]]), 0.05), [[True, False], [False, False]]
-    )
-    assert e_bh(np.zeros((0, 2)), 0.05).shape == (0, 2)
-    assert e_bh([np.inf, 0.0], 0.05).tolist() == [True, False]
-    with pytest.raises(ValueError, match="alpha"):
-        e_bh([1.0], 1.0)

@@ -121,15 +121,6 @@ def test_informative_votes_need_a_contested_comparison_and_two_sources():
     assert informative.tolist() == [False, False, True, True, False, False, True, True, False]
 
 
-def test_the_informative_graph_is_no_larger_than_the_raw_one():
-    comparison, annotator = [0, 0, 1, 1], [0, 1, 1, 2]
-    sign, delta = [1, 1, 1, -1], np.array([1.0, 1.0, 1.0, 1.0])
-    informative = informative_judgments(comparison, annotator, sign, delta)[:, 0]
-    assert count_components(annotator_components(comparison, annotator, delta))[0] == 1
-    labels = annotator_components(comparison, annotator, delta * informative)
-    assert labels.ravel().tolist() == [-1, 0, 0]
-
-
 def test_separation_has_a_direction():
     annotator = [0, 0, 1, 1, 2, 2, 3]
     sign = [1, -1, 1, 1, -1, 1, 1]
@@ -156,17 +147,6 @@ def test_joint_separation_agrees_with_a_search_over_directions():
     alone = separated_annotators(annotator, sign, delta).any(axis=1)
     assert (found & ~alone).any()
     assert not (alone & ~found).any()
-
-
-@pytest.mark.parametrize("attribute", ["binary", "continuous"])
-def test_a_thousand_annotators(attribute):
-    rng = np.random.default_rng(0)
-    comparison, annotator = np.repeat(np.arange(15_000), 4), rng.integers(0, 1000, 60_000)
-    values = rng.integers(-1, 2, (15_000, 2)) if attribute == "binary" else rng.normal(size=(15_000, 2))
-    free = free_directions(comparison, annotator, values[comparison])
-    groups = free.difference_groups()
-    assert free.n_free == 2
-    assert groups.max() == 0
 
 
 def test_wrong_shapes_are_named():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from badpo.objective.bias import VARIANTS, BiasTerm
+from badpo.objective.bias import BiasTerm
 from badpo.theory.identifiability import annotator_components, count_components, free_directions
 from badpo.theory.likelihood import bias_logit, judgment_loss, margin
 
@@ -71,17 +71,6 @@ def test_training_to_the_optimum_reaches_the_closed_form_policy():
     closed_form = (reference + reward / BETA).softmax(dim=1)
     torch.testing.assert_close(policy.detach().softmax(dim=1), closed_form, rtol=0, atol=1e-6)
     torch.testing.assert_close(bias.theta().detach(), theta, rtol=0, atol=1e-6)
-
-
-def test_dpo_on_biased_votes_reaches_another_policy():
-    theta = torch.tensor([[1.0], [1.5], [0.6]], dtype=torch.float64)
-    reward, reference, responses, annotator, delta, chosen_a = population(theta)
-    none = BiasTerm(["g"], ["w", "x", "y"], VARIANTS["none"]).double()
-    policy = reference.clone().requires_grad_()
-    minimize([policy], lambda: expected_loss(policy, reference, responses, annotator, delta, chosen_a, none))
-    closed_form = (reference + reward / BETA).softmax(dim=1)
-    carriers = policy.detach().softmax(dim=1)[0, [0, 2]].sum() - closed_form[0, [0, 2]].sum()
-    assert carriers > 0.1
 
 
 def test_the_tilt_multiplies_the_odds_of_a_counterfactual_by_exp_c_over_beta():
