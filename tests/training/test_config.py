@@ -13,6 +13,7 @@ from trl import DPOConfig
 from badpo.data.problems import ConfigError
 from badpo.objective.bias import VARIANTS
 from badpo.training import config as config_module
+from badpo.training.batches import BATCHING
 from badpo.training.config import CHOICES, FIXED, RENAMED, BADPOConfig
 from badpo.training.supervised import supervised_arguments
 
@@ -62,8 +63,8 @@ def test_fixed_values_stay_fixed(tmp_path, name, value):
     assert getattr(arguments(tmp_path, **{name: other}), name) == value
 
 
-def test_choices_of_the_bias_are_the_variants():
-    assert CHOICES["bias"] == tuple(VARIANTS)
+def test_choices_are_what_there_is():
+    assert CHOICES["bias"] == tuple(VARIANTS) and CHOICES["batching"] == tuple(BATCHING)
 
 
 @pytest.mark.parametrize("name", CHOICES)

@@ -11,7 +11,7 @@ import torch
 
 from badpo.data.problems import ConfigError
 from badpo.runs.start import load_model
-from badpo.training import recipe
+from badpo.training import trl_keys
 from badpo.training.model_files import load_adapter, load_weights, require_data
 from badpo.training.recipe import ModelChoice, model_keyword_refusal
 from tests.experiments.recipes import save_model
@@ -72,7 +72,7 @@ def test_where_kernels_would_be_fetched_no_flash_attention_and_no_quantisation_i
 ):
     configured(model_folder, quantization_config={"quant_method": "mxfp4"})
     require_data(str(model_folder))
-    monkeypatch.setattr(recipe, "find_spec", lambda name: name == "kernels")
+    monkeypatch.setattr(trl_keys, "find_spec", lambda name: name == "kernels")
     with pytest.raises(ConfigError, match="mxfp4"):
         require_data(str(model_folder))
     assert "uninstall it" in str(model_keyword_refusal("attn_implementation", "flash_attention_2"))

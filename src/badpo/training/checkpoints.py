@@ -47,7 +47,7 @@ from badpo.data.privacy import KEY_VARIABLE, key_name, keyed_digest
 from badpo.data.problems import ConfigError, did_you_mean
 from badpo.objective.bias import BiasTerm
 from badpo.objective.objectives import Objective
-from badpo.training.inputs import separated_by_attribute
+from badpo.theory.identifiability import separated_annotators
 from badpo.training.reference import configuration, scoring_code, used_adapter
 from badpo.training.starting_point import StartDifference, gold_cross_votes
 
@@ -528,6 +528,26 @@ def bias_facts(run) -> dict[str, Any]:
         **({} if run.objective.in_log_odds else {"theta_in_log_odds": False}),
         "separated": separated_by_attribute(judgments, run.bias),
     }
+
+
+def separated_by_attribute(judgments: Judgments, bias: BiasTerm) -> dict[str, int]:
+    """How many annotators have a theta without a bounded estimate, for each attribute on which any has.
+
+    With a deviation of one's own these are the annotators who always, or never, chose the side with more of the
+    attribute. Without one it is everybody, where all votes of the pool went one way; nobody, where the bias has no
+    learned part. Who is held at zero does not count.
+    """
+    if not bias.parts:
+        return {}
+    free = bias.mask.cpu().numpy() > 0
+    annotator, sign = (judgments.votes[name].to_numpy() for name in ("annotator", "sign"))
+    counts = free[annotator]
+    delta = np.where(judgments.cross_group(), judgments.delta, 0.0)[counts]
+    own = "deviation" in bias.parts
+    of_whom = annotator[counts] if own else np.zeros(counts.sum(), dtype=np.int64)
+    one_way = separated_annotators(of_whom, sign[counts], delta, len(free) if own else 1) != 0
+    n_people = (free[:, None] & one_way).sum(axis=0).tolist()
+    return {name: n for name, n in zip(judgments.attribute_names, n_people, strict=True) if n}
 
 
 def gold_votes(judgments: Judgments, bias: BiasTerm) -> dict[str, int]:

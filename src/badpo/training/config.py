@@ -14,9 +14,13 @@ from transformers.utils import is_torch_bf16_gpu_available
 from badpo.data.privacy import pseudonyms
 from badpo.data.problems import ConfigError
 from badpo.objective.bias import VARIANTS
-from badpo.training.batches import BATCHING
-from badpo.training.encoding import PAPER_MAX_PROMPT_LENGTH
-from badpo.training.trl_keys import ACCEPTED_WITHOUT_EFFECT, DEFAULT_OUTPUT_DIR, REFUSED, refusal
+from badpo.training.trl_keys import (
+    ACCEPTED_WITHOUT_EFFECT,
+    DEFAULT_OUTPUT_DIR,
+    PAPER_MAX_PROMPT_LENGTH,
+    REFUSED,
+    refusal,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +28,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "encoding": ("trl", "paper"),
     "bias": tuple(VARIANTS),
     "warm_start": ("zero", "offline", "audit"),
-    "batching": tuple(BATCHING),
+    "batching": ("random", "grouped", "comparisons"),
     "attention": ("packed", "padded"),
 }
 

@@ -20,6 +20,7 @@ import pandas as pd
 from badpo.data.attributes import plain_text
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError, Problem
+from badpo.training.trl_keys import PAPER_MAX_PROMPT_LENGTH
 
 # For a thousand conversations, which take less than one.
 _MOST_SECONDS = 60.0
@@ -66,7 +67,6 @@ def _unusable(tokenizer: Any, reason: str) -> ConfigError:
     )
 
 
-PAPER_MAX_PROMPT_LENGTH = 384
 _NO_LIMIT = 2**31
 _ENCODED_AT_ONCE = 1_000
 

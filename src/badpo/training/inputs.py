@@ -18,7 +18,6 @@ from badpo.auditing.pool import audit_level
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError, Problem, counted
 from badpo.objective.bias import VARIANTS, BiasTerm
-from badpo.theory.identifiability import separated_annotators
 from badpo.training.batches import EncodedJudgments
 from badpo.training.config import BADPOConfig
 from badpo.training.encoding import EncodedComparisons, encode_comparisons, length_report
@@ -333,23 +332,3 @@ def as_judgments(data, attributes: Sequence) -> Judgments:
     if isinstance(data, Judgments):
         return data.with_attributes(attributes) if attributes else data
     return Judgments.read(data, attributes=attributes)
-
-
-def separated_by_attribute(judgments: Judgments, bias: BiasTerm) -> dict[str, int]:
-    """How many annotators have a theta without a bounded estimate, for each attribute on which any has.
-
-    With a deviation of one's own these are the annotators who always, or never, chose the side with more of the
-    attribute. Without one it is everybody, where all votes of the pool went one way; nobody, where the bias has no
-    learned part. Who is held at zero does not count.
-    """
-    if not bias.parts:
-        return {}
-    free = bias.mask.cpu().numpy() > 0
-    annotator, sign = (judgments.votes[name].to_numpy() for name in ("annotator", "sign"))
-    counts = free[annotator]
-    delta = np.where(judgments.cross_group(), judgments.delta, 0.0)[counts]
-    own = "deviation" in bias.parts
-    of_whom = annotator[counts] if own else np.zeros(counts.sum(), dtype=np.int64)
-    one_way = separated_annotators(of_whom, sign[counts], delta, len(free) if own else 1) != 0
-    n_people = (free[:, None] & one_way).sum(axis=0).tolist()
-    return {name: n for name, n in zip(judgments.attribute_names, n_people, strict=True) if n}

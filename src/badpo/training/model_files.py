@@ -13,7 +13,7 @@ from transformers.utils.hub import has_file
 from transformers.utils.peft_utils import find_adapter_config_file
 
 from badpo.data.problems import ConfigError
-from badpo.training.recipe import is_implementation, kernels_are_fetched
+from badpo.training.trl_keys import is_implementation, kernels_are_fetched
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 WEIGHTS = (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME)

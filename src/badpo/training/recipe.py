@@ -26,13 +26,16 @@ from badpo.training.trl_keys import (
     ACCEPTED_WITHOUT_EFFECT,
     ALIASES,
     DEFAULT_OUTPUT_DIR,
+    FLASH,
     HONOURED,
     HONOURED_DATA,
     HONOURED_MODEL,
     HONOURED_TRAINING,
+    IMPLEMENTATIONS,
     LAUNCH,
     PRESETS,
     REFUSED,
+    is_implementation,
     refusal,
 )
 
@@ -54,9 +57,6 @@ OWN_DATA: dict[str, Any] = {
 }
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
-# Of attention and of experts: code of transformers itself. Any other name is that of a kernel on the Hub.
-IMPLEMENTATIONS = ("eager", "sdpa", "flex_attention", "grouped_mm", "batched_mm")
-FLASH = ("flash_attention_2", "flash_attention_3")
 
 # What a recipe may say of how its model is loaded, and the values: none is run, fetched or a secret.
 MODEL_KEYWORDS: dict[str, tuple[Any, ...]] = {
@@ -69,16 +69,6 @@ MODEL_KEYWORDS: dict[str, tuple[Any, ...]] = {
     "use_safetensors": (True,),
     "trust_remote_code": (False,),
 }
-
-
-def kernels_are_fetched() -> bool:
-    """Whether `transformers` would fetch a kernel, which is code, from the Hub: where the package for that is there."""
-    return find_spec("kernels") is not None
-
-
-def is_implementation(name: str) -> bool:
-    """Whether an implementation of attention or experts is code that is installed here."""
-    return name in IMPLEMENTATIONS or (name in FLASH and not kernels_are_fetched())
 
 
 def model_keyword_refusal(keyword: str, value: Any) -> str | None:

@@ -8,6 +8,7 @@ fields of TRL's own configuration classes, so that a key of a new TRL release ca
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
 
 HONOURED_MODEL: dict[str, Any] = {
@@ -191,11 +192,27 @@ def refusal(key: str, value) -> str | None:
     return f"{key}: {value} is refused: {REFUSED[key]}"
 
 
+# Of attention and of experts: code of transformers itself. Any other name is that of a kernel on the Hub.
+IMPLEMENTATIONS = ("eager", "sdpa", "flex_attention", "grouped_mm", "batched_mm")
+FLASH = ("flash_attention_2", "flash_attention_3")
+
+
+def kernels_are_fetched() -> bool:
+    """Whether `transformers` would fetch a kernel, which is code, from the Hub: where the package for that is there."""
+    return find_spec("kernels") is not None
+
+
+def is_implementation(name: str) -> bool:
+    """Whether an implementation of attention or experts is code that is installed here."""
+    return name in IMPLEMENTATIONS or (name in FLASH and not kernels_are_fetched())
+
+
+PAPER_MAX_PROMPT_LENGTH = 384
 _PAPER = {
     "encoding": "paper",
     "beta": 0.1,
     "max_length": 1280,
-    "max_prompt_length": 384,
+    "max_prompt_length": PAPER_MAX_PROMPT_LENGTH,
     "per_device_train_batch_size": 2,
     "gradient_accumulation_steps": 16,
     "max_steps": 1000,
