@@ -39,7 +39,6 @@ from badpo.data.files import (
     appearing,
     checksum_file,
     checksummed,
-    file_checksum,
     holder,
     locked,
     require_enclosed,
@@ -331,7 +330,7 @@ class _Place:
     def remove(self, hits: Collection[Path], dry_run: bool) -> list[Trace]:
         if not dry_run:
             folder = self.path if self.path.is_dir() else self.path.parent
-            _note(folder, went=sorted(path.name for path in self.files), policy=_weights(self.path))
+            _note(folder, went=sorted(path.name for path in self.files))
             inside = [path for top in self.files for path in (top, *top.rglob("*"))]
             inside = [path for path in inside if path.is_symlink() or not path.is_dir()]
             # those that name them last, and those that make it a run: killed in between, another call finds the rest
@@ -390,18 +389,15 @@ def _policies(top: Path, changed: Collection[Path]) -> Iterator[Trace]:
     """Policies that learned from the votes of these people, or of others who were forgotten before."""
     what = "a policy that was trained on their votes, or that rests on one which was"
     for folder in _run_folders(top, (*RUN_MARKS, RECORD)):
-        record = (folder / RECORD).read_text("utf-8") if (folder / RECORD).exists() else ""
-        is_theirs = folder in changed or any(weights in record for weights in _weights(folder))
-        if is_theirs and (folder / POLICY).is_dir():
+        record, policy = folder / RECORD, folder / POLICY
+        if not policy.is_dir():
+            continue
+        # one that is newer than the record has taken the place of that policy
+        if folder in changed or (record.exists() and policy.stat().st_mtime < record.stat().st_mtime):
             remedy = (
                 f"remove {folder} and make it again on the table without them; weights cannot be changed back"
             )
-            yield Trace(folder / POLICY, what, remedy, goes=False)
-
-
-def _weights(folder: Path) -> list[str]:
-    """What the policy of a folder is known by, so that one that takes its place is not taken for it."""
-    return [file_checksum(path) for path in sorted((folder / POLICY).glob("*.safetensors"))]
+            yield Trace(policy, what, remedy, goes=False)
 
 
 def _at_work(top: Path, held: Collection[Path]) -> Iterator[Trace]:

@@ -588,34 +588,21 @@ def _repeated(votes: pd.DataFrame, repeated: str, problems: RowProblems) -> pd.I
     """
     same = ["annotator", "number", "shown"]
     again = votes.duplicated(same)
-    exchanged = votes.duplicated(same[:2]) & ~again
     if again.any():
         then = "all are kept" if repeated == "all" else "only the last is kept"
+        signs = votes.groupby(same)["sign"].agg(["size", "nunique"])
+        signs = signs[signs["size"] > 1]
+        pairs = f"{counted(len(signs), 'such pair')} of annotator and comparison"
         what = (
             f"{counted(int(again.sum()), 'judgment')} by an annotator who had judged the comparison before; "
-            f"{_disagreeing(votes, same)}; {then}"
+            f"{(signs['nunique'] > 1).mean():.0%} of {pairs} disagree with themselves; {then}"
         )
         remedy = (
             "repeated='last' keeps the last vote only; of votes that saw the two sides in either order keep all, and "
             "say in shown_first which was first"
         )
         problems.note("W133", what, remedy, int(again.sum()), index=votes.index[again])
-    if exchanged.any():
-        what = (
-            f"{counted(int(exchanged.sum()), 'judgment')} by an annotator who had judged the comparison with the other "
-            f"side first; {_disagreeing(votes, same[:2])}; all are kept"
-        )
-        remedy = "nothing; both orders tell what position does: --attribute position"
-        problems.note("N131", what, remedy, int(exchanged.sum()), index=votes.index[exchanged])
     return votes.index[votes.duplicated(same, keep="last") & (repeated == "last")]
-
-
-def _disagreeing(votes: pd.DataFrame, same: list[str]) -> str:
-    signs = votes.groupby(same)["sign"].agg(["size", "nunique"])
-    signs = signs[signs["size"] > 1]
-    share = (signs["nunique"] > 1).mean()
-    pairs = f"{counted(len(signs), 'such pair')} of annotator and comparison"
-    return f"{share:.0%} of {pairs} disagree with themselves"
 
 
 def _comparisons(
@@ -640,7 +627,6 @@ def _comparisons(
 
 def _report_comparisons(votes: pd.DataFrame, has_ids: bool, problems: RowProblems) -> None:
     firsts = votes[~votes["number"].duplicated()]
-    turned = votes.index[votes["turn"] < 0]
     if not has_ids and len(firsts) < len(votes):
         what = (
             f"{counted(len(votes), 'judgment')} on {counted(len(firsts), 'comparison')}: rows with the same prompt "
@@ -648,6 +634,7 @@ def _report_comparisons(votes: pd.DataFrame, has_ids: bool, problems: RowProblem
         )
         remedy = "nothing; a comparison_id column would decide instead"
         problems.note("N138", what, remedy, len(votes) - len(firsts))
+    turned = votes.index[votes["turn"] < 0]
     if len(turned):
         what = f"{counted(len(turned), 'judgment')} had the two responses the other way round and were turned"
         remedy = "nothing; which side was shown first was turned with them"
