@@ -65,12 +65,7 @@ def test_all_missing_columns_are_named_at_once():
     [
         (["prompt_ids", "chosen_ids", "rejected_ids"], "tokenised already"),
         (["prompt", "completion", "label"], "unpaired feedback (KTO)"),
-        (["conversation_a", "conversation_b", "winner"], "arena battles"),
-        (["text", "completion_a", "normal_worker_annotations"], "MultiPref"),
-        (["id", "data", "annotations"], "a Label Studio export; convert it: badpo import"),
-        (["fields", "responses"], "an Argilla export"),
-        (["answer", "options", "_task_hash"], "a Prodigy export"),
-        (["conversation_history", "user_id"], "PRISM's conversations"),
+        (["id", "data", "annotations"], "what another program wrote, convert: badpo import"),
         (["x", "y"], "give prompt, chosen, rejected or"),
     ],
 )

@@ -426,18 +426,11 @@ OPTIONAL = (
 )
 KNOWN = tuple(dict.fromkeys([*OPTIONAL, *(name for names in REQUIRED.values() for name in names)]))
 _SIDES = {"a": "b", "chosen": "rejected"}
-_CONVERT = "; convert it: badpo import SRC -o judgments.parquet"
 _ELSEWHERE = {
     ("prompt_ids", "chosen_ids"): "a TRL dataset that is tokenised already; give the texts",
     ("completion", "label"): "unpaired feedback (KTO); votes on pairs are needed",
-    ("conversation_a", "conversation_b"): f"arena battles{_CONVERT}",
-    ("normal_worker_annotations",): f"MultiPref, which keeps four votes in one row{_CONVERT}",
     ("overall_pref",): "MultiPref; write one row for each vote with the winner a, b or tie",
-    ("data", "annotations"): f"a Label Studio export{_CONVERT}",
     ("annotation_id", "lead_time"): "a short Label Studio export; export it as JSON",
-    ("fields", "responses"): f"an Argilla export{_CONVERT}",
-    ("answer", "options"): f"a Prodigy export{_CONVERT}",
-    ("conversation_history",): f"PRISM's conversations{_CONVERT}",
 }
 _ANNOTATOR_WORDS = ("annotator", "worker", "rater", "judge", "evaluator", "labeler", "labeller", "user")
 
@@ -508,7 +501,8 @@ def _missing_problem(found: list[str], kind: str, missing: list[str], source: st
     looks = [what for signs, what in _ELSEWHERE.items() if all(sign in found for sign in signs)]
     needed = REQUIRED[kind]
     remedy = (
-        "give prompt, chosen, rejected or prompt, response_a, response_b, winner, or map them with columns"
+        "give prompt, chosen, rejected or prompt, response_a, response_b, winner, or map them with columns; what "
+        "another program wrote, convert: badpo import SRC -o judgments.parquet"
     )
     if looks:
         remedy = f"this looks like {looks[0]}"

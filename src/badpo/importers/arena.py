@@ -7,15 +7,10 @@ from typing import Any
 
 from badpo.data.reading import shared_beginning
 from badpo.data.tables import as_messages
-from badpo.importers.fields import NOT_A_PAIR, Export
+from badpo.importers.fields import NOT_A_PAIR, Export, Importer
 
-COLUMNS = {"conversation_a", "conversation_b", "winner"}
+COLUMNS = frozenset({"conversation_a", "conversation_b", "winner"})
 WINNERS = {"model_a": "a", "model_b": "b", "tie": "tie", "tie (bothbad)": "tie", "both_bad": "tie"}
-
-
-def is_arena(export: Export) -> bool:
-    """Whether a table has the columns of battles."""
-    return set(export.names) >= COLUMNS
 
 
 def read_arena(export: Export) -> Iterator[dict[str, Any]]:
@@ -59,3 +54,8 @@ def read_arena(export: Export) -> Iterator[dict[str, Any]]:
 
 def _messages(cell: Any) -> list[dict[str, Any]]:
     return [{"role": message["role"], "content": message["content"]} for message in as_messages(cell)]
+
+
+IMPORTER = Importer(
+    "battles of the Chatbot Arena or MT-Bench", (COLUMNS,), read_arena, columns=("annotator",), labels=True
+)

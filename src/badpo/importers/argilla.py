@@ -6,7 +6,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from badpo.importers.fields import NO_PREFERENCE, NOT_SUBMITTED, Export, is_missing, listed, side_of
+from badpo.importers.fields import (
+    NO_PREFERENCE,
+    NOT_SUBMITTED,
+    TEXTS,
+    Export,
+    Importer,
+    is_missing,
+    listed,
+    side_of,
+)
 
 _FLAT = ".responses"
 # what no text of a record is called
@@ -17,8 +26,8 @@ _OWN = (
 _LOOKED_AT = 100  # rows in which a column of answers is looked for
 
 
-def is_argilla(export: Export) -> bool:
-    """Whether rows are records with responses of users, in one of Argilla's three shapes."""
+def _looks_like(export: Export) -> bool:
+    """Whether rows hold answers of users, in one of Argilla's three shapes."""
     return any(map(_answers, islice(export.records(), _LOOKED_AT)))
 
 
@@ -112,3 +121,13 @@ def _ranked(value: Any) -> Iterable[tuple[Any, str]]:
 
 def _text(value: Any) -> str | None:
     return None if is_missing(value) or str(value) == "None" else str(value)
+
+
+IMPORTER = Importer(
+    "Argilla records with responses",
+    (frozenset({"QUESTION.responses", "QUESTION.responses.users"}), frozenset({"fields", "responses"})),
+    read_argilla,
+    columns=(*TEXTS, "winner"),
+    labels=True,
+    looks_like=_looks_like,
+)

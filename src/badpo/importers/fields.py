@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -118,6 +118,28 @@ class Export:
             )
             raise self.refusal("E146", what, "name it: --column response_a=... --column response_b=...")
         return self.prompt_field([name for name in names if name not in sides]), *sides
+
+
+@dataclass(frozen=True)
+class Importer:
+    """One format that can be read: what it is, by which columns it is known, and its reader."""
+
+    what: str
+    signs: tuple[frozenset[str], ...]  # it has all columns of one of these
+    read: Callable[[Export], Iterable[dict[str, Any]]]
+    columns: tuple[str, ...] = ()  # of ours, whose field the user may name
+    labels: bool = False  # whether the user may say what labels mean
+    looks_like: Callable[[Export], bool] | None = None  # where names of columns do not tell
+
+    def fits(self, export: Export) -> bool:
+        """Whether a table is of this format."""
+        is_known = any(columns <= set(export.names) for columns in self.signs)
+        return is_known or (self.looks_like is not None and self.looks_like(export))
+
+    @property
+    def known_by(self) -> str:
+        """The columns by which it is known, in words."""
+        return "; or ".join(", ".join(sorted(columns)) for columns in self.signs)
 
 
 def side_fields(names: Sequence[str]) -> tuple[str, str] | None:

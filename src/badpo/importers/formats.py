@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,84 +19,22 @@ from badpo.data.judgments import Judgments
 from badpo.data.privacy import pseudonyms
 from badpo.data.problems import ConfigError, DataError, Problem, did_you_mean
 from badpo.data.tables import KNOWN, Table, as_ids, read_table, recognise, write_table
-from badpo.importers.arena import is_arena, read_arena
-from badpo.importers.argilla import is_argilla, read_argilla
-from badpo.importers.fields import TEXTS, Export, personal_fields
-from badpo.importers.label_studio import is_label_studio, read_label_studio
-from badpo.importers.multipref import is_multipref, read_multipref
-from badpo.importers.prism import is_prism, read_prism
-from badpo.importers.prodigy import is_prodigy, read_prodigy
-from badpo.importers.ultrafeedback import is_ultrafeedback, read_ultrafeedback
+from badpo.importers import arena, argilla, label_studio, multipref, prism, prodigy, ultrafeedback
+from badpo.importers.fields import TEXTS, Export, Importer, personal_fields
 
 TABLE = "table"
 PAIRS = "ultrafeedback"
 
 
-@dataclass(frozen=True)
-class Importer:
-    """One format that can be read: what it is, and the columns by which messages say that it is known."""
-
-    what: str
-    signs: str
-    fits: Callable[[Export], bool]
-    read: Callable[[Export], Iterable[dict[str, Any]]]
-    columns: tuple[str, ...] = ()  # of ours, whose field the user may name
-    labels: bool = False  # whether the user may say what labels mean
-
-
 # Tried in this order; a plain table is what is left.
 FORMATS: dict[str, Importer] = {
-    "multipref": Importer(
-        "MultiPref with its votes one by one",
-        "completion_a, completion_b, normal_worker_annotations, expert_worker_annotations",
-        is_multipref,
-        read_multipref,
-        ("winner",),
-    ),
-    "label-studio": Importer(
-        "Label Studio's JSON export with a Pairwise control",
-        "data, annotations",
-        is_label_studio,
-        read_label_studio,
-        (*TEXTS, "winner"),
-        labels=True,
-    ),
-    "argilla": Importer(
-        "Argilla records with responses",
-        "QUESTION.responses and QUESTION.responses.users, or fields and responses",
-        is_argilla,
-        read_argilla,
-        (*TEXTS, "winner"),
-        labels=True,
-    ),
-    "prodigy": Importer(
-        "Prodigy's JSONL of choice tasks",
-        "answer, options, and _task_hash or _annotator_id",
-        is_prodigy,
-        read_prodigy,
-        ("prompt", "annotator"),
-        labels=True,
-    ),
-    "arena": Importer(
-        "battles of the Chatbot Arena or MT-Bench",
-        "conversation_a, conversation_b, winner",
-        is_arena,
-        read_arena,
-        ("annotator",),
-        labels=True,
-    ),
-    "prism": Importer(
-        "PRISM's conversations or utterances",
-        "conversation_history and user_id, or user_prompt, model_response, if_chosen",
-        is_prism,
-        read_prism,
-    ),
-    PAIRS: Importer(
-        "UltraFeedback binarized, scored pairs without votes",
-        "prompt, chosen, rejected, messages, score_chosen, score_rejected",
-        is_ultrafeedback,
-        read_ultrafeedback,
-    ),
+    "multipref": multipref.IMPORTER,
+    "label-studio": label_studio.IMPORTER,
+    "argilla": argilla.IMPORTER,
+    "prodigy": prodigy.IMPORTER,
+    "arena": arena.IMPORTER,
+    "prism": prism.IMPORTER,
+    PAIRS: ultrafeedback.IMPORTER,
 }
 
 
@@ -180,7 +118,7 @@ def _recognised(export: Export) -> str:
     except DataError as error:
         if export.columns:
             raise
-        looked_for = "; ".join(f"{name} ({importer.signs})" for name, importer in FORMATS.items())
+        looked_for = "; ".join(f"{name} ({importer.known_by})" for name, importer in FORMATS.items())
         what = f"the format is not known; looked for {looked_for}"
         remedy = "name the columns with --column, or the format with --format"
         refusal = export.refusal("E145", what, remedy)
@@ -198,7 +136,7 @@ def _entries(name: str, export: Export) -> list[dict[str, Any]]:
         )
     if export.winners and not importer.labels:
         raise ConfigError(f"{name}: what the labels mean is known; leave the winners out")
-    what = f"this is no table of {importer.what}, which is known by {importer.signs}"
+    what = f"this is no table of {importer.what}, which is known by {importer.known_by}"
     try:
         if importer.fits(export):
             return list(importer.read(export))

@@ -5,14 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from badpo.importers.fields import NO_PREFERENCE, NOT_SUBMITTED, Export, listed, side_of
+from badpo.importers.fields import NO_PREFERENCE, NOT_SUBMITTED, TEXTS, Export, Importer, listed, side_of
 
 _SELECTED = {"left": "a", "right": "b"}
-
-
-def is_label_studio(export: Export) -> bool:
-    """Whether rows are tasks with data and annotations."""
-    return "data" in export.names and not {"annotations", "completions"}.isdisjoint(export.names)
 
 
 def read_label_studio(export: Export) -> Iterator[dict[str, Any]]:
@@ -79,3 +74,12 @@ def _person(completed_by: Any) -> str | None:
     if isinstance(completed_by, Mapping):
         completed_by = completed_by.get("id", completed_by.get("email"))
     return None if completed_by is None else str(completed_by)
+
+
+IMPORTER = Importer(
+    "Label Studio's JSON export with a Pairwise control",
+    (frozenset({"data", "annotations"}), frozenset({"data", "completions"})),
+    read_label_studio,
+    columns=(*TEXTS, "winner"),
+    labels=True,
+)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from badpo.importers.fields import NO_PREFERENCE, Export, listed
+from badpo.importers.fields import NO_PREFERENCE, Export, Importer, listed
 
 POOLS = {"normal_worker_annotations": "normal", "expert_worker_annotations": "expert"}
 WINNERS = {
@@ -27,12 +27,6 @@ _PAIR = {
     "model_a": "model_a",
     "model_b": "model_b",
 }
-
-
-def is_multipref(export: Export) -> bool:
-    """Whether a table has MultiPref's columns of annotations."""
-    names = set(export.names)
-    return {"completion_a", "completion_b"} <= names and not names.isdisjoint(POOLS)
 
 
 def read_multipref(export: Export) -> Iterator[dict[str, Any]]:
@@ -57,3 +51,11 @@ def read_multipref(export: Export) -> Iterator[dict[str, Any]]:
                     when = annotation.get("timestamp")
                     vote = {"winner": winner, "annotator": who, "annotator_class": pool, "when": when}
                     yield pair | vote
+
+
+IMPORTER = Importer(
+    "MultiPref with its votes one by one",
+    tuple(frozenset({"completion_a", "completion_b", pool}) for pool in POOLS),
+    read_multipref,
+    columns=("winner",),
+)

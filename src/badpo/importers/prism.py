@@ -6,16 +6,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from badpo.importers.fields import NO_PREFERENCE, Export, listed
+from badpo.importers.fields import NO_PREFERENCE, Export, Importer, listed
 
-CONVERSATIONS = {"conversation_history", "user_id"}
-UTTERANCES = {"user_prompt", "model_response", "if_chosen"}
+CONVERSATIONS = frozenset({"conversation_history", "user_id"})
+UTTERANCES = frozenset({"user_prompt", "model_response", "if_chosen"})
 LATER_TURN = "later turn, whose history is only in conversations.jsonl"
-
-
-def is_prism(export: Export) -> bool:
-    """Whether a table is PRISM's conversations, or its utterances."""
-    return set(export.names) >= CONVERSATIONS or set(export.names) >= UTTERANCES
 
 
 def read_prism(export: Export) -> Iterator[dict[str, Any]]:
@@ -76,3 +71,6 @@ def _pairs(answers: Iterable[Mapping[str, Any]], common: Mapping[str, Any]) -> I
             pair[f"response_{name}"] = [{"role": "assistant", "content": shown[i].get("content")}]
             pair[f"model_{name}"] = shown[i].get("model_name")
         yield pair
+
+
+IMPORTER = Importer("PRISM's conversations or utterances", (CONVERSATIONS, UTTERANCES), read_prism)

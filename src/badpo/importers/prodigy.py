@@ -7,17 +7,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from badpo.data.problems import counted
-from badpo.importers.fields import NO_PREFERENCE, NOT_A_PAIR, NOT_SUBMITTED, Export, listed, side_of
+from badpo.importers.fields import NO_PREFERENCE, NOT_A_PAIR, NOT_SUBMITTED, Export, Importer, listed, side_of
 
 _PEOPLE = ("_annotator_id", "_session_id")
 # what Prodigy calls a session that nobody named: the moment at which it began
 _UNNAMED = re.compile(r"(?:.*-)?\d{4}-\d{2}-\d{2}(?:[_T]\d{2}-\d{2}-\d{2})?")
-
-
-def is_prodigy(export: Export) -> bool:
-    """Whether rows are answered tasks with options."""
-    names = set(export.names)
-    return {"answer", "options"} <= names and not names.isdisjoint({"_task_hash", "_input_hash", *_PEOPLE})
 
 
 def read_prodigy(export: Export) -> Iterator[dict[str, Any]]:
@@ -61,3 +55,12 @@ def read_prodigy(export: Export) -> Iterator[dict[str, Any]]:
         what = f"{counted(unnamed, 'task')} of sessions that are named by a date: one person may have many"
         remedy = "have annotators open the app with ?session=NAME; until then trust only pooled figures"
         export.note("W146", what, remedy, unnamed)
+
+
+IMPORTER = Importer(
+    "Prodigy's JSONL of choice tasks",
+    tuple(frozenset({"answer", "options", name}) for name in ("_task_hash", "_input_hash", *_PEOPLE)),
+    read_prodigy,
+    columns=("prompt", "annotator"),
+    labels=True,
+)

@@ -6,15 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from badpo.data.tables import as_messages
-from badpo.importers.fields import NOT_A_PAIR, Export
+from badpo.importers.fields import NOT_A_PAIR, Export, Importer
 
 SCORES = ("score_chosen", "score_rejected")
-COLUMNS = {"prompt", "chosen", "rejected", *SCORES}
-
-
-def is_ultrafeedback(export: Export) -> bool:
-    """Whether rows are chosen and rejected conversations with scores and the full messages beside."""
-    return {"messages", *COLUMNS} <= set(export.names)
+COLUMNS = frozenset({"prompt", "chosen", "rejected", *SCORES})
 
 
 def read_ultrafeedback(export: Export) -> Iterator[dict[str, Any]]:
@@ -45,3 +40,8 @@ def _last_answer(cell: Any) -> str:
     if not messages or messages[-1]["role"] != "assistant":
         raise ValueError("the conversation does not end with an answer")
     return messages[-1]["content"]
+
+
+IMPORTER = Importer(
+    "UltraFeedback binarized, scored pairs without votes", (COLUMNS | {"messages"},), read_ultrafeedback
+)
