@@ -10,6 +10,7 @@ from itertools import cycle
 import pandas as pd
 
 from badpo.auditing.pool import _MARKS
+from badpo.data.attributes import BUILT_IN
 from badpo.data.markers import split_signature
 from badpo.data.privacy import direct_identifiers
 from badpo.data.problems import did_you_mean, written_out
@@ -20,8 +21,12 @@ from badpo.readouts.judge import strip_markdown, strip_signatures
 from badpo.results.model_card import _FILE, _HUB_ID
 from badpo.results.tables import markdown_text
 from badpo.results.words import _kept_together
-from tests.fuzz.text_targets import DETECTORS
 
+DETECTORS = [
+    row.make(**row.example)
+    for kind, row in BUILT_IN.items()
+    if kind not in ("length_tokens", "column", "position")
+]
 # Beginnings of what a pattern looks for, again and again, and what breaks it off at the end.
 # fmt: off
 REPEATED = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import re
 import tempfile
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from badpo.anchoring.source import read_prompts
 from badpo.attributes import Length, Markdown, attribute_from_config
 from badpo.cli.anchor import parsed_targets, word_pairs
 from badpo.cli.options import parsed_attribute, parsed_flags, parsed_pairs, parsed_sweep
+from badpo.data.attributes import BUILT_IN
 from badpo.data.checks import check
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError
@@ -33,6 +35,7 @@ from tests.fuzz.inputs import (
     changed_json,
     json_values,
     mutated_bytes,
+    numbers,
     scalars,
     table_files,
     texts,
@@ -236,7 +239,34 @@ _export_bytes = st.sampled_from(_export_names).flatmap(
     lambda name: mutated_bytes(json.dumps(_export(name)).encode())
 )
 
+
+def _configured(config: dict[str, Any]) -> None:
+    attribute = attribute_from_config(config)
+    assert isinstance(attribute.name, str) and math.isfinite(attribute.threshold)
+    if attribute.scope == "response" and config["type"] != "length_tokens":
+        assert math.isfinite(float(attribute.measure("Why?", "So.\n- it is")))
+
+
+_configs = st.fixed_dictionaries(
+    {"type": st.sampled_from([*BUILT_IN, "no such"])},
+    optional={
+        "name": texts | scalars,
+        "ratio": numbers | texts,
+        "threshold": numbers | texts,
+        "unit": numbers,
+        "names": st.lists(scalars, max_size=3) | scalars,
+        "words": st.lists(texts, max_size=3) | scalars,
+        "pattern": texts | st.sampled_from(["(", "(?i)a", "a{99999}", "(?P<a>)(?P<a>)", "\\", "[z-a]"]),
+        "a": texts,
+        "b": texts | scalars,
+        "tokenizer": st.just("nowhere"),
+        "continuous": scalars,
+        "scope": st.sampled_from(["response", "pair", "judgment", "no such", None]),
+    },
+)
+
 TARGETS = {
+    "attributes from configurations": Target(_configs, refusing(_configured), 60),
     "judgments from rows": Target(vote_rows(), refusing(_read_judgments), 40),
     "judgments from files": Target(table_files(), refusing(_read_file), 60),
     **{

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from tests.fuzz import reader_targets, text_targets, vote_targets
+from tests.fuzz import reader_targets, vote_targets
 from tests.fuzz.running import Target
 
 TARGETS: dict[str, Target] = {
     **reader_targets.TARGETS,
-    **text_targets.TARGETS,
     **vote_targets.TARGETS,
 }
