@@ -102,7 +102,7 @@ FILES_LEFT_OUT = re.compile(
     r"|training_args\.bin$|rng_state[^/]*$|seal"
 )
 KEYS_LEFT_OUT = re.compile(
-    r"seconds|minutes|runtime|per_second|^time|date$|version|^what$|^remedy$|^key$|^made_here$|^measured$|checksum"
+    r"seconds|minutes|runtime|per_second|^time|date$|version|^what$|^when$|^remedy$|^key$|^made_here$|^measured$|checksum"
     r"|sha256|memory|gib"
 )
 
@@ -432,7 +432,7 @@ CASES = {
                         f"anchor runs/dpo-s42 {ASKED} {TAUGHT}"), 1e-6),
     "forget": Case((partial(project, max_steps=10), f"import {TABLE} --out imported.parquet --write-mapping whose.json",
                     f"{TRAIN} --dataset_name imported.parquet", f"watch imported.parquet {WATCHED}",
-                    "audit imported.parquet --attribute length --out audit --people", byte_search)),
+                    "audit imported.parquet --attribute length --out audit --people", byte_search), 1e-6),
     "demo": Case((DEMO, "anchor runs/dpo-s42 --target woman=0.5 --out anchored"), 1e-6, smaller=True),
     "names": Case((NAMES,), 1e-6, smaller=True),
     "names-killed": Case((partial(killed, NAMES, *MOMENTS, smaller=True), NAMES), 1e-6, smaller=True),

@@ -36,7 +36,7 @@ class Stage:
 
 STAGES = (
     Stage("a training run", small_project.train),
-    Stage("a suite of two arms", small_project.suite),
+    Stage("a demo", small_project.suite),
     Stage("readouts", small_project.evaluate, (small_project.train,)),
     Stage("badpo import", small_project.import_votes),
     Stage("badpo audit", small_project.audit),

@@ -61,7 +61,7 @@ STAGES = (
     Stage("a training run", small_project.train, n_kills=90),
     Stage("a training run with an adapter", small_project.train, changes=LORA, n_kills=30),
     Stage("the supervised stage and a run", small_project.train, changes=SUPERVISED, n_kills=30),
-    Stage("a suite of two arms", small_project.suite, n_kills=40),
+    Stage("a demo", small_project.suite, n_kills=40),
     Stage("readouts", small_project.evaluate, (small_project.train,), n_kills=20),
     Stage("badpo import", small_project.import_votes, n_kills=15),
     Stage("badpo audit", small_project.audit, n_kills=20),

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import os
+import pkgutil
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import yaml
@@ -15,7 +18,6 @@ from badpo.data.privacy import KEY_VARIABLE
 from bench.faults.children import Ended, run_child
 
 RUN = Path("runs/shared_mean-s42")
-ARMS = ("dpo", "pooled")
 SHARD_RESPONSES = 8
 # What may differ between two runs that are the same: times, and what names them.
 TIMED = frozenset(
@@ -39,10 +41,17 @@ def prepare_environment() -> None:
 
 
 def import_everything() -> None:
-    """What the commands import, so that children need not."""
-    import peft  # noqa: F401
+    """Every module of both packages and what they bring, so that children need not import them."""
     import torch
 
+    import badpo
+    import badpo_paper
+
+    for package in (badpo, badpo_paper):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not module.name.endswith("__main__"):
+                importlib.import_module(module.name)
+    importlib.import_module("peft")
     torch.set_num_threads(1)
 
 
@@ -71,18 +80,21 @@ def make_project(changes: Mapping[str, object]) -> None:
 
 
 def make_smaller() -> None:
-    """Many small shards of the reference cache, and short answers; to be called in a child."""
-    from badpo.anchoring import anchor as anchor_bench
-    from badpo.anchoring import anchor as anchor_sample
-    from badpo.anchoring import source
+    """Many small shards of the reference cache, short answers, and a small demo; to be called in a child."""
+    from badpo.anchoring import anchor, source
     from badpo.runs import evaluate
     from badpo.training import reference
+    from badpo_paper import demo, materials, settings
 
     reference.RESPONSES_PER_SHARD = SHARD_RESPONSES
     evaluate.MAX_NEW_TOKENS = 6
     source.MAX_NEW_TOKENS = 24
-    anchor_bench.ANSWERS_EACH = anchor_sample.ANSWERS_EACH = 1
-    anchor_bench.FEWEST_ANSWERS = 4
+    anchor.ANSWERS_EACH, anchor.FEWEST_ANSWERS = 1, 4
+    materials.N_DEMO_PAIRS, materials.N_DEMO_PROMPTS = 60, 4
+    steps = {"max_steps": 4, "per_device_train_batch_size": 8}
+    settings.DEMO |= steps | {"max_steps": 8, "reference": settings.DEMO["reference"] | steps}
+    short = replace(settings.SCALES["demo"], decoding=evaluate.Decoding(max_new_tokens=6))
+    demo.SCALES = {**settings.SCALES, "demo": short}
 
 
 def command(*arguments: str) -> None:
@@ -119,28 +131,8 @@ def evaluate() -> None:
 
 
 def suite() -> None:
-    """Two arms of a very small demo."""
-    import typer
-    from badpo.experiments.signed_suite import run_suite
-
-    from badpo.cli.options import reporting_errors
-    from badpo.readouts.names import ask_to_sign
-    from badpo.runs.start import load_model
-    from badpo.training.recipe import ModelChoice
-    from badpo_paper.corpora import bundled, signed
-    from badpo_paper.settings import SuiteSettings
-
-    settings = SuiteSettings(
-        sft_steps=4, sft_batch_size=8, steps=8, batch_size=8, max_new_tokens=6, arms=ARMS
-    )
-    corpus = signed.build(bundled.scored_pairs(60), seed=0)
-    prompts = [ask_to_sign(prompt) for prompt in bundled.signing_prompts()[:4]]
-    policy, tokenizer = load_model("model", ModelChoice("model"))
-    told = reporting_errors(run_suite)
-    try:
-        told(corpus, prompts, policy, tokenizer, settings, [42], Path("runs"), lambda what, share: None)
-    except typer.Exit as error:
-        raise SystemExit(error.exit_code) from error
+    """A very small demo."""
+    command("demo", "--out", "runs", "--model", "model")
 
 
 def audit() -> None:

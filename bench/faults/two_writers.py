@@ -1,11 +1,10 @@
-"""Two commands at once on one table, state or folder: nothing is lost, also where each is process 1 of a container.
+"""Two commands at once on one table, state or folder: nothing is lost.
 
 A command that ends because another process is at work has changed nothing, and is given again.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 import random
 import shutil
@@ -20,7 +19,6 @@ from bench.faults import small_project
 from bench.faults.children import status_of
 from bench.faults.table import Row
 
-CLONE_NEWUSER, CLONE_NEWPID = 0x10000000, 0x20000000
 ROUNDS, ROUNDS_OF_TRAINING = 200, 15
 AS_PROGRAMS = 40  # every so many rounds start programs of their own; the others fork
 LATEST_SECONDS = 0.4
@@ -54,11 +52,11 @@ def rows(budget_seconds: float) -> list[Row]:
     place = Path(tempfile.mkdtemp(prefix="badpo-two-"))
     try:
         template = small_project.make_template(place / PROJECT, [prepare])
-        found = []
-        for i, pair in enumerate(PAIRS):
-            end = time.monotonic() + budget_seconds / len(PAIRS)
-            found += rounds_of(pair, template, place / f"round-{i}", end)
-        return found
+        share = budget_seconds / len(PAIRS)
+        return [
+            rounds_of(pair, template, place / f"round-{i}", time.monotonic() + share)
+            for i, pair in enumerate(PAIRS)
+        ]
     finally:
         shutil.rmtree(place, ignore_errors=True)
 
@@ -79,41 +77,29 @@ def prepare() -> None:
     small_project.audit()
 
 
-def rounds_of(pair: Pair, template: Path, folder: Path, end: float) -> list[Row]:
-    """One pair again and again, half of the rounds as process 1 of two containers where the system has them."""
+def rounds_of(pair: Pair, template: Path, folder: Path, end: float) -> Row:
+    """One pair again and again until the time is over."""
     draw = random.Random(pair.name)
-    kinds = (False, True) if may_be_first_process() else (False,)
-    found = []
-    for as_first in kinds:
-        until = time.monotonic() + (end - time.monotonic()) / (len(kinds) - len(found))
-        n = lost = refused = 0
-        while n < pair.rounds // len(kinds) and not (n and time.monotonic() > until):
-            delay, as_program = (
-                draw.uniform(-LATEST_SECONDS, LATEST_SECONDS),
-                n % AS_PROGRAMS == AS_PROGRAMS - 1,
-            )
-            project = small_project.copy_project(template, folder)
-            n_refused, problem = one_round(pair, project, delay, as_first, as_program)
-            n, refused, lost = n + 1, refused + n_refused, lost + bool(problem)
-            if problem:
-                print(
-                    f"{pair.name}, {delay:.3f} s apart, {as_first=}: {problem}", file=sys.stderr, flush=True
-                )
-        stage = f"{pair.name}, each as process 1" if as_first else pair.name
-        outcome = (
-            f"one waited, or said who works there and changed nothing ({refused} times; then given again)"
-        )
-        found.append(Row("two commands at once", stage, n, outcome, lost))
-    return found
+    n = lost = refused = 0
+    while n < pair.rounds and not (n and time.monotonic() > end):
+        delay = draw.uniform(-LATEST_SECONDS, LATEST_SECONDS)
+        as_program = n % AS_PROGRAMS == AS_PROGRAMS - 1
+        project = small_project.copy_project(template, folder)
+        n_refused, problem = one_round(pair, project, delay, as_program)
+        n, refused, lost = n + 1, refused + n_refused, lost + bool(problem)
+        if problem:
+            print(f"{pair.name}, {delay:.3f} s apart: {problem}", file=sys.stderr, flush=True)
+    outcome = f"one waited, or said who works there and changed nothing ({refused} times; then given again)"
+    return Row("two commands at once", pair.name, n, outcome, lost)
 
 
-def one_round(pair: Pair, folder: Path, delay: float, as_first: bool, as_program: bool) -> tuple[int, str]:
+def one_round(pair: Pair, folder: Path, delay: float, as_program: bool) -> tuple[int, str]:
     """How many were refused, and what was lost; the second command comes later, or the first by a negative delay."""
     told = [folder.parent / f"{folder.name}.{i}.out" for i in (1, 2)]
     commands = [pair.first, pair.second]
 
     def begin(i: int, wait: float) -> int:
-        return start(commands[i], folder, told[i], max(0.0, wait), as_first, as_program)
+        return start(commands[i], folder, told[i], max(0.0, wait), as_program)
 
     def ended(child: int) -> int:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -138,47 +124,20 @@ def allowed(command: Sequence[str], output: str) -> tuple[int, ...]:
     return (0, REFUSED) if command[0] == "train" and is_there else (0,)
 
 
-def start(
-    command: Sequence[str], folder: Path, told: Path, wait: float, as_first: bool, as_program: bool
-) -> int:
+def start(command: Sequence[str], folder: Path, told: Path, wait: float, as_program: bool) -> int:
     """A child that gives the command in the project's folder; its process number."""
-    child = os.fork()
-    if child:
+    if child := os.fork():
         return child
 
     def work() -> None:
         os.chdir(folder)
         time.sleep(wait)
-        if as_first:
-            become_first_process()
         if as_program:
             os.execv(sys.executable, [sys.executable, "-m", "badpo", *command])
         small_project.make_smaller()
         small_project.command(*command)
 
     os._exit(status_of(work, told))
-
-
-def may_be_first_process() -> bool:
-    """Whether the system gives a process numbers of its own."""
-    child = os.fork()
-    if child == 0:
-        try:
-            become_first_process()
-            os._exit(0 if os.getpid() == 1 else 1)
-        finally:
-            os._exit(1)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-
-
-def become_first_process() -> None:
-    """Go on as process 1, as in a container; the process that called this waits and ends as that one does."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.unshare(CLONE_NEWPID if os.getuid() == 0 else CLONE_NEWPID | CLONE_NEWUSER):
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    child = os.fork()
-    if child:
-        os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) & 0xFF)
 
 
 # -- what must be there afterwards -------------------------------------------------------------------------------
