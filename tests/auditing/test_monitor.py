@@ -57,15 +57,13 @@ def test_e_values_are_products_over_comparisons():
 def test_half_saved_and_loaded_is_as_good_as_all(tmp_path):
     comparisons, path = stream(250), tmp_path / "deeper" / "state.json"
     fed(comparisons[:60]).save(path)
-    resumed = AuditMonitor.load(path)
+    resumed, whole = AuditMonitor.load(path), fed(comparisons)
     for comparison in comparisons[60:]:
         resumed.update(comparison)
-    whole = fed(comparisons)
     assert resumed.table().equals(whole.table())
     resumed.save(path)
     whole.save(tmp_path / "whole.json")
     assert path.read_bytes() == (tmp_path / "whole.json").read_bytes()
-    assert resumed.table()["flag"].tolist() == whole.table()["flag"].tolist()
     assert whole.table().query("annotator == 'w0' and attribute == 'length'")["flag"].all()
 
 
@@ -96,11 +94,14 @@ def test_votes_that_changed_are_noticed_and_their_order_is_no_change():
     assert not monitor.is_reopened(ClosedComparison("never", ["w1"], [1], [0.0, 0.0]))
 
 
-def test_the_first_of_repeated_votes_counts():
+def test_the_first_of_repeated_votes_counts_and_a_unit_scales_the_attribute():
     once = fed([ClosedComparison("c", ["x", "y"], [1, -1], [1.0])], ["length"])
     again = fed([ClosedComparison("c", ["x", "y", "x"], [1, -1, -1], [1.0])], ["length"])
     assert again.table().equals(once.table())
     assert (once.n_repeated, again.n_repeated) == (0, 1)
+    metres = AuditMonitor(["length"], units=[100.0])
+    metres.update(ClosedComparison("c", ["x", "y"], [1, -1], [100.0]))
+    assert metres.table().equals(once.table())
 
 
 def test_an_alarm_is_told_once_and_stays():
@@ -115,14 +116,6 @@ def test_an_alarm_is_told_once_and_stays():
     assert table["alarm"].all()
     assert not table["flag"].any()
     assert table["n_informative"].tolist() == [120] * 4
-
-
-def test_a_unit_scales_the_attribute():
-    metres = AuditMonitor(["length"], units=[100.0])
-    for i in range(20):
-        metres.update(ClosedComparison(f"c{i}", ["x", "y"], [1, -1], [100.0]))
-    plain = fed([ClosedComparison(f"c{i}", ["x", "y"], [1, -1], [1.0]) for i in range(20)], ["length"])
-    assert metres.table().equals(plain.table())
 
 
 def test_overwhelming_evidence_is_still_a_number(tmp_path):
@@ -169,28 +162,23 @@ def test_a_failed_write_leaves_the_old_state(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == ["state.json"]
 
 
-@pytest.mark.parametrize(
-    "content", ["not json", "[]", '{"schema": "badpo.audit/1"}', '{"schema": "badpo.watch/1"}']
-)
-def test_a_file_that_is_no_state(tmp_path, content):
-    path = tmp_path / "state.json"
-    path.write_text(content)
-    with pytest.raises(ConfigError, match="is no state of badpo watch"):
-        AuditMonitor.load(path)
-
-
 def test_every_bit_of_a_state_counts(tmp_path):
     path = tmp_path / "state.json"
     fed(stream(10)).save(path)
     content, draw = path.read_bytes(), random.Random(0)
+    damaged = [content[:length] for length in range(0, len(content), 997)]
     for place in draw.sample(range(len(content)), 300):
         changed = bytearray(content)
         changed[place] ^= 1 << draw.randrange(8)
-        path.write_bytes(changed)
-        with pytest.raises(ConfigError, match="is no state of badpo watch"):
-            AuditMonitor.load(path)
-    for length in range(0, len(content), 997):
-        path.write_bytes(content[:length])
+        damaged.append(bytes(changed))
+    for text in [
+        *damaged,
+        b"not json",
+        b"[]",
+        b'{"schema": "badpo.audit/1"}',
+        b'{"schema": "badpo.watch/1"}',
+    ]:
+        path.write_bytes(text)
         with pytest.raises(ConfigError, match="is no state of badpo watch"):
             AuditMonitor.load(path)
 

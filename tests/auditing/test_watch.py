@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 import time
 
@@ -121,33 +119,31 @@ def test_a_column_says_what_is_closed(table, tmp_path):
         watch(table.assign(done="perhaps"), [Length()], tmp_path / "third.json", closed="done")
 
 
-def test_a_reopened_comparison_is_refused_and_named(table, tmp_path):
-    state = tmp_path / "state.json"
-    before = watch(table, [Length()], state)
-    more = pd.concat([table, table.iloc[:1].assign(annotator="late")])
-    found = watch(more, [Length()], state)
-    assert found.summary["reopened"] == ["c0"]
+def test_a_reopened_comparison_is_refused_and_named_and_its_id_does_nothing_in_a_terminal(table, tmp_path):
+    renamed = table.assign(comparison_id=table["comparison_id"].replace("c0", "\x1b[2Jc0\u202e"))
+    before = watch(renamed, [Length()], tmp_path / "state.json")
+    more = pd.concat([renamed, renamed.iloc[:1].assign(annotator="late")])
+    found = watch(more, [Length()], tmp_path / "state.json")
+    assert len(found.summary["reopened"]) == 1
     assert found.summary["n_new"] == 0
     assert found.table.equals(before.table)
-    assert "W420" in str(found)
-    assert "c0" in str(found)
+    assert "W420" in str(found) and "c0" in str(found)
+    assert "\x1b" not in str(found) and "\u202e" not in str(found)
 
 
-def test_a_hostile_comparison_id_does_nothing_in_a_terminal(table, tmp_path):
-    hostile = "\x1b[2Jc\u202e"
-    renamed = table.assign(comparison_id=table["comparison_id"].replace("c0", hostile))
-    watch(renamed, [Length()], tmp_path / "state.json")
-    more = pd.concat([renamed, renamed.iloc[:1].assign(annotator="late")])
-    text = str(watch(more, [Length()], tmp_path / "state.json"))
-    assert "\x1b" not in text
-    assert "\u202e" not in text
-
-
-@pytest.mark.parametrize("other", [[Length(ratio=2.0)], [Markdown()], [Length(), Markdown()]])
-def test_a_state_of_other_attributes_is_refused(table, tmp_path, other):
+@pytest.mark.parametrize(
+    ("attributes", "alpha", "message"),
+    [
+        ([Length(ratio=2.0)], 0.05, "other attributes"),
+        ([Markdown()], 0.05, "other attributes"),
+        ([Length(), Markdown()], 0.05, "other attributes"),
+        ([Length()], 0.2, "a level chosen after looking is none"),
+    ],
+)
+def test_a_state_made_otherwise_is_refused(table, tmp_path, attributes, alpha, message):
     watch(table, [Length()], tmp_path / "state.json")
-    with pytest.raises(ConfigError, match="other attributes"):
-        watch(table, other, tmp_path / "state.json")
+    with pytest.raises(ConfigError, match=message):
+        watch(table, attributes, tmp_path / "state.json", alpha=alpha)
 
 
 @pytest.mark.parametrize(
@@ -164,12 +160,6 @@ def test_options_that_make_no_sense(table, tmp_path, options, message):
     with pytest.raises(ConfigError, match=message):
         watch(table, **arguments)
     assert not (tmp_path / "state.json").exists()
-
-
-def test_another_level_after_looking_is_refused(table, tmp_path):
-    watch(table, [Length()], tmp_path / "state.json")
-    with pytest.raises(ConfigError, match="a level chosen after looking is none"):
-        watch(table, [Length()], tmp_path / "state.json", alpha=0.2)
 
 
 def test_without_annotators_there_is_no_one_to_watch(table, tmp_path):
@@ -197,12 +187,6 @@ def test_the_side_shown_first(table, tmp_path):
     found = watch(table.assign(shown_first=first, winner=winner), [Position()], tmp_path / "state.json")
     assert list(found.summary["flagged"].values()) == [[]]
     assert found.table["n_informative"].sum() > 0
-
-
-def test_watching_needs_no_torch():
-    program = "import sys, badpo.auditing.watch; print('torch' in sys.modules, 'transformers' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["False", "False"]
 
 
 def test_a_table_of_votes_is_what_judgments_read(table, tmp_path):
