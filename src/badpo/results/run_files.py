@@ -105,6 +105,12 @@ class Readouts(_Content):
     votes_minus_ceiling: dict[str, dict[str, Measured]] = {}
     theta: dict[str, LearnedTheta] = {}
 
+    @property
+    def best_rates(self) -> dict[str, Measured]:
+        """The probability of each attribute where it is measured, else its mean over sampled answers."""
+        sampled = {name: cell for name, cell in self.sampled.items() if isinstance(cell, Measured)}
+        return sampled | self.generated | self.rates
+
 
 class FirstMargin(_Content):
     """The mean margin of the first step, and by how much a run's first log-probabilities are not its reference's."""
@@ -145,15 +151,29 @@ class Environment(_Content):
     platform: Any = ""
 
 
-class _PlantedAnnotator(_Content):
+class PlantedAnnotator(_Content):
+    """The leans that an annotator of a constructed corpus was given, in log-odds."""
+
     pseudonym: str
     annotator_class: str | None = None
     theta: list[float]
 
 
-class _PlantedFile(_Content):
+class Planted(_Content):
+    """``planted.json``."""
+
     attributes: list[str]
-    annotators: list[_PlantedAnnotator]
+    annotators: list[PlantedAnnotator]
+
+    @property
+    def theta(self) -> NDArray[np.float64]:
+        """What was planted, of shape (n_annotators, n_attributes)."""
+        return np.array([annotator.theta for annotator in self.annotators], dtype=np.float64)
+
+    @property
+    def classes(self) -> list[str]:
+        """The class of each annotator."""
+        return [annotator.annotator_class or "all" for annotator in self.annotators]
 
 
 _STEP = TypeAdapter(dict[str, float | None])
@@ -215,16 +235,6 @@ class MeasuredRuns:
     def of(self, arm: str) -> tuple[Run, ...]:
         """The runs of one arm, by seed."""
         return tuple(run for run in self.runs if run.arm == arm)
-
-
-@dataclass(frozen=True)
-class Planted:
-    """The leans that the annotators of a constructed corpus were given, in log-odds; theta has a row for each."""
-
-    attributes: tuple[str, ...]
-    pseudonyms: tuple[str, ...]
-    classes: tuple[str, ...]
-    theta: NDArray[np.float64]
 
 
 def read_suite(sources: Path | Sequence[Path]) -> MeasuredRuns:
@@ -319,19 +329,12 @@ def read_planted(suite: MeasuredRuns) -> Planted | None:
     """What was planted, from the first run folder that records it; None for votes of real annotators."""
     for run in suite.runs:
         for path in (run.folder / "planted.json", run.folder.parent / "planted.json"):
-            content = _content(path, _PlantedFile)
-            if content is None:
-                continue
-            rows = content.annotators
-            if any(len(row.theta) != len(content.attributes) for row in rows):
-                why = "theta of an annotator without one number an attribute"
-                raise DataError([_unfit(str(path), why)])
-            return Planted(
-                tuple(content.attributes),
-                tuple(row.pseudonym for row in rows),
-                tuple(row.annotator_class or "all" for row in rows),
-                np.array([row.theta for row in rows], dtype=np.float64),
-            )
+            planted = _content(path, Planted)
+            if planted is not None:
+                if any(len(who.theta) != len(planted.attributes) for who in planted.annotators):
+                    why = "theta of an annotator without one number an attribute"
+                    raise DataError([_unfit(str(path), why)])
+                return planted
     return None
 
 
@@ -428,13 +431,7 @@ def estimate(suite: MeasuredRuns, arm: str, read: Read) -> Estimate | None:
 
 def rate(attribute: str) -> Read:
     """Probability of the attribute at the place where it is measured, else its mean over sampled answers."""
-
-    def read(run: Run) -> Interval | None:
-        found = run.readouts
-        cell = found.rates.get(attribute) or found.generated.get(attribute) or found.sampled.get(attribute)
-        return cell.interval() if isinstance(cell, Measured) else None
-
-    return read
+    return lambda run: _interval(run.readouts.best_rates.get(attribute))
 
 
 def tokens(run: Run) -> Interval | None:
@@ -454,12 +451,7 @@ def kl(run: Run) -> Interval | None:
 
 def accuracy(kind: Literal["votes", "ceiling"], attribute: str, annotator_class: str) -> Read:
     """Share of held-out votes predicted: ``votes`` by the own theta, ``ceiling`` by the planted one."""
-
-    def read(run: Run) -> Interval | None:
-        cells = run.readouts.votes if kind == "votes" else run.readouts.ceiling
-        return _interval(cells.get(attribute, {}).get(annotator_class))
-
-    return read
+    return lambda run: _interval(getattr(run.readouts, kind).get(attribute, {}).get(annotator_class))
 
 
 def votes_minus_ceiling(attribute: str, annotator_class: str) -> Read:

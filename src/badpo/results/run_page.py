@@ -508,10 +508,10 @@ def _aligned(
     for run in (suite.of(arm)[0] for arm in suite.arms if arm not in (REFERENCE, DPO)):
         theta, declared = learned_theta(run), run.bias.attributes
         row = {pseudonym: i for i, pseudonym in enumerate(run.bias.annotators)}
-        kept = [i for i, pseudonym in enumerate(planted.pseudonyms) if pseudonym in row]
+        kept = [i for i, who in enumerate(planted.annotators) if who.pseudonym in row]
         if theta is None or len(kept) < 3:
             continue
-        theta = theta[[row[planted.pseudonyms[i]] for i in kept]]
+        theta = theta[[row[planted.annotators[i].pseudonym] for i in kept]]
         for j, attribute in enumerate(planted.attributes):
             if attribute in declared:
                 learned = theta[:, declared.index(attribute)]
