@@ -23,7 +23,7 @@ from badpo.data.files import RUN_SEAL, BusyError, holder, locked
 from badpo.data.problems import ConfigError, DataError
 from badpo.objective.bias import VARIANTS, BiasTerm
 from badpo.readouts.judge import checked_judge
-from badpo.runs.evaluate import VERSION, kept_json, load_bias, require_undamaged
+from badpo.runs.evaluate import VERSION, kept_facts, kept_json, load_bias, require_undamaged
 from badpo.runs.run import BEGUN, Progress, keep_run, settings_facts
 from badpo.runs.start import UNREADABLE, kept_reference, unreadable
 from badpo.theory.summaries import shared_speed
@@ -266,15 +266,6 @@ def train_and_measure(
 
 
 # -- what there is already -----------------------------------------------------------------------------------------
-
-
-def kept_facts(folder: Path) -> dict[str, Any]:
-    """What decided the run in a folder, finished or begun; empty where that cannot be read."""
-    for name in (RUN_SEAL, BEGUN):
-        facts = kept_json(folder / name).get("facts")
-        if isinstance(facts, dict):
-            return facts
-    return {}
 
 
 def refused_runs(

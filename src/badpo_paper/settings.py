@@ -21,7 +21,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from badpo.runs.evaluate import Decoding
+from badpo.readouts.generation import Decoding
 from badpo.training.trl_keys import PRESETS
 from badpo_paper.corpora import multipref
 from badpo_paper.materials import (

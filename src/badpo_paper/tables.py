@@ -22,14 +22,13 @@ from badpo.data.judgments import Judgments
 from badpo.data.tables import inert
 from badpo.results.tables import markdown_text
 from badpo.results.words import DASH, arm_label, decimal, percent, signed
-from badpo.runs.evaluate import kept_json
+from badpo.runs.evaluate import kept_facts, kept_json
 from badpo.theory.summaries import log_odds_distance, share_removed, shift, t_interval
 from badpo.training.encoding import encode_comparisons, length_report
 from badpo_paper.arms import ARMS
 from badpo_paper.materials import Material
 from badpo_paper.methods import START, start_levels
 from badpo_paper.name_readouts import FIRST_NAMES, INDICATOR, concentration, relabelling_null
-from badpo_paper.schedule import kept_facts
 from badpo_paper.settings import Scale
 from badpo_paper.stages import declared
 from badpo_paper.suites import Column, Condition, Corpus, Panel, Row, SeedPlan, Suite

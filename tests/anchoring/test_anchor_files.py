@@ -25,7 +25,7 @@ from badpo.data.attributes import Length
 from badpo.data.files import run_damage
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
-from badpo.runs.evaluate import Decoding
+from badpo.readouts.generation import Decoding
 from tests import tiny
 
 TARGETS = {"woman": 0.4}

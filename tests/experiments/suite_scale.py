@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from badpo.runs.evaluate import Decoding
+from badpo.readouts.generation import Decoding
 from badpo_paper.materials import Material, bundled_signed, bundled_style, own_style
 from badpo_paper.settings import TINY, Scale, build_model, build_tokenizer
 from badpo_paper.suites import Column, Condition, Corpus, Panel, Row, Suite

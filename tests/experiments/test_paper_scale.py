@@ -26,9 +26,9 @@ from badpo.anchoring import source as anchor_source
 from badpo.anchoring.offset_stage import StageSettings
 from badpo.data.problems import ConfigError
 from badpo.data.tables import read_table
-from badpo.readouts.generation import sample
+from badpo.readouts.generation import Decoding, sample
 from badpo.readouts.rates import name_probabilities, signature_contexts
-from badpo.runs.evaluate import VERSION, Decoding
+from badpo.runs.evaluate import VERSION
 from badpo.runs.start import load_model
 from badpo.training import config as config_module
 from badpo.training.checkpoints import write_json

@@ -15,7 +15,8 @@ from badpo.data.files import RUN_SEAL, require_enclosed
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError, Problem
 from badpo.data.tables import is_unicode, read_table
-from badpo.runs.evaluate import Decoding, Stage, load_trained, require_undamaged, start_model
+from badpo.readouts.generation import Decoding
+from badpo.runs.evaluate import MAX_NEW_TOKENS, Stage, load_trained, require_undamaged, start_model
 from badpo.runs.run import read_judgments, weights_of
 from badpo.runs.start import load_model
 from badpo.training.recipe import NOTHING_SAID, ModelChoice, RunSources, read_run_recipe
@@ -25,7 +26,6 @@ N_REPORT = 300
 FEWEST_PROMPTS = 50
 # What is kept holds everything else in place, so that a stage can go faster than the run that made its source.
 TIMES_THE_RATE = 4.0
-MAX_NEW_TOKENS = 512
 
 
 @dataclass(frozen=True)

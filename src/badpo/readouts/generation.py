@@ -47,6 +47,16 @@ Adjust = Callable[[list[list[int]], torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True)
+class Decoding:
+    """How answers are sampled; ``generate_with`` is one of `GENERATORS`."""
+
+    max_new_tokens: int = 512
+    temperature: float = 0.7
+    top_p: float = 0.9
+    generate_with: str = "transformers"
+
+
+@dataclass(frozen=True)
 class Generation:
     """One sampled answer."""
 

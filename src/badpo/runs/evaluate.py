@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from badpo.data.attributes import attribute_from_config, plain_text
-from badpo.data.files import locked, made_here, require_enclosed, resealed, run_damage
+from badpo.data.files import RUN_SEAL, locked, made_here, require_enclosed, resealed, run_damage
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import is_about_single_people
 from badpo.data.problems import ConfigError
 from badpo.objective.bias import BiasFileError, BiasTerm
-from badpo.readouts.generation import Generation, sample, sample_saved, saved_folders
+from badpo.readouts.generation import Decoding, Generation, sample, sample_saved, saved_folders
 from badpo.readouts.heldout import (
     divergence,
     heldout_accuracy,
@@ -28,7 +28,7 @@ from badpo.readouts.heldout import (
     vote_accuracy,
 )
 from badpo.readouts.sampled import attribute_values, json_number, mean_tokens
-from badpo.runs.run import Progress, read_judgments, weights_of, write_card
+from badpo.runs.run import BEGUN, Progress, read_judgments, weights_of, write_card
 from badpo.runs.start import kept_reference, load_model
 from badpo.theory.summaries import cluster_mean
 from badpo.training.checkpoints import write_json
@@ -43,16 +43,6 @@ logger = logging.getLogger(__name__)
 VERSION = 3  # of what is measured; another one measures finished runs again
 N_PROMPTS = 300
 MAX_NEW_TOKENS = 512
-
-
-@dataclass(frozen=True)
-class Decoding:
-    """How answers are sampled; ``generate_with`` is one of `badpo.readouts.generation.GENERATORS`."""
-
-    max_new_tokens: int = MAX_NEW_TOKENS
-    temperature: float = 0.7
-    top_p: float = 0.9
-    generate_with: str = "transformers"
 
 
 @dataclass(eq=False)
@@ -248,6 +238,15 @@ def kept_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def kept_facts(folder: Path) -> dict[str, Any]:
+    """What decided the run in a folder, finished or begun; empty where that cannot be read."""
+    for name in (RUN_SEAL, BEGUN):
+        facts = kept_json(folder / name).get("facts")
+        if isinstance(facts, dict):
+            return facts
+    return {}
 
 
 def with_own_attributes(judgments: Judgments, bias: BiasTerm) -> Judgments:
