@@ -10,20 +10,22 @@ shows it). Within a round of its own nothing depends on how the comparison was c
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import ndtri
 
-from badpo.estimation.conditional_likelihood import sorted_blocks
 from badpo.theory import Floats, Ints
 from badpo.theory.identifiability import annotator_components, informative_judgments
 
 REQUEST_COLUMNS = ("round", "comparison", "annotator", "attribute", "reason")
 _TRIES = 1_000
+VOTES_PER_ROUND = 4
+# For each group outside the largest one: a round that turns out unanimous joins nothing.
+ROUNDS_PER_JOIN = 3
 Panel = list[tuple[int, str]]
 
 
@@ -56,8 +58,6 @@ def joining_comparisons(
     n_annotators: int,
     *,
     min_informative: int = 10,
-    votes_per_round: int = 4,
-    rounds_per_join: int = 3,
     max_requests: int = 1_000,
 ) -> pd.DataFrame:
     """Rounds of votes that would join groups of annotators, then rounds for those with few informative votes.
@@ -66,21 +66,9 @@ def joining_comparisons(
     votes for a, one vote added to either side: the more split, the likelier the next votes differ. None is asked
     twice, and nobody is asked what they judged before.
 
-    Parameters
-    ----------
-    comparison, annotator : int array of shape (n_votes,)
-    sign : array of shape (n_votes,)
-    delta : array of shape (n_votes, n_attributes)
-        Of attributes of the responses; of one that differs between votes the comparison's first vote counts.
-    n_annotators : int
-    min_informative : int
-        Informative votes that everyone should have.
-    votes_per_round : int
-        At least 2.
-    rounds_per_join : int
-        For each group outside the largest one: a round that turns out unanimous joins nothing.
-    max_requests : int
-        Most rows returned; groups go first, the larger ones before the smaller, and the attributes share the rows.
+    Of an attribute that differs between the votes on a comparison its first vote counts. ``min_informative`` are the
+    votes that everyone should have, ``max_requests`` the most rows; groups go first, the larger ones before the
+    smaller, and the attributes share the rows.
 
     Returns
     -------
@@ -99,32 +87,24 @@ def joining_comparisons(
     >>> requests[["comparison", "annotator", "reason"]].values.tolist()
     [[2, 2, 'joins a group of 2 to the largest'], [2, 0, 'is of the largest group']]
     """
-    if votes_per_round < 2:
-        raise ValueError(f"a round takes 2 votes or more to be informative; got {votes_per_round}")
     comparison, sign, annotator = (np.asarray(each) for each in (comparison, sign, annotator))
     delta = np.asarray(delta, float)
     informative = informative_judgments(comparison, annotator, sign, delta)
     component = annotator_components(comparison, annotator, delta * informative, n_annotators)
-    order, blocks = sorted_blocks(comparison)
-    judges = dict(
-        zip(
-            comparison[order[blocks.starts]].tolist(),
-            np.split(annotator[order], blocks.starts[1:]),
-            strict=True,
-        )
-    )
     n_votes = np.bincount(annotator, minlength=n_annotators)
+    ranked = np.argsort(-n_votes, kind="stable")[: np.count_nonzero(n_votes)]
+    order = np.argsort(comparison, kind="stable")
     rows: list[tuple] = []
     asked: set[int] = set()
     n_attributes = delta.shape[1]
     for j in range(n_attributes):
         limit = len(rows) + (max_requests - len(rows)) // (n_attributes - j)
         free = [c for c in _most_split(comparison, sign, delta[:, j]) if c not in asked]
-        desk = _Desk(judges, free, votes_per_round)
+        desk = _Desk(comparison[order], annotator[order], free)
         n_informative = np.bincount(annotator[informative[:, j]], minlength=n_annotators)
         rounds = itertools.chain(
-            _joining(desk, component[:, j], n_votes, rounds_per_join),
-            _tightening(desk, component[:, j], n_votes, n_informative, min_informative),
+            _joining(desk, ranked, component[:, j]),
+            _tightening(desk, ranked, component[:, j], n_informative, min_informative),
         )
         for c, panel in rounds:
             if len(rows) + len(panel) > limit:
@@ -136,48 +116,44 @@ def joining_comparisons(
 
 @dataclass
 class _Desk:
-    """Comparisons still to be given out, the best first."""
+    """Comparisons still to be given out, the best first; and who judged which, in the order of comparisons."""
 
-    judges: Mapping[int, Ints]
+    comparison: Ints
+    annotator: Ints
     free: list[int]
-    votes_per_round: int
 
     def round_of(self, leader: int, others: Iterable[int]) -> tuple[int, list[int]] | None:
         """The best comparison that the leader and one of the others have not judged, and who is to judge it."""
         for place, c in enumerate(self.free[:_TRIES]):
-            known = set(self.judges[c].tolist())
+            first, end = np.searchsorted(self.comparison, [c, c + 1])
+            known = set(self.annotator[first:end].tolist())
             if leader in known:
                 continue
             fresh = (k for k in others if k not in known and k != leader)
-            panel = [leader, *itertools.islice(fresh, self.votes_per_round - 1)]
+            panel = [leader, *itertools.islice(fresh, VOTES_PER_ROUND - 1)]
             if len(panel) > 1:
                 del self.free[place]
                 return c, panel
         return None
 
 
-def _most_split(comparison: Ints, sign: NDArray[np.int64], delta: Floats) -> list[int]:
+def _most_split(comparison: Ints, sign: Ints, delta: Floats) -> list[int]:
     distinct, first, code = np.unique(comparison, return_index=True, return_inverse=True)
     share = (np.bincount(code, weights=sign > 0) + 1) / (np.bincount(code) + 2)
     worth = delta[first] ** 2 * share * (1 - share)
     return distinct[np.lexsort((distinct, -worth.round(12)))][: np.count_nonzero(worth)].tolist()
 
 
-def _joining(
-    desk: _Desk, component: Ints, n_votes: NDArray[np.int64], rounds_per_join: int
-) -> Iterator[tuple[int, Panel]]:
+def _joining(desk: _Desk, ranked: Ints, component: Ints) -> Iterator[tuple[int, Panel]]:
     """Rounds that bring one of each group, and each person without a group, together with the largest group."""
-    core = _by_votes(np.flatnonzero(component == 0), n_votes)
-    groups = [
-        _by_votes(np.flatnonzero(component == g), n_votes) for g in range(1, component.max(initial=0) + 1)
-    ]
-    alone = _by_votes(np.flatnonzero((component < 0) & (n_votes > 0)), n_votes)
-    for members in [*groups, *([k] for k in alone)] if core else []:
+    group = component[ranked]
+    core, *groups = (ranked[group == g].tolist() for g in range(group.max(initial=0) + 1))
+    for members in [*groups, *([k] for k in ranked[group < 0].tolist())] if core else []:
         n = len(members)
         reason = f"joins a group of {n} to the largest" if n > 1 else "is compared with nobody yet"
         made = 0
-        for leader in itertools.islice(itertools.cycle(members), n + rounds_per_join):
-            found = desk.round_of(leader, core) if made < rounds_per_join else None
+        for leader in itertools.islice(itertools.cycle(members), n + ROUNDS_PER_JOIN):
+            found = desk.round_of(leader, core) if made < ROUNDS_PER_JOIN else None
             if found is None:
                 continue
             made += 1
@@ -187,34 +163,22 @@ def _joining(
 
 
 def _tightening(
-    desk: _Desk,
-    component: Ints,
-    n_votes: NDArray[np.int64],
-    n_informative: NDArray[np.int64],
-    min_informative: int,
+    desk: _Desk, ranked: Ints, component: Ints, n_informative: Ints, min_informative: int
 ) -> Iterator[tuple[int, Panel]]:
     """Rounds among those with the fewest informative votes, filled up with those who have the most votes."""
-    has_core = (component == 0).any()
-    lacks = np.where(n_votes > 0, np.maximum(min_informative - n_informative, 0), 0)
-    lacks[(component != 0) & has_core] = 0
-    others = _by_votes(np.flatnonzero((n_votes > 0) & (lacks == 0)), n_votes)
+    can_join = ranked[component[ranked] == 0] if (component == 0).any() else ranked
+    lacks = np.zeros(len(component), dtype=np.intp)
+    lacks[can_join] = np.maximum(min_informative - n_informative[can_join], 0)
+    others = ranked[lacks[ranked] == 0].tolist()
     while lacks.any():
-        needy = np.lexsort((np.arange(len(lacks)), -lacks))[: np.count_nonzero(lacks)].tolist()
+        needy = np.argsort(-lacks, kind="stable")[: np.count_nonzero(lacks)].tolist()
         found = desk.round_of(needy[0], [*needy[1:], *others])
         if found is None:
             lacks[needy[0]] = 0
             continue
         c, panel = found
-        yield c, [(k, _why(n_informative[k], min_informative)) for k in panel]
+        has = f"of {min_informative} informative votes"
+        told = {k: f"has {n_informative[k]} {has}" for k in panel if n_informative[k] < min_informative}
+        yield c, [(k, told.get(k, "completes the round")) for k in panel]
         lacks[panel] = np.maximum(lacks[panel] - 1, 0)
         others = [k for k in others if k not in panel] + [k for k in panel if lacks[k] == 0]
-
-
-def _why(n_informative: int, min_informative: int) -> str:
-    if n_informative >= min_informative:
-        return "completes the round"
-    return f"has {n_informative} of {min_informative} informative votes"
-
-
-def _by_votes(people: Ints, n_votes: NDArray[np.int64]) -> list[int]:
-    return people[np.lexsort((people, -n_votes[people]))].tolist()
