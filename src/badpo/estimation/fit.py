@@ -317,7 +317,7 @@ def find_estimable(votes: LeanVotes, beyond_doubt: Bools) -> Estimable:
         toward = votes.sign[:, None] * votes.delta * live
         doubtful = ~overlapping_annotators(votes.annotator, toward, n_live > 0)
         used = np.flatnonzero(doubtful[votes.annotator] & live.any(axis=1))
-        rows = votes.annotator[used], votes.sign[used], votes.delta[used] * live[used]
+        rows = votes.annotator[used], toward[used]
         if not (
             _one_attribute(status, aside, used, *rows)
             or _separated_by_a_mix(status, aside, used, *rows)
@@ -327,32 +327,28 @@ def find_estimable(votes: LeanVotes, beyond_doubt: Bools) -> Estimable:
         told = votes.told_among(np.flatnonzero(aside == 0))
 
 
-def _one_attribute(
-    status: NDArray, aside: NDArray, used: NDArray, annotator: NDArray, sign: NDArray, delta: NDArray
-) -> bool:
-    side = separated_annotators(annotator, sign, delta, len(status))
+def _one_attribute(status: NDArray, aside: Ints, used: Ints, annotator: Ints, toward: Floats) -> bool:
+    side = separated_annotators(annotator, np.ones(len(used)), toward, len(status))
     status[side > 0], status[side < 0] = "separated_high", "separated_low"
     if not (side != 0).any():
         return False
-    aside[used[((side[annotator] != 0) & (delta != 0)).any(axis=1)]] = 1
+    aside[used[((side[annotator] != 0) & (toward != 0)).any(axis=1)]] = 1
     return True
 
 
-def _separated_by_a_mix(
-    status: NDArray, aside: NDArray, used: NDArray, annotator: NDArray, sign: NDArray, delta: NDArray
-) -> bool:
+def _separated_by_a_mix(status: NDArray, aside: Ints, used: Ints, annotator: Ints, toward: Floats) -> bool:
     """Votes on attributes of the mix go aside, also those on which it is neutral: the rest of the mix is unknown."""
     if status.shape[1] < 2:
         return False
-    found = np.flatnonzero(jointly_separated(annotator, sign, delta, len(status)))
+    found = np.flatnonzero(jointly_separated(annotator, np.ones(len(used)), toward, len(status)))
     for k in found:
         mine = np.flatnonzero(annotator == k)
-        lowest, highest = _separating_mixes(sign[mine, None] * delta[mine])
+        lowest, highest = _separating_mixes(toward[mine])
         involved = (lowest < 0) | (highest > 0)
         one_way = np.where(lowest == 0, "separated_high", "separated_low")
         told = np.where((lowest < 0) & (highest > 0), "no_information", one_way)
         status[k, involved] = told[involved]
-        aside[used[mine[(delta[mine] * involved).any(axis=1)]]] = 2
+        aside[used[mine[(toward[mine] * involved).any(axis=1)]]] = 2
     return bool(len(found))
 
 
@@ -369,15 +365,13 @@ def _separating_mixes(votes: Floats) -> tuple[Floats, Floats]:
     return ends[:q], -ends[q:]
 
 
-def _collinear(
-    status: NDArray, aside: NDArray, used: NDArray, annotator: NDArray, sign: NDArray, delta: NDArray
-) -> bool:
+def _collinear(status: NDArray, aside: Ints, used: Ints, annotator: Ints, toward: Floats) -> bool:
     """Annotators who saw attributes move only together: their leans cannot be told apart."""
     m, q = status.shape
     if q < 2:
         return False
-    scale = np.abs(delta).max(axis=0, initial=0.0)
-    scaled = delta / np.where(scale > 0, scale, 1.0)
+    scale = np.abs(toward).max(axis=0, initial=0.0)
+    scaled = toward / np.where(scale > 0, scale, 1.0)
     gram = summed_products(annotator, scaled, scaled, m)
     gram += np.eye(q) * (status != "ok")[:, :, None] * gram.max(initial=1.0)
     size, axes = np.linalg.eigh(gram)
@@ -385,7 +379,7 @@ def _collinear(
     lost = (np.abs(axes) * flat[:, None, :]).max(axis=2, initial=0.0) > 1e-6
     lost &= (np.bincount(annotator, minlength=m) > 0)[:, None]
     status[lost] = "no_information"
-    aside[used[(lost[annotator] & (delta != 0)).any(axis=1)]] = 2
+    aside[used[(lost[annotator] & (toward != 0)).any(axis=1)]] = 2
     return bool(lost.any())
 
 
