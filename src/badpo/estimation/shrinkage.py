@@ -28,7 +28,7 @@ from scipy.special import chdtri, ndtr, ndtri
 from badpo.estimation.conditional_likelihood import KnownWins
 from badpo.estimation.fit import LeanDesign, LeanVotes, lean_votes
 from badpo.estimation.newton import NOTHING, Curvature
-from badpo.theory import Bools, Floats, Ints
+from badpo.theory import Bools, Floats
 from badpo.theory.identifiability import annotator_components, informative_judgments
 
 DROP = float(chdtri(1, 0.05)) / 2
@@ -410,24 +410,32 @@ def _most_likely_weights(likelihood: Floats) -> Floats:
 # -- from votes ----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
 class _Pool:
     """The informative votes, and the leans they inform: annotator, attribute and group of each.
 
     A group is what one attribute compares with one another; ``companions`` is its size, infinite where the attribute
     varies between the votes on one comparison, so that these fix its level. ``turned`` is the transposed design,
-    ``squares`` has its entries squared.
+    ``squares`` has its entries squared. ``scale`` has for each attribute the typical error of a lean when all lean
+    alike.
     """
 
-    model: KnownWins
-    design: sparse.csr_array
-    turned: sparse.csr_array
-    squares: sparse.csr_array
-    annotator: Ints
-    attribute: Ints
-    group: Ints
-    companions: Floats
-    won: Floats
+    def __init__(self, votes: LeanVotes) -> None:
+        component = annotator_components(
+            votes.comparison, votes.annotator, votes.delta * votes.told, len(votes.anchored)
+        )
+        self.n_annotators, q = component.shape
+        self.annotator, self.attribute = np.nonzero(component >= 0)
+        labels = np.stack([self.attribute, component[self.annotator, self.attribute]])
+        _, group, size = np.unique(labels, axis=1, return_inverse=True, return_counts=True)
+        self.group = group.ravel()
+        self.companions = np.where(votes.varying[self.attribute], np.inf, size[self.group])
+        self.model, self.won = KnownWins(votes.blocks, votes.sign), votes.sign > 0
+        self.design = LeanDesign(votes, component >= 0).matrix
+        self.turned, self.squares = sparse.csr_array(self.design.T), self.design.power(2)
+        at = self.model.curvature(np.zeros(len(votes.row)))
+        diagonal = (self.turned @ (at.information @ self.design)).diagonal()
+        total, self.n_leans = (np.bincount(self.attribute, x, q) for x in (diagonal, np.ones(len(diagonal))))
+        self.scale = np.sqrt(np.maximum(self.n_leans, 1) / np.where(total > 0, total, 1.0))
 
 
 @dataclass(frozen=True)
@@ -480,53 +488,21 @@ def shrink_votes(
     (True, True)
     """
     votes = lean_votes(comparison, sign, annotator, delta, n_annotators, None, informative_judgments)
-    q = votes.delta.shape[1]
-    pool = _informative_pool(votes)
-    scale = _scales(pool, q)
-    spread = scale.copy()
-    mode = np.zeros(pool.design.shape[1])
-    known = np.flatnonzero(np.bincount(pool.attribute, minlength=q) > 1).tolist()
+    pool = _Pool(votes)
+    spread, mode = pool.scale.copy(), np.zeros(pool.design.shape[1])
+    known = np.flatnonzero(pool.n_leans > 1).tolist()
     for _ in range(1 if len(known) < 2 else 2):
         for j in known:
-            spread[j], mode = _most_likely(pool, spread, mode, j, scale[j])
-    return tuple(
-        _shrunk_attribute(pool, spread, mode, j, scale[j], n_annotators)
-        if j in known
-        else _shrunk(
-            _nothing_known(n_annotators), None, np.full(n_annotators, "prior"), (np.nan, 0.0, np.inf), NOTHING
-        )
-        for j in range(q)
-    )
+            spread[j], mode = _most_likely(pool, spread, mode, j)
+    found = [_unknown(n_annotators)] * len(spread)
+    for j in known:
+        found[j] = _shrunk_attribute(pool, spread, mode, j)
+    return tuple(found)
 
 
-def _informative_pool(votes: LeanVotes) -> _Pool:
-    component = annotator_components(
-        votes.comparison, votes.annotator, votes.delta * votes.told, len(votes.anchored)
-    )
-    annotator, attribute = np.nonzero(component >= 0)
-    labels = np.stack([attribute, component[annotator, attribute]])
-    _, group, size = np.unique(labels, axis=1, return_inverse=True, return_counts=True)
-    group = group.ravel()
-    design = LeanDesign(votes, component >= 0).matrix
-    return _Pool(
-        KnownWins(votes.blocks, votes.sign),
-        design,
-        sparse.csr_array(design.T),
-        design.power(2),
-        annotator,
-        attribute,
-        group,
-        np.where(votes.varying[attribute], np.inf, size[group]),
-        (votes.sign > 0).astype(float),
-    )
-
-
-def _scales(pool: _Pool, q: int) -> Floats:
-    """For each attribute the typical error of a lean when all lean alike."""
-    at = pool.model.curvature(np.zeros(pool.design.shape[0]))
-    diagonal = (pool.turned @ (at.information @ pool.design)).diagonal()
-    total, count = np.bincount(pool.attribute, diagonal, q), np.bincount(pool.attribute, minlength=q)
-    return np.sqrt(np.maximum(count, 1) / np.where(total > 0, total, 1.0))
+def _unknown(m: int) -> Shrunk:
+    """Fewer than two annotators have an informative vote."""
+    return _shrunk(_nothing_known(m), None, np.full(m, "prior"), (np.nan, 0.0, np.inf), NOTHING)
 
 
 # -- given the spreads ---------------------------------------------------------------------------------------
@@ -647,16 +623,14 @@ def _higher_derivatives(pool: _Pool, variance: Floats, at: Curvature) -> tuple[F
 # -- over the spreads ----------------------------------------------------------------------------------------
 
 
-def _profile(
-    pool: _Pool, spread: Floats, start: Floats, j: int, scale: float
-) -> Callable[[float], _Posterior]:
+def _profile(pool: _Pool, spread: Floats, start: Floats, j: int) -> Callable[[float], _Posterior]:
     """The posterior as a function of one attribute's tau / (scale + tau), which is 0 to 1."""
     mode = start
 
     def at(share: float) -> _Posterior:
         nonlocal mode
         spreads = spread.copy()
-        spreads[j] = scale * share / (1 - share)
+        spreads[j] = pool.scale[j] * share / (1 - share)
         found = _given_spreads(pool, spreads, mode)
         mode = found.mode
         return found
@@ -664,8 +638,8 @@ def _profile(
     return at
 
 
-def _most_likely(pool: _Pool, spread: Floats, start: Floats, j: int, scale: float) -> tuple[float, Floats]:
-    at = _profile(pool, spread, start, j, scale)
+def _most_likely(pool: _Pool, spread: Floats, start: Floats, j: int) -> tuple[float, Floats]:
+    at = _profile(pool, spread, start, j)
     best = minimize_scalar(
         lambda share: -at(share).log_marginal,
         bounds=(NARROWEST, WIDEST),
@@ -673,19 +647,18 @@ def _most_likely(pool: _Pool, spread: Floats, start: Floats, j: int, scale: floa
         options={"xatol": 1e-2},
     )
     share = float(best.x)
-    return scale * share / (1 - share), at(share).mode
+    return pool.scale[j] * share / (1 - share), at(share).mode
 
 
-def _shrunk_attribute(
-    pool: _Pool, spread: Floats, start: Floats, j: int, scale: float, n_annotators: int
-) -> Shrunk:
-    shares, found = _nodes(_profile(pool, spread, start, j, scale), spread[j] / (scale + spread[j]))
+def _shrunk_attribute(pool: _Pool, spread: Floats, start: Floats, j: int) -> Shrunk:
+    m, scale = pool.n_annotators, pool.scale[j]
+    shares, found = _nodes(_profile(pool, spread, start, j), spread[j] / (scale + spread[j]))
     log_marginal = np.array([one.log_marginal for one in found])
     taus, mine = scale * shares / (1 - shares), pool.attribute == j
-    means, sds = np.zeros((n_annotators, len(shares))), np.tile(taus, (n_annotators, 1))
+    means, sds = np.zeros((m, len(shares))), np.tile(taus, (m, 1))
     means[pool.annotator[mine]] = np.stack([one.mean[mine] for one in found], axis=1)
     sds[pool.annotator[mine]] = np.stack([one.sd[mine] for one in found], axis=1)
-    known = np.bincount(pool.annotator[mine], minlength=n_annotators) > 0
+    known = np.bincount(pool.annotator[mine], minlength=m) > 0
     best = int(log_marginal.argmax())
     value, error = _as_observations(means[known, best], sds[known, best] ** 2, 0.0, taus[best])
     return _shrunk(
