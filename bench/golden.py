@@ -115,7 +115,7 @@ def place_of(what: str) -> tuple[Any, str]:
         module, _, name = place.partition(":")
         try:
             found_module = importlib.import_module(module)
-        except ModuleNotFoundError as error:
+        except ImportError as error:
             if not (error.name or "").startswith("badpo"):
                 raise
             continue

@@ -110,14 +110,6 @@ def test_a_batch_of_comparisons_brings_all_of_their_judgments():
     assert sorted(order) != order
 
 
-@pytest.mark.parametrize("batching", BATCHING)
-def test_every_epoch_has_as_many_steps(batching):
-    planned = sampler(judgments(per_comparison=5), batch_size=7, micro_batches=3, batching=batching)
-    for epoch in range(4):
-        planned.epoch = epoch
-        assert len(list(planned)) == len(planned)
-
-
 def test_a_comparison_stays_whole_and_parts_are_of_like_size():
     data = judgments(n_comparisons=12, per_comparison=5)
     comparison = data.votes["comparison"].to_numpy()
@@ -173,14 +165,6 @@ def test_fewer_comparisons_than_micro_batches_leaves_empty_ones():
     assert sorted(flat(batches)) == list(range(12))
 
 
-def test_rows_are_judgments_handed_on_as_they_are():
-    data = judgments(n_comparisons=2)
-    rows = EncodedJudgments(data, encode_comparisons(data, tiny.tokenizer()))
-    assert len(rows) == data.n_votes == 6
-    assert rows[3] == 3
-    assert rows.__getitems__([4, 0]) == [4, 0]
-
-
 def two_comparisons() -> Judgments:
     """Responses with one and with no token in common at their beginning; three votes, the first on the second."""
     rows = [
@@ -217,13 +201,6 @@ def test_votes_are_kept_apart_from_their_comparisons():
     assert batch["delta"].tolist() == [[1.0], [-1.0], [1.0]]  # 3 words to 2 are 1.5 times as many
     # the cat sat, the two endings without their last token; the, and both responses without their last token
     assert len(batch["scoring"]["input_ids"]) == (3 + 2 + 1) + (1 + 1 + 4)
-
-
-def test_one_comparison_goes_in_once_and_is_numbered_within_the_batch():
-    batch = batch_of(two_comparisons(), [1])
-    assert batch["comparison"].tolist() == [0]
-    assert batch["reference_logps"].tolist() == [*REFERENCE[1][0], *REFERENCE[1][1]]
-    assert batch["n_comparisons"] == 1
 
 
 def test_there_is_a_reference_value_for_every_scored_token():

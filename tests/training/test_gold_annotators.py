@@ -107,65 +107,6 @@ def test_a_warm_start_needs_comparisons_that_tie_them_to_the_others():
         build_bias(data, "pooled", "offline", ["person 0", "person 1"])
 
 
-# -- what pins the level -----------------------------------------------------------------------------------------
-
-
-def rewarded_votes(leans: np.ndarray, reward: float = 0.8, n: int = 4000) -> dict[str, torch.Tensor]:
-    """Votes of everyone on a shared reward for the attribute and their own leans; the random numbers never change."""
-    rng = np.random.default_rng(0)
-    annotator = np.tile(np.arange(len(leans)), n // len(leans))
-    delta = rng.choice([-1.0, 1.0], size=len(annotator))
-    won = rng.random(len(annotator)) < 1 / (1 + np.exp(-(reward + leans[annotator]) * delta))
-    return {
-        "annotator": torch.as_tensor(annotator),
-        "delta": torch.as_tensor(delta, dtype=torch.float32)[:, None],
-        "sign": torch.as_tensor(np.where(won, 1.0, -1.0), dtype=torch.float32),
-    }
-
-
-def fitted(bias: BiasTerm | None, votes: dict[str, torch.Tensor], *learned: torch.Tensor) -> float:
-    """Fit theta, and the policy's reward for the attribute where it is among ``learned``; the reward's gradient."""
-    reward = next(iter(learned), torch.zeros((), requires_grad=True))
-    parameters = [*([] if bias is None else bias.parameters()), *learned]
-    optimizer = torch.optim.LBFGS(
-        parameters, max_iter=200, tolerance_grad=1e-9, line_search_fn="strong_wolfe"
-    )
-
-    def loss() -> torch.Tensor:
-        theta = 0.0 if bias is None else bias(votes["annotator"], votes["delta"])
-        logit = reward * votes["delta"][:, 0] + theta
-        return torch.nn.functional.softplus(-votes["sign"] * logit).mean()
-
-    def closure() -> torch.Tensor:
-        optimizer.zero_grad()
-        value = loss()
-        value.backward()
-        return value
-
-    optimizer.step(closure)
-    return torch.autograd.grad(loss(), reward)[0].item()
-
-
-@pytest.mark.parametrize("n_gold", [5, 10, 20])
-def test_gold_votes_tell_a_true_reward_from_a_shared_lean(n_gold):
-    """Pooled puts both into theta, so that nothing pushes the policy; gold votes bring it to the reward."""
-    people_all = [f"person {k}" for k in range(40)]
-    gold = torch.arange(40) < n_gold
-    leans = np.where(gold, 0.0, -1.5)
-    pooled = BiasTerm(("length",), people_all, VARIANTS["pooled"])
-    assert abs(fitted(pooled, rewarded_votes(leans))) < 1e-3
-    assert pooled.theta().mean().item() < 0.2
-
-    unbiased = torch.zeros((), requires_grad=True)
-    fitted(None, rewarded_votes(np.zeros(40)), unbiased)
-    reward = torch.zeros((), requires_grad=True)
-    masked = BiasTerm(("length",), people_all, VARIANTS["pooled"], mask=~gold)
-    fitted(masked, rewarded_votes(leans), reward)
-    # the gold ones cast a quarter of 4000 votes or more less: their estimate is that much wider
-    assert reward.item() == pytest.approx(unbiased.item(), abs=3 * 2.2 / np.sqrt(100 * n_gold))
-    assert masked.theta()[~gold].mean().item() == pytest.approx(-1.5, abs=0.4)
-
-
 # -- in training -------------------------------------------------------------------------------------------------
 
 
@@ -211,10 +152,6 @@ def test_a_resumed_run_must_have_the_same_ones_and_keeps_its_first_margin(tmp_pa
     again.train(resume_from_checkpoint=True)
     assert again.first_margin == first.first_margin is not None
     assert set(again.bias.gold_annotators) == set(pseudonyms(GOLD))
-
-
-def test_a_run_without_them_says_so(tmp_path):
-    assert trainer(tmp_path).facts["gold_annotators"] == "none"
 
 
 def test_a_bias_term_of_ones_own_must_hold_the_same_ones(tmp_path):

@@ -142,11 +142,6 @@ def test_what_decides_a_run_is_named(tmp_path, options, names):
         assert name in told
 
 
-def test_another_rank_of_the_adapter_is_named(tmp_path):
-    begun(tmp_path, peft_config=lora())
-    assert "'lora_alpha': 8" in refusal(make(tmp_path, peft_config=lora(lora_dropout=0.5)))
-
-
 # -- what may change -------------------------------------------------------------------------------------------
 
 

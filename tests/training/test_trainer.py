@@ -471,22 +471,6 @@ def test_the_reference_of_an_evaluation_is_the_start_whenever_it_is_asked_for(tm
     assert fresh.reference_cache.n_computed == 0
 
 
-def test_evaluation_votes_that_were_read_apart_meet_their_annotators(tmp_path):
-    frame = tiny.votes(n_comparisons=40)
-    train, held_out = Judgments.read(frame, attributes=[Length(ratio=1.5)]).split(0.25, seed=0)
-    others = frame[frame["prompt_id"].isin(held_out.comparisons["prompt_id"])].iloc[::-1]
-    options = dict(bias="per_annotator", bias_learning_rate=1.0)
-    runs = [
-        trainer(tmp_path / "split", train, eval_dataset=held_out, **options),
-        trainer(tmp_path / "apart", train, eval_dataset=Judgments.read(others), **options),
-    ]
-    for run in runs:
-        run.train()
-    assert runs[0].bias.theta().std() > 0.1
-    expected = runs[0].evaluate()
-    assert runs[1].evaluate() == {name: pytest.approx(value, abs=1e-6) for name, value in expected.items()}
-
-
 @pytest.mark.parametrize("peft_config", [None, lora()], ids=["all weights", "adapter"])
 def test_the_first_loss_is_log_two_in_bf16(tmp_path, peft_config):
     run = trainer(tmp_path, peft_config=peft_config, bf16=True, max_steps=1)
