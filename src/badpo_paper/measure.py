@@ -15,7 +15,7 @@ from badpo.objective.bias import BiasTerm
 from badpo.readouts.heldout import divergence, vote_accuracy, vote_difference
 from badpo.readouts.judge import judge_answers, load_judge, strip_markdown, strip_signatures
 from badpo.readouts.sampled import attribute_values, json_number, style_rates
-from badpo.runs.evaluate import Measured, kept_json, measure
+from badpo.runs.evaluate import PolicyReading, kept_json, measure
 from badpo.runs.run import Progress
 from badpo.training.checkpoints import write_json
 from badpo_paper.name_readouts import name_readouts, name_tokens
@@ -112,7 +112,7 @@ def measure_run(
 ) -> dict[str, Any]:
     """Every readout of a run on a corpus, or of its reference (no bias); see `badpo.runs.evaluate.measure`."""
 
-    def more(found: Measured) -> dict[str, Any]:
+    def more(found: PolicyReading) -> dict[str, Any]:
         is_signed = stage.corpus.kind == "signed"
         readouts = name_readouts(found, stage, scale.is_brief) if is_signed else _style_readouts(found, stage)
         if bias is not None:
@@ -133,7 +133,7 @@ def measure_run(
     return measure(folder, stage, seed, bias, more, progress, [scale.judge, scale.is_brief])
 
 
-def _style_readouts(found: Measured, stage: CorpusStage) -> dict[str, Any]:
+def _style_readouts(found: PolicyReading, stage: CorpusStage) -> dict[str, Any]:
     """How often the answers show each attribute of single responses."""
     return {
         attribute.name: style_rates(
@@ -144,7 +144,7 @@ def _style_readouts(found: Measured, stage: CorpusStage) -> dict[str, Any]:
     }
 
 
-def theta_readouts(found: Measured, stage: CorpusStage) -> dict[str, Any]:
+def theta_readouts(found: PolicyReading, stage: CorpusStage) -> dict[str, Any]:
     """Theta beside what was planted, votes beside the ceiling, and the divergence as it was published.
 
     The published estimate of the divergence is of the answers that the other readouts are of. Where nothing was planted

@@ -21,7 +21,7 @@ from badpo.readouts.rates import (
     signature_contexts,
 )
 from badpo.readouts.sampled import json_number, sampled_rates
-from badpo.runs.evaluate import Measured
+from badpo.runs.evaluate import PolicyReading
 from badpo.theory.summaries import Interval, cluster_mean, wilson_interval
 from badpo_paper.corpora.bundled import choice_prompts
 from badpo_paper.stages import CorpusStage
@@ -264,7 +264,7 @@ FIRST_NAMES = tuple(name.first for name in NAMES)
 INDICATOR = np.array([(name.woman, name.black) for name in NAMES], dtype=np.float64)
 
 
-def name_readouts(found: Measured, stage: CorpusStage, is_brief: bool) -> dict[str, Any]:
+def name_readouts(found: PolicyReading, stage: CorpusStage, is_brief: bool) -> dict[str, Any]:
     """Readouts of names: ``rates`` behind the reference's answers, ``sampled`` signatures, and what depends on them.
 
     ``own_body`` is what the policy's own answers change of the rates; ``signatures`` the share of all answers that each

@@ -34,7 +34,7 @@ from badpo_paper.tables import (
     STYLES,
     Cell,
     Found,
-    Table,
+    PanelTable,
     about_votes,
     footnotes,
     found_runs,
@@ -56,7 +56,7 @@ class SuiteResult:
     """A suite's tables and patterns."""
 
     suite: Suite
-    tables: tuple[Table, ...]
+    tables: tuple[PanelTable, ...]
     patterns: tuple[Pattern, ...]
     left_out: tuple[str, ...]
     about: tuple[str, ...] = ()
@@ -268,7 +268,7 @@ def suite_html(result: SuiteResult, options: str) -> str:
     )
 
 
-def page_table(table: Table) -> dict[str, Any]:
+def page_table(table: PanelTable) -> dict[str, Any]:
     """A panel's table and charts as texts and drawings; ``published`` are columns that the paper has too."""
     charts = [(column.label, _chart(table, i, column)) for i, column in enumerate(table.columns)]
     return {
@@ -306,7 +306,7 @@ def source_of(label: str) -> str:
     return f"Text of the paper, {label}." if kind in ("app", "sec") else ""
 
 
-def _chart(table: Table, place: int, column: Column) -> Markup | None:
+def _chart(table: PanelTable, place: int, column: Column) -> Markup | None:
     """Ours and the paper's, row under row; None where there is nothing of ours."""
     rows = []
     for row in table.rows:

@@ -73,7 +73,7 @@ class TableRow:
 
 
 @dataclass(frozen=True)
-class Table:
+class PanelTable:
     """A panel with its values."""
 
     panel: Panel
@@ -219,7 +219,7 @@ def found_runs(suite: Suite, corpus: Corpus, out: Path, plan: SeedPlan) -> Found
     return Found(out / corpus.folder, plan.seeds, plan.by_condition(rows))
 
 
-def tables(suite: Suite, out: Path, plan: SeedPlan) -> list[Table]:
+def tables(suite: Suite, out: Path, plan: SeedPlan) -> list[PanelTable]:
     """The tables of a suite from its run folders; a panel whose reference is not there is left out."""
     return [
         panel_table(panel, found_runs(suite, panel.corpus, out, plan))
@@ -233,7 +233,7 @@ def has_reference(out: Path, panel: Panel) -> bool:
     return (out / panel.corpus.folder / "reference" / "readouts.json").exists()
 
 
-def panel_table(panel: Panel, found: Found) -> Table:
+def panel_table(panel: Panel, found: Found) -> PanelTable:
     """A panel's values over the seeds that were planned and run."""
     paper = paper_numbers().get(panel.label, {}).get(panel.title, {})
     reference = _reference_row(panel, found, paper.get(REFERENCE, {}))
@@ -250,7 +250,7 @@ def panel_table(panel: Panel, found: Found) -> Table:
     known = [i for i in range(len(panel.columns)) if any(row.cells[i].values for row in rows)]
     rows = [TableRow(r.label, r.seeds, r.is_control, tuple(r.cells[i] for i in known)) for r in rows]
     columns = tuple(panel.columns[i] for i in known)
-    return Table(panel, columns, tuple(rows), tuple(missing), _no_shares(panel, found))
+    return PanelTable(panel, columns, tuple(rows), tuple(missing), _no_shares(panel, found))
 
 
 def _no_shares(panel: Panel, found: Found) -> tuple[str, ...]:
@@ -329,7 +329,7 @@ SHIFT_TITLE = "DPO's signatures by carriers: among 1,000 random labels, and with
 TOKENS_TITLE = "Tokens of the names, cell by cell"
 
 
-def name_tables(corpus: Corpus, found: Found) -> list[Table]:
+def name_tables(corpus: Corpus, found: Found) -> list[PanelTable]:
     """Both tables, as far as there are readouts for them."""
     values = (_shifts(found), found.readouts("reference").get("name_tokens", {}))
     return [_table(panel, rows) for panel, rows in zip(name_panels(corpus), values, strict=True) if rows]
@@ -362,7 +362,7 @@ def _mass(signatures: Mapping[str, float]) -> list[float]:
     return [signatures[name] for name in FIRST_NAMES]
 
 
-def _table(panel: Panel, values: Mapping[str, Mapping]) -> Table:
+def _table(panel: Panel, values: Mapping[str, Mapping]) -> PanelTable:
     paper = paper_numbers().get(panel.label, {}).get(panel.title, {})
     rows = []
     for name, found in values.items():
@@ -372,7 +372,7 @@ def _table(panel: Panel, values: Mapping[str, Mapping]) -> Table:
             for c in panel.columns
         )
         rows.append(TableRow(name.replace("_", " "), (), False, tuple(cells)))
-    return Table(panel, panel.columns, tuple(rows), ())
+    return PanelTable(panel, panel.columns, tuple(rows), ())
 
 
 STYLES: dict[str, Callable[[float | None], str]] = {
@@ -418,7 +418,7 @@ FORMATS = {
 }
 
 
-def written_table(table: Table, form: str) -> str:
+def written_table(table: PanelTable, form: str) -> str:
     """A table in one of `FORMATS`; in Markdown the paper's value stands behind ours, in CSV a line is a cell."""
     if form == "csv":
         return pd.DataFrame(_csv_rows(table)).to_csv(index=False, lineterminator="\n").rstrip("\n")
@@ -442,7 +442,7 @@ def written_table(table: Table, form: str) -> str:
     return "\n".join([title, *([body] if table.columns else []), *gap, *map(mark.format, notes)])
 
 
-def _columns(row: TableRow, table: Table) -> Iterator[tuple[Cell, Column]]:
+def _columns(row: TableRow, table: PanelTable) -> Iterator[tuple[Cell, Column]]:
     return zip(row.cells, table.columns, strict=True)
 
 
@@ -451,7 +451,7 @@ def _cell_text(cell: Cell, column: Column, form: str) -> str:
     return written(cell, column.style) + (f" [{theirs}]" if theirs else "")
 
 
-def _csv_rows(table: Table) -> list[dict[str, Any]]:
+def _csv_rows(table: PanelTable) -> list[dict[str, Any]]:
     """One row for each cell that has a value: ours, the paper's, the difference in half widths, each seed."""
     return [
         {
@@ -475,7 +475,7 @@ def _csv_rows(table: Table) -> list[dict[str, Any]]:
     ]
 
 
-def to_json(table: Table) -> dict[str, Any]:
+def to_json(table: PanelTable) -> dict[str, Any]:
     """A table as plain numbers; null where there is none."""
     return {
         "label": table.panel.label,
@@ -504,7 +504,7 @@ def to_json(table: Table) -> dict[str, Any]:
     }
 
 
-def _notes(table: Table) -> list[str]:
+def _notes(table: PanelTable) -> list[str]:
     spread = {
         "t95": "\u00b1 is half of the 95 % interval over seeds (Student's t)",
         "sd": "\u00b1 is one standard deviation over seeds",
@@ -519,7 +519,7 @@ def _notes(table: Table) -> list[str]:
     return [*notes, *footnotes(table)]
 
 
-def footnotes(table: Table) -> list[str]:
+def footnotes(table: PanelTable) -> list[str]:
     """What is to be said of a table, and of single rows: each footnote once, behind the labels of its rows."""
     rows_of: dict[str, list[str]] = {}
     for row in table.rows:
@@ -532,7 +532,7 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def with_notes(table: Table, folder: Path, material: Callable[[Corpus], Material]) -> Table:
+def with_notes(table: PanelTable, folder: Path, material: Callable[[Corpus], Material]) -> PanelTable:
     """A table with the footnotes of its rows."""
     rows = {row.label: row for row in table.panel.rows}
 
@@ -578,7 +578,7 @@ FEW_PROMPTS = 30
 _NO_PROMPT_LIMIT = 2**31
 
 
-def votes_table(panel: Panel, judgments: Judgments) -> Table:
+def votes_table(panel: Panel, judgments: Judgments) -> PanelTable:
     """How every declared attribute stands in the votes, the paper's numbers beside."""
     paper = paper_numbers().get(panel.label, {}).get(panel.title, {})
     rows = []
@@ -586,7 +586,7 @@ def votes_table(panel: Panel, judgments: Judgments) -> Table:
         read, theirs = log_odds_row(found, judgments.n_votes), paper.get(name, {})
         cells = tuple(_cell(read, column.source, theirs.get(column.label)) for column in panel.columns)
         rows.append(TableRow(name, (), False, cells))
-    return Table(panel, panel.columns, tuple(rows), ())
+    return PanelTable(panel, panel.columns, tuple(rows), ())
 
 
 def _cell(read: Mapping[str, Any], source: str, paper: list | None) -> Cell:

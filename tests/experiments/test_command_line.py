@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from badpo.cli.main import app
+from badpo.objective import objectives
 from badpo.objective.bias import BiasTerm
 from badpo.runs import evaluate
 from badpo.training.trainer import BADPOTrainer
@@ -44,7 +45,7 @@ def test_demo_prints_a_table_and_writes_report_and_summary(tmp_path, tiny_demo):
     assert f"report: {tmp_path / 'demo' / 'report.html'}" in result.stdout
     for part in ("reference", "DPO", "pooled", "shared"):
         assert part.casefold() in result.stdout.casefold()
-    assert len(result.stdout.splitlines()) <= 14
+    assert len(result.stdout.splitlines()) <= 17
     summary = json.loads((tmp_path / "demo" / "summary.json").read_text())
     assert_face("runs/demo/summary.json", keys(summary))
     assert_face(
@@ -65,6 +66,38 @@ def test_demo_prints_a_table_and_writes_report_and_summary(tmp_path, tiny_demo):
     assert [found["seed"] for found in json.loads(over_seeds.stdout)] == [42, 1]
     text = page.read_text()
     assert "badpo demo --out" in text and "--seeds 42,1" in text and "pooled" in text.casefold()
+
+
+BOUNDED = """
+from badpo.objective.objectives import VoteWeights
+
+class Bounded(VoteWeights):
+    def __init__(self, q):
+        self.q = q
+
+    def losses(self, margins, bias_logits, sign):
+        return (1 - (-self.q * super().losses(margins, bias_logits, sign)).exp()) / self.q
+
+OBJECTIVES = {"bounded": lambda judgments, seed, beta, q: Bounded(q)}
+"""
+
+
+def test_an_objective_of_ones_own_comes_from_a_file(tmp_path, short_answers, monkeypatch):
+    monkeypatch.setattr(objectives, "OBJECTIVES", dict(objectives.OBJECTIVES))
+    own, config = tmp_path / "bounded.py", write_recipe(tmp_path, objective={"name": "bounded", "q": 0.7})
+    own.write_text(BOUNDED, encoding="utf-8")
+    refused = badpo("train", "--config", config)
+    assert refused.exit_code == 2 and "one of yours comes from a file: --arm-file" in refused.stderr
+    trained = badpo("train", "--config", config, "--arm-file", own)
+    assert trained.exit_code == 0, trained.stderr
+    folder = tmp_path / "runs" / "shared_mean_bounded-s42"
+    # at the start every vote costs (1 - 0.5 ** q) / q
+    assert log_lines(folder)[0]["loss"] == pytest.approx((1 - 0.5**0.7) / 0.7, rel=1e-5)
+    monkeypatch.setattr(objectives, "OBJECTIVES", {"votes": objectives.OBJECTIVES["votes"]})
+    assert badpo("evaluate", folder).exit_code == 2
+    assert badpo("evaluate", folder, "--arm-file", own).exit_code == 0
+    own.write_text("OBJECTIVES = {'votes': None}", encoding="utf-8")
+    assert "votes is a built-in objective" in badpo("evaluate", folder, "--arm-file", own).stderr
 
 
 # -- train, evaluate, report ---------------------------------------------------------------------------------

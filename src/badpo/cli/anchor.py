@@ -13,6 +13,7 @@ from typer import Argument, Option
 
 from badpo.cli.options import (
     EXIT_FAILED,
+    ArmFile,
     AsJson,
     AttributeFile,
     Debug,
@@ -74,6 +75,7 @@ def anchor(
     ),
     seed: int = Option(42, help="Seed of the answers and of the training."),
     attribute_file: AttributeFile = None,
+    arm_file: ArmFile = None,
     model: RunModel = None,
     data: RunTable = None,
     reference_cache: RunCache = None,

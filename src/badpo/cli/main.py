@@ -25,6 +25,7 @@ from badpo.cli.anchor import anchor
 from badpo.cli.options import (
     EXIT_DATA,
     AnnotatorsMissing,
+    ArmFile,
     AsJson,
     AttributeFile,
     AttributeOption,
@@ -279,6 +280,7 @@ def train(
     config: Path | None = Option(None, help="A recipe in YAML; a trl dpo file works too."),
     attribute: AttributeOption = None,
     attribute_file: AttributeFile = None,
+    arm_file: ArmFile = None,
     dry_run: bool = Option(False, help="Plan, counts, memory and a self-test; nothing is trained."),
     resume: bool = Option(False, help="Continue from the newest checkpoint whose checksums agree."),
     allow_changed: list[str] | None = Option(
@@ -321,6 +323,7 @@ def train(
 def evaluate(
     runs: RunsArgument,
     attribute_file: AttributeFile = None,
+    arm_file: ArmFile = None,
     model: RunModel = None,
     data: RunTable = None,
     reference_cache: RunCache = None,

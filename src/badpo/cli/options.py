@@ -135,6 +135,30 @@ AttributeFile = Annotated[
         help="A Python file of yours whose ATTRIBUTES can be declared as the built-in ones; repeatable.",
     ),
 ]
+
+
+def _known_objectives(paths: list[Path] | None) -> list[Path] | None:
+    """Make the objectives of every --arm-file known, before a recipe names one."""
+    if not paths:
+        return paths
+    from badpo.objective.objectives import add_objectives
+
+    try:
+        for path in paths:
+            add_objectives(path)
+    except ConfigError as error:
+        raise typer.BadParameter(str(error)) from error
+    return paths
+
+
+ArmFile = Annotated[
+    list[Path] | None,
+    typer.Option(
+        metavar="FILE",
+        callback=_known_objectives,
+        help="A Python file of yours whose OBJECTIVES a recipe can name as the built-in ones; repeatable.",
+    ),
+]
 ColumnOption = Annotated[
     list[str] | None,
     typer.Option(

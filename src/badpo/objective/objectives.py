@@ -14,8 +14,10 @@ extends it and says what it changes.
 
 from __future__ import annotations
 
+import runpy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -453,14 +455,35 @@ OBJECTIVES: dict[str, Callable[..., Objective]] = {
 }
 
 
+_BUILT_IN = frozenset(OBJECTIVES)
+
+
 def require_known(name: str) -> None:
     """Raise `ConfigError` for a name that is not in `OBJECTIVES`."""
     if name not in OBJECTIVES:
         raise ConfigError(
             f'unknown objective "{name}".{did_you_mean(name, list(OBJECTIVES))} Choose one of '
-            f"{', '.join(OBJECTIVES)}. EM-DPO, spectral labels and shuffled annotators are no objectives but "
-            "procedures of the paper, in badpo_paper: badpo reproduce"
+            f"{', '.join(OBJECTIVES)}; one of yours comes from a file: --arm-file. EM-DPO, spectral labels and "
+            "shuffled annotators are no objectives but procedures of the paper, in badpo_paper: badpo reproduce"
         )
+
+
+def add_objectives(path: str | Path) -> None:
+    """Make the objectives of a Python file of the user's known: its ``OBJECTIVES``, made as those here are.
+
+    Only a flag or a call names such a file, never a recipe or a run folder.
+    """
+    try:
+        own = runpy.run_path(str(path))["OBJECTIVES"]
+    except KeyError:
+        raise ConfigError(
+            f'{path} has no OBJECTIVES, as in OBJECTIVES = {{"bounded": lambda judgments, seed, beta, q: Bounded(q)}}'
+        ) from None
+    except Exception as error:  # it is the user's own program
+        raise ConfigError(f"{path} cannot be run: {type(error).__name__}: {error}") from error
+    if taken := sorted(_BUILT_IN & own.keys()):
+        raise ConfigError(f"{path}: {', '.join(taken)} is a built-in objective; choose another name")
+    OBJECTIVES.update(own)
 
 
 def make_objective(named: Mapping[str, Any], judgments: Judgments, seed: int, beta: float) -> Objective:

@@ -145,7 +145,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Measured:
+class PolicyReading:
     """A policy while it is measured."""
 
     stage: Stage
@@ -159,7 +159,7 @@ class Measured:
 
 
 # What is read besides: (what was measured) -> JSON.
-More = Callable[[Measured], dict[str, Any]]
+More = Callable[[PolicyReading], dict[str, Any]]
 
 
 def measure(
@@ -201,7 +201,7 @@ def measure(
     policy = stage.model if bias is None else load_trained(folder, stage).to(stage.args.device)
     written = stage.written if bias is None and seed == 0 else stage.answers(policy, seed)
     progress(what, 0.4)
-    found = Measured(stage, policy, seed, written)
+    found = PolicyReading(stage, policy, seed, written)
     readouts = {"arm": folder.name.rsplit("-s", 1)[0], "seed": seed, "measured": key, "version": VERSION}
     readouts["tokens"] = mean_tokens(written).to_json()
     if bias is not None:
@@ -309,7 +309,7 @@ def evaluate_run(folder: Path, progress: Progress, sources: RunSources = NOTHING
     return measure(folder, stage, args.seed, bias, _generated, progress)
 
 
-def _generated(found: Measured) -> dict[str, Any]:
+def _generated(found: PolicyReading) -> dict[str, Any]:
     """Attributes of the answers, and of a run's theta the mean beside the votes' own log-odds."""
     rates = {"generated": generated_rates(found.written, found.stage)}
     return rates if found.bias is None else {**rates, "theta": _theta_means(found.bias, found.stage.train)}
