@@ -1,4 +1,4 @@
-"""What is legal in a table of judgments and still wrong for the statistics."""
+"""What is legal in a table of judgments and still wrong for the statistics, and what an attribute finds in one."""
 
 from __future__ import annotations
 
@@ -223,7 +223,6 @@ def _listed(names: NDArray[np.object_]) -> str:
     return ", ".join(names[:NAMES_SHOWN]) + more
 
 
-# Parameters with which each type can be tried; shown to people as the example of the type.
 def attribute_trials(
     judgments: Judgments,
     configs: Sequence[Mapping[str, Any]],

@@ -102,7 +102,7 @@ def known_key() -> bytes | None:
         raise _unusable(path, error) from error
 
 
-def spelling(raw_id: str) -> str:
+def folded_id(raw_id: str) -> str:
     """An id without what people write now in one way, now in another: case, spaces around it, leading zeros."""
     form = raw_id.strip().casefold()
     return form.lstrip("0") or "0" if form.isdigit() else form

@@ -13,7 +13,7 @@ import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from badpo.data.privacy import EVERYONE, direct_identifiers, is_pseudonym, pseudonyms, spelling
+from badpo.data.privacy import EVERYONE, direct_identifiers, folded_id, is_pseudonym, pseudonyms
 from badpo.data.problems import ConfigError, DataError, Problem, Severity, counted, did_you_mean
 from badpo.data.tables import (
     KNOWN,
@@ -227,7 +227,7 @@ def _report_ids(raw_ids: list[str], annotators: pd.DataFrame, problems: RowProbl
             f"annotator ids look like {' and '.join(kinds)}; they were replaced by pseudonyms while reading"
         )
         problems.note("W301", what, "share the table that badpo import writes, not this one")
-    groups = annotators["pseudonym"].groupby([spelling(raw_id) for raw_id in raw_ids], sort=False)
+    groups = annotators["pseudonym"].groupby([folded_id(raw_id) for raw_id in raw_ids], sort=False)
     alike = [" and ".join(group) for _, group in groups if len(group) > 1]
     if alike:
         what = f"{counted(len(alike), 'group')} of annotators whose ids differ only in case, spaces or leading zeros"

@@ -556,7 +556,7 @@ def numbered_texts(
 _FORMULA = re.compile(r"[=+\-@\t\n\uff1d\uff0b\uff0d\uff20]")
 # Where the separator of lists is a semicolon, a cell of ours is cut at these, quoted or not.
 _LATER_FORMULA = re.compile(r"([;\t\n] *)(?=[=+\-@\uff1d\uff0b\uff0d\uff20])")
-_CSV_CELLS_LONGEST_CELL = 32_767  # the longest that spreadsheets take
+_LONGEST_SHEET_CELL = 32_767  # the longest that spreadsheets take
 
 
 def write_csv(frame: pd.DataFrame, path: str | os.PathLike[str]) -> None:
@@ -583,9 +583,9 @@ def inert(text: str) -> str:
     written = _LATER_FORMULA.sub(r"\1'", written)
     if _FORMULA.match(written):
         written = f"'{written}"
-    if len(written) > _CSV_CELLS_LONGEST_CELL:
+    if len(written) > _LONGEST_SHEET_CELL:
         said = f"... ({len(text):,} characters)"
-        written = written[: _CSV_CELLS_LONGEST_CELL - len(said)] + said
+        written = written[: _LONGEST_SHEET_CELL - len(said)] + said
     return written
 
 
