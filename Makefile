@@ -13,8 +13,8 @@ EXTRAS ?= [train,dev]
 TORCH := $(shell sed -n 's/^torch==/torch==/p' $(CONSTRAINTS))
 # make faults FAULTS=kills     injects one kind again
 FAULTS ?= kills,torn_files,full_disk,ranks,numerics,fuzz,privacy,two_writers,load
-# make bench BENCHES=memory   measures one part again
-BENCHES ?= training reference memory audit
+# make bench BENCHES=audit   measures one part again
+BENCHES ?= training audit
 STAMP := $(VENV)/.installed
 # the environment that the command line names; empty where it names none
 ASKED_VENV := $(if $(filter command environment,$(origin VENV)),$(VENV))
@@ -28,7 +28,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 help:
 	@echo "make demo        train reference, DPO, pooled and shared-mean on the bundled corpus; report in runs/demo"
 	@echo "make demo-seeds  the same at three seeds; writes docs/results/demo.md"
-	@echo "make bench       speed and memory beside TRL and beside other audits; writes docs/results/performance.md (an hour)"
+	@echo "make bench       speed beside TRL and beside other audits; writes tables into runs/bench (an hour)"
 	@echo "make audit-statistics  what the audit's figures are worth, by simulation; writes docs/results/audit_statistics.md"
 	@echo "make faults      kills runs, tears files, fills disks and more; writes docs/results/faults.md (an hour and a half of a core)"
 	@echo "make fuzz        a hundred thousand generated inputs; the part of make faults, for half an hour"
@@ -54,7 +54,6 @@ bench: $(STAMP)
 	  echo "bench.$$name"; \
 	  $(BIN)/python -m bench.$$name --markdown runs/bench/$$name.md || failed="$$failed bench.$$name"; \
 	done; \
-	$(BIN)/python -m bench.tables || failed="$$failed bench.tables"; \
 	if [ -n "$$failed" ]; then echo "failed:$$failed"; exit 1; fi
 
 audit-statistics: $(STAMP)

@@ -31,7 +31,6 @@ REAL = Path("../shared/data/ukpconvarg1_human.parquet")
 PLAN = {
     "S": ("conditional", "statsmodels", "joint", "sklearn"),
     "L": ("conditional", "sklearn", "sklearn-exact"),
-    "panel": ("conditional", "posterior"),
 }
 LIBRARIES = ("numpy", "scipy", "statsmodels", "scikit-learn")
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -55,7 +54,6 @@ SIZES = {
     "tiny": Size(300, 12, 2),
     "S": Size(7_177, 60, 2),
     "L": Size(1_000_000, 10_000, 3),
-    "panel": Size(200, 96, 3, votes_each=96),
 }
 
 
@@ -90,9 +88,7 @@ def draw(size: Size, seed: int = 0) -> Votes:
 
 
 def _distinct(random: np.random.Generator, n: int, m: int, each: int) -> NDArray[np.int64]:
-    """Rows of distinct annotators; where they are few of many, those with a repetition are drawn again."""
-    if each > m / 2:
-        return np.argsort(random.random((n, m)), axis=1)[:, :each]
+    """Rows of distinct annotators; those with a repetition are drawn again."""
     drawn = random.integers(m, size=(n, each))
     while len(again := np.flatnonzero((np.diff(np.sort(drawn, axis=1), axis=1) == 0).any(axis=1))):
         drawn[again] = random.integers(m, size=(len(again), each))
@@ -112,15 +108,6 @@ def joint(votes: Votes) -> tuple[np.ndarray, dict]:
     from badpo.estimation.alternative_estimators import fit_joint
 
     return _ours(fit_joint(*votes.arrays))
-
-
-def posterior(votes: Votes) -> tuple[np.ndarray, dict]:
-    """The leans and their spread by integration, which the audit adds: a hundred penalised fits or more."""
-    from badpo.estimation.shrinkage import shrink_votes
-
-    found = shrink_votes(*votes.arrays)
-    leans, se = (np.column_stack([getattr(one, name) for one in found]) for name in ("shrunk", "post_sd"))
-    return leans, {"gradient": None, "se": se}
 
 
 def _ours(leans) -> tuple[np.ndarray, dict]:
@@ -172,7 +159,6 @@ def sklearn(votes: Votes, largest_gradient: float) -> tuple[np.ndarray, dict]:
 FITS: dict[str, Callable[[Votes], tuple[np.ndarray, dict]]] = {
     "conditional": conditional,
     "joint": joint,
-    "posterior": posterior,
     "statsmodels": statsmodels,
     "sklearn": partial(sklearn, largest_gradient=1e-2),
     "sklearn-exact": partial(sklearn, largest_gradient=1e-4),
@@ -180,7 +166,6 @@ FITS: dict[str, Callable[[Votes], tuple[np.ndarray, dict]]] = {
 TITLES = {
     "conditional": "badpo, conditional",
     "joint": "badpo, joint",
-    "posterior": "badpo, posteriors and tau",
     "statsmodels": "statsmodels ConditionalLogit",
     "sklearn": "scikit-learn one-hot (joint)",
     "sklearn-exact": "scikit-learn one-hot (joint), to 1e-4",

@@ -101,8 +101,7 @@ class Ours(Steps):
 
     ``models`` are the policy and the reference, which are copied; where they differ, margins are not 0, and without a
     reference the policy is its own. ``micro_batch`` are judgments of a micro-batch, ``n_micro`` micro-batches of a
-    step; ``folder`` is for what the trainer writes, the reference log-probabilities among it; ``settings`` are further
-    arguments of the configuration, or others than `ON_PROCESSOR`.
+    step; ``folder`` is for what the trainer writes, the reference log-probabilities among it.
     """
 
     def __init__(
@@ -115,7 +114,6 @@ class Ours(Steps):
         n_micro: int,
         folder: Path,
         settings: dict[str, Any] = ON_PROCESSOR,
-        peft_config=None,
     ):
         policy, reference = models
         self.trainer = BADPOTrainer(
@@ -135,7 +133,6 @@ class Ours(Steps):
             ),
             train_dataset=Judgments.read(workload.votes, attributes=[Length(ratio=1.5)]),
             processing_class=tokenizer,
-            peft_config=peft_config,
         )
         # now, because the arguments of a second trainer reset what accelerate keeps about the first
         _ = self.trainer.references
@@ -179,7 +176,6 @@ class TRL(Steps):
         ours: Ours,
         models: Sequence,
         folder: Path,
-        peft_config=None,
         micro_batch: int | None = None,
         **settings: Any,
     ):
@@ -205,7 +201,6 @@ class TRL(Steps):
             ),
             train_dataset=Dataset.from_list(preference_rows(ours.trainer.judgments, order)),
             processing_class=ours.trainer.processing_class,
-            peft_config=peft_config,
         )
         self._rows = list(self.trainer.train_dataset)
         require_same_tokens(self._rows, ours.trainer, order)

@@ -45,15 +45,15 @@ STAGES = (
 
 def rows(budget_seconds: float) -> list[Row]:
     """Fill the disk at different moments of every stage; nothing where this system lets nobody mount."""
-    small_project.prepare_environment()
-    small_project.import_everything()
-    place = Path(tempfile.mkdtemp(prefix="badpo-disk-"))
-    told, disk = place / "rows.json", place / "disk"
-    disk.mkdir()
-    try:
+    small_project.prepare()
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name)
+        told, disk = place / "rows.json", place / "disk"
+        disk.mkdir()
+        folders = [place / stage.name.replace(" ", "-") for stage in STAGES]
         templates = [
-            small_project.make_template(place / stage.name.replace(" ", "-"), stage.before)
-            for stage in STAGES
+            small_project.make_template(folder, stage.before)
+            for folder, stage in zip(folders, STAGES, strict=True)
         ]
         child = os.fork()
         if child == 0:
@@ -63,11 +63,9 @@ def rows(budget_seconds: float) -> list[Row]:
                 status = 0
             finally:
                 os._exit(status)
-        if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
+        if os.waitpid(child, 0)[1]:
             raise RuntimeError("the process that fills the disk did not come to its end")
         return [Row(**row) for row in json.loads(told.read_text())]
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
 
 
 def fill_in_turn(templates: list[Path], disk: Path, seconds: float, told: Path) -> None:

@@ -34,19 +34,15 @@ PERSON = "person 3"
 SWAPPED = ("a=m", "c=d", "y=s", "you=the")
 
 
-def prepare_environment() -> None:
-    """No network, one thread, and one key for pseudonyms, whatever the machine has."""
-    os.environ.update({"HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1", "TOKENIZERS_PARALLELISM": "false"})
-    os.environ[KEY_VARIABLE] = "a key for the small project, 32 bytes"
-
-
-def import_everything() -> None:
-    """Every module of both packages and what they bring, so that children need not import them."""
+def prepare() -> None:
+    """One thread, no network, one key for pseudonyms; every module is imported, so that children need not."""
     import torch
 
     import badpo
     import badpo_paper
 
+    os.environ.update({"HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1", "TOKENIZERS_PARALLELISM": "false"})
+    os.environ[KEY_VARIABLE] = "a key for the small project, 32 bytes"
     for package in (badpo, badpo_paper):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if not module.name.endswith("__main__"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 import sys
 import tempfile
 import time
@@ -59,10 +58,9 @@ class Victim:
 
 def rows(budget_seconds: float) -> list[Row]:
     """Tear every file of a checkpoint, a finished run, the cache and the table of votes."""
-    small_project.prepare_environment()
-    small_project.import_everything()
-    place = Path(tempfile.mkdtemp(prefix="badpo-torn-"))
-    try:
+    small_project.prepare()
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name)
         victims = make_victims(place)
         n_files = sum(len(victim.files) for victim in victims)
         return [
@@ -70,8 +68,6 @@ def rows(budget_seconds: float) -> list[Row]:
             for victim in victims
             for row in tear(victim, place / "project", budget_seconds * len(victim.files) / n_files)
         ]
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
 
 
 def make_victims(place: Path) -> list[Victim]:
@@ -80,18 +76,13 @@ def make_victims(place: Path) -> list[Victim]:
     finished = small_project.copy_project(begun, place / "finished")
     ended = small_project.must(small_project.train, finished)
     last = f"os.mkdir {small_project.RUN}/checkpoints/checkpoint-6"
-    run_child(
-        small_project.train,
-        begun,
-        Kill(before_write=ended.writes.index(last) + 1),
-        small_project.make_smaller,
-    )
+    kill = Kill(before_write=ended.writes.index(last) + 1)
+    run_child(small_project.train, begun, kill, small_project.make_smaller)
     expected = small_project.contents(finished)
     imported = small_project.copy_project(finished, place / "imported")
-    run = {"config.yaml", "environment.json", "log.jsonl", "bias.json", "bias.safetensors", "run.json"}
-    run = {str(small_project.RUN / name) for name in run} | set(
-        files_below(finished, small_project.RUN / "model")
-    )
+    run = ("config.yaml", "environment.json", "log.jsonl", "bias.json", "bias.safetensors", "run.json")
+    model = set(files_below(finished, small_project.RUN / "model")) - NOT_READ
+    of_run = tuple(sorted(model | {str(small_project.RUN / name) for name in run}))
     checkpoint = files_below(begun, small_project.RUN / "checkpoints" / "checkpoint-4")
     check = partial(small_project.command, "check", "votes.parquet")
     again, refused = "named, and made again, bit-equal", "named and refused"
@@ -99,9 +90,7 @@ def make_victims(place: Path) -> list[Victim]:
     return [
         Victim("the newest checkpoint", begun, checkpoint, small_project.train, again, expected),
         Victim(cache, begun, files_below(begun, Path("cache")), small_project.train, again, expected),
-        Victim(
-            "a finished run", finished, tuple(sorted(run - NOT_READ)), small_project.evaluate, refused, None
-        ),
+        Victim("a finished run", finished, of_run, small_project.evaluate, refused, None),
         Victim("a table of votes", imported, ("votes.parquet",) * 12, check, refused, None),
     ]
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import sys
 import tempfile
 import time
@@ -47,18 +46,15 @@ class Pair:
 
 def rows(budget_seconds: float) -> list[Row]:
     """Every pair so often, or as often as there is time."""
-    small_project.prepare_environment()
-    small_project.import_everything()
-    place = Path(tempfile.mkdtemp(prefix="badpo-two-"))
-    try:
+    small_project.prepare()
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name)
         template = small_project.make_template(place / PROJECT, [prepare])
         share = budget_seconds / len(PAIRS)
         return [
             rounds_of(pair, template, place / f"round-{i}", time.monotonic() + share)
             for i, pair in enumerate(PAIRS)
         ]
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
 
 
 def prepare() -> None:
