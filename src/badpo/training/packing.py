@@ -169,21 +169,11 @@ def plan_pack(
     return Pack.of(fed, positions, segments, heads, targets, n_scored, first_scored)
 
 
-def plan_responses(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> Pack:
+def plan_responses(pairs: Sequence[Pair]) -> Pack:
     """Single responses (prompt_ids, response_ids) laid end to end in one flat row, every response token scored."""
-    fed, positions, segments, heads, targets, n_scored = [], [], [], [], [], []
-    start = 0
     for prompt_ids, response_ids in pairs:
         require_tokens(prompt_ids, response_ids)
-        end = start + len(prompt_ids) + len(response_ids) - 1
-        fed += [prompt_ids, response_ids[:-1]]
-        positions.append(np.arange(end - start))
-        segments.append((start, end, start, start))
-        heads.append(np.arange(start + len(prompt_ids) - 1, end))
-        targets.append(response_ids)
-        n_scored.append(len(response_ids))
-        start = end
-    return Pack.of(fed, positions, segments, heads, targets, n_scored, [0] * len(pairs))
+    return plan_stars(pairs, [Star([i], [0], n_fed=0) for i in range(len(pairs))])
 
 
 def packed_layout(
