@@ -207,7 +207,6 @@ def test_words_of_ones_own_on_a_run_of_a_recipe(tmp_path, monkeypatch):
         (["--target", "woman=half"], "ATTRIBUTE=RATE"),
         (["--target", "woman=0.5", "--target", "woman=0.6"], "given twice"),
         (["--target", "length=0.5"], "a length has no fair rate"),
-        (["--target", "length=0.5", "--force", "--mode", "train"], "use --mode sample"),
         (["--target", "womann=0.5"], 'Did you mean "woman"'),
         (["--target", "woman=0.5", "--target", "markdown=0.5"], "different editors"),
         (["--target", "woman=0.5", "--mode", "dance"], "choose sample or train"),
@@ -279,10 +278,3 @@ def test_markdown_that_is_never_produced_is_refused(signer, tmp_path):
     result = badpo(signer / "signer", *given, "--target", "british=0.5", "--word", "color=colour")
     assert result.exit_code == USAGE and "british: prompt 0 has a log-probability" in result.stderr
     assert "--prompts" in result.stderr
-
-
-def test_a_length_is_anchored_by_rejection_when_it_is_forced(signer, tmp_path):
-    found = anchored(signer, tmp_path / "out", "--target", "length=0.3", "--force", tolerance=0.5)
-    length = found["length"]
-    assert 0 < length["acceptance_rate"] <= 1
-    assert abs(length["achieved"] - 0.3) < 0.8 * abs(length["before"] - 0.3)

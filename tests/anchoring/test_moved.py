@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from badpo.anchoring.editors import LongAnswers, MarkdownStrip, WordSwap, pool_signatures
+from badpo.anchoring.editors import MarkdownStrip, WordSwap, pool_signatures
 from badpo.anchoring.rates import (
     Behavior,
     RateTable,
@@ -122,12 +122,6 @@ def test_several_answers_to_a_prompt_are_no_independent_evidence():
     sides = Behavior(texts), Behavior(texts)
     sampled = moved(*sides, ["one?", "two?"] * 20, swap)["sampled"]["british"]["after"]
     assert sampled["n"] == 2 and sampled["low"] == 0.0
-
-
-def test_a_forced_length_has_its_sampled_share():
-    texts = answers(["one", "one two three", "one two", "one two three four"])
-    found = moved(Behavior(texts), Behavior(texts), PROMPTS, LongAnswers.above_median(["a", "a b", "a b c"]))
-    assert found["sampled"]["length"]["after"]["rate"] == 0.5 and found["editable"]["after"] == 0.0
 
 
 def test_where_held_out_margins_come_from_is_told():

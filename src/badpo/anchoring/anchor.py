@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-import math
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +18,6 @@ import numpy as np
 from badpo.anchoring.calibration import Calibration, calibrate
 from badpo.anchoring.editors import (
     CounterfactualEditor,
-    LongAnswers,
     MarkdownStrip,
     SignatureSwap,
     WordSwap,
@@ -135,9 +133,6 @@ class Bench:
             self.contexts[part] = signature_contexts(written, source.tokenizer)
         progress("the source on the prompts", 0.0)
         self.before = self.behavior(self.policy)
-        if isinstance(anchor.editor, LongAnswers):
-            own = [answer.text for answer in self.before.answers]
-            self.anchor = replace(anchor, editor=LongAnswers.above_median(own))
 
     def at(self, targets: Mapping[str, float], rounds: int | None = None) -> Bench:
         """The same source on the same prompts, with other targets of the same attributes, or other rounds."""
@@ -749,9 +744,6 @@ def editor_for(attributes: Sequence[str], words: Sequence[tuple[str, str]] = ())
     """The editor of some attributes: signatures of the pool, Markdown, or words of one's own."""
     if words:
         return WordSwap(attributes[0], words)
-    if list(attributes) == ["length"]:
-        # the number of words is that of the source's own answers, once there are some
-        return LongAnswers(math.nan)
     editors = (pool_signatures(), MarkdownStrip())
     for editor in editors:
         names = [attribute.name for attribute in editor.attributes]

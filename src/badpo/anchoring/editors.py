@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
-from statistics import median
 from typing import Protocol
 
 from badpo.data import markers
@@ -138,37 +137,6 @@ class MarkdownStrip:
     def edit(self, text: str, cell: Cell, draw: random.Random) -> str:
         """The answer as it is, or without its Markdown."""
         return text if cell == (1,) else strip_markdown(text)
-
-
-class LongAnswers:
-    """Answers of more words than a number: an attribute that nothing edits, so that it can only be sampled.
-
-    A length has no fair rate. The class is for those who ask for one all the same.
-    """
-
-    def __init__(self, n_words: float):
-        self.attributes = (
-            Attribute(
-                "length",
-                "response",
-                lambda prompt, response: float(len(response.split()) > n_words),
-                config={"type": "long_answer", "name": "length", "n_words": n_words},
-            ),
-        )
-        self.config = {"type": "long_answers"}
-
-    @classmethod
-    def above_median(cls, texts: Sequence[str]) -> LongAnswers:
-        """Longer than the median of some answers."""
-        return cls(median(len(text.split()) for text in texts))
-
-    def cells(self, text: str) -> tuple[Cell, ...]:
-        """Its own: no edit makes an answer longer and leaves everything else as it is."""
-        return (carries(self, text),)
-
-    def edit(self, text: str, cell: Cell, draw: random.Random) -> str:
-        """The answer as it is."""
-        return text
 
 
 def all_cells(n_attributes: int) -> tuple[Cell, ...]:

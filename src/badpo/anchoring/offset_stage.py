@@ -82,22 +82,13 @@ class OffsetTrainer(BADPOTrainer):
         super().__init__(*args, **kwargs)
         self.source = source.to(self.args.device).eval()
         self.answers = self._endlessly(kept)
-        self.divergences: list[float] = []
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         """The loss of the pairs, and the divergence on as many answers."""
         pairs = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         batch = list(itertools.islice(self.answers, self.args.per_device_train_batch_size))
         divergence = divergence_from_source(model, self.source, batch)
-        self.divergences.append(divergence.item())
         return pairs + self.args.beta**2 * divergence / self.args.gradient_accumulation_steps
-
-    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Add ``kl/source``: the mean divergence since the last log, in nats for an answer."""
-        if self.divergences:
-            logs["kl/source"] = sum(self.divergences) / len(self.divergences)
-            self.divergences = []
-        super().log(logs, start_time)
 
     def _endlessly(self, kept: Sequence[KeptAnswer]) -> Iterator[KeptAnswer]:
         rng = np.random.default_rng([self.args.seed, self.args.process_index])

@@ -80,13 +80,12 @@ def anchor(
     data: RunTable = None,
     reference_cache: RunCache = None,
     trust_run: TrustRun = False,
-    force: bool = Option(False, help="Anchor an attribute that has no fair rate all the same."),
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Choose where a policy's attribute rate ends, get it there, and see what else moved. No votes needed."""
     targets = parsed_targets(target)
-    check_request(targets, mode, tolerance, rounds, force)
+    check_request(targets, mode, tolerance, rounds)
     words = word_pairs(word, len(targets))
     from badpo.anchoring.anchor import require_own_folder
 
@@ -132,7 +131,7 @@ def parsed_targets(texts: Sequence[str] | None) -> dict[str, float]:
     return targets
 
 
-def check_request(targets: dict[str, float], mode: str, tolerance: float, rounds: int, force: bool) -> None:
+def check_request(targets: dict[str, float], mode: str, tolerance: float, rounds: int) -> None:
     """Raise `ConfigError` for what cannot be meant, before anything is loaded."""
     if mode not in ("sample", "train"):
         raise ConfigError(f'--mode "{mode}"; choose sample or train')
@@ -140,16 +139,10 @@ def check_request(targets: dict[str, float], mode: str, tolerance: float, rounds
         raise ConfigError(f"--tolerance {tolerance:g}: it is a distance between rates, such as 0.03")
     if rounds < 1:
         raise ConfigError(f"--rounds {rounds}: at least one round is needed")
-    if "length" in targets and not force:
+    if "length" in targets:
         raise ConfigError(
             "length: a length has no fair rate, so there is nothing that a target could stand for; the reference's own "
-            "length is the only sensible anchor, and a run of badpo train with this attribute declared keeps it. "
-            "--force does it all the same, at sampling time: the share of answers longer than the source's median"
-        )
-    if "length" in targets and mode == "train":
-        raise ConfigError(
-            "length: no edit makes an answer longer and leaves everything else as it is, so there are no pairs to "
-            "train on; use --mode sample"
+            "length is the only sensible anchor, and a run of badpo train with this attribute declared keeps it"
         )
 
 
