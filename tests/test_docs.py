@@ -1,18 +1,47 @@
-"""The documentation: its links lead somewhere, and its pages stay within their measure."""
+"""The documentation: links lead somewhere, commands and targets are there, pages keep to their measure."""
 
 from __future__ import annotations
 
+import ast
 import re
+import shlex
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
+
+from badpo.cli.main import app
+from tests.public_face import commands
 
 ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
 PAGES = sorted([*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")])
+BY_HAND = [page for page in PAGES if page == README or page.parent == (ROOT / "docs")]
+CHEAP = ("check", "attributes", "audit", "watch", "import")
+LIMITS = {"README lines": 150, "by hand": 15_000, "generated": 12_000}
 
 
 def names(path: Path) -> str:
     return str(path.relative_to(ROOT))
+
+
+def words(pages: list[Path]) -> int:
+    prose = (re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.S) for page in pages)
+    return sum(len(text.split()) for text in prose)
+
+
+def written_commands(page: Path) -> list[str]:
+    """Lines of code that call badpo, without those that leave something open."""
+    text = page.read_text(encoding="utf-8")
+    code = re.findall(r"```(?:bash|console)\n(.*?)```", text, re.S) + re.findall(r"^    (.*)", text, re.M)
+    lines = [
+        line.removeprefix("$ ").partition(" #")[0].strip() for block in code for line in block.splitlines()
+    ]
+    return [line for line in lines if line.startswith("badpo ") and not re.search(r"[\[<|…]|\.\.\.", line)]
+
+
+def of_readme(language: str) -> str:
+    return "\n".join(re.findall(rf"```{language}\n(.*?)```", README.read_text(), re.S))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=names)
@@ -20,3 +49,51 @@ def test_links_lead_somewhere(page):
     targets = re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8"))
     local = [target for target in targets if "://" not in target]
     assert [target for target in local if not (page.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=names)
+def test_commands_and_their_options_are_there(page):
+    known = dict(commands())
+    for line in written_commands(page):
+        words = shlex.split(line)[1:]
+        name = next((n for n in (" ".join(words[:2]), words[0]) if n in known), None)
+        assert name, line
+        options = {option for parameter in known[name].params for option in parameter.opts}
+        given = {word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)}
+        assert name == "train" or given <= options, (line, given - options)
+
+
+@pytest.mark.parametrize("line", [line for line in written_commands(README) if line.split()[1] in CHEAP])
+def test_the_commands_of_the_readme_run(line, monkeypatch, tmp_path):
+    words = shlex.split(line)
+    if not any(word.startswith("examples/") for word in words):
+        pytest.skip("a table of the reader's own")
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, words[1:])
+    assert result.exit_code == 0, result.output
+
+
+def test_the_lines_that_replace_trl_are_python_and_name_what_is_there():
+    new = "\n".join(line[1:] for line in of_readme("diff").splitlines() if line.startswith("+"))
+    imports = [node for node in ast.parse(new).body if isinstance(node, ast.ImportFrom)]
+    exec(compile(ast.Module(imports, []), "README.md", "exec"), {})
+
+
+def test_the_recipe_of_the_example_is_readable(monkeypatch):
+    pytest.importorskip("torch")
+    from badpo.training.recipe import read_recipe
+
+    monkeypatch.chdir(ROOT)
+    recipe = read_recipe("examples/train.yaml")
+    assert Path(recipe.data.dataset_name).exists() and recipe.notices == ()
+
+
+def test_make_targets_are_there():
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
+    shown = {
+        name
+        for page in PAGES
+        for name in re.findall(r"`make ([a-z-]+)|^    make ([a-z-]+)", page.read_text(), re.M)
+    }
+    assert {a or b for a, b in shown} <= targets
