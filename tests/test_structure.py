@@ -175,7 +175,7 @@ def test_the_installation_knows_the_commands_of_the_paper():
 
 
 def test_public_names_are_those_of_the_readme():
-    table = re.search(r"## Names\n(.*?)\n## ", (ROOT / "README.md").read_text(), re.S)
+    table = re.search(r"## Python\n(.*?)\n## ", (ROOT / "README.md").read_text(), re.S)
     documented = set(re.findall(r"^\| `(?:badpo\.)?(\w+)`", table.group(1), re.M))
     assert set(badpo.__all__) == documented | {"__version__"}
 
