@@ -39,10 +39,27 @@ class Kind:
         return bool(self.problem) or any(row.lost for row in self.rows)
 
 
+def merged(rows: Sequence[Row]) -> list[Row]:
+    """Rows with one outcome and as much lost as one row: their faults and stages side by side, their numbers added."""
+    alike: dict[tuple, list[Row]] = {}
+    for row in rows:
+        alike.setdefault((row.outcome, row.lost), []).append(row)
+    return [
+        Row(
+            "; ".join(dict.fromkeys(row.fault for row in found)),
+            "; ".join(dict.fromkeys(row.stage for row in found)),
+            sum(row.injected for row in found),
+            outcome,
+            sum(row.lost for row in found),
+        )
+        for (outcome, _), found in alike.items()
+    ]
+
+
 def as_table(rows: Sequence[Row]) -> str:
     """The rows as a table in Markdown."""
     names = [field.name for field in fields(Row)]
-    lines = [names, ["---"] * len(names), *(astuple(row) for row in rows)]
+    lines = [names, ["---"] * len(names), *(astuple(row) for row in merged(rows))]
     escaped = ([str(cell).replace("|", "\\|") for cell in line] for line in lines)
     return "\n".join(f"| {' | '.join(line)} |" for line in escaped)
 
