@@ -27,7 +27,7 @@ def names(path: Path) -> str:
 
 def words(pages: list[Path]) -> int:
     prose = (re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.S) for page in pages)
-    return sum(len(text.split()) for text in prose)
+    return sum(len(re.findall(r"\w+", text)) for text in prose)
 
 
 def written_commands(page: Path) -> list[str]:
@@ -97,3 +97,12 @@ def test_make_targets_are_there():
         for name in re.findall(r"`make ([a-z-]+)|^    make ([a-z-]+)", page.read_text(), re.M)
     }
     assert {a or b for a, b in shown} <= targets
+
+
+def test_the_documentation_keeps_to_its_measure():
+    found = {
+        "README lines": len(README.read_text().splitlines()),
+        "by hand": words(BY_HAND),
+        "generated": words([page for page in PAGES if "results" in page.parts]),
+    }
+    assert {name: n for name, n in found.items() if n > LIMITS[name]} == {}, found
