@@ -97,8 +97,6 @@ def seeds_markdown(summaries: Sequence[Summary]) -> str:
         of_seeds = [dict(_leaves(summary.get(key, {}))) for summary in summaries]
         rows = []
         for labels in dict.fromkeys(labels for cells in of_seeds for labels in cells):
-            if reading.levels[-1] == "Annotators" and labels[-1] != "all":
-                continue  # classes stand in summary.json
             values = [cells.get(labels, np.nan) for cells in of_seeds]
             known = [value for value in values if np.isfinite(value)]
             if known:
