@@ -20,7 +20,6 @@ from typing import Any, TextIO
 
 import numpy as np
 import torch
-from accelerate import Accelerator
 from safetensors.torch import load_file, save_file
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import Trainer, TrainerCallback
@@ -46,7 +45,6 @@ from badpo.data.judgments import Judgments
 from badpo.data.privacy import KEY_VARIABLE, key_name, keyed_digest
 from badpo.data.problems import ConfigError, did_you_mean
 from badpo.objective.bias import BiasTerm
-from badpo.objective.objectives import Objective
 from badpo.theory.identifiability import separated_annotators
 from badpo.training.reference import configuration, scoring_code, used_adapter
 from badpo.training.starting_point import StartDifference, gold_cross_votes
@@ -360,20 +358,14 @@ def checkpoint_to_resume(
     return found, changes
 
 
-def ready_to_train(
-    folder: Path,
-    asked: bool | str | None,
-    facts: dict[str, Any],
-    allowed: Sequence[str],
-    accelerator: Accelerator,
-) -> Path | None:
+def ready_to_train(run, asked: bool | str | None, allowed: Sequence[str]) -> Path | None:
     """Leave in a folder only the checkpoints that a run goes on from; return the newest, None for a new run.
 
     A new run is refused where whole checkpoints of another one are, which it would mix with.
     """
-    resumed = None
+    folder, accelerator, resumed = Path(run.args.output_dir), run.accelerator, None
     if asked:
-        resumed, changes = checkpoint_to_resume(folder, asked, facts, allowed)
+        resumed, changes = checkpoint_to_resume(folder, asked, run.facts, allowed)
         for change in changes:
             logger.warning("resumed with a change that was allowed: %s", change)
         accelerator.wait_for_everyone()
@@ -481,11 +473,11 @@ def _digest(content: str | np.ndarray) -> str:
 logger = logging.getLogger(__name__)
 
 
-def save_state(folder: Path, optimizer: torch.optim.Optimizer | None, objective: Objective) -> None:
+def save_state(run, folder: Path) -> None:
     """Write what a checkpoint needs besides the bias term: the moments of its optimizer and the objective's state."""
-    if optimizer is not None:
-        save_privately(adam_tensors(optimizer), folder / BIAS_OPTIMIZER_FILE)
-    if state := objective.state_dict():
+    if run.bias_optimizer is not None:
+        save_privately(adam_tensors(run.bias_optimizer), folder / BIAS_OPTIMIZER_FILE)
+    if state := run.objective.state_dict():
         save_privately(dict(state), folder / OBJECTIVE_FILE)
 
 
@@ -495,24 +487,19 @@ def save_privately(tensors: dict[str, torch.Tensor], path: Path) -> None:
         save_file(tensors, unfinished)
 
 
-def load_state(
-    folder: Path, bias: BiasTerm, optimizer: torch.optim.Optimizer | None, objective: Objective
-) -> StartDifference | None:
-    """Read back a bias term, by the names of annotators and classes, and what `save_state` wrote beside it.
-
-    Returns the first margin of the run that is resumed; None where the checkpoint has none.
-    """
+def load_state(run, folder: Path) -> None:
+    """Read back a bias term, by the names of annotators and classes, and what `save_state` wrote beside it."""
     saved = BiasTerm.load(folder)
-    new = take_up(bias, saved)
+    new = take_up(run.bias, saved)
     if new:
         logger.warning("%d annotators are new and start at the pool mean of theta", len(new))
-    if optimizer is not None:
+    if run.bias_optimizer is not None:
         moments = load_file(folder / BIAS_OPTIMIZER_FILE)
-        load_adam_tensors(optimizer, rows_taken_up(moments, bias, saved))
+        load_adam_tensors(run.bias_optimizer, rows_taken_up(moments, run.bias, saved))
     state = folder / OBJECTIVE_FILE
-    objective.load_state_dict(load_file(state) if state.exists() else {})
-    first_margin = saved.extra.get("first_margin")
-    return StartDifference(**first_margin) if first_margin else None
+    run.objective.load_state_dict(load_file(state) if state.exists() else {})
+    if first_margin := saved.extra.get("first_margin"):
+        run.first_margin = StartDifference(**first_margin)
 
 
 def bias_facts(run) -> dict[str, Any]:
@@ -575,16 +562,16 @@ def load_adam_tensors(optimizer: torch.optim.Optimizer, tensors: dict[str, torch
 
 
 class RunCallback(TrainerCallback):
-    """Steps the bias term of a `BADPOTrainer`, writes the log at ``log_path`` and seals each checkpoint.
+    """Steps the bias term of a `BADPOTrainer`, writes its log and seals each checkpoint.
 
     Theta is stepped after the policy's optimizer, once per optimizer step on every process, and not when a
     gradient scaler skipped the policy's step. Older checkpoints than the ``keep`` newest are deleted only after a newer
     one is sealed.
     """
 
-    def __init__(self, trainer, log_path: Path, keep: int | None):
+    def __init__(self, trainer, keep: int | None):
         self._trainer = trainer
-        self._log_path = log_path
+        self._log_path = trainer.run_folder / LOG_FILE
         self._keep = keep
         self._log_file: TextIO | None = None
         self._nothing_left = False
@@ -593,9 +580,7 @@ class RunCallback(TrainerCallback):
         """Take up theta from the checkpoint that is resumed, and put the log back to what it was then."""
         trainer, resumed = self._trainer, self._trainer.resumed_from
         if resumed is not None:
-            trainer.first_margin = load_state(
-                resumed, trainer.bias, trainer.bias_optimizer, trainer.objective
-            )
+            load_state(trainer, resumed)
             _follow_the_schedule(trainer.lr_scheduler)
         trainer.settle_gradient_buckets()
         if state.is_world_process_zero:
@@ -632,7 +617,7 @@ class RunCallback(TrainerCallback):
         self._trainer.accelerator.wait_for_everyone()
         if state.is_world_process_zero:
             self._trainer.save_bias(folder)
-            save_state(folder, self._trainer.bias_optimizer, self._trainer.objective)
+            save_state(self._trainer, folder)
             shutil.copy(self._log_path, folder / LOG_FILE)
             # it repeats figures of the log, which may be about one person
             (folder / TRAINER_STATE_NAME).chmod(0o600)
@@ -645,8 +630,7 @@ class RunCallback(TrainerCallback):
         """Put theta back to where the best weights were, if they were put back, and close the log."""
         best = _best(args, state)
         if best is not None:
-            trainer = self._trainer
-            load_state(best, trainer.bias, trainer.bias_optimizer, trainer.objective)
+            load_state(self._trainer, best)
         if self._log_file is not None:
             self._log_file.close()
             self._log_file = None

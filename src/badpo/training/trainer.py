@@ -36,7 +36,6 @@ from badpo.training.batches import (
     step_loader,
 )
 from badpo.training.checkpoints import (
-    LOG_FILE,
     RunCallback,
     bias_facts,
     ready_to_train,
@@ -256,7 +255,7 @@ class BADPOTrainer(transformers.Trainer):
         self._tally = Tally(self.judgments, self.args.device)
         parameters = list(self.bias.parameters())
         self.bias_optimizer = torch.optim.Adam(parameters, lr=args.bias_learning_rate) if parameters else None
-        self.add_callback(RunCallback(self, self.run_folder / LOG_FILE, keep))
+        self.add_callback(RunCallback(self, keep))
         self._choose_layout(plain)
 
     def _choose_layout(self, plain) -> None:
@@ -562,13 +561,9 @@ class BADPOTrainer(transformers.Trainer):
             resuming: there are whole checkpoints already, of a run that this one would mix with. Or another process
             works on the run folder.
         """
-        folder = Path(self.args.output_dir)
         with locked_by_first(self.run_folder):
             _ = self.references, self.facts
-            resumed = ready_to_train(
-                folder, resume_from_checkpoint, self.facts, allow_changed, self.accelerator
-            )
-            self.resumed_from = resumed
+            self.resumed_from = resumed = ready_to_train(self, resume_from_checkpoint, allow_changed)
             with scoring_attention(self.model, self._layout):
                 return super().train(
                     resume_from_checkpoint=None if resumed is None else str(resumed), **kwargs
