@@ -7,7 +7,14 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from badpo.estimation.significance import annotator_agreement, pool_agreement
+from badpo.estimation.shrinkage import shrink_normal
+from badpo.estimation.significance import (
+    annotator_agreement,
+    first_votes,
+    pool_agreement,
+    recommend,
+    self_contradictions,
+)
 from badpo.theory.summaries import wilson_interval
 
 
@@ -82,3 +89,55 @@ def test_intervals_are_wilson_of_comparisons():
     always = annotator_agreement([0, 0], [1, 1], [0, 1], 2)
     assert always.high.tolist() == [1.0, 1.0]
     assert (always.low < 1).all()
+
+
+SPREAD = shrink_normal([0.8, -0.7, 0.1, -0.2], [0.1] * 4)
+ALIKE = shrink_normal([0.01, -0.02, 0.01, 0.0], [0.3] * 4)
+ALONE = shrink_normal([0.8], [0.1])
+
+
+@pytest.mark.parametrize(
+    ("shrunk", "equal_p", "class_p", "variant"),
+    [
+        (SPREAD, 1e-9, 1e-9, "class"),
+        (SPREAD, 1e-9, 0.4, "shared_mean"),
+        (SPREAD, 1e-9, np.nan, "shared_mean"),
+        (SPREAD, 1e-9, None, "shared_mean"),
+        (SPREAD, np.nan, None, "shared_mean"),
+        (ALIKE, 0.8, None, "pooled"),
+        (ALIKE, np.nan, np.nan, "pooled"),
+        (ALIKE, 0.8, 0.01, "class"),
+        (ALONE, np.nan, None, "pooled"),
+    ],
+)
+def test_the_variant_follows_the_evidence(shrunk, equal_p, class_p, variant):
+    assert recommend(shrunk, equal_p, class_p).variant == variant
+
+
+def test_the_sentence_carries_the_figures():
+    assert "p = 0.8" in recommend(ALIKE, 0.8).reason
+    assert f"{ALIKE.tau_high:.2g} log-odds remains possible" in recommend(ALIKE, 0.8).reason
+    assert "p < 0.001" in recommend(SPREAD, 1e-9, 1e-9).reason
+    assert "too few" in recommend(ALONE, np.nan).reason
+    for shrunk in (SPREAD, ALIKE, ALONE):
+        assert "nan" not in recommend(shrunk, np.nan).reason
+
+
+def test_first_votes_do_not_depend_on_labels():
+    comparison = np.array([900, 3, 900, 900, 3])
+    annotator = np.array([7, 7, 7, 2, 7])
+    assert first_votes(comparison, annotator).tolist() == [True, True, False, True, False]
+    assert first_votes([], []).shape == (0,)
+
+
+def test_contradictions_are_counted_by_annotator():
+    found = self_contradictions(
+        comparison=[0, 0, 0, 1, 1, 2, 2, 2],
+        sign=[1, -1, 1, 1, 1, 1, 1, -1],
+        annotator=[0, 0, 1, 0, 0, 1, 1, 1],
+        n_annotators=3,
+    )
+    assert found.n_repeated.tolist() == [2, 1, 0]
+    assert found.n_contradicted.tolist() == [1, 1, 0]
+    assert found.share == 2 / 3
+    assert np.isnan(self_contradictions([0], [1], [0], 1).share)

@@ -5,9 +5,18 @@ from __future__ import annotations
 from itertools import combinations
 
 import numpy as np
+import pytest
 
-from badpo.estimation.fit import find_estimable, fit_conditional, lean_votes
-from badpo.theory.identifiability import informative_judgments
+from badpo.estimation.alternative_estimators import fit_joint
+from badpo.estimation.conditional_likelihood import sorted_blocks
+from badpo.estimation.fit import (
+    explained_by_receding,
+    find_estimable,
+    fit_conditional,
+    lean_votes,
+    overlapping_annotators,
+)
+from badpo.theory.identifiability import informative_judgments, jointly_separated
 
 
 def small_pool(seed: int):
@@ -123,3 +132,77 @@ def test_an_attribute_of_undetermined_sign_is_not_called_infinite():
     assert leans.status[0, 0] == "separated_high"
     assert leans.status[0, 1] == "no_information"
     assert (leans.status[1:] == "ok").all()
+
+
+def two_groups() -> tuple[np.ndarray, ...]:
+    """Annotators 0, 1 disagree both ways, so do 2, 3; whenever the groups meet, 0 or 1 wins. All sides differ."""
+    meetings = [(0, 1)] * 3 + [(1, 0)] * 2 + [(2, 3)] * 4 + [(3, 2)] * 2 + [(0, 2), (1, 3), (0, 3), (1, 2)]
+    comparison = np.repeat(np.arange(len(meetings)), 2)
+    return comparison, np.tile([1, -1], len(meetings)), np.ravel(meetings), np.ones((len(comparison), 1))
+
+
+@pytest.mark.parametrize("fit", [fit_conditional, fit_joint])
+def test_groups_that_part_are_components_with_finite_leans(fit):
+    leans = fit(*two_groups(), 4, min_informative=1)
+    assert leans.status.ravel().tolist() == ["ok"] * 4
+    component = leans.component.ravel()
+    assert component[0] == component[1] != component[2] == component[3]
+    assert (np.abs(leans.deviation) < 1).all()
+    assert (leans.se < 2).all()
+
+
+def test_the_pairs_within_a_group_decide_its_estimate():
+    comparison, sign, annotator, delta = two_groups()
+    leans = fit_conditional(comparison, sign, annotator, delta, 4, min_informative=1)
+    expected = np.array([np.log(3 / 2), -np.log(3 / 2), np.log(2), -np.log(2)]) / 2
+    np.testing.assert_allclose(leans.deviation.ravel(), expected, atol=1e-6)
+
+
+def test_an_annotator_between_two_groups_is_not_estimated():
+    """1 loses to 0 and wins against 2, always; 0 and 2 meet others of their own kind."""
+    meetings = [(0, 3), (3, 0), (2, 4), (4, 2), (0, 1), (1, 2), (3, 1), (1, 4)]
+    comparison = np.repeat(np.arange(len(meetings)), 2)
+    votes = comparison, np.tile([1, -1], len(meetings)), np.ravel(meetings), np.ones((len(comparison), 1))
+    leans = fit_conditional(*votes, 5, min_informative=1)
+    assert leans.status[1, 0] == "no_information"
+    assert np.isfinite(leans.deviation[[0, 2, 3, 4], 0]).all()
+
+
+def votes(seed: int, continuous: bool):
+    """Some 12 votes each of 20 annotators on up to three attributes, as (annotator, sign, delta)."""
+    rng = np.random.default_rng(seed)
+    q, n = int(rng.integers(1, 4)), 240
+    annotator = rng.integers(20, size=n)
+    delta = rng.normal(size=(n, q)) if continuous else rng.choice([-1.0, 0.0, 1.0], size=(n, q))
+    lean = rng.normal(size=(20, q))
+    chance = 1 / (1 + np.exp(-(lean[annotator] * delta).sum(axis=1)))
+    return annotator, np.where(rng.random(n) < chance, 1, -1), delta
+
+
+@pytest.mark.parametrize("continuous", [False, True])
+def test_no_separated_annotator_is_said_to_overlap_and_nearly_all_others_are(continuous):
+    n_overlapping, n_missed = 0, 0
+    for seed in range(30):
+        annotator, sign, delta = votes(seed, continuous)
+        differed = np.stack([np.bincount(annotator, x != 0, 20) > 0 for x in delta.T], axis=1)
+        found = overlapping_annotators(annotator, sign[:, None] * delta, differed)
+        separated = jointly_separated(annotator, sign, delta, 20)
+        assert not (found & separated).any()
+        n_overlapping += int((~separated).sum())
+        n_missed += int((~separated & ~found).sum())
+    assert n_missed < 0.02 * n_overlapping
+
+
+def test_a_direction_along_which_a_loser_gains_is_none_of_recession():
+    _, blocks = sorted_blocks([0, 0, 1, 1])
+    won = np.array([True, False, True, False])
+    assert explained_by_receding(np.array([1.0, 0, 0, 0]), won, blocks).tolist() == [True, True, False, False]
+    assert not explained_by_receding(np.array([1.0, 0, 0, 1.0]), won, blocks).any()
+    assert not explained_by_receding(np.zeros(4), won, blocks).any()
+
+
+def test_votes_that_tie_at_the_border_remain():
+    _, blocks = sorted_blocks([0] * 4)
+    won = np.array([True, True, False, False])
+    change = np.array([2.0, 1.0, 1.0, 0.0])
+    assert explained_by_receding(change, won, blocks).tolist() == [True, False, False, True]

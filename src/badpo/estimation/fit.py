@@ -751,7 +751,9 @@ def _one_step(given: LeanVotes, fit: _Fit, model: QualityModel, absolute: Bools)
     logits = (leans[given.annotator] * given.delta).sum(axis=1)
     model.settle(logits, extra)
     at = model.curvature(logits, extra)
-    slopes, bends = at.score[:, None] * given.delta, at.information.diagonal()[:, None] * given.delta**2
+    # where a vote surprises the step would overshoot: on the way its information rises to that of even odds
+    information = np.where(np.abs(at.score) > 0.5, 0.25, at.information.diagonal())
+    slopes, bends = at.score[:, None] * given.delta, information[:, None] * given.delta**2
     slope, bend = (
         np.stack([np.bincount(given.annotator, x, len(active)) for x in each.T], axis=1)
         for each in (slopes, bends)

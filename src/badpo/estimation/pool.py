@@ -394,7 +394,7 @@ def arena_coefficients(
     0.86
     """
     x = np.asarray(feature, float)
-    deviation = np.sqrt((x**2).mean(axis=0))
+    deviation = np.sqrt((x**2).sum(axis=0) / max(len(x), 1))
     columns = x / np.where(deviation > 0, deviation, 1.0)
     nuisance = None if models is None else _model_columns(*models)
     return _coefficients(columns, np.arange(x.shape[1]), sign, clusters, nuisance=nuisance)
