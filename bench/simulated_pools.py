@@ -17,22 +17,10 @@ OWN_DOMAIN = 0.9
 class Pool:
     """How a pool of annotators votes on comparisons with one attribute, whose sides differ in every other one.
 
-    Attributes
-    ----------
-    n_comparisons, n_annotators, votes_each : int
-    quality_sd : float
-        Standard deviation of the comparisons' quality.
-    spread : float
-        Standard deviation of the leans around their mean.
-    n_planted : int
-        Annotators who lean 1 more or less on top.
-    bimodal : bool
-        Quality from two normals, 1.6 sd apart, instead of one.
-    better : float
-        How much better the side with more of the attribute is, on average.
-    specialists : bool
-        Two domains: half of the annotators cast nine tenths of the votes of each, and ``better`` has opposite signs
-        in the two.
+    The sd of the comparisons' quality is ``quality_sd``, from two normals 1.6 sd apart where ``bimodal``; that of the
+    leans is ``spread``, and ``n_planted`` annotators lean 1 more or less on top. The side with more of the attribute
+    is ``better`` by so much, with opposite signs in two domains where there are ``specialists``: half of the annotators
+    cast nine tenths of the votes of each.
     """
 
     n_comparisons: int

@@ -98,13 +98,8 @@ def signed(n_vocabulary: int, divided_by: int = LENGTHS_DIVIDED_BY, seed: int = 
         ]
         rows.append((f"c{i}", words.draw(prompts[i]), *sides))
     quality = QUALITY_SCALE * rng.choice(SCORE_GAPS, SIGNED_PAIRS)
-    n_votes = VOTES_PER_PAIR
-    return _workload(
-        rows,
-        np.repeat(np.arange(SIGNED_PAIRS), n_votes),
-        plan.labels(quality).ravel(),
-        plan.annotators.ravel(),
-    )
+    comparison = np.repeat(np.arange(SIGNED_PAIRS), VOTES_PER_PAIR)
+    return _workload(rows, comparison, plan.labels(quality).ravel(), plan.annotators.ravel())
 
 
 def multipref(n_vocabulary: int, divided_by: int = LENGTHS_DIVIDED_BY, seed: int = 0) -> Workload:

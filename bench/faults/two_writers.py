@@ -14,6 +14,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pandas as pd
+
+from badpo.auditing.watch import AuditMonitor
+from badpo.data.files import run_damage
+from badpo.data.privacy import pseudonyms
+from badpo.data.tables import read_table
 from bench.faults import small_project
 from bench.faults.children import status_of
 from bench.faults.table import Row
@@ -59,8 +65,6 @@ def rows(budget_seconds: float) -> list[Row]:
 
 def prepare() -> None:
     """Two parts of the votes, a second export, an audit, a mapping; to be called in a child, in the project."""
-    import pandas as pd
-
     small_project.import_votes()
     votes = pd.read_parquet("votes.parquet")
     first = votes["comparison_id"].isin(votes["comparison_id"].unique()[::2])
@@ -145,15 +149,11 @@ def as_votes(frame) -> list[tuple]:
 
 def votes_of(path: Path) -> list[tuple]:
     """The votes of a table, read as badpo reads them, so that damage is found."""
-    from badpo.data.tables import read_table
-
     return as_votes(read_table(path).frame)
 
 
 def imported(folder: Path, export: str = "export.jsonl") -> list[tuple]:
     """The votes of an export."""
-    import pandas as pd
-
     frame = pd.read_json(folder / export, lines=True, dtype={"comparison_id": str})
     people = frame["annotator"].unique().tolist()
     frame["annotator"] = frame["annotator"].map(dict(zip(people, pseudonyms(people), strict=True)))
@@ -166,13 +166,6 @@ def without(votes: Sequence[tuple], *people: str) -> list[tuple]:
     return [vote for vote in votes if vote[1] not in theirs]
 
 
-def pseudonyms(people: Sequence[str]) -> list[str]:
-    """The pseudonyms of some people under the key of the small project."""
-    from badpo.data.privacy import pseudonyms
-
-    return pseudonyms(list(people))
-
-
 def names_them(folder: Path) -> list[str]:
     """Files of a folder that name the person who was forgotten."""
     (name,) = pseudonyms([small_project.PERSON])
@@ -181,8 +174,6 @@ def names_them(folder: Path) -> list[str]:
 
 def both_counted(folder: Path, output: Sequence[str]) -> str:
     """Two looks at once: the state has both parts."""
-    from badpo.auditing.watch import AuditMonitor
-
     n = len({vote[0] for vote in votes_of(folder / "votes.parquet")})
     counted = AuditMonitor.load(folder / "state.json").n_comparisons
     return "" if counted == n else f"{counted} of {n} comparisons counted"
@@ -206,8 +197,6 @@ def one_import(folder: Path, output: Sequence[str]) -> str:
 
 def forgotten_or_not_counted(folder: Path, output: Sequence[str]) -> str:
     """A look while somebody is forgotten: neither the table nor the state has them, both have all others."""
-    from badpo.auditing.watch import AuditMonitor
-
     expected = without(imported(folder), small_project.PERSON)
     if votes_of(folder / "votes.parquet") != expected:
         return "the table is not that of the others"
@@ -237,8 +226,6 @@ def one_after_the_other(folder: Path, output: Sequence[str]) -> str:
 
 def one_run(folder: Path, output: Sequence[str]) -> str:
     """Two trainings at once: one run, with a line for each step and a seal that agrees."""
-    from badpo.data.files import run_damage
-
     run = folder / small_project.RUN
     lines = (run / "log.jsonl").read_text().splitlines() if (run / "log.jsonl").exists() else []
     if len(lines) != small_project.RECIPE["max_steps"]:
