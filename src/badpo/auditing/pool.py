@@ -1,4 +1,4 @@
-"""What the pool as a whole leans toward: one table row for each declared attribute."""
+"""What the pool as a whole leans toward: declared attributes, swap pairs, and surface features nobody declared."""
 
 from __future__ import annotations
 

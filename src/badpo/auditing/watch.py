@@ -1,4 +1,4 @@
-"""`badpo watch`: comparisons that closed since the last look go to the monitor; who stands out is said."""
+"""The audit while labels still arrive: a monitor that may be looked at as often as one likes, and `badpo watch`."""
 
 from __future__ import annotations
 
