@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from badpo.cli.main import app
-from tests.data.corpora import public_rows
+from tests.paper.corpora import public_rows
 
 
 def run(*arguments: object):

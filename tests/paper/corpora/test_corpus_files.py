@@ -11,7 +11,7 @@ import pytest
 from badpo.data.judgments import Judgments
 from badpo.data.problems import DataError
 from badpo_paper.corpora import bundled, files
-from tests.data.corpora import public_rows
+from tests.paper.corpora import public_rows
 
 
 def test_multipref_folder(tmp_path):

@@ -12,7 +12,7 @@ from badpo.data.judgments import Judgments
 from badpo.data.problems import DataError
 from badpo_paper.corpora import multipref
 from badpo_paper.corpora.published import compared
-from tests.data.corpora import public_rows
+from tests.paper.corpora import public_rows
 
 ROWS = public_rows.multipref(120)
 

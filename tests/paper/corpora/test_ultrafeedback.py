@@ -9,7 +9,7 @@ import pytest
 
 from badpo.data.problems import DataError
 from badpo_paper.corpora import signed, ultrafeedback
-from tests.data.corpora import public_rows
+from tests.paper.corpora import public_rows
 
 ROWS = public_rows.ultrafeedback(60)
 

@@ -11,7 +11,7 @@ import pytest
 from badpo.data.problems import ConfigError, DataError
 from badpo_paper.corpora import multipref
 from badpo_paper.corpora.published import read_split
-from tests.data.corpora import public_rows
+from tests.paper.corpora import public_rows
 
 
 @pytest.fixture
