@@ -34,8 +34,6 @@ FLOORS = (
     "cli",
     "badpo_paper",
 )
-# Imports of the paper by the library that are still to be turned round.
-STILL_UPWARD = {}
 # Results are drawn from files: they know nothing of how a run was made.
 RESULTS_MAY_IMPORT = {"theory", "estimation", "data", "results"}
 HEAVY = ("torch", "transformers", "datasets", "trl", "peft", "accelerate")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import importlib
 import json
 import logging
 import os
@@ -115,47 +116,33 @@ AttributeOption = Annotated[
 ]
 
 
-def _known(paths: list[Path] | None) -> list[Path] | None:
-    """Make the attributes of every --attribute-file known, before the command asks for one."""
-    from badpo.data.attributes import add_attributes
+def _known(module: str, name: str) -> Callable[[list[Path] | None], list[Path] | None]:
+    """What makes the content of the user's files known, before a recipe or an option names any of it."""
 
-    try:
+    def make_known(paths: list[Path] | None) -> list[Path] | None:
         for path in paths or ():
-            add_attributes(path)
-    except ConfigError as error:
-        raise typer.BadParameter(str(error)) from error
-    return paths
+            try:
+                getattr(importlib.import_module(module), name)(path)
+            except ConfigError as error:
+                raise typer.BadParameter(str(error)) from error
+        return paths
+
+    return make_known
 
 
 AttributeFile = Annotated[
     list[Path] | None,
     typer.Option(
         metavar="FILE",
-        callback=_known,
+        callback=_known("badpo.data.attributes", "add_attributes"),
         help="A Python file of yours whose ATTRIBUTES can be declared as the built-in ones; repeatable.",
     ),
 ]
-
-
-def _known_objectives(paths: list[Path] | None) -> list[Path] | None:
-    """Make the objectives of every --arm-file known, before a recipe names one."""
-    if not paths:
-        return paths
-    from badpo.objective.objectives import add_objectives
-
-    try:
-        for path in paths:
-            add_objectives(path)
-    except ConfigError as error:
-        raise typer.BadParameter(str(error)) from error
-    return paths
-
-
 ArmFile = Annotated[
     list[Path] | None,
     typer.Option(
         metavar="FILE",
-        callback=_known_objectives,
+        callback=_known("badpo.objective.objectives", "add_objectives"),
         help="A Python file of yours whose OBJECTIVES a recipe can name as the built-in ones; repeatable.",
     ),
 ]
@@ -292,9 +279,9 @@ def as_lines(values: Mapping[str, Any], indent: int = 0) -> str:
 
 def as_table(rows: Sequence[Sequence[str]]) -> str:
     """Rows of equal length with aligned columns."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
-    return "\n".join(line.rstrip() for line in lines)
+    from tabulate import tabulate
+
+    return tabulate(rows, tablefmt="plain", disable_numparse=True)
 
 
 def _told_in_lines() -> Callable[[str, float], None]:
