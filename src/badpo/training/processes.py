@@ -18,8 +18,11 @@ from badpo.data.problems import ConfigError
 
 # What the backends say when the connection to another process is gone; torch's own class is that of its store alone.
 LOST_PEER_SIGNS = (
-    *("Connection closed by peer", "Connection reset by peer", "Broken pipe"),
-    *("remote process exited", "ncclRemoteError"),
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Broken pipe",
+    "remote process exited",
+    "ncclRemoteError",
 )
 
 
