@@ -126,11 +126,8 @@ def Length(ratio: float = 1.5, name: str = "length") -> Attribute:
     >>> Length(ratio=1.5).measure("Why?", "because it is", "it just is so")
     (0.0, 0.0)
     """
-    ratio = checked_number("ratio", ratio)
-    if not ratio > 1:
-        raise ConfigError(
-            f"length: ratio must be above 1, or equal lengths would count as longer; got {ratio:g}"
-        )
+    # with a ratio of 1 equal lengths would count as longer
+    ratio = checked_number("ratio", ratio, above=1)
 
     def measure(prompt: str, a: str, b: str) -> tuple[float, float]:
         words = len(a.split()), len(b.split())
@@ -155,7 +152,8 @@ def LengthWords(threshold: float, unit: float = 1.0, name: str = "length_words")
     >>> LengthWords(threshold=0.5, unit=10).measure("Why?", "because it is so")
     0.4
     """
-    unit, threshold = checked_positive("unit", unit), checked_threshold(threshold)
+    unit = checked_number("unit", unit, above=0)
+    threshold = checked_number("threshold", threshold, at_least=0)
 
     def measure(prompt: str, response: str) -> float:
         return len(response.split()) / unit
@@ -177,7 +175,8 @@ def LengthTokens(
     >>> LengthTokens(str.split, threshold=50).measure("Why?", "because it is so")
     4.0
     """
-    unit, threshold = checked_positive("unit", unit), checked_threshold(threshold)
+    unit = checked_number("unit", unit, above=0)
+    threshold = checked_number("threshold", threshold, at_least=0)
     called = tokenizer if isinstance(tokenizer, str) else getattr(tokenizer, "name_or_path", None)
 
     def measure(prompt: str, response: str) -> float:
@@ -360,7 +359,7 @@ def Column(name: str, a: str, b: str, threshold: float = 0.0, continuous: bool |
     >>> Column("hedging", a="hedge_chosen", b="hedge_rejected").columns
     ('hedge_chosen', 'hedge_rejected')
     """
-    threshold = checked_threshold(threshold)
+    threshold = checked_number("threshold", threshold, at_least=0)
     continuous = threshold > 0 if continuous is None else continuous
 
     def measure(prompt: str, first: str, second: str) -> tuple[float, float]:
@@ -407,7 +406,7 @@ def PythonFunction(
     """
     if scope not in ("response", "pair", "judgment"):
         raise ConfigError(f'attribute "{name}": scope must be response, pair or judgment; got {scope!r}')
-    threshold = checked_threshold(threshold)
+    threshold = checked_number("threshold", threshold, at_least=0)
     parameters = {"function": function_path(function), "scope": scope, "threshold": threshold}
     parameters["continuous"] = continuous
     return _attribute("python_function", name, scope, function, parameters, continuous)
@@ -487,27 +486,15 @@ def add_attributes(path: str | Path) -> None:
     ATTRIBUTES.update(own)
 
 
-def checked_number(key: str, value: Any) -> float:
-    """A number, also when it is written as text."""
+def checked_number(key: str, value: Any, above: float = -math.inf, at_least: float = -math.inf) -> float:
+    """A finite number within its bounds, also when it is written as text, or `ConfigError`."""
     try:
-        return float(value)
+        number = float(value)
     except (TypeError, ValueError, OverflowError):
         raise ConfigError(f"{key} must be a number; got {value!r}") from None
-
-
-def checked_positive(key: str, value: Any) -> float:
-    """A finite number above 0, or `ConfigError`."""
-    number = checked_number(key, value)
-    if not (number > 0 and math.isfinite(number)):
-        raise ConfigError(f"{key} must be above 0; got {number:g}")
-    return number
-
-
-def checked_threshold(value: Any) -> float:
-    """A finite number of at least 0, or `ConfigError`."""
-    number = checked_number("threshold", value)
-    if not (number >= 0 and math.isfinite(number)):
-        raise ConfigError(f"threshold must be 0 or more; got {number:g}")
+    if not (number > above and number >= at_least and math.isfinite(number)):
+        bound = f"above {above:g}" if above > -math.inf else f"{at_least:g} or more"
+        raise ConfigError(f"{key} must be {bound}; got {number:g}")
     return number
 
 

@@ -244,9 +244,12 @@ def made_here(folder: Path) -> bool:
 
     Whether the files are still those that were sealed is what `run_damage` tells.
     """
-    seal = folder / RUN_SEAL
+    try:
+        content = read_seal(folder / RUN_SEAL)
+    except (SealError, OSError):
+        return False
     # the seal of a reference is ours too, and could be put beside the recipe of somebody else
-    return _is_keyed(seal) and RUN_RECIPE in read_seal(seal)["files"]
+    return RUN_RECIPE in content["files"] and _is_keyed(content)
 
 
 @contextmanager
@@ -261,7 +264,7 @@ def resealed(folder: Path, names: Collection[str]) -> Iterator[None]:
         return
     content = read_seal(path)
     # what somebody else sealed does not become ours
-    sealed = _keyed if _is_keyed(path) else dict
+    sealed = _keyed if _is_keyed(content) else dict
     others = {name: checksum for name, checksum in content["files"].items() if name not in names}
     _write_seal(path, sealed({**content, "files": others}))
     yield
@@ -282,16 +285,11 @@ def _write_seal(path: Path, content: Mapping[str, Any]) -> None:
         unfinished.write_text(text + "\n", encoding="utf-8")
 
 
-def _is_keyed(seal: Path) -> bool:
-    if not seal.is_file() or known_key() is None:
+def _is_keyed(content: Mapping[str, Any]) -> bool:
+    if known_key() is None:
         return False
-    try:
-        content = read_seal(seal)
-    except SealError:
-        return False
-    return hmac.compare_digest(
-        str(content.get(_KEYED)).encode("utf-8", "replace"), _keyed(content)[_KEYED].encode()
-    )
+    told, own = str(content.get(_KEYED)), _keyed(content)[_KEYED]
+    return hmac.compare_digest(told.encode("utf-8", "replace"), own.encode())
 
 
 def _keyed(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -60,10 +60,9 @@ def read_votes(
     problems of the columns come first and alone.
     """
     for key, known in CHOICES.items():
-        value = choices.setdefault(key, known[0])
-        if value not in known:
-            hint = did_you_mean(str(value), known)
-            raise ConfigError(f"{key} must be {' or '.join(known)}; got {value!r}.{hint}")
+        if choices[key] not in known:
+            hint = did_you_mean(str(choices[key]), known)
+            raise ConfigError(f"{key} must be {' or '.join(known)}; got {choices[key]!r}.{hint}")
     for label, side in (winners or {}).items():
         if side not in _WINNERS:
             raise ConfigError(f"winners: {label!r} must mean a, b or tie; got {side!r}")
@@ -213,11 +212,8 @@ def _report_no_column(layout: Layout, problems: RowProblems) -> None:
     hint = annotator_hint([name for name in layout.frame.columns if name not in layout.theirs])
     unused = "; annotator_class is not used without it" if layout.has("annotator_class") else ""
     what = f'no annotator column: all votes count as one annotator, "{EVERYONE}"{unused}'
-    if hint:
-        problems.note("W110", what, f"map the column.{hint}")
-    else:
-        remedy = "nothing for a pooled bias; per-annotator bias needs ids: columns={'annotator': '...'}"
-        problems.note("N110", what, remedy)
+    nothing = "nothing for a pooled bias; per-annotator bias needs ids: columns={'annotator': '...'}"
+    problems.note("W110" if hint else "N110", what, f"map the column.{hint}" if hint else nothing)
 
 
 def _report_ids(raw_ids: list[str], annotators: pd.DataFrame, problems: RowProblems) -> None:
@@ -471,10 +467,10 @@ def _numbers(column: pd.Series) -> NDArray[np.float64]:
 
 def _report_unread(layout: Layout, problems: RowProblems) -> None:
     unread = [name for name in _NOT_READ if name in layout.frame]
+    images = [name for name in _IMAGES if name in layout.frame and layout.frame[name].notna().any()]
     if unread:
         what = f"columns that change what TRL would train on are not read: {', '.join(unread)}"
         problems.note("W107", what, "put what they say into the prompt", len(unread))
-    images = [name for name in _IMAGES if name in layout.frame and layout.frame[name].notna().any()]
     if images:
         what = f"images are not read, only the texts beside them: {', '.join(images)}"
         remedy = "leave the column out where the texts can be judged without them; training refuses images"
