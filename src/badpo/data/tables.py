@@ -81,23 +81,31 @@ def read_texts(cells: NDArray[np.object_]) -> TextCells:
     # not `factorize`: pandas 2 takes texts that hold half of a surrogate pair for equal
     places: dict[Any, int] = {}
     values: list[Any] = []
-    codes = np.full(len(cells), -1, dtype=np.intp)
-    faults: dict[int, str] = {}
-    for i in np.flatnonzero(~missing).tolist():
-        cell = cells[i]
-        try:
-            value = cell if isinstance(cell, str) else as_messages(cell)
-            written = cell if isinstance(cell, str) else json.dumps(value, sort_keys=True, ensure_ascii=False)
-            # a text may look like messages that are written as JSON
-            key = cell if isinstance(cell, str) else ("messages", written)
-            if key not in places:
-                if not is_unicode(written):
-                    raise ValueError("it holds half of a surrogate pair, which is no character")
-                values.append(value)
-            codes[i] = places.setdefault(key, len(places))
-        except ValueError as error:
-            faults[i] = str(error)
-    return TextCells(codes, values, missing, faults)
+    codes, faults = [], {}
+    for i, cell in enumerate(cells):
+        # most cells hold a text that another one has held
+        code = places.get(cell, -1) if isinstance(cell, str) else -1
+        if code < 0 and not missing[i]:
+            try:
+                code = _placed(cell, places, values)
+            except ValueError as error:
+                faults[i] = str(error)
+        codes.append(code)
+    return TextCells(np.array(codes, dtype=np.intp), values, missing, faults)
+
+
+def _placed(cell: Any, places: dict[Any, int], values: list[Any]) -> int:
+    """The number of a text, or of messages; what is new is kept."""
+    value = cell if isinstance(cell, str) else as_messages(cell)
+    written = cell if isinstance(cell, str) else json.dumps(value, sort_keys=True, ensure_ascii=False)
+    # a text may look like messages that are written as JSON
+    key = cell if isinstance(cell, str) else ("messages", written)
+    if key not in places:
+        if not is_unicode(written):
+            raise ValueError("it holds half of a surrogate pair, which is no character")
+        places[key] = len(values)
+        values.append(value)
+    return places[key]
 
 
 def as_messages(cell: Any) -> list[dict[str, Any]]:
@@ -548,7 +556,8 @@ def numbered_texts(
     table: pd.DataFrame, columns: Sequence[str]
 ) -> tuple[NDArray[np.intp], NDArray[np.object_]]:
     """Which plain text stands in which cell, of shape (n_columns, n_rows), and the distinct texts."""
-    numbers, distinct = numbered(plain_text(text) for name in columns for text in table[name])
+    cells = [cell for name in columns for cell in table[name]]
+    numbers, distinct = numbered([cell if isinstance(cell, str) else plain_text(cell) for cell in cells])
     return numbers.reshape(len(columns), -1), distinct
 
 
