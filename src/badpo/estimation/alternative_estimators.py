@@ -24,12 +24,6 @@ class RandomQuality:
 
     The nodes of a comparison lie around the most likely u given its votes, spread by the curvature there, so that a
     few of them are exact to many digits also where sigma or the number of votes is large.
-
-    Parameters
-    ----------
-    blocks : ComparisonBlocks
-    sign : array of shape (n_votes,)
-    n_nodes : int
     """
 
     def __init__(self, blocks: ComparisonBlocks, sign: Floats, n_nodes: int) -> None:
@@ -131,17 +125,6 @@ def fit_random(
         ``quality_sd`` is the fitted spread. Standard errors come from the observed information with the spread
         estimated along. The common level is not reported unless anchors or the design identify it: here it rests on
         the mean quality not depending on the attribute.
-
-    Examples
-    --------
-    >>> rng = np.random.default_rng(0)
-    >>> votes = dict(comparison=np.repeat(np.arange(300), 3), annotator=np.tile(np.arange(3), 300), n_annotators=3)
-    >>> delta = np.repeat(rng.choice([-1.0, 1.0], 300), 3)
-    >>> logit = np.repeat(rng.normal(size=300), 3) + np.array([1.0, 0.0, -1.0])[votes["annotator"]] * delta
-    >>> sign = np.where(rng.random(900) < 1 / (1 + np.exp(-logit)), 1, -1)
-    >>> leans = fit_random(**votes, sign=sign, delta=delta[:, None])
-    >>> bool(np.all(np.abs(leans.deviation.ravel() - [1, 0, -1]) < 3 * leans.se.ravel()))
-    True
     """
 
     def model(votes: LeanVotes) -> RandomQuality:
@@ -158,15 +141,7 @@ def fit_random(
 
 
 class GivenQuality:
-    r"""Votes with :math:`u_c = \text{scale} \cdot \text{quality}_c`; the scale is fitted.
-
-    Parameters
-    ----------
-    blocks : ComparisonBlocks
-    sign : array of shape (n_votes,)
-    quality : array of shape (n_votes,)
-        That of the vote's comparison, a over b.
-    """
+    r"""Votes with :math:`u_c = \text{scale} \cdot \text{quality}_c`; the scale is fitted."""
 
     def __init__(self, blocks: ComparisonBlocks, sign: Floats, quality: Floats) -> None:
         self._blocks, self._sign, self._quality = blocks, sign, quality
@@ -228,14 +203,6 @@ def fit_fixed(
     ------
     ValueError
         If a quality is missing or not finite.
-
-    Examples
-    --------
-    >>> votes = dict(comparison=[0, 0, 1, 1, 2, 2, 3, 3], sign=[1, 1, -1, 1, 1, -1, -1, -1])
-    >>> votes |= dict(annotator=[0, 1] * 4, delta=[[1], [1], [1], [1], [-1], [-1], [1], [1]], n_annotators=2)
-    >>> leans = fit_fixed(**votes, quality=[1.0, 0.0, 0.5, -1.0])
-    >>> bool(leans.deviation[0, 0] < 0 < leans.deviation[1, 0]), bool(leans.u_scale > 0)
-    (True, True)
     """
     given, chosen = np.asarray(quality, float), np.asarray(comparison)
     if len(chosen) and (chosen.min() < 0 or chosen.max() >= len(given)):
@@ -265,11 +232,6 @@ class FreeQuality:
     """Votes with a quality of its own for every comparison, at its most likely value.
 
     A unanimous comparison is explained fully by an infinite quality: it has log-likelihood 0 whatever the leans.
-
-    Parameters
-    ----------
-    blocks : ComparisonBlocks
-    sign : array of shape (n_votes,)
     """
 
     def __init__(self, blocks: ComparisonBlocks, sign: Floats) -> None:
@@ -349,16 +311,6 @@ def fit_joint(
     References
     ----------
     BA-DPO, Theorem `thm:identif`; Neyman and Scott (1948) for the inflation.
-
-    Examples
-    --------
-    Two annotators and two votes on each comparison: twice the conditional estimate log(3), in the difference.
-
-    >>> votes = dict(comparison=np.repeat(np.arange(4), 2), annotator=np.tile([0, 1], 4), n_annotators=2)
-    >>> sign = [1, -1, 1, -1, 1, -1, -1, 1]
-    >>> leans = fit_joint(**votes, sign=sign, delta=np.ones((8, 1)))
-    >>> round(float((leans.deviation[0, 0] - leans.deviation[1, 0]) / np.log(3)), 6)
-    2.0
     """
 
     def model(votes: LeanVotes) -> FreeQuality:

@@ -117,12 +117,6 @@ def sorted_blocks(comparison: ArrayLike) -> tuple[Ints, ComparisonBlocks]:
     """The order that brings the votes of a comparison together, and the blocks in that order.
 
     By number of votes, then by label. ``values[order]`` puts a value per vote into the order of the blocks.
-
-    Examples
-    --------
-    >>> order, blocks = sorted_blocks([7, 3, 7])
-    >>> order.tolist(), blocks.sizes.tolist()
-    ([1, 0, 2], [1, 2])
     """
     labels = np.asarray(comparison)
     order = np.argsort(labels, kind="stable")
@@ -273,11 +267,6 @@ class KnownWins:
     """Votes given the number of wins of each comparison; a `badpo.estimation.newton.QualityModel`.
 
     A unanimous comparison and one with a single vote have log-likelihood 0 whatever the leans.
-
-    Parameters
-    ----------
-    blocks : ComparisonBlocks
-    sign : array of shape (n_votes,)
     """
 
     def __init__(self, blocks: ComparisonBlocks, sign: NDArray) -> None:

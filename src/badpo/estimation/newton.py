@@ -122,11 +122,6 @@ def maximize(model: QualityModel, design: sparse.csr_array, free: Floats) -> Max
         Logits are ``design @ leans``.
     free : array of shape (n_leans, n_free)
         Orthonormal directions in which the likelihood is flat; the leans are returned without them.
-
-    Returns
-    -------
-    Maximum
-        The largest gradient entry is below 1e-8 unless floating point or 100 steps came first; look at it.
     """
     leans, extra = np.zeros(design.shape[1]), model.start
     logits = design @ leans

@@ -237,13 +237,7 @@ def collinearity(columns: ArrayLike) -> Collinearity:
 
 
 def independent_columns(columns: ArrayLike) -> Ints:
-    """Indices of columns, the first ones where there is a choice, that span what all of them span.
-
-    Examples
-    --------
-    >>> independent_columns([[1, 1, 0], [1, 1, 1], [0, 0, 1]])
-    array([0, 2])
-    """
+    """Indices of columns, the first ones where there is a choice, that span what all of them span."""
     x = np.asarray(columns, float)
     chosen: list[int] = []
     for j in range(x.shape[1]):
@@ -314,14 +308,6 @@ def swap_log_odds(
     Interval or None
         95 %, clustered; ends are NaN with a single cluster. None without a stratum that is seen both ways, and where
         its votes all go one way.
-
-    Examples
-    --------
-    The first body wins three of four votes with the attribute and one of four without:
-
-    >>> sides, signs = [1, 1, 1, 1, -1, -1, -1, -1], [1, 1, 1, -1, 1, -1, -1, -1]
-    >>> round(swap_log_odds(sides, signs, [0] * 8, [0] * 8).estimate, 3)
-    1.099
     """
     side, sign = np.asarray(side), np.asarray(sign)
     carried = side != 0
@@ -353,13 +339,7 @@ def _half_log_ratio(won: NDArray, lost: NDArray) -> Interval:
 
 
 def normalized_difference(a: ArrayLike, b: ArrayLike) -> Floats:
-    """(a - b) / (|a| + |b|), between -1 and 1; 0 where both are zero.
-
-    Examples
-    --------
-    >>> normalized_difference([30, 5, 0], [10, 5, 0])
-    array([0.5, 0. , 0. ])
-    """
+    """(a - b) / (|a| + |b|), between -1 and 1; 0 where both are zero."""
     a, b = np.asarray(a, float), np.asarray(b, float)
     total = np.abs(a) + np.abs(b)
     return np.divide(a - b, total, out=np.zeros(total.shape), where=total > 0)
