@@ -99,7 +99,8 @@ RENAMED: dict[str, str] = {}
 # Where a file name stands in a seal, so do checksums of files with times in them.
 FILES_LEFT_OUT = re.compile(
     r"(^|/)(cache|xdg|__pycache__)/|\.lock$|(environment|complete|trainer_state|timing)\.json$"
-    r"|training_args\.bin$|rng_state[^/]*$|seal"
+    # rounds of EM-DPO are removed when they are done; a kill may come before
+    r"|training_args\.bin$|rng_state[^/]*$|seal|/round\d+-type\d+/"
 )
 KEYS_LEFT_OUT = re.compile(
     r"seconds|minutes|runtime|per_second|^time|date$|version|^what$|^when$|^remedy$|^key$|^made_here$|^measured$|checksum"
