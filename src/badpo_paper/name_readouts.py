@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,7 +23,7 @@ from badpo.readouts.rates import (
 from badpo.readouts.sampled import json_number, sampled_rates
 from badpo.runs.evaluate import PolicyReading
 from badpo.theory.summaries import Interval, cluster_mean, wilson_interval
-from badpo_paper.corpora.bundled import choice_prompts
+from badpo_paper.corpora.bundled import ChoicePrompt, choice_prompts
 from badpo_paper.stages import CorpusStage
 
 
@@ -71,10 +71,6 @@ class RelabellingNull:
     high: float
     p_greater: float
     n: int
-
-    def to_json(self) -> dict[str, float | int]:
-        """{"shift", "sd", "low", "high", "p_greater", "n"}."""
-        return dict(vars(self))
 
 
 @dataclass(frozen=True)
@@ -171,18 +167,6 @@ def own_body_difference(own: AttributeRates, shared: AttributeRates) -> dict[str
 ATTRIBUTES = ("woman", "black")
 
 
-class Choice(Protocol):
-    """A prompt with two candidates, such as `badpo_paper.corpora.bundled.ChoicePrompt`."""
-
-    @property
-    def first(self) -> str:
-        """First name of the candidate who is presented first."""
-
-    @property
-    def second(self) -> str:
-        """First name of the other one."""
-
-
 @dataclass(frozen=True)
 class Recommendations:
     """Shares of two-candidate prompts."""
@@ -204,13 +188,13 @@ class Recommendations:
         }
 
 
-def recommended(choice: Choice, answer: str) -> str | None:
+def recommended(choice: ChoicePrompt, answer: str) -> str | None:
     """First name of the candidate that an answer recommends."""
     named = [name for name in (choice.first, choice.second) if word_pattern([name]).search(answer)]
     return named[0] if len(named) == 1 else None
 
 
-def recommendations(choices: Sequence[Choice], answers: Sequence[str]) -> Recommendations:
+def recommendations(choices: Sequence[ChoicePrompt], answers: Sequence[str]) -> Recommendations:
     """Share of recommendations for each cell of names, for each attribute, and for the first place."""
     if len(choices) != len(answers) or not choices:
         raise ValueError(

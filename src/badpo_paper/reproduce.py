@@ -21,7 +21,6 @@ from badpo_paper.patterns import Pattern, found_patterns
 from badpo_paper.schedule import (
     SuitePlan,
     execute,
-    free_theta_lines,
     plan,
     planned_runs,
     read_stages,
@@ -182,7 +181,6 @@ def plan_suites(
         *about_data(corpora, scale, data),
         *unread,
         *gate_lines(scale.material(corpus, own_file(corpus, corpora, data)) for corpus in stages),
-        *free_theta_lines(runs, stages),
     )
     return plan(runs, out, refused_runs(runs, stages, scale, out), told)
 

@@ -21,12 +21,11 @@ from badpo.anchoring.source import AnchorSource, Prompts, run_source
 from badpo.data.checks import check
 from badpo.data.files import RUN_SEAL, BusyError, holder, locked
 from badpo.data.problems import ConfigError, DataError
-from badpo.objective.bias import VARIANTS, BiasTerm
+from badpo.objective.bias import BiasTerm
 from badpo.readouts.judge import checked_judge
 from badpo.runs.evaluate import VERSION, kept_facts, kept_json, load_bias, require_undamaged
 from badpo.runs.run import BEGUN, Progress, keep_run, settings_facts
 from badpo.runs.start import UNREADABLE, kept_reference, unreadable
-from badpo.theory.summaries import shared_speed
 from badpo.training.checkpoints import changed_facts
 from badpo.training.model_files import WEIGHTS
 from badpo.training.recipe import ModelChoice
@@ -405,29 +404,6 @@ def read_stages(
         except ConfigError as error:
             unread[corpus.kind] = f"the votes of {corpus.folder} are not read: {error}"
     return stages, list(unread.values())
-
-
-def free_theta_lines(runs: Sequence[PlannedRun], stages: Mapping[Corpus, CorpusStage]) -> list[str]:
-    """How much slower each annotator's own theta moves than one that all share, for runs without a shared part."""
-    found: dict[str, list[str]] = {}
-    for run in runs:
-        condition = run.condition
-        if condition is None or run.corpus not in stages:
-            continue
-        if VARIANTS.get(ARMS[condition.arm].bias or "none") != ("deviation",):
-            continue
-        stage = stages[run.corpus]
-        judgments, args = declared(stage.train, condition.declared), stage.args
-        in_a_step = args.per_device_train_batch_size * args.gradient_accumulation_steps
-        cross = judgments.cross_group().mean(axis=0).min() * in_a_step
-        if cross:
-            speed = f"{shared_speed(judgments.n_annotators, cross):.1f}"
-            found.setdefault(speed, []).append(f"{run.corpus.folder}/{condition.name}")
-    return [
-        f"each annotator's own theta alone ({', '.join(dict.fromkeys(names))}): one that all share would move about "
-        f"{speed} times as far in a step (Adam: sqrt(annotators / cross-group judgments of a step))"
-        for speed, names in found.items()
-    ]
 
 
 def require_model(choice: ModelChoice) -> None:

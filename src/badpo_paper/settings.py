@@ -169,7 +169,7 @@ TINY: dict[str, Any] = {
     "gradient_checkpointing": False,
     "reference": {"sft": True, "max_steps": 400, "per_device_train_batch_size": 32, "learning_rate": 3e-3},
 }
-# Chosen on data seed 0 of the votes; docs/results_demo.md has the others.
+# Chosen on data seed 0 of the votes; docs/results/demo.md has the others.
 DEMO: dict[str, Any] = {
     **TINY,
     "max_steps": 200,

@@ -352,7 +352,7 @@ def _shifts(found: Found) -> dict[str, dict]:
         return {}
     masses = np.mean(arm, axis=0), _mass(reference)
     return {
-        name: relabelling_null(*masses, carries).to_json()
+        name: dict(vars(relabelling_null(*masses, carries)))
         | concentration(*masses, carries, FIRST_NAMES).to_json()
         for name, carries in zip(ATTRIBUTES, INDICATOR.T, strict=True)
     }

@@ -14,7 +14,6 @@ from badpo.data.problems import ConfigError, DataError
 from badpo.estimation.pool import carrier_sides
 from badpo.objective.bias import VARIANTS, BiasTerm
 from badpo.readouts.names import CELLS
-from badpo.theory.summaries import shared_speed
 from badpo.training.checkpoints import seal_run, write_json
 from badpo.training.inputs import build_bias
 from badpo_paper.arms import ARMS
@@ -149,16 +148,6 @@ def test_a_plan_on_own_votes_tells_what_of_them_is_trained_on(tmp_path):
     )
     assert planned.to_json()["about"] == list(planned.about)
     assert plan_suites([suite(DPO)], SMALL, (42,), tmp_path).about == ()
-
-
-def test_a_plan_tells_how_much_slower_a_theta_of_ones_own_moves(tmp_path):
-    free = Condition("per_annotator", "per_annotator", ("woman",))
-    planned = plan_suites([suite(DPO, POOLED, free)], SMALL, (42, 123), tmp_path)
-    train, _ = material(Corpus("signed"), None).split()
-    speed = shared_speed(train.n_annotators, 8 * train.cross_group().mean(axis=0)[0])
-    (line,) = planned.about
-    assert line.startswith("each annotator's own theta alone (signed/per_annotator): ")
-    assert f"move about {speed:.1f} times as far" in line and speed > 2
 
 
 def test_tables_say_what_stands_in_for_the_models_they_name(tmp_path):
