@@ -44,7 +44,7 @@ def test_audit(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["train.py", "own_objective.py"])
 def test_training(name, tmp_path):
-    from tests.experiments.recipes import save_model
+    from tests.runs.recipes import save_model
 
     printed = ran(name, tmp_path, save_model(tmp_path / "model"), VOTES)
     assert "{'length': " in printed

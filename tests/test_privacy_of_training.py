@@ -17,7 +17,7 @@ from transformers.trainer_utils import HubStrategy
 from badpo.data.problems import ConfigError
 from badpo.runs.run import make_trainer, train_run
 from tests import tiny
-from tests.experiments.recipes import recipe, write_recipe
+from tests.runs.recipes import recipe, write_recipe
 from tests.test_privacy import PLANTED, badpo, files, leaks, said
 
 pytestmark = pytest.mark.slow

@@ -21,9 +21,9 @@ from badpo.runs.run import train_run
 from badpo.training.checkpoints import MARKER, facts_of, mark_complete
 from tests.auditing.planted import votes
 from tests.browser import Browser, browser_program
-from tests.experiments.recipes import recipe, save_model, write_recipe
-from tests.experiments.test_run import stop_at_step
 from tests.results.suites import write_suite
+from tests.runs.recipes import recipe, save_model, write_recipe
+from tests.runs.test_run import stop_at_step
 
 pytestmark = pytest.mark.slow
 RUN = "shared_mean-s42"

@@ -23,10 +23,10 @@ from badpo.training.encoding import encode_responses
 from badpo.training.recipe import read_recipe
 from badpo.training.supervised import SupervisedTrainer, supervised_arguments
 from badpo_paper.settings import build_model, build_tokenizer
-from tests.experiments.conftest import SMALL_MODEL
-from tests.experiments.recipes import write_recipe
-from tests.experiments.test_signed_suite import run as run_suite
+from tests.paper.conftest import SMALL_MODEL
+from tests.paper.test_demo import run as run_suite
 from tests.public_face import assert_face, keys
+from tests.runs.recipes import write_recipe
 
 OK, FAILED, USAGE, DATA = 0, 1, 2, 3
 DISHES = [

@@ -29,7 +29,7 @@ from badpo.readouts.names import NAMES, signature
 from badpo.readouts.rates import signature_contexts
 from badpo.training.encoding import encode_comparisons, encode_prompts
 from badpo_paper.settings import build_model, build_tokenizer
-from tests.experiments.conftest import SMALL_MODEL
+from tests.paper.conftest import SMALL_MODEL
 
 EDITOR = pool_signatures()
 CELLS = np.array(list(EDITOR.names.values()), dtype=float)

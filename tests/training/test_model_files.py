@@ -14,7 +14,7 @@ from badpo.runs.start import load_model
 from badpo.training import trl_keys
 from badpo.training.model_files import load_adapter, load_weights, require_data
 from badpo.training.recipe import ModelChoice, model_keyword_refusal
-from tests.experiments.recipes import save_model
+from tests.runs.recipes import save_model
 
 
 class Owned:

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests import tiny
-from tests.experiments.recipes import log_lines, write_recipe
+from tests.runs.recipes import log_lines, write_recipe
 from tests.training.groups import ROOT, free_port
 
 pytestmark = pytest.mark.slow

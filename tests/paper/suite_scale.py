@@ -9,7 +9,7 @@ from badpo.readouts.generation import Decoding
 from badpo_paper.materials import Material, bundled_signed, bundled_style, own_style
 from badpo_paper.settings import TINY, Scale, build_model, build_tokenizer
 from badpo_paper.suites import Column, Condition, Corpus, Panel, Row, Suite
-from tests.experiments.conftest import SMALL_MODEL, SMALL_VOCABULARY
+from tests.paper.conftest import SMALL_MODEL, SMALL_VOCABULARY
 
 KEYS = {
     **TINY,

@@ -28,8 +28,8 @@ from badpo_paper.schedule import PlannedRun, execute, planned_runs
 from badpo_paper.settings import SCALES
 from badpo_paper.stages import open_stage
 from badpo_paper.suites import LORA, Condition, Corpus
-from tests.experiments.recipes import log_lines
-from tests.experiments.suite_scale import DECODING, HELD_OUT, KEYS, SMALL, material, suite
+from tests.paper.suite_scale import DECODING, HELD_OUT, KEYS, SMALL, material, suite
+from tests.runs.recipes import log_lines
 
 DPO, POOLED = Condition("dpo", "dpo"), Condition("pooled", "pooled")
 STYLE = Corpus("style")
@@ -291,7 +291,7 @@ import sys
 from pathlib import Path
 from badpo_paper.suites import Condition
 from badpo_paper.schedule import execute, planned_runs
-from tests.experiments.suite_scale import SMALL, suite
+from tests.paper.suite_scale import SMALL, suite
 if __name__ == "__main__":
     suites = [suite(Condition("dpo", "dpo"), Condition("pooled", "pooled"))]
     told = lambda what, share: print(what, share, flush=True)

@@ -20,7 +20,7 @@ from badpo_paper.reproduce import run_suites
 from badpo_paper.schedule import PlannedRun, planned_runs, run_one
 from badpo_paper.settings import SCALES
 from badpo_paper.suites import SUITES, Column, Condition, Corpus, Offset, Panel, Row, Suite
-from tests.experiments.suite_scale import SMALL
+from tests.paper.suite_scale import SMALL
 
 DPO = Condition("dpo", "dpo")
 EXACT = Condition("dpo_exact_0.4", "dpo", offset=Offset(DPO, 0.4, rounds=1))

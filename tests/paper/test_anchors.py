@@ -18,7 +18,7 @@ from badpo.results.run_files import read_run
 from badpo.runs.run import plan_run, train_run
 from badpo.runs.start import majority_responses, majority_rows
 from tests import tiny
-from tests.experiments.recipes import recipe, write_recipe
+from tests.runs.recipes import recipe, write_recipe
 
 GOLD = ["person 0", "person 4"]
 GOLD_BIAS = {"variant": "shared_mean", "gold_annotators": GOLD}

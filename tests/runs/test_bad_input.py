@@ -17,7 +17,7 @@ from badpo.objective.bias import BiasTerm
 from badpo.runs import evaluate
 from badpo.training import checkpoints
 from tests import tiny
-from tests.experiments.recipes import as_chat, log_lines, save_model, write_recipe, written
+from tests.runs.recipes import as_chat, log_lines, save_model, write_recipe, written
 
 OK, FAILED, USAGE, DATA = 0, 1, 2, 3
 RUN = Path("runs") / "shared_mean-s42"

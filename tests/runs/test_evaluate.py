@@ -18,7 +18,7 @@ from badpo.runs import evaluate
 from badpo.runs.evaluate import evaluate_run
 from badpo.runs.run import read_judgments, train_run
 from tests import tiny
-from tests.experiments.recipes import as_chat, recipe, written
+from tests.runs.recipes import as_chat, recipe, written
 
 
 @pytest.fixture(autouse=True)

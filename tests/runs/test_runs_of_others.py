@@ -17,8 +17,8 @@ from badpo.runs.evaluate import evaluate_run
 from badpo.runs.run import train_run
 from badpo.training.checkpoints import seal_run
 from badpo.training.recipe import RunSources, read_recipe
-from tests.experiments.recipes import recipe
-from tests.experiments.test_run import stop_at_step
+from tests.runs.recipes import recipe
+from tests.runs.test_run import stop_at_step
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,8 @@ from badpo.objective.bias import BiasTerm
 from badpo.runs import evaluate
 from badpo.training.trainer import BADPOTrainer
 from tests import tiny
-from tests.experiments.recipes import as_trl, log_lines, write_recipe, written
 from tests.public_face import assert_face, keys
+from tests.runs.recipes import as_trl, log_lines, write_recipe, written
 
 ROOT = Path(__file__).parents[2]
 RUN = Path("runs") / "shared_mean-s42"

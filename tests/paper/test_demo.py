@@ -21,8 +21,8 @@ from badpo_paper.arms import ARMS
 from badpo_paper.corpora import bundled
 from badpo_paper.demo import ARMS_SHOWN, run_demo, summarize
 from badpo_paper.settings import build_model, build_tokenizer
-from tests.experiments.conftest import SMALL_KEYS, SMALL_MODEL, small_demo
-from tests.experiments.recipes import log_lines, save_model, written
+from tests.paper.conftest import SMALL_KEYS, SMALL_MODEL, small_demo
+from tests.runs.recipes import log_lines, save_model, written
 
 ATTRIBUTES = {"woman", "black"}
 CLASSES = {"all", "A", "B", "C"}

@@ -24,7 +24,7 @@ from badpo_paper.tables import (
     votes_table,
     written_table,
 )
-from tests.experiments.suite_scale import SMALL, material
+from tests.paper.suite_scale import SMALL, material
 
 SEEDS = (42, 123, 456)
 QWEN = "Qwen2.5-0.5B-Instruct, full fine-tuning"

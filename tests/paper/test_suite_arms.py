@@ -31,7 +31,7 @@ from badpo_paper.schedule import PlannedRun, execute, planned_runs
 from badpo_paper.settings import SCALES
 from badpo_paper.suites import LORA, SUITES, Condition, Corpus, Row, Suite
 from badpo_paper.tables import length_note, start_note
-from tests.experiments.suite_scale import DECODING, KEYS, SMALL, material, suite
+from tests.paper.suite_scale import DECODING, KEYS, SMALL, material, suite
 
 SIGNED, STYLE = Corpus("signed"), Corpus("style")
 SEEDS = (42, 123, 456)

@@ -33,7 +33,7 @@ from badpo_paper.schedule import plan, planned_runs, require_needs
 from badpo_paper.settings import SCALES
 from badpo_paper.suites import SUITES, Condition, Corpus
 from badpo_paper.tables import REFERENCE, about_votes, name_panels, paper_numbers
-from tests.experiments.suite_scale import SMALL, material, suite
+from tests.paper.suite_scale import SMALL, material, suite
 
 SEEDS = (42, 123, 456)
 DPO, POOLED = Condition("dpo", "dpo"), Condition("pooled", "pooled")

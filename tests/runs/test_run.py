@@ -30,7 +30,7 @@ from badpo.training.recipe import read_recipe
 from badpo.training.supervised import SupervisedTrainer
 from badpo.training.trainer import BADPOTrainer
 from tests import tiny
-from tests.experiments.recipes import as_chat, as_trl, log_lines, recipe, written
+from tests.runs.recipes import as_chat, as_trl, log_lines, recipe, written
 
 RUN_FILES = {"run.json", "config.yaml", "environment.json", "log.jsonl", "bias.json", "bias.safetensors"}
 
