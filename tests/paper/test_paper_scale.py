@@ -55,8 +55,8 @@ from badpo_paper.settings import (
 )
 from badpo_paper.stages import reference_recipe, unopened_stage
 from badpo_paper.suites import SUITES, Column, Condition, Corpus
-from tests.paper.corpora import public_rows
 from tests.paper.chat_templates import AROUND, FAMILIES, of_family
+from tests.paper.corpora import public_rows
 from tests.paper.suite_scale import material, suite
 from tests.paper.test_suite_anchors import SigningBench
 
