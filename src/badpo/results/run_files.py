@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from scipy.special import ndtri
 
+from badpo.data.attributes import BUILT_IN
 from badpo.data.files import require_enclosed, run_damage
 from badpo.data.problems import ConfigError, DataError, Problem
 from badpo.data.yaml_files import read_yaml
@@ -289,7 +290,8 @@ def attribute_configs(run: Run) -> dict[str, Mapping[str, Any]]:
 
 def is_continuous(config: Mapping[str, Any]) -> bool:
     """Whether an attribute is an amount, so that its mean over answers is not a rate."""
-    return bool(config.get("continuous")) or config.get("type") in ("length_words", "length_tokens")
+    kind = BUILT_IN.get(str(config.get("type")))
+    return bool(config.get("continuous")) or (kind is not None and kind.make(**kind.example).continuous)
 
 
 def learned_annotators(run: Run) -> set[str]:
