@@ -27,6 +27,7 @@ from badpo.estimation.pool import (
     offline_log_odds,
     swap_log_odds,
 )
+from badpo.estimation.shrinkage import q_values
 from badpo.theory.summaries import Interval
 
 KIND_COLUMNS = ("kind", "kinds")
@@ -384,7 +385,7 @@ def scan_features(judgments: Judgments, fdr: float = 0.1) -> list[dict[str, Any]
     sign, prompts = judgments.votes["sign"].to_numpy(), vote_prompts(judgments)
     cross = measured.cross_group()
     found = offline_log_odds(sign, measured.delta, cross, prompts)
-    q_values = _q_values(np.array([one.p_value for one in found], dtype=np.float64))
+    q_value = q_values(np.array([one.p_value for one in found], dtype=np.float64))
     declared = carrier_sides(judgments.delta, judgments.cross_group())
     sides = carrier_sides(measured.delta, cross)
     level = 1 - 0.05 / max(1, sum(one.n_cross > 0 for one in found))
@@ -401,7 +402,7 @@ def scan_features(judgments: Judgments, fdr: float = 0.1) -> list[dict[str, Any]
             **{name: alone[name] for name in shown},
             "ci_low": low,
             "ci_high": high,
-            "q_value": q_values[j],
+            "q_value": q_value[j],
             "beyond_declared": beyond and interval_row(beyond, "log_odds"),
         }
         told = collinearity(columns).dependent[-1].any()
@@ -414,15 +415,6 @@ def _undeclared(judgments: Judgments) -> list[str]:
     if not judgments.votes["shown_first"].notna().any():
         declared.add("position")
     return [name for name in FEATURES if not declared & {name, *BUILT_IN[name].repeats}]
-
-
-def _q_values(p_values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Benjamini and Hochberg's q-values of the p-values that are there; NaN for the others."""
-    order = np.argsort(p_values)  # NaN comes last
-    raised = p_values[order] * np.isfinite(p_values).sum() / np.arange(1, len(order) + 1)
-    q_values = np.empty(len(order))
-    q_values[order] = np.minimum(1.0, np.fmin.accumulate(raised[::-1])[::-1])
-    return np.where(np.isnan(p_values), np.nan, q_values)
 
 
 def _advice(row: dict[str, Any], fdr: float) -> str:

@@ -781,10 +781,15 @@ def benjamini_hochberg(deviation: ArrayLike, se: ArrayLike) -> Floats:
     array([0.0081, 1.    , 0.0683,    nan])
     """
     value, error = np.asarray(deviation, float), np.asarray(se, float)
-    known = np.flatnonzero(np.isfinite(value) & (error > 0))
-    p_value = 2 * ndtr(-np.abs(value[known] / error[known]))
-    order = np.argsort(p_value)
-    scaled = p_value[order] * len(known) / np.arange(1, len(known) + 1)
-    q_value = np.full(len(value), np.nan)
-    q_value[known[order]] = np.minimum(np.minimum.accumulate(scaled[::-1])[::-1], 1.0)
-    return q_value
+    known = np.isfinite(value) & (error > 0)
+    distance = np.divide(value, error, out=np.full(len(value), np.nan), where=known)
+    return q_values(2 * ndtr(-np.abs(distance)))
+
+
+def q_values(p_values: Floats) -> Floats:
+    """Benjamini and Hochberg's q-values of the p-values that are there; NaN for the others."""
+    order = np.argsort(p_values)  # NaN comes last
+    raised = p_values[order] * np.isfinite(p_values).sum() / np.arange(1, len(order) + 1)
+    found = np.empty(len(order))
+    found[order] = np.minimum(1.0, np.fmin.accumulate(raised[::-1])[::-1])
+    return np.where(np.isnan(p_values), np.nan, found)
