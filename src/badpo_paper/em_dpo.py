@@ -11,7 +11,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -315,7 +315,13 @@ class Types:
 
 
 def train_types(
-    arm: Arm, recipe: Recipe, stage: CorpusStage, scale: Scale, folder: Path, progress: Progress
+    arm: Arm,
+    facts_of_method: Mapping[str, Any],
+    recipe: Recipe,
+    stage: CorpusStage,
+    scale: Scale,
+    folder: Path,
+    progress: Progress,
 ) -> None:
     """Fit the types, mix their policies by MinMax-DPO, and measure the mixture, unless that is there already.
 
@@ -325,7 +331,7 @@ def train_types(
     the types are ``folder/type<k>``.
     """
     seed = recipe.training["seed"]
-    facts = run_facts(recipe, Prepared(stage.train, facts={"arm": asdict(arm)}))
+    facts = run_facts(recipe, Prepared(stage.train, facts=facts_of_method))
     was_done = is_there(folder, facts)
     if not was_done:
         write_json(folder / BEGUN, {"facts": facts}, private=True)

@@ -254,7 +254,7 @@ def train_and_measure(
     arm = adjusted_arm(ARMS[condition.arm], stage, scale)
     recipe = run_recipe(condition, arm, seed, stage, scale)
     if arm.objective == "types":
-        train_types(arm, recipe, stage, scale, folder, progress)
+        train_types(arm, method_facts(condition, arm), recipe, stage, scale, folder, progress)
         return
     if condition.offset is not None:
         bias = anchored_run(condition.offset, seed, stage, scale, data, folder, progress)
