@@ -282,7 +282,9 @@ def prepared(condition: Condition, arm: Arm, recipe: Recipe, stage: CorpusStage)
 def method_facts(condition: Condition, arm: Arm) -> dict[str, Any]:
     """What decides a run besides its recipe and votes; nothing where all is as usual."""
     # the types of EM-DPO are no objective that a recipe could name
-    in_recipe = {"bias", "warm_start", "gold"} | ({"objective", "settings"} if arm.objective != "types" else set())
+    in_recipe = {"bias", "warm_start", "gold"} | (
+        {"objective", "settings"} if arm.objective != "types" else set()
+    )
     told = {**asdict(arm), "start": condition.start, "rate_boost": condition.rate_boost}
     usual = {**asdict(Arm(bias=None)), "start": "zero", "rate_boost": 1.0}
     return {name: value for name, value in told.items() if name not in in_recipe and value != usual[name]}
