@@ -11,6 +11,9 @@ for all votes on a comparison and to be a difference g(a) - g(b) of the response
 side was shown first), attributes of the pair (the length ratio, where responses meet in several comparisons) and
 attributes that copy each other break it, in either direction. `free_directions` therefore solves the system that is
 there, all attributes at once.
+
+Judgments are arrays of equal length; ``delta`` is of shape (n_judgments, n_attributes) or (n_judgments,), a minus b.
+Without ``n_annotators`` there are as many as the largest index says.
 """
 
 from __future__ import annotations
@@ -37,14 +40,6 @@ def annotator_components(
     """Connected groups of annotators, one attribute at a time.
 
     Two annotators are joined when both judged one cross-group comparison.
-
-    Parameters
-    ----------
-    comparison, annotator : array of int of shape (n_judgments,)
-    delta : array of shape (n_judgments, n_attributes) or (n_judgments,)
-        Any entry that is not zero makes the judgment cross-group, so a cross-group mask serves as well.
-    n_annotators : int or None
-        None: the largest index plus one.
 
     Returns
     -------
@@ -104,11 +99,6 @@ def informative_judgments(
     them or in the attribute difference that the voter saw. Given the number of wins, every other judgment has a
     probability that no theta changes.
 
-    Parameters
-    ----------
-    comparison, annotator, sign : array of shape (n_judgments,)
-    delta : array of shape (n_judgments, n_attributes) or (n_judgments,)
-
     Returns
     -------
     array of bool of shape (n_judgments, n_attributes)
@@ -153,13 +143,8 @@ def separated_annotators(
 ) -> NDArray[np.int8]:
     """Annotators whose cross-group votes all went one way, so that their maximum likelihood theta is infinite.
 
-    Parameters
-    ----------
-    annotator, sign : array of shape (n_judgments,)
-    delta : array of shape (n_judgments, n_attributes) or (n_judgments,)
-        For a conditional estimate multiply it by `informative_judgments` first: an annotator can have mixed votes
-        and still be separated on those that count.
-    n_annotators : int or None
+    For a conditional estimate multiply ``delta`` by `informative_judgments` first: an annotator can have mixed votes and
+    still be separated on those that count.
 
     Returns
     -------
@@ -192,11 +177,6 @@ def jointly_separated(
 
     Their maximum likelihood theta diverges along that mix. One exists exactly when a linear program finds v with
     s_j d_j . v >= 0 for all their votes and > 0 for one.
-
-    Returns
-    -------
-    array of bool of shape (n_annotators,)
-        True for everyone in `separated_annotators`, and for those separated by several attributes together.
 
     Examples
     --------
@@ -288,14 +268,6 @@ def free_directions(
 ) -> FreeDirections:
     r"""What the votes leave open about theta, from the rank of the design, all attributes jointly.
 
-    Parameters
-    ----------
-    comparison, annotator : array of int of shape (n_judgments,)
-    delta : array of shape (n_judgments, n_attributes) or (n_judgments,)
-        Attribute difference a minus b of each judgment; votes on one comparison may differ in it.
-    n_annotators : int or None
-        None: the largest index plus one.
-
     Returns
     -------
     FreeDirections
@@ -367,11 +339,6 @@ def _design(annotator: NDArray, delta: NDArray, n_annotators: int) -> sparse.csr
 
 def null_basis(equations: sparse.sparray) -> sparse.csr_array:
     """Independent solutions x of ``equations @ x = 0``, one per column.
-
-    Parameters
-    ----------
-    equations : sparse array of shape (n_equations, n_unknowns)
-        With coefficients of order 1; those below 1e-10 are taken for rounding.
 
     Returns
     -------

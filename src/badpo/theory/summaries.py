@@ -59,12 +59,7 @@ def t_interval(values: ArrayLike, level: float = 0.95) -> Interval:
 
     .. math:: \bar{x} \pm t_{n-1}\, \mathrm{sd}(x) / \sqrt{n}
 
-    For three seeds at 95 % the factor t is 4.303.
-
-    Returns
-    -------
-    Interval
-        With one run the mean stands alone and the interval is NaN.
+    For three seeds at 95 % the factor t is 4.303. With one run the mean stands alone and the interval is NaN.
 
     References
     ----------
@@ -208,11 +203,6 @@ def cluster_difference(
     A prompt may have rows on both sides; their dependence is in the interval. The held-out gap is this with
     ``values`` the correctness of each judgment and ``first`` the cross-group mask.
 
-    Returns
-    -------
-    Interval
-        NaN when one of the two sides has no row.
-
     References
     ----------
     BA-DPO, Appendix `app:readouts`, paragraph "Held-out accuracy and the gap".
@@ -239,11 +229,6 @@ def ratio_of_sums(
     r"""Sum over sum, such as nats per token, with an interval by linearization.
 
     .. math:: R = \frac{\sum_i x_i}{\sum_i y_i}
-
-    Returns
-    -------
-    Interval
-        Weighted by size, unlike the mean of the ratios. NaN when there is no row or the sizes add up to zero.
 
     References
     ----------
@@ -346,23 +331,11 @@ def shared_speed(n_annotators: int, cross_per_step: float) -> float:
     A coordinate whose gradient is g in a share p of the steps and 0 in the others moves at the rate
     :math:`\eta \sqrt{p}`: Adam's first moment is p g, and its second p g squared.
 
-    Parameters
-    ----------
-    n_annotators : int
-        m, who have equally many judgments.
-    cross_per_step : float
-        b, the cross-group judgments of an optimizer step: its judgments times the share of them that is cross-group.
-
     Returns
     -------
     float
         1 with as many cross-group judgments in a step as annotators, or more: everyone then has a gradient in about
         every step. An estimate that orders the two, not a prediction of where they stop.
-
-    Raises
-    ------
-    ValueError
-        No annotator, or no cross-group judgment.
 
     References
     ----------

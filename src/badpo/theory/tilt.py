@@ -95,12 +95,6 @@ def tilted_probabilities(log_probs: ArrayLike, carries: ArrayLike, shift: ArrayL
     array of shape (n_prompts, n_choices)
         Rows add up to 1.
 
-    Raises
-    ------
-    ValueError
-        Shapes that do not belong together, a value of ``carries`` besides 0 and 1, a prompt with a NaN or without
-        any choice.
-
     References
     ----------
     BA-DPO, Corollary `cor:anchor`.
@@ -118,11 +112,6 @@ def tilted_probabilities(log_probs: ArrayLike, carries: ArrayLike, shift: ArrayL
 
 def tilted_rates(log_probs: ArrayLike, carries: ArrayLike, shift: ArrayLike) -> Floats:
     """Rate of each attribute under the tilted policy: its probability, mean over prompts.
-
-    Returns
-    -------
-    array of shape (n_attributes,)
-        Continuous and strictly increasing in the attribute's own shift as long as a prompt offers both kinds.
 
     References
     ----------
@@ -157,17 +146,6 @@ def shift_to_targets(
     attributes : sequence of str or None
         Names for the error messages; None numbers them.
 
-    Returns
-    -------
-    Tilt
-
-    Raises
-    ------
-    ValueError
-        A target of 0 or 1, an attribute that no choice carries or every choice carries, one that the policy never or
-        always produces, a target beyond the share of prompts that offer both kinds, or targets that cannot hold
-        together.
-
     References
     ----------
     BA-DPO, Appendix `app:anchor_target`: "the target is reached at exactly one value".
@@ -197,11 +175,6 @@ def shift_to_targets(
 
 def fit_calibration(intended: ArrayLike, achieved: ArrayLike) -> CalibrationLine:
     """Least-squares line from the shifts that were asked for to those that were achieved, for one attribute.
-
-    Returns
-    -------
-    CalibrationLine
-        With one round, or several that asked for the same, slope 1 and the mean deficit as the intercept.
 
     References
     ----------
