@@ -143,8 +143,8 @@ def separated_annotators(
 ) -> NDArray[np.int8]:
     """Annotators whose cross-group votes all went one way, so that their maximum likelihood theta is infinite.
 
-    For a conditional estimate multiply ``delta`` by `informative_judgments` first: an annotator can have mixed votes and
-    still be separated on those that count.
+    For a conditional estimate multiply ``delta`` by `informative_judgments` first: an annotator can have mixed votes
+    and still be separated on those that count.
 
     Returns
     -------
