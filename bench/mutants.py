@@ -171,6 +171,9 @@ def cover(root: Path, folder: Path) -> None:
     for name in filter(lambda name: (root / name).is_file(), names.stdout.splitlines()):
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(root / name, tree / name)
+    head = ["git", "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(head, cwd=root, capture_output=True, text=True).stdout.strip()
+    (folder / "commit.txt").write_text(commit)
     settings.write_text(COVERAGE.format(tree=tree, folder=folder))
     told = {"COVERED_OUT": str(folder / "times.json"), "COVERAGE_PROCESS_START": str(settings)}
     run = ["coverage", "run", f"--rcfile={settings}", "-m", "pytest", "-q", "-p", "covering_tests"]
@@ -241,13 +244,15 @@ def plant(folder: Path, mutants: list[dict[str, str]]) -> list[dict[str, Any]]:
     return [found[str(mutant)] for mutant in mutants]
 
 
-def page(found: list[dict[str, Any]], mutants: list[dict[str, str]], lost: list[dict[str, str]]) -> str:
+def page(
+    found: list[dict[str, Any]], mutants: list[dict[str, str]], lost: list[dict[str, str]], commit: str
+) -> str:
     """How many are noticed, which are not, and whose code went."""
     survived = [one for one in found if one["outcome"] == "survived"]
     lines = [
         "# Planted mistakes\n",
         f"Of {len(found)} in `bench/mutants.json`, planted one at a time, the tests that run the line notice "
-        f"{len(found) - len(survived)}. Written by `make mutants`.",
+        f"{len(found) - len(survived)}, at commit {commit}. Written by `make mutants`.",
     ]
     explained = [mutant for mutant in mutants if "gone" in mutant]
     for title, ones in (("Not noticed", survived), ("Code that went", explained), ("Not found", lost)):
@@ -278,7 +283,8 @@ def main() -> int:
     for mutant in lost:
         print("not found:", json.dumps(mutant))
     if not asked.find:
-        PAGE.write_text(page(plant(folder, there), mutants, lost))
+        commit = (folder / "commit.txt").read_text()
+        PAGE.write_text(page(plant(folder, there), mutants, lost, commit))
     return int(bool(lost))
 
 
