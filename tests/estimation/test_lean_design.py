@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy import sparse
 
 from badpo.estimation import fit, newton
 from badpo.estimation.conditional_likelihood import KnownWins
 from badpo.estimation.fit import (
+    Centering,
     LeanDesign,
     confirmed,
     expected_leans,
@@ -115,3 +117,12 @@ def test_votes_twice_on_a_comparison_enter_the_errors_of_a_large_pool(monkeypatc
         monkeypatch.setattr(module, "LARGEST_DENSE", 10)
     large = fit_conditional(comparison, sign, annotator, delta, 40)
     np.testing.assert_allclose(large.se, small.se, rtol=0.1)
+
+
+def test_variances_after_centering_are_those_of_the_whole_matrix():
+    rng = np.random.default_rng(0)
+    group = np.array([0, 0, 0, 1, 1, 2])
+    member = sparse.csr_array(np.eye(3)[group])
+    centering, variance = Centering(member, np.asarray(member.sum(axis=0)).ravel()), rng.random(6)
+    whole = centering @ np.eye(6)
+    np.testing.assert_allclose(centering.variance(variance), np.diag(whole @ np.diag(variance) @ whole.T))

@@ -162,6 +162,8 @@ def test_the_papers_calibration_line():
 def test_rounds_that_cannot_be_inverted_are_refused():
     with pytest.raises(ValueError, match="do not rise"):
         fit_calibration([-3.0, -4.0], [-3.0, -2.5])
+    with pytest.raises(ValueError, match="do not rise"):
+        fit_calibration([-3.0, -4.0], [-3.0, -3.0])
     with pytest.raises(ValueError, match="not finite"):
         fit_calibration([-3.0], [-np.inf])
     with pytest.raises(ValueError, match="per round"):
