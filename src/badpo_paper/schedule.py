@@ -211,7 +211,7 @@ def silent(what: str, share: float) -> None:
 
 
 def run_one(
-    run: PlannedRun, scale: Scale, out: Path, data: Path | None, wait: bool, progress: Progress
+    run: PlannedRun, scale: Scale, out: Path, data: Path | None, wait: bool, progress: Progress = silent
 ) -> bool:
     """Train and measure one run, unless it is there; False when another process works on it."""
     corpus_folder, folder = out / run.corpus.folder, out / run.place

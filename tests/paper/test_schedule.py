@@ -240,7 +240,7 @@ def test_the_penalty_per_token_is_as_strong_on_shorter_answers(finished):
     execute([PlannedRun(STYLE, Condition("rdpo", "rdpo"), 42)], SMALL, finished, None, 1, silent)
     factor = penalty_factor(stage)
     assert 1 < factor < PAPER_TOKENS
-    cut = replace(stage, recipe=read_recipe(overrides={**stage.keys, "max_length": 96}))
+    cut = replace(stage, recipe=read_recipe(overrides={**stage.keys, "max_length": 120}))
     assert penalty_factor(cut) > factor  # what is cut is not penalised
     facts = json.loads((finished / "style/rdpo-s42/run.json").read_text())["facts"]
     assert facts["fixed"] == pytest.approx(0.005 * factor)
