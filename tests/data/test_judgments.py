@@ -302,12 +302,13 @@ def test_majority_and_its_ties():
 
 
 def test_cross_group_has_a_threshold():
-    rows = [vote(score_a=1.0, score_b=0.5), vote(b="other", score_a=1.0, score_b=0.9)]
+    scores = {SHORT: 0.5, "other": 0.9, "exactly": 0.75}
+    rows = [vote(b=b, score_a=1.0, score_b=score) for b, score in scores.items()]
     judgments = Judgments.read(
         rows, attributes=[Column("score", "score_a", "score_b", threshold=0.25), Length()]
     )
-    assert judgments.cross_group().tolist() == [[True, True], [False, True]]
-    assert Judgments.read(rows).cross_group().shape == (2, 0)
+    assert judgments.cross_group().tolist() == [[True, True], [False, True], [False, True]]
+    assert Judgments.read(rows).cross_group().shape == (3, 0)
 
 
 def test_offline_log_odds_are_clustered_by_prompt():
