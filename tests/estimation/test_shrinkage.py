@@ -15,6 +15,7 @@ from badpo.estimation.shrinkage import (
     bayesian_fdr,
     benjamini_hochberg,
     probability_exceeds,
+    q_values,
     shrink_normal,
     shrink_npmle,
 )
@@ -235,3 +236,8 @@ def test_wrong_rho(rho):
 def test_wrong_rate():
     with pytest.raises(ValueError, match="between 0 and 1"):
         bayesian_fdr([0.5], 10)
+
+
+def test_q_values_never_fall_while_p_values_rise():
+    found = q_values(np.array([0.01, 0.04, np.nan, 0.041]))
+    np.testing.assert_allclose(found, [0.03, 0.041, np.nan, 0.041])
