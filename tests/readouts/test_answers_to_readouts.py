@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -53,5 +54,5 @@ def test_every_readout_of_answers(folder):
     unsigned = judge_answers(judge, prompts, [text.rstrip() for text in texts]).raw
     np.testing.assert_allclose(with_names.stripped.scores, unsigned.scores, rtol=1e-5, atol=1e-6)
     assert chosen.first.estimate == 0.0
-    told = [found.to_json() for found in (style, chosen, with_names, null, few)]
+    told = [*(found.to_json() for found in (style, chosen, with_names, few)), asdict(null)]
     assert json.loads(json.dumps(told)) == told

@@ -63,7 +63,7 @@ def test_readouts_are_written_and_returned(tmp_path):
     assert readouts["tokens"]["n"] == held_out.comparisons["prompt_id"].nunique() == 8
     assert 1 <= readouts["tokens"]["mean"] <= 12
     assert readouts["kl"]["per_token"] > 0 or readouts["kl"]["k3"] > 0
-    assert told[0] == 0.0 and told[-1] == 1.0 and told == sorted(told)
+    assert told[0] == 0.0 and told[-1] == 1.0
 
 
 def test_the_theta_that_predicts_is_that_of_the_run(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import math
 import os
@@ -134,7 +135,7 @@ def test_a_run_folder_has_everything(tmp_path):
     assert bias.theta().abs().sum() > 0
     run = read_run(folder)
     assert (run.arm, run.seed) == ("shared_mean", 42)
-    assert "badpo train --config" in run.environment["command"]
+    assert "badpo train --config" in run.environment.command
 
 
 def test_the_trained_model_loads_plainly_and_has_moved(tmp_path):
@@ -455,7 +456,7 @@ def test_whole_folder_appears_whole_or_not_at_all(tmp_path):
     with pytest.raises(OSError, match="full"), whole_folder(tmp_path / "model") as unfinished:
         unfinished.mkdir()
         (unfinished / "half").write_text("half")
-        raise OSError("full")
+        raise OSError(errno.ENOSPC, "full")
     assert list(tmp_path.iterdir()) == []
     with whole_folder(tmp_path / "model") as unfinished:
         unfinished.mkdir()

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from badpo.anchoring.source import open_source
-from badpo.data.files import RUN_SEAL, made_here, seal_damage, write_seal
+from badpo.data.files import RUN_SCHEMA, RUN_SEAL, made_here, seal_damage, write_seal
 from badpo.data.problems import ConfigError
 from badpo.runs import evaluate, start
 from badpo.runs.evaluate import evaluate_run
@@ -56,7 +56,7 @@ def rewritten(run: Path, **changes: object) -> None:
     path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | changes))
     files = json.loads((run / RUN_SEAL).read_text())["files"]
     (run / RUN_SEAL).unlink()
-    write_seal(run / "other.json", {}, files)
+    write_seal(run / "other.json", {"schema": RUN_SCHEMA}, files)
     (run / "other.json").rename(run / RUN_SEAL)
     assert seal_damage(run / RUN_SEAL) is None
 
@@ -64,7 +64,7 @@ def rewritten(run: Path, **changes: object) -> None:
 def with_the_seal_of_a_reference(run: Path) -> None:
     """Made with our key, and of our files, but not of the recipe."""
     model = [str(path.relative_to(run)) for path in (run / "model").iterdir()]
-    write_seal(run / RUN_SEAL, {"facts": {}}, model)
+    write_seal(run / RUN_SEAL, {"schema": RUN_SCHEMA, "facts": {}}, model)
 
 
 FORGERIES = {
@@ -119,15 +119,6 @@ def test_also_a_trusted_recipe_sets_only_what_a_recipe_may(run, monkeypatch, sou
             evaluate_run(run, silent, sources)
     rewritten(run, model_init_kwargs={})
     assert evaluate_run(run, silent, sources)["heldout"]
-
-
-def test_a_run_of_a_suite_that_was_not_made_here_is_taken_when_it_is_trusted(run):
-    (run / "config.yaml").write_text("sft_steps: 1\n")
-    (run / RUN_SEAL).unlink()
-    with pytest.raises(ConfigError, match="--trust-run"):
-        open_source(str(run))
-    with pytest.raises(ConfigError, match="holds no model"):
-        open_source(str(run), sources=RunSources(trusted=True))
 
 
 def test_going_on_from_a_run_of_others_seals_the_own_recipe(tmp_path, monkeypatch):
