@@ -180,7 +180,8 @@ DEMO: dict[str, Any] = {
 PRESET_OF = {"small": "paper-0.5b", "large": "paper-8b-lora", "other": "paper-7b-lora"}
 
 
-@dataclass(frozen=True)
+# eq=False: a scale holds functions and mappings, and stands for itself where it is a key
+@dataclass(frozen=True, eq=False)
 class Scale:
     """How large the runs are: the corpora, the models and the recipe.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,56 +16,18 @@ from badpo.anchoring.anchor import Anchor
 from badpo.anchoring.editors import pool_signatures
 from badpo.cli.main import app
 from badpo.data.files import run_damage
-from badpo.readouts.names import NAMES, SURNAMES, ask_to_sign, signature
 from badpo.runs.run import train_run
-from badpo.training.encoding import encode_responses
 from badpo.training.recipe import read_recipe
-from badpo.training.supervised import SupervisedTrainer, supervised_arguments
-from badpo_paper.settings import build_model, build_tokenizer
-from tests.paper.conftest import SMALL_MODEL
+from tests.anchoring.conftest import PROMPTS
 from tests.paper.test_demo import run as run_suite
 from tests.public_face import assert_face, keys
 from tests.runs.recipes import write_recipe
 
 OK, FAILED, USAGE, DATA = 0, 1, 2, 3
-DISHES = [
-    f"{kind} {thing}" for kind in ("red", "white", "old", "new") for thing in "abcdefghijklmnopqrstuvwxyz"
-]
-PROMPTS = [f"How to cook {dish}?" for dish in DISHES]
 
 
 def badpo(*arguments: object):
     return CliRunner().invoke(app, ["anchor", *map(str, arguments)])
-
-
-@pytest.fixture(scope="module")
-def signer(tmp_path_factory) -> Path:
-    """A model folder: it answers in a few words and signs, three times in four with a woman's name."""
-    folder = tmp_path_factory.mktemp("signer")
-    rng = np.random.default_rng(0)
-    chance = np.array([3.0 if name.woman else 1.0 for name in NAMES])
-    firsts = rng.choice([name.first for name in NAMES], size=len(PROMPTS), p=chance / chance.sum())
-    bodies = rng.choice(["Boil it.", "Boil it well.", "Boil it very well now."], size=len(PROMPTS))
-    answers = [signature(body, first, SURNAMES[0]) for body, first in zip(bodies, firsts, strict=True)]
-    asked = [ask_to_sign(prompt) for prompt in PROMPTS]
-    names = [signature("", name.first, SURNAMES[0]) for name in NAMES]
-    tokenizer = build_tokenizer([*asked, *answers, *names], vocab_size=700)
-    model = partial(build_model, **SMALL_MODEL)(tokenizer, 0)
-    pairs = encode_responses(asked, answers, tokenizer, "paper", 96, 64)
-    args = supervised_arguments(
-        folder / "sft", max_steps=150, per_device_train_batch_size=16, learning_rate=1e-2
-    )
-    SupervisedTrainer(model, args, pairs).train()
-    model.save_pretrained(folder / "signer")
-    tokenizer.save_pretrained(folder / "signer")
-    (folder / "prompts.txt").write_text("\n".join(PROMPTS) + "\n")
-    return folder
-
-
-@pytest.fixture(autouse=True)
-def small_steps(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(source, "MAX_NEW_TOKENS", 24)
 
 
 def anchored(signer: Path, out: Path, *arguments: object, tolerance: float = 0.05) -> dict:

@@ -1,0 +1,51 @@
+"""A model that signs its answers, for what anchors it."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from badpo.anchoring import source
+from badpo.readouts.names import NAMES, SURNAMES, ask_to_sign, signature
+from badpo.training.encoding import encode_responses
+from badpo.training.supervised import SupervisedTrainer, supervised_arguments
+from badpo_paper.settings import build_model, build_tokenizer
+from tests.paper.conftest import SMALL_MODEL
+
+DISHES = [
+    f"{kind} {thing}" for kind in ("red", "white", "old", "new") for thing in "abcdefghijklmnopqrstuvwxyz"
+]
+PROMPTS = [f"How to cook {dish}?" for dish in DISHES]
+
+
+@pytest.fixture(scope="module")
+def signer(tmp_path_factory) -> Path:
+    """A model folder: it answers in a few words and signs, three times in four with a woman's name."""
+    folder = tmp_path_factory.mktemp("signer")
+    rng = np.random.default_rng(0)
+    chance = np.array([3.0 if name.woman else 1.0 for name in NAMES])
+    firsts = rng.choice([name.first for name in NAMES], size=len(PROMPTS), p=chance / chance.sum())
+    bodies = rng.choice(["Boil it.", "Boil it well.", "Boil it very well now."], size=len(PROMPTS))
+    answers = [signature(body, first, SURNAMES[0]) for body, first in zip(bodies, firsts, strict=True)]
+    asked = [ask_to_sign(prompt) for prompt in PROMPTS]
+    names = [signature("", name.first, SURNAMES[0]) for name in NAMES]
+    tokenizer = build_tokenizer([*asked, *answers, *names], vocab_size=700)
+    model = partial(build_model, **SMALL_MODEL)(tokenizer, 0)
+    pairs = encode_responses(asked, answers, tokenizer, "paper", 96, 64)
+    args = supervised_arguments(
+        folder / "sft", max_steps=150, per_device_train_batch_size=16, learning_rate=1e-2
+    )
+    SupervisedTrainer(model, args, pairs).train()
+    model.save_pretrained(folder / "signer")
+    tokenizer.save_pretrained(folder / "signer")
+    (folder / "prompts.txt").write_text("\n".join(PROMPTS) + "\n")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def small_steps(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(source, "MAX_NEW_TOKENS", 24)
