@@ -59,7 +59,7 @@ def test_a_pickle_that_is_read_would_be_seen(tmp_path):
 
 def test_a_run_holds_no_pickle_but_the_trainers_own(tmp_path):
     run = train_run(recipe(tmp_path))
-    endings = {".json", ".jsonl", ".yaml", ".safetensors", ".md", ".jinja", ".lock"}
+    endings = {".json", ".jsonl", ".yaml", ".safetensors", ".md", ".arrow", ".jinja", ".lock"}
     files = [path for folder in (run, tmp_path / "cache") for path in folder.rglob("*") if path.is_file()]
     assert len(files) > 10
     for path in files:

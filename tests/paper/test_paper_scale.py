@@ -311,7 +311,7 @@ def test_multipref_goes_the_whole_way_from_a_file(stand_ins, no_public_corpora, 
     asked = suite(
         Condition("dpo", "dpo"), corpus=Corpus("style"), columns=(Column("gap", "heldout.length.gap"),)
     )
-    with caplog.at_level("INFO", logger="badpo"):
+    with caplog.at_level("INFO", logger="badpo_paper"):
         (result,) = run_suites([asked], scale, (42,), tmp_path / "out", lambda what, share: None, data=path)
     assert result.tables[0].missing == () and result.about[0].startswith("votes: ")
     assert "| comparisons | 120 | 10,461 | **differs** |" in caplog.text
