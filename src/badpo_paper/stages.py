@@ -101,15 +101,17 @@ def open_stage(
     material = scale.material(corpus, data)
     recipe = read_recipe(overrides=recipe_keys(corpus, scale, material, folder))
     args, responses = recipe.arguments(), supervised_responses(stage)
-    if kept_reference(recipe, stage.train, args, responses) is None:
-        if material.table is None:
-            material.judgments.to_parquet(folder / "votes.parquet")
+    is_kept = kept_reference(recipe, stage.train, args, responses) is not None
+    if not is_kept:
         if scale.made is not None:
             model, tokenizer = scale.made(corpus, material)
             with whole_folder(folder / "start") as unfinished:
                 model.save_pretrained(unfinished)
                 tokenizer.save_pretrained(unfinished)
         load_policy(recipe, stage.train, args, responses, [Ticker("reference", progress)])
+    # after the reference, so that a model that cannot be loaded leaves nothing
+    if material.table is None and not (is_kept and (folder / "votes.parquet").exists()):
+        material.judgments.to_parquet(folder / "votes.parquet")
     return stage
 
 

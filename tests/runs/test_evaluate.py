@@ -44,11 +44,11 @@ def finite(value) -> bool:
 def test_readouts_are_written_and_returned(tmp_path):
     asked = recipe(tmp_path)
     folder = train_run(asked)
-    told = []
+    told = {}
     about_people = [folder / name for name in ("log.jsonl", "config.yaml", "bias.json", "bias.safetensors")]
     about_people += sorted((folder / "checkpoints").glob("*/log.jsonl"))
     assert len(about_people) > 4 and {stat.S_IMODE(path.stat().st_mode) for path in about_people} == {0o600}
-    readouts = evaluate_run(folder, lambda what, share: told.append(share))
+    readouts = evaluate_run(folder, lambda what, share: told.setdefault(what, []).append(share))
     text = (folder / "readouts.json").read_text()
     assert json.loads(text) == readouts
     assert "NaN" not in text and "Infinity" not in text and finite(readouts)
@@ -63,7 +63,9 @@ def test_readouts_are_written_and_returned(tmp_path):
     assert readouts["tokens"]["n"] == held_out.comparisons["prompt_id"].nunique() == 8
     assert 1 <= readouts["tokens"]["mean"] <= 12
     assert readouts["kl"]["per_token"] > 0 or readouts["kl"]["k3"] > 0
-    assert told[0] == 0.0 and told[-1] == 1.0
+    loading, *measured = told.values()
+    assert loading == [0.0] and len(measured) == 2
+    assert all(shares[0] == 0.0 and shares[-1] == 1.0 and shares == sorted(shares) for shares in measured)
 
 
 def test_the_theta_that_predicts_is_that_of_the_run(tmp_path):
