@@ -19,8 +19,7 @@ from badpo.importers.fields import personal_fields, side_fields, side_of
 from badpo.importers.prodigy import _UNNAMED
 from badpo.readouts.judge import strip_markdown, strip_signatures
 from badpo.results.model_card import _FILE, _HUB_ID
-from badpo.results.tables import markdown_text
-from badpo.results.words import _kept_together
+from badpo.results.words import _kept_together, markdown_text
 
 DETECTORS = [
     row.make(**row.example)

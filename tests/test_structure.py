@@ -35,7 +35,7 @@ FLOORS = (
     "badpo_paper",
 )
 # Results are drawn from files: they know nothing of how a run was made.
-RESULTS_MAY_IMPORT = {"theory", "estimation", "data", "results"}
+RESULTS_MAY_IMPORT = {"theory", "estimation", "data", "objective", "results"}
 HEAVY = ("torch", "transformers", "datasets", "trl", "peft", "accelerate")
 
 

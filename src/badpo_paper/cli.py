@@ -64,8 +64,7 @@ def demo(
     if not as_json:
         # nothing that trains is loaded yet
         say("\n".join(lean_lines(demo_votes(corpus, data_seed).judgments)))
-    from badpo.results.tables import demo_table, seeds_markdown
-    from badpo_paper.demo import run_demo
+    from badpo_paper.demo import demo_table, run_demo, seeds_markdown
 
     with redirect_stdout(sys.stderr), terminal_progress(as_json) as progress:
         summaries = run_demo(out, parsed_seeds(seeds), progress, model, corpus, data_seed)

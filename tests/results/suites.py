@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
 import numpy as np
 import yaml
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 ATTRIBUTES = ("woman", "black")
 CLASS_MEANS = {"A": (0.98, 2.62), "B": (1.12, -0.34), "C": (0.89, 1.11)}
@@ -57,6 +58,7 @@ def write_trained(folder: Path, arm: str, seed: int, annotators, theta: np.ndarr
         "kl": {"per_token": KL[arm] + float(rng.normal(0, 0.0015)), "se": 0.0011, "n_tokens": 18_000},
         "theta": {
             name: {"level": float(ours.mean()), "correlation": correlation(ours, truth)}
+            | ({"planted_level": float(truth.mean())} if planted else {})
             for name, ours, truth in zip(ATTRIBUTES, learned.T, theta.T, strict=True)
         },
     }
@@ -156,14 +158,21 @@ def write_bias(folder: Path, arm: str, annotators, learned: np.ndarray) -> None:
         "first_margin": {"mean": 3e-8, "difference": 3e-7, "tolerance": 1e-5},
     }
     content = {
+        "format": 1,
         "attributes": list(ATTRIBUTES),
         "parts": parts,
         "annotators": [name for name, _ in annotators],
         "annotator_class": [group for _, group in annotators],
         "extra": extra,
     }
-    write_json(folder / "bias.json", content)
     tensors = {"mean": mean, "deviation": learned - mean}
     kept = {name: tensors[name] for name in parts}
     kept |= {"fixed": np.zeros_like(learned), "mask": np.ones(len(learned))}
-    save_file({name: values.astype(np.float32) for name, values in kept.items()}, folder / "bias.safetensors")
+    write_tensors(folder, kept, content)
+
+
+def write_tensors(folder: Path, tensors: dict[str, np.ndarray], description: dict) -> None:
+    """A bias term's two files, the second with the checksum of the first."""
+    content = save({name: np.asarray(values, dtype=np.float32) for name, values in tensors.items()})
+    (folder / "bias.safetensors").write_bytes(content)
+    write_json(folder / "bias.json", description | {"sha256": hashlib.sha256(content).hexdigest()})

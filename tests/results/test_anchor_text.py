@@ -7,13 +7,13 @@ import re
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
 from badpo.results.model_card import model_card
 from badpo.results.run_files import read_run, read_suite
 from badpo.results.run_page import report_html, settings
 from badpo.results.verdicts import anchor_of_run, anchor_sentences, limits
-from tests.results.suites import write_suite
+from tests.results.suites import write_suite, write_tensors
 
 GOLD = ["ann_0000000003", "ann_0000000007"]
 
@@ -127,10 +127,9 @@ def test_the_card_means_over_those_whose_theta_was_learned(tmp_path):
     tensors["deviation"] = np.zeros_like(tensors["deviation"])
     tensors["mean"] = np.array([1.5, 0.25], dtype=np.float32)
     for n_gold, told, n in ((6, "+1.50", "10"), (9, "not shown (fewer than 5 annotators)", "fewer than 5")):
-        save_file(
-            tensors | {"mask": (np.arange(12) >= n_gold).astype(np.float32)}, folder / "bias.safetensors"
-        )
         changed(folder, gold_annotators=names[:n_gold])
+        description = json.loads((folder / "bias.json").read_text())
+        write_tensors(folder, tensors | {"mask": np.arange(12) >= n_gold}, description)
         card = model_card(folder)
         assert f"| {told} |" in card
         assert f"over {n} annotators" in card

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 
 import numpy as np
@@ -11,9 +10,7 @@ import pytest
 
 from badpo.results.run_files import read_suite
 from badpo.results.run_page import (
-    MOST_ARMS,
     figures,
-    learned_against_planted,
     style_of,
     theta_over_steps,
     thinned,
@@ -38,29 +35,6 @@ def every_arm(tmp_path_factory):
 
 def test_every_arm_has_a_style_of_its_own(every_arm):
     assert len({style_of(every_arm, arm) for arm in every_arm.arms}) == len(every_arm.arms) == 10
-
-
-def test_arms_that_are_not_drawn_are_still_told(every_arm):
-    figure = learned_against_planted(every_arm)
-    assert len(figure.panels) == MOST_ARMS * len(every_arm.attributes)
-    assert "The first 2 arms are drawn." in figure.caption
-    for arm in ("shared mean", "per annotator", "class offsets", "warm pooled"):
-        assert re.search(rf"black-coded, {arm} 0\.9\d \(seed 42\)", figure.caption)
-
-
-def test_many_annotators_are_drawn_in_part_and_counted(tmp_path):
-    figure = learned_against_planted(read_suite(write_suite(tmp_path / "demo", n_annotators=900)))
-    assert "300 of 900 annotators are drawn, evenly spaced." in figure.caption
-    assert figure.panels[0][1].count('class="point') == 300
-
-
-def test_the_correlation_is_that_of_the_points(tmp_path):
-    suite = read_suite(write_suite(tmp_path / "demo"))
-    figure = learned_against_planted(suite)
-    rows = [row for row in figure.table.rows if row[0].startswith("woman-coded")]
-    numbers = np.array([[float(cell.replace("\u2212", "-")) for cell in row[1:]] for row in rows])
-    assert len(rows) == 60
-    assert f"r = {np.corrcoef(numbers.T)[0, 1]:.2f}" in figure.panels[0][1]
 
 
 def test_theta_over_steps_is_the_mean_over_seeds_without_arms_that_have_none(tmp_path):

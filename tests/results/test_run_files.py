@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from badpo.data.problems import ConfigError, DataError
-from badpo.results.run_files import attribute_configs, learned_theta, read_planted, read_run, read_suite
+from badpo.results.run_files import attribute_configs, learned_theta, read_run, read_suite
 from tests.results.suites import ATTRIBUTES, write_suite
 
 
@@ -64,13 +64,6 @@ def test_a_broken_file_is_named(tmp_path):
         read_run(folder)
 
 
-def test_planted_theta_keeps_names_and_classes(tmp_path):
-    planted = read_planted(read_suite(write_suite(tmp_path / "demo")))
-    assert planted.theta.shape == (60, 2)
-    assert set(planted.classes) == {"A", "B", "C"}
-    assert read_planted(read_suite(write_suite(tmp_path / "real", planted=False))) is None
-
-
 @pytest.mark.parametrize("parts", [(), ("mean",), ("deviation",), ("mean", "class_offset", "deviation")])
 def test_theta_is_the_one_that_the_bias_term_composes(tmp_path, parts):
     torch = pytest.importorskip("torch")
@@ -116,19 +109,14 @@ def test_a_run_without_a_bias_term_has_no_theta(tmp_path):
             "extra.first_margin.difference",
         ),
         ("environment.json", {"packages": 3}, "environment.json, packages"),
-        ("planted.json", {"attributes": ["woman"], "annotators": [{}]}, "annotators.0.pseudonym"),
-        ("planted.json", {"attributes": [], "annotators": [{"pseudonym": "a", "theta": [1.0]}]}, "planted"),
         ("log.jsonl", [1], "log.jsonl, line 1, the whole"),
         ("log.jsonl", {"step": "one"}, "log.jsonl, line 1, step"),
-        ("bias.safetensors", "no tensors", "bias.safetensors"),
     ],
 )
 def test_what_no_run_holds_is_named_with_its_file_and_key(tmp_path, name, content, place):
     folder = write_suite(tmp_path / "demo", arms=("pooled",)) / "pooled-s42"
     (folder / name).write_text(json.dumps(content))
     with pytest.raises(DataError) as error:
-        suite = read_suite(tmp_path / "demo")
-        learned_theta(suite.of("pooled")[0])
-        read_planted(suite)
+        read_suite(tmp_path / "demo")
     assert {problem.code for problem in error.value.problems} == {"E161"}
     assert place in str(error.value) and str(folder) in str(error.value)

@@ -22,6 +22,7 @@ from badpo.results.words import (
     count_text,
     decimal,
     interval_text,
+    markdown_text,
     page_templates,
     percent,
     shown,
@@ -79,6 +80,9 @@ MINUS, DASH, MORE = "\u2212", "\u2013", "\u2026"
         (interval_text(None, 1.0), "below 1.00"),
         (interval_text(0.5, None), "above 0.50"),
         (interval_text(None, None), DASH),
+        (markdown_text("a|b <i> *c*"), r"a\|b &lt;i&gt; \*c\*"),
+        (markdown_text("snake_case _emphasis_"), r"snake_case \_emphasis\_"),
+        (markdown_text("[x](y)`&"), r"\[x\](y)\`&amp;"),
     ],
 )
 def test_words_and_numbers(told, expected):

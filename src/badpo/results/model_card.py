@@ -28,7 +28,6 @@ from badpo.results.run_files import (
     rate,
     read_run,
 )
-from badpo.results.tables import markdown_text
 from badpo.results.verdicts import anchor_of_run, gold_sentence
 from badpo.results.words import (
     DPO,
@@ -39,6 +38,7 @@ from badpo.results.words import (
     count_text,
     decimal,
     interval_text,
+    markdown_text,
     page_templates,
     shown,
     signed,

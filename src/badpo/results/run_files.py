@@ -84,10 +84,10 @@ class Predicted(Measured):
 
 
 class LearnedTheta(_Content):
-    """What is known of one attribute's theta: the votes' log-odds, and its correlation with what was planted."""
+    """What is known of one attribute's theta: the votes' log-odds, and the mean that was planted if one was."""
 
     offline: _Number = None
-    correlation: _Number = None
+    planted_level: _Number = None
 
 
 class Readouts(_Content):
@@ -150,31 +150,6 @@ class Environment(_Content):
     command: str | None = None
     python: Any = ""
     platform: Any = ""
-
-
-class PlantedAnnotator(_Content):
-    """The leans that an annotator of a constructed corpus was given, in log-odds."""
-
-    pseudonym: str
-    annotator_class: str | None = None
-    theta: list[float]
-
-
-class Planted(_Content):
-    """``planted.json``."""
-
-    attributes: list[str]
-    annotators: list[PlantedAnnotator]
-
-    @property
-    def theta(self) -> NDArray[np.float64]:
-        """What was planted, of shape (n_annotators, n_attributes)."""
-        return np.array([annotator.theta for annotator in self.annotators], dtype=np.float64)
-
-    @property
-    def classes(self) -> list[str]:
-        """The class of each annotator."""
-        return [annotator.annotator_class or "all" for annotator in self.annotators]
 
 
 _STEP = TypeAdapter(dict[str, float | None])
@@ -294,50 +269,23 @@ def is_continuous(config: Mapping[str, Any]) -> bool:
     return bool(config.get("continuous")) or (kind is not None and kind.make(**kind.example).continuous)
 
 
+def is_planted(suite: MeasuredRuns) -> bool:
+    """Whether the annotators' leans were planted, so that the learned ones can be checked."""
+    return any(theta.planted_level is not None for run in suite.runs for theta in run.readouts.theta.values())
+
+
 def learned_annotators(run: Run) -> set[str]:
     """Whose theta a run learned: everyone but the gold annotators, whose theta is zero by declaration."""
     return set(run.bias.annotators) - set(run.bias.gold_annotators)
 
 
 def learned_theta(run: Run) -> NDArray[np.float64] | None:
-    r"""Theta of every annotator of a run, in log-odds; None for a run without a bias term.
-
-    .. math:: \theta_k = m_k (\bar\theta + o_{c(k)} + \epsilon_k) + f_k
-    """
-    path = run.folder / "bias.safetensors"
-    if not run.bias.attributes or not path.exists():
+    """Theta of every annotator of a run, in log-odds; None for a run without a bias term."""
+    if not run.bias.attributes or not (run.folder / "bias.safetensors").exists():
         return None
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
+    from badpo.objective.bias import BiasTerm
 
-    try:
-        parts = {name: values.astype(np.float64) for name, values in load_file(path).items()}
-        learned = parts.get("mean", 0.0) + parts.get("deviation", 0.0) + np.zeros_like(parts["fixed"])
-        if "class_offset" in parts:
-            labels = run.bias.annotator_class or []
-            classes = list(dict.fromkeys(labels))
-            learned = learned + parts["class_offset"][[classes.index(label) for label in labels]]
-        theta = parts["mask"][:, None] * learned + parts["fixed"]
-    except (SafetensorError, KeyError, IndexError, TypeError, ValueError) as error:
-        raise DataError([_unfit(str(path), f"{type(error).__name__}: {error}")]) from error
-    expected = len(run.bias.annotators), len(run.bias.attributes)
-    if theta.shape != expected:
-        why = f"theta of the shape {theta.shape}, where bias.json beside it has {expected}"
-        raise DataError([_unfit(str(path), why)])
-    return theta
-
-
-def read_planted(suite: MeasuredRuns) -> Planted | None:
-    """What was planted, from the first run folder that records it; None for votes of real annotators."""
-    for run in suite.runs:
-        for path in (run.folder / "planted.json", run.folder.parent / "planted.json"):
-            planted = _content(path, Planted)
-            if planted is not None:
-                if any(len(who.theta) != len(planted.attributes) for who in planted.annotators):
-                    why = "theta of an annotator without one number an attribute"
-                    raise DataError([_unfit(str(path), why)])
-                return planted
-    return None
+    return BiasTerm.load(run.folder).theta().detach().numpy()
 
 
 def _is_run(folder: Path) -> bool:
@@ -475,9 +423,9 @@ def offline(attribute: str) -> Read:
     return _theta(attribute, "offline")
 
 
-def correlation(attribute: str) -> Read:
-    """Correlation over annotators of learned and planted theta."""
-    return _theta(attribute, "correlation")
+def planted_level(attribute: str) -> Read:
+    """The mean theta that was planted, for a constructed corpus."""
+    return _theta(attribute, "planted_level")
 
 
 def moved(suite: MeasuredRuns, read: Read) -> Interval | None:

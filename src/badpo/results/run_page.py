@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from badpo import __version__
 from badpo.data.privacy import is_about_single_people
@@ -26,23 +25,20 @@ from badpo.results.charts import (
     dot_figure,
     legend,
     line_chart,
-    scatter,
 )
 from badpo.results.run_files import (
     Environment,
     Estimate,
     MeasuredRuns,
-    Planted,
     Read,
     accuracy,
-    correlation,
     estimate,
     gap,
+    is_planted,
     kl,
     learned_annotators,
-    learned_theta,
     offline,
-    read_planted,
+    planted_level,
     read_suite,
     removal,
     votes_minus_ceiling,
@@ -86,8 +82,8 @@ def write_report(sources: Path | Sequence[Path], page: Path) -> Path:
     return write_whole(report_html(read_suite(sources)), page)
 
 
-def report_html(suite: MeasuredRuns) -> str:
-    """The page about a suite as HTML text."""
+def report_html(suite: MeasuredRuns, more: Sequence[Figure] = ()) -> str:
+    """The page about a suite as HTML text, with ``more`` figures behind its own."""
     return (
         page_templates()
         .get_template("page.html.jinja")
@@ -97,7 +93,7 @@ def report_html(suite: MeasuredRuns) -> str:
             verdicts=verdicts(suite),
             anchors=anchor_sentences(suite),
             summary=summary_table(suite),
-            figures=figures(suite),
+            figures=[*figures(suite), *more],
             limits=limits(suite),
             unmeasured=[shown(name) for name in suite.unmeasured],
             provenance=provenance(suite),
@@ -238,7 +234,6 @@ def figures(suite: MeasuredRuns) -> list[Figure]:
         _rates_figure(suite),
         _amounts_figure(suite),
         theta_over_steps(suite),
-        learned_against_planted(suite),
         _gap_figure(suite),
         _votes_figure(suite),
         _kl_figure(suite),
@@ -408,13 +403,13 @@ def _kl_figure(suite: MeasuredRuns) -> Figure | None:
 
 def theta_over_steps(suite: MeasuredRuns) -> Figure | None:
     """The pool mean of the learned theta at every step, by arm; None when no run logged it."""
-    planted, panels, rows = read_planted(suite), [], []
+    panels, rows = [], []
     drawn: dict[str, int] = {}
     for attribute, name in suite.labels.items():
         series = [line for arm in suite.arms if (line := _theta_line(suite, arm, attribute)) is not None]
         if not series:
             continue
-        label, level = f"learned theta of {name} by step", _theta_level(suite, planted, attribute)
+        label, level = f"learned theta of {name} by step", _theta_level(suite, attribute)
         panels.append((name, line_chart(series, label, "step", "log-odds", level)))
         drawn |= {line.name: line.style for line in series}
         points = [(line, x, y) for line in series for x, y in thinned(line.points, _ROWS_PER_LINE)]
@@ -425,7 +420,7 @@ def theta_over_steps(suite: MeasuredRuns) -> Figure | None:
         "estimate in a warm start, takes up the lean of the votes, and is left out of the saved policy. The place "
         "where it ends is not identified by the votes: what theta does not take up, the policy learns."
     )
-    if planted is not None:
+    if is_planted(suite):
         caption += " The dashed line is the mean that was planted."
     elif any(estimate(suite, arm, offline(name)) for arm in suite.arms for name in suite.labels):
         caption += " The dashed line is the log-odds that the side with the attribute won a training vote."
@@ -436,14 +431,11 @@ def theta_over_steps(suite: MeasuredRuns) -> Figure | None:
     return Figure("Theta over steps", panels, caption, table, marks) if panels else None
 
 
-def _theta_level(suite: MeasuredRuns, planted: Planted | None, attribute: str) -> Level | None:
+def _theta_level(suite: MeasuredRuns, attribute: str) -> Level | None:
     """What the learned theta is read against: the planted mean, else the offline estimate."""
-    if planted is not None:
-        if attribute not in planted.attributes:
-            return None
-        return Level(planted.theta[:, planted.attributes.index(attribute)].mean().item(), "planted mean")
-    found = next((e for arm in suite.arms if (e := estimate(suite, arm, offline(attribute)))), None)
-    return Level(found.value, "offline estimate") if found else None
+    read, name = (planted_level, "planted mean") if is_planted(suite) else (offline, "offline estimate")
+    found = next((e for arm in suite.arms if (e := estimate(suite, arm, read(attribute)))), None)
+    return Level(found.value, name) if found else None
 
 
 def _theta_line(suite: MeasuredRuns, arm: str, attribute: str) -> Series | None:
@@ -456,69 +448,3 @@ def _theta_line(suite: MeasuredRuns, arm: str, attribute: str) -> Series | None:
         return None
     points = [(float(step), float(np.mean([path[step] for path in paths]))) for step in common]
     return Series(arm_label(arm), style_of(suite, arm), thinned(points, _POINTS_PER_LINE))
-
-
-def learned_against_planted(suite: MeasuredRuns) -> Figure | None:
-    """Each constructed annotator's learned theta against the planted one; None for votes of real annotators."""
-    planted = read_planted(suite)
-    if planted is None:
-        return None
-    styles = {name: class_style(i) for i, name in enumerate(sorted(set(planted.classes)))}
-    panels, rows, told = [], [], []
-    arms: dict[str, None] = {}
-    for arm, attribute, kept, learned in _aligned(suite, planted):
-        arms.setdefault(arm)
-        truth = planted.theta[kept, planted.attributes.index(attribute)]
-        r = decimal(float(np.corrcoef(truth, learned)[0, 1]))
-        title = f"{suite.labels[attribute]}, {arm_label(arm)}"
-        over_seeds = estimate(suite, arm, correlation(attribute))
-        told.append(f"{title} {_per_seed(over_seeds) if over_seeds else r}")
-        if len(arms) > MOST_ARMS:
-            continue
-        classes = [planted.classes[i] for i in kept]
-        drawn = thinned([*zip(classes, truth.tolist(), learned.tolist(), strict=True)], MOST_POINTS)
-        groups = [
-            Series(shown(name, 24), style, [(x, y) for label, x, y in drawn if label == name])
-            for name, style in styles.items()
-        ]
-        label = f"learned against planted theta of {title}: correlation {r}"
-        panels.append((title, scatter(groups, label, "planted theta", "learned theta", f"r = {r}")))
-        points = [(group.name, x, y) for group in groups for x, y in group.points]
-        rows += [(f"{title}, class {name}", decimal(x), decimal(y)) for name, x, y in points]
-    caption = (
-        "Each point is one constructed annotator; the dashed line is equality. Points on a parallel of it have the "
-        "right differences between annotators at another common level, which votes cannot tell apart. "
-        f"Correlation over annotators: {'; '.join(told)}."
-    )
-    if len(suite.seeds) > 1:
-        caption += f" The points are those of seed {min(suite.seeds)}."
-    if len(arms) > MOST_ARMS:
-        caption += f" The first {MOST_ARMS} arms are drawn."
-    if len(planted.classes) > MOST_POINTS:
-        caption += f" {MOST_POINTS} of {len(planted.classes):,} annotators are drawn, evenly spaced."
-    table = TextTable(("Attribute, arm, class", "Planted", "Learned"), rows)
-    marks = legend((f"class {shown(name, 24)}", style) for name, style in styles.items())
-    return Figure("Learned against planted theta", panels, caption, table, marks) if panels else None
-
-
-def _aligned(
-    suite: MeasuredRuns, planted: Planted
-) -> Iterator[tuple[str, str, list[int], NDArray[np.float64]]]:
-    """Of the first seed of each arm, and each attribute on which annotators differ: who is known, their theta."""
-    for run in (suite.of(arm)[0] for arm in suite.arms if arm not in (REFERENCE, DPO)):
-        theta, declared = learned_theta(run), run.bias.attributes
-        row = {pseudonym: i for i, pseudonym in enumerate(run.bias.annotators)}
-        kept = [i for i, who in enumerate(planted.annotators) if who.pseudonym in row]
-        if theta is None or len(kept) < 3:
-            continue
-        theta = theta[[row[planted.annotators[i].pseudonym] for i in kept]]
-        for j, attribute in enumerate(planted.attributes):
-            if attribute in declared:
-                learned = theta[:, declared.index(attribute)]
-                if min(np.ptp(planted.theta[kept, j]), np.ptp(learned)) > 1e-9:
-                    yield run.arm, attribute, kept, learned
-
-
-def _per_seed(found: Estimate) -> str:
-    of_seeds = zip(found.seeds, found.values, strict=True)
-    return ", ".join(f"{decimal(value)} (seed {seed})" for seed, value in of_seeds)

@@ -19,9 +19,9 @@ from badpo.results.run_files import (
     estimate,
     gap,
     is_continuous,
+    is_planted,
     moved,
     rate,
-    read_planted,
     removal,
     tokens,
 )
@@ -287,7 +287,7 @@ def limits(suite: MeasuredRuns) -> list[str]:
         "Only declared attributes are held back. A lean toward something that was not declared enters the policy as "
         "under DPO.",
     ]
-    if read_planted(suite) is not None:
+    if is_planted(suite):
         found.append(
             "The annotators are constructed: their leans were planted, so that the learned ones can be checked. The "
             "corpus does not measure what people prefer, and its attributes are codings of names, not of people."

@@ -99,6 +99,13 @@ def shown(text: str, limit: int = 60) -> str:
     return printable if len(printable) <= limit else printable[: limit - 1] + "\u2026"
 
 
+def markdown_text(text: str) -> str:
+    r"""A text from data as one cell of a Markdown table: no markup of its own, no new cell, no new line."""
+    clean = shown(text, 80).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    # an underscore inside a word is no markup
+    return re.sub(r"[\\`*\[\]|]|(?<!\w)_|_(?!\w)", r"\\\g<0>", clean)
+
+
 def cleaned(value: Any) -> Any:
     """What a file holds, with every text in it as it may be shown, names of entries too."""
     if isinstance(value, Mapping):

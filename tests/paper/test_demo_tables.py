@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 
-import pytest
+import numpy as np
 
-from badpo.results.tables import demo_table, markdown_text, seeds_markdown
+from badpo.objective.bias import BiasTerm
+from badpo.results.run_files import read_suite
+from badpo_paper.demo import demo_table, learned_against_planted, seeds_markdown
+from tests.results.suites import write_suite
 
 ARMS = ("dpo", "pooled", "shared_mean")
 
@@ -90,13 +94,23 @@ def test_what_one_seed_lacks_is_left_out_of_the_mean():
     assert row.startswith("| pooled | woman | 0.550 |") and row.endswith("| 0.540 | \u2013 | 0.560 |")
 
 
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("a|b <i> *c*", r"a\|b &lt;i&gt; \*c\*"),
-        ("snake_case _emphasis_", r"snake_case \_emphasis\_"),
-        ("[x](y)`&", r"\[x\](y)\`&amp;"),
-    ],
-)
-def test_a_cell_of_markdown_has_no_markup_of_its_own(text, told):
-    assert markdown_text(text) == told
+def test_the_learned_theta_is_drawn_against_the_planted_one(tmp_path):
+    """The points are everybody's pairs; an arm whose theta is the same for all has none."""
+    suite = read_suite(write_suite(tmp_path / "demo"))
+    figure = learned_against_planted(suite)
+    assert [title for title, _ in figure.panels] == ["woman-coded, shared mean", "black-coded, shared mean"]
+    planted = np.array(
+        [a["theta"] for a in json.loads((tmp_path / "demo/dpo-s42/planted.json").read_text())["annotators"]]
+    )
+    r = np.corrcoef(planted[:, 0], BiasTerm.load(tmp_path / "demo/shared_mean-s42").theta()[:, 0].detach())[
+        0, 1
+    ]
+    assert f"woman-coded, shared mean {r:.2f};" in figure.caption and f"r = {r:.2f}" in figure.panels[0][1]
+    assert figure.panels[0][1].count('class="point') == 60
+    means = [f"{planted[:20, 1].mean():.2f}"]
+    assert [row[:3] for row in figure.table.rows if row[0] == "black-coded, shared mean, class A"] == [
+        ("black-coded, shared mean, class A", "20", *means)
+    ]
+    assert (
+        learned_against_planted(read_suite(write_suite(tmp_path / "pooled", arms=("dpo", "pooled")))) is None
+    )
