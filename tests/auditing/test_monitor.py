@@ -176,7 +176,7 @@ def test_every_bit_of_a_state_counts(tmp_path):
         b"not json",
         b"[]",
         b'{"schema": "badpo.audit/1"}',
-        b'{"schema": "badpo.watch/1"}',
+        b'{"schema": "badpo.watch/2"}',
     ]:
         path.write_bytes(text)
         with pytest.raises(ConfigError, match="is no state of badpo watch"):
@@ -189,7 +189,6 @@ def test_every_bit_of_a_state_counts(tmp_path):
         ({"attributes": []}, "one attribute or more"),
         ({"attributes": ["x", "x"]}, "each once"),
         ({"attributes": ["x"], "alpha": 0}, "alpha"),
-        ({"attributes": ["x"], "grid": [1.0, 0.0]}, "other than 0"),
         ({"attributes": ["x"], "units": [0.0]}, "above 0"),
         ({"attributes": ["x"], "units": [1.0, 1.0]}, "for each attribute"),
     ],

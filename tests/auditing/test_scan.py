@@ -39,8 +39,8 @@ def rows(n=800, n_prompts=40, leans=None, shown=None, seed=0, spread=0.0):
     return table
 
 
-def scanned(table, *attributes, **options):
-    found = scan_features(Judgments.read(table, attributes=attributes), **options)
+def scanned(table, *attributes):
+    found = scan_features(Judgments.read(table, attributes=attributes))
     assert json.loads(json.dumps(found, allow_nan=False)) == found
     return {row["feature"]: row for row in found}
 
@@ -144,7 +144,7 @@ def test_one_prompt_is_never_sure_and_no_vote_tells_nothing():
 def test_false_alarms_without_any_preference(spread):
     sure, outside = [], []
     for seed in range(60):
-        found = scanned(rows(240, n_prompts=12, seed=seed, spread=spread), fdr=0.1)
+        found = scanned(rows(240, n_prompts=12, seed=seed, spread=spread))
         tested = [row for row in found.values() if row["n_cross"]]
         sure.append(any(row["q_value"] <= 0.1 for row in tested))
         outside.append(any(not row["ci_low"] < 0 < row["ci_high"] for row in tested))

@@ -9,9 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from badpo.auditing.pool import SwapPairs
+from badpo.auditing.pool import swap_pairs
 from badpo.data.problems import ConfigError, DataError
-from badpo.estimation.pool import carrier_sides
 from badpo.objective.bias import VARIANTS, BiasTerm
 from badpo.readouts.names import CELLS
 from badpo.training.checkpoints import seal_run, write_json
@@ -207,8 +206,7 @@ def signed_votes():
 
 def test_theta_starts_at_the_swap_pairs_level(signed_votes):
     level, sources = starting_level(signed_votes, "swap")
-    pairs = SwapPairs(signed_votes, carrier_sides(signed_votes.delta, signed_votes.cross_group()))
-    assert level.tolist() == [pairs.log_odds(j).log_odds for j in range(2)]
+    assert level.tolist() == [row["log_odds"] for row in swap_pairs(signed_votes)]
     assert sources == ("swap pairs", "swap pairs")
 
 

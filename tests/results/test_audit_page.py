@@ -389,9 +389,9 @@ def test_without_annotators_there_is_no_section_about_them():
 
 
 def test_a_way_of_reading_that_no_attribute_has_is_left_out_and_said(result):
-    assert "Quality-adjusted" not in attribute_table(result.summary).header
+    assert "Swap pairs" not in attribute_table(result.summary).header
     assert "Beside the others" not in attribute_table(result.summary).header
-    assert "There is no quality-adjusted estimate" in Page(audit_html(result.summary)).text
+    assert "No estimate is free of the quality" in Page(audit_html(result.summary)).text
     both = audit(votes(120, 6)[0].assign(response_a=lambda t: "- " + t["response_a"]), [Length(), Markdown()])
     table = attribute_table(both.summary)
     assert "Beside the others" in table.header

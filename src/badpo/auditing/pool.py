@@ -4,151 +4,38 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy.special import logit
 
 from badpo.auditing.result import plain
-from badpo.data.attributes import BUILT_IN, Attribute, LengthWords, markedly_longer
+from badpo.data.attributes import BUILT_IN, LengthWords, markedly_longer
 from badpo.data.judgments import Judgments, measure_sides
 from badpo.data.markers import split_signature
-from badpo.data.tables import numbered_texts, side_pairs
+from badpo.data.tables import numbered_texts
 from badpo.estimation.pool import (
     LogOdds,
-    arena_coefficients,
     carrier_sides,
     co_occurrence,
     collinearity,
     joint_log_odds,
-    normalized_difference,
     offline_log_odds,
     swap_log_odds,
 )
 from badpo.estimation.shrinkage import q_values
 from badpo.theory.summaries import Interval
 
-KIND_COLUMNS = ("kind", "kinds")
-_MARKS = re.compile(r"[#*`|_>-]|(?<![^\n])[^\S\n]{0,8}\d{1,4}\.(?=\s)")
-
-
-@dataclass(frozen=True)
-class SwapEstimate:
-    """The lean as swap pairs show it, the votes that it rests on, and what it assumes besides, as part of a sentence.
-
-    Ends are None or NaN where a single prompt has swap pairs.
-    """
-
-    log_odds: float
-    ci_low: float | None
-    ci_high: float | None
-    n_votes: int
-    n_annotators: int
-    assumes: str
-
-
-def text_body(text: str) -> str:
-    """A text without its signature and its Markdown marks, words apart by one space."""
-    return " ".join(_MARKS.sub(" ", split_signature(text)[0]).split())
-
-
-class SwapPairs:
-    """The swap pairs among given judgments, for any of their attributes.
-
-    Two kinds are found. In a *twin* the two responses of a comparison have one body (`text_body`), or a column
-    ``kind`` or ``kinds`` says "swap". In a *reversal* votes on the same two bodies are there with the attribute on
-    either one: on two comparisons of a prompt or, for an attribute of the judgment, on one. Other declared
-    attributes are the same throughout.
-
-    ``side``, of shape (n_votes, n_attributes), is as `badpo.estimation.pool.carrier_sides` gives it.
-    """
-
-    def __init__(self, judgments: Judgments, side: NDArray[np.float64]):
-        self._judgments = judgments
-        self._side = side
-        self._comparison = judgments.votes["comparison"].to_numpy()
-        self._sign = judgments.votes["sign"].to_numpy()
-        self._annotator = judgments.votes["annotator"].to_numpy()
-        comparisons = judgments.comparisons
-        self._prompt = pd.factorize(comparisons["prompt_id"])[0][self._comparison]
-        first, second = _body_codes(comparisons)
-        self._twin = (first == second) | _said_to_be_swapped(comparisons)
-        self._turn = np.where(first <= second, 1, -1)
-        self._bodies = np.minimum(first, second), np.maximum(first, second)
-
-    def log_odds(self, attribute: int) -> SwapEstimate | None:
-        """The lean toward an attribute from its twins or, without any, from its reversals; None without either."""
-        of_judgment = self._judgments.attributes[attribute].scope == "judgment"
-        found = None if of_judgment else self._from_twins(attribute)
-        return found or self._from_reversals(attribute, of_judgment)
-
-    def _from_twins(self, attribute: int) -> SwapEstimate | None:
-        others = np.delete(self._side, attribute, axis=1)
-        rows = self._twin[self._comparison] & (others == 0).all(axis=1) & (self._side[:, attribute] != 0)
-        side = self._side[:, [attribute]]
-        (found,) = offline_log_odds(self._sign, side, rows[:, None], self._prompt)
-        if found.log_odds is None:
-            return None
-        return self._estimate(attribute, (found.log_odds, found.ci_low, found.ci_high), rows)
-
-    def _from_reversals(self, attribute: int, of_judgment: bool) -> SwapEstimate | None:
-        turn, twin = self._turn[self._comparison], self._twin[self._comparison]
-        rows = np.flatnonzero((self._side[:, attribute] != 0) & (of_judgment | ~twin))
-        turned = self._side[rows] * turn[rows, None]
-        codes = [self._prompt, *(body[self._comparison] for body in self._bodies)]
-        others = np.delete(turned, attribute, axis=1)
-        alike = pd.DataFrame(np.column_stack([*(code[rows] for code in codes), others]))
-        stratum = alike.groupby(list(alike), sort=False).ngroup().to_numpy()
-        side, sign = turned[:, attribute], self._sign[rows] * turn[rows]
-        seen = pd.Series(side).groupby(stratum)
-        both = (seen.transform("min") < seen.transform("max")).to_numpy(dtype=bool)
-        rows = rows[both]
-        found = swap_log_odds(side[both], sign[both], stratum[both], self._prompt[rows])
-        if found is None:
-            return None
-        return self._estimate(attribute, (found.estimate, found.low, found.high), rows, of_judgment)
-
-    def _estimate(
-        self,
-        attribute: int,
-        log_odds: tuple[float, float | None, float | None],
-        rows: NDArray,
-        of_judgment: bool = False,
-    ) -> SwapEstimate:
-        voted = self._annotator[rows]
-        name = self._judgments.attribute_names[attribute]
-        assumes = f"under the convention that two texts that differ only in {name} are equally good"
-        if of_judgment:
-            assumes = "votes on the same two texts either way round are compared with each other"
-        return SwapEstimate(*log_odds, len(voted), len(np.unique(voted)), assumes)
-
-
-def _body_codes(comparisons: pd.DataFrame) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Numbers of the bodies of a and b; equal numbers are equal bodies."""
-    numbers, texts = numbered_texts(comparisons, ("response_a", "response_b"))
-    # sixty-four bits for each body: the bodies of millions of texts need not be kept
-    bodies = [hashlib.blake2b(text_body(text).encode(), digest_size=8).digest() for text in texts]
-    codes = pd.factorize(np.frombuffer(b"".join(bodies), dtype=np.int64))[0]
-    first, second = codes[numbers]
-    return first, second
-
-
-def _said_to_be_swapped(comparisons: pd.DataFrame) -> NDArray[np.bool_]:
-    said = np.zeros(len(comparisons), dtype=bool)
-    for name in KIND_COLUMNS:
-        if name in comparisons:
-            said |= (comparisons[name] == "swap").to_numpy(dtype=bool)
-    return said
-
-
 # Below this many prompts the interval is widened noticeably by its small-cluster form, and the table says so.
 MANY_PROMPTS = 50
 # Length ratios of the paper's appendix `app:multipref`; 1 is any difference at all.
 LENGTH_RATIOS = (1.0, 1.25, 1.5, 2.0, 3.0)
-# A pair of number columns is taken for the quality of the responses where a part of its name is one of these.
-QUALITY_WORDS = {"quality", "score", "rating", "reward"}
+
+
+# -- declared attributes -----------------------------------------------------------------------------------------
 
 
 def pool_attributes(judgments: Judgments) -> list[dict[str, Any]]:
@@ -170,38 +57,36 @@ def pool_attributes(judgments: Judgments) -> list[dict[str, Any]]:
 
         ``sweep``: for a length ratio, ``parameter``, ``value``, ``cross_share``, ``log_odds``, ``ci_low``,
         ``ci_high`` for each of the ratios 1, 1.25, 1.5, 2 and 3; else empty. ``joint``: ``log_odds`` and interval
-        beside the other attributes. ``quality_adjusted``: ``log_odds``, interval, ``how`` ("swap pairs" or "quality
-        column ..."), ``n_votes``, ``n_annotators`` and what it ``assumes``. ``arena``: ``coefficient`` and interval as
-        `badpo.estimation.pool` defines them. ``collinear_with``: attributes that say exactly the same together
-        with this one; ``variance_inflation``: how much the others widen its variance; ``co_occurrence``: for each
-        other attribute the share of this one's cross-group judgments in which the same side has it too.
+        beside the other attributes. ``quality_adjusted``: what `swap_pairs` says. ``collinear_with``: attributes that
+        say exactly the same together with this one; ``co_occurrence``: for each other attribute the share of this
+        one's cross-group judgments in which the same side has it too.
 
     References
     ----------
     BA-DPO, Table `attributes` and appendix `app:multipref`.
     """
-    sign, prompts = judgments.votes["sign"].to_numpy(), vote_prompts(judgments)
-    cross = judgments.cross_group()
-    side = carrier_sides(judgments.delta, cross)
+    sign, prompts, cross = (
+        judgments.votes["sign"].to_numpy(),
+        vote_prompts(judgments),
+        judgments.cross_group(),
+    )
+    side, names = carrier_sides(judgments.delta, cross), judgments.attribute_names
     found = offline_log_odds(sign, judgments.delta, cross, prompts)
     joint = joint_log_odds(side, sign, prompts)
-    same, together = collinearity(side), co_occurrence(side)
-    words = _words(judgments)
-    arena = _arena(judgments, prompts, words)
-    adjusted = _quality_adjusted(judgments, side, prompts)
-    names = judgments.attribute_names
+    dependent, together = collinearity(side).dependent, co_occurrence(side)
+    is_length = [attribute.config.get("type") == "length" for attribute in judgments.attributes]
+    sweep = _sweep(judgments, prompts) if any(is_length) else []
+    adjusted = swap_pairs(judgments)
     rows = [
         {
             "name": attribute.name,
             "scope": attribute.scope,
             "n_annotators": voters(judgments, cross[:, j]),
             **log_odds_row(found[j], judgments.n_votes),
-            "sweep": [] if words is None or not _is_length(attribute) else _sweep(judgments, words, prompts),
-            "joint": interval_row(joint[j], "log_odds"),
+            "sweep": sweep if is_length[j] else [],
+            "joint": interval_row(joint[j]),
             "quality_adjusted": adjusted[j],
-            "arena": interval_row(arena.get(j), "coefficient"),
-            "collinear_with": [names[i] for i in np.flatnonzero(same.dependent[j])],
-            "variance_inflation": same.variance_inflation[j],
+            "collinear_with": [names[i] for i in np.flatnonzero(dependent[j])],
             "co_occurrence": {names[i]: together[j, i] for i in range(len(names)) if i != j},
         }
         for j, attribute in enumerate(judgments.attributes)
@@ -214,52 +99,41 @@ def vote_prompts(judgments: Judgments) -> NDArray[np.intp]:
     return pd.factorize(judgments.comparisons["prompt_id"])[0][judgments.votes["comparison"].to_numpy()]
 
 
-def voters(judgments: Judgments, rows: NDArray[np.bool_]) -> int:
+def voters(judgments: Judgments, rows: NDArray) -> int:
     """How many annotators cast the chosen votes."""
-    return int(judgments.votes["annotator"][rows].nunique())
+    return len(np.unique(judgments.votes["annotator"].to_numpy()[rows]))
 
 
 def log_odds_row(found: LogOdds, n_votes: int) -> dict[str, Any]:
     """The part of an attribute's row that comes from its own cross-group votes alone."""
-    interval = None
-    if found.n_cross:
-        few = "small-cluster" if found.n_clusters < MANY_PROMPTS else "clustered"
-        interval = "naive only" if found.ci_low is None and found.ci_high is None else few
+    low, high = found.interval()
+    naive_low, naive_high = found.interval(naive=True)
+    form = "small-cluster" if found.n_clusters < MANY_PROMPTS else "clustered"
+    form = "naive only" if low is None and high is None else form
     return {
         "cross_share": found.n_cross / max(1, n_votes),
         "n_cross": found.n_cross,
         "n_prompts": found.n_clusters,
         "carrier_wins": found.carrier_wins,
         "log_odds": found.log_odds,
-        "ci_low": found.ci_low,
-        "ci_high": found.ci_high,
-        "interval": interval,
-        "naive_ci_low": found.interval(naive=True)[0],
-        "naive_ci_high": found.interval(naive=True)[1],
+        "ci_low": low,
+        "ci_high": high,
+        "interval": form if found.n_cross else None,
+        "naive_ci_low": naive_low,
+        "naive_ci_high": naive_high,
         "odds": found.odds,
     }
 
 
-def interval_row(interval: Interval | None, key: str) -> dict[str, float | None]:
-    """An estimate under a name of its own, and its interval; None where nothing is estimated."""
-    if interval is None:
-        return {key: None, "ci_low": None, "ci_high": None}
-    return {key: interval.estimate, "ci_low": interval.low, "ci_high": interval.high}
+def interval_row(interval: Interval | None) -> dict[str, float | None]:
+    """Log-odds and their interval; None where nothing is estimated."""
+    ends = (interval.estimate, interval.low, interval.high) if interval else (None, None, None)
+    return dict(zip(("log_odds", "ci_low", "ci_high"), ends, strict=True))
 
 
-def _is_length(attribute: Attribute) -> bool:
-    return attribute.config.get("type") == "length"
-
-
-def _words(judgments: Judgments) -> NDArray[np.float64] | None:
-    """Words of response a and of response b of each comparison, where a length ratio is declared."""
-    if not any(_is_length(attribute) for attribute in judgments.attributes):
-        return None
-    return measure_sides(LengthWords(threshold=0), judgments.comparisons)
-
-
-def _sweep(judgments: Judgments, words: NDArray[np.float64], prompts: NDArray) -> list[dict[str, Any]]:
+def _sweep(judgments: Judgments, prompts: NDArray) -> list[dict[str, Any]]:
     """The lean at other length ratios."""
+    words = measure_sides(LengthWords(threshold=0), judgments.comparisons)
     a, b = words[judgments.votes["comparison"].to_numpy()].T
     longer = [
         markedly_longer(a, b, ratio) - markedly_longer(b, a, ratio).astype(np.float64)
@@ -275,79 +149,106 @@ def _sweep(judgments: Judgments, words: NDArray[np.float64], prompts: NDArray) -
     ]
 
 
-def _arena(judgments: Judgments, prompts: NDArray, words: NDArray | None) -> dict[int, Interval | None]:
-    """Arena-style coefficients by attribute, without attributes of the judgment, which belong to neither text."""
-    shown = [j for j, attribute in enumerate(judgments.attributes) if attribute.scope != "judgment"]
-    if not shown:
-        return {}
-    comparison = judgments.votes["comparison"].to_numpy()
-    features = [_arena_feature(judgments, j, words)[comparison] for j in shown]
-    models = None
-    if {"model_a", "model_b"} <= set(judgments.comparisons.columns):
-        a, b = (judgments.comparisons[name].to_numpy()[comparison] for name in ("model_a", "model_b"))
-        models = (a, b)
-    found = arena_coefficients(np.stack(features, axis=1), judgments.votes["sign"], prompts, models)
-    return dict(zip(shown, found, strict=True))
+# -- swap pairs --------------------------------------------------------------------------------------------------
+
+KIND_COLUMNS = ("kind", "kinds")
+_MARKS = re.compile(r"[#*`|_>-]|(?<![^\n])[^\S\n]{0,8}\d{1,4}\.(?=\s)")
+SAME_QUALITY = "under the convention that two texts that differ only in {} are equally good"
+SAME_TEXTS = "votes on the same two texts either way round are compared with each other"
+SWAP_PAIRS, OFFLINE = "swap pairs", "offline"
 
 
-def _arena_feature(judgments: Judgments, j: int, words: NDArray | None) -> NDArray[np.float64]:
-    """(g(a) - g(b)) / (g(a) + g(b)) of each comparison; of the words for a length ratio."""
-    attribute = judgments.attributes[j]
-    if _is_length(attribute) and words is not None:
-        return normalized_difference(*words.T)
-    delta = np.zeros(judgments.n_comparisons)
-    delta[judgments.votes["comparison"].to_numpy()] = judgments.delta[:, j]
-    if not attribute.continuous and np.abs(delta).max(initial=0.0) <= 1:
-        return delta  # of zeros and ones the normalized difference is the difference
-    return normalized_difference(*measure_sides(attribute, judgments.comparisons).T)
+def audit_level(judgments: Judgments) -> dict[str, tuple[float | None, str]]:
+    r"""The log-odds of each attribute that the carrying side wins, and where they are read.
+
+    On swap pairs, whose texts differ in the attribute alone, quality cancels. An attribute without any takes the
+    log-odds of all cross-group judgments, which quality pulls toward zero, or to the side that it goes with.
+
+    The log-odds are per unit: None where no vote is cross-group, not finite where all go one way.
+    """
+    found = zip(judgments.attribute_names, swap_pairs(judgments), judgments.offline_log_odds(), strict=True)
+    return {
+        name: (swap["log_odds"], SWAP_PAIRS) if swap else (offline.log_odds, OFFLINE)
+        for name, swap, offline in found
+    }
 
 
-def _quality_adjusted(
-    judgments: Judgments, side: NDArray[np.float64], prompts: NDArray[np.intp]
-) -> list[dict[str, Any] | None]:
-    """From swap pairs where an attribute has them, else beside a quality column where there is one."""
-    swaps, columns = SwapPairs(judgments, side), _quality_columns(judgments)
+def swap_pairs(judgments: Judgments) -> list[dict[str, Any] | None]:
+    """The lean toward each attribute as swap pairs show it, whose quality cancels; None without such pairs.
+
+    Two kinds are found. In a *twin* the two responses of a comparison have one body (`text_body`), or a column
+    ``kind`` or ``kinds`` says "swap". In a *reversal* votes on the same two bodies are there with the attribute on
+    either one: on two comparisons of a prompt or, for an attribute of the judgment, on one; reversals are read where
+    there are no twins. Other declared attributes are the same throughout.
+
+    Returns
+    -------
+    list of dict or None, one for each attribute
+        ``log_odds`` and interval, whose ends are None or NaN where a single prompt has swap pairs; ``n_votes`` and
+        ``n_annotators`` behind them; what they ``assume``, as part of a sentence; ``how``.
+    """
+    side = carrier_sides(judgments.delta, judgments.cross_group())
+    votes = _votes_on_bodies(judgments)
     rows: list[dict[str, Any] | None] = []
-    for j in range(judgments.n_attributes):
-        found = swaps.log_odds(j)
-        if found is not None:
-            rows.append({**vars(found), "how": "swap pairs"})
-        else:
-            rows.append(_beside_quality(judgments, side[:, j], prompts, *columns) if columns else None)
+    for j, attribute in enumerate(judgments.attributes):
+        of_judgment = attribute.scope == "judgment"
+        others = np.delete(side, j, axis=1)
+        found = None if of_judgment else _from_twins(votes, side[:, j], others)
+        row, pairs = found or _from_reversals(votes, side[:, j], others, of_judgment)
+        assumes = SAME_TEXTS if of_judgment else SAME_QUALITY.format(attribute.name)
+        people = {"n_votes": len(pairs), "n_annotators": voters(judgments, pairs)}
+        rows.append(row and {**row, **people, "assumes": assumes, "how": SWAP_PAIRS})
     return rows
 
 
-def _quality_columns(judgments: Judgments) -> tuple[str, str] | None:
-    """The first pair of number columns whose name speaks of quality, and that no attribute reads."""
-    comparisons = judgments.comparisons
-    used = {name for attribute in judgments.attributes for name in attribute.columns or ()}
-    for pair in side_pairs(list(comparisons.columns)).items():
-        named = QUALITY_WORDS & set(pair[0].lower().split("_"))
-        numbers = all(pd.api.types.is_numeric_dtype(comparisons[name]) for name in pair)
-        if named and numbers and not used & set(pair):
-            return pair
-    return None
-
-
-def _beside_quality(
-    judgments: Judgments, side: NDArray[np.float64], prompts: NDArray[np.intp], first: str, second: str
-) -> dict[str, Any] | None:
-    a, b = (judgments.comparisons[name].to_numpy(dtype=np.float64) for name in (first, second))
-    quality = (a - b)[judgments.votes["comparison"].to_numpy()]
-    rows = np.isfinite(quality)
-    columns = np.stack([side, quality], axis=1)[rows]
-    lean, scale = joint_log_odds(columns, judgments.votes["sign"].to_numpy()[rows], prompts[rows])
-    if lean is None or scale is None:
-        return None
-    fitted = f"at a fitted {scale.estimate:+.3g} log-odds a point"
-    return {
-        **interval_row(lean, "log_odds"),
-        "n_votes": int((columns[:, 0] != 0).sum()),
-        "n_annotators": voters(judgments, rows & (side != 0)),
-        "assumes": f"the quality of a text is {first} or {second}, {fitted}",
-        "how": f"quality column {first}",
+def _votes_on_bodies(judgments: Judgments) -> pd.DataFrame:
+    """Of each vote: sign, prompt, the two bodies by number, which of them a has, and whether they are twins."""
+    comparisons, comparison = judgments.comparisons, judgments.votes["comparison"].to_numpy()
+    numbers, texts = numbered_texts(comparisons, ("response_a", "response_b"))
+    # sixty-four bits for each body: the bodies of millions of texts need not be kept
+    digests = [hashlib.blake2b(text_body(text).encode(), digest_size=8).digest() for text in texts]
+    bodies = pd.factorize(np.frombuffer(b"".join(digests), dtype=np.int64))[0][numbers]
+    twin = bodies[0] == bodies[1]
+    for name in KIND_COLUMNS:
+        if name in comparisons:
+            twin |= (comparisons[name] == "swap").to_numpy(dtype=bool)
+    found = {
+        "turn": np.where(bodies[0] <= bodies[1], 1, -1),
+        "low": bodies.min(axis=0),
+        "high": bodies.max(axis=0),
     }
+    of_comparison = pd.DataFrame(found | {"twin": twin}).iloc[comparison].reset_index(drop=True)
+    return of_comparison.assign(sign=judgments.votes["sign"].to_numpy(), prompt=vote_prompts(judgments))
 
+
+def text_body(text: str) -> str:
+    """A text without its signature and its Markdown marks, words apart by one space."""
+    return " ".join(_MARKS.sub(" ", split_signature(text)[0]).split())
+
+
+def _from_twins(votes: pd.DataFrame, side: NDArray, others: NDArray) -> tuple[dict[str, Any], NDArray] | None:
+    """The log-odds and the votes behind them; None where twins tell nothing."""
+    pairs = votes["twin"].to_numpy() & (side != 0) & (others == 0).all(axis=1)
+    (found,) = offline_log_odds(votes["sign"], side[:, None], pairs[:, None], votes["prompt"])
+    if found.log_odds is None:
+        return None
+    ends = dict(zip(("ci_low", "ci_high"), found.interval(), strict=True))
+    return {"log_odds": found.log_odds, **ends}, np.flatnonzero(pairs)
+
+
+def _from_reversals(
+    votes: pd.DataFrame, side: NDArray, others: NDArray, of_judgment: bool
+) -> tuple[dict[str, Any] | None, NDArray]:
+    turn, twin = votes["turn"].to_numpy(), votes["twin"].to_numpy()
+    alike = votes[["prompt", "low", "high"]].join(pd.DataFrame(others * turn[:, None]))
+    table = alike.assign(side=side * turn, sign=votes["sign"] * turn)[(side != 0) & (of_judgment | ~twin)]
+    seen = table.groupby(list(alike), sort=False)
+    table = table.assign(stratum=seen.ngroup())[seen["side"].transform("nunique") == 2]
+    found = swap_log_odds(table["side"], table["sign"], table["stratum"], table["prompt"])
+    return interval_row(found) if found else None, table.index.to_numpy()
+
+
+# -- undeclared features -----------------------------------------------------------------------------------------
 
 # Feature -> its attribute. A feature is skipped where an attribute of its type, or one that it repeats, is declared.
 FEATURES = {kind: row.make for kind, row in BUILT_IN.items() if row.is_scanned}
@@ -355,6 +256,7 @@ FEATURES = {kind: row.make for kind, row in BUILT_IN.items() if row.is_scanned}
 # What makes a lean worth declaring: 0.3 log-odds is 57 to 43; a rarer feature hardly moves a policy.
 LARGE_LOG_ODDS = 0.3
 COMMON_SHARE = 0.05
+FALSE_ALARMS = 0.1
 RULE = (
     "declare: surely preferred or avoided, by 0.3 log-odds or more, also beside the declared attributes, and in 5 % of "
     "the judgments or more; watch: by as much, alone or beside the declared attributes, and either sure or as common; "
@@ -362,13 +264,12 @@ RULE = (
 )
 
 
-def scan_features(judgments: Judgments, fdr: float = 0.1) -> list[dict[str, Any]]:
+def scan_features(judgments: Judgments) -> list[dict[str, Any]]:
     """How the undeclared surface features fare in the votes, and which are worth declaring.
 
     The features are those of ``FEATURES``, without the declared ones and, where no vote says which side was shown
     first, without the position.
-
-    ``fdr`` is the share of false alarms that is accepted among the features called sure.
+    Sure are those with a q-value of at most ``FALSE_ALARMS``.
 
     Returns
     -------
@@ -381,74 +282,45 @@ def scan_features(judgments: Judgments, fdr: float = 0.1) -> list[dict[str, Any]
         "nothing", by ``RULE``. None stands for what the votes do not tell; a feature that stands on one prompt is
         never sure.
     """
-    measured = judgments.with_attributes([FEATURES[name]() for name in _undeclared(judgments)])
-    sign, prompts = judgments.votes["sign"].to_numpy(), vote_prompts(judgments)
-    cross = measured.cross_group()
+    declared_types = {attribute.config.get("type") for attribute in judgments.attributes}
+    if judgments.votes["shown_first"].isna().all():
+        declared_types.add("position")
+    names = [name for name in FEATURES if not declared_types & {name, *BUILT_IN[name].repeats}]
+    measured = judgments.with_attributes([FEATURES[name]() for name in names])
+    sign, prompts, cross = judgments.votes["sign"].to_numpy(), vote_prompts(judgments), measured.cross_group()
     found = offline_log_odds(sign, measured.delta, cross, prompts)
     q_value = q_values(np.array([one.p_value for one in found], dtype=np.float64))
     declared = carrier_sides(judgments.delta, judgments.cross_group())
-    sides = carrier_sides(measured.delta, cross)
     level = 1 - 0.05 / max(1, sum(one.n_cross > 0 for one in found))
-    shown = ("n_cross", "cross_share", "carrier_wins", "log_odds")
     rows = []
-    for j, one in enumerate(found):
-        columns = np.column_stack([declared, sides[:, j]])
+    for j, side in enumerate(carrier_sides(measured.delta, cross).T):
+        columns = np.column_stack([declared, side])
         beyond = joint_log_odds(columns, sign, prompts, level)[-1] if judgments.n_attributes else None
-        alone = log_odds_row(one, judgments.n_votes)
-        low, high = one.interval(level) if one.n_cross else (None, None)
-        row = {
-            "feature": measured.attribute_names[j],
-            "n_annotators": voters(judgments, cross[:, j]),
-            **{name: alone[name] for name in shown},
-            "ci_low": low,
-            "ci_high": high,
-            "q_value": q_value[j],
-            "beyond_declared": beyond and interval_row(beyond, "log_odds"),
-        }
+        alone = log_odds_row(found[j], judgments.n_votes)
+        low, high = found[j].interval(level) if found[j].n_cross else (None, None)
         told = collinearity(columns).dependent[-1].any()
-        rows.append({**row, "advice": "nothing" if told else _advice(row, fdr)})
+        rows.append(
+            {
+                "feature": measured.attribute_names[j],
+                "n_annotators": voters(judgments, cross[:, j]),
+                **{name: alone[name] for name in ("n_cross", "cross_share", "carrier_wins", "log_odds")},
+                "ci_low": low,
+                "ci_high": high,
+                "q_value": q_value[j],
+                "beyond_declared": beyond and interval_row(beyond),
+                "advice": "nothing" if told else _advice(alone, q_value[j] <= FALSE_ALARMS, beyond),
+            }
+        )
     return plain(rows)
 
 
-def _undeclared(judgments: Judgments) -> list[str]:
-    declared = {attribute.config.get("type") for attribute in judgments.attributes}
-    if not judgments.votes["shown_first"].notna().any():
-        declared.add("position")
-    return [name for name in FEATURES if not declared & {name, *BUILT_IN[name].repeats}]
-
-
-def _advice(row: dict[str, Any], fdr: float) -> str:
+def _advice(alone: Mapping[str, Any], is_sure: bool, beyond: Interval | None) -> str:
     """What ``RULE`` says of a feature that no declared attribute repeats."""
-    beyond = row["beyond_declared"] or {"log_odds": None, "ci_low": np.nan, "ci_high": np.nan}
-    sure, common = row["q_value"] <= fdr, row["cross_share"] >= COMMON_SHARE
-    sure_beyond = beyond["ci_low"] > 0 or beyond["ci_high"] < 0
-    large = row["carrier_wins"] in (0.0, 1.0) if row["log_odds"] is None else _is_large(row["log_odds"])
-    large_beyond = beyond["log_odds"] is not None and _is_large(beyond["log_odds"])
-    if sure and large and common and (large_beyond or beyond["log_odds"] is None):
+    is_common = alone["cross_share"] >= COMMON_SHARE
+    is_large = alone["n_cross"] > 0 and abs(logit(alone["carrier_wins"])) >= LARGE_LOG_ODDS
+    large_beyond = beyond is not None and abs(beyond.estimate) >= LARGE_LOG_ODDS
+    sure_beyond = beyond is not None and (beyond.low > 0 or beyond.high < 0)
+    if is_sure and is_large and is_common and (large_beyond or beyond is None):
         return "declare"
-    return "watch" if (large or large_beyond) and (sure or sure_beyond or common) else "nothing"
-
-
-def _is_large(log_odds: float) -> bool:
-    return abs(log_odds) >= LARGE_LOG_ODDS
-
-
-SWAP_PAIRS, OFFLINE = "swap pairs", "offline"
-
-
-def audit_level(judgments: Judgments) -> dict[str, tuple[float | None, str]]:
-    r"""The log-odds of each attribute that the carrying side wins, and where they are read.
-
-    On swap pairs, whose texts differ in the attribute alone, quality cancels. An attribute without any takes the
-    log-odds of all cross-group judgments, which quality pulls toward zero, or to the side that it goes with.
-
-    The log-odds are per unit: None where no vote is cross-group, not finite where all go one way.
-    """
-    pairs = SwapPairs(judgments, carrier_sides(judgments.delta, judgments.cross_group()))
-    found = {}
-    for j, (name, offline) in enumerate(
-        zip(judgments.attribute_names, judgments.offline_log_odds(), strict=True)
-    ):
-        swap = pairs.log_odds(j)
-        found[name] = (offline.log_odds, OFFLINE) if swap is None else (swap.log_odds, SWAP_PAIRS)
-    return found
+    is_worth_it = (is_large or large_beyond) and (is_sure or sure_beyond or is_common)
+    return "watch" if is_worth_it else "nothing"

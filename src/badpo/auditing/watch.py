@@ -16,15 +16,17 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from badpo.data.attributes import Attribute
-from badpo.data.files import appearing, locked
+from badpo.data.files import SealError, locked, read_seal, write_seal
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError, Problem, counted
 from badpo.data.tables import as_ids, read_table, recognise
 from badpo.estimation.sequential import GRID, e_bh, log_e_values, log_tilt_ratios, mean_tilt, winner_shares
 
-STATE_SCHEMA = "badpo.watch/1"
+STATE_SCHEMA = "badpo.watch/2"
 _ID_BYTES, _VOTES_BYTES = 8, 4
 _LARGEST_LOG = 700.0  # e-values above 1e304 are shown as that
+
+# -- the monitor -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,8 +73,6 @@ class AuditMonitor:
         Names, in the order of the columns of delta.
     alpha : float
         Level of an alarm about one annotator and attribute, and of the false discovery rate of the flags.
-    grid : sequence of float
-        Leans relative to the co-voters that the evidence is averaged over, in log-odds per unit.
     units : sequence of float, or None
         Size of a unit of each attribute, 1 unless given. It may depend on the texts but not on votes.
     definitions : sequence of mapping, or None
@@ -91,19 +91,23 @@ class AuditMonitor:
         self,
         attributes: Sequence[str],
         alpha: float = 0.05,
-        grid: Sequence[float] = GRID,
         units: Sequence[float] | None = None,
         definitions: Sequence[Mapping[str, Any]] | None = None,
     ):
-        self.attributes = tuple(attributes)
-        self.alpha = float(alpha)
-        self.grid = tuple(float(tilt) for tilt in grid)
-        self.units = tuple(float(unit) for unit in units or [1.0] * len(self.attributes))
+        self.attributes, self.alpha = tuple(attributes), float(alpha)
+        self.units = tuple(units or [1.0] * len(self.attributes))
         self.definitions = definitions
         self.n_repeated = 0
-        self._check()
+        if not self.attributes or len(set(self.attributes)) < len(self.attributes):
+            raise ConfigError(f"a monitor takes one attribute or more, each once; got {self.attributes}")
+        if not 0 < self.alpha < 1:
+            raise ConfigError(f"alpha is a share above 0 and below 1, such as 0.05; got {self.alpha}")
+        if len(self.units) != len(self.attributes) or not all(0 < unit < np.inf for unit in self.units):
+            raise ConfigError(f"one unit above 0 for each attribute is needed; got {self.units}")
         self._threshold = -float(np.log(self.alpha)) - 1e-12
-        self._people: dict[str, dict[str, NDArray]] = {}
+        # of each annotator, a row for each attribute: log-likelihood ratios of the tilts of the grid, the highest
+        # log e-value so far, informative votes
+        self._evidence: dict[str, NDArray[np.float64]] = {}
         self._seen: dict[bytes, bytes] = {}
 
     def update(self, closed: ClosedComparison) -> tuple[tuple[str, str], ...]:
@@ -121,27 +125,23 @@ class AuditMonitor:
         ValueError
             When the shapes do not fit together.
         """
-        key = _id_digest(closed.comparison_id)
-        if key in self._seen:
+        if self.has_seen(closed.comparison_id):
             raise ReopenedComparison(closed.comparison_id)
         sign, delta = self._arrays(closed)
-        first = {annotator: i for i, annotator in reversed(list(enumerate(closed.annotators)))}
-        names, kept = zip(*sorted(first.items(), key=lambda vote: vote[1]), strict=True)
-        self.n_repeated += len(sign) - len(kept)
-        self._seen[key] = _votes_digest(closed)
-        people = [self._people.setdefault(name, self._nothing()) for name in names]
-        won, delta = sign[list(kept)] > 0, delta[list(kept)]
-        share = winner_shares(sign[list(kept)], delta)
-        if not (((share > 0) & (share < 1))[:, None] & (delta != 0)).any():
-            return ()
-        ratios = log_tilt_ratios(won[:, None], share[:, None], delta, self.grid)
-        log_ratio = np.stack([person["log_ratio"] for person in people]) + ratios
-        before = np.stack([person["highest"] for person in people])
-        highest = np.maximum(before, log_e_values(log_ratio))
-        for i, person in enumerate(people):
-            person["log_ratio"], person["highest"] = log_ratio[i], highest[i]
-            person["n_informative"] = person["n_informative"] + ratios[i].any(axis=-1)
-        crossed = np.argwhere((before < self._threshold) & (highest >= self._threshold))
+        names, first = np.unique(np.asarray(closed.annotators, dtype=object), return_index=True)
+        self.n_repeated += len(sign) - len(first)
+        self._seen[_id_digest(closed.comparison_id)] = _votes_digest(closed)
+        sign, delta = sign[first], delta[first]
+        share = winner_shares(sign, delta)
+        ratios = log_tilt_ratios(sign[:, None] > 0, share[:, None], delta)
+        nothing = np.zeros((len(self.attributes), len(GRID) + 2))
+        evidence = np.stack([self._evidence.get(name, nothing) for name in names])
+        before = evidence[..., -2].copy()
+        evidence[..., :-2] += ratios
+        evidence[..., -2] = np.maximum(before, log_e_values(evidence[..., :-2]))
+        evidence[..., -1] += ratios.any(axis=-1)
+        self._evidence.update(zip(names, evidence, strict=True))
+        crossed = np.argwhere((before < self._threshold) & (evidence[..., -2] >= self._threshold))
         return tuple((names[i], self.attributes[j]) for i, j in crossed.tolist())
 
     def has_seen(self, comparison_id: str) -> bool:
@@ -170,46 +170,39 @@ class AuditMonitor:
             holds for this annotator and attribute alone; ``flag``: stands out among all annotators and attributes
             (e-BH: at most a share alpha of the flags is false on average).
         """
-        names = sorted(self._people)
-        found = {
-            key: np.array([self._people[name][key] for name in names]).reshape(len(names), *nothing.shape)
-            for key, nothing in self._nothing().items()
-        }
-        log_e, highest = log_e_values(found["log_ratio"]), found["highest"]
-        toward = np.where(mean_tilt(found["log_ratio"], self.grid) >= 0, "more", "less").astype(object)
-        toward[found["n_informative"] == 0] = ""
+        names = sorted(self._evidence)
+        rows = pd.MultiIndex.from_product([names, self.attributes], names=["annotator", "attribute"])
+        found = np.array([self._evidence[name] for name in names]).reshape(len(rows), len(GRID) + 2)
+        ratios, highest, n_informative = found[:, :-2], found[:, -2], found[:, -1].astype(np.int64)
+        log_e = log_e_values(ratios)
+        toward = np.where(mean_tilt(ratios) >= 0, "more", "less").astype(object)
         columns = {
-            "n_informative": found["n_informative"].astype(np.int64),
+            "n_informative": n_informative,
             "e_value": np.exp(np.minimum(log_e, _LARGEST_LOG)),
             "highest": np.exp(np.minimum(highest, _LARGEST_LOG)),
-            "toward": toward,
+            "toward": np.where(n_informative > 0, toward, ""),
             "alarm": highest >= self._threshold,
             "flag": e_bh(log_e, self.alpha),
         }
-        rows = pd.MultiIndex.from_product([names, self.attributes], names=["annotator", "attribute"])
-        return pd.DataFrame({key: cells.ravel() for key, cells in columns.items()}, rows).reset_index()
+        return pd.DataFrame(columns, rows).reset_index()
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the state as JSON that only this user can read; the file appears whole or not at all.
 
         It holds numbers per annotator and twelve bytes per comparison, no votes, and a checksum of itself.
         """
+        packed = b"".join(key + votes for key, votes in self._seen.items())
         state = {
             "schema": STATE_SCHEMA,
             "attributes": self.attributes,
             "alpha": self.alpha,
-            "grid": self.grid,
             "units": self.units,
             "definitions": self.definitions,
             "n_repeated": self.n_repeated,
-            "annotators": {
-                name: {key: numbers.tolist() for key, numbers in person.items()}
-                for name, person in self._people.items()
-            },
-            "comparisons": base64.b64encode(b"".join(k + v for k, v in self._seen.items())).decode(),
+            "annotators": {name: numbers.tolist() for name, numbers in self._evidence.items()},
+            "comparisons": base64.b64encode(packed).decode(),
         }
-        with appearing(path, private=True) as unfinished:
-            unfinished.write_bytes(_sealed(json.dumps(state, allow_nan=False).encode()))
+        write_seal(Path(path), state, ())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> AuditMonitor:
@@ -218,52 +211,33 @@ class AuditMonitor:
         Raises
         ------
         ConfigError
-            When the file is no state of a monitor, or a bit of it has changed.
+            When the file is no state of a monitor, or is damaged.
         """
-        state = _read_state(Path(path))
-        monitor = cls(*(state[name] for name in ("attributes", "alpha", "grid", "units", "definitions")))
-        monitor.n_repeated = int(state["n_repeated"])
-        monitor._people = {
-            name: {key: np.array(numbers) for key, numbers in person.items()}
-            for name, person in state["annotators"].items()
-        }
+        try:
+            state = read_seal(Path(path))
+            if state.get("schema") != STATE_SCHEMA:
+                raise SealError(f"its schema is {state.get('schema')!r}, not {STATE_SCHEMA!r}")
+        except SealError as error:
+            remedy = "Name another file, or delete it to begin anew"
+            raise ConfigError(f"{path} is no state of badpo watch: {error}. {remedy}") from error
+        monitor = cls(*(state[name] for name in ("attributes", "alpha", "units", "definitions")))
+        monitor.n_repeated = state["n_repeated"]
+        monitor._evidence = {name: np.array(numbers) for name, numbers in state["annotators"].items()}
         packed, size = base64.b64decode(state["comparisons"]), _ID_BYTES + _VOTES_BYTES
         entries = (packed[i : i + size] for i in range(0, len(packed), size))
         monitor._seen = {entry[:_ID_BYTES]: entry[_ID_BYTES:] for entry in entries}
         return monitor
 
-    def _nothing(self) -> dict[str, NDArray]:
-        """What is known of an annotator before their first vote."""
-        q = len(self.attributes)
-        return {
-            "log_ratio": np.zeros((q, len(self.grid))),
-            "highest": np.zeros(q),
-            "n_informative": np.zeros(q, dtype=np.int64),
-        }
-
-    def _check(self) -> None:
-        if not self.attributes or len(set(self.attributes)) < len(self.attributes):
-            raise ConfigError(f"a monitor takes one attribute or more, each once; got {self.attributes}")
-        if not 0 < self.alpha < 1:
-            raise ConfigError(f"alpha is a share above 0 and below 1, such as 0.05; got {self.alpha}")
-        if not self.grid or not np.isfinite(self.grid).all() or 0.0 in self.grid:
-            raise ConfigError(f"the grid holds leans in log-odds other than 0; got {self.grid}")
-        if len(self.units) != len(self.attributes) or not all(0 < unit < np.inf for unit in self.units):
-            raise ConfigError(f"one unit above 0 for each attribute is needed; got {self.units}")
-
     def _arrays(self, closed: ClosedComparison) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         sign, n = np.asarray(closed.sign, dtype=np.float64), len(closed.annotators)
         delta = np.asarray(closed.delta, dtype=np.float64)
         shape = (n, len(self.attributes))
+        where = f"comparison {closed.comparison_id}"
         if sign.shape != (n,) or n == 0 or not (np.abs(sign) == 1).all():
-            raise ValueError(
-                f"comparison {closed.comparison_id}: one sign, +1 or -1, for each annotator is needed"
-            )
+            raise ValueError(f"{where}: one sign, +1 or -1, for each annotator is needed")
         if delta.shape not in (shape, shape[1:]) or not np.isfinite(delta).all():
-            raise ValueError(
-                f"comparison {closed.comparison_id}: delta has shape {delta.shape}, needed are finite numbers of shape "
-                f"{shape} or {shape[1:]}"
-            )
+            needed = f"needed are finite numbers of shape {shape} or {shape[1:]}"
+            raise ValueError(f"{where}: delta has shape {delta.shape}, {needed}")
         return sign, np.broadcast_to(delta, shape) / self.units
 
 
@@ -278,28 +252,7 @@ def _votes_digest(closed: ClosedComparison) -> bytes:
     return hashlib.blake2b(text.encode(), digest_size=_VOTES_BYTES).digest()
 
 
-def _sealed(state: bytes) -> bytes:
-    """A JSON object with the checksum of its text as the last entry."""
-    return state[:-1] + f', "sha256": "{hashlib.sha256(state).hexdigest()}"}}'.encode()
-
-
-def _read_state(path: Path) -> Mapping[str, Any]:
-    content = path.read_bytes()
-    try:
-        state = json.loads(content)
-    except ValueError:
-        why = "it does not hold JSON"
-    else:
-        found = state.get("schema") if isinstance(state, dict) else None
-        if found != STATE_SCHEMA:
-            why = f"its schema is {found!r}, not {STATE_SCHEMA!r}"
-        elif content != _sealed(content[: content.rfind(b', "sha256": "')] + b"}"):
-            why = "its checksum does not match, so that it is damaged or was edited"
-        else:
-            return state
-    remedy = "Name another file, or delete it to begin anew"
-    raise ConfigError(f"{path} is no state of badpo watch: {why}. {remedy}")
-
+# -- the command -------------------------------------------------------------------------------------------------
 
 GUARANTEE = (
     "You may look as often as you like. Stopping a comparison, or adding votes to it, by looking at its votes breaks "
@@ -309,8 +262,8 @@ MEANING = (
     "A flag says that someone votes unlike their co-voters on such comparisons, not that they are wrong. Someone who "
     "leans nowhere among co-voters who lean is unlike them, and so is someone who answers at random."
 )
-_CLOSED = {"true": True, "1": True, "yes": True, "closed": True}
-_CLOSED |= {"false": False, "0": False, "no": False, "open": False}
+_CLOSED = dict.fromkeys(("true", "1", "yes", "closed"), True)
+_CLOSED |= dict.fromkeys(("false", "0", "no", "open"), False)
 _NAMED = 10
 
 
@@ -400,68 +353,53 @@ def watch(
         if not judgments.has_identities:
             what, remedy = "the table has no annotator column", "name it: columns={'annotator': 'yours'}"
             raise DataError([Problem("E421", what, "column annotator", remedy, "error")])
-        is_closed = np.ones(judgments.n_comparisons, dtype=bool)
-        closing, ties_counted = "All comparisons in the table were taken as closed.", True
+        closing = "All comparisons in the table were taken as closed."
+        is_closed, warnings = np.ones(judgments.n_comparisons, dtype=bool), list[Problem]()
         if closed is not None:
             closing = f'A comparison is closed when the column "{closed}" says so in all its rows.'
             is_closed = _closed_by_column(judgments, closed)
         if votes_per_comparison is not None:
             closing = f"A comparison is closed when it has {votes_per_comparison} judgments."
-            n_judged, ties_counted = _judgments_of(judgments, data, reading.get("columns"))
+            n_judged, warnings = _judgments_of(judgments, data, reading.get("columns"))
             is_closed = n_judged >= votes_per_comparison
         monitor = _monitor(Path(state), judgments, alpha)
-        new, reopened = _feed(monitor, judgments, is_closed)
-        if new or not Path(state).exists():
+        counts, reopened = _feed(monitor, judgments, is_closed)
+        if counts["n_new"] or not Path(state).exists():
             monitor.save(state)
-    warnings = [_reopened_warning(reopened)] if reopened else []
-    warnings += [] if ties_counted else [_ties_warning(judgments)]
-    table = monitor.table()
-    summary = {
-        "alpha": monitor.alpha,
-        "n_new": new,
-        "n_counted": monitor.n_comparisons,
-        "n_open": int((~is_closed).sum()),
-        "n_repeated": monitor.n_repeated,
-        "n_annotators": table["annotator"].nunique(),
-        "closing": closing,
-        "flagged": {name: _flagged(table, name) for name in monitor.attributes},
-        "reopened": reopened,
-        "warnings": [vars(problem) for problem in warnings],
-        "rule": f"Flags by e-BH at {monitor.alpha:.0%} over annotators and attributes, listed by pseudonym.",
-        "guarantee": GUARANTEE,
-    }
-    return WatchResult(summary, table)
+    return _result(monitor, counts, closing, reopened, warnings)
 
 
 def _judgments_of(
     judgments: Judgments, data: Any, columns: Mapping[str, str | None] | None
-) -> tuple[NDArray[np.int64], bool]:
-    """How often each comparison was judged, and whether ties are among these."""
+) -> tuple[NDArray[np.int64], list[Problem]]:
+    """How often each comparison was judged, and a warning where ties could not be counted."""
     n_votes = np.bincount(judgments.votes["comparison"], minlength=judgments.n_comparisons)
-    if not (judgments.dropped["reason"] == "tie").any():
-        return n_votes, True
+    n_ties = int(judgments.dropped.loc[judgments.dropped["reason"] == "tie", "n"].sum())
+    if not n_ties:
+        return n_votes, []
     table = read_table(data)
     layout = recognise(table.frame, table.name, columns)
-    if table.dropped or not layout.has("comparison_id"):
-        return n_votes, False
-    counts = pd.Series(as_ids(layout.frame["comparison_id"])).value_counts()
-    return counts.loc[judgments.comparisons["comparison_id"]].to_numpy(dtype=np.int64), True
+    if not table.dropped and layout.has("comparison_id"):
+        counts = pd.Series(as_ids(layout.frame["comparison_id"])).value_counts()
+        return counts.loc[judgments.comparisons["comparison_id"]].to_numpy(dtype=np.int64), []
+    what = (
+        f"{counted(n_ties, 'tie')} could not be counted toward the votes of a comparison; those with a tie may stay "
+        "open"
+    )
+    remedy = "name a column that says which comparisons are closed, or give comparison ids with the ties"
+    return n_votes, [Problem("W421", what, "column winner", remedy, "warning", n_ties)]
 
 
 def _closed_by_column(judgments: Judgments, column: str) -> NDArray[np.bool_]:
-    labels = judgments.votes[column].map(
-        lambda cell: _CLOSED.get(str(cell).strip().casefold().removesuffix(".0"))
-    )
-    unknown = labels.isna().to_numpy()
-    if unknown.any():
-        rows = ", ".join(str(row + 1) for row in judgments.votes["row"].to_numpy()[unknown][:5])
-        what = f"{counted(int(unknown.sum()), 'judgment')} that is neither closed nor open"
+    cells = judgments.votes[column].map(lambda cell: str(cell).strip().casefold().removesuffix(".0"))
+    labels = cells.map(_CLOSED)
+    unknown = judgments.votes["row"][labels.isna()] + 1
+    if len(unknown):
+        what = f"{counted(len(unknown), 'judgment')} that is neither closed nor open"
+        where = f"column {column}, rows {', '.join(map(str, unknown[:5]))}"
         remedy = f"write one of {', '.join(_CLOSED)}"
-        raise DataError([Problem("E422", what, f"column {column}, rows {rows}", remedy, "error")])
-    n_open = np.bincount(
-        judgments.votes["comparison"], weights=~labels.to_numpy(dtype=bool), minlength=judgments.n_comparisons
-    )
-    return n_open == 0
+        raise DataError([Problem("E422", what, where, remedy, "error")])
+    return labels.astype(bool).groupby(judgments.votes["comparison"]).all().to_numpy()
 
 
 def _monitor(state: Path, judgments: Judgments, alpha: float) -> AuditMonitor:
@@ -472,7 +410,7 @@ def _monitor(state: Path, judgments: Judgments, alpha: float) -> AuditMonitor:
             _typical_difference(delta) if attribute.continuous else 1.0
             for attribute, delta in zip(judgments.attributes, judgments.delta.T, strict=True)
         ]
-        return AuditMonitor(judgments.attribute_names, alpha, units=units, definitions=definitions)
+        return AuditMonitor(judgments.attribute_names, alpha, units, definitions)
     monitor = AuditMonitor.load(state)
     was = json.dumps([monitor.attributes, monitor.definitions], sort_keys=True)
     now = json.dumps([judgments.attribute_names, definitions], sort_keys=True)
@@ -494,44 +432,52 @@ def _typical_difference(delta: NDArray[np.float64]) -> float:
     return float(np.sqrt(np.mean(differs**2))) if len(differs) else 1.0
 
 
-def _feed(monitor: AuditMonitor, judgments: Judgments, is_closed: NDArray[np.bool_]) -> tuple[int, list[str]]:
-    """Feed what is closed and new, in the order of last votes; how many, and ids that were fed with other votes."""
+def _feed(
+    monitor: AuditMonitor, judgments: Judgments, is_closed: NDArray[np.bool_]
+) -> tuple[dict[str, int], list[str]]:
+    """Feed what is closed and new, in the order of last votes; counts, and ids that were fed with other votes."""
     votes = judgments.votes
-    order = np.argsort(votes["comparison"].to_numpy(), kind="stable")
-    ends = np.cumsum(np.bincount(votes["comparison"], minlength=judgments.n_comparisons))
-    sign, delta = votes["sign"].to_numpy()[order], judgments.delta[order]
-    names = judgments.annotators["pseudonym"].to_numpy()[votes["annotator"].to_numpy()[order]]
-    ids = judgments.comparisons["comparison_id"].to_numpy()
-    last = votes["row"].to_numpy()[order][ends - 1]
-    new, reopened = 0, []
-    for c in np.argsort(last, kind="stable"):
-        of = slice(ends[c - 1] if c else 0, ends[c])
-        comparison = ClosedComparison(str(ids[c]), names[of].tolist(), sign[of], delta[of])
-        if monitor.has_seen(comparison.comparison_id):
-            if monitor.is_reopened(comparison):
-                reopened.append(comparison.comparison_id)
+    names = judgments.annotators["pseudonym"].to_numpy()[votes["annotator"]]
+    ids = judgments.comparisons["comparison_id"].astype(str).to_numpy()
+    rows_of = votes.groupby("comparison").indices
+    before, reopened = monitor.n_comparisons, []
+    for c in sorted(rows_of, key=lambda c: votes["row"].iat[rows_of[c][-1]]):
+        rows = rows_of[c]
+        comparison = ClosedComparison(
+            ids[c], names[rows].tolist(), votes["sign"].to_numpy()[rows], judgments.delta[rows]
+        )
+        if monitor.has_seen(ids[c]):
+            reopened += [ids[c]] if monitor.is_reopened(comparison) else []
         elif is_closed[c]:
             monitor.update(comparison)
-            new += 1
-    return new, reopened
+    n_new = monitor.n_comparisons - before
+    return {"n_new": n_new, "n_counted": monitor.n_comparisons, "n_open": int((~is_closed).sum())}, reopened
 
 
-def _reopened_warning(reopened: Sequence[str]) -> Problem:
-    named = ", ".join(reopened[:_NAMED])
-    what = f"{counted(len(reopened), 'comparison')} had other votes when counted; the new ones are refused: {named}"
-    remedy = (
-        "close a comparison when it has all its votes; give votes that come later a comparison of their own"
-    )
-    return Problem("W420", what, "comparison_id", remedy, "warning", len(reopened))
-
-
-def _ties_warning(judgments: Judgments) -> Problem:
-    n = int(judgments.dropped.loc[judgments.dropped["reason"] == "tie", "n"].sum())
-    what = f"{counted(n, 'tie')} could not be counted toward the votes of a comparison; those with a tie may stay open"
-    remedy = "name a column that says which comparisons are closed, or give comparison ids with the ties"
-    return Problem("W421", what, "column winner", remedy, "warning", n)
-
-
-def _flagged(table: pd.DataFrame, attribute: str) -> list[dict[str, Any]]:
-    rows = table[(table["attribute"] == attribute) & table["flag"]]
-    return rows[["annotator", "toward", "e_value", "n_informative"]].to_dict("records")
+def _result(
+    monitor: AuditMonitor, counts: dict[str, int], closing: str, reopened: list[str], warnings: list[Problem]
+) -> WatchResult:
+    if reopened:
+        named = ", ".join(reopened[:_NAMED])
+        what = f"{counted(len(reopened), 'comparison')} had other votes when counted; the new ones are refused: {named}"
+        remedy = "close a comparison when it has all its votes; give votes that come later a comparison of their own"
+        warnings = [Problem("W420", what, "comparison_id", remedy, "warning", len(reopened)), *warnings]
+    table = monitor.table()
+    shown = table.loc[table["flag"], ["attribute", "annotator", "toward", "e_value", "n_informative"]]
+    flagged = {
+        name: shown[shown["attribute"] == name].drop(columns="attribute").to_dict("records")
+        for name in monitor.attributes
+    }
+    summary = {
+        "alpha": monitor.alpha,
+        **counts,
+        "n_repeated": monitor.n_repeated,
+        "n_annotators": table["annotator"].nunique(),
+        "closing": closing,
+        "flagged": flagged,
+        "reopened": reopened,
+        "warnings": [vars(problem) for problem in warnings],
+        "rule": f"Flags by e-BH at {monitor.alpha:.0%} over annotators and attributes, listed by pseudonym.",
+        "guarantee": GUARANTEE,
+    }
+    return WatchResult(summary, table)

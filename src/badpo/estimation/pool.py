@@ -12,7 +12,6 @@ from itertools import product
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import sparse
 from scipy.linalg import eigh
 from scipy.optimize import root
 from scipy.special import expit, logit, stdtr, stdtrit
@@ -278,14 +277,13 @@ def _coefficients(
     sign: ArrayLike,
     clusters: ArrayLike,
     level: float = 0.95,
-    nuisance: sparse.csr_array | None = None,
 ) -> tuple[Interval | None, ...]:
     """Coefficients of usable columns; None for the others and for those that are in an exact dependence."""
     shown = collinearity(x).estimable
     usable = usable[independent_columns(x[:, usable])]
     found: list[Interval | None] = [None] * x.shape[1]
     if len(usable):
-        fit = fit_logit(x[:, usable], sign, clusters, nuisance)
+        fit = fit_logit(x[:, usable], sign, clusters)
         for place, column in enumerate(usable):
             found[column] = fit.interval(place, level) if shown[column] else None
     return tuple(found)
@@ -338,58 +336,6 @@ def _half_log_ratio(won: NDArray, lost: NDArray) -> Interval:
     return Interval(estimate, se, estimate - half, estimate + half, errors.n_clusters)
 
 
-def normalized_difference(a: ArrayLike, b: ArrayLike) -> Floats:
-    """(a - b) / (|a| + |b|), between -1 and 1; 0 where both are zero."""
-    a, b = np.asarray(a, float), np.asarray(b, float)
-    total = np.abs(a) + np.abs(b)
-    return np.divide(a - b, total, out=np.zeros(total.shape), where=total > 0)
-
-
-def arena_coefficients(
-    feature: ArrayLike,
-    sign: ArrayLike,
-    clusters: ArrayLike,
-    models: tuple[ArrayLike, ArrayLike] | None = None,
-) -> tuple[Interval | None, ...]:
-    r"""Style coefficients of a Bradley-Terry regression, all features together.
-
-    .. math:: \operatorname{logit} P(a \text{ wins}) = r_{m(a)} - r_{m(b)} + \sum_i \gamma_i z_i
-
-    with z the features divided by their root mean square. The arenas also subtract the mean, which depends on
-    which response stands as a; it is taken as zero here. The ratings r are there only where the models are known;
-    without them the coefficients also carry what the models that write so are worth.
-
-    Returns
-    -------
-    tuple of Interval or None
-        Log-odds per standard deviation of the feature: how often the feature differs is in it, so it compares with
-        published arena coefficients and not with our log-odds. None for a feature that never differs, that others
-        determine, or that tells every vote.
-
-    Examples
-    --------
-    >>> wins, sides = [1, 1, 1, -1, -1, 1], [[0.5], [0.2], [-0.1], [0.3], [-0.4], [0.0]]
-    >>> coefficient, = arena_coefficients(sides, wins, range(6))
-    >>> round(coefficient.estimate, 2)
-    0.86
-    """
-    x = np.asarray(feature, float)
-    deviation = np.sqrt((x**2).sum(axis=0) / max(len(x), 1))
-    columns = x / np.where(deviation > 0, deviation, 1.0)
-    nuisance = None if models is None else _model_columns(*models)
-    return _coefficients(columns, np.arange(x.shape[1]), sign, clusters, nuisance=nuisance)
-
-
-def _model_columns(first: ArrayLike, second: ArrayLike) -> sparse.csr_array:
-    """+1 in the column of the model that wrote a, -1 in that of b."""
-    a, b = np.asarray(first, dtype=object).astype(str), np.asarray(second, dtype=object).astype(str)
-    n = len(a)
-    names, codes = np.unique(np.concatenate([a, b]), return_inverse=True)
-    rows = np.tile(np.arange(n), 2)
-    values = np.repeat([1.0, -1.0], n)
-    return sparse.csr_array((values, (rows, codes.reshape(-1))), shape=(n, len(names)))
-
-
 # -- logistic regression -------------------------------------------------------------------------------------
 
 
@@ -421,10 +367,8 @@ def fit_logit(
     design: ArrayLike,
     sign: ArrayLike,
     clusters: ArrayLike,
-    nuisance: sparse.sparray | None = None,
-    nuisance_precision: float = 0.01,
 ) -> LogitFit:
-    r"""Maximum likelihood of ``logit P(sign = +1) = design . coefficients (+ nuisance . ratings)``.
+    r"""Maximum likelihood of ``logit P(sign = +1) = design . coefficients``.
 
     There is no intercept: which response stands as a is arbitrary, and exchanging a and b must change nothing.
 
@@ -436,16 +380,11 @@ def fit_logit(
         +1 chose a, -1 chose b.
     clusters : array of shape (n_votes,)
         The prompt of each vote.
-    nuisance : sparse array of shape (n_votes, n_ratings), or None
-        Columns whose coefficients are estimated too and not reported, such as which model wrote each side.
-    nuisance_precision : float
-        Precision of the normal prior on a rating, on the sum of the log-likelihood (not on its mean): 0.01 is a
-        standard deviation of 10 log-odds. It settles the level, which votes leave open, and models that always win.
 
     Returns
     -------
     LogitFit
-        Errors are `cluster_errors` of the columns after the ratings are taken out.
+        Errors are `cluster_errors` of the columns.
 
     Examples
     --------
@@ -462,18 +401,14 @@ def fit_logit(
         return _unknown_fit(q)
     scale = np.sqrt((x**2).mean(axis=0))
     x = x / np.where(scale > 0, scale, 1.0)
-    everything = x if nuisance is None else sparse.csr_array(sparse.hstack([sparse.csr_array(x), nuisance]))
-    precision = np.repeat([0.0, nuisance_precision], [q, everything.shape[1] - q])
-    weight, residual, coefficients = _maximize(everything, s, precision)
-    if nuisance is not None:
-        x = _without(x, sparse.csr_array(nuisance), weight, nuisance_precision)
+    weight, residual, coefficients = _maximize(x, s)
     information = (x * weight[:, None]).T @ x
     even_odds = x.T @ x / 4
     if eigh(information, even_odds, eigvals_only=True)[0] < _NO_INFORMATION:
         return _unknown_fit(q)
     score = np.stack([np.bincount(codes, column * residual) for column in x.T], axis=1)
     errors = cluster_errors(score, summed_products(codes, x * weight[:, None], x, len(score)))
-    return LogitFit(coefficients[:q] / scale, ClusterErrors(errors.se / scale, errors.df, errors.n_clusters))
+    return LogitFit(coefficients / scale, ClusterErrors(errors.se / scale, errors.df, errors.n_clusters))
 
 
 def _unknown_fit(q: int) -> LogitFit:
@@ -481,33 +416,20 @@ def _unknown_fit(q: int) -> LogitFit:
     return LogitFit(nothing, ClusterErrors(nothing, nothing, 0))
 
 
-def _maximize(
-    x: NDArray | sparse.csr_array, sign: NDArray, precision: NDArray
-) -> tuple[Floats, Floats, Floats]:
+def _maximize(x: Floats, sign: NDArray) -> tuple[Floats, Floats, Floats]:
     """Information weights and residuals (of a's win) of the votes at the top, and all coefficients."""
     won = (sign > 0).astype(float)
 
     def score(beta: NDArray) -> Floats:
-        return x.T @ (won - expit(x @ beta)) - precision * beta
+        return x.T @ (won - expit(x @ beta))
 
     def slope(beta: NDArray) -> Floats:
         chance = expit(x @ beta)
-        return -_weighted_gram(x, chance * (1 - chance)) - np.diag(precision)
+        return -(x.T @ (x * (chance * (1 - chance))[:, None]))
 
     beta = root(score, np.zeros(x.shape[1]), jac=slope, tol=1e-12).x
     chance = expit(x @ beta)
     return chance * (1 - chance), won - chance, beta
-
-
-def _weighted_gram(x: NDArray | sparse.csr_array, weight: NDArray) -> Floats:
-    gram = x.T @ (x * weight[:, None])
-    return gram.toarray() if sparse.issparse(gram) else gram
-
-
-def _without(x: NDArray, ratings: sparse.csr_array, weight: NDArray, precision: float) -> Floats:
-    """The columns less what the ratings explain of them, in the metric of the information."""
-    among = _weighted_gram(ratings, weight) + precision * np.eye(ratings.shape[1])
-    return x - ratings @ np.linalg.solve(among, ratings.T @ (x * weight[:, None]))
 
 
 def summed_products(group: Ints, left: Floats, right: Floats, n_groups: int) -> Floats:

@@ -161,7 +161,7 @@ def _telling_attribute(row: Mapping[str, Any], summary: Mapping[str, Any]) -> di
         nothing = {name: None for name, value in row.items() if not isinstance(value, list | str | dict)}
         return {
             **nothing, "name": row["name"], "scope": row["scope"], "interval": None, "sweep": [], "joint": {},
-            "quality_adjusted": None, "arena": {}, "collinear_with": [], "co_occurrence": {}, "withheld": True,
+            "quality_adjusted": None, "collinear_with": [], "co_occurrence": {}, "withheld": True,
         }  # fmt: skip
     adjusted = row["quality_adjusted"]
     # what is sure, and what to do, is said as the exact figures have it
@@ -280,7 +280,7 @@ def attribute_table(summary: Mapping[str, Any]) -> TextTable:
     """The pool's lean on every attribute, by every way of reading it that some attribute has."""
     header = (
         "Attribute", "Sides differ", "Carrier wins", "Log-odds", "95 %, clustered", "Odds",
-        "Beside the others", "Quality-adjusted", "Arena-style",
+        "Beside the others", "Swap pairs",
     )  # fmt: skip
     labels = audit_labels(summary)
     rows = [_attribute_row(row, labels[row["name"]]) for row in summary["attributes"]]
@@ -294,10 +294,9 @@ def attribute_table(summary: Mapping[str, Any]) -> TextTable:
 
 def _attribute_row(row: Mapping[str, Any], label: str) -> tuple[str, ...]:
     if row.get("withheld"):
-        return (label, *[decimal(None)] * 8)
+        return (label, *[decimal(None)] * 7)
     adjusted = row["quality_adjusted"]
     few = " (few prompts)" if row["interval"] == "small-cluster" else ""
-    how = f"; {shown(adjusted['how'], 40)}" if adjusted else ""
     return (
         label,
         f"{count_text(row['n_cross'])} ({percent(row['cross_share'])})",
@@ -306,8 +305,7 @@ def _attribute_row(row: Mapping[str, Any], label: str) -> tuple[str, ...]:
         interval_text(row["ci_low"], row["ci_high"]) + few,
         decimal(row["odds"], 1),
         _estimate_text(row["joint"], "log_odds"),
-        _estimate_text(adjusted, "log_odds") + how,
-        _estimate_text(row["arena"], "coefficient"),
+        _estimate_text(adjusted, "log_odds"),
     )
 
 
@@ -553,7 +551,7 @@ def _facts(summary: Mapping[str, Any]) -> str:
 
 
 def _together(summary: Mapping[str, Any]) -> list[str]:
-    """How attributes go together, and what a quality-adjusted estimate takes for granted or lacks."""
+    """How attributes go together, and what the estimate from swap pairs takes for granted."""
     labels, found = audit_labels(summary), []
     for row in summary["attributes"]:
         label, adjusted = labels[row["name"]], row["quality_adjusted"]
@@ -563,11 +561,10 @@ def _together(summary: Mapping[str, Any]) -> list[str]:
         if shares:
             found.append(f"Of the judgments whose sides differ in {label}, the same side has: {shares}.")
         if adjusted:
-            found.append(f"Quality-adjusted {label}: {adjusted['assumes']}.")
+            found.append(f"Swap pairs, {label}: {adjusted['assumes']}.")
     if not any(row["quality_adjusted"] for row in summary["attributes"]):
         found.append(
-            "There is no quality-adjusted estimate: the table has neither scores of the responses nor enough pairs in "
-            "which they were swapped."
+            "No estimate is free of the quality of the responses: too few pairs of texts differ in an attribute alone."
         )
     return found
 
