@@ -177,7 +177,7 @@ def test_an_answer_is_ended_or_cut(family):
 @pytest.mark.parametrize("family", list(MODELS))
 def test_the_place_of_a_name_is_found(stand_ins, family):
     name = PRESETS[PRESET_OF[family]]["model_name_or_path"]
-    model, tokenizer = load_model(name, ModelChoice(name))
+    model, tokenizer = load_model(name, ModelChoice(model_name_or_path=name))
     (prompt,) = encode_prompts(["How do I boil rice?"], tokenizer, "paper", 384)
     (answer,) = sample(model, tokenizer, [prompt], 4, seed=0)
     signed = replace(answer, text="Boil the water.\n\n\u2014 Emily Walsh")
@@ -243,10 +243,10 @@ def test_a_model_that_is_not_there_is_told_with_the_suites_that_need_it(stand_in
 )
 def test_a_model_folder_without_a_file_is_told(stand_ins, tmp_path, removed, told):
     folder = tmp_path / "small"
-    require_model(ModelChoice(str(folder)))
+    require_model(ModelChoice(model_name_or_path=str(folder)))
     (folder / removed).unlink()
     with pytest.raises(ConfigError, match=told):
-        require_model(ModelChoice(str(folder)))
+        require_model(ModelChoice(model_name_or_path=str(folder)))
 
 
 # -- the public corpora --------------------------------------------------------------------------------------------

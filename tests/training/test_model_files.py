@@ -13,7 +13,7 @@ from badpo.data.problems import ConfigError
 from badpo.runs.start import load_model
 from badpo.training import trl_keys
 from badpo.training.model_files import load_adapter, load_weights, require_data
-from badpo.training.recipe import ModelChoice, model_keyword_refusal
+from badpo.training.recipe import ModelChoice, require_keywords
 from tests.runs.recipes import save_model
 
 
@@ -48,7 +48,7 @@ def test_weights_in_a_pickle_are_not_opened(tmp_path, model_folder, name, dtype)
     if name.startswith("adapter"):
         (model_folder / "adapter_config.json").write_text('{"base_model_name_or_path": "x"}')
     with pytest.raises(ConfigError, match=rf"{name}.*save_pretrained"):
-        load_model(str(model_folder), ModelChoice(str(model_folder), dtype=dtype))
+        load_model(str(model_folder), ModelChoice(model_name_or_path=str(model_folder), dtype=dtype))
     assert not (tmp_path / "owned").exists()
 
 
@@ -75,7 +75,8 @@ def test_where_kernels_would_be_fetched_no_flash_attention_and_no_quantisation_i
     monkeypatch.setattr(trl_keys, "find_spec", lambda name: name == "kernels")
     with pytest.raises(ConfigError, match="mxfp4"):
         require_data(str(model_folder))
-    assert "uninstall it" in str(model_keyword_refusal("attn_implementation", "flash_attention_2"))
+    with pytest.raises(ConfigError, match="choose eager, sdpa"):
+        require_keywords({"attn_implementation": "flash_attention_2"})
 
 
 def test_a_list_of_safetensors_that_names_a_pickle_is_refused(tmp_path, model_folder):

@@ -169,7 +169,7 @@ def run_source(folder: Path, stage: Stage, prompts: Prompts) -> AnchorSource:
 
 def model_source(name: str, prompts: Prompts) -> AnchorSource:
     """Any causal language model: no reference, no votes."""
-    model, tokenizer = load_model(name, ModelChoice(name))
+    model, tokenizer = load_model(name, ModelChoice(model_name_or_path=name))
     longest = getattr(model.config, "max_position_embeddings", None) or 2048
     folder = Path(name)
     # the policy of a run goes by the name of the run, by which `badpo forget` finds it
@@ -177,8 +177,8 @@ def model_source(name: str, prompts: Prompts) -> AnchorSource:
     return AnchorSource(
         name=own_name,
         given=name,
-        load=lambda: load_model(name, ModelChoice(name))[0],
-        read=lambda saved: load_model(str(saved), ModelChoice(name))[0],
+        load=lambda: load_model(name, ModelChoice(model_name_or_path=name))[0],
+        read=lambda saved: load_model(str(saved), ModelChoice(model_name_or_path=name))[0],
         policy_key=weights_key(model, "fp32"),
         reference_key="",
         reference=None,

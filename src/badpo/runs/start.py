@@ -6,7 +6,6 @@ import hashlib
 import json
 import logging
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -108,7 +107,7 @@ def kept_reference(
 def reference_facts(recipe: Recipe, train: Judgments, args, responses: Sequence[str] | None = None) -> dict:
     """What a supervised reference is made of: runs that share it must agree in it, arms and attributes aside."""
     balanced = balanced_attributes(train, recipe.reference.balance)
-    model = {name: value for name, value in asdict(recipe.model).items() if name != "trust_remote_code"}
+    model = recipe.model.model_dump(exclude={"trust_remote_code"})
     if Path(recipe.model.model_name_or_path).exists():
         # however it is spelt from where the program was started
         model["model_name_or_path"] = relative_to(recipe.model.model_name_or_path, Path(recipe.output_dir))

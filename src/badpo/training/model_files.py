@@ -13,7 +13,7 @@ from transformers.utils.hub import has_file
 from transformers.utils.peft_utils import find_adapter_config_file
 
 from badpo.data.problems import ConfigError
-from badpo.training.trl_keys import is_implementation, kernels_are_fetched
+from badpo.training.trl_keys import implementations, kernels_are_fetched
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 WEIGHTS = (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME)
@@ -80,7 +80,7 @@ def _code(config: Any, name: str = "") -> Iterator[str]:
         for value in config:
             yield from _code(value, name)
     elif isinstance(config, str):
-        is_kernel = name.endswith("_implementation") and not is_implementation(config)
+        is_kernel = name.endswith("_implementation") and config not in implementations()
         is_quantised = (
             name == "quant_method" and kernels_are_fetched() and not config.startswith("bitsandbytes")
         )

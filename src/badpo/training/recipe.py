@@ -1,4 +1,4 @@
-"""A training run as a file: TRL's flat keys, four blocks of ours, and the paper's values as presets.
+"""A training run as a file: TRL's flat keys, blocks of ours, and the paper's values as presets.
 
 Reading a recipe loads no torch, so that a misspelt key is answered at once. All mistakes of a file are
 reported together, each with its line.
@@ -8,98 +8,105 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    create_model,
+    field_validator,
+    model_validator,
+)
 
 from badpo.data.attributes import Attribute, attribute_from_config
 from badpo.data.files import RUN_ENVIRONMENT, RUN_RECIPE, made_here
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import KEY_VARIABLE, pseudonyms
 from badpo.data.problems import ConfigError, Problem, did_you_mean
-from badpo.data.tables import KNOWN
 from badpo.data.yaml_files import YamlFile, read_yaml
-from badpo.training.trl_keys import (
-    ACCEPTED_WITHOUT_EFFECT,
-    ALIASES,
-    DEFAULT_OUTPUT_DIR,
-    FLASH,
-    HONOURED,
-    HONOURED_DATA,
-    HONOURED_MODEL,
-    HONOURED_TRAINING,
-    IMPLEMENTATIONS,
-    LAUNCH,
-    PRESETS,
-    REFUSED,
-    is_implementation,
-    refusal,
-)
+from badpo.training import trl_keys
+from badpo.training.trl_keys import ACCEPTED_WITHOUT_EFFECT, ALIASES, PRESETS, REFUSED, refusal
 
-OWN_TRAINING: dict[str, Any] = {
-    "encoding": str,
-    "max_prompt_length": int,
-    "batching": str,
-    "attention": str,
-    "reference_cache": str,
-}
-
-OWN_DATA: dict[str, Any] = {
-    "held_out": float,
-    "split_seed": int,
-    "ties": str,
-    "annotators_missing": str,
-    "repeated": str,
-    "winners": Any,
-}
-
-DTYPES = ("auto", "float32", "bfloat16", "float16")
-
-# What a recipe may say of how its model is loaded, and the values: none is run, fetched or a secret.
-MODEL_KEYWORDS: dict[str, tuple[Any, ...]] = {
-    "attn_implementation": IMPLEMENTATIONS + FLASH,
-    "dtype": DTYPES,
-    "torch_dtype": DTYPES,
-    "low_cpu_mem_usage": (True, False),
-    "use_cache": (True, False),
-    "local_files_only": (True, False),
-    "use_safetensors": (True,),
-    "trust_remote_code": (False,),
-}
+# -- kinds of values ---------------------------------------------------------------------------------------------
 
 
-def model_keyword_refusal(keyword: str, value: Any) -> str | None:
-    """Why a recipe may not set this keyword of ``from_pretrained``, and what to do instead; None where it may."""
-    if keyword == "trust_remote_code" and value:
-        return REFUSED[keyword]
-    if "token" in keyword:
-        return "a recipe is kept with its run and holds no secret; log in with hf auth login"
-    if keyword not in MODEL_KEYWORDS:
-        return (
-            f"a recipe may set {', '.join(MODEL_KEYWORDS)}; for anything else load the model in Python and hand it to "
-            "BADPOTrainer"
+def _no_truth_value(value: Any) -> Any:
+    # to pydantic, as to Python, true is the number 1
+    if isinstance(value, bool):
+        raise ValueError("true and false are no numbers")
+    return value
+
+
+Whole = Annotated[int, BeforeValidator(_no_truth_value)]
+Number = Annotated[float, BeforeValidator(_no_truth_value)]
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+
+
+def model_keywords() -> dict[str, tuple[Any, ...]]:
+    """What a recipe may say of how its model is loaded, and the values: none is run, fetched or a secret."""
+    return {
+        "attn_implementation": trl_keys.implementations(),
+        "dtype": get_args(Dtype),
+        "torch_dtype": get_args(Dtype),
+        "low_cpu_mem_usage": (True, False),
+        "use_cache": (True, False),
+        "local_files_only": (True, False),
+        "use_safetensors": (True,),
+        "trust_remote_code": (False,),
+    }
+
+
+def require_keywords(given: dict[str, Any]) -> dict[str, Any]:
+    """Refuse a keyword of ``from_pretrained`` that a recipe may not set."""
+    known = model_keywords()
+    for keyword, value in given.items():
+        # by their text, for 1 is True and a list has no hash; a secret is not repeated
+        allowed = [str(choice) for choice in known.get(keyword, ())]
+        if isinstance(value, bool | str) and str(value) in allowed:
+            continue
+        raise ConfigError(
+            refusal(keyword, value)
+            or f"model_init_kwargs.{keyword} is refused: "
+            + (f"choose {', '.join(allowed)}" if allowed else f"a recipe may set {', '.join(known)}")
+            + "; for anything else load the model in Python and hand it to BADPOTrainer"
         )
-    if str(value) in FLASH and not is_implementation(str(value)):
-        return "the package kernels is installed, with which it may be fetched from the Hub; uninstall it, or use sdpa"
-    # by their text, for 1 is True and a list has no hash
-    allowed = [str(choice) for choice in MODEL_KEYWORDS[keyword]]
-    if str(value) not in allowed or not isinstance(value, bool | str):
-        return f"choose {', '.join(allowed)}"
-    return None
+    return given
+
+
+def _attribute(entry: Any) -> dict[str, Any]:
+    config = {"type": entry} if isinstance(entry, str) else entry
+    if not isinstance(config, dict) or "type" not in config:
+        raise ConfigError(f"an attribute is {entry!r}; it must be a name, or a block with a type")
+    attribute_from_config(config)
+    return config
+
+
+def _objective(named: dict[str, Any]) -> dict[str, Any]:
+    from badpo.objective.objectives import require_known  # brings torch
+
+    if not isinstance(named.get("name"), str):
+        raise ConfigError(f"objective is {named!r}; it must be a block with a name")
+    require_known(named["name"])
+    return named
+
+
+# -- blocks ------------------------------------------------------------------------------------------------------
 
 
 class Block(BaseModel):
-    """A block of a recipe; unknown keys in it are errors."""
+    """Some of a recipe's keys; unknown ones are errors."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-# Our names on the left, the names in the user's table on the right; nothing there leaves a column unused.
-_COLUMNS: dict[str, Any] = dict.fromkeys(KNOWN, (str | None, None))
-Columns = create_model("Columns", __base__=Block, **_COLUMNS)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, coerce_numbers_to_str=True, protected_namespaces=()
+    )
 
 
 class BiasBlock(Block):
@@ -108,7 +115,7 @@ class BiasBlock(Block):
     variant: Literal["none", "pooled", "per_annotator", "shared_mean", "class"] | None = None
     learning_rate: float = Field(default=1e-2, ge=0)
     warm_start: Literal["zero", "offline", "audit"] = "zero"
-    gold_annotators: list[str] = Field(default_factory=list)
+    gold_annotators: list[str] = []
 
     @field_validator("gold_annotators", mode="before")
     @classmethod
@@ -130,7 +137,14 @@ class ReferenceBlock(Block):
     num_train_epochs: float = Field(default=1.0, gt=0)
     max_steps: int = -1
     per_device_train_batch_size: int | None = Field(default=None, gt=0)
-    balance: list[str] = Field(default_factory=list)
+    balance: list[str] = []
+
+    @model_validator(mode="after")
+    def _balances_a_stage(self) -> ReferenceBlock:
+        if self.balance and not self.sft:
+            told = "reference.balance is about the supervised stage, and there is none; add sft: true, or leave it out"
+            raise ConfigError(told)
+        return self
 
 
 class PrivacyBlock(Block):
@@ -140,28 +154,19 @@ class PrivacyBlock(Block):
     share_annotator_estimates: Literal[False] = False
 
 
-BLOCKS: dict[str, type[Block]] = {
-    "columns": Columns,
-    "bias": BiasBlock,
-    "reference": ReferenceBlock,
-    "privacy": PrivacyBlock,
-}
-
-
-@dataclass(frozen=True)
-class ModelChoice:
+class ModelChoice(Block):
     """Which model is trained, and whether through an adapter; TRL's names and defaults."""
 
     model_name_or_path: str
     model_revision: str = "main"
-    dtype: str = "float32"
-    model_init_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    dtype: Dtype = "float32"
+    model_init_kwargs: Annotated[dict[str, Any], AfterValidator(require_keywords)] = {}
     trust_remote_code: bool = False
     use_peft: bool = False
-    lora_r: int = 16
-    lora_alpha: int = 32
-    lora_dropout: float = 0.05
-    lora_target_modules: str | list[str] | None = None
+    lora_r: Whole = 16
+    lora_alpha: Whole = 32
+    lora_dropout: Number = 0.05
+    lora_target_modules: Any = None
 
     @property
     def init_kwargs(self) -> dict[str, Any]:
@@ -186,8 +191,7 @@ class ModelChoice:
         )
 
 
-@dataclass(frozen=True)
-class DataChoice:
+class DataChoice(Block):
     """Which table is read and how.
 
     Attributes
@@ -209,13 +213,13 @@ class DataChoice:
     dataset_name: str
     dataset_config: str | None = None
     dataset_train_split: str = "train"
-    columns: Mapping[str, str | None] = field(default_factory=dict)
-    held_out: float = 0.1
-    split_seed: int = 0
+    columns: dict[str, str | None] = {}
+    held_out: Number = Field(default=0.1, ge=0, lt=1)
+    split_seed: Whole = 0
     ties: str = "drop"
     annotators_missing: str = "error"
     repeated: str = "all"
-    winners: Mapping[str, str] = field(default_factory=dict)
+    winners: dict[Any, Any] = {}
 
     def source(self) -> Any:
         """The table for `Judgments.read`: the file's path, or the loaded split of a data set on the Hub.
@@ -240,52 +244,78 @@ class DataChoice:
         """The judgments of the table, with these attributes measured."""
         return Judgments.read(
             self.source(),
-            columns=self.columns,
             attributes=attributes,
-            ties=self.ties,
-            annotators_missing=self.annotators_missing,
-            repeated=self.repeated,
             winners=self.winners or None,
+            **self.model_dump(include={"columns", "ties", "annotators_missing", "repeated"}),
         )
 
 
-# What names a file or a folder of this machine, where it is one; a run keeps them relative to its own folder.
-PATHS = (
-    "model_name_or_path",
-    "dataset_name",
-    "output_dir",
-    "reference_cache",
-    "deepspeed",
-    "fsdp_config",
-    "accelerator_config",
-)
-# What is taken from the recipe of a run that was not made here: numbers and names of columns, no place and no program.
-OF_OTHERS = [
-    "attributes",
-    "bias",
-    "columns",
-    "held_out",
-    "split_seed",
-    "ties",
-    "annotators_missing",
-    "repeated",
-    "winners",
-    "beta",
-    "dtype",
-    "encoding",
-    "learning_rate",
-    "max_length",
-    "max_prompt_length",
-    "seed",
-    "use_cpu",
-]
+_KINDS: dict[Any, Any] = {int: Whole, float: Number}
+_of_trl = {name: (_KINDS.get(kind, kind), None) for name, kind in trl_keys.HONOURED.items()}
+_Honoured: Any = create_model("_Honoured", __base__=Block, **_of_trl)  # type: ignore[call-overload]
 
-_FLAGS = {"model_name_or_path": "--model", "dataset_name": "--data"}
 
-_LISTED = ("attributes", "objective", "preset")
-KNOWN_KEYS = sorted(
-    {*HONOURED, *ACCEPTED_WITHOUT_EFFECT, *REFUSED, *OWN_TRAINING, *OWN_DATA, *ALIASES, *BLOCKS, *_LISTED}
-)
+class _Keys(ModelChoice, DataChoice, _Honoured):
+    """Every key of a recipe, those of the run beside those of its model and data."""
+
+    encoding: str = "trl"
+    max_length: Whole | None = None
+    max_prompt_length: Whole | None = None
+    batching: str = "random"
+    attention: str = "packed"
+    reference_cache: str | None = None
+    num_processes: Whole | None = Field(default=None, ge=1)
+    bias: BiasBlock
+    reference: ReferenceBlock
+    privacy: PrivacyBlock
+    objective: Annotated[dict[str, Any], AfterValidator(_objective)] = {}
+    attributes: list[Annotated[dict[str, Any], BeforeValidator(_attribute)]]
+
+    @field_validator("attributes")
+    @classmethod
+    def _some_with_a_bias(cls, declared: list, info: ValidationInfo) -> list:
+        if not declared and "bias" in info.data and info.data["bias"].variant != "none":
+            raise ConfigError(
+                "no attribute is declared. Add one, as in attributes: [{type: length, ratio: 1.5}] or "
+                "--attribute length:ratio=1.5, or train plain DPO with bias: {variant: none}"
+            )
+        return declared
+
+    @field_validator("accelerate_config")
+    @classmethod
+    def _file_of_trl(cls, name: str, info: ValidationInfo) -> str:
+        """One of the files that TRL has for ``accelerate launch``, by its name; another one only from the caller."""
+        trl = find_spec("trl")
+        for folder in trl.submodule_search_locations or () if trl else ():
+            path = Path(folder) / "accelerate_configs" / f"{name}.yaml"
+            if name.isidentifier() and path.is_file():
+                return str(path)
+        if "accelerate_config" not in (info.context or ()):
+            raise ConfigError(
+                f"accelerate_config: {name} is refused: a recipe may name one of TRL's files (multi_gpu, zero2, ...); "
+                "name a file of your own yourself: --accelerate_config FILE"
+            )
+        return name
+
+    @property
+    def launch(self) -> tuple[str, ...]:
+        """Arguments for ``accelerate launch``, which starts the run; none where one process trains."""
+        n, config = self.num_processes, self.accelerate_config
+        processes = () if n is None else ("--num_processes", str(n))
+        if config is None:
+            return () if n == 1 else processes
+        return ("--config_file", config, *processes)
+
+
+# What stands in every recipe, where neither the file nor a preset says another thing.
+_DEFAULTS: dict[str, Any] = {
+    "output_dir": trl_keys.DEFAULT_OUTPUT_DIR,
+    **{name: {} for name in ("columns", "bias", "reference", "privacy")},
+    "attributes": [],
+}
+# A block that is given as a text names one of its keys.
+_MAIN_KEYS = {"bias": "variant", "objective": "name"}
+_KNOWN_KEYS = sorted({*_Keys.model_fields, *ACCEPTED_WITHOUT_EFFECT, *REFUSED, *ALIASES, "preset"})
 
 
 @dataclass(frozen=True)
@@ -310,7 +340,7 @@ class Recipe:
     keys : dict
         The recipe in full but for ``launch``, with the preset's values written out; reading it again gives this recipe.
     notices : tuple of Problem
-        What was accepted without effect, renamed or converted.
+        What was accepted without effect.
     """
 
     output_dir: str
@@ -376,12 +406,166 @@ def read_recipe(
 
 
 def _read(file: YamlFile, overrides: Mapping[str, Any], trust_remote_code: bool) -> Recipe:
-    reading = _Reading(file, dict(overrides))
-    recipe = reading.recipe(trust_remote_code)
-    if reading.complaints:
-        raise ConfigError("\n".join(reading.complaints))
-    assert recipe is not None
-    return recipe
+    reading = _Reading(file, overrides)
+    found = reading.keys()
+    keys = found.model_dump(exclude_unset=True, exclude={*trl_keys.LAUNCH})
+    of_model, of_data, apart = (
+        {name: keys[name] for name in known if name in keys}
+        for known in (ModelChoice.model_fields, DataChoice.model_fields, {**_DEFAULTS, "objective": {}})
+    )
+    of_bias = {
+        "bias": found.bias.variant,
+        "bias_learning_rate": found.bias.learning_rate,
+        "warm_start": found.bias.warm_start,
+        "gold_annotators": found.bias.gold_annotators,
+    }
+    of_run = keys.keys() - of_model.keys() - of_data.keys() - apart.keys()
+    return Recipe(
+        output_dir=found.output_dir,
+        training={name: value for name, value in keys.items() if name in of_run} | of_bias,
+        model=ModelChoice(**of_model, trust_remote_code=trust_remote_code),
+        data=DataChoice(**of_data),
+        attributes=tuple(found.attributes),
+        reference=found.reference,
+        objective=found.objective,
+        launch=found.launch,
+        keys=keys,
+        notices=tuple(reading.notices),
+    )
+
+
+class _Reading:
+    """One pass over a recipe's keys that collects what is wrong with it."""
+
+    def __init__(self, file: YamlFile, overrides: Mapping[str, Any]):
+        self.notices: list[Problem] = []
+        self._complaints: list[str] = []
+        self._file = file
+        self._overrides = overrides
+
+    def keys(self) -> Any:
+        """The keys, checked; a `ConfigError` with everything that is wrong with them."""
+        try:
+            found = _Keys.model_validate(self._merged(), context=self._overrides)
+        except ValidationError as error:
+            for detail in error.errors():
+                self._tell(detail)
+        if self._complaints:
+            raise ConfigError("\n".join(self._complaints))
+        return found
+
+    def _merged(self) -> dict[str, Any]:
+        given = _layered(self._file.values, self._overrides)
+        preset = given.pop("preset", None)
+        if preset is not None and preset not in list(PRESETS):
+            what = f'unknown preset "{preset}"; choose one of {", ".join(PRESETS)}'
+            self._complain("E201", ("preset",), what)
+        for old, new in ALIASES.items():
+            if old in given and new in given:
+                self._complain("E203", (old,), f"{old} and {new} say the same; keep {new}")
+            if old in given:
+                given.setdefault(new, given.pop(old))
+        for name in [key for key in given if key.startswith("no_") and isinstance(given[key], bool)]:
+            given.setdefault(name[3:], not given.pop(name))
+        followed = {key: value for key, value in given.items() if self._is_followed(key, value)}
+        merged = _layered(PRESETS.get(str(preset), {}), followed)
+        # a key without a value is not set, whatever the preset says; only for max_length does it count
+        named = {key: value for key, value in merged.items() if value is not None or key == "max_length"}
+        if not isinstance(named.get("attributes", []), list):
+            named["attributes"] = [named["attributes"]]
+        return _DEFAULTS | named
+
+    def _is_followed(self, key: str, value: Any) -> bool:
+        if key in ACCEPTED_WITHOUT_EFFECT:
+            what = f"{key} has no effect: {ACCEPTED_WITHOUT_EFFECT[key]}"
+            self.notices.append(Problem("N204", what, self._where((key,)), "nothing to do", "notice"))
+        elif reason := refusal(key, value):
+            self._complain("E205", (key,), reason)
+        return key not in ACCEPTED_WITHOUT_EFFECT and key not in REFUSED
+
+    def _tell(self, error: Any) -> None:
+        """Translate one of pydantic's errors."""
+        place, cause = tuple(str(part) for part in error["loc"]), error.get("ctx", {}).get("error")
+        block: Any = _Keys.model_fields[place[0]].annotation if len(place) > 1 else _Keys
+        if error["type"] == "missing":
+            self._complain("E206", place, f"{place[0]} is missing: {_NEEDED[place[0]]}")
+        elif error["type"] == "extra_forbidden":
+            known = _KNOWN_KEYS if block is _Keys else list(block.model_fields)
+            inside = "" if block is _Keys else f" in {place[0]}"
+            what = f'unknown key "{place[-1]}"{inside}.{did_you_mean(place[-1], known)}'
+            self._complain("E201", place, what)
+        elif isinstance(cause, ConfigError):
+            code = "E207" if place == ("attributes",) else _CODES.get(place[0], "E202")
+            self._complain(code, place, str(cause))
+        else:
+            what = f"{'.'.join(place)} is {error['input']!r}: {error['msg'].lower()}"
+            self._complain("E202", place, what)
+
+    def _complain(self, code: str, place: tuple[str, ...], what: str) -> None:
+        self._complaints.append(f"{code} {self._where(place)}: {what}")
+
+    def _where(self, place: tuple[str, ...]) -> str:
+        for length in range(len(place), 0, -1):
+            dotted = ".".join(place[:length])
+            if dotted in self._overrides:
+                return f"--{dotted}"
+        return self._file.where(place)
+
+
+_NEEDED = {
+    "model_name_or_path": "the model to train, a folder or a name on the Hub",
+    "dataset_name": "the table of judgments",
+}
+_CODES = {"attributes": "E204", "model_init_kwargs": "E205", "accelerate_config": "E205"}
+
+
+def _layered(below: Mapping[Any, Any], above: Mapping[Any, Any]) -> dict[str, Any]:
+    """Both together, the second before the first; a key with a dot in it is one of a block, and blocks are merged."""
+    merged: dict[str, Any] = {}
+    for key, value in [*below.items(), *above.items()]:
+        # a key may be a number to YAML; as a text it is one that is not known
+        name, _, inner = str(key).partition(".")
+        if inner or (name in _MAIN_KEYS and isinstance(value, str)):
+            value = {inner or _MAIN_KEYS[name]: value}
+        both_blocks = isinstance(value, dict) and isinstance(merged.get(name), dict)
+        merged[name] = {**merged[name], **value} if both_blocks else value
+    return merged
+
+
+# -- recipes of run folders --------------------------------------------------------------------------------------
+
+# What names a file or a folder of this machine, where it is one; a run keeps them relative to its own folder.
+PATHS = (
+    "model_name_or_path",
+    "dataset_name",
+    "output_dir",
+    "reference_cache",
+    "deepspeed",
+    "fsdp_config",
+    "accelerator_config",
+)
+# What is taken from the recipe of a run that was not made here: numbers and names of columns, no place and no program.
+OF_OTHERS = [
+    "attributes",
+    "bias",
+    "columns",
+    "held_out",
+    "split_seed",
+    "ties",
+    "annotators_missing",
+    "repeated",
+    "winners",
+    "beta",
+    "dtype",
+    "encoding",
+    "learning_rate",
+    "max_length",
+    "max_prompt_length",
+    "seed",
+    "use_cpu",
+]
+
+_FLAGS = {"model_name_or_path": "--model", "dataset_name": "--data"}
 
 
 @dataclass(frozen=True)
@@ -455,246 +639,3 @@ def _from_run_folder(file: YamlFile, folder: Path) -> YamlFile:
             there = os.path.normpath(os.path.join(os.path.realpath(folder), value))
             values[name] = os.path.relpath(there) if Path(there).is_relative_to(Path.cwd()) else there
     return replace(file, values=values)
-
-
-class _Reading:
-    """One pass over a recipe's keys that collects what is wrong with it."""
-
-    def __init__(self, file: YamlFile, overrides: dict[str, Any]):
-        self.complaints: list[str] = []
-        self._notices: list[Problem] = []
-        self._file = file
-        self._overrides = overrides
-        self._keys = self._merged()
-
-    def recipe(self, trust_remote_code: bool) -> Recipe | None:
-        typed = {**HONOURED, **OWN_TRAINING, **OWN_DATA}
-        values = {k: self._typed(k, v, typed[k]) for k, v in self._keys.items() if k in typed}
-        blocks = {name: self._block(name, model) for name, model in BLOCKS.items()}
-        attributes, objective = self._attributes(), self._objective()
-        values["output_dir"] = values.get("output_dir") or DEFAULT_OUTPUT_DIR
-        self._require(values, blocks["bias"], attributes)
-        if blocks["reference"].balance and not blocks["reference"].sft:
-            what = "balance is about the supervised stage, and there is none; add sft: true, or leave it out"
-            self._complain("E202", ("reference", "balance"), what)
-        launch = self._launch(values.get("accelerate_config"), values.get("num_processes"))
-        if self.complaints:
-            return None
-        bias, columns, reference = (blocks[name] for name in ("bias", "columns", "reference"))
-        of_run = {name: values[name] for name in values if name in {**HONOURED_TRAINING, **OWN_TRAINING}}
-        of_model = {name: values[name] for name in values if name in HONOURED_MODEL}
-        of_data = {name: values[name] for name in values if name in {**HONOURED_DATA, **OWN_DATA}}
-        output_dir = of_run.pop("output_dir")
-        of_bias = {
-            "bias": bias.variant,
-            "bias_learning_rate": bias.learning_rate,
-            "warm_start": bias.warm_start,
-            "gold_annotators": bias.gold_annotators,
-        }
-        return Recipe(
-            output_dir=output_dir,
-            training=of_run | of_bias,
-            model=ModelChoice(**of_model, trust_remote_code=trust_remote_code),
-            data=DataChoice(**of_data, columns=columns.model_dump(exclude_unset=True)),
-            attributes=attributes,
-            reference=reference,
-            objective=objective,
-            launch=launch,
-            keys={
-                **{name: value for name, value in values.items() if name not in LAUNCH},
-                **{n: b.model_dump(exclude_unset=True) for n, b in blocks.items()},
-                "attributes": list(attributes),
-                **({"objective": objective} if objective else {}),
-            },
-            notices=tuple(self._notices),
-        )
-
-    def _launch(self, config: str | None, n_processes: int | None) -> tuple[str, ...]:
-        if isinstance(n_processes, int) and n_processes < 1:
-            what = f"num_processes is {n_processes}; it must be 1 or more"
-            self._complain("E202", ("num_processes",), what)
-        processes = () if n_processes is None else ("--num_processes", str(n_processes))
-        if config is None:
-            return () if n_processes == 1 else processes
-        file = _accelerate_file(str(config))
-        if file is None and "accelerate_config" not in self._overrides:
-            what = (
-                f"accelerate_config: {config} is refused: a recipe may name one of TRL's files (multi_gpu, zero2, "
-                "...); name a file of your own yourself: --accelerate_config FILE"
-            )
-            self._complain("E205", ("accelerate_config",), what)
-        return ("--config_file", file or str(config), *processes)
-
-    def _merged(self) -> dict[str, Any]:
-        given = _merge(_with_blocks(self._file.values), _nested(self._overrides))
-        preset = given.pop("preset", None)
-        if preset is not None and preset not in list(PRESETS):
-            what = f'unknown preset "{preset}"; choose one of {", ".join(PRESETS)}'
-            self._complain("E201", ("preset",), what)
-        self._rename(given)
-        followed = {key: value for key, value in given.items() if self._is_followed(key, value)}
-        merged = _merge(PRESETS.get(str(preset), {}), followed)
-        # A key without a value is not set, whatever the preset says; only for max_length does it count.
-        return {key: value for key, value in merged.items() if value is not None or key == "max_length"}
-
-    def _rename(self, given: dict[str, Any]) -> None:
-        for old, new in ALIASES.items():
-            if old in given and new in given:
-                self._complain("E203", (old,), f"{old} and {new} say the same; keep {new}")
-            if old in given:
-                given.setdefault(new, given.pop(old))
-        for name in [key for key in given if key.startswith("no_") and key[3:] in KNOWN_KEYS]:
-            if isinstance(given[name], bool):
-                given.setdefault(name[3:], not given.pop(name))
-
-    def _is_followed(self, key: str, value: Any) -> bool:
-        if key in ACCEPTED_WITHOUT_EFFECT:
-            what = f"{key} has no effect: {ACCEPTED_WITHOUT_EFFECT[key]}"
-            self._notices.append(Problem("N204", what, self._where((key,)), "nothing to do", "notice"))
-        elif key in REFUSED:
-            if reason := refusal(key, value):
-                self._complain("E205", (key,), reason)
-        elif key not in KNOWN_KEYS:
-            self._complain("E201", (key,), f'unknown key "{key}".{did_you_mean(key, KNOWN_KEYS)}')
-        else:
-            return True
-        return False
-
-    def _typed(self, key: str, value: Any, kind: Any) -> Any:
-        if kind is Any or value is None:
-            return value
-        try:
-            if isinstance(value, bool) and kind is not bool:
-                raise ValueError
-            return TypeAdapter(kind, config=ConfigDict(coerce_numbers_to_str=True)).validate_python(value)
-        except ValueError:
-            self._complain("E202", (key,), f"{key} is {value!r}; it must be {_KIND_NAMES[kind]}")
-            return value
-
-    def _block(self, name: str, model: type[Block]) -> Any:
-        value = self._keys.get(name, {})
-        if not isinstance(value, dict):
-            self._complain("E202", (name,), f"{name} is {value!r}; it must be a block of keys")
-            return model()
-        try:
-            return model(**{str(key): entry for key, entry in value.items()})
-        except ValidationError as error:
-            for detail in error.errors():
-                cause = detail.get("ctx", {}).get("error")
-                if isinstance(cause, ConfigError):
-                    raise cause from error
-                place = (name, *(str(part) for part in detail["loc"]))
-                code, what = "E202", f"{'.'.join(place)} is {detail['input']!r}: {detail['msg'].lower()}"
-                if detail["type"] == "extra_forbidden":
-                    hint = did_you_mean(place[-1], list(model.model_fields))
-                    code, what = "E201", f'unknown key "{place[-1]}" in {name}.{hint}'
-                self._complain(code, place, what)
-            return model()
-
-    def _attributes(self) -> tuple[dict[str, Any], ...]:
-        entries = self._keys.get("attributes", [])
-        if not isinstance(entries, list):
-            entries = [entries]
-        configs = [{"type": entry} if isinstance(entry, str) else entry for entry in entries]
-        for number, config in enumerate(configs):
-            if not isinstance(config, dict) or "type" not in config:
-                what = f"attribute {number + 1} is {config!r}; it must be a name, or a block with a type"
-                self._complain("E202", ("attributes", str(number)), what)
-                continue
-            try:
-                attribute_from_config(config)
-            except ConfigError as error:
-                self._complain("E204", ("attributes", str(number)), str(error))
-        return tuple(configs)
-
-    def _objective(self) -> dict[str, Any]:
-        named = self._keys.get("objective", {})
-        if named and (not isinstance(named, dict) or not isinstance(named.get("name"), str)):
-            self._complain("E202", ("objective",), f"objective is {named!r}; it must be a block with a name")
-        elif named:
-            from badpo.objective.objectives import require_known  # brings torch
-
-            try:
-                require_known(named["name"])
-            except ConfigError as error:
-                self._complain("E202", ("objective",), str(error))
-        return named
-
-    def _require(self, values: dict[str, Any], bias: BiasBlock, attributes: tuple) -> None:
-        needed = {
-            "model_name_or_path": "the model to train, a folder or a name on the Hub",
-            "dataset_name": "the table of judgments",
-        }
-        for key, meaning in needed.items():
-            if not values.get(key):
-                self._complain("E206", (), f"{key} is missing: {meaning}")
-        if bias.variant != "none" and not attributes:
-            what = (
-                "no attribute is declared. Add one, as in attributes: [{type: length, ratio: 1.5}] or "
-                "--attribute length:ratio=1.5, or train plain DPO with bias: {variant: none}"
-            )
-            self._complain("E207", (), what)
-        held_out = values.get("held_out", 0.1)
-        if isinstance(held_out, float) and not 0 <= held_out < 1:
-            self._complain("E202", ("held_out",), f"held_out is {held_out}; it must be 0 or more and below 1")
-        for key in ("model_init_kwargs", "winners"):
-            if not isinstance(values.get(key, {}), dict):
-                self._complain("E202", (key,), f"{key} is {values[key]!r}; it must be a block of keys")
-                values[key] = {}
-        for keyword, value in values.get("model_init_kwargs", {}).items():
-            reason = model_keyword_refusal(str(keyword), value)
-            if reason is not None:
-                place = ("model_init_kwargs", str(keyword))
-                # a secret is not repeated
-                self._complain("E205", place, f"{'.'.join(place)} is refused: {reason}")
-        if values.get("dtype", "auto") not in DTYPES:
-            self._complain("E202", ("dtype",), f"dtype is {values['dtype']!r}; choose {', '.join(DTYPES)}")
-
-    def _complain(self, code: str, place: tuple[str, ...], what: str) -> None:
-        self.complaints.append(f"{code} {self._where(place)}: {what}")
-
-    def _where(self, place: tuple[str, ...]) -> str:
-        for length in range(len(place), 0, -1):
-            dotted = ".".join(place[:length])
-            if dotted in self._overrides:
-                return f"--{dotted}"
-        return self._file.where(place)
-
-
-def _accelerate_file(name: str) -> str | None:
-    """The file that TRL has under this name for ``accelerate launch``; None where there is none."""
-    trl = find_spec("trl")
-    for folder in trl.submodule_search_locations or () if trl else ():
-        path = Path(folder) / "accelerate_configs" / f"{name}.yaml"
-        if name.isidentifier() and path.is_file():
-            return str(path)
-    return None
-
-
-def _with_blocks(values: Mapping[str, Any]) -> dict[str, Any]:
-    # a key may be a number to YAML; as a text it is one that is not known
-    named = {str(key): value for key, value in values.items()}
-    main_keys = {"bias": "variant", "objective": "name"}
-    return {
-        key: {main_keys[key]: value} if key in main_keys and isinstance(value, str) else value
-        for key, value in named.items()
-    }
-
-
-def _nested(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    result: dict[str, Any] = {}
-    for dotted, value in overrides.items():
-        name, _, inner = dotted.partition(".")
-        result = _merge(result, {name: {inner: value}} if inner else _with_blocks({name: value}))
-    return result
-
-
-def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(below)
-    for key, value in above.items():
-        both_blocks = isinstance(value, dict) and isinstance(merged.get(key), dict)
-        merged[key] = {**merged[key], **value} if both_blocks else value
-    return merged
-
-
-_KIND_NAMES: dict[Any, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}

@@ -11,17 +11,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import Any
 
-HONOURED_MODEL: dict[str, Any] = {
-    "model_name_or_path": str,
-    "model_revision": str,
-    "dtype": str,
-    "model_init_kwargs": Any,
-    "use_peft": bool,
-    "lora_r": int,
-    "lora_alpha": int,
-    "lora_dropout": float,
-    "lora_target_modules": Any,
-}
+DEFAULT_OUTPUT_DIR = "runs/badpo"
 
 # Older names of keys, and the present ones.
 ALIASES: dict[str, str] = {"warmup_ratio": "warmup_steps", "torch_dtype": "dtype"}
@@ -29,47 +19,40 @@ ALIASES: dict[str, str] = {"warmup_ratio": "warmup_steps", "torch_dtype": "dtype
 # What TRL hands to ``accelerate launch``; the command line does so too.
 LAUNCH: dict[str, Any] = {"num_processes": int, "accelerate_config": str}
 
-DEFAULT_OUTPUT_DIR = "runs/badpo"
-
-HONOURED_DATA: dict[str, Any] = {
-    "dataset_name": str,
-    "dataset_config": str,
-    "dataset_train_split": str,
-}
-
-# By kind, in the names of `transformers.TrainingArguments` and TRL's ``DPOConfig``.
-_TRAINING: dict[Any, str] = {
+# By kind, in the names of `transformers.TrainingArguments` and of TRL's configuration classes.
+_BY_KIND: dict[Any, str] = {
     str: """
+        model_name_or_path model_revision dtype dataset_name dataset_config dataset_train_split
         output_dir optim_args log_level log_level_replica run_name project trackio_space_id
         trackio_bucket_id hub_token hub_model_id hub_revision metric_for_best_model ddp_backend fsdp
     """,
     float: """
-        beta router_aux_loss_coef num_train_epochs learning_rate warmup_steps weight_decay adam_beta1
-        adam_beta2 adam_epsilon max_grad_norm logging_steps eval_steps eval_delay save_steps
+        lora_dropout beta router_aux_loss_coef num_train_epochs learning_rate warmup_steps weight_decay
+        adam_beta1 adam_beta2 adam_epsilon max_grad_norm logging_steps eval_steps eval_delay save_steps
     """,
     int: """
-        max_length per_device_train_batch_size gradient_accumulation_steps max_steps torch_empty_cache_steps
-        per_device_eval_batch_size save_total_limit seed data_seed dataloader_num_workers ddp_bucket_cap_mb
-        ddp_timeout local_rank
+        lora_r lora_alpha max_length per_device_train_batch_size gradient_accumulation_steps max_steps
+        torch_empty_cache_steps per_device_eval_batch_size save_total_limit seed data_seed
+        dataloader_num_workers ddp_bucket_cap_mb ddp_timeout local_rank
     """,
     bool: """
-        disable_dropout bf16 fp16 tf32 activation_checkpointing gradient_checkpointing logging_first_step
-        log_on_each_node disable_tqdm eval_on_start save_on_each_node push_to_hub hub_private_repo
-        load_best_model_at_end greater_is_better restore_callback_states_from_checkpoint full_determinism
-        use_cpu dataloader_pin_memory ddp_broadcast_buffers ddp_static_graph ddp_find_unused_parameters
-        skip_memory_metrics
+        use_peft disable_dropout bf16 fp16 tf32 activation_checkpointing gradient_checkpointing
+        logging_first_step log_on_each_node disable_tqdm eval_on_start save_on_each_node push_to_hub
+        hub_private_repo load_best_model_at_end greater_is_better restore_callback_states_from_checkpoint
+        full_determinism use_cpu dataloader_pin_memory ddp_broadcast_buffers ddp_static_graph
+        ddp_find_unused_parameters skip_memory_metrics
     """,
     Any: """
-        lr_scheduler_type lr_scheduler_kwargs optim optim_target_modules activation_checkpointing_kwargs
-        gradient_checkpointing_kwargs logging_strategy report_to trackio_static_space_id eval_strategy
-        save_strategy accelerator_config fsdp_config deepspeed debug
+        model_init_kwargs lora_target_modules lr_scheduler_type lr_scheduler_kwargs optim
+        optim_target_modules activation_checkpointing_kwargs gradient_checkpointing_kwargs logging_strategy
+        report_to trackio_static_space_id eval_strategy save_strategy accelerator_config fsdp_config
+        deepspeed debug
     """,
 }
-HONOURED_TRAINING: dict[str, Any] = {
-    name: kind for kind, names in _TRAINING.items() for name in names.split()
+HONOURED: dict[str, Any] = {
+    **{name: kind for kind, names in _BY_KIND.items() for name in names.split()},
+    **LAUNCH,
 }
-
-HONOURED: dict[str, Any] = {**HONOURED_MODEL, **HONOURED_DATA, **HONOURED_TRAINING, **LAUNCH}
 
 ACCEPTED_WITHOUT_EFFECT: dict[str, str] = {
     "attn_implementation": "the attention is chosen by `attention: packed` or `padded`",
@@ -192,19 +175,15 @@ def refusal(key: str, value) -> str | None:
     return f"{key}: {value} is refused: {REFUSED[key]}"
 
 
-# Of attention and of experts: code of transformers itself. Any other name is that of a kernel on the Hub.
-IMPLEMENTATIONS = ("eager", "sdpa", "flex_attention", "grouped_mm", "batched_mm")
-FLASH = ("flash_attention_2", "flash_attention_3")
-
-
 def kernels_are_fetched() -> bool:
     """Whether `transformers` would fetch a kernel, which is code, from the Hub: where the package for that is there."""
     return find_spec("kernels") is not None
 
 
-def is_implementation(name: str) -> bool:
-    """Whether an implementation of attention or experts is code that is installed here."""
-    return name in IMPLEMENTATIONS or (name in FLASH and not kernels_are_fetched())
+def implementations() -> tuple[str, ...]:
+    """Implementations of attention and of experts that are code installed here; any other is a kernel on the Hub."""
+    flash = () if kernels_are_fetched() else ("flash_attention_2", "flash_attention_3")
+    return ("eager", "sdpa", "flex_attention", "grouped_mm", "batched_mm", *flash)
 
 
 PAPER_MAX_PROMPT_LENGTH = 384
