@@ -452,7 +452,10 @@ def _of_models(runs: Mapping[str, Sequence[PlannedRun]], scale: Scale) -> list[s
     for suite, asked in runs.items():
         for name in dict.fromkeys(scale.preset_of[run.corpus.model] for run in asked):
             needed.setdefault(name, []).append(suite)
-    found = [_complaint(require_model, ModelChoice(model_name_or_path=name), suites) for name, suites in needed.items()]
+    found = [
+        _complaint(require_model, ModelChoice(model_name_or_path=name), suites)
+        for name, suites in needed.items()
+    ]
     return list(filter(None, found))
 
 
