@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from badpo.attributes import Length
-from badpo.auditing.people import AuditOptions, anchored_annotators, design_of, people_of
+from badpo.auditing.people import AuditOptions, Design, anchored_annotators, people_of
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import pseudonyms
 from badpo.data.problems import ConfigError
@@ -33,7 +33,7 @@ def judgments(rows: list[tuple[str, str, str, str]]) -> Judgments:
 
 
 def test_counts_and_rates_of_an_annotator():
-    design = design_of(
+    design = Design(
         judgments(
             [
                 ("1", "x", "a", "a"),
@@ -53,7 +53,7 @@ def test_counts_and_rates_of_an_annotator():
 
 def test_anchors_are_named_by_raw_id_by_pseudonym_or_by_class():
     frame, _ = votes(40, 6)
-    design = design_of(Judgments.read(frame, attributes=[Length()]))
+    design = Design(Judgments.read(frame, attributes=[Length()]))
     (name,) = pseudonyms(["w3"])
     for options in (AuditOptions(anchors=["w3"]), AuditOptions(anchors=[name])):
         assert design.annotators[anchored_annotators(design, options)].tolist() == [name]
@@ -72,7 +72,7 @@ def test_anchors_are_named_by_raw_id_by_pseudonym_or_by_class():
 )
 def test_an_anchor_that_is_not_there(options, message):
     frame, _ = votes(20, 6)
-    design = design_of(Judgments.read(frame, attributes=[Length()]))
+    design = Design(Judgments.read(frame, attributes=[Length()]))
     with pytest.raises(ConfigError) as caught:
         anchored_annotators(design, options)
     assert message in str(caught.value)
@@ -81,9 +81,9 @@ def test_an_anchor_that_is_not_there(options, message):
 
 def test_what_is_said_of_anchors():
     judgments = Judgments.read(votes(40, 6)[0], attributes=[Length()])
-    design = design_of(judgments)
-    said = people_of(judgments, design, AuditOptions(anchor_class="staff")).checks()["anchors"]
+    design = Design(judgments)
+    said = people_of(judgments, design, AuditOptions(anchor_class="staff")).checks["anchors"]
     assert (said["n"], said["class"], len(said["annotators"])) == (3, "staff", 3)
     staff = np.isin(design.annotator, np.flatnonzero(design.classes == "staff"))
     assert said["n_cross"] == {"length": int(design.cross[staff].sum())}
-    assert people_of(judgments, design, AuditOptions()).checks()["anchors"] is None
+    assert people_of(judgments, design, AuditOptions()).checks["anchors"] is None

@@ -79,12 +79,12 @@ def test_people_have_a_page_where_it_is_asked_for_and_only_there(table, tmp_path
 
 
 def test_options_reach_the_audit(table, tmp_path):
-    options = ("--rho", 0.3, "--fdr", 0.05, "--shrink", "npmle", "--min-informative", 5, "--quality", "joint")
+    options = ("--rho", 0.3, "--fdr", 0.05, "--min-informative", 5, "--quality", "random")
     result, folder = audited(table, tmp_path, *options)
     assert result.exit_code == OK, result.output
     settings = summary_of(folder)["settings"]
-    assert (settings["rho"], settings["fdr"], settings["shrink"]) == (0.3, 0.05, "npmle")
-    assert (settings["min_informative"], settings["quality"]) == (5, "joint")
+    assert (settings["rho"], settings["fdr"]) == (0.3, 0.05)
+    assert (settings["min_informative"], settings["quality"]) == (5, "random")
 
 
 def test_columns_winners_and_anchors(table, tmp_path):
@@ -201,7 +201,6 @@ def test_all_ties(table, tmp_path):
         (("--anchor", "nobody"), USAGE, "cast no vote"),
         (("--anchor-class", "gold"), USAGE, 'no annotator has the class "gold"'),
         (("--anchor", "w0", "--anchor-class", "staff"), USAGE, "not both"),
-        (("--shrink", "none"), USAGE, "flag rule bh"),
         (("--rho", -1), USAGE, "rho"),
         (("--fdr", 2), USAGE, "fdr"),
         (("--column", "annotator=worker"), DATA, 'column "worker" (for annotator)'),

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from badpo.attributes import Bold, Column, Length, LengthWords, Markdown, Position
 from badpo.auditing.audit import audit
-from badpo.auditing.people import Flag
 from badpo.auditing.result import AuditResult
 from badpo.data.judgments import Judgments
 from badpo.estimation.pool import offline_log_odds
@@ -68,9 +67,7 @@ def sparse_votes(draw: st.DrawFn) -> dict[str, Any]:
         rows.append(row | {"q_a": len(a) + c, "q_b": len(b), "x_a": float(c % 3), "x_b": 0.25})
     chosen = draw(st.sets(st.sampled_from(range(6)), min_size=1, max_size=3))
     options: dict[str, Any] = {
-        "quality": draw(st.sampled_from([None, None, "conditional", "random", "fixed:q", "joint"])),
-        "shrink": draw(st.sampled_from(["normal", "normal", "npmle", "none"])),
-        "flag": Flag(rule=draw(st.sampled_from(["posterior", "posterior", "bh"]))),
+        "quality": draw(st.sampled_from([None, None, "conditional", "random", "fixed:q"])),
         "min_informative": draw(st.sampled_from([1, 3, 10])),
         "anchors": draw(st.sampled_from([(), (), ("p0",), ("p0", "p1")])),
     }

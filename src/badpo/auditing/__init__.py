@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from badpo.auditing.audit import audit
-from badpo.auditing.people import Flag
 from badpo.auditing.result import AuditResult
 from badpo.auditing.watch import AuditMonitor
 
 # at once, not when first used: the function and its module have one name
 
-__all__ = ["AuditMonitor", "AuditResult", "Flag", "audit"]
+__all__ = ["AuditMonitor", "AuditResult", "audit"]

@@ -14,25 +14,22 @@ from scipy.sparse.linalg import eigsh
 from scipy.special import expit
 
 from badpo import __version__
-from badpo.auditing.people import AuditedPeople, AuditOptions, Design, Flag, design_of, people_of
+from badpo.auditing.people import AuditedPeople, AuditOptions, Design, people_of
 from badpo.auditing.pool import pool_attributes, scan_features, vote_prompts, voters
 from badpo.auditing.result import ANNOTATORS_FILE, REQUESTS_FILE, SCHEMA, AuditResult, plain
 from badpo.data.attributes import Attribute
 from badpo.data.checks import check
 from badpo.data.judgments import Judgments
-from badpo.data.problems import ConfigError, DataError, Problem, counted
-from badpo.data.tables import has_column
-from badpo.estimation.conditional_likelihood import Leans
+from badpo.data.problems import ConfigError, DataError, Problem, Severity, counted
+from badpo.estimation.fit import Leans
 from badpo.estimation.next_votes import joining_comparisons, votes_needed
 from badpo.estimation.pool import offline_log_odds
-from badpo.estimation.significance import annotator_agreement, pool_agreement, self_contradictions
+from badpo.estimation.significance import pool_agreement, self_contradictions
 from badpo.results.audit_verdicts import audit_verdicts
 
 Progress = Callable[[str, float], None]
-DEFAULT_FLAG = Flag()
-QUANTILES = {"min": 0.0, "lower_quartile": 0.25, "median": 0.5, "upper_quartile": 0.75, "max": 1.0}
 HALF_WIDTHS = (0.5, 0.25)
-REQUEST_COLUMNS = ("round", "comparison_id", "prompt_id", "annotator", "attribute", "reason")
+REQUEST_COLUMNS = ["round", "comparison_id", "prompt_id", "annotator", "attribute", "reason"]
 HOW_TO_REQUEST = (
     "the votes of a round enter as a comparison of their own, under a new comparison_id: added to the votes that made "
     "the comparison look worth asking about, they would bias the estimates"
@@ -44,10 +41,10 @@ def audit(
     attributes: Sequence[Attribute] = (),
     *,
     quality: str | None = None,
-    shrink: str = "normal",
     anchors: Sequence[str] = (),
     anchor_class: str | None = None,
-    flag: Flag = DEFAULT_FLAG,
+    rho: float = 0.5,
+    fdr: float = 0.1,
     min_informative: int = 10,
     source: str | None = None,
     progress: Progress = lambda what, share: None,
@@ -60,17 +57,16 @@ def audit(
     data : Judgments, or anything that `Judgments.read` takes
     attributes : sequence of Attribute
         Needed for data that are still to be read; Judgments may bring their own.
-    quality : None, "conditional", "random", "fixed:COLUMN" or "joint"
+    quality : None, "conditional", "random" or "fixed:COLUMN"
         How the unknown quality of a comparison is dealt with. Conditional: it drops out, given how many votes each
         side got. Random: drawn from a normal distribution, which is wrong where annotators judge different kinds of
-        comparisons. Fixed: the difference of two columns, times a fitted scale. Joint: a free number for every
-        comparison, as in the paper; it inflates deviations. None: conditional, unless it would say nothing about
-        most annotators; ``checks.estimator.why`` has the reason.
-    shrink : "normal", "npmle" or "none"
-        The distribution of leans that estimates are pulled toward.
+        comparisons. Fixed: the difference of two columns, times a fitted scale. None: conditional, unless it would
+        say nothing about most annotators; ``checks.estimator.why`` has the reason.
     anchors, anchor_class : sequence of str; str or None
         Annotators known to lean nowhere, by id or by class. They fix the common level.
-    flag : Flag
+    rho, fdr : float
+        Annotators are flagged whose deviation exceeds ``rho`` log-odds, given everyone's votes; ``fdr`` is the share
+        of the flagged that may deviate by less (false discovery rate).
     min_informative : int
         Informative votes below which an annotator's estimate is called insufficient.
     source : str or None
@@ -106,58 +102,52 @@ def audit(
     >>> result.checks["estimator"]["quality"], len(result.annotators)
     ('conditional', 3)
     """
-    options = AuditOptions(quality, shrink, anchors, anchor_class, flag, min_informative)
-    options.check()
+    options = AuditOptions(quality, anchors, anchor_class, rho, fdr, min_informative)
     progress("reading", 0.0)
-    judgments = _judgments(data, attributes, options, reading)
+    judgments = _judgments(data, attributes, reading)
     problems = check(judgments)
-    errors = [problem for problem in problems if problem.severity == "error"]
-    if errors:
+    if errors := [problem for problem in problems if problem.severity == "error"]:
         raise DataError(errors)
-    design = design_of(judgments)
+    design = Design(judgments)
     progress("annotators", 0.2)
     people = people_of(judgments, design, options)
-    agreement, agreement_of_each = agreement_of(judgments, design)
-    steps, requests = next_steps(judgments, design, people.leans, min_informative)
+    requests = _requests(judgments, design, min_informative)
     progress("pool", 0.7)
     rows = pool_attributes(judgments)
-    adjusted = {row["name"]: row["quality_adjusted"] for row in rows}
-    swaps = {name: found for name, found in adjusted.items() if found and found["how"] == "swap pairs"}
-    checks = people.checks() | {"swap_pairs": swaps or None}
     progress("undeclared features", 0.8)
     if source is None:  # the file's name without its folder, which may say whose computer it was
         source = Path(data).name if isinstance(data, str | os.PathLike) else type(data).__name__
+    asked = {"quality": quality, "rho": rho, "fdr": fdr, "min_informative": min_informative}
     summary = plain(
         {
             "schema": SCHEMA,
             "version": __version__,
             "about_single_people": True,
-            "data": data_health(judgments, design, source) | agreement,
-            "settings": _settings(judgments, options),
+            "data": data_health(judgments, design, source),
+            "settings": {
+                "attributes": [dict(attribute.config) for attribute in judgments.attributes],
+                **asked,
+            },
             "attributes": rows,
-            "pool": people.pool(),
-            "checks": checks,
+            "pool": people.pool,
+            "checks": people.checks,
             "scan": scan_features(judgments),
-            "next": steps,
-            "warnings": _as_rows([*problems, *audit_findings(judgments, people, checks)], data),
+            "next": _next_steps(design, people.leans, requests),
+            "warnings": _as_rows([*problems, *audit_findings(judgments, design, options, people)], data),
             "annotators_file": ANNOTATORS_FILE,
         }
     )
     for row, verdict in zip(summary["attributes"], audit_verdicts(summary), strict=True):
         row["verdict"] = verdict.finding
-    tables = people.table(agreement_of_each), requests
+    voted = people.table["n_judgments"] > 0
+    tables = people.table[voted & judgments.has_identities].reset_index(drop=True), requests
     for table in tables:
         table.attrs["about_single_people"] = True
     return AuditResult(summary, *tables)
 
 
-def _judgments(
-    data: Any, attributes: Sequence[Attribute], options: AuditOptions, reading: dict[str, Any]
-) -> Judgments:
+def _judgments(data: Any, attributes: Sequence[Attribute], reading: dict[str, Any]) -> Judgments:
     if not isinstance(data, Judgments):
-        column = options.quality_column
-        if column is not None and has_column(data, column):
-            reading = reading | {"keep": [*reading.get("keep", ()), column]}
         data = Judgments.read(data, attributes=attributes, **reading)
     elif reading:
         raise ConfigError(f"these judgments are read already; give {', '.join(reading)} to Judgments.read")
@@ -168,20 +158,6 @@ def _judgments(
             "name an attribute to audit, as in --attribute length:ratio=1.5 or [Length(ratio=1.5)]"
         )
     return data
-
-
-def _settings(judgments: Judgments, options: AuditOptions) -> dict[str, Any]:
-    """What was asked for: enough to run the same audit again."""
-    flag = options.flag
-    return {
-        "attributes": [dict(attribute.config) for attribute in judgments.attributes],
-        "quality": options.quality,
-        "shrink": options.shrink,
-        "rho": flag.rho,
-        "fdr": flag.fdr,
-        "flag_rule": flag.rule,
-        "min_informative": options.min_informative,
-    }
 
 
 def _as_rows(problems: Sequence[Problem], data: Any) -> list[dict[str, Any]]:
@@ -199,13 +175,15 @@ def _as_rows(problems: Sequence[Problem], data: Any) -> list[dict[str, Any]]:
 
 
 def data_health(judgments: Judgments, design: Design, source: str) -> dict[str, Any]:
-    """The part ``data`` of audit.json, without agreement."""
+    """The part ``data`` of audit.json."""
     n_votes = design.n_votes[design.n_votes > 0]
-    per_comparison = np.bincount(design.comparison, minlength=judgments.n_comparisons)
-    wins = np.bincount(design.comparison, weights=design.sign > 0, minlength=judgments.n_comparisons)
-    several = per_comparison > 1
-    unanimous = several & ((wins == 0) | (wins == per_comparison))
+    wins = pd.Series(design.sign > 0).groupby(design.comparison).agg(["mean", "size"])
+    several = wins["size"] > 1
+    sizes, n_comparisons = np.unique(wins["size"], return_counts=True)
     dropped = judgments.dropped.groupby("reason", sort=False)["n"].agg(["sum", "size"])
+    votes = design.comparison, design.sign, design.annotator
+    agreement = asdict(pool_agreement(*votes, vote_prompts(judgments)))
+    repeats = self_contradictions(*votes, len(design.annotators))
     return {
         "source": source,
         "fingerprint": judgments.fingerprint(),
@@ -219,10 +197,17 @@ def data_health(judgments: Judgments, design: Design, source: str) -> dict[str, 
             {"reason": str(reason), "n": n, "n_annotators": people}
             for reason, n, people in dropped.itertuples()
         ],
-        "votes_per_comparison": dict(zip(*np.unique(per_comparison, return_counts=True), strict=True)),
-        "judgments_per_annotator": {name: np.quantile(n_votes, share) for name, share in QUANTILES.items()},
-        "unanimous_share": unanimous.sum() / several.sum() if several.any() else None,
+        "votes_per_comparison": dict(zip(sizes.tolist(), n_comparisons, strict=True)),
+        "judgments_per_annotator": {"median": np.median(n_votes), "max": n_votes.max(initial=0)},
+        "unanimous_share": wins["mean"][several].isin([0.0, 1.0]).mean(),
         "position": _position(judgments),
+        "agreement": {"ci_low": agreement.pop("low"), "ci_high": agreement.pop("high"), **agreement},
+        "self_contradictions": {
+            "n_repeated": repeats.n_repeated.sum(),
+            "n_contradicted": repeats.n_contradicted.sum(),
+            "n_annotators": (repeats.n_contradicted > 0).sum(),
+            "share": repeats.share,
+        },
     }
 
 
@@ -248,76 +233,47 @@ def _position(judgments: Judgments) -> dict[str, Any] | None:
     }
 
 
-def agreement_of(judgments: Judgments, design: Design) -> tuple[dict[str, Any], pd.DataFrame]:
-    """How far annotators agree with others and with themselves: of the pool, and of annotator k in row k."""
-    votes, m = (design.comparison, design.sign, design.annotator), len(design.annotators)
-    pool = pool_agreement(*votes, vote_prompts(judgments))
-    each = annotator_agreement(*votes, m)
-    repeats = self_contradictions(*votes, m)
-    return {
-        "agreement": {
-            "n_comparisons": pool.n_comparisons,
-            "n_votes": pool.n_votes,
-            "percent": pool.percent,
-            "ci_low": pool.low,
-            "ci_high": pool.high,
-            "kappa": pool.kappa,
-            "alpha": pool.alpha,
-        },
-        "self_contradictions": {
-            "n_repeated": repeats.n_repeated.sum(),
-            "n_contradicted": repeats.n_contradicted.sum(),
-            "n_annotators": (repeats.n_contradicted > 0).sum(),
-            "share": repeats.share,
-        },
-    }, pd.DataFrame({"agreement": each.agreement, "agreement_low": each.low, "agreement_high": each.high})
-
-
 # -- what to collect next ----------------------------------------------------------------------------------------
 
 
-def next_steps(
-    judgments: Judgments, design: Design, leans: Leans, min_informative: int
-) -> tuple[dict[str, Any], pd.DataFrame]:
-    """The part ``next`` of audit.json, and the rows of the requests file.
+def _requests(judgments: Judgments, design: Design, min_informative: int) -> pd.DataFrame:
+    """Votes to ask for, those of one round on one comparison; none where nobody knows who voted."""
+    if not design.has_identities:
+        return pd.DataFrame(columns=REQUEST_COLUMNS, dtype=object)
+    found = joining_comparisons(design.comparison, *design.votes[1:], min_informative=min_informative)
+    places = found[["comparison", "annotator", "attribute"]].to_numpy(dtype=np.intp)
+    comparison, annotator, attribute = places.T
+    asked = found[["round", "reason"]].reset_index(drop=True)
+    for name in ("comparison_id", "prompt_id"):
+        asked[name] = judgments.comparisons[name].to_numpy()[comparison]
+    asked["annotator"] = design.annotators[annotator]
+    asked["attribute"] = np.array(design.attributes, dtype=object)[attribute]
+    return asked[REQUEST_COLUMNS]
+
+
+def _next_steps(design: Design, leans: Leans, requests: pd.DataFrame) -> dict[str, Any]:
+    """The part ``next`` of audit.json.
 
     ``votes_needed`` has for each attribute and half-width of an interval the informative votes in all that the median
-    annotator needs, and the judgments that come to so many. Requests of one round are votes on one comparison.
+    annotator needs, and the judgments that come to so many.
     """
     share = leans.n_informative.sum(axis=0) / max(len(design.comparison), 1)
     needed = []
     for half_width in HALF_WIDTHS:
-        of_median = votes_needed(leans.se, leans.n_informative, half_width)
+        votes = votes_needed(leans.se, leans.n_informative, half_width)
         with np.errstate(divide="ignore", invalid="ignore"):
-            judged = np.ceil(of_median / share)
-        needed += [
-            {"attribute": name, "half_width": half_width, "informative_votes": votes, "judgments": n}
-            for name, votes, n in zip(design.attributes, of_median, judged, strict=True)
-        ]
-    requests = _requests(judgments, design, min_informative)
+            judged = np.ceil(votes / share)
+        table = pd.DataFrame(
+            {"attribute": design.attributes, "informative_votes": votes, "judgments": judged}
+        )
+        needed += table.assign(half_width=half_width).to_dict("records")
     return {
         "votes_needed": needed,
         "n_requests": len(requests),
         "n_rounds": requests["round"].nunique(),
         "requests_file": REQUESTS_FILE,
         "how": HOW_TO_REQUEST,
-    }, requests
-
-
-def _requests(judgments: Judgments, design: Design, min_informative: int) -> pd.DataFrame:
-    """Nobody is asked for anything where nobody knows who voted."""
-    if not design.has_identities:
-        return pd.DataFrame({name: pd.Series(dtype=object) for name in REQUEST_COLUMNS})
-    found = joining_comparisons(design.comparison, *design.votes[1:], min_informative=min_informative)
-    comparison, annotator, attribute = (
-        found[name].to_numpy(dtype=np.intp) for name in ("comparison", "annotator", "attribute")
-    )
-    asked = judgments.comparisons[["comparison_id", "prompt_id"]].iloc[comparison].reset_index(drop=True)
-    asked.insert(0, "round", found["round"].to_numpy())
-    asked["annotator"] = design.annotators[annotator]
-    asked["attribute"] = np.array(design.attributes, dtype=object)[attribute]
-    asked["reason"] = found["reason"].to_numpy()
-    return asked
+    }
 
 
 # -- warnings and notices ----------------------------------------------------------------------------------------
@@ -328,16 +284,11 @@ NOT_RANDOM, UNLIKE, OUTLYING = 0.05, 0.01, 10.0
 # Groups are joined by few comparisons where one difference between at least so many people holds more than this share
 # of all that is not known of single leans, and moves each of them by this standard error in log-odds.
 FEWEST_APART, MOST_OF_VARIANCE, LARGE_ERROR = 2.9, 0.6, 0.25
-GROUPS_SHOWN = 5
 # Code -> what was found, and what to do.
 FINDINGS = {
     "W401": (
         "{} carry a weight, which the audit does not use",
         "every vote counts once here",
-    ),
-    "W402": (
-        "deviations are inflated by {:.2f} or more: a free quality for every comparison, with {:.1f} votes on each",
-        "leave --quality out",
     ),
     "W403": (
         "comparisons were not given at random (p = {:.3g}), which quality={} takes for granted",
@@ -403,78 +354,73 @@ FINDINGS = {
 }
 
 
-def _finding(code: str, where: str, *told: Any, count: int = 1) -> Problem:
-    what, remedy = FINDINGS[code]
-    return Problem(code, what.format(*told), where, remedy, "warning" if code[0] == "W" else "notice", count)
+# Code, whether it is found and how often, and what its sentence is told.
+Found = tuple[str, Any, tuple[Any, ...]]
 
 
-def audit_findings(judgments: Judgments, people: AuditedPeople, checks: dict[str, Any]) -> Iterator[Problem]:
+def audit_findings(
+    judgments: Judgments, design: Design, options: AuditOptions, people: AuditedPeople
+) -> Iterator[Problem]:
     """Warnings and notices of the estimates, the most general first."""
     weighted = int((judgments.votes["weight"] != 1).sum())
-    if weighted:
-        yield _finding("W401", "column weight", counted(weighted, "judgment"), count=weighted)
+    yield from _problems("column weight", [("W401", weighted, (counted(weighted, "judgment"),))])
     n_prompts = judgments.comparisons["prompt_id"].nunique()
-    if judgments.has_identities and judgments.n_comparisons >= 2 * n_prompts:
-        yield _finding("W413", "column prompt_id")
-    yield from _of_estimator(people)
-    named = [(j, f'attribute "{name}"') for j, name in enumerate(people.design.attributes)]
-    for j, where in named if checks["anchors"] else ():
-        p_value = checks["anchors"]["equal_leans_p"][people.design.attributes[j]]
-        if p_value < UNLIKE:
-            yield _finding("W407", where, p_value)
-        if not people.leans.absolute[j]:
-            yield _finding("W408", where)
-    for j, where in named if people.design.has_identities else ():
-        yield from _of_attribute(j, where, people)
-    for j, where in named:
-        if judgments.attributes[j].continuous:
-            differences = np.abs(judgments.delta[judgments.cross_group()[:, j], j])
-            typical, largest, outlying = np.median(differences), differences.max(initial=0.0), ""
-            if largest > OUTLYING * typical:
-                outlying = f", and by up to {largest:#.3g}: the few judgments with such differences decide"
-            yield _finding("W414", where, typical, outlying)
+    are_several = judgments.has_identities and judgments.n_comparisons >= 2 * n_prompts
+    yield from _problems("column prompt_id", [("W413", are_several, ())])
+    quality, assignment = people.checks["estimator"]["quality"], people.checks["assignment"]
+    p_value = assignment["p_value"] if assignment else np.nan
+    code = "N403" if quality == "conditional" else "W403"
+    yield from _problems("checks.assignment", [(code, p_value < NOT_RANDOM, (p_value, quality))])
+    for j, name in enumerate(design.attributes):
+        rows = _of_attribute(j, design, options, people) if design.has_identities else []
+        yield from _problems(f'attribute "{name}"', [*rows, *_of_unit(judgments, j)])
 
 
-def _of_estimator(people: AuditedPeople) -> Iterator[Problem]:
-    p_value = people.assignment.p_value if people.assignment else np.nan
-    if people.quality == "joint":
-        sizes = np.bincount(people.design.comparison)
-        mean = float(sizes[sizes > 1].mean()) if (sizes > 1).any() else 2.0
-        yield _finding("W402", "quality: joint", mean / (mean - 1), mean)
-    if p_value < NOT_RANDOM:
-        code = "N403" if people.quality == "conditional" else "W403"
-        yield _finding(code, "checks.assignment", p_value, people.quality)
+def _problems(where: str, rows: Sequence[Found]) -> Iterator[Problem]:
+    for code, found, told in rows:
+        if found:
+            what, remedy = FINDINGS[code]
+            severity: Severity = "warning" if code[0] == "W" else "notice"
+            yield Problem(code, what.format(*told), where, remedy, severity, int(found))
 
 
-def _of_attribute(j: int, where: str, people: AuditedPeople) -> Iterator[Problem]:
-    design, leans, least = people.design, people.leans, people.options.min_informative
-    rows = people.rows[j]
-    voted = rows["n_judgments"] > 0
-    n_voted, n_few = int(voted.sum()), int((voted & (rows["n_informative"] < least)).sum())
-    if n_few:
-        told = n_few, counted(n_voted, "annotator"), n_few / n_voted, least
-        yield _finding("W404", where, *told, count=n_few)
-    separated = int(rows["status"].str.startswith("separated").sum())
-    if separated:
-        yield _finding("W405", where, counted(separated, "annotator"), count=separated)
-    component = rows["component"][rows["component"] >= 0]
-    sizes = component.value_counts().tolist()
-    if leans.quality == "conditional" and len(sizes) > 1:
-        shown, smaller = " + ".join(f"{n:,}" for n in sizes[:GROUPS_SHOWN]), sum(sizes[GROUPS_SHOWN:])
-        more = f" + {smaller:,} in smaller ones" if smaller else ""
-        yield _finding("W406", where, len(sizes), shown, more, count=len(sizes))
-    if _is_joined_by_few(leans, j):
-        yield _finding("W411", where)
-    if rows["flag"].any():
-        yield _finding("W410", where)
-    sizes = [row["n"] for row in people.classes[j] if row["n"]]
-    if people.class_p[j] < NOT_RANDOM and min(sizes) < FEW_ANNOTATORS:
-        yield _finding("W412", where)
-    if n_voted < FEW_ANNOTATORS:
-        yield _finding("N415", where)
+def _of_attribute(j: int, design: Design, options: AuditOptions, people: AuditedPeople) -> list[Found]:
+    name, least = design.attributes[j], options.min_informative
+    pool, anchors = people.pool[name], people.checks["anchors"]
+    graph = people.checks["components"]["informative"][name]
+    anchors_p = anchors["equal_leans_p"][name] if anchors else np.nan
+    informative = people.leans.n_informative[design.n_votes > 0, j]
+    n_voted, n_few = len(informative), (informative < least).sum()
+    sizes = " + ".join(f"{n:,}" for n in graph["sizes"])
+    smaller = n_voted - graph["outside"] - sum(graph["sizes"])
+    smaller_sizes = f" + {smaller:,} in smaller ones" if smaller else ""
+    are_groups = graph["n"] > 1 and people.leans.quality == "conditional"
+    classes_differ = pool["class_test_p"] is not None and pool["class_test_p"] < NOT_RANDOM
+    smallest = min((row["n"] for row in pool["classes"] if row["n"]), default=0)
     told_apart = int(design.informative[:, j].sum())
-    if told_apart and not np.isfinite(people.spreads[j].tau):
-        yield _finding("W409", where, counted(told_apart, "informative vote"), count=told_apart)
+    return [
+        ("W407", anchors_p < UNLIKE, (anchors_p,)),
+        ("W408", anchors and not pool["absolute"], ()),
+        ("W404", n_few, (n_few, counted(n_voted, "annotator"), n_few / n_voted, least)),
+        ("W405", pool["n_separated"], (counted(int(pool["n_separated"]), "annotator"),)),
+        ("W406", are_groups and graph["n"], (graph["n"], sizes, smaller_sizes)),
+        ("W411", _is_joined_by_few(people.leans, j), ()),
+        ("W410", pool["n_flagged"] > 0, ()),
+        ("W412", classes_differ and smallest < FEW_ANNOTATORS, ()),
+        ("N415", n_voted < FEW_ANNOTATORS, ()),
+        ("W409", np.isnan(pool["tau"]) and told_apart, (counted(told_apart, "informative vote"),)),
+    ]
+
+
+def _of_unit(judgments: Judgments, j: int) -> list[Found]:
+    """What leans on a continuous attribute count per."""
+    if not judgments.attributes[j].continuous:
+        return []
+    differences = np.abs(judgments.delta[judgments.cross_group()[:, j], j])
+    typical, largest, outlying = np.median(differences), differences.max(initial=0.0), ""
+    if largest > OUTLYING * typical:
+        outlying = f", and by up to {largest:#.3g}: the few judgments with such differences decide"
+    return [("W414", True, (typical, outlying))]
 
 
 def _is_joined_by_few(leans: Leans, j: int) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,21 +15,18 @@ from scipy.special import ndtri, stdtrit
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import pseudonyms
 from badpo.data.problems import ConfigError, counted, did_you_mean
-from badpo.data.reading import VOTE_COLUMNS
 from badpo.data.tables import side_pairs
-from badpo.estimation.conditional_likelihood import Leans
-from badpo.estimation.fit import fit_conditional
+from badpo.estimation.fit import Leans, fit_conditional
 from badpo.estimation.shrinkage import (
     Shrunk,
     bayesian_fdr,
     benjamini_hochberg,
     probability_exceeds,
     shrink_normal,
-    shrink_npmle,
     shrink_votes,
 )
 from badpo.estimation.significance import (
-    AssignmentTest,
+    annotator_agreement,
     assignment_test,
     class_offsets,
     equal_leans_test,
@@ -37,14 +34,11 @@ from badpo.estimation.significance import (
 )
 from badpo.theory.identifiability import annotator_components, informative_judgments
 
-SHRINKS = ("normal", "npmle", "none")
-FLAG_RULES = ("posterior", "bh")
 # exp(5) is odds of 148 to 1: no distance between people
 WIDEST_SPREAD = 5.0
 FEWEST_CROSS = 200
 SURELY_NOT_RANDOM = 0.05
 SIZES_SHOWN = 5
-_Z = float(ndtri(0.975))
 
 CONDITIONAL = (
     "conditional likelihood: given how many votes each side of a comparison got, its unknown quality drops out, and "
@@ -55,8 +49,6 @@ QUALITIES = {
     "conditional": CONDITIONAL,
     "random": RANDOM,
     "fixed": "the comparisons' qualities are taken from {column}, times a factor that is fitted",
-    "joint": "a free quality for every comparison, as in the paper's theorem; deviations come out too large, by about "
-    "T / (T - 1) at T votes on a comparison",
 }
 NOT_IDENTIFIED = (
     "not known: if everyone leaned more toward it, and the responses without it were better by as much, the votes "
@@ -77,64 +69,32 @@ NO_INFORMATION = "not known: no vote tells annotators apart"
 
 
 @dataclass(frozen=True)
-class Flag:
-    """When an annotator's lean is worth a look.
-
-    Attributes
-    ----------
-    rho : float
-        Size of a deviation that matters, in log-odds; 0.5 is an odds ratio of 1.65.
-    fdr : float
-        Share of the flagged that may turn out to deviate by less (false discovery rate).
-    rule : "posterior" or "bh"
-        ``posterior``: the probability that the deviation exceeds ``rho``, given everyone's votes, with that share
-        controlled on average. ``bh``: Benjamini-Hochberg on the hypothesis of no deviation at all, which flags
-        nearly everyone when there are enough votes, since hardly anyone sits exactly at the pool's mean.
-
-    Examples
-    --------
-    >>> Flag(rho=0.7).fdr
-    0.1
-    """
-
-    rho: float = 0.5
-    fdr: float = 0.10
-    rule: str = "posterior"
-
-    def check(self) -> None:
-        """Raise `ConfigError` for a value that means nothing."""
-        if not (self.rho >= 0 and math.isfinite(self.rho)):
-            raise ConfigError(f"rho is a size in log-odds, 0 or more, such as 0.5; got {self.rho!r}")
-        if not 0 < self.fdr < 1:
-            raise ConfigError(f"fdr is a share above 0 and below 1, such as 0.1; got {self.fdr!r}")
-        _check_choice("flag rule", self.rule, FLAG_RULES)
-
-
-@dataclass(frozen=True)
 class AuditOptions:
     """Choices of an audit; `badpo.auditing.audit.audit` says what each means."""
 
     quality: str | None = None
-    shrink: str = "normal"
     anchors: Sequence[str] = ()
     anchor_class: str | None = None
-    flag: Flag = field(default_factory=Flag)
+    rho: float = 0.5
+    fdr: float = 0.1
     min_informative: int = 10
 
-    def check(self) -> None:
-        """Raise `ConfigError` for a choice that is not there, or two that do not go together."""
-        if self.quality is not None:
-            kind, colon, column = self.quality.partition(":")
-            _check_choice("quality", kind, tuple(QUALITIES))
-            if (kind == "fixed") != bool(column) or (colon and kind != "fixed"):
-                raise ConfigError(
-                    f'quality="{self.quality}": name the column that holds the quality, as in fixed:score, and none '
-                    "for the other kinds"
-                )
-        _check_choice("shrink", self.shrink, SHRINKS)
-        self.flag.check()
-        if self.shrink == "none" and self.flag.rule == "posterior":
-            raise ConfigError("shrink=none leaves no posterior to flag by: add the flag rule bh, or shrink")
+    def __post_init__(self):
+        kind, colon, column = (self.quality or "conditional").partition(":")
+        if kind not in QUALITIES:
+            raise ConfigError(
+                f"quality must be one of {', '.join(QUALITIES)}; got {self.quality!r}."
+                f"{did_you_mean(kind, tuple(QUALITIES))}"
+            )
+        if (kind == "fixed") != bool(column) or (colon and kind != "fixed"):
+            raise ConfigError(
+                f'quality="{self.quality}": name the column that holds the quality, as in fixed:score, and none for '
+                "the other kinds"
+            )
+        if not (self.rho >= 0 and math.isfinite(self.rho)):
+            raise ConfigError(f"rho is a size in log-odds, 0 or more, such as 0.5; got {self.rho!r}")
+        if not 0 < self.fdr < 1:
+            raise ConfigError(f"fdr is a share above 0 and below 1, such as 0.1; got {self.fdr!r}")
         if isinstance(self.anchors, str):
             raise ConfigError("anchors is a list of annotators; write [id] for a single one")
         if self.anchors and self.anchor_class is not None:
@@ -148,70 +108,41 @@ class AuditOptions:
         return (self.quality or "").partition(":")[2] or None
 
 
-def _check_choice(name: str, value: str, known: Sequence[str]) -> None:
-    if value not in known:
-        raise ConfigError(
-            f"{name} must be one of {', '.join(known)}; got {value!r}.{did_you_mean(str(value), known)}"
-        )
-
-
 # -- the votes as arrays -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
 class Design:
     """Who judged what, with which difference on each attribute, and how they voted.
 
-    Attributes
-    ----------
-    comparison, annotator : int arrays of shape (n_votes,)
-    stratum : int array of shape (n_votes,)
-        `Judgments.comparable_votes`: what is conditioned on in place of the comparison.
-    sign : int array of shape (n_votes,)
-        +1 chose a, -1 chose b.
-    delta : float array of shape (n_votes, n_attributes)
-        g(a) - g(b).
-    cross : bool array of shape (n_votes, n_attributes)
-        Judgments whose sides differ by more than the attribute's threshold.
-    informative : bool array of shape (n_votes, n_attributes)
-        Judgments that tell annotators apart when nothing is known of the comparison's quality.
-    annotators : object array of shape (n_annotators,)
-        Pseudonyms.
-    classes : object array of shape (n_annotators,)
-        Class labels, None where there is none.
-    attributes : tuple of str
-        Names.
-    has_identities : bool
-        False when nobody knows who voted; all votes then stand under one annotator.
+    Of each vote: ``comparison``; ``stratum``, what is conditioned on in its place (`Judgments.comparable_votes`);
+    ``annotator``; ``sign``, +1 for a; ``delta``, g(a) - g(b) of each attribute; ``cross``, whether the sides differ by
+    more than the attribute's threshold; ``informative``, whether the vote tells annotators apart when nothing is known
+    of the comparison's quality. Of each annotator: ``annotators``, the pseudonym; ``classes``; ``n_votes``. Where
+    nobody knows who voted, all votes stand under one annotator.
     """
 
-    comparison: NDArray[np.int64]
-    stratum: NDArray[np.intp]
-    annotator: NDArray[np.int64]
-    sign: NDArray[np.int64]
-    delta: NDArray[np.float64]
-    cross: NDArray[np.bool_]
-    informative: NDArray[np.bool_]
-    annotators: NDArray[np.object_]
-    classes: NDArray[np.object_]
-    attributes: tuple[str, ...]
-    has_identities: bool
-
-    @property
-    def votes(self) -> tuple[NDArray, NDArray, NDArray, NDArray, int]:
-        """What every estimator takes first: stratum, sign, annotator, delta, number of annotators."""
-        return self.stratum, self.sign, self.annotator, self.delta, len(self.annotators)
-
-    @property
-    def n_votes(self) -> NDArray[np.int64]:
-        """How many votes each annotator cast, of shape (n_annotators,)."""
-        return np.bincount(self.annotator, minlength=len(self.annotators))
+    def __init__(self, judgments: Judgments):
+        votes = judgments.votes
+        self.comparison, self.annotator, self.sign = (
+            votes[name].to_numpy(dtype=np.int64) for name in ("comparison", "annotator", "sign")
+        )
+        self.stratum = judgments.comparable_votes()
+        self.delta, self.cross = judgments.delta, judgments.cross_group()
+        self.informative = informative_judgments(self.stratum, self.annotator, self.sign, self.delta)
+        self.annotators = judgments.annotators["pseudonym"].to_numpy()
+        self.classes = judgments.annotators["annotator_class"].to_numpy()
+        self.labels = sorted({label for label in self.classes if label is not None})
+        self.n_votes = np.bincount(self.annotator, minlength=len(self.annotators))
+        self.attributes = judgments.attribute_names
+        self.has_identities = judgments.has_identities
+        # what every estimator takes first
+        self.votes = (self.stratum, self.sign, self.annotator, self.delta, len(self.annotators))
 
     def per_annotator(self, chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
         """How many of the chosen votes each annotator cast, of shape (n_annotators, n_attributes)."""
-        m = len(self.annotators)
-        counts = [np.bincount(self.annotator, weights=column, minlength=m) for column in chosen.T]
-        return np.array(counts, dtype=np.int64).reshape(-1, m).T
+        counts = np.zeros((len(self.annotators), chosen.shape[1]), dtype=np.int64)
+        np.add.at(counts, self.annotator, chosen)
+        return counts
 
     def raw_rate(self) -> NDArray[np.float64]:
         """How often each annotator chose the side with more of an attribute, among their cross-group judgments.
@@ -223,44 +154,17 @@ class Design:
         return np.divide(chose_more, n_cross, out=np.full(n_cross.shape, np.nan), where=n_cross > 0)
 
 
-def design_of(judgments: Judgments) -> Design:
-    """The arrays of a table of judgments."""
-    votes = judgments.votes
-    comparison, annotator, sign = (
-        votes[name].to_numpy(dtype=np.int64) for name in ("comparison", "annotator", "sign")
-    )
-    stratum = judgments.comparable_votes()
-    return Design(
-        comparison=comparison,
-        stratum=stratum,
-        annotator=annotator,
-        sign=sign,
-        delta=judgments.delta,
-        cross=judgments.cross_group(),
-        informative=informative_judgments(stratum, annotator, sign, judgments.delta),
-        annotators=judgments.annotators["pseudonym"].to_numpy(),
-        classes=judgments.annotators["annotator_class"].to_numpy(),
-        attributes=judgments.attribute_names,
-        has_identities=judgments.has_identities,
-    )
-
-
-# -- anchors -----------------------------------------------------------------------------------------------------
-
-
 def anchored_annotators(design: Design, options: AuditOptions) -> NDArray[np.bool_]:
     """Who is known to lean nowhere, of shape (n_annotators,): those named one by one, or everyone of a class."""
     label = options.anchor_class
     if label is None:
         return named_annotators(design.annotators, options.anchors, "anchors")
-    chosen = np.array([known == label for known in design.classes], dtype=bool)
-    if not chosen.any():
-        labels = _labels(design)
+    if label not in design.labels:
         raise ConfigError(
-            f'anchor class: no annotator has the class "{label}".{did_you_mean(label, labels)} Classes: '
-            f"{', '.join(labels) or 'none; give an annotator_class column'}"
+            f'anchor class: no annotator has the class "{label}".{did_you_mean(label, design.labels)} Classes: '
+            f"{', '.join(design.labels) or 'none; give an annotator_class column'}"
         )
-    return chosen
+    return design.classes == label
 
 
 def named_annotators(annotators: ArrayLike, named: Sequence[object], key: str) -> NDArray[np.bool_]:
@@ -277,10 +181,6 @@ def named_annotators(annotators: ArrayLike, named: Sequence[object], key: str) -
             "as the table has it, or the pseudonym that the report shows"
         )
     return np.isin(known, wanted)
-
-
-def _labels(design: Design) -> list[str]:
-    return sorted({label for label in design.classes if label is not None})
 
 
 # -- estimates ---------------------------------------------------------------------------------------------------
@@ -322,37 +222,38 @@ def fit(
     quality: str, design: Design, judgments: Judgments, anchored: NDArray, options: AuditOptions
 ) -> Leans:
     """The annotators' leans by the estimator that was chosen."""
-    from badpo.estimation.alternative_estimators import fit_fixed, fit_joint, fit_random
+    from badpo.estimation.alternative_estimators import fit_fixed, fit_random
 
     votes, least = design.votes, options.min_informative
     if options.quality_column is not None:
-        margins = quality_of(judgments, options.quality_column)
         first = np.unique(design.stratum, return_index=True)[1]
-        margins = margins[design.comparison[first]]
+        margins = quality_of(judgments, options.quality_column)[design.comparison[first]]
         return fit_fixed(*votes, margins, anchored=anchored, min_informative=least)
-    estimator = {"conditional": fit_conditional, "random": fit_random, "joint": fit_joint}[quality]
+    estimator = fit_random if quality == "random" else fit_conditional
     return estimator(*votes, anchored=anchored, min_informative=least)
 
 
 def quality_of(judgments: Judgments, column: str) -> NDArray[np.float64]:
-    """Quality of response a minus that of b, of shape (n_comparisons,), from columns of the table.
+    """Quality of response a minus that of b, of shape (n_comparisons,), from two columns of the table.
 
-    ``column`` is the name that two columns share (``score`` for ``score_a`` and ``score_b``), the name of one of
-    them, or a single column of a over b that was kept, such as a trained policy's margins.
+    ``column`` is the name that the two share: ``score`` for ``score_a`` and ``score_b``.
     """
-    pairs = side_pairs(list(judgments.comparisons.columns))
-    if column in judgments.votes.columns.difference(VOTE_COLUMNS):
-        quality = _kept(judgments, column, column in pairs)
-    else:
-        shared = {_stem(*pair): pair for pair in pairs.items()}
-        if column not in shared:
-            raise ConfigError(
-                f"quality=fixed:{column}: there is no number column {column}, and there are no two {column}_a and "
-                f"{column}_b (or _chosen and _rejected) with one value for each comparison."
-                f"{did_you_mean(column, list(shared))} Found: {', '.join(shared) or 'none'}"
-            )
-        a, b = (judgments.comparisons[name].to_numpy(dtype=np.float64) for name in shared[column])
-        quality = a - b
+    numbers = judgments.comparisons.select_dtypes("number")
+    shared = {
+        "_".join(part for part, other in zip(a.split("_"), b.split("_"), strict=True) if part == other): (
+            a,
+            b,
+        )
+        for a, b in side_pairs(list(numbers)).items()
+    }
+    if column not in shared:
+        raise ConfigError(
+            f"quality=fixed:{column}: there are no two number columns {column}_a and {column}_b (_chosen, _rejected) "
+            f"with one value for each comparison.{did_you_mean(column, list(shared))} Found: "
+            f"{', '.join(shared) or 'none'}"
+        )
+    a, b = shared[column]
+    quality = (numbers[a] - numbers[b]).to_numpy(dtype=np.float64)
     missing = int((~np.isfinite(quality)).sum())
     if missing:
         raise ConfigError(
@@ -362,117 +263,90 @@ def quality_of(judgments: Judgments, column: str) -> NDArray[np.float64]:
     return quality
 
 
-def _kept(judgments: Judgments, column: str, is_of_one_side: bool) -> NDArray[np.float64]:
-    """A column of a over b, as the rows of the source have it."""
-    if is_of_one_side:
-        raise ConfigError(f"quality=fixed:{column}: that is one side's column; write what both names share")
-    if any(problem.code == "N118" for problem in judgments.findings):
-        raise ConfigError(
-            f"quality=fixed:{column}: some rows have the two responses the other way round, so a single column does "
-            f"not say whose quality it is; give two columns, {column}_a and {column}_b"
-        )
-    if column not in judgments.comparisons:
-        raise ConfigError(f"quality=fixed:{column}: votes on one comparison have different values of it")
-    return pd.to_numeric(judgments.comparisons[column], errors="coerce").to_numpy(dtype=np.float64)
-
-
-def _stem(first: str, second: str) -> str:
-    """What two column names share: ``score`` for ``score_a`` and ``score_b``."""
-    parts = zip(first.split("_"), second.split("_"), strict=True)
-    return "_".join(one for one, other in parts if one == other)
-
-
-# -- shrunken estimates and flags --------------------------------------------------------------------------------
-
-
-def shrunken(design: Design, leans: Leans, shrink: str) -> list[Shrunk]:
-    """What is believed of each attribute's deviations, under the prior that was asked for.
+def shrunken(design: Design, leans: Leans) -> list[Shrunk]:
+    """What is believed of each attribute's deviations.
 
     With the conditional likelihood the leans are integrated out of the votes themselves, which holds with few votes
     per annotator too. Otherwise, and where anchors or the design fix the level, the estimates are taken as normal
-    with their standard errors, and an infinite one as that of its number of votes. Intervals always come from the
-    normal prior, since those of the free one are too short.
+    with their standard errors, and an infinite one as that of its number of votes.
 
     Where hardly anybody has more than a vote or two on contested comparisons, the likelihood of the spread rises
     without end: the spread is then not known (tau is NaN), and nothing can be shrunk to it.
     """
-    integrated: Sequence[Shrunk | None] = [None] * len(design.attributes)
-    anchored = (leans.status == "anchored").any()
-    if leans.quality == "conditional" and not anchored and not leans.absolute.all():
-        integrated = shrink_votes(*design.votes)
+    from_votes = leans.quality == "conditional" and not (leans.status == "anchored").any()
+    integrated = shrink_votes(*design.votes) if from_votes and not leans.absolute.all() else []
+    deviation, se = _own(leans, leans.finite_deviation), _own(leans, leans.finite_se)
     found = []
-    for j, from_votes in enumerate(integrated):
-        finite = _estimates(leans, j, leans.finite_deviation, leans.finite_se)
-        spread = from_votes
-        if spread is None or leans.absolute[j]:
-            spread = shrink_normal(*finite)
+    for j, known in enumerate(leans.absolute):
+        spread = integrated[j] if integrated and not known else shrink_normal(deviation[:, j], se[:, j])
         if spread.tau > WIDEST_SPREAD or spread.tau_high == np.inf:
             spread = replace(spread, tau=np.nan, tau_low=0.0, tau_high=np.inf, reliability=np.nan)
-        elif shrink == "npmle":
-            ends = {name: getattr(spread, name) for name in ("post_sd", "post_low", "post_high")}
-            spread = replace(shrink_npmle(*finite), **ends)
         found.append(spread)
     return found
 
 
-def _estimates(leans: Leans, j: int, deviation: NDArray, se: NDArray) -> tuple[NDArray, NDArray]:
-    """One attribute's column of deviations and standard errors.
+def _own(leans: Leans, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Estimates or their errors, NaN for those that are none.
 
-    Anchored annotators take no part, since their lean is given; nor does one who is compared with nobody, whose
-    deviation from themselves is 0 by definition.
+    The lean of an anchored annotator is given; that of who is compared with nobody is 0 from themselves by definition.
     """
-    given = (leans.status[:, j] == "anchored") | (leans.se[:, j] == 0)
-    return np.where(given, np.nan, deviation[:, j]), np.where(given, np.nan, se[:, j])
+    return np.where((leans.status == "anchored") | (leans.se == 0), np.nan, values)
 
 
-def annotator_rows(
-    j: int, design: Design, leans: Leans, spread: Shrunk, options: AuditOptions
+def annotator_table(
+    design: Design, leans: Leans, spreads: Sequence[Shrunk], options: AuditOptions
 ) -> pd.DataFrame:
-    """The rows of ``annotators.parquet`` on attribute j, without agreement: row k is annotator k.
+    """The rows of ``annotators.parquet``: for each annotator the attributes, in the order of their declaration.
 
     Shrunken estimates are NaN for who has no informative vote: all that is known of them is the pool. Only who has
     enough informative votes can be flagged. ``odds_ratio`` is of the shrunken deviation, or of the deviation itself
     where nothing was shrunk.
     """
-    n_informative, status = leans.n_informative[:, j], leans.status[:, j].astype(str)
-    believed = (n_informative > 0) & (spread.basis != "prior") & (status != "anchored")
-    believed &= (options.shrink != "none") & np.isfinite(spread.tau)
-    shrunk = np.where(believed, spread.shrunk, np.nan)
-    prob_exceeds = np.where(believed, probability_exceeds(spread, options.flag.rho), np.nan)
-    q_value = benjamini_hochberg(*_estimates(leans, j, leans.deviation, leans.se))
-    enough, fdr = n_informative >= options.min_informative, options.flag.fdr
-    if options.flag.rule == "bh":
-        flag = enough & (q_value <= fdr)
-    else:
-        flag = bayesian_fdr(np.where(enough, prob_exceeds, np.nan), fdr)
-    deviation = leans.deviation[:, j]
+    m, q = leans.deviation.shape
+
+    def believed(per_attribute: Sequence[NDArray]) -> NDArray:
+        return np.where(is_shrunk, np.stack(per_attribute, axis=1), np.nan)
+
+    is_shrunk = (leans.n_informative > 0) & (leans.status != "anchored")
+    is_shrunk &= np.stack([(one.basis != "prior") & np.isfinite(one.tau) for one in spreads], axis=1)
+    shrunk = believed([one.shrunk for one in spreads])
+    prob_exceeds = believed([probability_exceeds(one, options.rho) for one in spreads])
+    own = zip(_own(leans, leans.deviation).T, _own(leans, leans.se).T, strict=True)
+    q_value = np.stack([benjamini_hochberg(deviation, se) for deviation, se in own], axis=1)
+    enough = leans.n_informative >= options.min_informative
+    chances = np.where(enough, prob_exceeds, np.nan).T
     with np.errstate(over="ignore"):
-        odds_ratio = np.exp(np.where(np.isnan(shrunk), deviation, shrunk))
-    return pd.DataFrame(
-        {
-            "annotator": design.annotators,
-            "class": design.classes,
-            "attribute": design.attributes[j],
-            "component": leans.component[:, j],
-            "n_judgments": design.n_votes,
-            "n_cross": design.per_annotator(design.cross)[:, j],
-            "n_informative": n_informative,
-            "raw_rate": design.raw_rate()[:, j],
-            "deviation": deviation,
-            "se": leans.se[:, j],
-            "ci_low": leans.ci_low[:, j],
-            "ci_high": leans.ci_high[:, j],
-            "shrunk": shrunk,
-            "post_sd": np.where(believed, spread.post_sd, np.nan),
-            "post_low": np.where(believed, spread.post_low, np.nan),
-            "post_high": np.where(believed, spread.post_high, np.nan),
-            "odds_ratio": odds_ratio,
-            "q_value": q_value,
-            "prob_exceeds": prob_exceeds,
-            "flag": flag,
-            "status": status,
-        }
-    )
+        odds_ratio = np.exp(np.where(np.isnan(shrunk), leans.deviation, shrunk))
+    agreement = annotator_agreement(design.comparison, design.sign, design.annotator, m)
+    columns = {
+        "annotator": design.annotators,
+        "class": design.classes,
+        "attribute": np.tile(np.array(design.attributes, dtype=object), (m, 1)),
+        "component": leans.component,
+        "n_judgments": design.n_votes,
+        "n_cross": design.per_annotator(design.cross),
+        "n_informative": leans.n_informative,
+        "raw_rate": design.raw_rate(),
+        "deviation": leans.deviation,
+        "se": leans.se,
+        "ci_low": leans.ci_low,
+        "ci_high": leans.ci_high,
+        "shrunk": shrunk,
+        "post_sd": believed([one.post_sd for one in spreads]),
+        "post_low": believed([one.post_low for one in spreads]),
+        "post_high": believed([one.post_high for one in spreads]),
+        "odds_ratio": odds_ratio,
+        "q_value": q_value,
+        "prob_exceeds": prob_exceeds,
+        "flag": np.stack([bayesian_fdr(chance, options.fdr) for chance in chances], axis=1),
+        "status": leans.status,
+        "agreement": agreement.agreement,
+        "agreement_low": agreement.low,
+        "agreement_high": agreement.high,
+    }
+    # one value for each annotator stands in each of their rows
+    cells = {name: np.repeat(of, q) if of.ndim == 1 else of.ravel() for name, of in columns.items()}
+    return pd.DataFrame(cells).sort_values("annotator", kind="stable", ignore_index=True)
 
 
 # -- everything together -----------------------------------------------------------------------------------------
@@ -480,131 +354,12 @@ def annotator_rows(
 
 @dataclass(frozen=True, eq=False)
 class AuditedPeople:
-    """The annotators of an audit.
+    """What an audit knows of annotators: the estimate, rows by annotator, ``pool`` and ``checks`` of audit.json."""
 
-    ``quality`` is the estimator and ``why`` the reason for it. For each attribute: ``spreads`` is what is believed of
-    the pool, ``rows`` those of ``annotators.parquet``, ``classes`` the classes' offsets (empty with fewer than two),
-    ``class_p`` and ``equal_leans_p`` the p-values of no difference between classes and between annotators (NaN where
-    there was nothing to test). ``assignment`` is None where nobody knows who voted.
-    """
-
-    design: Design
-    options: AuditOptions
-    quality: str
-    why: str
     leans: Leans
-    spreads: list[Shrunk]
-    rows: list[pd.DataFrame]
-    classes: list[list[dict[str, Any]]]
-    class_p: list[float]
-    equal_leans_p: list[float]
-    anchored: NDArray[np.bool_]
-    assignment: AssignmentTest | None
-
-    def pool(self) -> dict[str, Any]:
-        """The part ``pool`` of audit.json: an entry for each attribute."""
-        return {name: self._pool_entry(j) for j, name in enumerate(self.design.attributes)}
-
-    def checks(self) -> dict[str, Any]:
-        """The part ``checks`` of audit.json."""
-        design, leans, test = self.design, self.leans, self.assignment
-        measures = ("gradient_norm", "n_newton", "n_cg", "log_likelihood", "u_scale", "quality_sd")
-        # the theorem's: annotators who judged one cross-group comparison, whatever the votes
-        theorem = annotator_components(design.stratum, design.annotator, design.cross, len(design.annotators))
-        return {
-            "assignment": test
-            and {
-                "p_value": test.p_value,
-                "by_attribute": dict(zip(design.attributes, test.by_attribute, strict=True)),
-                "statistic": test.statistic,
-                "n_permutations": test.n_permutations,
-            },
-            "estimator": {"quality": self.quality, "why": self.why}
-            | {name: getattr(leans, name) for name in measures},
-            "components": {"theorem": self._graph(theorem), "informative": self._graph(leans.component)},
-            "anchors": self._anchors() if self.anchored.any() else None,
-        }
-
-    def table(self, agreement: pd.DataFrame) -> pd.DataFrame:
-        """The annotators with a vote, by id, and the attributes of each in the order in which they were declared.
-
-        Row k of ``agreement`` is annotator k. No row where nobody knows who voted.
-        """
-        rows = [part.join(agreement) for part in self.rows]
-        table = pd.concat(rows).sort_values("annotator", kind="stable", ignore_index=True)
-        return table[self.design.has_identities & (table["n_judgments"] > 0)].reset_index(drop=True)
-
-    def _pool_entry(self, j: int) -> dict[str, Any]:
-        design, spread, leans = self.design, self.spreads[j], self.leans
-        status = self.rows[j]["status"][design.n_votes > 0]
-        n_groups = len(np.unique(leans.component[leans.component[:, j] >= 0, j]))
-        n_cross, class_p = design.cross[:, j].sum(), self.class_p[j] if self.classes[j] else None
-        advice = recommend(spread, self.equal_leans_p[j], class_p)
-        return {
-            "tau": spread.tau,
-            "tau_ci": [None, None] if np.isnan(spread.tau) else [spread.tau_low, spread.tau_high],
-            "reliability": spread.reliability,
-            "components": n_groups,
-            "is_divided": n_groups > 1,
-            "informative_share": design.informative[:, j].sum() / n_cross if n_cross else None,
-            "n_estimated": (status == "ok").sum(),
-            "n_insufficient": (status == "insufficient").sum(),
-            "n_no_information": status.isin(["no_cross", "no_information"]).sum(),
-            "n_separated": status.str.startswith("separated").sum(),
-            "n_flagged": self.rows[j]["flag"].sum(),
-            "equal_leans_p": self.equal_leans_p[j],
-            "classes": self.classes[j],
-            "class_test_p": class_p,
-            "recommendation": advice.variant,
-            "recommendation_reason": advice.reason,
-            **self._level(j),
-            "absolute": leans.absolute[j],
-            "absolute_why": self._why(j),
-        }
-
-    def _level(self, j: int) -> dict[str, Any]:
-        """The mean lean of those who have one, for these annotators on other comparisons, and for others like them."""
-        leans = self.leans
-        if not leans.absolute[j]:
-            return {"level": None, "level_ci": None, "level_ci_beyond": None, "n_level": 0}
-        n, level = int((leans.se[:, j] > 0).sum()), leans.level[j]
-        beyond = stdtrit(n - 1, 0.975) * leans.level_se_beyond[j] if n > 1 else np.nan
-        reaches = _Z * leans.level_se[j], beyond
-        ends = [[level - reach, level + reach] if np.isfinite(reach) else None for reach in reaches]
-        return {"level": level, "level_ci": ends[0], "level_ci_beyond": ends[1], "n_level": n}
-
-    def _why(self, j: int) -> str:
-        leans, n_anchors = self.leans, int(self.anchored.sum())
-        if leans.absolute[j]:
-            anchored = (leans.status[:, j] == "anchored").any()
-            return ANCHORED.format(n=counted(n_anchors, "annotator")) if anchored else VARIES
-        if not (leans.component[:, j] >= 0).any():
-            return NO_INFORMATION
-        return OUT_OF_REACH if n_anchors else NOT_IDENTIFIED
-
-    def _graph(self, labels: NDArray[np.intp]) -> dict[str, Any]:
-        """Number and sizes of each attribute's components, from the largest down, and who stands outside of all."""
-        graph = {}
-        for name, label in zip(self.design.attributes, labels[self.design.n_votes > 0].T, strict=True):
-            sizes = np.sort(np.unique(label[label >= 0], return_counts=True)[1])[::-1]
-            graph[name] = {"n": len(sizes), "sizes": sizes[:SIZES_SHOWN], "outside": (label < 0).sum()}
-        return graph
-
-    def _anchors(self) -> dict[str, Any]:
-        """How many cross-group judgments anchors cast, and whether anchors differ: who leans nowhere leans alike."""
-        design, anchored = self.design, self.anchored
-        cast = anchored[design.annotator]
-        comparison, sign, annotator, delta = (each[cast] for each in design.votes[:4])
-        leans = fit_conditional(comparison, sign, annotator, delta, len(anchored))
-        equal_p = equal_leans_test(comparison, sign, annotator, delta, leans)
-        n_cross = design.cross[cast].sum(axis=0)
-        return {
-            "n": anchored.sum(),
-            "class": self.options.anchor_class,
-            "annotators": sorted(design.annotators[anchored]),
-            "n_cross": dict(zip(design.attributes, n_cross, strict=True)),
-            "equal_leans_p": dict(zip(design.attributes, equal_p.tolist(), strict=True)),
-        }
+    table: pd.DataFrame
+    pool: dict[str, dict[str, Any]]
+    checks: dict[str, Any]
 
 
 def people_of(judgments: Judgments, design: Design, options: AuditOptions) -> AuditedPeople:
@@ -616,31 +371,123 @@ def people_of(judgments: Judgments, design: Design, options: AuditOptions) -> Au
     assignment = assignment_test(*design.votes[:4]) if design.has_identities else None
     quality, why = choose_quality(design, options, assignment.p_value if assignment else None)
     leans = fit(quality, design, judgments, anchored, options)
-    spreads = shrunken(design, leans, options.shrink)
-    attributes, labels = range(len(design.attributes)), _labels(design)
-    classes: list[list[dict[str, Any]]] = [[] for _ in attributes]
-    class_p = [np.nan] * len(attributes)
-    if len(labels) > 1:
-        number = {label: i for i, label in enumerate(labels)}
-        of = np.array([number.get(label, -1) for label in design.classes], dtype=np.int64)
-        found = class_offsets(*design.votes[:4], of)
-        shown = ("n", "offset", "ci_low", "ci_high")
-        classes = [
-            [{"class": label} | {name: getattr(found, name)[i, j] for name in shown} for i, label in enumerate(labels)]
-            for j in attributes
-        ]  # fmt: skip
-        class_p = found.p_value.tolist()
-    return AuditedPeople(
-        design=design,
-        options=options,
-        quality=quality,
-        why=why,
-        leans=leans,
-        spreads=spreads,
-        rows=[annotator_rows(j, design, leans, spread, options) for j, spread in enumerate(spreads)],
-        classes=classes,
-        class_p=class_p,
-        equal_leans_p=equal_leans_test(*design.votes[:4], leans).tolist(),
-        anchored=anchored,
-        assignment=assignment,
-    )
+    spreads = shrunken(design, leans)
+    table = annotator_table(design, leans, spreads, options)
+    equal_p, classes = equal_leans_test(*design.votes[:4], leans), _classes(design)
+    pool = {}
+    for j, name in enumerate(design.attributes):
+        spread = _spread(spreads[j], float(equal_p[j]), *classes[j])
+        counts = _counts(design, leans, j) | {"n_flagged": table["flag"][table["attribute"] == name].sum()}
+        pool[name] = counts | spread | _level(leans, j, int(anchored.sum()))
+    # the theorem's: annotators who judged one cross-group comparison, whatever the votes
+    theorem = annotator_components(design.stratum, design.annotator, design.cross, len(anchored))
+    measures = ("gradient_norm", "log_likelihood", "u_scale", "quality_sd")
+    checks = {
+        "assignment": assignment
+        and asdict(assignment) | {"by_attribute": _by_attribute(design, assignment.by_attribute)},
+        "estimator": {"quality": quality, "why": why} | {name: getattr(leans, name) for name in measures},
+        "components": {"theorem": _graph(design, theorem), "informative": _graph(design, leans.component)},
+        "anchors": _anchors(design, anchored, options) if anchored.any() else None,
+    }
+    return AuditedPeople(leans, table, pool, checks)
+
+
+def _by_attribute(design: Design, values: Sequence[Any] | NDArray) -> dict[str, Any]:
+    return dict(zip(design.attributes, values, strict=True))
+
+
+def _classes(design: Design) -> list[tuple[list[dict[str, Any]], float | None]]:
+    """Of each attribute the classes' offsets and the p-value of no difference; nothing with fewer than two classes."""
+    if len(design.labels) < 2:
+        return [([], None)] * len(design.attributes)
+    number = np.array([design.labels.index(label) if label else -1 for label in design.classes])
+    found = class_offsets(*design.votes[:4], number)
+    shown = ("n", "offset", "ci_low", "ci_high")
+    return [
+        (
+            [
+                {"class": label} | {name: getattr(found, name)[i, j] for name in shown}
+                for i, label in enumerate(design.labels)
+            ],
+            p_value,
+        )
+        for j, p_value in enumerate(found.p_value.tolist())
+    ]
+
+
+def _spread(
+    spread: Shrunk, equal_p: float, classes: list[dict[str, Any]], class_p: float | None
+) -> dict[str, Any]:
+    """How far annotators and classes differ, and the variant of training that follows."""
+    advice = recommend(spread, equal_p, class_p)
+    return {
+        "tau": spread.tau,
+        "tau_ci": [None, None] if np.isnan(spread.tau) else [spread.tau_low, spread.tau_high],
+        "reliability": spread.reliability,
+        "equal_leans_p": equal_p,
+        "classes": classes,
+        "class_test_p": class_p,
+        "recommendation": advice.variant,
+        "recommendation_reason": advice.reason,
+    }
+
+
+def _counts(design: Design, leans: Leans, j: int) -> dict[str, Any]:
+    """How many annotators have which status."""
+    status = pd.Series(leans.status[design.n_votes > 0, j], dtype=object)
+    n_cross, n_groups = design.cross[:, j].sum(), len(set(leans.component[:, j]) - {-1})
+    return {
+        "components": n_groups,
+        "is_divided": n_groups > 1,
+        "informative_share": design.informative[:, j].sum() / n_cross if n_cross else None,
+        "n_estimated": (status == "ok").sum(),
+        "n_insufficient": (status == "insufficient").sum(),
+        "n_no_information": status.isin(["no_cross", "no_information"]).sum(),
+        "n_separated": status.str.startswith("separated").sum(),
+    }
+
+
+def _level(leans: Leans, j: int, n_anchors: int) -> dict[str, Any]:
+    """The mean lean of those who have one, for these annotators on other comparisons, and for others like them."""
+    if not leans.absolute[j]:
+        why = OUT_OF_REACH if n_anchors else NOT_IDENTIFIED
+        why = why if (leans.component[:, j] >= 0).any() else NO_INFORMATION
+        nothing = {"level": None, "level_ci": None, "level_ci_beyond": None, "n_level": 0}
+        return nothing | {"absolute": False, "absolute_why": why}
+    n, level = int((leans.se[:, j] > 0).sum()), leans.level[j]
+    beyond = stdtrit(n - 1, 0.975) * leans.level_se_beyond[j] if n > 1 else np.nan
+    reaches = ndtri(0.975) * leans.level_se[j], beyond
+    ends = [[level - reach, level + reach] if np.isfinite(reach) else None for reach in reaches]
+    is_anchored = (leans.status[:, j] == "anchored").any()
+    return {
+        "level": level,
+        "level_ci": ends[0],
+        "level_ci_beyond": ends[1],
+        "n_level": n,
+        "absolute": True,
+        "absolute_why": ANCHORED.format(n=counted(n_anchors, "annotator")) if is_anchored else VARIES,
+    }
+
+
+def _graph(design: Design, labels: NDArray[np.intp]) -> dict[str, Any]:
+    """Number and sizes of each attribute's components, from the largest down, and who stands outside of all."""
+    graph = {}
+    for name, label in zip(design.attributes, labels[design.n_votes > 0].T, strict=True):
+        sizes = np.sort(np.unique(label[label >= 0], return_counts=True)[1])[::-1]
+        graph[name] = {"n": len(sizes), "sizes": sizes[:SIZES_SHOWN], "outside": (label < 0).sum()}
+    return graph
+
+
+def _anchors(design: Design, anchored: NDArray[np.bool_], options: AuditOptions) -> dict[str, Any]:
+    """How many cross-group judgments anchors cast, and whether anchors differ: who leans nowhere leans alike."""
+    cast = anchored[design.annotator]
+    stratum, sign, annotator, delta = (each[cast] for each in design.votes[:4])
+    leans = fit_conditional(stratum, sign, annotator, delta, len(anchored))
+    equal_p = equal_leans_test(stratum, sign, annotator, delta, leans)
+    return {
+        "n": anchored.sum(),
+        "class": options.anchor_class,
+        "annotators": sorted(design.annotators[anchored]),
+        "n_cross": _by_attribute(design, design.cross[cast].sum(axis=0)),
+        "equal_leans_p": _by_attribute(design, equal_p),
+    }

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import html
 import json
-import math
 import os
-from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,10 +55,8 @@ class AuditResult:
     @property
     def attributes(self) -> pd.DataFrame:
         """One row for each attribute: the pool's log-odds with intervals; parts with parts of their own left out."""
-        rows = self.summary["attributes"]
-        return pd.DataFrame(
-            [{key: value for key, value in row.items() if not isinstance(value, dict | list)} for row in rows]
-        )
+        table = pd.DataFrame(self.summary["attributes"])
+        return table[[name for name in table if not table[name].map(type).isin([dict, list]).any()]]
 
     @property
     def pool(self) -> dict[str, Any]:
@@ -80,7 +76,8 @@ class AuditResult:
     def to_json(self, path: str | os.PathLike[str]) -> None:
         """Write the summary, for its owner alone; the file appears whole or not at all."""
         with appearing(path, private=True) as temporary:
-            temporary.write_text(as_json(self.summary), encoding="utf-8")
+            text = json.dumps(self.summary, indent=2, ensure_ascii=False, allow_nan=False)
+            temporary.write_text(f"{text}\n", encoding="utf-8")
 
     def to_html(self, path: str | os.PathLike[str]) -> None:
         """Write the page that may be passed on: one file that needs no network and no script."""
@@ -143,46 +140,23 @@ class AuditResult:
         return audit_table(self.summary)
 
     def __repr__(self) -> str:
-        data = self.summary["data"]
-        names = ", ".join(attribute["name"] for attribute in self.summary["attributes"])
-        return (
-            f"AuditResult({data['n_judgments']:,} judgments by {data['n_annotators']:,} annotators; "
-            f"attributes: {names})"
-        )
-
-
-def as_json(summary: Mapping[str, Any]) -> str:
-    """The text of ``audit.json``: the same summary gives the same bytes.
-
-    Examples
-    --------
-    >>> print(as_json({"tau": 0.5}))
-    {
-      "tau": 0.5
-    }
-    <BLANKLINE>
-    """
-    return json.dumps(summary, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        data, names = self.summary["data"], ", ".join(self.attributes["name"])
+        votes = f"{data['n_judgments']:,} judgments by {data['n_annotators']:,} annotators"
+        return f"AuditResult({votes}; attributes: {names})"
 
 
 def plain(value: Any) -> Any:
-    """The value as JSON has it: numpy's numbers and arrays as Python's, what is not finite or missing as None.
+    """The value as JSON has it: numpy's numbers and arrays as Python's, what is not finite as None.
 
     Examples
     --------
     >>> plain({"n": np.int64(3), "ci": (np.nan, 1.5), "known": np.bool_(True)})
     {'n': 3, 'ci': [None, 1.5], 'known': True}
     """
-    if isinstance(value, Mapping):
-        return {str(name): plain(entry) for name, entry in value.items()}
-    if isinstance(value, np.ndarray | list | tuple):
-        return [plain(entry) for entry in value]
-    if isinstance(value, bool | np.bool_):
-        return bool(value)
-    if isinstance(value, int | np.integer):
-        return int(value)
-    if isinstance(value, float | np.floating):
-        return float(value) if math.isfinite(value) else None
-    if value is None or isinstance(value, str):
-        return value
-    raise TypeError(f"{type(value).__name__} has no place in audit.json")
+
+    def python(found: Any) -> Any:
+        if isinstance(found, np.generic | np.ndarray):
+            return found.tolist()
+        raise TypeError(f"{type(found).__name__} has no place in audit.json")
+
+    return json.loads(json.dumps(value, default=python), parse_constant=lambda _: None)

@@ -43,7 +43,7 @@ def audit(
     ),
     quality: str | None = Option(
         None,
-        metavar="conditional|random|fixed:COLUMN|joint",
+        metavar="conditional|random|fixed:COLUMN",
         help="How the unknown quality of a comparison is dealt with; chosen by the data when not given.",
     ),
     anchor: list[str] | None = Option(
@@ -52,12 +52,8 @@ def audit(
     anchor_class: str | None = Option(
         None, metavar="CLASS", help="Everyone in this class is known to lean nowhere."
     ),
-    shrink: str = Option(
-        "normal", metavar="normal|npmle|none", help="Spread of the leans that estimates shrink to."
-    ),
     rho: float = Option(0.5, help="Deviation worth a flag, in log-odds."),
     fdr: float = Option(0.1, help="Share of the flags that may be false."),
-    flag_rule: str = Option("posterior", metavar="posterior|bh", help="What a flag rests on."),
     min_informative: int = Option(
         10, help="Informative votes below which an annotator's estimate counts as insufficient."
     ),
@@ -75,7 +71,6 @@ def audit(
     announce(data, as_json)
     _keep_to_one_thread()
     from badpo.auditing.audit import audit as audit_judgments
-    from badpo.auditing.people import Flag
     from badpo.auditing.result import PEOPLE_FILE
 
     # held from before the table is read: whoever is forgotten meanwhile would stand in the audit
@@ -84,10 +79,10 @@ def audit(
             data,
             declared(attribute),
             quality=quality,
-            shrink=shrink,
             anchors=anchor or (),
             anchor_class=anchor_class,
-            flag=Flag(rho, fdr, flag_rule),
+            rho=rho,
+            fdr=fdr,
             min_informative=min_informative,
             progress=progress,
             **named(column, winner),
