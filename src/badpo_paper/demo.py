@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from badpo.objective.bias import BiasTerm
-from badpo.results.charts import Figure, Series, TextTable, class_style, legend, scatter
+from badpo.results.charts import Figure, Series, TextTable, class_style, legend, point_cloud
 from badpo.results.run_files import MeasuredRuns, read_suite
 from badpo.results.run_page import report_html
 from badpo.results.words import (
@@ -305,7 +305,7 @@ def learned_against_planted(suite: MeasuredRuns) -> Figure | None:
     panels, rows, told, groups = [], [], [], {}
     for title, people in _learned_and_planted(suite):
         r = people["planted"].corr(people["learned"])
-        told.append(f"{title} {decimal(r)}")
+        told.append(f"{title} r = {decimal(r)}")
         by_class = dict(iter(people.groupby("class")))
         groups = {name: class_style(i) for i, name in enumerate(by_class)}
         series = [
@@ -313,7 +313,10 @@ def learned_against_planted(suite: MeasuredRuns) -> Figure | None:
             for name, part in by_class.items()
         ]
         label = f"learned against planted theta of {title}: correlation {decimal(r)}"
-        panels.append((title, scatter(series, label, "planted theta", "learned theta", f"r = {decimal(r)}")))
+        low, high = (float(people[["planted", "learned"]].agg(end).agg(end)) for end in ("min", "max"))
+        axes = ("planted theta", "learned theta", (low, high), (low, high))
+        equality = [Series("equality", 4, [(low, low), (high, high)])]
+        panels.append((title, point_cloud(series, label, *axes, equality)))
         for name, part in by_class.items():
             means = (decimal(part[column].mean()) for column in ("planted", "learned"))
             rows.append((f"{title}, class {name}", f"{len(part):,}", *means))

@@ -19,6 +19,7 @@ from badpo.estimation.shrinkage import shrink_normal
 from badpo.estimation.significance import recommend
 from badpo.results.audit_page import attribute_table, audit_html, scan_table, shareable, spread_figure
 from badpo.results.audit_people import FEWEST_DRAWN, MOST_ROWS, caterpillar_figure, people_html
+from badpo.results.words import decimal
 from tests.auditing.planted import votes
 from tests.results.test_run_page import Page
 
@@ -341,39 +342,37 @@ def _finer_than(value: Any, key: str, step: float) -> list[tuple[str, Any]]:
 def test_annotators_are_drawn_by_votes_and_at_most_sixty():
     found = pool_of(90, 700)
     figure = caterpillar_figure(found.summary, found.annotators)
-    drawn = [int(row[1].replace(",", "")) for row in figure.table.rows]
+    notes = re.findall(r'text-anchor="end">([\d,]+)<', figure.panels[0][1])
+    drawn = [int(note.replace(",", "")) for note in notes]
     assert len(drawn) == MOST_ROWS == 60
     assert drawn == sorted(drawn, reverse=True)
     told = int((found.annotators["n_informative"] >= FEWEST_DRAWN).sum())
-    assert (
-        f"trait: {told - 60:,} with fewer votes than those, {90 - told:,} with hardly any" in figure.caption
-    )
+    not_drawn = f"trait: {told - 60:,} with fewer votes than those, {90 - told:,} with hardly any"
+    assert not_drawn in figure.caption
+    first = found.annotators.sort_values(["n_informative", "annotator"], ascending=[False, True]).iloc[0]
+    assert [row[1] for row in figure.table.rows[:2]] == [
+        decimal(first["deviation"]),
+        decimal(first["shrunk"]),
+    ]
 
 
 def test_nobody_with_one_informative_vote_is_drawn(result):
     annotators = result.annotators.copy()
     annotators.loc[annotators.index[:3], "n_informative"] = 1
     figure = caterpillar_figure(result.summary, annotators)
-    assert len(figure.table.rows) == len(annotators) - 3
+    assert len(figure.table.rows) == 2 * (len(annotators) - 3)
     assert "length: 0 with fewer votes than those, 3 with hardly any" in figure.caption
+    assert "flagged" in figure.legend
 
 
-def test_where_nobody_is_estimated_a_sentence_stands_for_the_chart(result):
+def test_where_nobody_is_estimated_the_page_says_so(result):
     summary, annotators = copy.deepcopy(result.summary), result.annotators.copy()
-    summary["pool"]["length"] |= {
-        "tau": None, "tau_ci": [None, None], "n_estimated": 0, "n_separated": 12, "n_insufficient": 0,
-    }  # fmt: skip
+    summary["pool"]["length"] |= {"tau": None, "tau_ci": [None, None]}
     annotators["status"] = "separated_high"
     annotators[["deviation", "ci_high"]] = np.inf
     annotators[["se", "shrunk", "post_low", "post_high"]] = np.nan
-    figure = caterpillar_figure(summary, annotators)
-    ((_, said),) = figure.panels
-    assert said == (
-        "<p>The votes estimate no single annotator on length (an estimate without bound: 12); read the pool and the "
-        "classes instead.</p>"
-    )
-    assert not figure.table.rows and not figure.legend
-    assert "Single annotators" in Page(people_html(summary, annotators)).text
+    assert caterpillar_figure(summary, annotators) is None
+    assert "These votes tell nothing about single annotators." in Page(people_html(summary, annotators)).text
 
 
 def test_without_annotators_there_is_no_section_about_them():

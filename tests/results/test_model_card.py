@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 
+import numpy as np
 import pytest
 import yaml
+from safetensors.numpy import load_file
 
 from badpo.data.problems import ConfigError
 from badpo.results.model_card import model_card
-from tests.results.suites import write_suite
+from tests.results.suites import changed, write_suite, write_tensors
 
 
 def header(card: str) -> dict:
@@ -119,3 +121,20 @@ def test_names_from_data_bring_no_markup(run):
 def test_a_folder_without_a_run_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="holds no run"):
         model_card(tmp_path)
+
+
+def test_the_card_means_over_those_whose_theta_was_learned(tmp_path):
+    """Otherwise the zeros of gold annotators would thin out the lean, and with it the number of people behind it."""
+    suite = write_suite(tmp_path / "demo", n_annotators=12)
+    folder = suite / "shared_mean-s42"
+    names = json.loads((folder / "bias.json").read_text())["annotators"]
+    tensors = load_file(folder / "bias.safetensors")
+    tensors["deviation"] = np.zeros_like(tensors["deviation"])
+    tensors["mean"] = np.array([1.5, 0.25], dtype=np.float32)
+    for n_gold, told, n in ((6, "+1.50", "10"), (9, "not shown (fewer than 5 annotators)", "fewer than 5")):
+        changed(folder / "bias.json", gold_annotators=names[:n_gold])
+        description = json.loads((folder / "bias.json").read_text())
+        write_tensors(folder, tensors | {"mask": np.arange(12) >= n_gold}, description)
+        card = model_card(folder)
+        assert f"| {told} |" in card
+        assert f"over {n} annotators" in card

@@ -419,15 +419,17 @@ class BuiltIn:
     make: Callable[..., Attribute]
     example: Mapping[str, Any] = field(default_factory=dict)  # parameters with which the type can be tried
     is_scanned: bool = False  # whether the audit looks at it where nobody declares it
-    repeats: tuple[
-        str, ...
-    ] = ()  # other types that say the same, so that the audit does not look at it beside them
+    # other types that say the same, so that the audit does not look at it beside them
+    repeats: tuple[str, ...] = ()
+    is_length: bool = False  # whether the length of answers says how much of it they have
+    is_coded: bool = False  # whether it is read from a name, and so says nothing about a person
+    toward: str = ""  # what a lean goes toward, where the attribute's name does not say so
 
 
 BUILT_IN: dict[str, BuiltIn] = {
-    "length": BuiltIn(Length, {"ratio": 1.5}, is_scanned=True, repeats=("length_words", "length_tokens")),
-    "length_words": BuiltIn(LengthWords, {"threshold": 20}),
-    "length_tokens": BuiltIn(LengthTokens, {"tokenizer": "gpt2", "threshold": 20}),
+    "length": BuiltIn(Length, {"ratio": 1.5}, True, ("length_words", "length_tokens"), is_length=True),
+    "length_words": BuiltIn(LengthWords, {"threshold": 20}, is_length=True),
+    "length_tokens": BuiltIn(LengthTokens, {"tokenizer": "gpt2", "threshold": 20}, is_length=True),
     "markdown": BuiltIn(Markdown),
     "lists": BuiltIn(Lists, is_scanned=True),
     "headers": BuiltIn(Headers, is_scanned=True),
@@ -438,11 +440,11 @@ BUILT_IN: dict[str, BuiltIn] = {
     "hedging": BuiltIn(Hedging, is_scanned=True),
     "refusal": BuiltIn(Refusal, is_scanned=True),
     "first_person": BuiltIn(FirstPerson, is_scanned=True),
-    "signature_name": BuiltIn(SignatureName, {"name": "woman", "names": ["Emily", "Anne"]}),
+    "signature_name": BuiltIn(SignatureName, {"name": "woman", "names": ["Emily", "Anne"]}, is_coded=True),
     "word_list": BuiltIn(WordList, {"name": "thanks", "words": ["thank you", "thanks"]}),
     "regex": BuiltIn(Regex, {"name": "question", "pattern": "[?]$"}),
     "column": BuiltIn(Column, {"name": "formality", "a": "formal_a", "b": "formal_b"}),
-    "position": BuiltIn(Position, is_scanned=True),
+    "position": BuiltIn(Position, is_scanned=True, toward="what is shown first"),
 }
 # By the type that a configuration names; those of a file of the user's are added.
 ATTRIBUTES: dict[str, Callable[..., Attribute]] = {kind: row.make for kind, row in BUILT_IN.items()}

@@ -1,27 +1,28 @@
-"""Charts as inline SVG: estimates with intervals, lines over steps, points against points, many annotators.
+"""Charts as inline SVG: rows of estimates with intervals, lines over steps, points in a plane.
 
 Each function takes plain values and returns one ``<svg>`` element that needs no script, no font file and no
-network. Colors come from the page's style sheet by class (``s0``, ``s1``, ...), so that a chart follows a light or
-a dark page; every style has its own shape and dash as well, so that no reading depends on color. Texts are escaped.
-What lies beyond an axis stands at its end, so that one infinite interval does not press everything else together.
+network. A chart is made of texts and paths only. Colors come from the page's style sheet by class (``s0``, ``s1``,
+...), so that a chart follows a light or a dark page; every style has its own shape and dash as well, so that no reading
+depends on color. Texts are escaped. What lies beyond an axis stands at its end, so that one infinite interval does not
+press everything else together.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
+import numpy as np
 from markupsafe import Markup
 
 from badpo.results.words import decimal, interval_text
 
 WIDTH = 360
-_RIGHT = 52  # room for the values at the end of a lane
-_VOTES = 40  # and for the votes at the end of an annotator's
-_LINE_HEIGHT, _CLOUD_HEIGHT = 236, 300
-Points = Sequence[Sequence[float]]
+_RIGHT = 52  # room for what stands at the end of a lane
+_LINES_HEIGHT, _CLOUD_HEIGHT = 236, 300
+Limits = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Figure:
     title: str
     panels: Sequence[tuple[str, Markup]]
     caption: str
-    table: TextTable
+    table: TextTable | None = None
     legend: Markup = Markup("")
 
 
@@ -62,32 +63,11 @@ class Mark:
 
 @dataclass(frozen=True)
 class DotRow:
-    """A labelled row of a dot plot with one mark or several, each in its own lane."""
+    """A labelled row of a dot plot with one mark or several, each in its own lane, and a note at the row's end."""
 
     label: str
     marks: tuple[Mark, ...]
-
-
-@dataclass(frozen=True)
-class Series:
-    """Named points (x, y) in one style: a line, in the order of x, or a kind of points."""
-
-    name: str
-    style: int
-    points: Points
-
-
-@dataclass(frozen=True)
-class DotPanel:
-    """A dot plot with its subtitle: rows, what is shown for who cannot see it, the axis, how numbers are written."""
-
-    title: str
-    rows: Sequence[DotRow]
-    label: str
-    axis: str
-    level: Level | None = None
-    limits: tuple[float, float] | None = None
-    number: Callable[[float], str] = decimal
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -98,31 +78,78 @@ class Level:
     name: str
 
 
+@dataclass(frozen=True)
+class DotPanel:
+    """A dot plot with its subtitle: what `dot_plot` takes."""
+
+    title: str
+    rows: Sequence[DotRow]
+    label: str
+    axis: str
+    level: Level | None = None
+    limits: Limits | None = None
+    number: Callable[[float], str] = decimal
+    notes: str = ""
+
+
+@dataclass(frozen=True)
+class Series:
+    """Named points (x, y) in one style: a line, in the order of x, or a kind of points."""
+
+    name: str
+    style: int
+    points: Sequence[Sequence[float]]
+
+
+class _Lanes(NamedTuple):
+    """Sizes in a dot plot: a lane, what lies between rows, a letter of a label, a mark, half a tick."""
+
+    height: float
+    gap: float
+    letter: float
+    mark: float
+    tick: float
+
+
+_ROOMY, _DENSE = _Lanes(20, 10, 7.2, 5.0, 6.0), _Lanes(5.6, 2.8, 6.4, 3.0, 2.0)
+
+
 def dot_plot(
     rows: Sequence[DotRow],
     label: str,
     axis: str,
     level: Level | None = None,
-    limits: tuple[float, float] | None = None,
+    limits: Limits | None = None,
     number: Callable[[float], str] = decimal,
+    notes: str = "",
 ) -> Markup:
-    """Estimates with intervals, one labelled row under another; ``label`` says what is shown to who cannot see it."""
+    """Estimates with intervals, one labelled row under another; ``label`` says what is shown to who cannot see it.
+
+    With ``notes``, the heading of the rows' notes, there are many rows: they are dense and end with their note. Else a
+    lane ends with its value.
+    """
+    size = _DENSE if notes else _ROOMY
     values = [value for row in rows for mark in row.marks for value in mark.extent()]
-    left = max(56.0, round(7.2 * max(len(row.label) for row in rows)) + 14.0)
+    left = max(56.0, round(size.letter * max(len(row.label) for row in rows)) + 14.0)
     # labels that would leave the marks too little room stand above them
     heading = 16 if left > 170 else 0
     left = 12.0 if heading else left
     across = axis_of([*values, *([level.value] if level else [])], limits, left, WIDTH - _RIGHT)
-    top = y = 22 if level else 8
-    parts = []
+    top = y = 22.0 if level else 8.0
+    parts = [_text(WIDTH, top - 9, notes, "end", "level")]
     for row in rows:
-        height = 20 * len(row.marks) + 10 + heading
+        height = size.height * len(row.marks) + size.gap + heading
         x, base, anchor = (0.0, y + heading, "start") if heading else (left - 10, y + height / 2 + 4, "end")
         parts.append(_text(x, base, row.label, anchor, "label"))
+        parts.append(_text(WIDTH, y + height / 2 + 4, row.note, "end", "label"))
         for lane, mark in enumerate(row.marks):
-            parts.append(_lane(mark, y + heading + 5 + 20 * (lane + 0.5), across, number))
+            middle = round(y + heading + size.gap / 2 + size.height * (lane + 0.5), 1)
+            parts.append(_lane(mark, middle, across, number, size))
+            if not notes:
+                parts.append(_text(WIDTH - 2, middle + 4, number(mark.value), "end", "value"))
         y += height
-    return _svg(y + 42, label, [*_upright(across, top, y, axis, level), *parts])
+    css = "chart dense" if notes else "chart"
+    return _svg(y + 42, label, [*_upright(across, top, y, axis, level), *parts], css)
 
 
 def dot_figure(
@@ -130,18 +157,17 @@ def dot_figure(
 ) -> Figure | None:
     """Dot plots side by side, and every mark as a row of the figure's table; None without a panel."""
     rows: list[tuple[str, ...]] = []
+    charts = []
     for panel in panels:
+        number = panel.number
         for mark in (mark for row in panel.rows for mark in row.marks):
-            number, name = panel.number, f"{panel.title}, {mark.name}"
-            ends = interval_text(mark.low, mark.high, number)
-            rows.append((name, number(mark.value), ends, ", ".join(map(number, mark.repeats))))
+            ends, repeats = interval_text(mark.low, mark.high, number), ", ".join(map(number, mark.repeats))
+            rows.append((f"{panel.title}, {mark.name}", number(mark.value), ends, repeats))
+        drawn = (panel.rows, panel.label, panel.axis, panel.level, panel.limits, number, panel.notes)
+        charts.append((panel.title, dot_plot(*drawn)))
     header: tuple[str, ...] = ("Shown", "Value", "95 % interval", "Each seed")
     if not any(row[-1] for row in rows):
         header, rows = header[:-1], [row[:-1] for row in rows]
-    charts = [
-        (panel.title, dot_plot(panel.rows, panel.label, panel.axis, panel.level, panel.limits, panel.number))
-        for panel in panels
-    ]
     return Figure(title, charts, caption, TextTable(header, rows), marks or Markup("")) if panels else None
 
 
@@ -149,57 +175,23 @@ def line_chart(
     series: Sequence[Series], label: str, axis_x: str, axis_y: str, level: Level | None = None
 ) -> Markup:
     """Lines over a common horizontal axis, each with its last value written at its end."""
-    left, right, top, bottom = 44, WIDTH - _RIGHT, 28, _LINE_HEIGHT - 44
+    left, right, top, bottom = 44.0, WIDTH - _RIGHT, 28.0, _LINES_HEIGHT - 44.0
     across = axis_of([x for line in series for x, _ in line.points], None, left, right)
     values = [y for line in series for _, y in line.points] + ([level.value] if level else [])
     up = axis_of([0.0, *values], None, bottom, top)
     parts = [*_upright(across, top, bottom, axis_x), *_level_grid(up, left, right, axis_y)]
     if level:
         y = up.at(level.value)
-        parts.append(_line("level", left, y, right, y))
+        parts.append(_path("level", f"M{left} {y}H{right}"))
         parts.append(_text(left + 6, y + (14 if y < top + 16 else -5), level.name, "start", "level"))
     ends = _moved_apart([up.at(line.points[-1][1]) for line in series], 14)
     for line, end in zip(series, ends, strict=True):
-        (x, y), path = line.points[-1], _path(line.points, across, up)
-        drawn = Markup('<polyline class="series s{0} d{0}" points="{1}"/>').format(line.style, path)
+        (x, y), style = line.points[-1], f"s{line.style}"
+        parts.append(_path(f"series {style} d{line.style}", _through(line.points, across, up)))
         tip = f"{line.name}: {decimal(y)} at {decimal(x, 0)}"
-        parts.append(drawn + _marker(across.at(x), up.at(y), line.style, tip))
-        parts.append(_text(right + 10, end + 4, decimal(y), "start", f"end s{line.style}"))
-    return _svg(_LINE_HEIGHT, label, parts)
-
-
-def scatter(groups: Sequence[Series], label: str, axis_x: str, axis_y: str, note: str = "") -> Markup:
-    """Points against points on equal axes, with the line on which both are equal, and a note such as a correlation."""
-    values = [value for group in groups for point in group.points for value in point]
-    left, right, top = 40, WIDTH - 12, 28
-    bottom = top + right - left
-    across = axis_of(values, None, left, right)
-    up = replace(across, start=bottom, end=top)
-    parts = [*_upright(across, top, bottom, axis_x), *_level_grid(up, left, right, axis_y)]
-    parts.append(_line("level", left, bottom, right, top))
-    for group in groups:
-        for x, y in group.points:
-            tip = f"{group.name}: {decimal(x)}, {decimal(y)}"
-            parts.append(_marker(across.at(x), up.at(y), group.style, tip, size=3.6, css="point"))
-    if note:
-        parts.append(_text(left + 10, top + 18, note, "start", "note"))
-    return _svg(bottom + 44, label, parts)
-
-
-def caterpillar(
-    rows: Sequence[Mapping[str, Any]], label: str, axis: str, limits: tuple[float, float], level: Level
-) -> Markup:
-    """Annotators one under another: own estimate and interval, and the shrunken ones below it.
-
-    ``rows`` are those of ``annotators.parquet``, with a ``style``: 0, 1 or 2.
-    """
-    left = max(60.0, round(6.5 * max(len(row["annotator"]) for row in rows)) + 10.0)
-    across = axis_of([], limits, left, WIDTH - _VOTES)
-    top, bottom = 34.0, 34.0 + 14 * len(rows)
-    parts = _upright(across, top, bottom, axis, level)
-    parts.append(_text(WIDTH, top - 10, "votes", "end", "level"))
-    parts += [_lean(row, top + 14 * (i + 0.5), across) for i, row in enumerate(rows)]
-    return _svg(bottom + 42, label, parts)
+        parts.append(_path(f"mark {style}", _shape(across.at(x), up.at(y), line.style, 5.0), tip))
+        parts.append(_text(right + 10, end + 4, decimal(y), "start", f"end {style}"))
+    return _svg(_LINES_HEIGHT, label, parts)
 
 
 def point_cloud(
@@ -207,34 +199,25 @@ def point_cloud(
     label: str,
     axis_x: str,
     axis_y: str,
-    limits_x: tuple[float, float],
-    limits_y: tuple[float, float],
+    limits_x: Limits,
+    limits_y: Limits,
     curves: Sequence[Series] = (),
     level: Level | None = None,
 ) -> Markup:
-    """Many points between fixed axes, with curves behind them; the first of ``limits_y`` stands at the bottom.
-
-    Points have style 0, 1 or 2.
-    """
+    """Points between fixed axes, with curves behind them; the first of ``limits_y`` stands at the bottom."""
     left, right, top, bottom = 40.0, WIDTH - 12.0, 44.0, _CLOUD_HEIGHT - 44.0
     across = axis_of([], limits_x, left, right)
     upward = limits_y[0] < limits_y[1]
-    up = axis_of([], tuple(sorted(limits_y)), *((bottom, top) if upward else (top, bottom)))
+    up = axis_of([], (min(limits_y), max(limits_y)), *((bottom, top) if upward else (top, bottom)))
     parts = [*_upright(across, top, bottom, axis_x, level), *_level_grid(up, left, right, axis_y)]
     for curve in curves:
         # only where it runs between the ends of the axis: along an edge it would look like a limit
-        path = _path([point for point in curve.points if across.low <= point[0] <= across.high], across, up)
-        parts.append(
-            Markup('<polyline class="bound d{}" points="{}"><title>{}</title></polyline>').format(
-                curve.style, path, curve.name
-            )
-        )
+        inside = [point for point in curve.points if across.low <= point[0] <= across.high]
+        parts.append(_path(f"bound d{curve.style}", _through(inside, across, up), curve.name))
     for cloud in clouds:
-        if cloud.points:
-            shape = _POINT_SHAPES[cloud.style]
-            path = "".join(f"M{across.at(x):g} {up.at(y):g}{shape}" for x, y in cloud.points)
-            drawn = Markup('<path class="cloud s{}" d="{}"><title>{}: {:,}</title></path>')
-            parts.append(drawn.format(cloud.style, path, cloud.name, len(cloud.points)))
+        drawn = "".join(_shape(across.at(x), up.at(y), cloud.style, 2.5) for x, y in cloud.points)
+        tip = f"{cloud.name}: {len(cloud.points):,}"
+        parts += [_path(f"cloud s{cloud.style}", drawn, tip)] if drawn else []
     return _svg(_CLOUD_HEIGHT, label, parts)
 
 
@@ -242,11 +225,10 @@ def legend(entries: Iterable[tuple[str, int]], lines: bool = False) -> Markup:
     """Names beside their shapes, as an HTML list; with ``lines`` the shape sits on its line's dash."""
     items = Markup("")
     for name, style in entries:
-        stroke = Markup('<line class="series s{0} d{0}" x1="0" y1="7" x2="26" y2="7"/>').format(style)
-        shape = (stroke if lines else Markup("")) + _marker(13, 7, style, "", size=4.4)
-        items += Markup('<li><svg width="26" height="14" aria-hidden="true">{}</svg>{}</li>').format(
-            shape, name
-        )
+        drawn = _path(f"series s{style} d{style}", "M0 7H26") if lines else Markup("")
+        drawn += _path(f"mark s{style}", _shape(13, 7, style, 4.4))
+        item = Markup('<li><svg width="26" height="14" aria-hidden="true">{}</svg>{}</li>')
+        items += item.format(drawn, name)
     return Markup('<ul class="legend">{}</ul>').format(items)
 
 
@@ -275,7 +257,7 @@ class Axis:
         return [decimal(tick, places) for tick in self.ticks]
 
 
-def axis_of(values: Sequence[float], limits: tuple[float, ...] | None, start: float, end: float) -> Axis:
+def axis_of(values: Sequence[float], limits: Limits | None, start: float, end: float) -> Axis:
     """An axis from a round number to a round number, with three to seven ticks."""
     low, high = limits or (min(values), max(values))
     if high - low < 1e-9:
@@ -292,7 +274,7 @@ def _upright(across: Axis, top: float, bottom: float, name: str, level: Level | 
     """A horizontal axis with its name, the lines of its ticks and as many of their numbers as do not touch."""
     places, labels = [across.at(tick) for tick in across.ticks], across.labels()
     each = math.ceil(6.2 * (max(map(len, labels)) + 1) / (places[1] - places[0]))
-    drawn = [_line("grid", x, top, x, bottom) for x in places]
+    drawn = [_path("grid", "".join(f"M{x} {top}V{bottom}" for x in places))]
     numbers = zip(places[::each], labels[::each], strict=True)
     drawn += [_text(x, bottom + 16, label, "middle", "tick") for x, label in numbers]
     drawn.append(_text((across.start + across.end) / 2, bottom + 34, name, "middle", "axis"))
@@ -300,133 +282,102 @@ def _upright(across: Axis, top: float, bottom: float, name: str, level: Level | 
         x = across.at(level.value)
         share = (x - across.start) / (across.end - across.start)
         anchor = "start" if share < 0.12 else "end" if share > 0.88 else "middle"
-        drawn += [_line("level", x, top - 4, x, bottom), _text(x, top - 9, level.name, anchor, "level")]
+        drawn.append(_path("level", f"M{x} {top - 4}V{bottom}"))
+        drawn.append(_text(x, top - 9, level.name, anchor, "level"))
     return drawn
 
 
 def _level_grid(up: Axis, left: float, right: float, name: str) -> list[Markup]:
     """A vertical axis with its name, the lines of its ticks and their numbers."""
-    drawn = [_text(0, 14, name, "start", "axis")]
-    for tick, label in zip(up.ticks, up.labels(), strict=True):
-        y = up.at(tick)
-        drawn += [_line("grid", left, y, right, y), _text(left - 8, y + 4, label, "end", "tick")]
-    return drawn
+    places = [up.at(tick) for tick in up.ticks]
+    drawn = [
+        _text(0, 14, name, "start", "axis"),
+        _path("grid", "".join(f"M{left} {y}H{right}" for y in places)),
+    ]
+    numbers = zip(places, up.labels(), strict=True)
+    return drawn + [_text(left - 8, y + 4, label, "end", "tick") for y, label in numbers]
 
 
 def _moved_apart(positions: Sequence[float], gap: float) -> list[float]:
     """Positions of labels moved apart to at least ``gap``, in their order, around where they want to be."""
-    order = sorted(range(len(positions)), key=lambda i: positions[i])
-    moved = list(positions)
-    for before, after in zip(order, order[1:], strict=False):
-        moved[after] = max(moved[after], moved[before] + gap)
-    shift = (sum(moved) - sum(positions)) / len(moved)
-    return [round(position - shift, 1) for position in moved]
+    order = np.argsort(positions)
+    steps = gap * np.arange(len(order))
+    moved = np.empty(len(order))
+    moved[order] = np.maximum.accumulate(np.asarray(positions)[order] - steps) + steps
+    return np.round(moved - (moved - positions).mean(), 1).tolist()
 
 
 # -- elements ----------------------------------------------------------------------------------------------------
 
 
-def _svg(height: float, label: str, parts: Sequence[Markup]) -> Markup:
+def _svg(height: float, label: str, parts: Sequence[Markup], css: str = "chart") -> Markup:
     return Markup(
-        '<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}" xmlns="http://www.w3.org/2000/svg">{}</svg>'
-    ).format(WIDTH, round(height), label, Markup("").join(parts))
+        '<svg class="{}" viewBox="0 0 {} {}" role="img" aria-label="{}" xmlns="http://www.w3.org/2000/svg">{}</svg>'
+    ).format(css, WIDTH, round(height), label, Markup("").join(parts))
 
 
 def _text(x: float, y: float, text: str, anchor: str, css: str) -> Markup:
-    return Markup('<text class="{}" x="{}" y="{}" text-anchor="{}">{}</text>').format(
-        css, round(x, 1), round(y, 1), anchor, text
-    )
+    element = Markup('<text class="{}" x="{}" y="{}" text-anchor="{}">{}</text>')
+    return element.format(css, round(x, 1), round(y, 1), anchor, text) if text else Markup("")
 
 
-def _line(css: str, x1: float, y1: float, x2: float, y2: float) -> Markup:
-    return Markup('<line class="{}" x1="{}" y1="{}" x2="{}" y2="{}"/>').format(css, x1, y1, x2, y2)
-
-
-def _path(points: Points, across: Axis, up: Axis) -> str:
-    return " ".join(f"{across.at(x)},{up.at(y)}" for x, y in points)
-
-
-def _marker(x: float, y: float, style: int, tip: str, size: float = 5.0, css: str = "mark") -> Markup:
-    """A mark in its style's color and shape; ``tip`` is shown when it is pointed at."""
-    shape = _OUTLINES[style % STYLES](size)
+def _path(css: str, outline: str, tip: str = "") -> Markup:
+    """A path; ``tip`` is shown when it is pointed at."""
     title = Markup("<title>{}</title>").format(tip) if tip else ""
-    return Markup('<path class="{} s{}" transform="translate({} {})" d="{}">{}</path>').format(
-        css, style % STYLES, x, y, shape, title
-    )
+    return Markup('<path class="{}" d="{}">{}</path>').format(css, outline, title)
 
 
-def _lane(mark: Mark, y: float, across: Axis, number: Callable[[float], str]) -> Markup:
-    drawn, tip = Markup(""), f"{mark.name}: {number(mark.value)}"
-    if mark.low is not None and mark.high is not None and math.isfinite(mark.low + mark.high):
-        drawn = _line(f"interval s{mark.style}", across.at(mark.low), y, across.at(mark.high), y)
-        tip += f" (95 % interval {interval_text(mark.low, mark.high, number)})"
-    for x in map(across.at, mark.repeats):
-        drawn += _line(f"repeat s{mark.style}", x, y - 6, x, y + 6)
-    drawn += _marker(across.at(mark.value), y, mark.style, tip)
-    return drawn + _text(WIDTH - 2, y + 4, number(mark.value), "end", "value")
+def _through(points: Sequence[Sequence[float]], across: Axis, up: Axis) -> str:
+    return "M" + "L".join(f"{across.at(x)} {up.at(y)}" for x, y in points)
 
 
-def _lean(row: Mapping[str, Any], y: float, across: Axis) -> Markup:
-    """An annotator's row; what is not known is NaN, and an infinite estimate has no place."""
-    own, low, high = row["deviation"], row["ci_low"], row["ci_high"]
-    pulled, post_low, post_high = row["shrunk"], row["post_low"], row["post_high"]
-    upper, lower = y - 2.8, y + 2.8
-    of_own = _interval(low, high, upper, across)
-    if math.isfinite(own):
-        of_own += f"M{across.at(own)} {round(upper - 2, 1)}v4"
-    drawn = Markup('<path class="own" d="{}"/><path class="pulled s{}" d="{}"/>').format(
-        of_own, row["style"], _interval(post_low, post_high, lower, across)
-    )
-    if not math.isnan(pulled):
-        drawn += _marker(across.at(pulled), lower, row["style"], "", size=3.0)
-    name, votes = row["annotator"], f"{row['n_informative']:,}"
-    tip = (
-        f"{name}: own estimate {decimal(own)} ({interval_text(low, high)}); shrunken {decimal(pulled)} "
-        f"({interval_text(post_low, post_high)}); {votes} informative votes"
-    )
-    texts = (
-        _text(across.start - 8, y + 3.5, name, "end", "person"),
-        _text(WIDTH, y + 3.5, votes, "end", "person"),
-    )
-    return Markup("<g><title>{}</title>{}{}{}</g>").format(tip, texts[0], drawn, texts[1])
+def _lane(mark: Mark, y: float, across: Axis, number: Callable[[float], str], size: _Lanes) -> Markup:
+    """An estimate's interval, repeats and mark; what is not known is None or NaN, what is infinite has no mark."""
+    style, drawn = f"s{mark.style}", Markup("")
+    tip = f"{mark.name}: {number(mark.value)}"
+    low, high = mark.low, mark.high
+    if low is not None and high is not None and not (math.isnan(low) or math.isnan(high)):
+        path = f"M{across.at(low)} {y}H{across.at(high)}"
+        # an arrow at an end that lies beyond the axis
+        path += f"M{across.start + 3} {y - 2}l-3 2 3 2" if low < across.low else ""
+        path += f"M{across.end - 3} {y - 2}l3 2-3 2" if high > across.high else ""
+        drawn += _path(f"interval {style}", path)
+        tip += f" (95 % interval {interval_text(low, high, number)})"
+    ticks = (f"M{across.at(value)} {y - size.tick}v{2 * size.tick}" for value in mark.repeats)
+    drawn += _path(f"repeat {style}", "".join(ticks)) if mark.repeats else ""
+    if math.isfinite(mark.value):
+        drawn += _path(f"mark {style}", _shape(across.at(mark.value), y, mark.style, size.mark))
+    return Markup("<g><title>{}</title>{}</g>").format(tip, drawn)
 
 
-def _interval(low: float, high: float, y: float, across: Axis) -> str:
-    """The path of a line from ``low`` to ``high``, with an arrow at each end that lies beyond the axis."""
-    if math.isnan(low) or math.isnan(high):
-        return ""
-    y = round(y, 1)
-    path = f"M{across.at(low)} {y}H{across.at(high)}"
-    if low < across.low:
-        path += f"M{across.start + 3} {y - 2}l-3 2 3 2"
-    if high > across.high:
-        path += f"M{across.end - 3} {y - 2}l3 2-3 2"
-    return path
-
-
-def _circle(r: float) -> str:
-    return f"M{-r} 0A{r} {r} 0 1 1 {r} 0A{r} {r} 0 1 1 {-r} 0Z"
-
-
-def _polygon(corners: str) -> Callable[[float], str]:
-    """The outline of a shape whose corners are given for a radius of one."""
-    points = [tuple(map(float, corner.split(","))) for corner in corners.split()]
-    return lambda r: "M" + "L".join(f"{round(x * r, 2)} {round(y * r, 2)}" for x, y in points) + "Z"
-
-
-_SQUARE = _polygon("-.9,-.9 .9,-.9 .9,.9 -.9,.9")
-_DIAMOND = _polygon("0,-1.3 1.3,0 0,1.3 -1.3,0")
-_UP = _polygon("0,-1.2 1.15,.9 -1.15,.9")
-_DOWN = _polygon("0,1.2 1.15,-.9 -1.15,-.9")
-_PLUS = _polygon(
-    "-.4,-1.2 .4,-1.2 .4,-.4 1.2,-.4 1.2,.4 .4,.4 .4,1.2 -.4,1.2 -.4,.4 -1.2,.4 -1.2,-.4 -.4,-.4"
+# The corners of each style's shape, for a radius of one; None is a circle.
+_SQUARE, _UP = "-.9,-.9 .9,-.9 .9,.9 -.9,.9", "0,-1.2 1.15,.9 -1.15,.9"
+_PLUS = "-.4,-1.2 .4,-1.2 .4,-.4 1.2,-.4 1.2,.4 .4,.4 .4,1.2 -.4,1.2 -.4,.4 -1.2,.4 -1.2,-.4 -.4,-.4"
+_CROSS = "-1.1,-.6 -.6,-1.1 0,-.5 .6,-1.1 1.1,-.6 .5,0 1.1,.6 .6,1.1 0,.5 -.6,1.1 -1.1,.6 -.5,0"
+_SHAPES = (
+    "0,-1.3 1.3,0 0,1.3 -1.3,0",
+    _SQUARE,
+    None,
+    _UP,
+    None,
+    _SQUARE,
+    _UP,
+    "0,1.2 1.15,-.9 -1.15,-.9",
+    _PLUS,
+    _CROSS,
+    "0,-.7 0,.7",
 )
-_CROSS = _polygon("-1.1,-.6 -.6,-1.1 0,-.5 .6,-1.1 1.1,-.6 .5,0 1.1,.6 .6,1.1 0,.5 -.6,1.1 -1.1,.6 -.5,0")
-_OUTLINES = (_DIAMOND, _SQUARE, _circle, _UP, _circle, _SQUARE, _UP, _DOWN, _PLUS, _CROSS)
-STYLES = len(_OUTLINES)
+OWN = STYLES = len(_SHAPES) - 1  # the last is a stroke, for what no style is of
 FIRST_CLASS_STYLE = 4
-# Drawn from the place of a point, relative to it, and short: there may be thousands. One shape per style.
-_POINT_SHAPES = ("m-2.6 0l2.6-2.6 2.6 2.6-2.6 2.6z", "m-2.5-2.5h5v5h-5z", "h0")
+
+
+def _shape(x: float, y: float, style: int, r: float) -> str:
+    """The outline of a style's shape around a place."""
+    corners = _SHAPES[style]
+    if corners is None:
+        return f"M{x} {y}m{-r} 0a{r} {r} 0 1 1 {2 * r} 0a{r} {r} 0 1 1 {-2 * r} 0z"
+    steps = np.diff(np.array([corner.split(",") for corner in corners.split()], float), axis=0, prepend=0)
+    return f"M{x} {y}m" + "l".join(f"{dx:g} {dy:g}" for dx, dy in (r * steps).round(2)) + "z"
 
 
 def class_style(i: int) -> int:

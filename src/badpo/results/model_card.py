@@ -18,16 +18,7 @@ import yaml
 from badpo import __version__
 from badpo.data.privacy import FEWEST_ANNOTATORS, is_about_single_people, rounded_count
 from badpo.data.problems import ConfigError
-from badpo.results.run_files import (
-    Run,
-    attribute_configs,
-    gap,
-    is_continuous,
-    learned_annotators,
-    learned_theta,
-    rate,
-    read_run,
-)
+from badpo.results.run_files import Run, is_continuous, read_run
 from badpo.results.verdicts import anchor_of_run, gold_sentence
 from badpo.results.words import (
     DPO,
@@ -74,12 +65,10 @@ def model_card(run_folder: Path) -> str:
         is_dpo=run.arm == DPO or not run.bias.parts,
         anchor=anchor_of_run(run),
         gold=gold_sentence(run) if anchor_of_run(run) == "gold" else "",
-        rows=[
-            _attribute_row(run, reference, name, config) for name, config in attribute_configs(run).items()
-        ],
+        rows=[_attribute_row(run, reference, name, config) for name, config in run.configs.items()],
         measured=(run_folder / "readouts.json").exists(),
         has_reference=reference is not None,
-        n_annotators=count_text(rounded_count(len(learned_annotators(run)))),
+        n_annotators=count_text(rounded_count(len(run.learned_annotators))),
         settings=[(key, markdown_text(str(value))) for key, value in _settings(run).items()],
         version=__version__,
     )
@@ -101,11 +90,12 @@ def _header(run: Run) -> dict[str, Any]:
 
 
 def _attribute_row(run: Run, reference: Run | None, name: str, config: Mapping[str, Any]) -> tuple[str, ...]:
-    own, before = rate(name)(run), rate(name)(reference) if reference else None
+    place = ("best_rates", name)
+    own, before = run.reading(*place), reference.reading(*place) if reference else None
     apart = None
     if own and before and not is_continuous(config):
         apart = log_odds_distance(own.estimate, before.estimate).item()
-    held_out, number = gap(name)(run), partial(signed, places=3)
+    held_out, number = run.reading("heldout", name), partial(signed, places=3)
     told = decimal(None)
     if held_out:
         told = f"{number(held_out.estimate)} ({interval_text(held_out.low, held_out.high, number)})"
@@ -122,10 +112,10 @@ def _attribute_row(run: Run, reference: Run | None, name: str, config: Mapping[s
 
 def _lean(run: Run, name: str) -> str:
     """The mean learned theta of those who are not gold, unless they are so few that it is about single people."""
-    theta = learned_theta(run)
+    theta = run.theta()
     if theta is None or not run.bias.parts:
         return "not learned"
-    learned = learned_annotators(run)
+    learned = run.learned_annotators
     if is_about_single_people(learned):
         return f"not shown (fewer than {FEWEST_ANNOTATORS} annotators)"
     rows = [row for row, who in zip(theta, run.bias.annotators, strict=True) if who in learned]

@@ -1,41 +1,25 @@
-"""What stands in run folders, read for tables and pages: readouts, step logs, theta, the planted annotators."""
+"""What stands in run folders, read for pages and cards: readouts, step logs, theta; and what is read over seeds."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from scipy.special import ndtri
 
-from badpo.data.attributes import BUILT_IN
 from badpo.data.files import require_enclosed, run_damage
 from badpo.data.problems import ConfigError, DataError, Problem
 from badpo.data.yaml_files import read_yaml
-from badpo.results.words import DPO, REFERENCE, arm_order, attribute_label
-from badpo.theory.summaries import (
-    Interval,
-    log_odds_distance,
-    share_removed,
-    shift,
-    t_interval,
-    wilson_interval,
-)
+from badpo.results.words import DPO, REFERENCE, arm_order, attribute_label, built_in_of
+from badpo.theory.summaries import Interval, log_odds_distance, share_removed, shift, t_interval
 
-_READ = (
-    "readouts.json",
-    "log.jsonl",
-    "bias.json",
-    "bias.safetensors",
-    "config.yaml",
-    "environment.json",
-    "planted.json",
-)
+_READ = ("readouts.json", "log.jsonl", "bias.json", "bias.safetensors", "config.yaml", "environment.json")
 _Z = float(ndtri(0.975))
 _Number = Annotated[float, Field(allow_inf_nan=False)] | None
 
@@ -47,40 +31,15 @@ class _Content(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True)
 
 
-def normal_interval(value: float, se: float) -> Interval:
-    """The 95 % interval of an estimate with a standard error; NaN ends where the standard error is NaN."""
-    return Interval(value, se, value - _Z * se, value + _Z * se, 1)
-
-
 class Measured(_Content):
     """A number of ``readouts.json`` under whatever name it has there, and what says how sure it is."""
 
-    value: _Number = Field(validation_alias=AliasChoices("rate", "mean", "per_token", "difference", "gap"))
+    value: _Number = Field(
+        validation_alias=AliasChoices("rate", "mean", "per_token", "difference", "gap", "accuracy")
+    )
     se: _Number = None
     low: _Number = Field(None, validation_alias=AliasChoices("low", "gap_low"))
     high: _Number = Field(None, validation_alias=AliasChoices("high", "gap_high"))
-
-    def interval(self) -> Interval:
-        """The interval that is stated, else the normal one of the standard error; NaN ends without either."""
-        value, se, low, high = (
-            np.nan if number is None else number for number in (self.value, self.se, self.low, self.high)
-        )
-        if self.low is None:
-            return normal_interval(value, se)
-        return Interval(value, (high - low) / (2 * _Z), low, high, 1)
-
-
-class Predicted(Measured):
-    """A share of ``n`` held-out votes; without a standard error it has Wilson's interval."""
-
-    value: Annotated[float, Field(ge=0, le=1)] | None = Field(validation_alias="accuracy")
-    n: Annotated[int, Field(ge=0)]
-
-    def interval(self) -> Interval:
-        """Wilson's interval where there is no standard error."""
-        if self.value is None or self.se is not None:
-            return super().interval()
-        return replace(wilson_interval(round(self.value * self.n), self.n), estimate=self.value)
 
 
 class LearnedTheta(_Content):
@@ -101,16 +60,15 @@ class Readouts(_Content):
     tokens: Measured | None = None
     heldout: dict[str, Measured] = {}
     kl: Measured | None = None
-    votes: dict[str, dict[str, Predicted]] = {}
-    ceiling: dict[str, dict[str, Predicted]] = {}
+    votes: dict[str, dict[str, Measured]] = {}
+    ceiling: dict[str, dict[str, Measured]] = {}
     votes_minus_ceiling: dict[str, dict[str, Measured]] = {}
     theta: dict[str, LearnedTheta] = {}
 
     @property
-    def best_rates(self) -> dict[str, Measured]:
+    def best_rates(self) -> dict[str, Measured | _Number]:
         """The probability of each attribute where it is measured, else its mean over sampled answers."""
-        sampled = {name: cell for name, cell in self.sampled.items() if isinstance(cell, Measured)}
-        return sampled | self.generated | self.rates
+        return self.sampled | self.generated | self.rates
 
 
 class FirstMargin(_Content):
@@ -138,7 +96,6 @@ class BiasContent(_Content):
     attributes: list[str] = []
     parts: list[str] = []
     annotators: list[str] = []
-    annotator_class: list[str | None] | None = None
     gold_annotators: list[str] = []
     extra: BiasExtra = BiasExtra()
 
@@ -156,6 +113,9 @@ _STEP = TypeAdapter(dict[str, float | None])
 Content = TypeVar("Content")
 
 
+# -- runs --------------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class Run:
     """One run folder's content; what the folder lacks is empty, and ``steps`` are the lines of its log."""
@@ -168,6 +128,72 @@ class Run:
     bias: BiasContent = BiasContent()
     config: Mapping[str, Any] = field(default_factory=dict)
     environment: Environment = Environment()
+
+    @property
+    def configs(self) -> dict[str, Mapping[str, Any]]:
+        """The attributes that the bias term declares, by name in its order, each with its JSON identity."""
+        identities = {config.get("name"): config for config in self.bias.extra.attributes}
+        return {name: identities.get(name, {}) for name in self.bias.attributes}
+
+    @property
+    def learned_annotators(self) -> set[str]:
+        """Whose theta was learned: everyone but the gold annotators, whose theta is zero by declaration."""
+        return set(self.bias.annotators) - set(self.bias.gold_annotators)
+
+    def theta(self) -> NDArray[np.float64] | None:
+        """Theta of every annotator, in log-odds; None for a run without a bias term."""
+        if not self.bias.attributes or not (self.folder / "bias.safetensors").exists():
+            return None
+        from badpo.objective.bias import BiasTerm
+
+        return BiasTerm.load(self.folder).theta().detach().numpy()
+
+    def reading(self, *place: str) -> Interval | None:
+        """What was measured at a place of the readouts, such as "heldout", "length"; None where nothing was.
+
+        The interval is the one that is stated, else the normal one of the standard error; NaN ends without either.
+        """
+        found: Any = self.readouts
+        for name in place:
+            found = found.get(name) if isinstance(found, dict) else getattr(found, name, None)
+        cell = found if isinstance(found, Measured) else Measured.model_construct(value=found)
+        if cell.value is None:
+            return None
+        low, high = (np.nan if end is None else end for end in (cell.low, cell.high))
+        if cell.low is None:
+            return _normal(cell.value, np.nan if cell.se is None else cell.se)
+        return Interval(cell.value, (high - low) / (2 * _Z), low, high, 1)
+
+
+def _normal(value: float, se: float) -> Interval:
+    return Interval(value, se, value - _Z * se, value + _Z * se, 1)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A reading of an arm: the mean over seeds, or the one run's own value, with its interval; each seed's value."""
+
+    interval: Interval
+    values: tuple[float, ...]
+    seeds: tuple[int, ...]
+
+    @property
+    def value(self) -> float:
+        """The mean over seeds."""
+        return self.interval.estimate
+
+
+@dataclass(frozen=True)
+class Removal:
+    """What an arm did with DPO's shift of one rate or length.
+
+    ``share`` is the share of the shift that the arm removed, per seed and averaged; None where DPO did not move by
+    more than its interval, since the share would divide by noise. ``distance`` is to the reference: in log-odds for a
+    rate, in the reading's own unit otherwise.
+    """
+
+    share: Estimate | None = None
+    distance: Estimate | None = None
 
 
 @dataclass(frozen=True)
@@ -189,28 +215,79 @@ class MeasuredRuns:
         return tuple(sorted({run.seed for run in self.runs if run.arm != REFERENCE}))
 
     @property
-    def attributes(self) -> tuple[str, ...]:
-        """Attributes in the order in which a bias term declares them, then any that were only measured."""
-        declared = [name for run in self.runs for name in attribute_configs(run)]
-        measured = [name for run in self.runs for name in (*run.readouts.rates, *run.readouts.theta)]
-        return tuple(dict.fromkeys([*declared, *measured]))
-
-    @property
     def configs(self) -> dict[str, Mapping[str, Any]]:
-        """The JSON identity of every attribute that some run declares."""
-        return {
-            name: config for run in reversed(self.runs) for name, config in attribute_configs(run).items()
-        }
+        """The JSON identity of every attribute that some run declares, then of those that were only measured."""
+        declared = {name: config for run in reversed(self.runs) for name, config in run.configs.items()}
+        names = [name for run in self.runs for name in run.configs]
+        names += [name for run in self.runs for name in (*run.readouts.rates, *run.readouts.theta)]
+        return {name: declared.get(name, {}) for name in names}
 
     @property
     def labels(self) -> dict[str, str]:
         """Every attribute with its name for people."""
-        configs = self.configs
-        return {name: attribute_label(name, configs.get(name, {})) for name in self.attributes}
+        return {name: attribute_label(name, config) for name, config in self.configs.items()}
+
+    @property
+    def is_planted(self) -> bool:
+        """Whether the annotators' leans were planted, so that the learned ones can be checked."""
+        return any(t.planted_level is not None for run in self.runs for t in run.readouts.theta.values())
 
     def of(self, arm: str) -> tuple[Run, ...]:
         """The runs of one arm, by seed."""
         return tuple(run for run in self.runs if run.arm == arm)
+
+    def estimate(self, arm: str, *place: str) -> Estimate | None:
+        """A reading of an arm over its seeds; None when no run of the arm has it."""
+        read = {run.seed: run.reading(*place) for run in self.of(arm)}
+        found = {seed: r for seed, r in read.items() if r is not None and math.isfinite(r.estimate)}
+        if not found:
+            return None
+        values = tuple(reading.estimate for reading in found.values())
+        interval = t_interval(values) if len(found) > 1 else next(iter(found.values()))
+        return Estimate(interval, values, tuple(found))
+
+    def moved(self, *place: str) -> Interval | None:
+        """How far DPO moved a reading from the reference; None when either was not measured.
+
+        Over several seeds the reference counts as exact. With one seed both runs' own standard errors enter, as if
+        they were independent: they are measured on the same prompts, so the interval is rather too wide.
+        """
+        reference, dpo = (self.estimate(arm, *place) for arm in (REFERENCE, DPO))
+        if reference is None or dpo is None:
+            return None
+        if len(dpo.values) > 1:
+            return shift(dpo.values, reference.value)
+        return _normal(dpo.value - reference.value, math.hypot(dpo.interval.se, reference.interval.se))
+
+    def removal(self, arm: str, is_rate: bool, *place: str) -> Removal:
+        """How much of DPO's shift an arm removed, and how far it ended from the reference (for a rate in log-odds)."""
+        reference, dpo, own = (self.estimate(name, *place) for name in (REFERENCE, DPO, arm))
+        if reference is None or own is None:
+            return Removal()
+        apart = log_odds_distance if is_rate else np.subtract
+        distance = _over(apart(own.values, reference.value), own.seeds)
+        shifted = self.moved(*place)
+        if dpo is None or shifted is None or not shifted.excludes(0.0):
+            return Removal(None, distance)
+        of_dpo, of_arm = (dict(zip(found.seeds, found.values, strict=True)) for found in (dpo, own))
+        common = sorted(of_dpo.keys() & of_arm.keys())
+        if not common:
+            return Removal(None, distance)
+        pairs = [of_dpo[seed] for seed in common], [of_arm[seed] for seed in common]
+        return Removal(_over(share_removed(*pairs, reference.value), common), distance)
+
+
+def _over(values: ArrayLike, seeds: Sequence[int]) -> Estimate:
+    return Estimate(t_interval(values), tuple(np.asarray(values, dtype=np.float64).tolist()), tuple(seeds))
+
+
+def is_continuous(config: Mapping[str, Any]) -> bool:
+    """Whether an attribute is an amount, so that its mean over answers is not a rate."""
+    kind = built_in_of(config)
+    return bool(config.get("continuous")) or kind.make(**kind.example).continuous
+
+
+# -- reading -----------------------------------------------------------------------------------------------------
 
 
 def read_suite(sources: Path | Sequence[Path]) -> MeasuredRuns:
@@ -226,11 +303,8 @@ def read_suite(sources: Path | Sequence[Path]) -> MeasuredRuns:
     unmeasured = tuple(path.name for path in found if path not in measured)
     if not measured:
         where = ", ".join(str(folder) for folder in folders)
-        remedy = (
-            "run `badpo evaluate` on them first"
-            if unmeasured
-            else "train one with `badpo train` or `badpo demo`"
-        )
+        first = "train one with `badpo train` or `badpo demo`"
+        remedy = "run `badpo evaluate` on them first" if unmeasured else first
         raise ConfigError(f"no measured run in {where} (no readouts.json): {remedy}")
     runs = sorted((read_run(path) for path in measured), key=lambda run: (arm_order(run.arm), run.seed))
     name = folders[0].resolve().name if len(folders) == 1 else f"{len(runs)} runs"
@@ -257,37 +331,6 @@ def read_run(folder: Path) -> Run:
     )
 
 
-def attribute_configs(run: Run) -> dict[str, Mapping[str, Any]]:
-    """The attributes that a run's bias term declares, by name in its order, each with its JSON identity."""
-    identities = {config.get("name"): config for config in run.bias.extra.attributes}
-    return {name: identities.get(name, {}) for name in run.bias.attributes}
-
-
-def is_continuous(config: Mapping[str, Any]) -> bool:
-    """Whether an attribute is an amount, so that its mean over answers is not a rate."""
-    kind = BUILT_IN.get(str(config.get("type")))
-    return bool(config.get("continuous")) or (kind is not None and kind.make(**kind.example).continuous)
-
-
-def is_planted(suite: MeasuredRuns) -> bool:
-    """Whether the annotators' leans were planted, so that the learned ones can be checked."""
-    return any(theta.planted_level is not None for run in suite.runs for theta in run.readouts.theta.values())
-
-
-def learned_annotators(run: Run) -> set[str]:
-    """Whose theta a run learned: everyone but the gold annotators, whose theta is zero by declaration."""
-    return set(run.bias.annotators) - set(run.bias.gold_annotators)
-
-
-def learned_theta(run: Run) -> NDArray[np.float64] | None:
-    """Theta of every annotator of a run, in log-odds; None for a run without a bias term."""
-    if not run.bias.attributes or not (run.folder / "bias.safetensors").exists():
-        return None
-    from badpo.objective.bias import BiasTerm
-
-    return BiasTerm.load(run.folder).theta().detach().numpy()
-
-
 def _is_run(folder: Path) -> bool:
     marks = ("readouts.json", "bias.json", "log.jsonl")
     return folder.is_dir() and any((folder / name).exists() for name in marks)
@@ -306,16 +349,17 @@ def _parsed(text: bytes | str, expected: TypeAdapter[Content], path: Path, line:
         if error.errors()[0]["type"] == "json_invalid":
             what = f"{path}{line} is not valid JSON ({error.errors()[0]['msg']})"
             raise ConfigError(f"{what}; remove {'the line' if line else 'it and make it again'}") from error
+        remedy = "measure or train the run again, or leave its folder out"
         raise DataError(
-            _unfit(f"{path}{line}, {'.'.join(map(str, wrong['loc'])) or 'the whole'}", wrong["msg"])
+            Problem(
+                "E161",
+                f"not what a run holds: {wrong['msg'].partition(' or instance')[0]}",
+                f"{path}{line}, {'.'.join(map(str, wrong['loc'])) or 'the whole'}",
+                remedy,
+                "error",
+            )
             for wrong in error.errors()
         ) from error
-
-
-def _unfit(where: str, why: str) -> Problem:
-    remedy = "measure or train the run again, or leave its folder out"
-    told = f"not what a run holds: {why.partition(' or instance')[0]}"
-    return Problem("E161", told, where, remedy, "error")
 
 
 def _yaml(path: Path) -> dict[str, Any]:
@@ -336,142 +380,3 @@ def _steps(path: Path) -> list[dict[str, Any]]:
             if number < len(lines):
                 raise
     return steps
-
-
-Read = Callable[[Run], Interval | None]
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A reading of an arm: the mean over seeds, or the one run's own value, with its interval; each seed's value."""
-
-    interval: Interval
-    values: tuple[float, ...]
-    seeds: tuple[int, ...]
-
-    @property
-    def value(self) -> float:
-        """The mean over seeds."""
-        return self.interval.estimate
-
-
-@dataclass(frozen=True)
-class Removal:
-    """What an arm did with DPO's shift of one rate or length.
-
-    ``share`` is the share of the shift that the arm removed, per seed and averaged; None where DPO did not move by
-    more than its interval, since the share would divide by noise. ``distance`` is to the reference: in log-odds for a
-    rate, in the reading's own unit otherwise.
-    """
-
-    share: Estimate | None
-    distance: Estimate | None
-
-
-def estimate(suite: MeasuredRuns, arm: str, read: Read) -> Estimate | None:
-    """A reading of an arm over its seeds; None when no run of the arm has it."""
-    read_of = {run.seed: read(run) for run in suite.of(arm)}
-    found = {seed: r for seed, r in read_of.items() if r is not None and math.isfinite(r.estimate)}
-    if not found:
-        return None
-    values = tuple(reading.estimate for reading in found.values())
-    interval = t_interval(values) if len(found) > 1 else next(iter(found.values()))
-    return Estimate(interval, values, tuple(found))
-
-
-def rate(attribute: str) -> Read:
-    """Probability of the attribute at the place where it is measured, else its mean over sampled answers."""
-    return lambda run: _interval(run.readouts.best_rates.get(attribute))
-
-
-def tokens(run: Run) -> Interval | None:
-    """Mean length of sampled answers in tokens."""
-    return _interval(run.readouts.tokens)
-
-
-def gap(attribute: str) -> Read:
-    """Held-out accuracy on judgments that differ on the attribute, minus that on the others; "any" for any."""
-    return lambda run: _interval(run.readouts.heldout.get(attribute))
-
-
-def kl(run: Run) -> Interval | None:
-    """Distance from the reference in nats per token."""
-    return _interval(run.readouts.kl)
-
-
-def accuracy(kind: Literal["votes", "ceiling"], attribute: str, annotator_class: str) -> Read:
-    """Share of held-out votes predicted: ``votes`` by the own theta, ``ceiling`` by the planted one."""
-    return lambda run: _interval(getattr(run.readouts, kind).get(attribute, {}).get(annotator_class))
-
-
-def votes_minus_ceiling(attribute: str, annotator_class: str) -> Read:
-    """Votes predicted by the own theta minus votes predicted by the planted one, on the same votes."""
-
-    def read(run: Run) -> Interval | None:
-        cell = run.readouts.votes_minus_ceiling.get(attribute, {}).get(annotator_class)
-        own = accuracy("votes", attribute, annotator_class)(run)
-        planted = accuracy("ceiling", attribute, annotator_class)(run)
-        if cell is None and own and planted:
-            return normal_interval(own.estimate - planted.estimate, math.nan)
-        return _interval(cell)
-
-    return read
-
-
-def offline(attribute: str) -> Read:
-    """Log-odds that the side with the attribute wins a training vote, before any model is trained."""
-    return _theta(attribute, "offline")
-
-
-def planted_level(attribute: str) -> Read:
-    """The mean theta that was planted, for a constructed corpus."""
-    return _theta(attribute, "planted_level")
-
-
-def moved(suite: MeasuredRuns, read: Read) -> Interval | None:
-    """How far DPO moved a reading from the reference; None when either was not measured.
-
-    Over several seeds the reference counts as exact. With one seed both runs' own standard errors enter, as if
-    they were independent: they are measured on the same prompts, so the interval is rather too wide.
-    """
-    reference, dpo = (estimate(suite, arm, read) for arm in (REFERENCE, DPO))
-    if reference is None or dpo is None:
-        return None
-    if len(dpo.values) > 1:
-        return shift(dpo.values, reference.value)
-    se = math.hypot(dpo.interval.se, reference.interval.se)
-    return normal_interval(dpo.value - reference.value, se)
-
-
-def removal(suite: MeasuredRuns, arm: str, read: Read, is_rate: bool) -> Removal:
-    """How much of DPO's shift an arm removed, and how far it ended from the reference (for a rate in log-odds)."""
-    reference, dpo, own = (estimate(suite, name, read) for name in (REFERENCE, DPO, arm))
-    if reference is None or own is None:
-        return Removal(None, None)
-    apart = log_odds_distance if is_rate else np.subtract
-    distance = _over(apart(own.values, reference.value), own.seeds)
-    shifted = moved(suite, read)
-    if dpo is None or shifted is None or not shifted.excludes(0.0):
-        return Removal(None, distance)
-    of_dpo, of_arm = (dict(zip(found.seeds, found.values, strict=True)) for found in (dpo, own))
-    common = sorted(of_dpo.keys() & of_arm.keys())
-    if not common:
-        return Removal(None, distance)
-    pairs = [of_dpo[seed] for seed in common], [of_arm[seed] for seed in common]
-    return Removal(_over(share_removed(*pairs, reference.value), common), distance)
-
-
-def _over(values: ArrayLike, seeds: Sequence[int]) -> Estimate:
-    return Estimate(t_interval(values), tuple(np.asarray(values, dtype=np.float64).tolist()), tuple(seeds))
-
-
-def _interval(cell: Measured | None) -> Interval | None:
-    return None if cell is None or cell.value is None else cell.interval()
-
-
-def _theta(attribute: str, key: str) -> Read:
-    def read(run: Run) -> Interval | None:
-        value = getattr(run.readouts.theta.get(attribute), key, None)
-        return None if value is None else normal_interval(value, math.nan)
-
-    return read

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -26,23 +26,7 @@ from badpo.results.charts import (
     legend,
     line_chart,
 )
-from badpo.results.run_files import (
-    Environment,
-    Estimate,
-    MeasuredRuns,
-    Read,
-    accuracy,
-    estimate,
-    gap,
-    is_planted,
-    kl,
-    learned_annotators,
-    offline,
-    planted_level,
-    read_suite,
-    removal,
-    votes_minus_ceiling,
-)
+from badpo.results.run_files import Environment, Estimate, MeasuredRuns, read_suite
 from badpo.results.verdicts import Quantity, anchor_sentences, limits, quantities, verdicts
 from badpo.results.words import (
     DPO,
@@ -57,7 +41,6 @@ from badpo.results.words import (
 )
 
 CEILING = "planted ceiling"
-MOST_POINTS, MOST_ARMS = 300, 2
 Point = TypeVar("Point")
 _POINTS_PER_LINE, _ROWS_PER_LINE = 100, 10
 _ARM_STYLES = {REFERENCE: 0, DPO: 1, "pooled": 2, "shared_mean": 3}
@@ -70,7 +53,7 @@ _KEY = {
     "KL": "distance from the reference in nats per token",
 }
 _KEY_PACKAGES = ("ba-dpo", "torch", "transformers", "trl", "peft", "accelerate", "numpy")
-_signed_three = partial(signed, places=3)
+_three, _signed_three = partial(decimal, places=3), partial(signed, places=3)
 
 
 def write_report(sources: Path | Sequence[Path], page: Path) -> Path:
@@ -116,22 +99,17 @@ def _facts(suite: MeasuredRuns) -> str:
 
 # -- the table ---------------------------------------------------------------------------------------------------
 
-
-@dataclass(frozen=True)
-class SummaryCell:
-    """A value of the summary table and half of its 95 % interval; empty where it does not apply or is not known."""
-
-    value: str = ""
-    half: str = ""
-    starts_group: bool = False
+# A value of the table and half of its 95 % interval; empty where it does not apply or is not known.
+Cell = tuple[str, str]
+_BLANK = ("", "")
 
 
 @dataclass(frozen=True)
 class SummaryTable:
-    """One row per arm: its name and its cells, under groups of columns; ``key`` says what the columns mean."""
+    """One row per arm: its name and its cells, in groups of columns; ``key`` says what the columns mean."""
 
     groups: Sequence[tuple[str, tuple[str, ...]]]
-    rows: Sequence[tuple[str, list[SummaryCell]]]
+    rows: Sequence[tuple[str, list[list[Cell]]]]
     key: Sequence[tuple[str, str]]
 
 
@@ -139,48 +117,49 @@ def summary_table(suite: MeasuredRuns) -> SummaryTable:
     """The readings of every arm side by side; a dash where something was not measured, nothing where none applies."""
     found = quantities(suite)
     has_ceiling = any(run.readouts.ceiling for run in suite.runs)
-    names: dict[bool, tuple[str, ...]] = {
-        True: ("rate", "removed", "log-odds"),
-        False: ("mean", "removed", "distance"),
-    }
-    groups = [(quantity.symbol, names[quantity.is_rate]) for quantity in found]
-    groups.append(("all attributes", ("gap", *["votes"] * has_ceiling, "KL")))
+    rate, mean = ("rate", "removed", "log-odds"), ("mean", "removed", "distance")
+    groups: list[tuple[str, tuple[str, ...]]] = [
+        (quantity.symbol, rate if quantity.is_rate else mean) for quantity in found
+    ]
+    groups.append(("all attributes", ("gap", "votes", "KL") if has_ceiling else ("gap", "KL")))
     rows = []
     for arm in suite.arms:
-        cells = [cell for quantity in found for cell in _quantity_cells(suite, arm, quantity)]
-        rows.append((arm_label(arm), cells + _shared_cells(suite, arm, has_ceiling)))
+        cells = [_quantity_cells(suite, arm, quantity) for quantity in found]
+        rows.append((arm_label(arm), [*cells, _shared_cells(suite, arm, groups[-1][1])]))
     over = f"over {len(suite.seeds)} seeds" if len(suite.seeds) > 1 else "over the prompts measured"
     columns = {name for _, names in groups for name in names}
     key = [(term, meaning) for term, meaning in _KEY.items() if term in columns]
     return SummaryTable(groups, rows, [("\u00b1", f"half of the 95 % interval, {over}"), *key])
 
 
-def _quantity_cells(suite: MeasuredRuns, arm: str, quantity: Quantity) -> list[SummaryCell]:
-    value = replace(_cell(estimate(suite, arm, quantity.read), quantity.number), starts_group=True)
+def _quantity_cells(suite: MeasuredRuns, arm: str, quantity: Quantity) -> list[Cell]:
+    value = _cell(suite.estimate(arm, *quantity.place), quantity.number)
     if arm == REFERENCE:
-        return [value, SummaryCell(), SummaryCell()]
-    found = removal(suite, arm, quantity.read, quantity.is_rate)
-    share = SummaryCell() if arm == DPO else _cell(found.share, percent)
+        return [value, _BLANK, _BLANK]
+    found = suite.removal(arm, quantity.is_rate, *quantity.place)
+    share = _BLANK if arm == DPO else _cell(found.share, percent)
     return [value, share, _cell(found.distance, quantity.difference)]
 
 
-def _shared_cells(suite: MeasuredRuns, arm: str, has_ceiling: bool) -> list[SummaryCell]:
+def _shared_cells(suite: MeasuredRuns, arm: str, columns: Sequence[str]) -> list[Cell]:
     if arm == REFERENCE:
-        return [SummaryCell(starts_group=True), *[SummaryCell()] * (2 if has_ceiling else 1)]
-    gaps = (estimate(suite, arm, gap(name)) for name in ("any", *suite.labels))
-    held_out = _cell(next(filter(None, gaps), None), _signed_three)
-    votes = [estimate(suite, arm, votes_minus_ceiling(name, "all")) for name in suite.labels]
+        return [_BLANK] * len(columns)
+    gaps = (suite.estimate(arm, "heldout", name) for name in ("any", *suite.labels))
+    votes = [suite.estimate(arm, "votes_minus_ceiling", name, "all") for name in suite.labels]
     furthest = min(filter(None, votes), key=lambda reading: reading.value, default=None)
-    divergence = _cell(estimate(suite, arm, kl), partial(decimal, places=3))
-    told = [_cell(furthest, _signed_three)] if has_ceiling else []
-    return [replace(held_out, starts_group=True), *told, divergence]
+    cells = {
+        "gap": _cell(next(filter(None, gaps), None), _signed_three),
+        "votes": _cell(furthest, _signed_three),
+        "KL": _cell(suite.estimate(arm, "kl"), _three),
+    }
+    return [cells[name] for name in columns]
 
 
-def _cell(found: Estimate | None, number: Callable[[float], str]) -> SummaryCell:
+def _cell(found: Estimate | None, number: Callable[[float], str]) -> Cell:
     if found is None:
-        return SummaryCell(decimal(None))
+        return decimal(None), ""
     half = found.interval.half_width
-    return SummaryCell(number(found.value), number(half).lstrip("+") if math.isfinite(half) else "")
+    return number(found.value), number(half).lstrip("+") if math.isfinite(half) else ""
 
 
 # -- provenance --------------------------------------------------------------------------------------------------
@@ -194,15 +173,15 @@ def provenance(suite: MeasuredRuns) -> list[tuple[str, str]]:
     fingerprints = sorted({str(run.bias.extra.data) for run in suite.runs if run.bias.extra.data})
     command = " ".join(_without_folders(word) for word in (made.command or "").split())
     facts = {
-        "Runs": ", ".join(shown(run.folder.name) for run in suite.runs),
+        "Runs": ", ".join(run.folder.name for run in suite.runs),
         "Training seeds": ", ".join(map(str, suite.seeds)),
         "Data fingerprint": ", ".join(fingerprints),
-        "Command": shown(command, 400),
+        "Command": command,
         "Versions": ", ".join(versions),
         "Python": f"{made.python}, {made.platform}".strip(", "),
         "Page written by": f"badpo {__version__}",
     }
-    return [(name, value or "not recorded") for name, value in facts.items()]
+    return [(name, shown(value, 2000) or "not recorded") for name, value in facts.items()]
 
 
 def settings(suite: MeasuredRuns) -> list[tuple[str, str]]:
@@ -230,15 +209,8 @@ def _without_folders(value: Any) -> str:
 
 def figures(suite: MeasuredRuns) -> list[Figure]:
     """Every figure for which the runs hold the numbers, in the order of the page."""
-    drawn = [
-        _rates_figure(suite),
-        _amounts_figure(suite),
-        theta_over_steps(suite),
-        _gap_figure(suite),
-        _votes_figure(suite),
-        _kl_figure(suite),
-    ]
-    return [figure for figure in drawn if figure is not None]
+    drawn = (_rates_figure, _amounts_figure, theta_over_steps, _gap_figure, _votes_figure, _kl_figure)
+    return [figure for draw in drawn if (figure := draw(suite)) is not None]
 
 
 def style_of(suite: MeasuredRuns, arm: str) -> int:
@@ -254,19 +226,29 @@ def thinned(points: Sequence[Point], most: int) -> list[Point]:
     return [points[i] for i in chosen]
 
 
-def _arm_marks(suite: MeasuredRuns, arms: Sequence[str], read: Read, prefix: str = "") -> list[Mark]:
+def _arm_marks(suite: MeasuredRuns, arms: Iterable[str], *place: str, prefix: str = "") -> list[Mark]:
     """A mark for every arm that was measured; over several seeds with a tick for each."""
     marks = []
     for arm in arms:
-        if found := estimate(suite, arm, read):
+        if found := suite.estimate(arm, *place):
             ends, repeats = (found.interval.low, found.interval.high), found.values
             several = repeats if len(repeats) > 1 else ()
             marks.append(Mark(found.value, prefix + arm_label(arm), style_of(suite, arm), *ends, several))
     return marks
 
 
-def _arm_rows(suite: MeasuredRuns, read: Read) -> list[DotRow]:
-    return [DotRow(mark.name, (mark,)) for mark in _arm_marks(suite, suite.arms, read)]
+def _arm_panels(
+    suite: MeasuredRuns, title: str, axis: str, level: Level | None, place: Sequence[str], **how: Any
+) -> list[DotPanel]:
+    """A panel with a row for every arm, in a list; no panel where no arm was measured."""
+    rows = [DotRow(mark.name, (mark,)) for mark in _arm_marks(suite, suite.arms, *place)]
+    return [DotPanel(title, rows, f"{title} by arm", axis, level, **how)] if rows else []
+
+
+def _on_one_axis(panels: Sequence[DotPanel]) -> list[DotPanel]:
+    marks = [mark for panel in panels for row in panel.rows for mark in row.marks]
+    values = [value for mark in marks for value in mark.extent()]
+    return [replace(panel, limits=(min(values), max(values))) for panel in panels]
 
 
 def _interval_note(suite: MeasuredRuns) -> str:
@@ -278,22 +260,14 @@ def _interval_note(suite: MeasuredRuns) -> str:
     return "Line: 95 % interval over the prompts measured."
 
 
-def _on_one_axis(panels: Sequence[DotPanel]) -> list[DotPanel]:
-    marks = [mark for panel in panels for row in panel.rows for mark in row.marks]
-    values = [value for mark in marks for value in mark.extent()]
-    return [replace(panel, limits=(min(values), max(values))) for panel in panels]
-
-
 def _quantity_panels(suite: MeasuredRuns, is_rate: bool) -> list[DotPanel]:
     panels = []
     for quantity in quantities(suite):
         if quantity.is_rate == is_rate:
-            reference = estimate(suite, REFERENCE, quantity.read)
+            reference = suite.estimate(REFERENCE, *quantity.place)
             level = Level(reference.value, "reference") if reference else None
-            limits = (0.0, 1.0) if is_rate else None
-            symbol, rows = quantity.symbol, _arm_rows(suite, quantity.read)
-            label = f"{symbol} by arm"
-            panels.append(DotPanel(symbol, rows, label, symbol, level, limits, quantity.number))
+            how = {"limits": (0.0, 1.0) if is_rate else None, "number": quantity.number}
+            panels += _arm_panels(suite, quantity.symbol, quantity.symbol, level, quantity.place, **how)
     return panels
 
 
@@ -316,21 +290,12 @@ def _amounts_figure(suite: MeasuredRuns) -> Figure | None:
 
 
 def _gap_figure(suite: MeasuredRuns) -> Figure | None:
-    labels = {**suite.labels, "any": "any attribute"}
-    charts = {name: rows for name in labels if (rows := _arm_rows(suite, gap(name)))}
-    if len(charts) == 2:
-        charts.pop("any", None)  # with one attribute, any attribute is that one
-    panels = [
-        DotPanel(
-            labels[name],
-            rows,
-            f"held-out gap on {labels[name]} by arm",
-            "cross minus same",
-            Level(0.0, "no gap"),
-            number=_signed_three,
-        )
-        for name, rows in charts.items()
-    ]
+    panels: list[DotPanel] = []
+    for name, title in {**suite.labels, "any": "any attribute"}.items():
+        # with one attribute, any attribute is that one
+        if name != "any" or len(panels) != 1:
+            axis, level = "cross minus same", Level(0.0, "no gap")
+            panels += _arm_panels(suite, title, axis, level, ("heldout", name), number=_signed_three)
     caption = (
         "Held-out gap, by arm: the policy\u2019s accuracy on judgments whose two responses differ on the attribute, "
         "minus its accuracy on those whose responses agree. A policy that learned the lean predicts the votes that "
@@ -342,22 +307,15 @@ def _gap_figure(suite: MeasuredRuns) -> Figure | None:
 
 def _votes_figure(suite: MeasuredRuns) -> Figure | None:
     arms = [arm for arm in suite.arms if any(run.readouts.votes for run in suite.of(arm))]
-    panels, differences = [], []
+    panels = []
     for attribute, title in suite.labels.items():
         cells = (run.readouts.votes.get(attribute, {}) for arm in arms for run in suite.of(arm))
-        rows = []
-        for name in dict.fromkeys(name for cell in cells for name in cell):
-            row = _class_row(suite, arms, attribute, name)
-            rows += [row] if row.marks else []
-            apart = _arm_marks(suite, arms, votes_minus_ceiling(attribute, name), f"{row.label}, ")
-            rows_apart = [DotRow("", tuple(apart))] if apart else []
-            differences.append(
-                DotPanel(f"{title} minus own ceiling", rows_apart, "", "", number=_signed_three)
-            )
-        label = f"votes predicted on {title} by annotator class"
+        names = dict.fromkeys(name for cell in cells for name in cell)
+        rows = [row for name in names if (row := _class_row(suite, arms, attribute, name)).marks]
         if rows:
+            label = f"votes predicted on {title} by annotator class"
             axis, coin = "share of votes predicted", Level(0.5, "coin")
-            panels.append(DotPanel(title, rows, label, axis, coin, number=partial(decimal, places=3)))
+            panels.append(DotPanel(title, rows, label, axis, coin, number=_three))
     entries = [(arm_label(arm), style_of(suite, arm)) for arm in arms]
     caption = (
         "Held-out votes that the arm\u2019s own policy and theta predict together, overall and by annotator class, on "
@@ -365,40 +323,28 @@ def _votes_figure(suite: MeasuredRuns) -> Figure | None:
     )
     if any(run.readouts.ceiling for run in suite.runs):
         entries.insert(0, (CEILING, 0))
-        caption += (
-            "The planted ceiling puts the planted theta in the place of the learned one, as a mean over the arms; "
-            "the table has each arm\u2019s difference from its own ceiling. "
-        )
-    title, marks = "Votes predicted", legend(entries)
-    figure = dot_figure(title, _on_one_axis(panels), caption + _interval_note(suite), marks)
-    beside = dot_figure(title, [panel for panel in differences if panel.rows], caption)
-    if figure is None or beside is None:
-        return figure
-    return replace(figure, table=replace(figure.table, rows=[*figure.table.rows, *beside.table.rows]))
+        caption += "The planted ceiling puts the planted theta in the place of the learned one, as a mean over arms. "
+    caption += _interval_note(suite)
+    return dot_figure("Votes predicted", _on_one_axis(panels), caption, legend(entries))
 
 
 def _class_row(suite: MeasuredRuns, arms: Sequence[str], attribute: str, annotator_class: str) -> DotRow:
     label = "all" if annotator_class == "all" else f"class {shown(annotator_class, 8)}"
-    ceilings = [estimate(suite, arm, accuracy("ceiling", attribute, annotator_class)) for arm in arms]
+    ceilings = [suite.estimate(arm, "ceiling", attribute, annotator_class) for arm in arms]
     known = [found.value for found in ceilings if found]
     marks = [Mark(float(np.mean(known)), f"{label}, {CEILING}", 0)] if known else []
-    own = _arm_marks(suite, arms, accuracy("votes", attribute, annotator_class), f"{label}, ")
+    own = _arm_marks(suite, arms, "votes", attribute, annotator_class, prefix=f"{label}, ")
     return DotRow(label, (*marks, *own))
 
 
 def _kl_figure(suite: MeasuredRuns) -> Figure | None:
-    rows = _arm_rows(suite, kl)
-    label, level = "KL divergence from the reference by arm", Level(0.0, "reference")
-    number = partial(decimal, places=4)
-    panels = [DotPanel("KL", rows, label, "nats per token", level, number=number)] if rows else []
+    level, number = Level(0.0, "reference"), partial(decimal, places=4)
+    panels = _arm_panels(suite, "KL", "nats per token", level, ("kl",), number=number)
     caption = (
         "Distance from the reference, by arm: Kullback\u2013Leibler divergence in nats per token, on answers drawn "
         f"from the arm at temperature 1. An estimate that may fall below zero by chance. {_interval_note(suite)}"
     )
     return dot_figure("Distance from the reference", panels, caption)
-
-
-# -- figures of the bias term ------------------------------------------------------------------------------------
 
 
 def theta_over_steps(suite: MeasuredRuns) -> Figure | None:
@@ -407,23 +353,20 @@ def theta_over_steps(suite: MeasuredRuns) -> Figure | None:
     drawn: dict[str, int] = {}
     for attribute, name in suite.labels.items():
         series = [line for arm in suite.arms if (line := _theta_line(suite, arm, attribute)) is not None]
-        if not series:
-            continue
-        label, level = f"learned theta of {name} by step", _theta_level(suite, attribute)
-        panels.append((name, line_chart(series, label, "step", "log-odds", level)))
+        if series:
+            level = _theta_level(suite, attribute)
+            label = f"learned theta of {name} by step"
+            panels.append((name, line_chart(series, label, "step", "log-odds", level)))
         drawn |= {line.name: line.style for line in series}
         points = [(line, x, y) for line in series for x, y in thinned(line.points, _ROWS_PER_LINE)]
-        rows += [(f"{name}, {line.name}", decimal(x, 0), decimal(y, 3)) for line, x, y in points]
+        rows += [(f"{name}, {line.name}", decimal(x, 0), _three(y)) for line, x, y in points]
     over = "Mean over seeds of the" if len(suite.seeds) > 1 else "The"
     caption = (
         f"{over} learned bias term while training, as the mean over annotators. It starts at zero, or at the offline "
         "estimate in a warm start, takes up the lean of the votes, and is left out of the saved policy. The place "
-        "where it ends is not identified by the votes: what theta does not take up, the policy learns."
+        "where it ends is not identified by the votes: what theta does not take up, the policy learns. A dashed line "
+        "is the mean that was planted, else the log-odds that the side with the attribute won a training vote."
     )
-    if is_planted(suite):
-        caption += " The dashed line is the mean that was planted."
-    elif any(estimate(suite, arm, offline(name)) for arm in suite.arms for name in suite.labels):
-        caption += " The dashed line is the log-odds that the side with the attribute won a training vote."
     table, marks = (
         TextTable(("Attribute, arm", "Step", "Mean theta"), rows),
         legend(drawn.items(), lines=True),
@@ -433,14 +376,16 @@ def theta_over_steps(suite: MeasuredRuns) -> Figure | None:
 
 def _theta_level(suite: MeasuredRuns, attribute: str) -> Level | None:
     """What the learned theta is read against: the planted mean, else the offline estimate."""
-    read, name = (planted_level, "planted mean") if is_planted(suite) else (offline, "offline estimate")
-    found = next((e for arm in suite.arms if (e := estimate(suite, arm, read(attribute)))), None)
-    return Level(found.value, name) if found else None
+    for key, name in (("planted_level", "planted mean"), ("offline", "offline estimate")):
+        for arm in suite.arms:
+            if found := suite.estimate(arm, "theta", attribute, key):
+                return Level(found.value, name)
+    return None
 
 
 def _theta_line(suite: MeasuredRuns, arm: str, attribute: str) -> Series | None:
     key = f"bias/theta/{attribute}"
-    shown_runs = [run for run in suite.of(arm) if not is_about_single_people(learned_annotators(run))]
+    shown_runs = [run for run in suite.of(arm) if not is_about_single_people(run.learned_annotators)]
     paths = [{step["step"]: step[key] for step in run.steps if key in step} for run in shown_runs]
     paths = [path for path in paths if any(path.values())]  # an arm without a bias term logs zeros
     common = sorted(set.intersection(*map(set, paths))) if paths else []

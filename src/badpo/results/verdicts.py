@@ -10,26 +10,13 @@ from typing import Literal
 from scipy.special import logit
 
 from badpo.data.privacy import rounded_count
-from badpo.results.run_files import (
-    Estimate,
-    MeasuredRuns,
-    Read,
-    Run,
-    attribute_configs,
-    estimate,
-    gap,
-    is_continuous,
-    is_planted,
-    moved,
-    rate,
-    removal,
-    tokens,
-)
+from badpo.results.run_files import Estimate, MeasuredRuns, Run, is_continuous
 from badpo.results.words import (
     DPO,
     REFERENCE,
     arm_title,
     attribute_label,
+    built_in_of,
     count_text,
     decimal,
     interval_text,
@@ -75,11 +62,8 @@ def gold_sentence(run: Run) -> str:
 
 def _counts(run: Run, counts: Mapping[str, int], ending: str) -> str:
     """A count for each attribute, to the nearest ten."""
-    configs = attribute_configs(run)
-    return ", ".join(
-        f"{attribute_label(name, configs.get(name, {}))} {count_text(rounded_count(n))}{ending}"
-        for name, n in counts.items()
-    )
+    labels = {name: attribute_label(name, run.configs.get(name, {})) for name in counts}
+    return ", ".join(f"{labels[name]} {count_text(rounded_count(n))}{ending}" for name, n in counts.items())
 
 
 def _rounded(people: Sequence[str]) -> str:
@@ -140,22 +124,21 @@ def _separated(trained: Mapping[str, Run]) -> list[str]:
 
 
 def _reference_rates(suite: MeasuredRuns) -> list[str]:
-    configs = {name: config for run in suite.runs for name, config in attribute_configs(run).items()}
     found, unmeasured = [], []
-    for name in suite.attributes:
-        label = attribute_label(name, configs.get(name, {}))
-        own = estimate(suite, REFERENCE, rate(name))
+    for name, label in suite.labels.items():
+        own = suite.estimate(REFERENCE, "best_rates", name)
         if own is None:
             unmeasured.append(label)
             continue
         ends = interval_text(own.interval.low, own.interval.high)
-        ends = "" if ends == decimal(None) else f" (95\u00a0% interval {ends})"
-        if is_continuous(configs.get(name, {})):
-            found.append(f"The reference\u2019s own mean {label} is {decimal(own.value)}{ends}.")
+        told = decimal(own.value) + ("" if ends == decimal(None) else f" (95\u00a0% interval {ends})")
+        if is_continuous(suite.configs[name]):
+            found.append(f"The reference\u2019s own mean {label} is {told}.")
         else:
             tilt = signed(float(logit(own.value)))
-            told = f"{decimal(own.value)}{ends}: its tilt from one half is {tilt} in log-odds"
-            found.append(f"The reference\u2019s own p({label}) is {told}.")
+            found.append(
+                f"The reference\u2019s own p({label}) is {told}: its tilt from one half is {tilt} in log-odds."
+            )
     if unmeasured:
         found.append(f"The reference\u2019s own rate was not measured: {', '.join(unmeasured)}.")
     return found
@@ -165,13 +148,14 @@ def _reference_rates(suite: MeasuredRuns) -> list[str]:
 class Quantity:
     """Something that DPO may move: the rate of an attribute, or an amount such as the length of answers.
 
-    ``label`` is the attribute as people read it, ``symbol`` how the quantity is written.
+    ``label`` is the attribute as people read it, ``symbol`` how the quantity is written, ``place`` where the readouts
+    have it.
     """
 
     attribute: str
     label: str
     symbol: str
-    read: Read
+    place: tuple[str, ...]
     is_rate: bool
 
     def number(self, value: float | None) -> str:
@@ -196,13 +180,16 @@ def quantities(suite: MeasuredRuns) -> list[Quantity]:
     """What the runs measured and DPO may move: attribute rates, and mean tokens where a length is declared."""
     configs, labels, found = suite.configs, suite.labels, []
     for name, label in labels.items():
-        is_rate = not is_continuous(configs.get(name, {}))
-        symbol = f"p({label})" if is_rate else f"mean {label}"
-        found.append(Quantity(name, label, symbol, rate(name), is_rate))
-    lengths = [name for name, config in configs.items() if str(config.get("type", "")).startswith("length")]
+        is_rate = not is_continuous(configs[name])
+        found.append(
+            Quantity(
+                name, label, f"p({label})" if is_rate else f"mean {label}", ("best_rates", name), is_rate
+            )
+        )
+    lengths = [name for name, config in configs.items() if built_in_of(config).is_length]
     if lengths:
-        found.append(Quantity(lengths[0], labels[lengths[0]], "mean tokens", tokens, False))
-    return [q for q in found if any(estimate(suite, arm, q.read) for arm in suite.arms)]
+        found.append(Quantity(lengths[0], labels[lengths[0]], "mean tokens", ("tokens",), False))
+    return [q for q in found if any(suite.estimate(arm, *q.place) for arm in suite.arms)]
 
 
 def verdicts(suite: MeasuredRuns) -> list[RunVerdict]:
@@ -211,9 +198,10 @@ def verdicts(suite: MeasuredRuns) -> list[RunVerdict]:
 
 
 def _verdict(suite: MeasuredRuns, quantity: Quantity) -> RunVerdict:
-    shifted = moved(suite, quantity.read)
-    reference, dpo = (estimate(suite, arm, quantity.read) for arm in (REFERENCE, DPO))
-    told = [arm for arm in suite.arms if arm not in (REFERENCE, DPO) and estimate(suite, arm, quantity.read)]
+    shifted = suite.moved(*quantity.place)
+    of_arm = {arm: suite.estimate(arm, *quantity.place) for arm in (REFERENCE, DPO, *suite.arms)}
+    reference, dpo = of_arm.pop(REFERENCE), of_arm.pop(DPO)
+    told = [arm for arm, found in of_arm.items() if found]
     if reference is None or dpo is None or shifted is None:
         missing = "DPO" if dpo is None else "The reference"
         finding = f"{missing} was not measured, so no shift and no share removed can be given."
@@ -227,22 +215,21 @@ def _verdict(suite: MeasuredRuns, quantity: Quantity) -> RunVerdict:
                 "so no share removed is given; the held-out gap says more."
             )
             # the gap stands in for the share removed
-            told = [DPO] * (estimate(suite, DPO, gap(quantity.attribute)) is not None) + told
+            told = [DPO] * (suite.estimate(DPO, "heldout", quantity.attribute) is not None) + told
     return RunVerdict(quantity.label, finding, [_arm_sentence(suite, quantity, arm) for arm in told])
 
 
 def _arm_sentence(suite: MeasuredRuns, quantity: Quantity, arm: str) -> str:
-    own, reference = (estimate(suite, name, quantity.read) for name in (arm, REFERENCE))
-    found = removal(suite, arm, quantity.read, quantity.is_rate)
+    own, reference = (suite.estimate(name, *quantity.place) for name in (arm, REFERENCE))
+    found = suite.removal(arm, quantity.is_rate, *quantity.place)
     subject, end = arm_title(arm), quantity.number(own.value if own else None)
     distance = ""
     if found.distance is not None:
         unit = " in log-odds" if quantity.is_rate else ""
         distance = f"; distance to the reference{unit} {quantity.difference(found.distance.value)}"
     if found.share is None:
-        return (
-            f"{subject} ended at {end}{distance}{_gap_text(estimate(suite, arm, gap(quantity.attribute)))}."
-        )
+        held_out = _gap_text(suite.estimate(arm, "heldout", quantity.attribute))
+        return f"{subject} ended at {end}{distance}{held_out}."
     if found.share.value < 0:
         return f"{subject} moved further than DPO, to {end}{distance}."
     share = f"{percent(found.share.value)} of that shift{_seeds_text(found.share)}"
@@ -287,7 +274,7 @@ def limits(suite: MeasuredRuns) -> list[str]:
         "Only declared attributes are held back. A lean toward something that was not declared enters the policy as "
         "under DPO.",
     ]
-    if is_planted(suite):
+    if suite.is_planted:
         found.append(
             "The annotators are constructed: their leans were planted, so that the learned ones can be checked. The "
             "corpus does not measure what people prefer, and its attributes are codings of names, not of people."

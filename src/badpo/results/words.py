@@ -11,6 +11,7 @@ from typing import Any
 
 import jinja2
 
+from badpo.data.attributes import BUILT_IN, BuiltIn
 from badpo.data.files import appearing
 from badpo.data.privacy import FEWEST_ANNOTATORS
 
@@ -70,10 +71,14 @@ def arm_title(arm: str) -> str:
     return arm_label(arm) if arm == DPO or arm in _BASELINES else f"BA-DPO ({arm_label(arm)})"
 
 
-def attribute_label(attribute: str, config: Mapping) -> str:
+def built_in_of(config: Mapping[str, Any]) -> BuiltIn:
+    """What is known of an attribute's type, from the attribute's JSON identity."""
+    return BUILT_IN.get(str(config.get("type")), BUILT_IN["column"])
+
+
+def attribute_label(attribute: str, config: Mapping[str, Any]) -> str:
     """An attribute's name for people. Attributes of names are *coded*: they are read from a name, not from a person."""
-    coded = "signature" in str(config.get("type", ""))
-    return f"{shown(attribute, 24)}{'-coded' if coded else ''}"
+    return f"{shown(attribute, 24)}{'-coded' if built_in_of(config).is_coded else ''}"
 
 
 def attribute_definition(config: Mapping) -> str:
