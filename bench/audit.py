@@ -29,7 +29,7 @@ from bench import timing
 
 REAL = Path("../shared/data/ukpconvarg1_human.parquet")
 PLAN = {
-    "S": ("conditional", "statsmodels", "joint", "sklearn"),
+    "S": ("conditional", "statsmodels", "sklearn"),
     "L": ("conditional", "sklearn", "sklearn-exact"),
 }
 LIBRARIES = ("numpy", "scipy", "statsmodels", "scikit-learn")
@@ -101,17 +101,8 @@ def _distinct(random: np.random.Generator, n: int, m: int, each: int) -> NDArray
 def conditional(votes: Votes) -> tuple[np.ndarray, dict]:
     from badpo.estimation.fit import fit_conditional
 
-    return _ours(fit_conditional(*votes.arrays))
-
-
-def joint(votes: Votes) -> tuple[np.ndarray, dict]:
-    from badpo.estimation.alternative_estimators import fit_joint
-
-    return _ours(fit_joint(*votes.arrays))
-
-
-def _ours(leans) -> tuple[np.ndarray, dict]:
-    found = {"gradient": leans.gradient_norm, "newton": leans.n_newton, "cg": leans.n_cg, "se": leans.se}
+    leans = fit_conditional(*votes.arrays)
+    found = {"gradient": leans.gradient_norm, "se": leans.se}
     return np.where(np.isfinite(leans.deviation), leans.deviation, np.nan), found
 
 
@@ -158,14 +149,12 @@ def sklearn(votes: Votes, largest_gradient: float) -> tuple[np.ndarray, dict]:
 
 FITS: dict[str, Callable[[Votes], tuple[np.ndarray, dict]]] = {
     "conditional": conditional,
-    "joint": joint,
     "statsmodels": statsmodels,
     "sklearn": partial(sklearn, largest_gradient=1e-2),
     "sklearn-exact": partial(sklearn, largest_gradient=1e-4),
 }
 TITLES = {
     "conditional": "badpo, conditional",
-    "joint": "badpo, joint",
     "statsmodels": "statsmodels ConditionalLogit",
     "sklearn": "scikit-learn one-hot (joint)",
     "sklearn-exact": "scikit-learn one-hot (joint), to 1e-4",
@@ -210,7 +199,7 @@ def compare(sizes: list[str], tools: list[str] | None) -> list[dict[str, Any]]:
             path = Path(folder) / f"{size}.npz"
             timing.apart(save_votes, size, path)
             ours = None
-            for tool in tools or PLAN.get(size, ("conditional", "joint")):
+            for tool in tools or PLAN.get(size, ("conditional", "sklearn")):
                 print(f"{size}, {TITLES[tool]}", file=sys.stderr, flush=True)
                 found = timing.apart(measure, tool, path)
                 ours = found["cpu_seconds"] if tool == "conditional" else ours

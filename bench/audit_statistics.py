@@ -17,9 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from badpo.estimation.alternative_estimators import fit_fixed, fit_joint, fit_random
-from badpo.estimation.conditional_likelihood import Leans
-from badpo.estimation.fit import fit_conditional
+from badpo.estimation.alternative_estimators import fit_fixed, fit_random
+from badpo.estimation.fit import Leans, fit_conditional
 from badpo.estimation.sequential import GRID, e_bh, log_e_values, log_tilt_ratios
 from badpo.estimation.shrinkage import (
     Shrunk,
@@ -45,7 +44,6 @@ ESTIMATORS: dict[str, Callable[[DrawnVotes], Leans]] = {
     "random": lambda votes: fit_random(*votes.arrays),
     "fixed, quality known": lambda votes: fit_fixed(*votes.arrays, votes.quality),
     "fixed, no quality": lambda votes: fit_fixed(*votes.arrays, np.zeros_like(votes.quality)),
-    "joint": lambda votes: fit_joint(*votes.arrays),
 }
 
 

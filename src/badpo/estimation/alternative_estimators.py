@@ -1,4 +1,4 @@
-"""Leans under other assumptions about the comparisons' quality: drawn from a normal, given, or free and estimated."""
+"""Leans under other assumptions about the comparisons' quality: drawn from a normal distribution, or given."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 from scipy.special import expit, logsumexp
 
-from badpo.estimation.conditional_likelihood import ComparisonBlocks, Leans, expected_wins_shift
-from badpo.estimation.fit import LeanVotes, cross_group, fit_leans
+from badpo.estimation.conditional_likelihood import ComparisonBlocks
+from badpo.estimation.fit import Leans, LeanVotes, fit_leans, lean_votes
 from badpo.estimation.newton import NOTHING, Curvature
 from badpo.theory import Floats
-from badpo.theory.identifiability import informative_judgments
 
 MODE_STEPS = 60
 CHUNK = 50_000
@@ -126,17 +125,9 @@ def fit_random(
         estimated along. The common level is not reported unless anchors or the design identify it: here it rests on
         the mean quality not depending on the attribute.
     """
-
-    def model(votes: LeanVotes) -> RandomQuality:
-        return RandomQuality(votes.blocks, votes.sign, n_nodes)
-
+    votes = lean_votes(comparison, sign, annotator, delta, n_annotators, anchored, free_quality=False)
     return fit_leans(
-        "random",
-        model,
-        cross_group,
-        (comparison, sign, annotator, delta, n_annotators),
-        anchored=anchored,
-        min_informative=min_informative,
+        "random", lambda votes: RandomQuality(votes.blocks, votes.sign, n_nodes), votes, min_informative
     )
 
 
@@ -218,109 +209,5 @@ def fit_fixed(
     def model(votes: LeanVotes) -> GivenQuality:
         return GivenQuality(votes.blocks, votes.sign, given[chosen[votes.row]])
 
-    return fit_leans(
-        "fixed",
-        model,
-        cross_group,
-        (chosen, sign, annotator, delta, n_annotators),
-        anchored=anchored,
-        min_informative=min_informative,
-    )
-
-
-class FreeQuality:
-    """Votes with a quality of its own for every comparison, at its most likely value.
-
-    A unanimous comparison is explained fully by an infinite quality: it has log-likelihood 0 whatever the leans.
-    """
-
-    def __init__(self, blocks: ComparisonBlocks, sign: Floats) -> None:
-        self._blocks, self._sign, self._won = blocks, sign, (sign > 0).astype(float)
-        self._wins = blocks.sums(self._won)
-        self._contested = (self._wins > 0) & (self._wins < blocks.sizes)
-        self.start = NOTHING
-
-    def settle(self, logits: Floats, extra: Floats) -> None:
-        """Nothing to place."""
-
-    def _quality(self, logits: Floats) -> Floats:
-        """The quality at which a comparison's expected wins equal its wins; 0 where it is unanimous."""
-        quality = np.zeros(len(self._wins))
-        for votes in self._blocks.stacks:
-            rows = self._blocks.comparison[votes[:, 0]]
-            quality[rows] = expected_wins_shift(logits[votes], self._wins[rows])
-        # that is right to 1e-5; two of Newton's steps square the error twice
-        for _ in range(2):
-            chance = expit(quality[self._blocks.comparison] + logits)
-            curvature = np.maximum(self._blocks.sums(chance * (1 - chance)), 1e-300)
-            quality += np.clip((self._wins - self._blocks.sums(chance)) / curvature, -1e-3, 1e-3)
-        return np.where(self._contested, quality, 0.0)
-
-    def values(self, logits: Floats, extra: Floats) -> Floats:
-        """Log-likelihood of each comparison."""
-        full = self._quality(logits)[self._blocks.comparison] + logits
-        found = self._blocks.sums(-np.logaddexp(0.0, -self._sign * full))
-        return np.where(self._contested, found, 0.0)
-
-    def curvature(self, logits: Floats, extra: Floats) -> Curvature:
-        """Derivatives of the sum of the values; the quality follows the logits (a Schur complement per comparison)."""
-        contested = self._contested[self._blocks.comparison]
-        chance = expit(self._quality(logits)[self._blocks.comparison] + logits)
-        weight = np.where(contested, chance * (1 - chance), 0.0)
-        total = np.maximum(self._blocks.sums(weight), 1e-300)
-        entries = np.empty(self._blocks.n_pairs)
-        for votes, block in zip(self._blocks.stacks, self._blocks.squares(entries), strict=True):
-            w = weight[votes]
-            block[:] = (
-                -w[:, :, None] * w[:, None, :] / total[self._blocks.comparison[votes[:, 0]], None, None]
-            )
-            diagonal = np.arange(votes.shape[1])
-            block[:, diagonal, diagonal] += w
-        return Curvature(np.where(contested, self._won - chance, 0.0), self._blocks.matrix(entries))
-
-
-def fit_joint(
-    comparison: ArrayLike,
-    sign: ArrayLike,
-    annotator: ArrayLike,
-    delta: ArrayLike,
-    n_annotators: int,
-    *,
-    anchored: ArrayLike | None = None,
-    min_informative: int = 10,
-) -> Leans:
-    r"""Leans by joint maximum likelihood with a free quality per comparison: **deviations come out too large**.
-
-    .. math:: \max_{\theta, u} \sum_j \log \sigma\big(s_j (u_{c_j} + \theta_{k_j} \cdot d_j)\big)
-
-    With T votes on a comparison its quality is fitted to these very votes, and deviations are inflated by about
-    T / (T - 1): twofold at two votes, 1.33 at four, 1.14 at eight, a few percent more where the votes per annotator
-    are few. More comparisons do not help, the intervals do not know of it, and more is found than is there. The
-    estimator is here because it is the one the paper's theorem speaks of. The
-    conditional likelihood (`badpo.estimation.fit.fit_conditional`) is the cure.
-
-    Parameters
-    ----------
-    comparison, sign, annotator, delta, n_annotators, anchored, min_informative
-        As in `badpo.estimation.fit.fit_conditional`.
-
-    Returns
-    -------
-    Leans
-
-    References
-    ----------
-    BA-DPO, Theorem `thm:identif`; Neyman and Scott (1948) for the inflation.
-    """
-
-    def model(votes: LeanVotes) -> FreeQuality:
-        return FreeQuality(votes.blocks, votes.sign)
-
-    return fit_leans(
-        "joint",
-        model,
-        informative_judgments,
-        (comparison, sign, annotator, delta, n_annotators),
-        anchored=anchored,
-        min_informative=min_informative,
-    )
+    votes = lean_votes(chosen, sign, annotator, delta, n_annotators, anchored, free_quality=False)
+    return fit_leans("fixed", model, votes, min_informative)

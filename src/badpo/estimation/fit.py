@@ -7,16 +7,17 @@ The comparisons' quality is dealt with by a model (`badpo.estimation.newton.Qual
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
-from scipy.optimize import linprog
-from scipy.special import ndtri
+from scipy.linalg import orth
+from scipy.special import expit, ndtri
 
-from badpo.estimation.conditional_likelihood import ComparisonBlocks, KnownWins, Leans, sorted_blocks
+from badpo.estimation.conditional_likelihood import ComparisonBlocks, KnownWins, sorted_blocks
 from badpo.estimation.newton import (
     LARGEST_DENSE,
     Information,
@@ -32,18 +33,89 @@ from badpo.theory.identifiability import (
     annotator_components,
     free_directions,
     informative_judgments,
-    jointly_separated,
     separated_annotators,
+    separating_mixes,
 )
 
-Informative = Callable[[NDArray, NDArray, NDArray, NDArray], Bools]
-
 Z = float(ndtri(0.975))
+# Newton steps of every annotator alone before a linear program decides whether their votes are separated.
 ROUNDS = 8
 WELL_DETERMINED = 1e-8
 MARGIN = 1e-9
+# Changes of logits along a direction of recession that differ by less are the same.
 SAME = 1e-4
 CONFIRMED = 1e-5
+
+
+@dataclass(frozen=True)
+class Leans:
+    r"""Leans of m annotators toward q attributes, in log-odds; positive toward the side with more of the attribute.
+
+    Attributes
+    ----------
+    quality : str
+        What was assumed of the comparisons' quality: "conditional", "random" or "fixed".
+    deviation : array of shape (m, q)
+        :math:`\theta_k` minus the mean over those annotators of its component who have a finite estimate;
+        :math:`\theta_k` itself where the level is known (``absolute``), 0 of those who are anchored. NaN without
+        information, infinite where all votes point one way.
+    se : array of shape (m, q)
+        Standard error of the deviation, the mean's part included; NaN where there is no finite estimate.
+    finite_deviation, finite_se : array of shape (m, q)
+        The same, but of an infinite lean what one Newton step from the mean of the others gives: what its votes
+        amount to where a prior keeps it near the others.
+    status : object array of shape (m, q)
+        "ok"; "separated_high" or "separated_low" for an infinite lean; "anchored"; "insufficient": an estimate from
+        fewer informative votes than were asked for; "no_cross": never saw the attribute differ; "no_information":
+        only where the votes of others say nothing.
+    component : int array of shape (m, q)
+        Annotators with the same number can be compared; -1 without information.
+    n_informative : int array of shape (m, q)
+        Votes that tell annotators apart.
+    level, level_se, level_se_beyond : array of shape (q,)
+        Mean lean where it is known, else NaN; its standard error over other comparisons, and over other annotators
+        like these too, which NaN stands for where there is one.
+    absolute : bool array of shape (q,)
+        Whether the level is known: annotators are anchored, or the attribute varies between votes on one comparison.
+    covariance : array of shape (m * q, m * q) or None
+        Of the deviations, annotator by annotator; NaN where there is no finite estimate, None where too large.
+    gradient_norm : float
+        Largest gradient entry at the estimate.
+    log_likelihood : float
+        Of the comparisons with a vote that informs, at the estimate.
+    u_scale : float or None
+        Fitted scale of a given quality.
+    quality_sd : float or None
+        Fitted standard deviation of a random quality.
+    """
+
+    quality: str
+    deviation: Floats
+    se: Floats
+    finite_deviation: Floats
+    finite_se: Floats
+    status: NDArray[np.object_]
+    component: Ints
+    n_informative: Ints
+    level: Floats
+    level_se: Floats
+    level_se_beyond: Floats
+    absolute: Bools
+    covariance: Floats | None
+    gradient_norm: float
+    log_likelihood: float
+    u_scale: float | None
+    quality_sd: float | None
+
+    @property
+    def ci_low(self) -> Floats:
+        """Lower ends of the 95 % intervals; NaN where there is no finite estimate."""
+        return self.deviation - Z * self.se
+
+    @property
+    def ci_high(self) -> Floats:
+        """Upper ends of the 95 % intervals; NaN where there is no finite estimate."""
+        return self.deviation + Z * self.se
 
 
 def fit_conditional(
@@ -106,55 +178,27 @@ def fit_conditional(
     >>> round(float((leans.deviation[0, 0] - leans.deviation[1, 0]) / np.log(3)), 6)
     1.0
     """
-
-    def model(votes: LeanVotes) -> KnownWins:
-        return KnownWins(votes.blocks, votes.sign)
-
-    return fit_leans(
-        "conditional",
-        model,
-        informative_judgments,
-        (comparison, sign, annotator, delta, n_annotators),
-        anchored=anchored,
-        min_informative=min_informative,
-    )
-
-
-def fit_leans(
-    kind: str,
-    make_model: Callable[[LeanVotes], QualityModel],
-    informative: Informative,
-    votes: tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike, int],
-    *,
-    anchored: ArrayLike | None,
-    min_informative: int,
-) -> Leans:
-    """Fit the leans that are finite, and say of the others why there is no estimate."""
-    given = lean_votes(*votes, anchored, informative)
-    beyond_doubt = np.zeros(len(given.row), dtype=bool)
-    while True:
-        found = find_estimable(given, beyond_doubt)
-        fit = _fit_finite(given, found, make_model)
-        certain = _receded(fit)
-        if not certain.any():
-            return _leans(kind, given, found, fit, make_model(given), min_informative)
-        beyond_doubt[fit.rows[certain]] = True
+    votes = lean_votes(comparison, sign, annotator, delta, n_annotators, anchored)
+    return fit_leans("conditional", lambda votes: KnownWins(votes.blocks, votes.sign), votes, min_informative)
 
 
 # -- votes ---------------------------------------------------------------------------------------------------
-
-
-def cross_group(comparison: NDArray, annotator: NDArray, sign: NDArray, delta: NDArray) -> Bools:
-    """Votes whose sides differ on an attribute: all of them inform where a quality is given or integrated out."""
-    return np.asarray(delta) != 0
 
 
 @dataclass(frozen=True)
 class LeanVotes:
     """Votes as they are fitted, in the order of their ``blocks``.
 
-    ``row`` is where a vote stood among all that were given, ``told`` whether it informs on its annotator's lean toward
-    an attribute, ``crossed`` whether an annotator saw the sides differ in any vote that was given.
+    Attributes
+    ----------
+    row : int array of shape (n_votes,)
+        Where a vote stood among all that were given.
+    told : bool array of shape (n_votes, n_attributes)
+        Whether a vote informs on its annotator's lean toward an attribute.
+    crossed : bool array of shape (n_annotators, n_attributes)
+        Whether the annotator saw the sides differ in any vote that was given.
+    free_quality : bool
+        Whether nothing is assumed of the comparisons' quality, so that votes inform only beside each other.
     """
 
     row: Ints
@@ -165,17 +209,38 @@ class LeanVotes:
     blocks: ComparisonBlocks
     crossed: Bools
     anchored: Bools
-    informative: Informative
+    free_quality: bool
+
+    @classmethod
+    def arranged(
+        cls, row: Ints, comparison: NDArray, sign: NDArray, annotator: NDArray, delta: NDArray, **pool: Any
+    ) -> LeanVotes:
+        """The votes in the order of their comparisons.
+
+        Where the quality of every comparison is free, comparisons without an informative vote are left out: unanimous
+        ones, and those on which no attribute differs.
+        """
+        order, blocks = sorted_blocks(comparison)
+        told = delta != 0
+        if pool["free_quality"]:
+            told = informative_judgments(comparison, annotator, sign, delta)
+            chosen = np.flatnonzero(blocks.any(np.any(told, axis=1)[order]))
+            # comparisons with as many wins stand together, as their likelihood is computed
+            wins = blocks.sums((sign > 0)[order].astype(np.int32))[chosen]
+            rows, blocks = blocks.take(chosen[np.lexsort((wins, blocks.sizes[chosen]))])
+            order = order[rows]
+        return cls(row[order], sign[order], annotator[order], delta[order], told[order], blocks, **pool)
+
+    def only(self, chosen: Bools) -> LeanVotes:
+        """Some of the votes, as if no others had been cast."""
+        parts: Any = (self.row, self.comparison, self.sign, self.annotator, self.delta)
+        pool: Any = {name: getattr(self, name) for name in ("crossed", "anchored", "free_quality")}
+        return LeanVotes.arranged(*(part[chosen] for part in parts), **pool)
 
     @property
     def comparison(self) -> Ints:
         """The comparison's number in the blocks."""
         return self.blocks.comparison
-
-    @property
-    def free_quality(self) -> bool:
-        """Whether nothing is assumed of the comparisons' quality, so that votes inform only beside each other."""
-        return self.informative is not cross_group
 
     @cached_property
     def varying(self) -> Bools:
@@ -183,25 +248,22 @@ class LeanVotes:
         same = self.comparison[1:] == self.comparison[:-1]
         return np.array([bool(((x[1:] != x[:-1]) & same).any()) for x in self.delta.T], dtype=bool)
 
-    def only(self, rows: Ints, blocks: ComparisonBlocks, told: Bools) -> LeanVotes:
-        """Some of the votes, in the order of their blocks, and which of all votes inform."""
-        return replace(
-            self,
-            row=self.row[rows],
-            sign=self.sign[rows],
-            annotator=self.annotator[rows],
-            delta=self.delta[rows],
-            told=told[rows],
-            blocks=blocks,
-        )
+    def counted(self, chosen: Bools) -> Ints:
+        """How many of the chosen votes each annotator cast, a column for each attribute."""
+        m = len(self.anchored)
+        columns = [np.bincount(self.annotator[column], minlength=m) for column in chosen.T]
+        return np.stack(columns, axis=1) if columns else np.zeros((m, 0), dtype=np.intp)
 
-    def told_among(self, rows: Ints) -> Bools:
-        """Which votes inform, and on what, when some of them are all there are."""
-        told = np.zeros_like(self.told)
-        told[rows] = self.informative(
-            self.comparison[rows], self.annotator[rows], self.sign[rows], self.delta[rows]
-        )
-        return told
+    def design(self, active: Bools) -> sparse.csr_array:
+        """From leans (the ``active`` ones, row by row) to logits, of shape (n_votes, n_leans)."""
+        moves = self.delta != 0
+        if not active.all():
+            moves &= active[self.annotator]
+        number = (np.cumsum(active.ravel()) - 1).astype(np.int32).reshape(active.shape)
+        ends = np.zeros(len(moves) + 1, dtype=np.int32)
+        np.cumsum(np.count_nonzero(moves, axis=1), out=ends[1:])
+        entries = self.delta[moves], number[self.annotator][moves], ends
+        return sparse.csr_array(entries, shape=(len(moves), int(active.sum())))
 
 
 def lean_votes(
@@ -210,38 +272,19 @@ def lean_votes(
     annotator: ArrayLike,
     delta: ArrayLike,
     n_annotators: int,
-    anchored: ArrayLike | None,
-    informative: Informative,
+    anchored: ArrayLike | None = None,
+    *,
+    free_quality: bool = True,
 ) -> LeanVotes:
-    """Look votes over and arrange them.
-
-    Where the quality of every comparison is free, comparisons without an informative vote are left out: unanimous
-    ones, and those on which no attribute differs.
-    """
+    """Look votes over and arrange them."""
     c, k, s, d = np.asarray(comparison), np.asarray(annotator), np.asarray(sign), np.asarray(delta)
     held = np.zeros(n_annotators, dtype=bool) if anchored is None else np.asarray(anchored, dtype=bool)
     _require_sound(c, s, k, d, held, n_annotators)
-    if not len(c):
-        c, k = c.astype(np.intp), k.astype(np.intp)
-    order, blocks = sorted_blocks(c)
-    told = informative(c, k, s, d)
-    if informative is not cross_group:
-        chosen = np.flatnonzero(blocks.any(np.any(told, axis=1)[order]))
-        # comparisons with as many wins stand together, as their likelihood is computed
-        wins = blocks.sums((s > 0)[order].astype(np.int32))[chosen]
-        rows, blocks = blocks.take(chosen[np.lexsort((wins, blocks.sizes[chosen]))])
-        order = order[rows]
-    return LeanVotes(
-        row=order,
-        sign=s[order].astype(float),
-        annotator=k[order].astype(np.intp, copy=False),
-        delta=d[order].astype(np.float64, copy=False),
-        told=told[order],
-        blocks=blocks,
-        crossed=_counted(k, d != 0, n_annotators) > 0,
-        anchored=held,
-        informative=informative,
-    )
+    crossed = np.zeros((n_annotators, d.shape[1]), dtype=bool)
+    for j, difference in enumerate(d.T):
+        crossed[k[difference != 0].astype(np.intp), j] = True
+    votes = np.arange(len(c)), c, s.astype(float), k.astype(np.intp), d.astype(float)
+    return LeanVotes.arranged(*votes, crossed=crossed, anchored=held, free_quality=free_quality)
 
 
 def _require_sound(c: NDArray, s: NDArray, k: NDArray, d: NDArray, held: Bools, n_annotators: int) -> None:
@@ -265,122 +308,46 @@ def _require_sound(c: NDArray, s: NDArray, k: NDArray, d: NDArray, held: Bools, 
         raise ValueError(f"anchored needs one entry for each of {n_annotators} annotators; got {held.shape}")
 
 
-def _counted(annotator: NDArray, votes: Bools, m: int) -> Ints:
-    """Votes of each annotator, a column for each attribute."""
-    columns = [np.bincount(annotator[chosen], minlength=m) for chosen in votes.T]
-    return np.stack(columns, axis=1) if columns else np.zeros((m, 0), dtype=np.intp)
-
-
 # -- which leans are finite ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Estimable:
-    """What can be estimated, and from which votes.
-
-    Attributes
-    ----------
-    status : object array of shape (n_annotators, n_attributes)
-        "ok", "no_cross", "no_information", "separated_high", "separated_low" or "anchored".
-    n_informative : int array of shape (n_annotators, n_attributes)
-        Votes that inform before any was set aside.
-    set_aside : int array of shape (n_votes,)
-        0 for a vote that is used, 1 for one that a single lean explains fully, 2 where that takes several leans.
-    told : bool array of shape (n_votes, n_attributes)
-        Whether a vote informs among those that are used.
-    """
-
-    status: NDArray[np.object_]
-    n_informative: Ints
-    set_aside: Ints
-    told: Bools
-
-
-def find_estimable(votes: LeanVotes, beyond_doubt: Bools) -> Estimable:
-    """Set aside the votes of infinite leans, one round after the other, until every remaining lean is finite.
+def finite_part(votes: LeanVotes, status: NDArray[np.object_]) -> LeanVotes:
+    """The votes without those of infinite leans, one round after the other, until every remaining lean is finite.
 
     A lean whose informative votes all point one way is infinite; in the limit it predicts these votes without error,
     so the others are estimated as if they had not been cast. That can leave other leans without a counterweight or
     without votes, hence the rounds. Several attributes together can explain all votes of an annotator as well.
+
+    ``status``, as in `Leans`, is "ok" where a lean may be finite; what is found of the others is written into it.
     """
-    m = len(votes.anchored)
-    status = np.where(votes.crossed, "ok", "no_cross").astype(object)
-    status[votes.anchored] = "anchored"
-    aside = np.where(beyond_doubt, 2, 0)
-    told = votes.told
-    if beyond_doubt.any():
-        told = votes.told_among(np.flatnonzero(aside == 0))
     while True:
-        live = told & (status == "ok")[votes.annotator]
-        n_live = _counted(votes.annotator, live, m)
-        status[(status == "ok") & (n_live == 0)] = "no_information"
+        live = votes.told & (status == "ok")[votes.annotator]
+        status[(status == "ok") & (votes.counted(live) == 0)] = "no_information"
         toward = votes.sign[:, None] * votes.delta * live
-        doubtful = ~overlapping_annotators(votes.annotator, toward, n_live > 0)
-        used = np.flatnonzero(doubtful[votes.annotator] & live.any(axis=1))
-        rows = votes.annotator[used], toward[used]
-        if not (
-            _one_attribute(status, aside, used, *rows)
-            or _separated_by_a_mix(status, aside, used, *rows)
-            or _collinear(status, aside, used, *rows)
-        ):
-            return Estimable(status, _counted(votes.annotator, votes.told, m), aside, told)
-        told = votes.told_among(np.flatnonzero(aside == 0))
+        infinite = _infinite_leans(votes.annotator, toward, status)
+        aside = (infinite[votes.annotator] & (toward != 0)).any(axis=1)
+        if not aside.any():
+            return votes
+        votes = votes.only(~aside)
 
 
-def _one_attribute(status: NDArray, aside: Ints, used: Ints, annotator: Ints, toward: Floats) -> bool:
-    side = separated_annotators(annotator, np.ones(len(used)), toward, len(status))
-    status[side > 0], status[side < 0] = "separated_high", "separated_low"
-    if not (side != 0).any():
-        return False
-    aside[used[((side[annotator] != 0) & (toward != 0)).any(axis=1)]] = 1
-    return True
+def _infinite_leans(annotator: Ints, toward: Floats, status: NDArray[np.object_]) -> Bools:
+    """Leans that one attribute explains alone; where there are none, those that are in a mix of several.
 
-
-def _separated_by_a_mix(status: NDArray, aside: Ints, used: Ints, annotator: Ints, toward: Floats) -> bool:
-    """Votes on attributes of the mix go aside, also those on which it is neutral: the rest of the mix is unknown."""
-    if status.shape[1] < 2:
-        return False
-    found = np.flatnonzero(jointly_separated(annotator, np.ones(len(used)), toward, len(status)))
-    for k in found:
-        mine = np.flatnonzero(annotator == k)
-        lowest, highest = _separating_mixes(toward[mine])
-        involved = (lowest < 0) | (highest > 0)
-        one_way = np.where(lowest == 0, "separated_high", "separated_low")
-        told = np.where((lowest < 0) & (highest > 0), "no_information", one_way)
-        status[k, involved] = told[involved]
-        aside[used[mine[(toward[mine] * involved).any(axis=1)]]] = 2
-    return bool(len(found))
-
-
-def _separating_mixes(votes: Floats) -> tuple[Floats, Floats]:
-    """How far each attribute goes, down to -1 and up to 1, among the mixes that contradict no vote (sign * delta).
-
-    An attribute that goes one way only has an infinite lean; one that goes both ways is undetermined.
+    An attribute that a mix can go both ways along is undetermined: its annotator saw it move with others only.
     """
-    q = votes.shape[1]
-    scaled = votes / np.maximum(np.abs(votes).max(axis=1, keepdims=True), 1e-300)
-    aims = np.vstack([np.eye(q), -np.eye(q)])
-    found = [linprog(aim, A_ub=-scaled, b_ub=np.zeros(len(votes)), bounds=(-1, 1)).x @ aim for aim in aims]
-    ends = np.where(np.abs(found) > 1e-7, found, 0.0)
-    return ends[:q], -ends[q:]
-
-
-def _collinear(status: NDArray, aside: Ints, used: Ints, annotator: Ints, toward: Floats) -> bool:
-    """Annotators who saw attributes move only together: their leans cannot be told apart."""
     m, q = status.shape
-    if q < 2:
-        return False
-    scale = np.abs(toward).max(axis=0, initial=0.0)
-    scaled = toward / np.where(scale > 0, scale, 1.0)
-    gram = summed_products(annotator, scaled, scaled, m)
-    gram += np.eye(q) * (status != "ok")[:, :, None] * gram.max(initial=1.0)
-    size, axes = np.linalg.eigh(gram)
-    flat = size < 1e-10 * size[:, -1:]
-    lost = (np.abs(axes) * flat[:, None, :]).max(axis=2, initial=0.0) > 1e-6
-    lost &= (np.bincount(annotator, minlength=m) > 0)[:, None]
-    status[lost] = "no_information"
-    aside[used[(lost[annotator] & (toward != 0)).any(axis=1)]] = 2
-    return bool(lost.any())
+    side = separated_annotators(annotator, np.ones(len(annotator)), toward, m)
+    status[side > 0], status[side < 0] = "separated_high", "separated_low"
+    if side.any() or q < 2:
+        return side != 0
+    doubtful = ~overlapping_annotators(annotator, toward, status == "ok")
+    rows = np.flatnonzero(doubtful[annotator] & toward.any(axis=1))
+    lowest, highest = separating_mixes(annotator[rows], np.ones(len(rows)), toward[rows], m)
+    infinite = (status == "ok") & ((lowest < 0) | (highest > 0))
+    status[infinite & (lowest == 0)], status[infinite & (highest == 0)] = "separated_high", "separated_low"
+    status[infinite & (lowest < 0) & (highest > 0)] = "no_information"
+    return infinite
 
 
 def overlapping_annotators(annotator: Ints, toward: Floats, differed: Bools) -> Bools:
@@ -392,39 +359,28 @@ def overlapping_annotators(annotator: Ints, toward: Floats, differed: Bools) -> 
     changes them to weights that do sum to zero, :math:`w_j (1 - (1 - w_j) a_j \cdot h)`. They are positive near the
     likelihood's top, mostly after the first step. Where that holds for some of the votes it holds for all of them.
 
-    True is certain; False is not (`badpo.theory.identifiability.jointly_separated` decides there).
+    True is certain; False is not (`badpo.theory.identifiability.separating_mixes` decides there).
     """
+    m, q = differed.shape
     scale = np.abs(toward).max(axis=0, initial=0.0)
     votes = toward / np.where(scale > 0, scale, 1.0)
-    number, people = annotator, np.arange(len(differed))
-    cleared = np.zeros(len(differed), dtype=bool)
-    lean = np.zeros(differed.shape)
+    overlap, lean = np.zeros(m, dtype=bool), np.zeros((m, q))
     for _ in range(ROUNDS):
-        weight = 1 / (1 + np.exp(np.einsum("ij,ij->i", votes, lean[number])))
-        step, determined = _newton_steps(number, votes, weight, differed[people])
-        excess = (1 - weight) * np.einsum("ij,ij->i", votes, step[number]) >= 1 - MARGIN
-        done = determined
-        done[number[excess]] = False
-        cleared[people[done]] = True
-        left = np.flatnonzero(~done)
+        weight = expit(-np.einsum("ij,ij->i", votes, lean[annotator]))
+        gradient = np.stack([np.bincount(annotator, weight * column, m) for column in votes.T], axis=1)
+        information = summed_products(annotator, (weight * (1 - weight))[:, None] * votes, votes, m)
+        information[:, np.arange(q), np.arange(q)] += ~differed
+        size = np.linalg.eigvalsh(information)
+        step = np.einsum("kab,kb->ka", np.linalg.pinv(information, WELL_DETERMINED, hermitian=True), gradient)
+        found = size[:, 0] > WELL_DETERMINED * size[:, -1]
+        excess = (1 - weight) * np.einsum("ij,ij->i", votes, step[annotator]) >= 1 - MARGIN
+        found[annotator[excess]] = False
+        overlap |= found
+        left = np.flatnonzero(~overlap[annotator])
         if not len(left):
             break
-        rows = np.flatnonzero(~done[number])
-        renumbered = np.cumsum(~done) - 1
-        number, votes = renumbered[number[rows]], votes[rows]
-        lean, people = (lean + step)[left], people[left]
-    return cleared
-
-
-def _newton_steps(number: Ints, votes: Floats, weight: Floats, differed: Bools) -> tuple[Floats, Bools]:
-    """The step of every annotator, and whether their votes tell the attributes that differ apart."""
-    m, q = differed.shape
-    gradient = np.stack([np.bincount(number, weight * column, m) for column in votes.T], axis=1)
-    information = summed_products(number, (weight * (1 - weight))[:, None] * votes, votes, m)
-    information[:, np.arange(q), np.arange(q)] += ~differed
-    size = np.linalg.eigvalsh(information)
-    inverse = np.linalg.pinv(information, rcond=WELL_DETERMINED, hermitian=True)
-    return np.einsum("kab,kb->ka", inverse, gradient), size[:, 0] > WELL_DETERMINED * size[:, -1]
+        annotator, votes, lean = annotator[left], votes[left], lean + step
+    return overlap
 
 
 def explained_by_receding(change: Floats, won: Bools, blocks: ComparisonBlocks) -> Bools:
@@ -456,119 +412,97 @@ def explained_by_receding(change: Floats, won: Bools, blocks: ComparisonBlocks) 
 
 @dataclass(frozen=True)
 class Identified:
-    """What the design fixes: groups of leans whose differences are known, and leans known themselves.
+    """What the votes fix of p leans: the differences within groups, and leans themselves.
 
     Attributes
     ----------
-    everywhere : bool
-        All leans are comparable by assumption, whoever met whom.
-    group : int array of shape (n_annotators, n_attributes)
-        -1 for a lean that is not among the unknowns.
-    absolute : bool array of shape (n_annotators, n_attributes)
-    flat : array of shape (n_unknown, n_flat)
-        Orthonormal directions that change no probability; none where too many to hold.
+    annotator, attribute : int arrays of shape (p,)
+    group : int array of shape (p,)
+        Of the leans toward one attribute, those with the same number can be compared.
+    absolute : bool array of shape (p,)
+        Leans that are known themselves.
+    compared : bool array of shape (p,)
+        Leans that are known, at least beside another one's.
+    flat : array of shape (p, n_flat)
+        Orthonormal directions that change no probability; none where there are too many to hold.
     """
 
-    everywhere: bool
+    annotator: Ints
+    attribute: Ints
     group: Ints
     absolute: Bools
+    compared: Bools
     flat: Floats
 
     @cached_property
-    def compared(self) -> Bools:
-        """Leans that are known, at least beside another one's."""
-        found = self.absolute.copy()
-        for j, group in enumerate(self.group.T):
-            size = np.bincount(group + 1)
-            found[:, j] |= (group >= 0) & ((size[group + 1] > 1) | self.everywhere)
-        return found
-
-
-@dataclass(frozen=True)
-class LeanDesign:
-    """How the leans that are estimated (``active``, numbered row by row) move the logits of votes."""
-
-    votes: LeanVotes
-    active: Bools
-
-    @property
-    def by_rank(self) -> bool:
-        """Whether the design is small enough that its rank says what it identifies."""
-        return int(self.active.sum()) <= LARGEST_DENSE
+    def member(self) -> sparse.csr_array:
+        """Which lean is in which group, of shape (p, n_groups); one whose level is known is in none."""
+        label = self.attribute * (self.group.max(initial=0) + 1) + self.group
+        entries = (~self.absolute).astype(float), (np.arange(len(label)), label)
+        return sparse.csr_array(entries, shape=(len(label), label.max(initial=-1) + 1))
 
     @cached_property
-    def matrix(self) -> sparse.csr_array:
-        """From leans to logits, of shape (n_votes, n_leans)."""
-        annotator, delta = self.votes.annotator, self.votes.delta
-        moves = delta != 0
-        if not self.active.all():
-            moves &= self.active[annotator]
-        number = (np.cumsum(self.active.ravel()) - 1).astype(np.int32).reshape(self.active.shape)
-        ends = np.zeros(len(moves) + 1, dtype=np.int32)
-        np.cumsum(np.count_nonzero(moves, axis=1), out=ends[1:])
-        entries = delta[moves], number[annotator][moves], ends
-        return sparse.csr_array(entries, shape=(len(moves), int(self.active.sum())))
+    def size(self) -> Floats:
+        """How many leans each group has."""
+        return np.maximum(self.member.sum(axis=0).ravel(), 1)
 
-    def own_blocks(self, weights: sparse.csr_array) -> Floats:
-        """For each annotator the sum of weight * d d' over pairs of their votes on one comparison.
+    def centered(self, values: Floats) -> Floats:
+        """The values of the leans, along the first axis, less the mean of their group."""
+        return values - self.member @ ((self.member.T @ values).T / self.size).T
 
-        Of shape (n_annotators, n_attributes, n_attributes), with ones on the diagonal for leans that are not estimated.
-        """
-        annotator, delta = self.votes.annotator, self.votes.delta
-        pairs = weights.tocoo()
-        own = annotator[pairs.row] == annotator[pairs.col]
-        entries = pairs.data[own], (pairs.row[own], pairs.col[own])
-        weighted = sparse.csr_array(entries, shape=weights.shape) @ delta
-        found = summed_products(annotator, delta, weighted, len(self.active))
-        found *= self.active[:, :, None] & self.active[:, None, :]
-        return found + np.eye(found.shape[1]) * ~self.active[:, :, None]
+    def centered_variance(self, variance: Floats) -> Floats:
+        """Variances of uncorrelated values after their groups' means are taken from them."""
+        shared = (self.member.T @ variance) / self.size**2
+        weight = 1 - 2 * (self.member @ (1 / self.size))
+        return weight * variance + self.member @ shared
 
 
-def identified_leans(design: LeanDesign) -> Identified:
-    """Under a free quality the rank of the informative design decides; otherwise every pair of leans is comparable.
+def identified_leans(votes: LeanVotes, active: Bools, by_rank: bool) -> Identified:
+    """Under a free quality the informative design decides; otherwise every pair of leans is comparable.
 
     The level of a lean is known only where no quality of the comparisons could stand in for it: where annotators are
-    anchored, or an attribute varies between the votes on one comparison. Of a large design the graph is asked.
+    anchored, or an attribute varies between the votes on one comparison. The rank of the design says all of it. Of a
+    large one the graph of each attribute is asked, which holds unless attributes stand in for each other: `confirmed`
+    tells whether it does.
     """
-    votes, active = design.votes, design.active
+    n, flat = int(active.sum()), None
     if not (votes.free_quality or votes.anchored.any() or votes.varying.any()):
-        known = incomparable(active)
-    elif not design.by_rank:
-        known = expected_leans(design)
-    else:
+        group, absolute = np.zeros(active.shape, dtype=np.intp), np.zeros(active.shape, dtype=bool)
+    elif by_rank:
         delta = votes.delta * active[votes.annotator]
         directions = free_directions(votes.comparison, votes.annotator, delta, len(active))
-        group = np.where(active, directions.difference_groups(), -1)
-        absolute = directions.level_identified() & active
-        known = Identified(False, group, absolute, _orthonormal(directions.basis, active))
+        group, absolute = directions.difference_groups(), directions.level_identified()
+        among = directions.basis[np.flatnonzero(active.ravel())]
+        among = among[:, np.unique(among.indices)].toarray()
+        flat = orth(among, 1e-9) if votes.free_quality and among.size else None
+    else:
+        group, absolute = _by_graph(votes, active)
+    annotator, attribute = np.nonzero(active)
+    label, absolute = group[active], absolute[active]
+    compared = np.ones(n, dtype=bool)
     if votes.free_quality:
-        return known
-    return Identified(True, np.where(active, 0, -1), known.absolute, np.zeros((int(active.sum()), 0)))
+        _, inverse, size = np.unique([attribute, label], axis=1, return_inverse=True, return_counts=True)
+        compared = absolute | (size[inverse.reshape(-1)] > 1)
+    else:
+        label = np.zeros(n, dtype=np.intp)
+    flat = np.zeros((n, 0)) if flat is None else flat
+    return Identified(annotator, attribute, label, absolute, compared, flat)
 
 
-def incomparable(active: Bools) -> Identified:
-    """Nothing is known of any lean beside another."""
-    group = np.where(active, np.cumsum(active.ravel()).reshape(active.shape), -1)
-    return Identified(False, group, np.zeros(active.shape, dtype=bool), np.zeros((int(active.sum()), 0)))
+def _by_graph(votes: LeanVotes, active: Bools) -> tuple[Ints, Bools]:
+    """Groups, and whose level is known: of those who judged beside someone whose lean is held at zero.
 
-
-def expected_leans(design: LeanDesign) -> Identified:
-    """What the graph of each attribute alone says, which holds unless attributes stand in for each other.
-
-    Whoever judged beside someone whose lean is held at zero has a known level, and so have all if the attribute varies
-    between the votes on one comparison. `confirmed` tells whether it will do.
+    If the attribute varies between the votes on one comparison, the level of all is known.
     """
-    votes, active = design.votes, design.active
-    group, absolute = np.full(active.shape, -1), np.zeros(active.shape, dtype=bool)
-    for j in range(active.shape[1]):
-        mine = np.flatnonzero(votes.told[:, j])
-        annotator, known = votes.annotator[mine], len(active)  # one node for all whose lean is held
-        people = np.where(active[annotator, j], annotator, known)
-        crossed = np.ones((len(mine), 1))
-        component = annotator_components(votes.comparison[mine], people, crossed, known + 1)[:, 0]
-        group[:, j] = np.where(active[:, j], component[:-1], -1)
-        absolute[:, j] = (group[:, j] >= 0) & (votes.varying[j] | (component[:-1] == component[-1]))
-    return Identified(False, group, absolute, np.zeros((int(active.sum()), 0)))
+    group, held = np.zeros(active.shape, dtype=np.intp), len(active)
+    absolute = np.zeros(active.shape, dtype=bool)
+    for j, told in enumerate(votes.told.T):
+        people = np.where(active[:, j], np.arange(held), held)[
+            votes.annotator
+        ]  # one node for all who are held
+        found = annotator_components(votes.comparison, people, told.astype(float), held + 1)[:, 0]
+        group[:, j], absolute[:, j] = found[:-1], votes.varying[j] | (found[:-1] == found[-1])
+    return group, absolute
 
 
 def confirmed(expected: Identified, information: Information) -> bool:
@@ -577,53 +511,10 @@ def confirmed(expected: Identified, information: Information) -> bool:
     A random vector without these components is in the range of the information only if there are none, and
     conjugate gradients converge for it.
     """
-    centering = Centering.of(expected)
     size = np.sqrt(np.maximum(information.diagonal, 1e-300))
-    side = centering @ (size * (centering @ np.random.default_rng(0).standard_normal(len(size))))
-    solved, _ = conjugate_gradients(information, side, CONFIRMED)
-    missing = side - information.times(solved)
+    side = expected.centered(size * expected.centered(np.random.default_rng(0).standard_normal(len(size))))
+    missing = side - information.times(conjugate_gradients(information, side, CONFIRMED))
     return bool(np.linalg.norm(missing) < 10 * CONFIRMED * np.linalg.norm(side))
-
-
-@dataclass(frozen=True)
-class Centering:
-    """Taking the mean of its group from every lean whose level is not known.
-
-    ``member``, of shape (n_leans, n_groups), says which lean is in which group (a lean whose level is known is in
-    none), ``size`` how many each group has.
-    """
-
-    member: sparse.csr_array
-    size: Floats
-
-    @classmethod
-    def of(cls, known: Identified) -> Centering:
-        """The centering of the unknown leans."""
-        active = known.group >= 0
-        p, n_groups = int(active.sum()), int(known.group.max(initial=-1)) + 1
-        attribute = np.broadcast_to(np.arange(active.shape[1]), active.shape)[active]
-        relative = np.flatnonzero(~known.absolute[active])
-        _, label = np.unique((attribute * n_groups + known.group[active])[relative], return_inverse=True)
-        entries = np.ones(len(relative)), (relative, label)
-        member = sparse.csr_array(entries, shape=(p, label.max(initial=-1) + 1))
-        return cls(member, np.maximum(member.sum(axis=0).ravel(), 1))
-
-    def __matmul__(self, values: Floats) -> Floats:
-        """The values, along the first axis, less the mean of their group."""
-        return values - self.member @ ((self.member.T @ values).T / self.size).T
-
-    def variance(self, variance: Floats) -> Floats:
-        """Variances of uncorrelated values after their groups' means are taken from them."""
-        shared = (self.member.T @ variance) / self.size**2
-        weight = 1 - 2 * (self.member @ (1 / self.size))
-        return weight * variance + self.member @ shared
-
-
-def _orthonormal(basis: sparse.csr_array, kept: Bools) -> Floats:
-    among = basis[np.flatnonzero(kept.ravel())]
-    directions = among[:, np.unique(among.indices)].toarray()
-    left, size, _ = np.linalg.svd(directions, full_matrices=False)
-    return left[:, size > 1e-9 * max(size.max(initial=0.0), 1e-300)]
 
 
 # -- the fit -------------------------------------------------------------------------------------------------
@@ -631,197 +522,190 @@ def _orthonormal(basis: sparse.csr_array, kept: Bools) -> Floats:
 
 @dataclass(frozen=True)
 class _Fit:
-    """Leans at the top of the likelihood, and what they rest on: the votes used, which are ``rows`` of the votes given.
+    """Leans at the top of the likelihood, the votes used, and what these identify.
 
-    Of the leans that are estimated some may not be comparable with any other.
+    ``variance`` and ``covariance`` are of the deviations; the second is None where it is too large to hold.
     """
 
-    rows: Ints
-    design: LeanDesign
+    votes: LeanVotes
+    active: Bools
+    design: sparse.csr_array
     known: Identified
-    maximum: Maximum
+    top: Maximum
+
+    @cached_property
+    def covariance(self) -> Floats | None:
+        if len(self.top.leans) > LARGEST_DENSE:
+            return None
+        centered, known = self.known.centered, self.known
+        return centered(centered(covariance_of_leans(self.top, known.flat)).T)
+
+    @cached_property
+    def variance(self) -> Floats:
+        if self.covariance is not None:
+            return np.diag(self.covariance)
+        inverse = np.linalg.pinv(self._own_information(), rcond=1e-10, hermitian=True)
+        own = np.asarray(np.diagonal(inverse, axis1=1, axis2=2)[self.active])
+        return self.known.centered_variance(own)
+
+    def _own_information(self) -> Floats:
+        """The information of each annotator's leans, as if the others' were known; ones for those not estimated."""
+        annotator, delta, active = self.votes.annotator, self.votes.delta, self.active
+        pairs = self.top.information.at.information.tocoo()
+        own = annotator[pairs.row] == annotator[pairs.col]
+        row, column, weight = pairs.row[own], pairs.col[own], pairs.data[own]
+        found = summed_products(annotator[row], weight[:, None] * delta[row], delta[column], len(active))
+        found *= active[:, :, None] & active[:, None, :]
+        return found + np.eye(found.shape[1]) * ~active[:, :, None]
 
 
-def _fit_finite(votes: LeanVotes, found: Estimable, make_model: Callable[[LeanVotes], QualityModel]) -> _Fit:
-    """The fit to the votes that were not set aside; where the quality is free, to comparisons that still tell."""
-    rows, used = np.arange(len(votes.row)), votes
-    if found.set_aside.any():
-        rows = np.flatnonzero(found.set_aside == 0)
-        order, blocks = sorted_blocks(votes.comparison[rows])
-        rows = rows[order]
-        if votes.free_quality:
-            telling, blocks = blocks.take(np.flatnonzero(blocks.any(np.any(found.told[rows], axis=1))))
-            rows = rows[telling]
-        used = votes.only(rows, blocks, found.told)
-    design = LeanDesign(used, found.status == "ok")
-    known = identified_leans(design)
-    maximum = maximize(make_model(used), design.matrix, known.flat)
-    guessed = used.free_quality and not design.by_rank and maximum.receding is None
-    if guessed and not confirmed(known, maximum.information):
-        known = incomparable(design.active)
-    return _Fit(rows, design, known, maximum)
-
-
-def _receded(fit: _Fit) -> Bools:
-    """Votes that leans of several annotators together explain fully, by running away from those of the others.
+def fit_leans(
+    kind: str, make_model: Callable[[LeanVotes], QualityModel], given: LeanVotes, min_informative: int
+) -> Leans:
+    """Fit the leans that are finite, and say of the others why there is no estimate.
 
     Where some annotators won every vote that they cast against the rest, the likelihood rises without end as the two
-    groups part, though every one of them has votes of both kinds. Only a free quality per comparison allows it.
+    groups part, though every one of them has votes of both kinds. Only a free quality per comparison allows it. The
+    votes that are explained so are set aside too.
     """
-    direction, votes = fit.maximum.receding, fit.design.votes
-    if direction is None or not votes.free_quality:
-        return np.zeros(len(fit.rows), dtype=bool)
-    return explained_by_receding(fit.design.matrix @ direction, votes.sign > 0, votes.blocks)
+    kept = given
+    while True:
+        status = np.where(given.crossed, "ok", "no_cross").astype(object)
+        status[given.anchored] = "anchored"
+        votes = finite_part(kept, status)
+        fit = _fit_finite(votes, status == "ok", make_model)
+        if fit.top.receding is None or not votes.free_quality:
+            break
+        certain = explained_by_receding(fit.design @ fit.top.receding, votes.sign > 0, votes.blocks)
+        if not certain.any():
+            break
+        kept = kept.only(~np.isin(kept.row, votes.row[certain]))
+    return _leans(kind, given, fit, status, make_model(given), min_informative)
 
 
-def _covariance(fit: _Fit, centering: Centering) -> tuple[NDArray, NDArray | None]:
-    """Variances of the deviations, and their covariance where it can be held.
-
-    Beyond that the leans of different annotators are taken as uncorrelated.
-    """
-    if len(fit.maximum.leans) <= LARGEST_DENSE:
-        covariance = centering @ (centering @ covariance_of_leans(fit.maximum, fit.known.flat)).T
-        return np.diag(covariance).copy(), covariance
-    own = fit.design.own_blocks(fit.maximum.information.at.information)
-    inverse = np.linalg.pinv(own, rcond=1e-10, hermitian=True)
-    variance = np.diagonal(inverse, axis1=1, axis2=2)[fit.design.active]
-    return centering.variance(np.asarray(variance)), None
+def _fit_finite(votes: LeanVotes, active: Bools, make_model: Callable[[LeanVotes], QualityModel]) -> _Fit:
+    design, by_rank = votes.design(active), int(active.sum()) <= LARGEST_DENSE
+    known = identified_leans(votes, active, by_rank)
+    top = maximize(make_model(votes), design, known.flat)
+    guessed = votes.free_quality and not by_rank and top.receding is None
+    if guessed and not confirmed(known, top.information):
+        nobody = np.zeros(len(top.leans), dtype=bool)
+        known = Identified(
+            known.annotator, known.attribute, np.arange(len(nobody)), nobody, nobody, known.flat
+        )
+    return _Fit(votes, active, design, known, top)
 
 
 def _leans(
     kind: str,
     given: LeanVotes,
-    found: Estimable,
     fit: _Fit,
+    status: NDArray[np.object_],
     model: QualityModel,
     min_informative: int,
 ) -> Leans:
-    known, active, maximum = fit.known, fit.design.active, fit.maximum
-    m, q = active.shape
-    reported = active & known.compared
-    status = _final_status(found, reported, min_informative)
-    centering = Centering.of(known)
-    variance, covariance = _covariance(fit, centering)
-    deviation, se = np.full((m, q), np.nan), np.full((m, q), np.nan)
-    deviation[active] = centering @ maximum.leans
-    se[active] = np.sqrt(np.maximum(variance, 0.0))
-    deviation[~reported] = se[~reported] = np.nan
-    low, high = deviation - Z * se, deviation + Z * se
+    known, top = fit.known, fit.top
+    place = known.annotator, known.attribute
+    compared = np.zeros(status.shape, dtype=bool)
+    compared[place] = known.compared
+    n_informative = given.counted(given.told)
+    status[(status == "ok") & ~compared] = "no_information"
+    status[(status == "ok") & (n_informative < min_informative)] = "insufficient"
+    deviation, se = np.full((2, *status.shape), np.nan)
+    deviation[place] = np.where(known.compared, known.centered(top.leans), np.nan)
+    se[place] = np.where(known.compared, np.sqrt(np.maximum(fit.variance, 0.0)), np.nan)
     deviation[status == "separated_high"], deviation[status == "separated_low"] = np.inf, -np.inf
-    component = _components(given, found, fit)
-    absolute = np.array(
-        [reported[:, j].any() and known.absolute[reported[:, j], j].all() for j in range(q)], dtype=bool
-    )
-    deviation[given.anchored & (status == "anchored").any(axis=1)] = 0.0
+    deviation[given.anchored] = 0.0
+    attributes = [known.compared & (known.attribute == j) for j in range(status.shape[1])]
+    absolute = np.array([mine.any() and known.absolute[mine].all() for mine in attributes], dtype=bool)
     infinite = np.isinf(deviation)
     step, step_se = _one_step(given, fit, model, absolute) if infinite.any() else (deviation, se)
-    levels = _levels(fit, deviation, variance, absolute, covariance)
+    levels = np.full((3, len(absolute)), np.nan)
+    for j in np.flatnonzero(absolute):
+        levels[:, j] = _level(fit, np.flatnonzero(attributes[j]))
     return Leans(
         quality=kind,
         deviation=deviation,
         se=se,
         finite_deviation=np.where(infinite, step, deviation),
         finite_se=np.where(infinite, step_se, se),
-        ci_low=low,
-        ci_high=high,
         status=status,
-        component=component,
-        n_informative=found.n_informative,
+        component=_components(given, fit, status, compared, n_informative > 0),
+        n_informative=n_informative,
         level=levels[0],
         level_se=levels[1],
         level_se_beyond=levels[2],
         absolute=absolute,
-        covariance=_in_place(covariance, active, reported),
-        gradient_norm=maximum.gradient_norm,
-        n_newton=maximum.n_newton,
-        n_cg=maximum.n_cg,
-        log_likelihood=maximum.value,
-        u_scale=float(maximum.extra[0]) if kind == "fixed" else None,
-        quality_sd=float(np.exp(maximum.extra[0])) if kind == "random" else None,
+        covariance=_in_place(fit, status.size),
+        gradient_norm=top.gradient_norm,
+        log_likelihood=top.value,
+        u_scale=float(top.extra[0]) if kind == "fixed" else None,
+        quality_sd=float(np.exp(top.extra[0])) if kind == "random" else None,
     )
 
 
 def _one_step(given: LeanVotes, fit: _Fit, model: QualityModel, absolute: Bools) -> tuple[Floats, Floats]:
     """Deviations after one Newton step of every lean alone, from the mean of those estimated, and their errors."""
-    active, extra = fit.design.active, fit.maximum.extra
-    leans = np.zeros(active.shape)
-    leans[active] = fit.maximum.leans
-    mean = leans.sum(axis=0) / np.maximum(active.sum(axis=0), 1)
-    leans = np.where(active | given.anchored[:, None], leans, mean)
+    leans = np.zeros(fit.active.shape)
+    leans[fit.active] = fit.top.leans
+    mean = leans.sum(axis=0) / np.maximum(fit.active.sum(axis=0), 1)
+    leans = np.where(fit.active | given.anchored[:, None], leans, mean)
     logits = (leans[given.annotator] * given.delta).sum(axis=1)
-    model.settle(logits, extra)
-    at = model.curvature(logits, extra)
-    # where a vote surprises the step would overshoot: on the way its information rises to that of even odds
-    information = np.where(np.abs(at.score) > 0.5, 0.25, at.information.diagonal())
+    model.settle(logits, fit.top.extra)
+    at = model.curvature(logits, fit.top.extra)
+    # where a vote surprises the step would overshoot: on the way its information rises to that of even odds; where the
+    # spread of a random quality is vast, quadrature can leave one below zero
+    information = np.where(np.abs(at.score) > 0.5, 0.25, np.maximum(at.information.diagonal(), 0.0))
     slopes, bends = at.score[:, None] * given.delta, information[:, None] * given.delta**2
     slope, bend = (
-        np.stack([np.bincount(given.annotator, x, len(active)) for x in each.T], axis=1)
+        np.stack([np.bincount(given.annotator, x, len(leans)) for x in each.T], axis=1)
         for each in (slopes, bends)
     )
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(absolute, mean, 0.0) + slope / bend, 1 / np.sqrt(bend)
 
 
-def _final_status(found: Estimable, reported: Bools, min_informative: int) -> NDArray[np.object_]:
-    status = found.status.copy()
-    status[(status == "ok") & ~reported] = "no_information"
-    status[(status == "ok") & (found.n_informative < min_informative)] = "insufficient"
-    return status
-
-
-def _components(votes: LeanVotes, found: Estimable, fit: _Fit) -> Ints:
+def _components(
+    given: LeanVotes, fit: _Fit, status: NDArray[np.object_], compared: Bools, informed: Bools
+) -> Ints:
     """Groups of annotators that the votes compare; an infinite lean belongs where its votes join it."""
-    active = fit.design.active
-    group = np.where(active & fit.known.compared, fit.known.group, -1)
-    informed = found.n_informative > 0
-    if fit.known.everywhere:
-        informed &= (
-            active | np.char.startswith(found.status.astype(str), "separated") | votes.anchored[:, None]
-        )
-        return np.where(informed, 0, -1)
-    others = informed & ~active & (found.status != "no_information")
-    if not others.any():
+    fixed = np.isin(status, ("separated_high", "separated_low", "anchored")) & informed
+    if not given.free_quality:
+        return np.where(informed & (fit.active | fixed), 0, -1)
+    group = np.full(status.shape, -1)
+    group[compared] = fit.known.group[fit.known.compared]
+    if not fixed.any():
         return group
-    joined = annotator_components(votes.comparison, votes.annotator, votes.delta * votes.told, len(informed))
-    return np.where(others, joined, group)
+    joined = annotator_components(given.comparison, given.annotator, given.delta * given.told, len(status))
+    return np.where(fixed, joined, group)
 
 
-def _levels(
-    fit: _Fit,
-    deviation: Floats,
-    variance: Floats,
-    absolute: Bools,
-    covariance: NDArray | None,
-) -> Floats:
-    """Mean lean of the annotators where it is known, its error, and that for annotators like them; a row each.
+def _level(fit: _Fit, mine: Ints) -> tuple[float, float, float]:
+    """Mean of some leans that are known, its error, and that for annotators like these.
 
     The first error is clustered by comparison, since a lean may be stronger on some; the second adds the variance of
     leans between annotators, beyond what their own errors explain.
     """
-    found = np.full((3, len(absolute)), np.nan)
-    annotator, attribute = np.nonzero(fit.design.active)
-    for j in np.flatnonzero(absolute):
-        mine = np.flatnonzero((attribute == j) & fit.known.compared[annotator, attribute])
-        leans, n = deviation[annotator[mine], j], len(mine)
-        moves = np.zeros(len(variance))
-        moves[mine] = variance[mine] / n
-        if covariance is not None:
-            moves = covariance[:, mine].mean(axis=1)
-        moved = (fit.design.matrix @ moves) * fit.maximum.information.at.score
-        clustered = float((fit.design.votes.blocks.sums(moved) ** 2).sum())
-        found[:2, j] = leans.mean(), np.sqrt(clustered)
-        if n > 1:
-            between = leans.var(ddof=1) / n - variance[mine].sum() / n**2
-            found[2, j] = np.sqrt(clustered + max(between, 0.0))
-    return found
+    leans, n, variance = fit.top.leans[mine], len(mine), fit.variance
+    moves = np.zeros(len(variance))
+    moves[mine] = variance[mine] / n
+    if fit.covariance is not None:
+        moves = fit.covariance[:, mine].mean(axis=1)
+    moved = (fit.design @ moves) * fit.top.information.at.score
+    clustered = float((fit.votes.blocks.sums(moved) ** 2).sum())
+    beyond = np.nan
+    if n > 1:
+        between = leans.var(ddof=1) / n - variance[mine].sum() / n**2
+        beyond = float(np.sqrt(clustered + max(between, 0.0)))
+    return float(leans.mean()), float(np.sqrt(clustered)), beyond
 
 
-def _in_place(covariance: Floats | None, active: Bools, reported: Bools) -> Floats | None:
+def _in_place(fit: _Fit, n_leans: int) -> Floats | None:
     """The covariance with a row for every annotator and attribute; NaN where there is no finite estimate."""
-    if covariance is None or active.size > LARGEST_DENSE:
+    if fit.covariance is None or n_leans > LARGEST_DENSE:
         return None
-    full = np.full((active.size, active.size), np.nan)
-    shown = np.flatnonzero(reported[active])
-    there = np.flatnonzero(reported.ravel())
-    full[np.ix_(there, there)] = covariance[np.ix_(shown, shown)]
+    full = np.full((n_leans, n_leans), np.nan)
+    shown = np.flatnonzero(fit.known.compared)
+    there = np.flatnonzero(fit.active.ravel())[shown]
+    full[np.ix_(there, there)] = fit.covariance[np.ix_(shown, shown)]
     return full

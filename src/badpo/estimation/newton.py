@@ -12,7 +12,6 @@ from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 from scipy.sparse.linalg import LinearOperator, cg
@@ -97,8 +96,7 @@ class Information:
 class Maximum(NamedTuple):
     """The top of a log-likelihood.
 
-    ``gradient_norm`` is the largest entry of the gradient, extra numbers included; ``n_cg`` counts the steps of
-    conjugate gradients in all Newton steps, 0 where these were solved directly. Where the likelihood rises without
+    ``gradient_norm`` is the largest entry of the gradient, extra numbers included. Where the likelihood rises without
     end, ``receding`` is Newton's last step, which stays as long as those before it though the gradient has vanished.
     """
 
@@ -106,8 +104,6 @@ class Maximum(NamedTuple):
     extra: Floats
     value: float
     gradient_norm: float
-    n_newton: int
-    n_cg: int
     information: Information
     receding: Floats | None
 
@@ -126,43 +122,34 @@ def maximize(model: QualityModel, design: sparse.csr_array, free: Floats) -> Max
     leans, extra = np.zeros(design.shape[1]), model.start
     logits = design @ leans
     model.settle(logits, extra)
-    value, n_cg, patience, receding = float(model.values(logits, extra).sum()), 0, PATIENCE, None
-    before = np.nan
-    for n_newton in range(STEPS + 1):
+    value, before, patience, receding = float(model.values(logits, extra).sum()), np.nan, PATIENCE, None
+    for n in range(STEPS + 1):
         information = Information(design, model.curvature(logits, extra))
         gradient = np.concatenate([design.T @ information.at.score, information.at.extra_score])
         size = float(np.abs(gradient).max(initial=0.0))
         # about as precise as Newton's model is, by what the last step left (Eisenstat and Walker)
-        precision = np.clip(
-            np.nan_to_num(size / before, nan=1.0) ** 2, 0.1 * TOLERANCE / max(size, TOLERANCE), LOOSEST
-        )
-        step, used = _newton_step(information, gradient, free, float(precision))
+        least = 0.1 * TOLERANCE / max(size, TOLERANCE)
+        precision = np.clip(np.nan_to_num(size / before, nan=1.0) ** 2, least, LOOSEST)
+        step = _newton_step(information, gradient, free, float(precision))
         before = size
-        n_cg += used
         if size < TOLERANCE:
-            moving = float(np.abs(design @ step[: len(leans)]).max(initial=0.0))
             patience -= 1
-            if moving < STILL_MOVING:
+            is_moving = np.abs(design @ step[: len(leans)]).max(initial=0.0) >= STILL_MOVING
+            if not (is_moving and patience):
+                receding = step[: len(leans)] if is_moving else None
                 break
-            if not patience:
-                receding = step[: len(leans)]
-                break
-        if n_newton == STEPS:
-            break
-        climbed = _climb(model, design, (leans, extra, value), step)
+        climbed = _climb(model, design, (leans, extra, value), step) if n < STEPS else None
         if climbed is None:
             break
         leans, extra, logits, value = climbed
         if len(extra):
             model.settle(logits, extra)
             value = float(model.values(logits, extra).sum())
-    return Maximum(leans - free @ (free.T @ leans), extra, value, size, n_newton, n_cg, information, receding)
+    return Maximum(leans - free @ (free.T @ leans), extra, value, size, information, receding)
 
 
-def _newton_step(
-    information: Information, gradient: Floats, free: Floats, precision: float
-) -> tuple[Floats, int]:
-    """The step, and the conjugate-gradient steps it took.
+def _newton_step(information: Information, gradient: Floats, free: Floats, precision: float) -> Floats:
+    """The step in leans and extra numbers.
 
     In the leans the likelihood is concave. In an extra number it need not be: far from the top its step goes uphill
     by at most 1, and the leans follow it.
@@ -171,28 +158,20 @@ def _newton_step(
     across = information.across
     sides = np.column_stack([gradient[:p], across])
     if p <= LARGEST_FACTORED:
-        solved, n_cg = _solved(_filled(information.among, free), sides), 0
+        solved = _solved(_filled(information.among, free), sides)
     else:
-        found = [conjugate_gradients(information, side, precision) for side in sides.T]
-        solved, n_cg = np.column_stack([one for one, _ in found]), sum(used for _, used in found)
+        solved = np.column_stack([conjugate_gradients(information, side, precision) for side in sides.T])
     bend = information.at.extra_information - across.T @ solved[:, 1:]
     rest = gradient[p:] - across.T @ solved[:, 0]
     extra = np.clip(rest / np.maximum(np.abs(np.diag(bend)), 1e-300), -1.0, 1.0)
-    return np.concatenate([solved[:, 0] - solved[:, 1:] @ extra, extra]), n_cg
+    return np.concatenate([solved[:, 0] - solved[:, 1:] @ extra, extra])
 
 
-def conjugate_gradients(information: Information, side: Floats, precision: float) -> tuple[Floats, int]:
-    """The leans that the information takes to a vector in its range, up to a relative precision, and the steps."""
-    count = 0
-
-    def counted(_: NDArray) -> None:
-        nonlocal count
-        count += 1
-
+def conjugate_gradients(information: Information, side: Floats, precision: float) -> Floats:
+    """The leans that the information takes to a vector in its range, up to a relative precision."""
     among = LinearOperator((len(side), len(side)), matvec=information.times, dtype=np.float64)
     scaling = sparse.diags_array(1 / np.maximum(information.diagonal, 1e-300))
-    solved = cg(among, side, rtol=precision, maxiter=10 * len(side), M=scaling, callback=counted)[0]
-    return solved, count
+    return cg(among, side, rtol=precision, maxiter=10 * len(side), M=scaling)[0]
 
 
 def _filled(information: Floats, free: Floats) -> Floats:

@@ -26,10 +26,10 @@ from scipy.sparse.linalg import cg
 from scipy.special import chdtri, ndtr, ndtri
 
 from badpo.estimation.conditional_likelihood import KnownWins
-from badpo.estimation.fit import LeanDesign, LeanVotes, lean_votes
+from badpo.estimation.fit import LeanVotes, lean_votes
 from badpo.estimation.newton import NOTHING, Curvature
 from badpo.theory import Bools, Floats
-from badpo.theory.identifiability import annotator_components, informative_judgments
+from badpo.theory.identifiability import annotator_components
 
 DROP = float(chdtri(1, 0.05)) / 2
 SPREAD_NODES = 31
@@ -430,7 +430,7 @@ class _Pool:
         self.group = group.ravel()
         self.companions = np.where(votes.varying[self.attribute], np.inf, size[self.group])
         self.model, self.won = KnownWins(votes.blocks, votes.sign), votes.sign > 0
-        self.design = LeanDesign(votes, component >= 0).matrix
+        self.design = votes.design(component >= 0)
         self.turned, self.squares = sparse.csr_array(self.design.T), self.design.power(2)
         at = self.model.curvature(np.zeros(len(votes.row)))
         diagonal = (self.turned @ (at.information @ self.design)).diagonal()
@@ -487,7 +487,7 @@ def shrink_votes(
     >>> bool(found.shrunk[:10].max() < 0 < found.shrunk[10:].min()), bool(found.tau_low < 1 < found.tau_high)
     (True, True)
     """
-    votes = lean_votes(comparison, sign, annotator, delta, n_annotators, None, informative_judgments)
+    votes = lean_votes(comparison, sign, annotator, delta, n_annotators)
     pool = _Pool(votes)
     spread, mode = pool.scale.copy(), np.zeros(pool.design.shape[1])
     known = np.flatnonzero(pool.n_leans > 1).tolist()

@@ -12,8 +12,8 @@ from scipy import sparse
 from scipy.sparse.linalg import LinearOperator, cg
 from scipy.special import chdtrc, fdtrc, stdtrit
 
-from badpo.estimation.conditional_likelihood import ComparisonBlocks, KnownWins, Leans, sorted_blocks
-from badpo.estimation.fit import LeanVotes, fit_conditional, lean_votes
+from badpo.estimation.conditional_likelihood import ComparisonBlocks, KnownWins, sorted_blocks
+from badpo.estimation.fit import Leans, LeanVotes, fit_conditional, lean_votes
 from badpo.estimation.shrinkage import Shrunk
 from badpo.theory import Bools, Floats, Ints
 from badpo.theory.identifiability import informative_judgments
@@ -82,7 +82,7 @@ def equal_leans_test(
     True
     """
     theta = np.where(np.isfinite(leans.deviation), leans.deviation, 0.0)
-    votes = lean_votes(comparison, sign, annotator, delta, len(theta), None, informative_judgments)
+    votes = lean_votes(comparison, sign, annotator, delta, len(theta))
     model, k, d = KnownWins(votes.blocks, votes.sign), votes.annotator, votes.delta
     p_value = np.full(d.shape[1], np.nan)
     for j in range(d.shape[1]):
@@ -139,7 +139,7 @@ def class_offsets(
     people = [of[np.unique(k[votes])] for votes in told.T]
     n = np.stack([np.bincount(classes, minlength=n_classes) for classes in people], axis=1)
     usable = np.isin(leans.status, ("ok", "insufficient"))
-    votes = lean_votes(c, s, k, d, len(of), None, informative_judgments)
+    votes = lean_votes(c, s, k, d, len(of))
     covariance = _clustered(votes, of, leans, usable)
     offset, se = np.full((n_classes, q), np.nan), np.full((n_classes, q), np.nan)
     reach, p_value = np.full(q, np.nan), np.full(q, np.nan)

@@ -19,11 +19,13 @@ Without ``n_annotators`` there are as many as the largest index says.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 from scipy.linalg import cho_solve, lapack
+from scipy.optimize import linprog
 from scipy.sparse import csgraph
 
 from badpo.theory import Bools, Floats, Ints
@@ -150,7 +152,7 @@ def separated_annotators(
     -------
     array of int8 of shape (n_annotators, n_attributes)
         +1 who always chose the side with more of the attribute, -1 who never did, 0 otherwise, also for who has no
-        cross-group vote. One attribute at a time; `jointly_separated` looks at all of them at once.
+        cross-group vote. One attribute at a time; `separating_mixes` looks at all of them at once.
 
     References
     ----------
@@ -170,44 +172,49 @@ def separated_annotators(
     return (chose & ~refused).astype(np.int8) - (refused & ~chose).astype(np.int8)
 
 
-def jointly_separated(
+def separating_mixes(
     annotator: ArrayLike, sign: ArrayLike, delta: ArrayLike, n_annotators: int | None = None
-) -> Bools:
-    r"""Annotators for whom some mix of attributes explains every cross-group vote without exception.
+) -> tuple[Floats, Floats]:
+    r"""How far each attribute goes, in the mixes of attributes that contradict none of an annotator's votes.
 
-    Their maximum likelihood theta diverges along that mix. One exists exactly when a linear program finds v with
-    s_j d_j . v >= 0 for all their votes and > 0 for one.
+    A mix v with :math:`s_j\, d_j \cdot v \ge 0` for all votes, of entries between -1 and 1, is a direction in which the
+    likelihood of the votes never falls: the maximum likelihood theta diverges along it, or the votes do not tell the
+    attributes in it apart.
+
+    Returns
+    -------
+    lowest, highest : arrays of shape (n_annotators, n_attributes)
+        Least and largest entry of an attribute among these mixes, by linear programs; 0 and 0 where theta is finite.
+        An attribute that goes one way only has an infinite lean, one that goes both ways is undetermined.
+
+    References
+    ----------
+    BA-DPO, the paragraph after Theorem `thm:identif`.
 
     Examples
     --------
     Mixed votes on either attribute alone, none on their difference:
 
-    >>> jointly_separated([0] * 4, [1, 1, 1, 1], [[1, 0], [0, -1], [2, 1], [-1, -2]])
-    array([ True])
+    >>> lowest, highest = separating_mixes([0] * 4, [1, 1, 1, 1], [[1, 0], [0, -1], [2, 1], [-1, -2]])
+    >>> lowest.tolist(), highest.tolist()
+    ([[0.0, -1.0]], [[1.0, 0.0]])
     """
-    alone = np.any(separated_annotators(annotator, sign, delta, n_annotators) != 0, axis=1)
-    _, annotator, delta, _ = _judgments(np.zeros_like(np.asarray(annotator)), annotator, delta, n_annotators)
-    if delta.shape[1] < 2:
-        return alone
-    toward = np.asarray(sign)[:, None] * delta
-    found = alone.copy()
-    rows = np.flatnonzero(~alone[annotator])
-    rows = rows[np.argsort(annotator[rows], kind="stable")]
-    people, starts = np.unique(annotator[rows], return_index=True)
-    for k, votes in zip(people, np.split(toward[rows], starts[1:]), strict=False):
-        found[k] = _one_sided(votes)
-    return found
-
-
-def _one_sided(votes: Floats) -> bool:
-    votes = votes[(votes != 0).any(axis=1)]
-    if len(votes) == 0:
-        return False
-    votes = np.unique(votes / np.abs(votes).max(axis=1, keepdims=True), axis=0)
-    from scipy.optimize import linprog  # slow to import, seldom needed
-
-    best = linprog(-votes.sum(axis=0), A_ub=-votes, b_ub=np.zeros(len(votes)), bounds=(-1, 1), method="highs")
-    return bool(-best.fun > 1e-7 * len(votes))
+    annotator = np.asarray(annotator)
+    _, annotator, delta, n_annotators = _judgments(np.zeros_like(annotator), annotator, delta, n_annotators)
+    q = delta.shape[1]
+    size = np.abs(delta).max(axis=1, initial=0.0)
+    votes = np.asarray(sign)[:, None] * delta / np.maximum(size, 1e-300)[:, None]
+    distinct = np.unique(np.column_stack([annotator, votes])[size > 0], axis=0)
+    people, number = np.unique(distinct[:, 0].astype(np.intp), return_inverse=True)
+    found = np.zeros((2, n_annotators, q))
+    if len(people):
+        against = -_design(number, distinct[:, 1:], len(people))
+        for way, j in product((0, 1), range(q)):
+            aim = np.tile((1 - 2 * way) * np.eye(q)[j], len(people))
+            mixes = linprog(aim, A_ub=against, b_ub=np.zeros(len(distinct)), bounds=(-1, 1)).x
+            found[way, people, j] = mixes.reshape(-1, q)[:, j]
+    found[np.abs(found) < 1e-7] = 0.0
+    return found[0], found[1]
 
 
 # -- the rank of the design that is there --------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Finite and infinite leans on small designs of every kind, against the top of the likelihood by brute force."""
+"""Finite and infinite leans against the top of the likelihood by brute force; large designs against their rank."""
 
 from __future__ import annotations
 
@@ -7,16 +7,20 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from badpo.estimation.alternative_estimators import fit_joint
-from badpo.estimation.conditional_likelihood import sorted_blocks
+from badpo.estimation import fit, newton
+from badpo.estimation.conditional_likelihood import KnownWins, sorted_blocks
 from badpo.estimation.fit import (
+    Identified,
+    confirmed,
     explained_by_receding,
-    find_estimable,
+    finite_part,
     fit_conditional,
+    identified_leans,
     lean_votes,
     overlapping_annotators,
 )
-from badpo.theory.identifiability import informative_judgments, jointly_separated
+from badpo.estimation.newton import Information
+from badpo.theory.identifiability import separating_mixes
 
 
 def small_pool(seed: int):
@@ -71,24 +75,26 @@ def brute_force(votes, anchored) -> np.ndarray:
     return theta.reshape(m, q)
 
 
-def without_mixes(votes, anchored):
-    """The votes but for those of annotators whom several attributes explain together: they are not used."""
-    given = lean_votes(*votes, anchored, informative_judgments)
-    found = find_estimable(given, np.zeros(len(given.row), dtype=bool))
-    kept = np.ones(len(votes[0]), dtype=bool)
-    kept[given.row[found.set_aside == 2]] = False
-    return *(values[kept] for values in votes[:4]), votes[4]
+def test_what_is_finite_agrees_with_brute_force_and_the_rest_is_said(monkeypatch):
+    """But for pools in which several attributes explain an annotator's votes together: those votes are not used."""
+    n_compared, n_not_finite, mixes = 0, 0, []
 
+    def spy(*votes):
+        found = separating_mixes(*votes)
+        mixes.append(any(ends.any() for ends in found))
+        return found
 
-def test_what_is_finite_agrees_with_brute_force_and_the_rest_is_said():
-    n_compared, n_not_finite = 0, 0
-    for seed in range(120):
+    monkeypatch.setattr(fit, "separating_mixes", spy)
+    for seed in range(140):
         votes, anchored = small_pool(seed)
+        mixes.clear()
         leans = fit_conditional(*votes, anchored=anchored, min_informative=1)
-        truth = brute_force(without_mixes(votes, anchored), anchored)
         assert leans.gradient_norm < 1e-8
         assert np.isfinite(leans.deviation[leans.status == "ok"]).all()
         n_not_finite += int(np.isin(leans.status, ("separated_high", "separated_low")).sum())
+        if any(mixes):
+            continue
+        truth = brute_force(votes, anchored)
         for j in range(truth.shape[1]):
             for group in np.unique(leans.component[leans.status[:, j] == "ok", j]):
                 mine = (leans.component[:, j] == group) & (leans.status[:, j] == "ok")
@@ -141,19 +147,13 @@ def two_groups() -> tuple[np.ndarray, ...]:
     return comparison, np.tile([1, -1], len(meetings)), np.ravel(meetings), np.ones((len(comparison), 1))
 
 
-@pytest.mark.parametrize("fit", [fit_conditional, fit_joint])
-def test_groups_that_part_are_components_with_finite_leans(fit):
-    leans = fit(*two_groups(), 4, min_informative=1)
+def test_groups_that_part_are_components_with_finite_leans():
+    leans = fit_conditional(*two_groups(), 4, min_informative=1)
     assert leans.status.ravel().tolist() == ["ok"] * 4
     component = leans.component.ravel()
     assert component[0] == component[1] != component[2] == component[3]
     assert (np.abs(leans.deviation) < 1).all()
     assert (leans.se < 2).all()
-
-
-def test_the_pairs_within_a_group_decide_its_estimate():
-    comparison, sign, annotator, delta = two_groups()
-    leans = fit_conditional(comparison, sign, annotator, delta, 4, min_informative=1)
     expected = np.array([np.log(3 / 2), -np.log(3 / 2), np.log(2), -np.log(2)]) / 2
     np.testing.assert_allclose(leans.deviation.ravel(), expected, atol=1e-6)
 
@@ -186,7 +186,8 @@ def test_no_separated_annotator_is_said_to_overlap_and_nearly_all_others_are(con
         annotator, sign, delta = votes(seed, continuous)
         differed = np.stack([np.bincount(annotator, x != 0, 20) > 0 for x in delta.T], axis=1)
         found = overlapping_annotators(annotator, sign[:, None] * delta, differed)
-        separated = jointly_separated(annotator, sign, delta, 20)
+        lowest, highest = separating_mixes(annotator, sign, delta, 20)
+        separated = ((lowest < 0) | (highest > 0)).any(axis=1)
         assert not (found & separated).any()
         n_overlapping += int((~separated).sum())
         n_missed += int((~separated & ~found).sum())
@@ -206,3 +207,113 @@ def test_votes_that_tie_at_the_border_remain():
     won = np.array([True, True, False, False])
     change = np.array([2.0, 1.0, 1.0, 0.0])
     assert explained_by_receding(change, won, blocks).tolist() == [True, False, False, True]
+
+
+# -- large designs ----------------------------------------------------------------------------------------------
+
+
+def grouped_pool(n=400, m=30, q=2, seed=0, varying=False, groups=1):
+    """Votes of annotators who judge beside others of their group only: (comparison, sign, annotator, delta, m)."""
+    rng = np.random.default_rng(seed)
+    comparison = np.repeat(np.arange(n), 4)
+    annotator = (
+        np.argsort(rng.random((n, m // groups)), axis=1)[:, :4] * groups + np.arange(n)[:, None] % groups
+    )
+    delta = rng.choice([-1.0, 0.0, 1.0], p=[0.25, 0.5, 0.25], size=(n, q))[comparison]
+    if varying:
+        delta[:, 0] = rng.choice([-1.0, 1.0], size=4 * n)
+    sign = np.where(rng.random(4 * n) < 1 / (1 + np.exp(-0.5 * delta[:, 0])), 1, -1)
+    return comparison, sign, annotator.ravel(), delta, m
+
+
+def both_ways(votes, anchored=None):
+    """What the graph leads to expect with whether the information confirms it, and what the rank says."""
+    given = lean_votes(*votes, anchored)
+    status = np.where(given.crossed & ~given.anchored[:, None], "ok", "no_cross").astype(object)
+    used = finite_part(given, status)
+    active = status == "ok"
+    at = KnownWins(used.blocks, used.sign).curvature(np.zeros(len(used.row)))
+    expected, exact = (identified_leans(used, active, by_rank) for by_rank in (False, True))
+    return expected, confirmed(expected, Information(used.design(active), at)), exact
+
+
+def same_partition(first, second) -> bool:
+    pairs = set(zip(first.tolist(), second.tolist(), strict=True))
+    return len(pairs) == len(set(first.tolist())) == len(set(second.tolist()))
+
+
+@pytest.mark.parametrize(
+    ("options", "anchored"),
+    [
+        ({}, False),
+        ({"groups": 3}, False),
+        ({"varying": True}, False),
+        ({}, True),
+        ({"groups": 2, "n": 800}, True),
+    ],
+)
+def test_the_graph_is_confirmed_and_says_what_the_rank_says(options, anchored):
+    held = np.arange(30) < 2 if anchored else None
+    expected, sure, exact = both_ways(grouped_pool(**options), held)
+    assert sure
+    np.testing.assert_array_equal(expected.absolute, exact.absolute)
+    np.testing.assert_array_equal(expected.compared, exact.compared)
+    for j in range(2):
+        relative = (expected.attribute == j) & ~exact.absolute
+        assert same_partition(expected.group[relative], exact.group[relative])
+
+
+def test_groups_that_meet_where_attributes_move_together_are_not_confirmed():
+    """Each attribute's graph joins the groups, but only the sum of the two leans is compared between them."""
+    comparison, sign, annotator, delta, m = grouped_pool(groups=2, n=600)
+    rng = np.random.default_rng(3)
+    meetings = np.repeat(np.arange(600, 660), 2)
+    both = np.column_stack([2 * rng.integers(m // 2, size=60), 2 * rng.integers(m // 2, size=60) + 1]).ravel()
+    votes = (
+        np.concatenate([comparison, meetings]),
+        np.concatenate([sign, np.tile([1, -1], 60)]),
+        np.concatenate([annotator, both]),
+        np.concatenate([delta, np.ones((120, 2))]),
+        m,
+    )
+    expected, sure, exact = both_ways(votes)
+    assert not sure
+    for known, n_groups in ((expected, 1), (exact, 2)):
+        assert [len(set(known.group[known.attribute == j])) for j in range(2)] == [n_groups] * 2
+
+
+def test_a_large_pool_is_fitted_as_a_small_one(monkeypatch):
+    votes = grouped_pool(n=1500, m=40)
+    small = fit_conditional(*votes)
+    for module in (fit, newton):
+        monkeypatch.setattr(module, "LARGEST_DENSE", 10)
+    monkeypatch.setattr(newton, "LARGEST_FACTORED", 10)
+    large = fit_conditional(*votes)
+    assert large.covariance is None
+    np.testing.assert_allclose(large.deviation, small.deviation, atol=1e-7)
+    np.testing.assert_allclose(large.se, small.se, rtol=0.05)
+    np.testing.assert_array_equal(large.status, small.status)
+    np.testing.assert_array_equal(large.component, small.component)
+
+
+def test_votes_twice_on_a_comparison_enter_the_errors_of_a_large_pool(monkeypatch):
+    rng = np.random.default_rng(4)
+    comparison, annotator = np.repeat(np.arange(3000), 4), np.repeat(rng.integers(40, size=(3000, 2)), 2)
+    delta = np.ones((12_000, 1))
+    sign = rng.choice([-1, 1], size=12_000)
+    small = fit_conditional(comparison, sign, annotator, delta, 40)
+    for module in (fit, newton):
+        monkeypatch.setattr(module, "LARGEST_DENSE", 10)
+    large = fit_conditional(comparison, sign, annotator, delta, 40)
+    np.testing.assert_allclose(large.se, small.se, rtol=0.1)
+
+
+def test_variances_after_centering_are_those_of_the_whole_matrix():
+    rng = np.random.default_rng(0)
+    group = np.array([0, 0, 0, 1, 1, 2])
+    everyone, variance = np.ones(6, dtype=bool), rng.random(6)
+    known = Identified(np.arange(6), np.zeros(6, dtype=int), group, ~everyone, everyone, np.zeros((6, 0)))
+    whole = known.centered(np.eye(6))
+    np.testing.assert_allclose(
+        known.centered_variance(variance), np.diag(whole @ np.diag(variance) @ whole.T)
+    )
