@@ -15,10 +15,11 @@ from typer.testing import CliRunner
 from badpo.attributes import Length
 from badpo.auditing.audit import audit
 from badpo.cli.main import app
+from badpo.data.files import read_seal
 from badpo.results.run_files import read_suite
 from badpo.results.run_page import write_report
 from badpo.runs.run import train_run
-from badpo.training.checkpoints import MARKER, facts_of, mark_complete
+from badpo.training.checkpoints import MARKER, mark_complete
 from tests.auditing.planted import votes
 from tests.browser import Browser, browser_program
 from tests.results.suites import write_suite
@@ -81,7 +82,7 @@ def test_a_hostile_pickle_in_a_checkpoint_is_not_carried_out(tmp_path, monkeypat
     assert (checkpoint / name).exists()
     torch.save(Owned(tmp_path / "owned"), checkpoint / name)
     # whoever can write here can seal it again
-    facts = facts_of(checkpoint)
+    facts = read_seal(checkpoint / MARKER)["facts"]
     (checkpoint / MARKER).unlink()
     mark_complete(checkpoint, facts)
     with pytest.raises(Exception, match=r"(?i)weights_only|weights only"):

@@ -287,7 +287,7 @@ def refused_runs(
             now |= {name: there[name] for name in ("fixed", "length_unit") if name in there}
         now |= {name: there.get(name) for name in ("data", "reference", "annotator_weights") if name in there}
         if changes := changed_facts(there, now):
-            found[run.place] = "; ".join(changes)
+            found[run.place] = "; ".join(changes.values())
     return found
 
 

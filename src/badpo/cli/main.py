@@ -286,7 +286,7 @@ def train(
     allow_changed: list[str] | None = Option(
         None,
         metavar="NAME",
-        help="With --resume: what may differ from the checkpoint, annotators, data or code; repeatable.",
+        help="With --resume: what may differ from the checkpoint: code, max_steps or num_train_epochs; repeatable.",
     ),
     trust_remote_code: bool = Option(False, help="Let the model run code of its own from the Hub."),
     as_json: AsJson = False,

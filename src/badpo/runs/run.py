@@ -30,7 +30,6 @@ from badpo.theory.summaries import shared_speed
 from badpo.training.checkpoints import (
     MARKER,
     changed_facts,
-    checkpoint_to_resume,
     checkpoints,
     environment,
     gold_votes,
@@ -333,7 +332,7 @@ def is_there(folder: Path, facts: Mapping[str, Any]) -> bool:
             raise ConfigError(f"{path} is damaged; remove {folder} to train it again") from error
         if changes:
             raise ConfigError(
-                f"{folder} holds a run with other data or settings: {'; '.join(changes)}; remove "
+                f"{folder} holds a run with other data or settings: {'; '.join(changes.values())}; remove "
                 f"{folder.parent} or choose another folder"
             )
     return (folder / RUN_SEAL).exists()
@@ -350,17 +349,17 @@ def _train_into(
 ) -> None:
     """Train, and write the run folder: recipe and provenance, then the model, then the seal."""
     folder = trainer.run_folder
-    if allow_changed:
-        checkpoint_to_resume(folder / "checkpoints", True, trainer.facts, allow_changed)
-    if not resume or allow_changed:  # a resumed run keeps what it was started with
+    if not resume:  # a resumed run keeps what it was started with
         write_recipe(folder, recipe)
-        allowed = {"allowed_changes": list(allow_changed)} if allow_changed else {}
-        write_json(folder / "environment.json", {**environment(command), **allowed})
+        write_json(folder / "environment.json", environment(command))
     with saving_when_told(trainer, go_on or command):
         train_and_save(trainer, resume, allow_changed)
     if trainer.is_world_process_zero():
         # the folder of a resumed run may be of somebody else: what is sealed is what was followed
         write_recipe(folder, recipe)
+        if allow_changed:
+            told = {**environment(command), "allowed_changes": list(allow_changed)}
+            write_json(folder / "environment.json", told)
         write_card(folder)
         seal_run(folder, {"facts": facts} if facts else None)
     trainer.accelerator.wait_for_everyone()
@@ -388,15 +387,8 @@ def _require_trainable(folder: Path, resume: bool, allow_changed: Sequence[str])
         raise ConfigError(
             f"{folder} holds an unfinished run ({begun[0]}); continue it with --resume, or remove it to start anew"
         )
-    if not resume:
-        return
-    if not begun:
+    if resume and not begun:
         raise ConfigError(f"{folder} has no whole checkpoint to resume from; train without --resume")
-    newest, passed_over = newest_complete(folder / "checkpoints")
-    if newest is None:
-        raise ConfigError(
-            f"{folder} has no whole checkpoint to resume from: {'; '.join(passed_over)}. Remove it to start anew"
-        )
 
 
 def write_recipe(folder: Path, recipe: Recipe) -> None:

@@ -98,7 +98,7 @@ def kept_reference(
     changes = changed_facts(before, reference_facts(recipe, train, args, responses))
     if changes:
         raise ConfigError(
-            f"{folder} was made with other settings: {'; '.join(changes)}. "
+            f"{folder} was made with other settings: {'; '.join(changes.values())}. "
             "Change them back, or choose another output_dir"
         )
     return folder / "model"

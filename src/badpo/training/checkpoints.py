@@ -1,4 +1,4 @@
-"""The files of a run: atomic writes, checkpoints that count only when whole, the step log, provenance."""
+"""The files of a run: checkpoints that count only when whole, what resuming needs, the step log, provenance."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import os
 import platform
 import shutil
 import signal
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,7 +32,6 @@ from badpo.data.files import (
     OBJECTIVE_FILE,
     RUN_FILES,
     RUN_SEAL,
-    SealError,
     appearing,
     flush_folder,
     flush_to_disk,
@@ -49,18 +48,11 @@ from badpo.theory.identifiability import separated_annotators
 from badpo.training.reference import configuration, scoring_code, used_adapter
 from badpo.training.starting_point import StartDifference, gold_cross_votes
 
-PACKAGES = (
-    "ba-dpo",
-    "torch",
-    "transformers",
-    "accelerate",
-    "peft",
-    "trl",
-    "numpy",
-    "pandas",
-    "scipy",
-    "safetensors",
-)
+logger = logging.getLogger(__name__)
+
+# Packages that decide what is computed, and others that a run is told to be made with.
+CODE = ("ba-dpo", "torch", "transformers", "accelerate", "peft", "numpy")
+PACKAGES = (*CODE, "trl", "pandas", "scipy", "safetensors")
 # tokenizers and torch's writers say of a failed write no more than this
 FAILED_WRITE_SIGNS = (
     "No space left on device",
@@ -68,14 +60,8 @@ FAILED_WRITE_SIGNS = (
     "PytorchStreamWriter",
     "iostream error",
 )
-# Facts of a checkpoint that a resumed run may change when it is told to, and what is said of each.
-ALLOWED_CHANGES = {
-    "annotators": "new annotators start at the pool mean of theta, those who are gone are left out",
-    "data": "the rest of the run takes its steps from the new votes",
-    "code": "another version may round differently",
-    "max_steps": "the learning rate goes on as the schedule of the new length says",
-    "num_train_epochs": "the learning rate goes on as the schedule of the new length says",
-}
+
+# -- files and folders that appear whole -------------------------------------------------------------------------
 
 
 def write_json(path: Path, value, private: bool = False) -> None:
@@ -107,33 +93,20 @@ def whole_folder(folder: Path, is_writer: bool = True) -> Iterator[Path]:
             shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def mark_complete(folder: Path, facts: Mapping) -> None:
-    """Seal a checkpoint, with the checksum of every file in it and the ``facts`` that a resumed run must share."""
-    flush_tree(folder)
-    names = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()]
-    write_seal(folder / MARKER, {"facts": dict(facts)}, [name for name in names if name != MARKER])
-
-
-def seal_run(folder: Path, content: Mapping | None = None) -> None:
-    """Write ``run.json``, the seal of a finished run: the checksums of its files and of its policy's.
-
-    The model card is left out, which every evaluation writes anew.
-    """
-    model = (str(path.relative_to(folder)) for path in (folder / "model").rglob("*"))
-    names = [name for name in (*RUN_FILES, *model) if (folder / name).is_file() and name != "model/README.md"]
-    write_seal(folder / RUN_SEAL, content or {}, names)
-
-
-def damage(folder: Path) -> str | None:
-    """What is wrong with a checkpoint, in words; None when its marker is there and every checksum agrees."""
-    if not (folder / MARKER).exists():
-        return f"{folder.name} was not finished (no {MARKER})"
-    return seal_damage(folder / MARKER)
-
-
-def facts_of(folder: Path) -> dict[str, Any]:
-    """The facts of a whole checkpoint, as `mark_complete` was given them."""
-    return read_seal(folder / MARKER)["facts"]
+@contextlib.contextmanager
+def naming_failed_writes(place: Path) -> Iterator[None]:
+    """Turn what a library says of a write that failed into an `OSError`; other errors pass."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(place)
+        raise
+    except Exception as error:  # tokenizers raises a bare Exception
+        if not any(sign in str(error) for sign in FAILED_WRITE_SIGNS):
+            raise
+        is_full = FAILED_WRITE_SIGNS[0] in str(error) or shutil.disk_usage(place.parent).free < 2**20
+        code = errno.ENOSPC if is_full else errno.EIO
+        raise OSError(code, os.strerror(code), str(place)) from error
 
 
 def flush_tree(folder: Path) -> None:
@@ -146,86 +119,14 @@ def flush_tree(folder: Path) -> None:
     flush_folder(folder)
 
 
-def checkpoints(folder: Path) -> list[Path]:
-    """Checkpoint folders of a run, newest step first, whole or not."""
-    found = [path for path in folder.glob("checkpoint-*") if path.name.split("-")[-1].isdigit()]
-    return sorted(found, key=lambda path: -_step(path))
+def seal_run(folder: Path, content: Mapping | None = None) -> None:
+    """Write ``run.json``, the seal of a finished run: the checksums of its files and of its policy's.
 
-
-def newest_complete(folder: Path) -> tuple[Path | None, list[str]]:
-    """The newest whole checkpoint, and why each newer one was passed over."""
-    passed_over: list[str] = []
-    for path in checkpoints(folder):
-        reason = damage(path)
-        if reason is None:
-            return path, passed_over
-        passed_over.append(reason)
-    return None, passed_over
-
-
-def keep_newest(folder: Path, n_kept: int, best: Path | None = None) -> None:
-    """Delete all but the ``n_kept`` newest sealed checkpoints and the best, and the unfinished ones older than those.
-
-    Nothing is deleted before the newest one's seal can be read and every file that it names is there.
+    The model card is left out, which every evaluation writes anew.
     """
-    sealed = [path for path in checkpoints(folder) if (path / MARKER).exists()]
-    if len(sealed) < n_kept:
-        return
-    with contextlib.suppress(SealError):
-        if not all((sealed[0] / name).is_file() for name in read_seal(sealed[0] / MARKER)["files"]):
-            return
-        for path in checkpoints(folder):
-            if path not in (*sealed[:n_kept], best) and _step(path) < _step(sealed[0]):
-                remove_checkpoint(path)
-
-
-def remove_checkpoint(path: Path) -> None:
-    """Delete a checkpoint, its seal first: one that is half deleted never looks whole."""
-    (path / MARKER).unlink(missing_ok=True)
-    flush_folder(path)
-    shutil.rmtree(path)
-
-
-def remove_unsealed(folder: Path) -> None:
-    """Delete what a full disk or a killed process left of checkpoints that were never sealed."""
-    for path in checkpoints(folder):
-        if not (path / MARKER).exists():
-            shutil.rmtree(path, ignore_errors=True)
-
-
-def changed_facts(before: Mapping, now: Mapping) -> list[str]:
-    """Facts that differ between a checkpoint and the run that wants to resume it, one line each."""
-    return [f"{name} was {before.get(name)}, is now {now.get(name)}" for name in changed_names(before, now)]
-
-
-def changed_names(before: Mapping, now: Mapping) -> list[str]:
-    """The names of the facts that differ, in alphabetical order."""
-    return [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
-
-
-def require_allowed(names: Sequence[str]) -> None:
-    """Raise `ConfigError` for names of changes that can never be allowed."""
-    for name in names:
-        if name not in ALLOWED_CHANGES:
-            hint = did_you_mean(name, list(ALLOWED_CHANGES))
-            raise ConfigError(f'"{name}" cannot be allowed to change;{hint} {", ".join(ALLOWED_CHANGES)} can')
-
-
-@contextlib.contextmanager
-def naming_failed_writes(place: Path) -> Iterator[None]:
-    """Turn what a library says of a write that failed into an `OSError`; other errors pass."""
-    try:
-        yield
-    except OSError as error:
-        error.filename = error.filename or str(place)
-        raise
-    except Exception as error:  # tokenizers raises a bare Exception
-        if not any(sign in str(error) for sign in FAILED_WRITE_SIGNS):
-            raise
-        folder = next(folder for folder in (place, *place.absolute().parents) if folder.is_dir())
-        is_full = FAILED_WRITE_SIGNS[0] in str(error) or shutil.disk_usage(folder).free < 2**20
-        code = errno.ENOSPC if is_full else errno.EIO
-        raise OSError(code, os.strerror(code), str(place)) from error
+    model = (str(path.relative_to(folder)) for path in (folder / "model").rglob("*"))
+    names = [name for name in (*RUN_FILES, *model) if (folder / name).is_file() and name != "model/README.md"]
+    write_seal(folder / RUN_SEAL, content or {}, names)
 
 
 def environment(command: str) -> dict:
@@ -247,13 +148,75 @@ def package_versions(names: Sequence[str]) -> dict[str, str]:
     return versions
 
 
+# -- checkpoints -------------------------------------------------------------------------------------------------
+
+
+def mark_complete(folder: Path, facts: Mapping) -> None:
+    """Seal a checkpoint, with the checksum of every file in it and the ``facts`` that a resumed run must share."""
+    flush_tree(folder)
+    names = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()]
+    write_seal(folder / MARKER, {"facts": dict(facts)}, [name for name in names if name != MARKER])
+
+
+def damage(folder: Path) -> str | None:
+    """What is wrong with a checkpoint, in words; None when its marker is there and every checksum agrees."""
+    if not (folder / MARKER).exists():
+        return f"{folder.name} was not finished (no {MARKER})"
+    return seal_damage(folder / MARKER)
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """Checkpoint folders of a run, newest step first, whole or not."""
+    found = [path for path in folder.glob("checkpoint-*") if path.name.split("-")[-1].isdigit()]
+    return sorted(found, key=_step, reverse=True)
+
+
 def _step(checkpoint: Path) -> int:
     return int(checkpoint.name.split("-")[-1])
 
 
-VALUES = "attribute values"
+def newest_complete(folder: Path) -> tuple[Path | None, list[str]]:
+    """The newest whole checkpoint, and why each newer one was passed over."""
+    passed_over: list[str] = []
+    for path in checkpoints(folder):
+        reason = damage(path)
+        if reason is None:
+            return path, passed_over
+        passed_over.append(reason)
+    return None, passed_over
+
+
+def keep_newest(folder: Path, n_kept: int, best: Path | None = None) -> None:
+    """Delete all but the ``n_kept`` newest sealed checkpoints and the best."""
+    sealed = [path for path in checkpoints(folder) if (path / MARKER).exists()]
+    for path in sealed[n_kept:]:
+        if path != best:
+            remove_checkpoint(path)
+
+
+def remove_checkpoint(path: Path) -> None:
+    """Delete a checkpoint, its seal first: one that is half deleted never looks whole."""
+    (path / MARKER).unlink(missing_ok=True)
+    flush_folder(path)
+    shutil.rmtree(path)
+
+
+def remove_unsealed(folder: Path) -> None:
+    """Delete what a full disk or a killed process left of checkpoints that were never sealed."""
+    for path in checkpoints(folder):
+        if not (path / MARKER).exists():
+            shutil.rmtree(path, ignore_errors=True)
+
+
+# -- what a run and its checkpoints must share -------------------------------------------------------------------
+
 KEY = "pseudonym key"
-CODE = ("ba-dpo", "torch", "transformers", "accelerate", "peft", "numpy")
+# Facts that a resumed run may change when it is told to, and what is said of each.
+ALLOWED_CHANGES = {
+    "code": "another version may round differently",
+    "max_steps": "the learning rate goes on as the schedule of the new length says",
+    "num_train_epochs": "the learning rate goes on as the schedule of the new length says",
+}
 # Arguments that decide what a checkpoint holds. What the others of ours lead to is a fact of its own.
 _ARGUMENTS = (
     "attention",
@@ -301,16 +264,18 @@ def run_facts(run) -> dict[str, Any]:
         "annotators": f"{len(people):,} ({_of_people(json.dumps(people, default=str).encode())})",
         KEY: key_name(),
         "attributes": ", ".join(attributes) or "none",
-        VALUES: f"{judgments.delta.shape[1]} a judgment ({_of_people(judgments.delta.astype('<f8').tobytes())})",
+        "attribute values": (
+            f"{judgments.delta.shape[1]} a judgment ({_of_people(judgments.delta.astype('<f8').tobytes())})"
+        ),
         "parts of theta": ", ".join(bias.parts) or "none",
-        "fixed part of theta": _digest(fixed) if fixed.any() else "none",
+        "fixed part of theta": _digest(fixed.tobytes()) if fixed.any() else "none",
         "gold_annotators": ", ".join(bias.gold_annotators) or "none",
         "tokenizer": tokenizer_key(run.processing_class),
         "reference": run.reference_cache.key[:12],
         "precision": args.mixed_precision_name,
         "adapter": used_adapter(run.model) or None,
         "configuration of the model": _digest(
-            json.dumps(configuration(run.model), sort_keys=True, default=str)
+            json.dumps(configuration(run.model), sort_keys=True, default=str).encode()
         ),
         "objective": _objective_name(run.objective),
         "code": ", ".join([*code, f"scoring {scoring_code()}"]),
@@ -325,133 +290,7 @@ def tokenizer_key(tokenizer) -> str:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     words = backend.to_str() if backend is not None else json.dumps(tokenizer.get_vocab(), sort_keys=True)
     special = json.dumps(tokenizer.special_tokens_map, sort_keys=True, default=str)
-    return f"{len(tokenizer):,} tokens ({_digest(''.join([words, special, str(tokenizer.chat_template)]))})"
-
-
-def checkpoint_to_resume(
-    folder: Path, asked: bool | str, facts: dict[str, Any], allowed: Sequence[str]
-) -> tuple[Path, list[str]]:
-    """The checkpoint that a run goes on from, and what has changed since with the user's consent.
-
-    ``asked`` is True for the newest whole one, or names one. Any other change is refused, all of them listed.
-    """
-    require_allowed(allowed)
-    if asked is True:
-        found, passed_over = newest_complete(folder)
-        for reason in passed_over:
-            logger.warning("not resumed from: %s", reason)
-        if found is None:
-            told = "".join(f"; {reason}" for reason in passed_over)
-            raise ConfigError(f"no whole checkpoint to resume in {folder}{told}. Remove it and train anew")
-    else:
-        found = Path(str(asked))
-        reason_against = damage(found)
-        if reason_against is not None:
-            raise ConfigError(f"{found}: {reason_against}; resume from another checkpoint")
-    before = facts_of(found)
-    if before["data"] != facts["data"]:
-        # other votes have other values, which say nothing of their own
-        before = {**before, VALUES: facts[VALUES]}
-    changes, names = changed_facts(before, facts), changed_names(before, facts)
-    if not set(names) <= set(allowed):
-        raise ConfigError(_refusal(found.name, changes, names))
-    return found, changes
-
-
-def ready_to_train(run, asked: bool | str | None, allowed: Sequence[str]) -> Path | None:
-    """Leave in a folder only the checkpoints that a run goes on from; return the newest, None for a new run.
-
-    A new run is refused where whole checkpoints of another one are, which it would mix with.
-    """
-    folder, accelerator, resumed = Path(run.args.output_dir), run.accelerator, None
-    if asked:
-        resumed, changes = checkpoint_to_resume(folder, asked, run.facts, allowed)
-        for change in changes:
-            logger.warning("resumed with a change that was allowed: %s", change)
-        accelerator.wait_for_everyone()
-        if accelerator.is_main_process:
-            remove_later(folder, resumed)
-    elif newest_complete(folder)[0] is not None:
-        raise ConfigError(
-            f"{folder} holds checkpoints of a run; continue it with resume_from_checkpoint=True, or choose another "
-            "output_dir"
-        )
-    if accelerator.is_main_process:
-        remove_unsealed(folder)
-    return resumed
-
-
-def remove_later(folder: Path, resumed: Path) -> None:
-    """Delete the checkpoints after the one that a run goes on from: they are damaged, or not of this run's future."""
-    for path in checkpoints(folder):
-        if path == resumed or path.resolve() == resumed.resolve():
-            return
-        logger.warning("%s is removed and will be made again", path.name)
-        remove_checkpoint(path)
-
-
-@torch.no_grad()
-def take_up(bias: BiasTerm, saved: BiasTerm) -> list[str]:
-    """Give a bias term the parameters of a saved one, by name; return the annotators whom the saved one does not know.
-
-    Those start at its pool mean of theta, where they have a deviation of their own; a class that it does not know
-    starts at the mean of the others. The fixed part and the mask stay as they are.
-    """
-    if bias.mean is not None and saved.mean is not None:
-        bias.mean.copy_(saved.mean)
-    if bias.class_offset is not None and saved.class_offset is not None:
-        bias.class_offset.copy_(saved.class_offset.mean(dim=0).expand_as(bias.class_offset))
-        ours, theirs = _shared(bias.classes, saved.classes)
-        bias.class_offset[ours] = saved.class_offset[theirs].to(bias.class_offset.device)
-    ours, theirs = _shared(bias.annotators, saved.annotators)
-    new = sorted(set(range(len(bias.annotators))) - set(ours))
-    if bias.deviation is not None and saved.deviation is not None:
-        bias.deviation.zero_()
-        missing = saved.theta().mean(dim=0).to(bias.fixed.device) - bias.theta()
-        bias.deviation[new] = missing[new].to(bias.deviation.dtype)
-        bias.deviation[ours] = saved.deviation[theirs].to(bias.deviation.device)
-    return [bias.annotators[k] for k in new]
-
-
-def rows_taken_up(
-    tensors: dict[str, torch.Tensor], bias: BiasTerm, saved: BiasTerm
-) -> dict[str, torch.Tensor]:
-    """Adam's moments of a saved bias term, by index and name, in the order of another one's annotators and classes.
-
-    Both have the same parts. The moments of new annotators start at 0.
-    """
-    names = {
-        "class_offset": (bias.classes, saved.classes),
-        "deviation": (bias.annotators, saved.annotators),
-    }
-    moved = dict(tensors)
-    for key, values in tensors.items():
-        part = saved.parts[int(key.split(".", 1)[0])]
-        if part in names and values.ndim:
-            ours, theirs = _shared(*names[part])
-            moved[key] = values.new_zeros(len(names[part][0]), *values.shape[1:])
-            moved[key][ours] = values[theirs]
-    return moved
-
-
-def _refusal(name: str, changes: Sequence[str], names: Sequence[str]) -> str:
-    allowed = [fact for fact in names if fact in ALLOWED_CHANGES]
-    remedy = "Change them back, or start a new output_dir"
-    if allowed == list(names):
-        options = " ".join(f"--allow-changed {fact}" for fact in allowed)
-        remedy += f"; or go on with {options}: " + ", and ".join(ALLOWED_CHANGES[fact] for fact in allowed)
-    if KEY in names:
-        remedy = (
-            "Pseudonyms and the checksums of votes are made with the pseudonym key, which is another one here: bring "
-            f"the key of the machine that began the run ({KEY_VARIABLE}, or pseudonym.key in the configuration folder)"
-        )
-    return f"{name} was made with other settings: {'; '.join(changes)}. {remedy}"
-
-
-def _shared(ours: Sequence[str], theirs: Sequence[str]) -> tuple[list[int], list[int]]:
-    place = {name: i for i, name in enumerate(theirs)}
-    both = [i for i, name in enumerate(ours) if name in place]
-    return both, [place[ours[i]] for i in both]
+    return f"{len(tokenizer):,} tokens ({_digest(''.join([words, special, str(tokenizer.chat_template)]).encode())})"
 
 
 def _objective_name(objective) -> str:
@@ -465,12 +304,91 @@ def _of_people(content: bytes) -> str:
     return keyed_digest(content).hexdigest()[:12]
 
 
-def _digest(content: str | np.ndarray) -> str:
-    raw = content.encode() if isinstance(content, str) else np.ascontiguousarray(content).tobytes()
-    return hashlib.sha256(raw).hexdigest()[:12]
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:12]
 
 
-logger = logging.getLogger(__name__)
+def changed_facts(before: Mapping, now: Mapping) -> dict[str, str]:
+    """Facts that differ between a checkpoint and the run that wants to resume it, each with a line that says how."""
+    differing = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
+    return {name: f"{name} was {before.get(name)}, is now {now.get(name)}" for name in differing}
+
+
+def require_allowed(names: Sequence[str]) -> None:
+    """Raise `ConfigError` for names of changes that can never be allowed."""
+    for name in names:
+        if name not in ALLOWED_CHANGES:
+            hint = did_you_mean(name, list(ALLOWED_CHANGES))
+            raise ConfigError(f'"{name}" cannot be allowed to change;{hint} {", ".join(ALLOWED_CHANGES)} can')
+
+
+# -- going on from a checkpoint ----------------------------------------------------------------------------------
+
+
+def ready_to_train(run, asked: bool | str | None, allowed: Sequence[str]) -> Path | None:
+    """Leave in a folder only the checkpoints that a run goes on from; return the newest, None for a new run.
+
+    ``asked`` is True for the newest whole one, or names one. A new run is refused where whole checkpoints of another
+    one are, which it would mix with.
+    """
+    folder, resumed = Path(run.args.output_dir), None
+    require_allowed(allowed)
+    if asked:
+        resumed = _whole(folder, asked)
+        _require_alike(resumed, run.facts, allowed)
+        run.accelerator.wait_for_everyone()
+    elif newest_complete(folder)[0] is not None:
+        raise ConfigError(
+            f"{folder} holds checkpoints of a run; continue it with resume_from_checkpoint=True, or choose another "
+            "output_dir"
+        )
+    if run.accelerator.is_main_process:
+        remove_unsealed(folder)
+        # later checkpoints are damaged, or not of this run's future
+        for path in checkpoints(folder):
+            if resumed is not None and _step(path) > _step(resumed):
+                logger.warning("%s is removed and will be made again", path.name)
+                remove_checkpoint(path)
+    return resumed
+
+
+def _whole(folder: Path, asked: bool | str) -> Path:
+    """The checkpoint that is asked for, every checksum of it compared."""
+    if asked is True:
+        found, passed_over = newest_complete(folder)
+        for reason in passed_over:
+            logger.warning("not resumed from: %s", reason)
+        if found is None:
+            reasons = "".join(f"; {reason}" for reason in passed_over)
+            raise ConfigError(
+                f"no whole checkpoint to resume from in {folder}{reasons}. Remove it to start anew"
+            )
+        return found
+    named = Path(str(asked))
+    if told := damage(named):
+        raise ConfigError(f"{named}: {told}; resume from another checkpoint")
+    return named
+
+
+def _require_alike(checkpoint: Path, facts: Mapping[str, Any], allowed: Sequence[str]) -> None:
+    """Refuse a checkpoint of another run, with everything that has changed; log what was allowed to."""
+    changes = changed_facts(read_seal(checkpoint / MARKER)["facts"], facts)
+    for name in changes.keys() & allowed:
+        logger.warning("resumed with a change that was allowed: %s", changes[name])
+    if changes.keys() <= {*allowed}:
+        return
+    remedy = "Change them back, or start a new output_dir"
+    if changes.keys() <= ALLOWED_CHANGES.keys():
+        options = " ".join(f"--allow-changed {name}" for name in changes)
+        remedy += f"; or go on with {options}: {', and '.join(ALLOWED_CHANGES[name] for name in changes)}"
+    if KEY in changes:
+        remedy = (
+            "Pseudonyms and the checksums of votes are made with the pseudonym key, which is another one here: bring "
+            f"the key of the machine that began the run ({KEY_VARIABLE}, or pseudonym.key in the configuration folder)"
+        )
+    raise ConfigError(
+        f"{checkpoint.name} was made with other settings: {'; '.join(changes.values())}. {remedy}"
+    )
 
 
 def save_state(run, folder: Path) -> None:
@@ -488,18 +406,36 @@ def save_privately(tensors: dict[str, torch.Tensor], path: Path) -> None:
 
 
 def load_state(run, folder: Path) -> None:
-    """Read back a bias term, by the names of annotators and classes, and what `save_state` wrote beside it."""
+    """Read back a bias term, and what `save_state` wrote beside it."""
     saved = BiasTerm.load(folder)
-    new = take_up(run.bias, saved)
-    if new:
-        logger.warning("%d annotators are new and start at the pool mean of theta", len(new))
+    run.bias.load_state_dict(saved.state_dict())
     if run.bias_optimizer is not None:
-        moments = load_file(folder / BIAS_OPTIMIZER_FILE)
-        load_adam_tensors(run.bias_optimizer, rows_taken_up(moments, run.bias, saved))
+        load_adam_tensors(run.bias_optimizer, load_file(folder / BIAS_OPTIMIZER_FILE))
     state = folder / OBJECTIVE_FILE
     run.objective.load_state_dict(load_file(state) if state.exists() else {})
     if first_margin := saved.extra.get("first_margin"):
         run.first_margin = StartDifference(**first_margin)
+
+
+def adam_tensors(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    """The moments of an optimizer as named tensors, so that they need no pickle."""
+    return {
+        f"{index}.{name}": torch.as_tensor(value).clone()
+        for index, state in optimizer.state_dict()["state"].items()
+        for name, value in state.items()
+    }
+
+
+def load_adam_tensors(optimizer: torch.optim.Optimizer, tensors: dict[str, torch.Tensor]) -> None:
+    """Put back what `adam_tensors` took out."""
+    state: dict[int, dict[str, torch.Tensor]] = defaultdict(dict)
+    for key, value in tensors.items():
+        index, _, name = key.partition(".")
+        state[int(index)][name] = value
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+
+
+# -- what the bias term is told to rest on -----------------------------------------------------------------------
 
 
 def bias_facts(run) -> dict[str, Any]:
@@ -509,8 +445,7 @@ def bias_facts(run) -> dict[str, Any]:
         "variant": run.args.bias,
         "attributes": [dict(attribute.config) for attribute in judgments.attributes],
         "data": judgments.fingerprint(),
-        "beta": run.args.beta,
-        "first_margin": None if run.first_margin is None else asdict(run.first_margin),
+        "first_margin": run.first_margin and asdict(run.first_margin),
         "gold_votes": gold_votes(judgments, run.bias),
         **({} if run.objective.in_log_odds else {"theta_in_log_odds": False}),
         "separated": separated_by_attribute(judgments, run.bias),
@@ -527,12 +462,11 @@ def separated_by_attribute(judgments: Judgments, bias: BiasTerm) -> dict[str, in
     if not bias.parts:
         return {}
     free = bias.mask.cpu().numpy() > 0
-    annotator, sign = (judgments.votes[name].to_numpy() for name in ("annotator", "sign"))
-    counts = free[annotator]
-    delta = np.where(judgments.cross_group(), judgments.delta, 0.0)[counts]
+    votes = judgments.votes[free[judgments.votes["annotator"]]]
+    delta = np.where(judgments.cross_group(), judgments.delta, 0.0)[votes.index]
     own = "deviation" in bias.parts
-    of_whom = annotator[counts] if own else np.zeros(counts.sum(), dtype=np.int64)
-    one_way = separated_annotators(of_whom, sign[counts], delta, len(free) if own else 1) != 0
+    of_whom = votes["annotator"].to_numpy() * own
+    one_way = separated_annotators(of_whom, votes["sign"].to_numpy(), delta, len(free) if own else 1) != 0
     n_people = (free[:, None] & one_way).sum(axis=0).tolist()
     return {name: n for name, n in zip(judgments.attribute_names, n_people, strict=True) if n}
 
@@ -543,22 +477,7 @@ def gold_votes(judgments: Judgments, bias: BiasTerm) -> dict[str, int]:
     return gold_cross_votes(judgments, gold) if gold.any() else {}
 
 
-def adam_tensors(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-    """The moments of an optimizer as named tensors, so that they need no pickle."""
-    return {
-        f"{index}.{name}": torch.as_tensor(value).clone()
-        for index, state in optimizer.state_dict()["state"].items()
-        for name, value in state.items()
-    }
-
-
-def load_adam_tensors(optimizer: torch.optim.Optimizer, tensors: dict[str, torch.Tensor]) -> None:
-    """Put back what `adam_tensors` took out."""
-    state: dict[int, dict[str, torch.Tensor]] = {}
-    for key, value in tensors.items():
-        index, name = key.split(".", 1)
-        state.setdefault(int(index), {})[name] = value
-    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+# -- while a run trains ------------------------------------------------------------------------------------------
 
 
 class RunCallback(TrainerCallback):
@@ -571,9 +490,8 @@ class RunCallback(TrainerCallback):
 
     def __init__(self, trainer, keep: int | None):
         self._trainer = trainer
-        self._log_path = trainer.run_folder / LOG_FILE
+        self._log = trainer.run_folder / LOG_FILE
         self._keep = keep
-        self._log_file: TextIO | None = None
         self._nothing_left = False
 
     def on_train_begin(self, args, state, control, **kwargs):
@@ -586,8 +504,7 @@ class RunCallback(TrainerCallback):
         if state.is_world_process_zero:
             before = b"" if resumed is None else (resumed / LOG_FILE).read_bytes()
             # theta's mean over a pool of one is that one's
-            write_atomically(self._log_path, before, private=True)
-            self._log_file = self._log_path.open("a")
+            write_atomically(self._log, before, private=True)
 
     def on_epoch_begin(self, args, state, control, train_dataloader=None, **kwargs):
         """Tell the sampler which epoch it plans; stop when a resumed run has no step left."""
@@ -606,10 +523,10 @@ class RunCallback(TrainerCallback):
         sums = self._trainer.finish_step()
         if state.global_step == 0:
             self._trainer.see_start(sums.metrics().get("rewards/margins", 0.0))
-        if self._log_file is not None:
+        if state.is_world_process_zero:
             line = {"step": state.global_step + 1, "n_judgments": sums.n_judgments, **sums.metrics()}
-            self._log_file.write(json.dumps(line | self._trainer.state_metrics()) + "\n")
-            self._log_file.flush()
+            with self._log.open("a") as log:
+                log.write(json.dumps(line | self._trainer.state_metrics()) + "\n")
 
     def on_save(self, args, state, control, **kwargs):
         """Add theta and the log so far to the checkpoint, seal it, and only then delete older ones."""
@@ -618,7 +535,7 @@ class RunCallback(TrainerCallback):
         if state.is_world_process_zero:
             self._trainer.save_bias(folder)
             save_state(self._trainer, folder)
-            shutil.copy(self._log_path, folder / LOG_FILE)
+            shutil.copy(self._log, folder / LOG_FILE)
             # it repeats figures of the log, which may be about one person
             (folder / TRAINER_STATE_NAME).chmod(0o600)
             mark_complete(folder, self._trainer.facts)
@@ -627,13 +544,10 @@ class RunCallback(TrainerCallback):
         self._trainer.accelerator.wait_for_everyone()
 
     def on_train_end(self, args, state, control, **kwargs):
-        """Put theta back to where the best weights were, if they were put back, and close the log."""
+        """Put theta back to where the best weights were, if they were put back."""
         best = _best(args, state)
         if best is not None:
             load_state(self._trainer, best)
-        if self._log_file is not None:
-            self._log_file.close()
-            self._log_file = None
 
 
 def _best(args, state) -> Path | None:
@@ -646,13 +560,13 @@ def _follow_the_schedule(schedule) -> None:
     """Set the learning rates that a schedule has at its step: a checkpoint holds those of another length of the run."""
     schedule = getattr(schedule, "scheduler", schedule)
     if isinstance(schedule, LambdaLR):
-        factors = [factor(schedule.last_epoch) for factor in schedule.lr_lambdas]
-        schedule._last_lr = [base * factor for base, factor in zip(schedule.base_lrs, factors, strict=True)]
+        rates = zip(schedule.base_lrs, schedule.lr_lambdas, strict=True)
+        schedule._last_lr = [base * factor(schedule.last_epoch) for base, factor in rates]
         for group, rate in zip(schedule.optimizer.param_groups, schedule._last_lr, strict=True):
             group["lr"] = rate
 
 
-@contextmanager
+@contextlib.contextmanager
 def saving_when_told(trainer: Trainer, go_on: str) -> Iterator[None]:
     """At SIGTERM finish the step, write a checkpoint, and then raise KeyboardInterrupt; before the first step at once.
 

@@ -1,0 +1,509 @@
+"""The files of a run: whole or not there, what a resumed run must share with its checkpoint, what it goes on with."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+import signal
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load, save
+from transformers import TrainerCallback
+
+from badpo.attributes import Length, Markdown
+from badpo.data.files import write_atomically
+from badpo.data.judgments import Judgments
+from badpo.data.problems import ConfigError
+from badpo.objective.bias import BiasTerm
+from badpo.training import checkpoints as module
+from badpo.training.checkpoints import (
+    MARKER,
+    adam_tensors,
+    changed_facts,
+    checkpoints,
+    damage,
+    environment,
+    keep_newest,
+    load_adam_tensors,
+    mark_complete,
+    newest_complete,
+    saving_when_told,
+    separated_by_attribute,
+    whole_folder,
+    write_json,
+)
+from badpo.training.trainer import BADPOTrainer
+from tests import tiny
+from tests.training.test_trainer import config, judgments, log_lines, lora
+
+# -- files -------------------------------------------------------------------------------------------------------
+
+
+def checkpoint(folder: Path, step: int, whole: bool = True) -> Path:
+    path = folder / f"checkpoint-{step}"
+    (path / "inner").mkdir(parents=True)
+    (path / "weights.bin").write_bytes(b"weights of %d" % step)
+    (path / "inner" / "state.json").write_text("{}")
+    if whole:
+        mark_complete(path, {"beta": 0.1})
+    return path
+
+
+def steps(folder: Path) -> list[int]:
+    return [int(path.name.split("-")[-1]) for path in checkpoints(folder)]
+
+
+def no_space(*args):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+class FullDiskFile(io.FileIO):
+    """A file that takes half of what is written to it."""
+
+    def write(self, content):
+        super().write(content[: len(content) // 2])
+        no_space()
+
+
+@pytest.mark.parametrize("call", ["write", "fsync", "replace"])
+def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch, call):
+    path = tmp_path / "facts.json"
+    write_atomically(path, b"old")
+    with monkeypatch.context() as disk:
+        if call == "write":
+            disk.setattr(Path, "open", lambda path, mode, **_: FullDiskFile(path, mode))
+        else:
+            disk.setattr(os, call, no_space)
+        with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+            write_atomically(path, b"new")
+    assert [path.name for path in tmp_path.iterdir()] == ["facts.json"]
+    assert path.read_bytes() == b"old"
+    write_json(path, {"name": "Åsa", "n": 1})
+    text = path.read_text(encoding="utf-8")
+    assert "Åsa" in text and text.endswith("}\n") and json.loads(text) == {"name": "Åsa", "n": 1}
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (OSError(28, "No space left on device", "model.safetensors"), errno.ENOSPC),
+        (OSError(errno.EXDEV, os.strerror(errno.EXDEV), "model"), errno.EXDEV),
+        (Exception("No space left on device (os error 28)"), errno.ENOSPC),
+        (RuntimeError("PytorchStreamWriter failed writing file data.pkl: file write failed"), errno.EIO),
+        (RuntimeError("basic_ios::clear: iostream error"), errno.EIO),
+        (ZeroDivisionError(), None),
+    ],
+    ids=["safetensors", "rename", "tokenizers", "torch", "torch's stream", "another"],
+)
+def test_a_failed_write_is_told_as_what_it_is_and_leaves_no_folder(tmp_path, error, code):
+    kind = type(error) if code is None else OSError
+    with pytest.raises(kind) as raised, whole_folder(tmp_path / "model") as unfinished:
+        unfinished.mkdir()
+        raise error
+    assert code is None or (raised.value.errno == code and raised.value.filename)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_whole_folder_takes_the_place_of_the_old_one_at_the_end(tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "old").touch()
+    with whole_folder(tmp_path / "model") as unfinished:
+        unfinished.mkdir()
+        (unfinished / "file").write_text("all")
+        assert (tmp_path / "model" / "old").exists()
+    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == ["model", "model/file"]
+
+
+def test_the_environment_names_versions_and_no_machine():
+    found = environment("badpo train --config run.yaml")
+    assert found["command"] == "badpo train --config run.yaml"
+    assert {"torch", "transformers", "numpy"} <= set(found["packages"])
+    assert socket.gethostname() not in json.dumps(found)
+    assert str(Path.home()) not in json.dumps(found)
+
+
+def test_what_is_damaged_is_named(tmp_path):
+    path = checkpoint(tmp_path, 2, whole=False)
+    assert damage(path) == f"checkpoint-2 was not finished (no {MARKER})"
+    mark_complete(path, {"beta": 0.1})
+    assert damage(path) is None
+    marker = json.loads((path / MARKER).read_text())
+    assert marker["facts"] == {"beta": 0.1} and set(marker["files"]) == {"weights.bin", "inner/state.json"}
+
+    (path / "inner" / "state.json").write_text("[]")
+    assert damage(path) == "checkpoint-2/inner/state.json is damaged (its checksum does not match)"
+    (path / "inner" / "state.json").unlink()
+    assert damage(path) == "checkpoint-2/inner/state.json is missing"
+    whole = (path / MARKER).read_text()
+    for content in ('{"files": {', "{}", "[]", "", whole.replace("inner", "innar"), whole[:-9]):
+        (path / MARKER).write_text(content)
+        assert damage(path) == f"checkpoint-2/{MARKER} is damaged"
+
+
+def test_the_newest_whole_checkpoint_and_why_newer_ones_were_passed_over(tmp_path):
+    for step in (2, 4, 10):
+        checkpoint(tmp_path, step)
+    checkpoint(tmp_path, 12, whole=False)
+    (tmp_path / "checkpoint-10" / "weights.bin").write_bytes(b"other")
+    (tmp_path / "checkpoint-best").mkdir()
+
+    newest, passed_over = newest_complete(tmp_path)
+    assert newest == tmp_path / "checkpoint-4"
+    assert passed_over == [
+        f"checkpoint-12 was not finished (no {MARKER})",
+        "checkpoint-10/weights.bin is damaged (its checksum does not match)",
+    ]
+    assert newest_complete(tmp_path / "nowhere") == (None, [])
+
+
+@pytest.mark.parametrize(
+    ("whole", "torn", "best", "left"),
+    [
+        ([2, 4, 8, 10], [12], None, [12, 10, 8]),  # 12 is being written
+        ([2, 4, 8, 10], [], 4, [10, 8, 4]),
+        ([4], [], None, [4]),
+        ([4, 6], [], None, [6, 4]),
+    ],
+)
+def test_the_newest_whole_checkpoints_are_kept(tmp_path, whole, torn, best, left):
+    for step in whole + torn:
+        checkpoint(tmp_path, step, step in whole)
+    keep_newest(tmp_path, 2, None if best is None else tmp_path / f"checkpoint-{best}")
+    assert steps(tmp_path) == left
+
+
+def test_a_checkpoint_that_is_half_deleted_never_looks_whole(tmp_path, monkeypatch):
+    for step in (2, 4):
+        checkpoint(tmp_path, step)
+
+    def stop(path, **options):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.rmtree", stop)
+        with pytest.raises(KeyboardInterrupt):
+            keep_newest(tmp_path, 1)
+    assert damage(tmp_path / "checkpoint-2") == f"checkpoint-2 was not finished (no {MARKER})"
+
+
+# -- what a resumed run must share with the run that it continues ------------------------------------------------
+
+SAVED = dict(save_strategy="steps", save_steps=2, max_steps=4)
+OF_CONTENT = """data, annotators, pseudonym key, attributes, attribute values, parts of theta, fixed part of theta,
+gold_annotators, tokenizer, reference, precision, adapter, configuration of the model, objective, code,
+judgments per step"""
+ARGUMENTS = """attention batching beta bias bias_learning_rate disable_dropout encoding max_length max_prompt_length
+router_aux_loss_coef warm_start learning_rate lr_scheduler_type lr_scheduler_kwargs warmup_steps optim optim_args
+weight_decay adam_beta1 adam_beta2 adam_epsilon max_grad_norm max_steps num_train_epochs seed data_seed"""
+FACTS = {*ARGUMENTS.split(), *(name.strip() for name in OF_CONTENT.split(","))}
+
+
+def begun(folder, data=None, **options) -> BADPOTrainer:
+    run = make(folder, data, **options)
+    run.train()
+    return run
+
+
+def make(folder, data=None, model=None, tokenizer=None, peft_config=None, fixed=None, **options):
+    people = judgments().annotators["pseudonym"].tolist()
+    own = {"parts": ["mean", "deviation"], "fixed": torch.tensor([fixed or 0.0])}
+    return BADPOTrainer(
+        model or tiny.model(),
+        args=config(folder, **(SAVED | options)),
+        train_dataset=data if data is not None else judgments(),
+        processing_class=tokenizer or tiny.tokenizer(),
+        peft_config=peft_config,
+        bias=None if fixed is None else BiasTerm(["length"], people, **own),
+    )
+
+
+def cut_back(folder) -> None:
+    """As if the run had been killed after its checkpoint of step 2."""
+    (folder / "checkpoints" / "checkpoint-4" / MARKER).unlink()
+
+
+def refusal(run: BADPOTrainer, **options) -> str:
+    with pytest.raises(ConfigError) as caught:
+        run.train(resume_from_checkpoint=True, **options)
+    return str(caught.value)
+
+
+def same_weights(one: BADPOTrainer, other: BADPOTrainer) -> bool:
+    pairs = zip(one.model.state_dict().values(), other.model.state_dict().values(), strict=True)
+    return all(torch.equal(a, b) for a, b in pairs)
+
+
+def other_tokenizer():
+    tokenizer = tiny.tokenizer()
+    tokenizer.chat_template = tiny.CHAT_TEMPLATE + " "
+    return tokenizer
+
+
+def other_rope():
+    """The same weights under another rotary base."""
+    model = tiny.model()
+    rope = {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}
+    other = type(model)(type(model.config)(**model.config.to_dict() | rope))
+    other.load_state_dict(model.state_dict())
+    return other
+
+
+def with_attributes(*attributes) -> Judgments:
+    return Judgments.read(tiny.votes(), attributes=attributes)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"data": judgments(seed=1)}, ["data was 72 judgments on 24 comparisons ("]),
+        ({"data": judgments(n_comparisons=23)}, ["data was 72", "is now 69 judgments on 23 comparisons"]),
+        (
+            {"data": with_attributes(Length(ratio=2.0))},
+            ['attributes was {"type": "length", "name": "length", "ratio": 1.5}', '"ratio": 2.0}'],
+        ),
+        (
+            {"data": with_attributes(Length(ratio=1.5), Markdown())},
+            ['"type": "markdown"', "attribute values was 1 a judgment (", "is now 2 a judgment ("],
+        ),
+        ({"tokenizer": other_tokenizer()}, ["tokenizer was 59 tokens (", "is now 59 tokens ("]),
+        ({"model": tiny.model(seed=1)}, ["reference was "]),
+        ({"model": other_rope()}, ["configuration of the model was ", "reference was "]),
+        ({"peft_config": lora()}, ["adapter was None, is now {'default': "]),
+        ({"bias": "pooled"}, ["bias was shared_mean, is now pooled", "parts of theta was mean, deviation, "]),
+        ({"fixed": 0.5}, ["fixed part of theta was none, is now "]),
+        (
+            dict(beta=0.5, seed=8, learning_rate=2e-3, adam_epsilon=1e-6, weight_decay=0.1),
+            [
+                "beta was 0.1, is now 0.5",
+                "seed was 7, is now 8",
+                "learning_rate was 0.001, is now 0.002",
+                "adam_epsilon was 1e-08, is now 1e-06",
+                "weight_decay was 0.0, is now 0.1",
+            ],
+        ),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_what_decides_a_run_may_not_change_and_is_named(tmp_path, options, told):
+    begun(tmp_path, max_steps=2)
+    found = refusal(make(tmp_path, **{"max_steps": 2, **options}))
+    assert "Change them back, or start a new output_dir" in found and "--allow-changed" not in found
+    for part in told:
+        assert part in found
+
+
+def test_facts_are_what_is_read_back(tmp_path):
+    run = make(tmp_path)
+    assert json.loads(json.dumps(run.facts)) == run.facts
+    assert set(run.facts) == FACTS
+    shuffled = replace(run.judgments, annotators=run.judgments.annotators.iloc[::-1].reset_index(drop=True))
+    assert make(tmp_path, shuffled).facts["annotators"] != run.facts["annotators"]
+    fixed = {make(tmp_path, fixed=x).facts["fixed part of theta"] for x in (0.0, 0.5, 1.0)}
+    assert len(fixed) == 3
+    assert changed_facts({"beta": 0.1, "old": 1}, {"beta": 0.1, "new": 2}) == {
+        "new": "new was None, is now 2",
+        "old": "old was 1, is now None",
+    }
+
+
+def test_another_version_is_refused_unless_it_is_allowed(tmp_path, monkeypatch, caplog):
+    begun(tmp_path / "whole")
+    folder = tmp_path / "run"
+    begun(folder)
+    cut_back(folder)
+    before = module.package_versions(["torch"])["torch"]
+    monkeypatch.setattr(module, "package_versions", lambda names: {"torch": "0.0"})
+    told = refusal(make(folder))
+    assert f"torch {before}" in told and "is now torch 0.0" in told
+    assert "go on with --allow-changed code" in told
+    run = make(folder)
+    run.train(resume_from_checkpoint=True, allow_changed=["code"])
+    assert "resumed with a change that was allowed: code was" in caplog.text
+    assert log_lines(folder) == log_lines(tmp_path / "whole")
+
+
+class Rates(TrainerCallback):
+    """The learning rates that the optimizer steps with."""
+
+    def __init__(self):
+        self.seen: list[float] = []
+
+    def on_pre_optimizer_step(self, args, state, control, optimizer=None, **kwargs):
+        self.seen.append(optimizer.param_groups[0]["lr"])
+
+
+@pytest.mark.parametrize("schedule", ["constant", "linear"])
+def test_a_run_can_be_made_longer_and_follows_the_schedule_of_its_new_length(tmp_path, schedule):
+    options = dict(lr_scheduler_type=schedule)
+    begun(tmp_path / "run", max_steps=2, **options)
+    assert "go on with --allow-changed max_steps" in refusal(make(tmp_path / "run", **options))
+    longer, whole = make(tmp_path / "run", **options), make(tmp_path / "whole", **options)
+    rates = [Rates(), Rates()]
+    for run, seen in zip((longer, whole), rates, strict=True):
+        run.add_callback(seen)
+    longer.train(resume_from_checkpoint=True, allow_changed=["max_steps"])
+    whole.train()
+    assert rates[0].seen == rates[1].seen[2:]
+    logged = [[x["learning_rate"] for x in run.state.log_history if "loss" in x] for run in (longer, whole)]
+    assert logged[0][2:] == logged[1][2:] == rates[0].seen
+    assert same_weights(longer, whole) == (schedule == "constant")
+
+
+def test_another_pseudonym_key_is_told_with_the_key_as_the_remedy(tmp_path, monkeypatch):
+    begun(tmp_path, max_steps=2)
+    monkeypatch.setenv("BADPO_PSEUDONYM_KEY", "the key of another machine")
+    told = refusal(make(tmp_path, max_steps=2))
+    assert "pseudonym key was" in told and "bring the key of the machine that began the run" in told
+
+
+def test_what_cannot_be_allowed_is_said(tmp_path):
+    begun(tmp_path, max_steps=2)
+    assert refusal(make(tmp_path), allow_changed=["beta"]).startswith('"beta" cannot be allowed to change;')
+    assert 'Did you mean "max_steps"?' in refusal(make(tmp_path), allow_changed=["max_step"])
+    told = refusal(make(tmp_path, beta=0.2), allow_changed=["max_steps"])
+    assert "beta was 0.1, is now 0.2" in told and "max_steps was 2" in told
+
+
+# -- what a resumed run goes on with -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [None, "pissa", True])
+def test_a_killed_run_goes_on_to_the_same_weights_and_log(tmp_path, kind):
+    adapter = None if kind is None else lora(init_lora_weights=kind)
+    whole = begun(tmp_path / "whole", peft_config=adapter)
+    folder = tmp_path / "run"
+    begun(folder, peft_config=adapter)
+    cut_back(folder)
+    (folder / "log.jsonl").write_text('{"step": 1}\n{"st')
+    run = make(folder, peft_config=adapter)
+    run.train(resume_from_checkpoint=True)
+    assert (folder / "log.jsonl").read_bytes() == (tmp_path / "whole" / "log.jsonl").read_bytes()
+    assert same_weights(run, whole)
+    assert torch.equal(run.bias.theta(), whole.bias.theta())
+
+
+def test_the_last_checkpoint_is_where_a_run_ends(tmp_path):
+    whole = begun(tmp_path)
+    before = (tmp_path / "log.jsonl").read_bytes()
+    run = make(tmp_path)
+    run.train(resume_from_checkpoint=True)
+    assert run.state.global_step == 4 and (tmp_path / "log.jsonl").read_bytes() == before
+    assert same_weights(run, whole) and torch.equal(run.bias.theta(), whole.bias.theta())
+
+
+def test_later_checkpoints_are_not_of_the_resumed_runs_future(tmp_path):
+    begun(tmp_path)
+    folder = tmp_path / "checkpoints"
+    (folder / "checkpoint-4" / "of another future").touch()
+    make(tmp_path).train(resume_from_checkpoint=str(folder / "checkpoint-2"))
+    assert steps(folder) == [4, 2]
+    assert not (folder / "checkpoint-4" / "of another future").exists()
+
+
+def test_a_damaged_later_checkpoint_does_not_cost_the_one_that_was_resumed(tmp_path):
+    """It is of a later step: kept as the newest of one, it would have every new one deleted."""
+    begun(tmp_path, save_total_limit=2)
+    newest = tmp_path / "checkpoints" / "checkpoint-4"
+    (newest / "model.safetensors").write_bytes(b"torn")
+    make(tmp_path, save_steps=1, save_total_limit=1).train(resume_from_checkpoint=True)
+    assert steps(tmp_path / "checkpoints") == [4]
+    assert damage(newest) is None
+
+
+def test_what_a_killed_process_left_unsealed_is_not_built_upon(tmp_path):
+    stale = tmp_path / "checkpoints" / "checkpoint-2"
+    stale.mkdir(parents=True)
+    (stale / "adapter_model.safetensors").write_bytes(b"of another run")
+    begun(tmp_path, max_steps=2)
+    assert damage(stale) is None and not (stale / "adapter_model.safetensors").exists()
+    with pytest.raises(ConfigError, match="holds checkpoints of a run; continue it"):
+        make(tmp_path).train()
+
+
+def test_when_nothing_is_whole_every_reason_is_told(tmp_path):
+    begun(tmp_path)
+    named = tmp_path / "checkpoints" / "checkpoint-2"
+    (named / "optimizer.pt").write_bytes(b"")
+    with pytest.raises(ConfigError, match=r"checkpoint-2/optimizer.pt is damaged .* resume from another"):
+        make(tmp_path).train(resume_from_checkpoint=str(named))
+    marker = tmp_path / "checkpoints" / "checkpoint-4" / MARKER
+    content = json.loads(marker.read_text())
+    marker.write_text(json.dumps({**content, "facts": {**content["facts"], "beta": 0.2}}))
+    told = refusal(make(tmp_path))
+    assert "checkpoint-2/optimizer.pt is damaged" in told and "checkpoint-4/complete.json is damaged" in told
+
+
+def test_a_new_adapter_starts_at_the_values_of_the_seed(tmp_path):
+    runs = []
+    for n in (3, 5):
+        torch.rand(n)
+        runs.append(make(tmp_path / str(n), peft_config=lora()))
+    assert same_weights(*runs)
+
+
+@pytest.mark.parametrize("at", ["before", "while"])
+def test_told_to_stop_a_run_saves_where_it_trains_already(tmp_path, at):
+    run = make(tmp_path, save_steps=100)
+
+    class Told(TrainerCallback):
+        def on_step_begin(self, args, state, control, **kwargs):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.getsignal(signal.SIGTERM)
+    run.add_callback(Told())
+    with pytest.raises(KeyboardInterrupt) as stopped, saving_when_told(run, "badpo train --resume"):
+        if at == "before":
+            os.kill(os.getpid(), signal.SIGTERM)
+        run.train()
+    told = {"before": "", "while": "stopped after step 1; go on with: badpo train --resume"}
+    assert str(stopped.value) == told[at] and signal.getsignal(signal.SIGTERM) == before
+    assert steps(tmp_path / "checkpoints") == {"before": [], "while": [1]}[at]
+
+
+def stepped(n_steps: int, tensors: dict | None = None, start: torch.Tensor | None = None):
+    parameters = [torch.nn.Parameter(torch.ones(2) if start is None else start.clone())]
+    parameters.append(torch.nn.Parameter(torch.ones(1)))
+    optimizer = torch.optim.Adam(parameters, lr=0.1)
+    if tensors is not None:
+        load_adam_tensors(optimizer, tensors)
+    for step in range(n_steps):
+        for parameter in parameters:
+            parameter.grad = torch.full_like(parameter, 1.0 + step)
+        optimizer.step()
+    return parameters, optimizer
+
+
+def test_adam_goes_on_where_it_was_without_a_pickle():
+    half, optimizer = stepped(3)
+    tensors = load(save(adam_tensors(optimizer)))
+    with_moments, _ = stepped(1, tensors, start=half[0].detach())
+    without, _ = stepped(1, None, start=half[0].detach())
+
+    again, other = stepped(3)
+    again[0].grad = torch.ones(2)
+    again[1].grad = torch.ones(1)
+    other.step()
+    assert torch.equal(with_moments[0], again[0])
+    assert not torch.equal(without[0], again[0])
+    # before its first step Adam has nothing to save
+    _, fresh = stepped(0, adam_tensors(stepped(0)[1]))
+    assert adam_tensors(fresh) == {}
+
+
+# -- what the bias term is told to rest on -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"), [(["deviation"], {"length": 4}), (["mean"], {"length": 4}), ([], {})]
+)
+def test_who_is_held_at_zero_does_not_count_as_separated(parts, expected):
+    everyone = Judgments.read(tiny.for_the_longer(tiny.votes()), attributes=[Length(ratio=1.5)])
+    people = everyone.annotators["pseudonym"].tolist()
+    gold = torch.tensor([0.0] + [1.0] * (len(people) - 1))
+    assert separated_by_attribute(everyone, BiasTerm(["length"], people, parts, mask=gold)) == expected
