@@ -6,23 +6,21 @@ sum beside it, the rest of such a file would tell the missing value. Then every 
 
 from __future__ import annotations
 
-import bz2
 import contextlib
 import datetime
 import glob
 import gzip
-import html
 import io
 import json
-import lzma
+import mmap
 import os
 import re
 import shutil
 import zipfile
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -45,13 +43,11 @@ from badpo.data.files import (
 )
 from badpo.data.privacy import KEY_VARIABLE, is_pseudonym, known_key, pseudonym
 from badpo.data.problems import ConfigError, DataError, Problem, counted
-from badpo.data.tables import DROPPED_KEY, READERS, Table, annotator_hint, as_ids, read_table, text_columns
+from badpo.data.tables import DROPPED_KEY, READERS, Objects, Table, annotator_hint, as_ids, read_table
 
 RECORD = "forgotten.jsonl"
-_BLOCK = 2**24
-_OVERLAP = 2**12
 _FEWEST_LETTERS, _FEWEST_DIGITS = 6, 9  # of an id that is looked for in any text
-_COMPRESSED: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
+Paths = Iterable[str | os.PathLike[str]]
 
 
 @dataclass(frozen=True)
@@ -62,6 +58,14 @@ class Trace:
     what: str
     remedy: str = ""
     goes: bool = True
+
+
+@dataclass(frozen=True)
+class _Step:
+    """What goes together: its traces, and how it is done."""
+
+    traces: Sequence[Trace]
+    do: Callable[[], None]
 
 
 # -- who -------------------------------------------------------------------------------------------------------
@@ -75,15 +79,12 @@ class People:
     raw_ids: frozenset[str]
     key: bytes | None
 
-    def rows(self, ids: NDArray[np.object_]) -> NDArray[np.bool_]:
+    def rows(self, ids: Objects) -> NDArray[np.bool_]:
         """Where a column of ids, raw or pseudonyms, names one of them."""
-        known = {name: self._is_one(name) for name in set(ids.tolist())}
-        return np.array([known[name] for name in ids], dtype=bool)
-
-    def _is_one(self, name: str | None) -> bool:
-        if name is None or name in self.pseudonyms or name in self.raw_ids:
-            return name is not None
-        return self.key is not None and pseudonym(name, self.key) in self.pseudonyms
+        named = self.pseudonyms | self.raw_ids
+        if self.key is not None:
+            named |= {name for name in {*ids} - {None} if pseudonym(name, self.key) in self.pseudonyms}
+        return np.isin(ids, [*named])
 
 
 def find_people(annotators: Sequence[str], mapping: str | os.PathLike[str] | None = None) -> People:
@@ -93,33 +94,29 @@ def find_people(annotators: Sequence[str], mapping: str | os.PathLike[str] | Non
     `ConfigError` says so.
     """
     key = known_key()
-    whose = read_mapping(mapping) if mapping is not None else {}
+    whose = {} if mapping is None else read_mapping(mapping)
+    listed = {raw: name for name, raw in whose.items()}
+    names, raw_ids = set(), set()
     # as the reader of tables writes them
-    asked = [name for name in as_ids(pd.Series(list(annotators), dtype=object)) if name is not None]
-    listed = {name for name, raw in whose.items() if raw in asked}
-    unknown = [name for name in asked if not is_pseudonym(name) and name not in whose.values()]
-    if unknown and key is None:
-        raise ConfigError(
-            f"the pseudonym key is not there, so the pseudonyms of {counted(len(unknown), 'id')} cannot be computed: "
-            f"bring the key back ({KEY_VARIABLE}, or pseudonym.key in the configuration folder), give the mapping "
-            "that was written at import, or name the pseudonyms; without any of these, import the source again "
-            "without these people"
-        )
-    names = {name for name in asked if is_pseudonym(name)} | listed
-    names |= {pseudonym(name, key) for name in unknown if key is not None}
-    raw_ids = {whose[name] for name in names & whose.keys()} | {n for n in asked if not is_pseudonym(n)}
+    for asked in filter(None, as_ids(annotators)):
+        if not (is_pseudonym(asked) or asked in listed or key):
+            raise ConfigError(
+                "the pseudonym key is not there, so that no pseudonym can be computed: bring the key back "
+                f"({KEY_VARIABLE}, or pseudonym.key in the configuration folder), give the mapping that was written "
+                "at import, or name the pseudonyms; without any of these, import the source again without these people"
+            )
+        name = listed.get(asked) or pseudonym(asked, key or b"")
+        names.add(name)
+        raw_ids |= {whose.get(name, asked), asked} - {name}
     return People(frozenset(names), frozenset(raw_ids), key)
 
 
 def read_mapping(path: str | os.PathLike[str]) -> dict[str, str]:
     """Ids by pseudonym, from the file of `badpo import --write-mapping`; a `ConfigError` where it is none."""
     try:
-        whose = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        return dict(json.loads(Path(path).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
         raise ConfigError(f"{path} is no mapping that badpo import wrote ({error})") from error
-    if not isinstance(whose, dict):
-        raise ConfigError(f"{path} is no mapping that badpo import wrote")
-    return whose
 
 
 # -- everything of theirs --------------------------------------------------------------------------------------
@@ -128,10 +125,10 @@ def read_mapping(path: str | os.PathLike[str]) -> dict[str, str]:
 def forget(
     people: People,
     *,
-    data: Iterable[str | os.PathLike[str]] = (),
-    audits: Iterable[str | os.PathLike[str]] = (),
-    runs: Iterable[str | os.PathLike[str]] = (),
-    states: Iterable[str | os.PathLike[str]] = (),
+    data: Paths = (),
+    audits: Paths = (),
+    runs: Paths = (),
+    states: Paths = (),
     mapping: str | os.PathLike[str] | None = None,
     columns: Mapping[str, str | None] | None = None,
     dry_run: bool = False,
@@ -142,48 +139,45 @@ def forget(
     file below the folders and beside the files is searched. The list is empty where nothing of them is there.
     """
     column = (columns or {}).get("annotator") or "annotator"
-    tables = [Path(path) for path in data]
+    tables, mappings = [Path(path) for path in data], [Path(mapping)] if mapping is not None else []
     states, audits, runs = ([_existing(path) for path in paths] for paths in (states, audits, runs))
     # what `badpo anchor` made of a run stands beside it
     runs += [
         anchor for run in runs for anchor in run.parent.glob(f"*{glob.escape(run.resolve().name)}-anchored*")
     ]
-    files = [*tables, *states, *([Path(mapping)] if mapping is not None else [])]
-    folders = [*audits, *runs]
+    files, folders = [*tables, *states, *mappings], [*audits, *runs]
     with contextlib.ExitStack() as held:
-        if not dry_run:
+
+        def hold(paths: Iterable[Path], wait: bool = False) -> None:
             # in one order for everybody, so that no two wait for each other
-            for path in sorted({os.path.realpath(path) for path in files}):
-                held.enter_context(locked(path, wait=True))
-            for audit in audits:
-                held.enter_context(locked(audit))
-        rows = {path: _rows_in(path, people, column) for path in tables}
-        people = replace(people, raw_ids=people.raw_ids.union(*(found.raw_ids for found in rows.values())))
+            for path in sorted({os.path.realpath(path) for path in paths} if not dry_run else ()):
+                held.enter_context(locked(path, wait))
+
+        hold(files, wait=True)
+        hold(audits)
+        theirs = {path: _rows_in(path, people, column) for path in tables}
+        people = replace(people, raw_ids=people.raw_ids.union(*(rows.raw_ids for rows in theirs.values())))
         hits = _search(files, folders, people)
-        going = list(_going(audits, runs, states, hits))
+        learned = _learned_from_them(runs, hits)
+        hold([*learned, *states])
+        halves = [half for path in files for half in path.parent.glob(f".writing-*-{path.name}")]
+        steps = [_gone(halves, "half of a file that a killed command was writing", "", hits)]
+        steps += [_without_rows(path, people, rows) for path, rows in theirs.items()]
+        steps += [_without_entries(path, people) for path in mappings]
+        steps += [*_files_of_people(audits, learned, states, hits)]
+        found = [trace for step in steps for trace in step.traces]
+        found += [trace for folder in folders for trace in _policies(folder, learned)]
+        found += [trace for run in runs for trace in _at_work(run, learned)]
         if not dry_run:
-            for place in going:
-                held.enter_context(locked(place.path))
-        half_written = [
-            half for path in files for half in sorted(path.parent.glob(f".writing-*-{path.name}"))
-        ]
-        for half in half_written if not dry_run else ():
-            half.unlink()
-        found = [Trace(half, "half of a file that a killed command was writing") for half in half_written]
-        found += [trace for path in tables for trace in _take_rows(path, people, rows[path], dry_run)]
-        found += [] if mapping is None else _take_entries(Path(mapping), people, dry_run)
-        found += [trace for place in going for trace in place.remove(hits, dry_run)]
-        found += [
-            policy for folder in folders for policy in _policies(folder, {place.path for place in going})
-        ]
-        found += [trace for run in runs for trace in _at_work(run, {place.path for place in going})]
-        dealt_with = {trace.path for trace in found} if dry_run else set()
-        hits = hits if dry_run else _search(files, folders, people)
+            for step in steps:
+                step.do()
+            hits = _search(files, folders, people)
+        done = {trace.path for trace in found} if dry_run else set()
     remedy = "remove it, make it again without them, or name it: --data, --audit, --runs, --state, --mapping"
     found += [
         Trace(path, what, remedy, goes=False)
         for path, what in hits.items()
-        if dealt_with.isdisjoint([path, *path.parents])
+        if done.isdisjoint([path, *path.parents])
     ]
     return list({(os.path.realpath(trace.path), trace.what): trace for trace in found}.values())
 
@@ -223,65 +217,50 @@ class _Rows:
 def _rows_in(path: Path, people: People, column: str) -> _Rows:
     table = read_table(path)
     names = [str(name) for name in table.frame.columns]
-    what = f"is not in the table.{annotator_hint(names)}"
     try:
-        if column in names:
-            ids = as_ids(table.frame[column])
-            theirs = people.rows(ids)
-            return _Rows(table, theirs, frozenset(name for name in ids[theirs] if not is_pseudonym(name)))
-    except ValueError as error:
-        what = str(error)
-    remedy = "name it with --column annotator=..., or take them out in the program that wrote this and export again"
-    where = f"{path}, found: {', '.join(names)}"
-    raise DataError([Problem("E101", f'column "{column}": {what}', where, remedy, "error")])
+        ids = as_ids(table.frame[column])
+    except (KeyError, ValueError) as error:
+        what = str(error) if column in names else f"is not in the table.{annotator_hint(names)}"
+        remedy = "name it with --column annotator=..., or take them out in the program that wrote this and export again"
+        where = f"{path}, found: {', '.join(names)}"
+        raise DataError([Problem("E101", f'column "{column}": {what}', where, remedy, "error")]) from error
+    theirs = people.rows(ids)
+    return _Rows(table, theirs, frozenset(name for name in ids[theirs] if not is_pseudonym(name)))
 
 
-def _take_rows(path: Path, people: People, rows: _Rows, dry_run: bool) -> list[Trace]:
+def _without_rows(path: Path, people: People, rows: _Rows) -> _Step:
     """Their rows out of a table, and the counts of what was left out of theirs at import."""
     dropped = [entry for entry in rows.table.dropped if entry["annotator"] not in people.pseudonyms]
     n, n_dropped = int(rows.theirs.sum()), sum(entry["n"] for entry in rows.table.dropped)
     n_dropped -= sum(entry["n"] for entry in dropped)
-    # a call that was killed may have left a table of ours without its checksum
-    is_half_done = _is_ours(path) and not checksum_file(path).exists()
-    if not dry_run and (n or n_dropped or is_half_done):
-        if n or n_dropped:
-            _note(path.parent, file=path.name, rows=n)
-        _write_without(path, rows, dropped)
+    if not n and not n_dropped:
+        return _Step([], lambda: None)
+
+    def write() -> None:
+        _note(path.parent, file=path.name, rows=n)
+        write_to = checksummed if checksum_file(path).exists() else appearing
+        with write_to(path) as unfinished:
+            if path.suffix.lower() == ".parquet":
+                _write_parquet(path, unfinished, rows, dropped)
+            elif path.suffix.lower() == ".json":
+                records = json.loads(path.read_text(encoding="utf-8-sig"))
+                left = [record for record, gone in zip(records, rows.theirs, strict=True) if not gone]
+                unfinished.write_bytes(_as_json(left))
+            else:
+                unfinished.write_bytes(_lines_without(path, rows))
+
     left_out = f", and the count of {n_dropped:,} left out at import" if n_dropped else ""
-    return [Trace(path, counted(n, "judgment") + left_out)] if n or n_dropped else []
+    return _Step([Trace(path, counted(n, "judgment") + left_out)], write)
 
 
-def _is_ours(path: Path) -> bool:
-    return path.suffix.lower() == ".parquet" and DROPPED_KEY in (pq.read_schema(path).metadata or {})
-
-
-def _write_without(path: Path, rows: _Rows, dropped: Sequence[Mapping[str, Any]]) -> None:
-    suffix, is_ours = path.suffix.lower(), _is_ours(path)
-    with (checksummed if is_ours or checksum_file(path).exists() else appearing)(path) as unfinished:
-        if suffix == ".parquet":
-            # dictionaries hold values of rows that are gone, and metadata may name somebody
-            table = pq.read_table(path).filter(pa.array(~rows.theirs))
-            table = table.cast(pa.schema([(field.name, _plain_type(field.type)) for field in table.schema]))
-            if is_ours:
-                table = table.replace_schema_metadata({DROPPED_KEY: json.dumps(dropped).encode()})
-            pq.write_table(table, unfinished, write_page_checksum=True)
-        elif suffix == ".json":
-            records = json.loads(path.read_text(encoding="utf-8-sig"))
-            left = [record for record, gone in zip(records, rows.theirs, strict=True) if not gone]
-            unfinished.write_bytes(_as_json(left))
-        else:
-            unfinished.write_bytes(_lines_without(path, rows))
-
-
-def _plain_type(kind: pa.DataType) -> pa.DataType:
-    """A type without dictionaries."""
-    if pa.types.is_dictionary(kind):
-        return kind.value_type
-    if pa.types.is_list(kind):
-        return pa.list_(_plain_type(kind.value_type))
-    if pa.types.is_struct(kind):
-        return pa.struct([(field.name, _plain_type(field.type)) for field in kind])
-    return kind
+def _write_parquet(path: Path, unfinished: Path, rows: _Rows, dropped: Sequence[Mapping[str, Any]]) -> None:
+    table = pq.read_table(path).filter(pa.array(~rows.theirs))
+    is_ours = DROPPED_KEY in (table.schema.metadata or {})
+    # dictionaries hold values of rows that are gone, and metadata may name somebody
+    kinds = [kind.value_type if pa.types.is_dictionary(kind) else kind for kind in table.schema.types]
+    metadata = {DROPPED_KEY: json.dumps(dropped).encode()} if is_ours else None
+    table = table.cast(pa.schema(zip(table.schema.names, kinds, strict=True), metadata))
+    pq.write_table(table, unfinished, write_page_checksum=True)
 
 
 def _lines_without(path: Path, rows: _Rows) -> bytes:
@@ -298,16 +277,18 @@ def _lines_without(path: Path, rows: _Rows) -> bytes:
     return "".join(kept).encode("utf-8")
 
 
-def _take_entries(path: Path, people: People, dry_run: bool) -> list[Trace]:
+def _without_entries(path: Path, people: People) -> _Step:
     """Their entries out of the mapping."""
     whose = read_mapping(path)
     left = {name: raw for name, raw in whose.items() if name not in people.pseudonyms}
     n_gone = len(whose) - len(left)
-    if n_gone and not dry_run:
+
+    def write() -> None:
         _note(path.parent, file=path.name, rows=n_gone)
         with appearing(path) as unfinished:
             unfinished.write_bytes(_as_json(left))
-    return [Trace(path, counted(n_gone, "entry"))] if n_gone else []
+
+    return _Step([Trace(path, counted(n_gone, "entry"))], write) if n_gone else _Step([], lambda: None)
 
 
 def _as_json(value: Any) -> bytes:
@@ -318,47 +299,38 @@ def _as_json(value: Any) -> bytes:
 # -- files about single people ---------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Place:
-    """A folder or state whose files about single people go."""
-
-    path: Path
-    files: tuple[Path, ...]
-    what: str
-    remedy: str
-
-    def remove(self, hits: Collection[Path], dry_run: bool) -> list[Trace]:
-        if not dry_run:
-            folder = self.path if self.path.is_dir() else self.path.parent
-            _note(folder, went=sorted(path.name for path in self.files))
-            inside = [path for top in self.files for path in (top, *top.rglob("*"))]
-            inside = [path for path in inside if path.is_symlink() or not path.is_dir()]
-            # those that name them last, and those that make it a run: killed in between, another call finds the rest
-            for path in sorted(inside, key=lambda path: (path in hits, path.name in RUN_MARKS)):
-                path.unlink(missing_ok=True)
-            for path in self.files:
-                if path.is_dir():
-                    shutil.rmtree(path)
-        return [Trace(path, self.what, self.remedy) for path in self.files]
-
-
-def _going(
-    audits: Sequence[Path], runs: Sequence[Path], states: Sequence[Path], hits: Collection[Path]
-) -> Iterator[_Place]:
+def _files_of_people(
+    audits: Sequence[Path], learned: Sequence[Path], states: Sequence[Path], hits: Collection[Path]
+) -> Iterator[_Step]:
     for folder in audits:
         files = _matching(folder, AUDIT_FILES)
         if _any_below(files, hits):
             remedy = f"make it again on the table without them: badpo audit DATA --out {folder}"
-            yield _Place(folder, files, "figures of an audit that holds their votes", remedy)
+            yield _gone(files, "figures of an audit that holds their votes", remedy, hits)
     remedy = "remove the run and train it again on the table without them, by the command that made it"
-    for folder in _learned_from_them(runs, hits):
+    for folder in learned:
         files = _matching(folder, PERSONAL_RUN_FILES)
-        files += tuple(folder / name for name in POOL_RUN_FILES if folder / name in hits)
-        yield _Place(folder, files, "numbers of single people in a run that learned from their votes", remedy)
+        files += [folder / name for name in POOL_RUN_FILES if folder / name in hits]
+        yield _gone(files, "numbers of single people in a run that learned from their votes", remedy, hits)
     for state in states:
         if state in hits:
             remedy = f"count again, on the table without them: badpo watch DATA --state {state}"
-            yield _Place(state, (state,), "what was counted of them and of others", remedy)
+            yield _gone([state], "what was counted of them and of others", remedy, hits)
+
+
+def _gone(paths: Sequence[Path], what: str, remedy: str, hits: Collection[Path]) -> _Step:
+    def remove() -> None:
+        for folder in dict.fromkeys(path.parent for path in paths):
+            _note(folder, went=sorted(path.name for path in paths if path.parent == folder))
+        inside = [path for top in paths for path in (top, *top.rglob("*"))]
+        inside = [path for path in inside if path.is_symlink() or not path.is_dir()]
+        # those that name them last, and those that make it a run: killed in between, another call finds the rest
+        for path in sorted(inside, key=lambda path: (path in hits, path.name in RUN_MARKS)):
+            path.unlink(missing_ok=True)
+        for path in paths:
+            shutil.rmtree(path, ignore_errors=True)
+
+    return _Step([Trace(path, what, remedy) for path in paths], remove)
 
 
 def _learned_from_them(tops: Sequence[Path], hits: Collection[Path]) -> list[Path]:
@@ -377,23 +349,22 @@ def _rests_on(folder: Path, learned: Sequence[Path]) -> bool:
         return not (folder / "bias.json").exists()
     if any(folder.rglob("bias.json")):
         return False
-    told = b"".join(path.read_bytes() for path in _matching(folder, RUN_MARKS) if path.suffix == ".json")
-    if b'"source"' not in told:
+    if not (folder / "anchor.json").exists():
         return any(folder.parent == run.parent for run in learned)
     # an anchor tells its source by name: the run of that name beside it, or, where it stands alone, any
+    told = (folder / "anchor.json").read_bytes()
     sources = [run for run in learned if json.dumps(run.name).encode() in told]
     return any(run.parent == folder.parent or not (folder.parent / run.name).exists() for run in sources)
 
 
-def _policies(top: Path, changed: Collection[Path]) -> Iterator[Trace]:
+def _policies(top: Path, learned: Collection[Path]) -> Iterator[Trace]:
     """Policies that learned from the votes of these people, or of others who were forgotten before."""
     what = "a policy that was trained on their votes, or that rests on one which was"
     for folder in _run_folders(top, (*RUN_MARKS, RECORD)):
         record, policy = folder / RECORD, folder / POLICY
-        if not policy.is_dir():
-            continue
         # one that is newer than the record has taken the place of that policy
-        if folder in changed or (record.exists() and policy.stat().st_mtime < record.stat().st_mtime):
+        is_older = policy.is_dir() and record.exists() and policy.stat().st_mtime < record.stat().st_mtime
+        if is_older or (policy.is_dir() and folder in learned):
             remedy = (
                 f"remove {folder} and make it again on the table without them; weights cannot be changed back"
             )
@@ -416,8 +387,8 @@ def _run_folders(top: Path, marks: Sequence[str]) -> Iterator[Path]:
             yield Path(here)
 
 
-def _matching(folder: Path, patterns: Sequence[str]) -> tuple[Path, ...]:
-    return tuple(sorted({path for pattern in patterns for path in folder.glob(pattern)}))
+def _matching(folder: Path, patterns: Sequence[str]) -> list[Path]:
+    return sorted({path for pattern in patterns for path in folder.glob(pattern)})
 
 
 def _any_below(places: Iterable[Path], hits: Collection[Path]) -> bool:
@@ -431,11 +402,17 @@ def _search(files: Sequence[Path], folders: Sequence[Path], people: People) -> d
     """Files that name them, of those below some folders and beside some files; and what cannot be looked into."""
     beside = [path for file in files for path in sorted(file.parent.iterdir()) if path.is_file()]
     below = [Path(here, name) for folder in folders for here, _, names in os.walk(folder) for name in names]
-    patterns = _patterns(people)
+    long = {
+        raw for raw in people.raw_ids if len(raw) >= (_FEWEST_DIGITS if raw.isdigit() else _FEWEST_LETTERS)
+    }
+    forms = {form for name in long for form in (name, json.dumps(name)[1:-1])} | people.pseudonyms
+    # an id that begins like theirs is not theirs
+    patterns = [re.compile(re.escape(form.encode()) + rb"(?![0-9A-Za-z])") for form in forms]
     found = {}
     for path in dict.fromkeys([*beside, *sorted(below)]):
         try:
-            if any(_is_in(stream, patterns) for stream in _streams(path)) or _is_in_column(path, people):
+            contents = (pattern.search(content) for content in _contents(path) for pattern in patterns)
+            if any(contents) or _is_in_column(path, people):
                 found[path] = "a file that names them"
         except FileNotFoundError:
             continue  # a link to nothing, or a file that another process has removed
@@ -444,64 +421,25 @@ def _search(files: Sequence[Path], folders: Sequence[Path], people: People) -> d
     return found
 
 
-def _patterns(people: People) -> dict[bytes, re.Pattern[bytes]]:
-    """What files are searched for: pseudonyms, and long ids in the forms that programs write them in."""
-    long = {
-        raw for raw in people.raw_ids if len(raw) >= (_FEWEST_DIGITS if raw.isdigit() else _FEWEST_LETTERS)
-    }
-    patterns = {}
-    for text in {
-        form for raw in long for form in (raw, json.dumps(raw)[1:-1], html.escape(raw))
-    } | people.pseudonyms:
-        for encoding, unit in (("utf-8", rb"%s"), ("utf-16-le", rb"%s\x00"), ("utf-16-be", rb"\x00%s")):
-            content = text.strip().encode(encoding, "surrogatepass").lower()
-            edge = unit % b"[0-9a-z]"
-            # a letter before it may belong to an escape, such as \\n and %20
-            begin = rb"(?:(?<!%s)|(?<=\\[a-z])|(?<=%%[0-9a-f]{2}))" % edge
-            patterns[content] = re.compile(begin + b"%s(?!%s)" % (re.escape(content), edge))
-    return patterns
-
-
-def _is_in(stream: IO[bytes], patterns: Mapping[bytes, re.Pattern[bytes]]) -> bool:
-    with stream:
-        tail, block = b"", stream.read(_BLOCK)
-        while block:
-            following = stream.read(_BLOCK)
-            text = tail + block.lower()
-            for content, pattern in patterns.items():
-                # what ends at the end may go on in the next block, which begins with it
-                found = pattern.finditer(text) if content in text else ()
-                if any(not following or one.end() + 2 <= len(text) for one in found):
-                    return True
-            tail, block = text[-_OVERLAP:], following
-    return False
-
-
-def _streams(path: Path) -> Iterator[IO[bytes]]:
+def _contents(path: Path) -> Iterator[bytes | mmap.mmap]:
     """The name of a file, its bytes, and those that it holds compressed."""
-    yield io.BytesIO(path.name.encode("utf-8", "surrogateescape").lower())
+    yield os.fsencode(path.name)
     with path.open("rb") as file:
-        head = file.read(8)
-    yield path.open("rb")
-    for magic, opened in _COMPRESSED.items():
-        if head.startswith(magic):
-            yield opened(path)
+        if not file.seek(0, os.SEEK_END):
+            return
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            yield content
+            head = content[:4]
+    if head.startswith(b"\x1f\x8b"):
+        yield gzip.decompress(path.read_bytes())
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
-            for name in archive.namelist():
-                yield archive.open(name)
-    if head.startswith(b"PAR1"):
-        schema = pq.read_schema(path)
-        yield io.BytesIO(schema.serialize().to_pybytes())
-        # as dictionaries: values that no row has any more are looked at too
-        with pq.ParquetFile(path, read_dictionary=text_columns(schema)) as file:
-            for group in range(file.num_row_groups):
-                for column in file.read_row_group(group).itercolumns():
-                    for chunk in column.chunks if not pa.types.is_primitive(column.type) else ():
-                        values = chunk.dictionary if pa.types.is_dictionary(chunk.type) else chunk
-                        yield io.BytesIO(
-                            "\n".join(map(str, values.to_pylist())).encode("utf-8", "surrogatepass")
-                        )
+            yield from map(archive.read, archive.namelist())
+    if head == b"PAR1":
+        with pq.ParquetFile(path) as table:
+            yield str(table.schema_arrow.metadata).encode()
+            for batch in table.iter_batches():
+                yield str(batch.to_pylist()).encode("utf-8", "backslashreplace")
 
 
 def _is_in_column(path: Path, people: People) -> bool:

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from badpo.data.attributes import Attribute
 from badpo.data.privacy import keyed_digest
 from badpo.data.problems import ConfigError, DataError, Problem
-from badpo.data.reading import VOTE_COLUMNS, read_votes, text_key
-from badpo.data.tables import DROPPED_KEY, numbered_texts, write_table
+from badpo.data.reading import VOTE_COLUMNS, read_votes
+from badpo.data.tables import DROPPED_KEY, numbered_texts, text_key, write_table
 from badpo.estimation.pool import LogOdds, offline_log_odds
 
 _RETURNS = {"response": "one number", "pair": "two numbers (g_a, g_b)", "judgment": "one number"}

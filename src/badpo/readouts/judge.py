@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from badpo.data.attributes import Attribute
 from badpo.data.markers import has_markdown, signature_first_name
 from badpo.data.problems import ConfigError
-from badpo.data.reading import text_key
-from badpo.data.tables import numbered
+from badpo.data.tables import numbered, text_key
 from badpo.readouts.sampled import json_number
 from badpo.theory.summaries import Interval, cluster_mean
 from badpo.training.encoding import rendered_chats
