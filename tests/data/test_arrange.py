@@ -62,8 +62,3 @@ def test_text_beside_messages_becomes_a_message():
         [assistant("y")],
     )
     assert arrange([user("q")], "x", "y") == ([user("q")], [assistant("x")], [assistant("y")])
-
-
-def test_one_text_and_one_conversation_are_refused():
-    with pytest.raises(ValueError, match="one response is text"):
-        arrange("q", "x", [assistant("y")])

@@ -200,7 +200,7 @@ def test_columns_that_trl_reads_and_we_do_not_are_named():
     ("options", "message"),
     [
         ({"ties": "half"}, "ties must be drop or error; got 'half'"),
-        ({"repeated": "lats"}, 'Did you mean "last"'),
+        ({"repeated": "lats"}, "repeated must be all or last"),
         ({"annotators_missing": "mean"}, "annotators_missing must be error or drop"),
     ],
 )

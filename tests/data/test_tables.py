@@ -1,5 +1,8 @@
+"""Tables of any kind: every file gives the same cells, names of columns are told, and what is written is inert."""
+
 from __future__ import annotations
 
+import csv
 import json
 
 import numpy as np
@@ -8,12 +11,24 @@ import pyarrow as pa
 import pytest
 
 from badpo.data.problems import DataError
-from badpo.data.tables import read_table
+from badpo.data.tables import (
+    TextPool,
+    annotator_hint,
+    as_ids,
+    as_messages,
+    as_objects,
+    inert,
+    read_table,
+    recognise,
+    side_pairs,
+    write_csv,
+)
 
 ROWS = [
     {"prompt": "Why?", "chosen": "So, it is.", "rejected": "No", "annotator": "0123"},
     {"prompt": "How?", "chosen": 'He said "yes"\nand left', "rejected": "NA", "annotator": "7"},
 ]
+LINES = "".join(json.dumps(row) + "\n" for row in ROWS)
 
 
 def unreadable(source) -> str:
@@ -24,27 +39,21 @@ def unreadable(source) -> str:
     return str(problem)
 
 
-def written(folder, name: str):
-    path = folder / name
-    frame = pd.DataFrame(ROWS)
-    if path.suffix.lower() == ".csv":
-        frame.to_csv(path, index=False)
-    elif path.suffix == ".tsv":
-        frame.to_csv(path, index=False, sep="\t")
-    elif path.suffix == ".parquet":
-        frame.to_parquet(path)
-    elif path.suffix == ".json":
-        path.write_text(json.dumps(ROWS))
-    else:
-        path.write_text("\n".join(json.dumps(row) for row in ROWS) + "\n")
-    return path
+# -- reading -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["v.csv", "v.tsv", "v.parquet", "v.json", "v.jsonl", "v.ndjson", "V.CSV"])
 def test_every_file_format_gives_the_same_cells(tmp_path, name):
-    table = read_table(written(tmp_path, name))
+    path, frame = tmp_path / name, pd.DataFrame(ROWS)
+    if path.suffix == ".parquet":
+        frame.to_parquet(path)
+    elif path.suffix.lower() in (".csv", ".tsv"):
+        frame.to_csv(path, index=False, sep="\t" if path.suffix == ".tsv" else ",")
+    else:
+        path.write_text(json.dumps(ROWS) if path.suffix == ".json" else LINES)
+    table = read_table(path)
     assert table.frame.to_dict("records") == ROWS
-    assert table.name.endswith(name)
+    assert table.name == str(path)
 
 
 class Polars:
@@ -54,28 +63,11 @@ class Polars:
         return pa.Table.from_pylist(ROWS)
 
 
-class DatasetSplit:
-    """What is used of a split of the datasets library."""
-
-    num_rows = 2
-
-    def with_format(self, kind):
-        assert kind == "arrow"
-        return self
-
-    def __getitem__(self, index):
-        return pa.Table.from_pylist(ROWS)
-
-
 @pytest.mark.parametrize(
     "source",
     [
-        ROWS,
-        tuple(ROWS),
-        pd.DataFrame(ROWS, index=[3, 8]),
-        pa.Table.from_pylist(ROWS),
-        Polars(),
-        DatasetSplit(),
+        *(ROWS, tuple(ROWS), pd.DataFrame(ROWS, index=[3, 8]), pa.Table.from_pylist(ROWS), Polars()),
+        pa.concat_tables([pa.Table.from_pylist(ROWS[:1]), pa.Table.from_pylist(ROWS[1:])]),
     ],
     ids=lambda source: type(source).__name__,
 )
@@ -85,92 +77,78 @@ def test_every_object_gives_the_same_cells(source):
 
 def test_a_real_dataset_is_read():
     datasets = pytest.importorskip("datasets")
-    assert read_table(datasets.Dataset.from_list(ROWS)).frame.to_dict("records") == ROWS
-    assert "it holds several tables: train" in unreadable(
-        datasets.DatasetDict(train=datasets.Dataset.from_list(ROWS))
-    )
+    split = datasets.Dataset.from_list(ROWS)
+    assert read_table(split).frame.to_dict("records") == ROWS
+    assert "it holds several tables: train" in unreadable(datasets.DatasetDict(train=split))
 
 
 def test_semicolons_and_a_byte_order_mark_are_understood(tmp_path):
     path = tmp_path / "v.csv"
     path.write_bytes("\ufeffprompt;chosen;rejected\r\nWhy?;a, b;\r\n".encode())
-    assert read_table(path).frame.to_dict("records") == [
-        {"prompt": "Why?", "chosen": "a, b", "rejected": None}
-    ]
+    row = {"prompt": "Why?", "chosen": "a, b", "rejected": None}
+    assert read_table(path).frame.to_dict("records") == [row]
 
 
-@pytest.mark.parametrize("shape", ["many in a row", "one more in each row"])
-def test_a_table_of_thousands_of_columns_is_refused(tmp_path, shape):
+def test_rows_with_thousands_of_names_are_refused(tmp_path):
     """A frame has a cell for each row and name, so that each row with a name of its own costs the square."""
     names = [f"k{i}" for i in range(20_000)]
-    rows = [dict.fromkeys(names, 1)] if shape == "many in a row" else [{name: 1} for name in names]
-    path = tmp_path / "v.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert "20,000 names of cells together" in unreadable(path)
+    (tmp_path / "v.jsonl").write_text("".join(json.dumps({name: 1}) + "\n" for name in names))
+    assert "20,000 names of cells together" in unreadable(tmp_path / "v.jsonl")
     assert len(read_table([dict.fromkeys(names[:2_000], 1)]).frame.columns) == 2_000
 
 
-def test_rows_know_their_lines(tmp_path):
-    table = read_table(written(tmp_path, "v.csv"))
-    assert table.lines.tolist() == [2, 3]
-    path = tmp_path / "gaps.jsonl"
-    path.write_text('{"a": 1}\n\n{"a": 2}\n')
-    assert read_table(path).lines.tolist() == [1, 3]
-    path = tmp_path / "breaks.csv"
-    path.write_text('a,b\n"x\ny",1\nz,2\n')
-    assert read_table(path).lines.tolist() == [2, 4]
+@pytest.mark.parametrize(
+    ("name", "content", "lines"),
+    [
+        ("v.csv", 'a,b\n"x\ny",1\nz,2\n', [2, 4]),
+        ("v.csv", "a,b\n1,2\n\n3,4\n", [2, 4]),
+        ("v.jsonl", '{"a": 1}\n\n{"a": 2}\n', [1, 3]),
+    ],
+)
+def test_rows_know_their_lines(tmp_path, name, content, lines):
+    (tmp_path / name).write_text(content)
+    assert read_table(tmp_path / name).lines.tolist() == lines
 
 
 def test_long_cells_are_read_and_the_limit_is_put_back(tmp_path):
-    import csv
-
     path, limit = tmp_path / "v.csv", csv.field_size_limit()
     path.write_text("a,b\n" + "x" * 200_000 + ",1\n")
     assert len(read_table(path).frame["a"][0]) == 200_000
     assert csv.field_size_limit() == limit
 
 
-def test_large_whole_numbers_stay_exact_beside_missing_ones(tmp_path):
-    pa_table = pa.table({"id": pa.array([2**53 + 1, None], pa.int64())})
-    assert read_table(pa_table).frame["id"].tolist() == [2**53 + 1, None]
+def test_a_csv_of_a_header_alone_has_no_rows(tmp_path):
+    (tmp_path / "v.csv").write_text("a,b\n")
+    assert read_table(tmp_path / "v.csv").frame.to_dict("list") == {"a": [], "b": []}
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ('a,b\n"x,1\n', "line 2"),
-        (
-            "a,b\n1,2\n1,2,3\n1\n",
-            "the header has 2 columns, but 2 rows have another number: line 3 has 3, line 4 has 1",
-        ),
-    ],
-)
-def test_broken_csv_names_the_line(tmp_path, content, message):
-    path = tmp_path / "v.csv"
-    path.write_text(content)
-    assert message in unreadable(path)
+def test_large_whole_numbers_stay_exact_beside_missing_ones():
+    table = pa.table({"id": pa.array([2**53 + 1, None], pa.int64())})
+    assert read_table(table).frame["id"].tolist() == [2**53 + 1, None]
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
+        ("v.csv", b'a,b\n"x,1\n', "line 2"),
         (
-            "v.jsonl",
-            b'{"a": 1}\n{"a": \n[1]\n',
-            "2 lines are no JSON objects: line 2: Expecting value; line 3: not an object",
+            "v.csv",
+            b"a,b\n1,2\n1,2,3\n1\n",
+            "2 columns, but 2 rows have another number: line 3 has 3, line 4 has 1",
         ),
+        ("v.csv", b"a\n\xff\n", "it is not UTF-8"),
+        ("v.jsonl", b'{"a": 1}\n{"a": \n[\n', "2 lines are no JSON: line 2: Expecting value; line 3: "),
+        ("v.jsonl", b'{"a": 1}\n[1]\n', "1 rows are no objects with named cells, first: row 2"),
         ("v.json", b'{"a": 1}', "it holds no list"),
         ("v.json", b"[1, {}]", "1 rows are no objects with named cells, first: row 1"),
         ("v.json", b"[", "write a JSON list of objects"),
-        ("v.csv", b"a\n\xff\n", "byte 2 is not UTF-8"),
         ("v.parquet", b"PAR1 and nothing", "export the table again"),
         ("v.xlsx", b"", 'files that end in ".xlsx" are not known'),
     ],
 )
 def test_unreadable_files_say_why(tmp_path, name, content, message):
-    path = tmp_path / name
-    path.write_bytes(content)
-    assert message in unreadable(path)
+    (tmp_path / name).write_bytes(content)
+    assert message in unreadable(tmp_path / name)
 
 
 def test_a_missing_file_and_a_folder_say_so(tmp_path):
@@ -186,8 +164,194 @@ def test_what_is_no_table_is_refused(source):
     unreadable(source)
 
 
-def test_an_empty_csv_has_no_rows(tmp_path):
-    path = tmp_path / "v.csv"
-    path.write_text("a,b\n")
-    assert list(read_table(path).frame.columns) == ["a", "b"]
-    assert len(read_table(path).frame) == 0
+# -- names of columns --------------------------------------------------------------------------------------------
+
+
+def wrong_columns(names, columns=None) -> list[str]:
+    with pytest.raises(DataError) as caught:
+        recognise(pd.DataFrame([["x"] * len(names)], columns=names), "votes.csv", columns)
+    return [str(problem) for problem in caught.value.problems]
+
+
+A_B = ["prompt", "response_a", "response_b", "winner"]
+MAPPED = {"prompt": "q", "response_a": "left", "response_b": "right", "winner": "best"}
+
+
+@pytest.mark.parametrize(
+    ("names", "columns", "kind"),
+    [
+        (A_B, None, "a_b"),
+        (["prompt", "chosen", "rejected"], None, "chosen_rejected"),
+        (["chosen", "rejected"], None, "chosen_rejected"),
+        (list(MAPPED.values()), MAPPED, "a_b"),
+        (["chosen", "rejected", *A_B], None, "a_b"),
+    ],
+)
+def test_layouts(names, columns, kind):
+    layout = recognise(pd.DataFrame([["x"] * len(names)], columns=names), "votes.csv", columns)
+    assert layout.kind == kind
+    assert set(layout.theirs) <= set(layout.frame.columns)
+
+
+def test_a_mapped_column_takes_the_place_of_one_that_has_our_name_and_none_leaves_one_unused():
+    names = ["prompt", "chosen", "rejected", "annotator", "who", "comparison_id"]
+    frame = pd.DataFrame([["p", "c", "r", "wrong", "right", "x"]], columns=names)
+    layout = recognise(frame, "votes.csv", {"annotator": "who", "comparison_id": None})
+    assert layout.frame["annotator"].tolist() == ["right"]
+    assert list(layout.frame.columns).count("annotator") == 1
+    assert "comparison_id" not in layout.theirs and "comparison_id" not in layout.frame
+
+
+def test_missing_and_wrong_columns_are_all_named():
+    (text,) = wrong_columns(["prompt", "choosen", "rejected"])
+    assert 'columns missing: chosen. "chosen": Did you mean "choosen"?' in text
+    assert "found: prompt, choosen, rejected" in text
+    assert "response_b, winner" in wrong_columns(["prompt", "response_a"])[0]
+    assert "convert: badpo import" in wrong_columns(["id", "data", "annotations"])[0]
+    mapped = {"annotater": "worker", "prompt_id": "promt", "weight": "wait"}
+    texts = wrong_columns(["prompt", "chosen", "rejected", "worker"], mapped)
+    assert len(texts) == 3
+    assert 'columns has no entry "annotater". Did you mean "annotator"?' in texts[0]
+    assert 'column "promt" (for prompt_id) is not in the table. Did you mean "prompt"?' in texts[1]
+    assert '2 columns are called "chosen"' in wrong_columns(["prompt", "chosen", "chosen", "rejected"])[0]
+
+
+def test_annotator_hint_is_silent_without_a_likely_column():
+    assert annotator_hint(["prompt", "winner"]) == ""
+    assert "AnnotatorID" in annotator_hint(["AnnotatorID"])
+
+
+def test_side_pairs_need_both_sides_and_no_identifier():
+    names = ["score_a", "score_b", "b_x", "a_x", "only_a", "arg_a_id", "arg_b_id", "a_to_b"]
+    assert side_pairs(names) == {"score_a": "score_b", "a_x": "b_x"}
+
+
+# -- cells -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        (["0123", "123"], ["0123", "123"]),
+        ([123, 123.0, np.int64(5), 1.5], ["123", "123", "5", "1.5"]),
+        ([None, float("nan"), pd.NA, pd.NaT, "", "  ", "nan", "None"], [None] * 8),
+        ([" a", "a "], [" a", "a "]),
+        ([b"bytes", True], ["bytes", "True"]),
+        (pd.Series([7, None, 8]), ["7", None, "8"]),
+        (pd.Series(["x", None, "x"], dtype="category"), ["x", None, "x"]),
+        (["w\0a", "w\0b", "w"], [r"w\x00a", r"w\x00b", "w"]),
+    ],
+)
+def test_ids_are_text(cells, expected):
+    ids = as_ids(cells)
+    assert ids.tolist() == expected
+    # also where pandas compares up to a NUL
+    assert pd.Series(ids).nunique() == len({*expected} - {None})
+
+
+def test_objects_are_no_ids():
+    with pytest.raises(ValueError, match="not an identifier"):
+        as_ids([{"id": 1}])
+
+
+def test_distinct_texts_and_messages_are_numbered():
+    messages = [{"role": "user", "content": "hi"}]
+    like = '[{"content": "hi", "role": "user"}]'
+    pool = TextPool()
+    cells = as_objects(["hi", messages, None, "hi", np.array(messages, dtype=object), float("nan"), like])
+    assert pool.numbers(cells).tolist() == [0, 1, -1, 0, 1, -1, 2]
+    assert (pool.values, pool.faults) == (["hi", messages, like], {})
+
+
+@pytest.mark.parametrize(
+    ("cell", "reason"),
+    [
+        (3, "it is of type int"),
+        ({"role": "user", "content": "x"}, "it is of type dict"),
+        (["x"], "needs a role and a content"),
+        ([{"content": "x"}], "needs a role and a content"),
+        ([{"role": "user"}], "the content of the user message is not text"),
+        ([{"role": "assistant", "tool_calls": [{"type": "function"}]}], "calls a tool and has no text"),
+        ([{"role": "user", "content": [{"type": "image"}]}], "is not text"),
+        ("\ud800", "half of a surrogate pair"),
+        ([{"role": "user", "content": "\udc00"}], "half of a surrogate pair"),
+    ],
+)
+def test_faulty_cells_say_why(cell, reason):
+    pool = TextPool()
+    assert pool.numbers(as_objects([5j, "fine", cell, cell])).tolist() == [-2, 0, -3, -3]
+    assert reason in [*pool.faults][1]
+
+
+def test_messages_lose_empty_keys_and_keep_the_others():
+    parts = [{"type": "text", "text": "x"}, {"type": "text", "text": "y"}]
+    cell = [{"role": "user", "content": parts, "name": "n", "tool_calls": None}]
+    assert as_messages(cell) == [{"role": "user", "content": "xy", "name": "n"}]
+
+
+# -- tables for spreadsheets -------------------------------------------------------------------------------------
+
+
+def rows_of(path) -> list[list[str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.reader(file))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\n=1", "\uff1d1", "x;=cmd|'/c calc'!A1"),
+        *("x; @SUM(A1);-1", 'say "\n+1'),
+    ],
+)
+@pytest.mark.parametrize("separator", [",", ";"])
+def test_a_formula_is_no_formula_any_more(text, separator, tmp_path):
+    """Whichever separator a spreadsheet expects: where it is a semicolon, quotes inside of a cell quote nothing."""
+    write_csv(pd.DataFrame({"n": [1], "class": [text]}), tmp_path / "t.csv")
+    if separator == ",":
+        cells = rows_of(tmp_path / "t.csv")[1]
+        assert cells[1].replace("'", "") == text.replace("'", "")
+    else:
+        cells = (tmp_path / "t.csv").read_text().replace("\n", ";").replace("\t", ";").split(";")
+    assert "'" in "".join(cells)
+    assert not [cell for cell in cells if cell.lstrip().startswith(("=", "+", "-", "@", "\uff1d"))]
+
+
+def test_numbers_stay_numbers_and_other_cells_become_text(tmp_path):
+    frame = pd.DataFrame(
+        {
+            "lean": [-0.5, np.nan, -np.inf],
+            "n": [-3, 2, 1],
+            "mixed": pd.Series([-1.5, "=x", None], dtype=object),
+            "flag": [True, False, True],
+            "=c": pd.Categorical(["-x", None, "y"]),
+            "d": pd.to_datetime(["2024-01-02", None, "2024-01-03"]),
+            "l": [["=1"], None, None],
+        }
+    )
+    frame.columns = [*frame.columns[:-1], "=c"]
+    write_csv(frame, tmp_path / "t.csv")
+    assert rows_of(tmp_path / "t.csv") == [
+        ["lean", "n", "mixed", "flag", "'=c", "d", "'=c"],
+        ["-0.5", "-3", "-1.5", "True", "'-x", "2024-01-02 00:00:00", "['=1']"],
+        ["", "2", "'=x", "False", "", "", ""],
+        ["-inf", "1", "", "True", "y", "2024-01-03 00:00:00", ""],
+    ]
+
+
+def test_ordinary_text_and_quotes_come_back(tmp_path):
+    texts = ["a,b", 'say "so"', "two\nlines", "na\u00efve \U0001f600", "a-b", ""]
+    write_csv(pd.DataFrame({"class": texts}), tmp_path / "t.csv")
+    assert [row[0] if row else "" for row in rows_of(tmp_path / "t.csv")[1:]] == texts
+
+
+def test_hostile_text_is_written_out():
+    assert inert("a\x00b\x1b[31m") == "a\\u0000b\\u001b[31m"
+    assert inert("a\u202egpj.exe") == "a\\u202egpj.exe"
+    assert inert("a\r=1") == "a\\u000d=1"
+    assert inert("a\r\nb") == "a\nb"
+    assert inert("\ud800") == "\\ud800"
+    assert inert("<script>alert(1)</script>") == "<script>alert(1)</script>"
+    long = inert("=" + "y" * 1_000_000)
+    assert len(long) == 32_767 and long.endswith("(1,000,001 characters)")
+    assert inert("y" * 32_767) == "y" * 32_767

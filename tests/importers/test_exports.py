@@ -352,12 +352,6 @@ def test_what_a_format_has_no_use_for_is_refused():
         import_votes(ALL["prism"], winners={"x": "a"})
 
 
-def test_a_short_label_studio_export_is_told():
-    rows = [{"annotation_id": 1, "lead_time": 2.0, "text1": "a", "text2": "b", "better": "left"}]
-    with pytest.raises(DataError, match="export it as JSON"):
-        import_votes(rows)
-
-
 def spoiled(value, rng: random.Random):
     """A copy of a JSON value in which something was replaced, removed or repeated."""
     value = copy.deepcopy(value)

@@ -82,6 +82,7 @@ def read_votes(
     firsts = votes[~votes["number"].duplicated()]
     comparisons = _comparisons(firsts, texts, ids)
     annotator, order = pd.factorize(votes["annotator"])
+    shown = as_objects([None, "a", "b"])[votes["shown"]]
     read = pd.DataFrame(
         {
             "comparison": votes["number"],
@@ -89,7 +90,7 @@ def read_votes(
             "annotator": annotator,
             "weight": votes["weight"],
             "row": votes.index,
-            "shown_first": as_objects([None, "a", "b"])[votes["shown"]],
+            "shown_first": pd.Series(shown, votes.index, dtype=object),
         }
     )
     for name, (values, other) in carried.items():
@@ -330,12 +331,12 @@ def _texts(layout: Layout, findings: Findings) -> tuple[Objects, Ints]:
     for name, column in zip(names, codes, strict=True):
         for why, i in pool.faults.items():
             findings.rows("E105", f"{name} cannot be read, {why}", name, column == -2 - i, remedy)
+    codes[:, (codes < 0).any(axis=0)] = -1
     is_text = np.array([*(isinstance(value, str) for value in pool.values), False])
-    usable = (codes >= 0).all(axis=0)
-    mixed = usable & (is_text[codes[-2]] != is_text[codes[-1]])
+    mixed = is_text[codes[-2]] != is_text[codes[-1]]
     what = "one response is text and the other a list of messages"
     findings.rows("E105", what, None, mixed, "give both responses in the same form")
-    codes[:, ~usable | mixed] = -1
+    codes[:, mixed] = -1
     if not has_prompt or not is_text[:-1].all():
         pool, codes = _arranged(pool, codes)
         is_text = np.array([*(isinstance(value, str) for value in pool.values), False])[codes[0]]

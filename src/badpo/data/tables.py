@@ -490,8 +490,9 @@ def _message(message: Any) -> dict[str, Any]:
     role, content = message["role"], message.get("content")
     if isinstance(content, (list, tuple, np.ndarray)):
         parts = [part if isinstance(part, Mapping) else {} for part in content]
-        texts = [part.get("text") if part.get("type") == "text" else None for part in parts]
-        content = "".join(texts) if all(isinstance(text, str) for text in texts) else None
+        texts = [part["text"] for part in parts if part.get("type") == "text" and "text" in part]
+        is_text = len(texts) == len(content) and all(isinstance(text, str) for text in texts)
+        content = "".join(texts) if is_text else None
     if content is None and message.get("tool_calls"):
         remedy = "and only text is trained on; write the call into its content"
         raise ValueError(f"the {role} message calls a tool and has no text, {remedy}")
