@@ -333,7 +333,7 @@ def recognise(frame: pd.DataFrame, source: str, columns: Mapping[str, str | None
     if problems:
         raise DataError(problems)
     frame = frame.set_axis(found, axis=1)
-    others = [name for name in found.difference([*theirs.values(), *KNOWN], sort=False)]
+    others = found.difference([*theirs.values(), *KNOWN], sort=False)
     named = {name: frame[column] for name, column in theirs.items()} | {name: frame[name] for name in others}
     return Layout(pd.DataFrame(named), kind, theirs)
 
