@@ -379,7 +379,7 @@ def _judgments_of(
         return n_votes, []
     table = read_table(data)
     layout = recognise(table.frame, table.name, columns)
-    if not table.dropped and layout.has("comparison_id"):
+    if not table.dropped and "comparison_id" in layout.frame:
         counts = pd.Series(as_ids(layout.frame["comparison_id"])).value_counts()
         return counts.loc[judgments.comparisons["comparison_id"]].to_numpy(dtype=np.int64), []
     what = (
