@@ -151,7 +151,7 @@ def test_words_of_ones_own_on_a_run_of_a_recipe(tmp_path, monkeypatch):
     assert "without" in colour
     assert found["prompts"]["from"].startswith("prompts that the run was trained on, for it held out 7 only")
     text = badpo(run, *words)
-    assert "what else moved" in text.stdout and "anchor.json" in text.stdout
+    assert "moved" in text.stdout and "anchor.json" in text.stdout
     assert "of them: exact" in text.stdout
 
 
@@ -164,8 +164,8 @@ def test_words_of_ones_own_on_a_run_of_a_recipe(tmp_path, monkeypatch):
         ([], "nothing to anchor"),
         (["--target", "woman=1"], "strictly between 0 and 1"),
         (["--target", "woman=0"], "strictly between 0 and 1"),
-        (["--target", "woman"], "ATTRIBUTE=RATE"),
-        (["--target", "woman=half"], "ATTRIBUTE=RATE"),
+        (["--target", "woman"], "as in --target woman=0.5"),
+        (["--target", "woman=half"], "the rate is no number"),
         (["--target", "woman=0.5", "--target", "woman=0.6"], "given twice"),
         (["--target", "length=0.5"], "a length has no fair rate"),
         (["--target", "womann=0.5"], 'Did you mean "woman"'),
@@ -173,7 +173,7 @@ def test_words_of_ones_own_on_a_run_of_a_recipe(tmp_path, monkeypatch):
         (["--target", "woman=0.5", "--mode", "dance"], "choose sample or train"),
         (["--target", "woman=0.5", "--rounds", "0"], "at least one round"),
         (["--target", "woman=0.5", "--tolerance", "0"], "such as 0.03"),
-        (["--target", "british=0.5", "--word", "color"], "WITHOUT=WITH"),
+        (["--target", "british=0.5", "--word", "color"], "as in --word color=colour"),
         (["--target", "woman=0.5"], "name a file of them with --prompts FILE"),
         (["--target", "woman=0.5", "--prompts", "p.txt"], "neither a folder with a model nor reachable"),
     ],

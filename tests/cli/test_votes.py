@@ -289,8 +289,7 @@ def test_import_says_what_came_along_and_what_did_not(tmp_path):
     assert result.exit_code == 0, result.output
     assert result.output.startswith(f"reading {EXPORT}\n")
     assert re.search(r"personal +annotations\.completed_by\.email", result.output)
-    assert re.search(r"not submitted +1\n", result.output)
-    assert result.output.endswith(f"\n{tmp_path / 'j.parquet'}\n")
+    assert "not submitted=1, " in result.output and str(tmp_path / "j.parquet") in result.output
 
 
 def test_import_takes_names_labels_and_columns(tmp_path):

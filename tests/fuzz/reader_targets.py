@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from badpo.anchoring.source import read_prompts
 from badpo.attributes import Length, Markdown, attribute_from_config
 from badpo.cli.anchor import parsed_targets, word_pairs
-from badpo.cli.options import parsed_attribute, parsed_flags, parsed_pairs, parsed_sweep
+from badpo.cli.options import parsed_attribute, parsed_flags, parsed_sweep, parted
 from badpo.data.attributes import BUILT_IN
 from badpo.data.checks import check
 from badpo.data.judgments import Judgments
@@ -191,7 +191,7 @@ def _command_line(words: list[str]) -> None:
     """What people write behind options is understood or refused, and so is what it means."""
     given: list[Callable[[], object]] = [
         lambda: read_recipe(overrides=parsed_flags(words)),
-        lambda: parsed_pairs(words, "--column"),
+        lambda: parted(words, "--column", "annotator=worker_id"),
         lambda: parsed_targets(words),
         lambda: word_pairs(words),
         *(partial(attribute_from_config, parsed_attribute(word)) for word in words if "=" in word),

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 
@@ -21,8 +20,8 @@ from badpo.cli.options import (
     RunModel,
     RunTable,
     TrustRun,
-    as_table,
-    as_text,
+    as_lines,
+    parted,
     reporting_errors,
     tell,
     terminal_progress,
@@ -30,8 +29,6 @@ from badpo.cli.options import (
 from badpo.data.problems import ConfigError
 
 EXAMPLE = "woman=0.5"
-
-MOVED = ("before", "after", "difference", "ci_low", "ci_high")
 
 
 @reporting_errors
@@ -102,7 +99,7 @@ def anchor(
         asked = Anchor(editor, targets, tolerance, rounds, seed, judge)
         folder = out or opened.out
         result = anchor_run(opened, asked, mode, folder, progress)
-    tell(as_json, result, f"{printed(result, list(targets))}\n\n{folder / 'anchor.json'}")
+    tell(as_json, result, f"{as_lines(result)}\n\n{folder / 'anchor.json'}")
     if not result["converged"]:
         raise typer.Exit(EXIT_FAILED)
 
@@ -112,22 +109,20 @@ def parsed_targets(texts: Sequence[str] | None) -> dict[str, float]:
     if not texts:
         raise ConfigError(f"nothing to anchor: give --target ATTRIBUTE=RATE, as in --target {EXAMPLE}")
     targets: dict[str, float] = {}
-    for text in texts:
-        name, _, value = text.rpartition("=")
-        try:
-            rate = float(value)
-        except ValueError:
-            rate = math.nan
-        if not name or math.isnan(rate):
-            raise ConfigError(f"--target {text}: write it as ATTRIBUTE=RATE, as in --target {EXAMPLE}")
-        if not 0 < rate < 1:
-            raise ConfigError(
-                f"--target {text}: a rate must lie strictly between 0 and 1; no finite tilt reaches 0 or 1. "
-                "To keep an attribute out altogether, forbid it when decoding"
-            )
+    for name, value in parted(texts, "--target", EXAMPLE):
         if name in targets:
             raise ConfigError(f"--target {name} is given twice; every attribute has one target")
-        targets[name] = rate
+        try:
+            targets[name] = float(value)
+        except ValueError:
+            raise ConfigError(
+                f"--target {name}={value}: the rate is no number, as in --target {EXAMPLE}"
+            ) from None
+        if not 0 < targets[name] < 1:
+            raise ConfigError(
+                f"--target {name}={value}: a rate must lie strictly between 0 and 1; no finite tilt reaches 0 or 1. "
+                "To keep an attribute out altogether, forbid it when decoding"
+            )
     return targets
 
 
@@ -150,41 +145,7 @@ def word_pairs(texts: Sequence[str] | None, n_targets: int = 1) -> list[tuple[st
     """The pairs of every --word."""
     if texts and n_targets != 1:
         raise ConfigError("--word makes one attribute, so it takes one --target, with a name of your choice")
-    pairs = []
-    for text in texts or ():
-        without, _, carrying = text.rpartition("=")
-        if not without or not carrying:
-            raise ConfigError(f"--word {text}: write it as WITHOUT=WITH, as in --word color=colour")
-        pairs.append((without, carrying))
+    pairs = parted(texts, "--word", "color=colour")
+    if not all(without and carrying for without, carrying in pairs):
+        raise ConfigError("--word: write it as WITHOUT=WITH, as in --word color=colour")
     return pairs
-
-
-def printed(result: dict, attributes: Sequence[str]) -> str:
-    """The result for a terminal."""
-    columns = ("before", "asked", "achieved", "ci_low", "ci_high", "c", "rounds")
-    lines = [_table(columns, {name: result[name] for name in attributes}, "attribute")]
-    lines += [f"sampling: {result['how']}"] if "how" in result else []
-    moved = _table(MOVED, dict(_moved(result["moved"])), "what else moved")
-    lines += [f"prompts from: {result['prompts']['from']}", "", moved]
-    if not result["converged"]:
-        lines += ["", f"not within the tolerance: {result['reason']}"]
-    return "\n".join(lines)
-
-
-def _moved(found: Mapping, name: str = "") -> Iterator[tuple[str, Mapping]]:
-    """Everything that was measured before and after, by the words that lead to it."""
-    before, after = found.get("before"), found.get("after")
-    if isinstance(before, Mapping) and isinstance(after, Mapping):
-        # a value with its interval; the value stands first
-        yield name, {"before": next(iter(before.values())), "after": next(iter(after.values()))}
-    elif "before" in found and not isinstance(before, Mapping):
-        yield name, found
-    else:
-        for key, entry in found.items():
-            if isinstance(entry, Mapping):
-                yield from _moved(entry, f"{name} {key}".strip())
-
-
-def _table(columns: Sequence[str], rows: Mapping[str, Mapping], corner: str) -> str:
-    cells = [[name, *(as_text(row.get(column, "")) for column in columns)] for name, row in rows.items()]
-    return as_table([(corner, *columns), *cells])

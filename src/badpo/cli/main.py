@@ -80,12 +80,8 @@ class Commands(typer.core.TyperGroup):
         """A command, imported only where it is asked for."""
         if (own := super().get_command(ctx, cmd_name)) is not None:
             return own
-        further = entry_points(group=COMMANDS)
-        if cmd_name in further.names:
-            return _command_of(further[cmd_name])
-        if not further:
-            complain("this installation is older than badpo's own list of commands: install badpo again")
-        return None
+        further = entry_points(group=COMMANDS, name=cmd_name)
+        return _command_of(*further) if further else None
 
 
 def _command_of(entry: EntryPoint):
@@ -214,12 +210,8 @@ def check(
     n_errors = sum(problem.severity == "error" for problem in problems)
     shown = "   ".join(f"{name} {n:,}" for name, n in counts.items())
     verdict = f"{n_errors} to mend before training" if n_errors else "nothing to mend"
-    rows = [vars(problem) for problem in problems]
-    tell(
-        as_json,
-        {**counts, "errors": n_errors, "problems": rows},
-        "\n".join([shown, *map(str, problems), verdict]),
-    )
+    found = counts | {"errors": n_errors, "problems": [vars(problem) for problem in problems]}
+    tell(as_json, found, "\n".join([shown, *map(str, problems), verdict]))
     if n_errors:
         raise typer.Exit(EXIT_DATA)
 

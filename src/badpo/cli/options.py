@@ -13,7 +13,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,13 +22,15 @@ import typer
 from badpo.data.problems import ConfigError, written_out
 from badpo.data.yaml_files import parse_value
 
+# -- values of options -------------------------------------------------------------------------------------------
 
-def parted(text: str, option: str, example: str) -> tuple[str, str]:
-    """What stands left and right of the last equals sign of an option's value."""
-    left, equals, right = text.rpartition("=")
-    if not equals:
-        raise ConfigError(f'{option} {text}: there is no "="; write it as in {option} {example}')
-    return left, right
+
+def parted(texts: Sequence[str] | None, option: str, example: str) -> list[tuple[str, str]]:
+    """What stands left and right of the last equals sign of each value of an option."""
+    for text in texts or ():
+        if "=" not in text:
+            raise ConfigError(f'{option} {text}: there is no "="; write it as in {option} {example}')
+    return [(text.rpartition("=")[0], text.rpartition("=")[2]) for text in texts or ()]
 
 
 def parsed_attribute(text: str) -> dict[str, Any]:
@@ -46,18 +48,22 @@ def parsed_attribute(text: str) -> dict[str, Any]:
     return config
 
 
-def parsed_pairs(pairs: Sequence[str] | None, option: str) -> dict[str, str] | None:
-    """Names and what they stand for, from LEFT=RIGHT; None when there are none."""
-    example = {"--column": "annotator=worker_id", "--winner": "model_a=a"}[option]
-    return dict(parted(pair, option, example) for pair in pairs or ()) or None
-
-
 def parsed_sweep(text: str | None) -> tuple[str, list[Any]] | None:
     """A parameter and the values that it is to take, from KEY=V1,V2; None for None."""
     if text is None:
         return None
-    name, values = parted(text, "--sweep", "ratio=1.25,1.5,2")
+    ((name, values),) = parted([text], "--sweep", "ratio=1.25,1.5,2")
     return name, [_parameter(value) for value in values.split(",")]
+
+
+def _parameter(text: str) -> Any:
+    """A number, true or false, or the text itself: words such as no and on stay words."""
+    if text in ("true", "false"):
+        return text == "true"
+    for number in (int, float):
+        with suppress(ValueError):
+            return number(text)
+    return text
 
 
 def parsed_flags(arguments: Sequence[str]) -> dict[str, Any]:
@@ -68,40 +74,39 @@ def parsed_flags(arguments: Sequence[str]) -> dict[str, Any]:
     >>> parsed_flags(["--learning-rate", "5e-7", "--no_disable_dropout", "--report_to", "tensorboard", "trackio"])
     {'learning_rate': 5e-07, 'disable_dropout': False, 'report_to': ['tensorboard', 'trackio']}
     """
-    given: dict[str, list[str]] = {}
-    values: list[str] | None = None
+    given: dict[str, list[Any]] = {}
+    values: list[Any] | None = None
     for argument in arguments:
         if argument.startswith("--"):
             name, equals, value = argument[2:].partition("=")
             values = given.setdefault(name.replace("-", "_"), [])
-            values.extend([value] if equals else [])
+            values += [parse_value(value)] if equals else []
         elif values is None:
             raise ConfigError(
                 f'"{argument}" is not a flag; write keys as --key value, and the recipe as --config FILE'
             )
         else:
-            values.append(argument)
-    return dict(_flag(name, texts) for name, texts in given.items())
+            values.append(parse_value(argument))
+    flags = {
+        name.removeprefix("no_"): not name.startswith("no_") for name, found in given.items() if not found
+    }
+    return flags | {name: found if len(found) > 1 else found[0] for name, found in given.items() if found}
 
 
-def _parameter(text: str) -> Any:
-    """A number, true or false, or the text itself: words such as no and on stay words."""
-    if text in ("true", "false"):
-        return text == "true"
-    for number in (int, float):
-        try:
-            return number(text)
-        except ValueError:
-            continue
-    return text
+def named(column: Sequence[str] | None, winner: Sequence[str] | None) -> dict[str, Any]:
+    """What --column and --winner say, as the readers of a table take it."""
+    columns = dict(parted(column, "--column", "annotator=worker_id"))
+    return {"columns": columns or None, "winners": dict(parted(winner, "--winner", "model_a=a")) or None}
 
 
-def _flag(name: str, texts: Sequence[str]) -> tuple[str, Any]:
-    if not texts:
-        return name.removeprefix("no_"), not name.startswith("no_")
-    parsed = [parse_value(text) for text in texts]
-    return name, parsed[0] if len(parsed) == 1 else parsed
+def declared(attribute: Sequence[str] | None) -> list:
+    """The attributes of every --attribute."""
+    from badpo.data.attributes import attribute_from_config
 
+    return [attribute_from_config(parsed_attribute(text)) for text in attribute or ()]
+
+
+# -- options -----------------------------------------------------------------------------------------------------
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
@@ -183,16 +188,7 @@ TrustRun = Annotated[
 ]
 
 
-def named(column: Sequence[str] | None, winner: Sequence[str] | None) -> dict[str, Any]:
-    """What --column and --winner say, as the readers of a table take it."""
-    return {"columns": parsed_pairs(column, "--column"), "winners": parsed_pairs(winner, "--winner")}
-
-
-def declared(attribute: Sequence[str] | None) -> list:
-    """The attributes of every --attribute."""
-    from badpo.data.attributes import attribute_from_config
-
-    return [attribute_from_config(parsed_attribute(text)) for text in attribute or ()]
+# -- output ------------------------------------------------------------------------------------------------------
 
 
 def is_first_process() -> bool:
@@ -259,18 +255,18 @@ def as_text(value: Any) -> str:
 
 
 def as_lines(values: Mapping[str, Any], indent: int = 0) -> str:
-    """Names and values, one per line, what lies inside indented.
+    """Names and values, one per line, what lies deeper inside indented.
 
     Examples
     --------
-    >>> print(as_lines({"rates": {"woman": 0.5}, "n": 1000}))
+    >>> print(as_lines({"rates": {"woman": {"before": 0.6, "after": 0.5}}, "n": 1000}))
     rates
-      woman                   0.5
+      woman                   before=0.6, after=0.5
     n                       1,000
     """
     rows = []
     for name, value in values.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and any(isinstance(entry, Mapping) for entry in value.values()):
             rows += [f"{' ' * indent}{name}", as_lines(value, indent + 2)]
         else:
             rows.append(f"{' ' * indent}{name:<23} {as_text(value)}".rstrip())
@@ -282,6 +278,9 @@ def as_table(rows: Sequence[Sequence[str]]) -> str:
     from tabulate import tabulate
 
     return tabulate(rows, tablefmt="plain", disable_numparse=True)
+
+
+SECONDS_A_LINE = 10
 
 
 def _told_in_lines() -> Callable[[str, float], None]:
@@ -315,7 +314,8 @@ def terminal_progress(quiet: bool) -> Iterator[Callable[[str, float], None]]:
         yield lambda what, share: bar.update(task, description=written_out(what), completed=share)
 
 
-SECONDS_A_LINE = 10
+# -- errors ------------------------------------------------------------------------------------------------------
+
 EXIT_FAILED, EXIT_USAGE, EXIT_DATA, EXIT_NOT_MET, EXIT_STOPPED = 1, 2, 3, 4, 130
 TRAIN_PACKAGES = ("torch", "transformers", "accelerate", "peft", "trl", "safetensors", "datasets")
 
@@ -342,7 +342,7 @@ def reporting_errors(command: Callable) -> Callable:
             if kwargs.get("debug"):
                 complain(traceback.format_exc())
             code, problems = _verdict(error)
-            if _another_speaks():
+            if not _speaks():
                 raise typer.Exit(code) from error
             if kwargs.get("as_json"):
                 print_json({"error": "\n".join(problems), "exit_code": code})
@@ -383,30 +383,22 @@ def _end_by_launcher(signum, frame):
     raise EndedByLauncherError
 
 
-def _another_speaks() -> bool:
-    """Whether another process of the same run has told already why it ends."""
+def _speaks() -> bool:
+    """Whether no other process of the same run has told already why it ends."""
     if not _of_several():
-        return False
+        return True
     from badpo.training.processes import speaks_for_all
 
-    return not speaks_for_all()
+    return speaks_for_all()
 
 
-def _said_between_processes(error: Exception) -> list[str]:
-    """What an error of one of several processes says of the others, in its own words; empty where it says nothing."""
+def _is_left_alone(error: Exception) -> bool:
+    """Whether an error says that the other processes of a run are gone."""
     if not _of_several():
-        return []
+        return False
     from badpo.training.processes import lost_peer
 
-    again = "start all of them again with --resume: the newest whole checkpoint is taken up"
-    first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    alone = "and this one cannot go on alone"
-    if isinstance(error, EndedByLauncherError):
-        return [f"another process of this run has ended, or the run was told to end, {alone}", again]
-    if lost_peer(error):
-        what = "another process of this run has ended, or the connection to it broke"
-        return [f"{what}, {alone}: {first}", again]
-    return []
+    return isinstance(error, EndedByLauncherError) or lost_peer(error)
 
 
 def _verdict(error: Exception) -> tuple[int, list[str]]:
@@ -428,8 +420,12 @@ def _verdict(error: Exception) -> tuple[int, list[str]]:
         ]
     if kind == "NotFiniteError":
         return EXIT_FAILED, [text]
-    if said := _said_between_processes(error):
-        return EXIT_FAILED, said
+    if _is_left_alone(error):
+        first = (text.strip().splitlines() or [kind])[0]
+        return EXIT_FAILED, [
+            f"another process of this run has ended, and this one cannot go on alone: {first}",
+            "start all of them again with --resume: the newest whole checkpoint is taken up",
+        ]
     if isinstance(error, OSError) and error.strerror:
         name = f": {error.filename}" if error.filename else ""
         is_full = error.errno == errno.ENOSPC

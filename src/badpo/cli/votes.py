@@ -179,21 +179,15 @@ def import_votes(
         annotators_missing=annotators_missing,
         mapping=write_mapping,
     )
-    problems = told.pop("problems")
+    problems, mapping = told.pop("problems"), told["mapping"]
     if as_json:
         print_json({**told, "problems": [vars(problem) for problem in problems]})
         return
-    dropped = {row["reason"]: row["n"] for row in told.pop("dropped")}
-    lists = {name: ", ".join(told.pop(name)) or None for name in ("left_behind", "personal")}
-    out_written, mapping = told.pop("out"), told.pop("mapping")
-    say(as_lines(told | {"dropped": sum(dropped.values())}))
-    if dropped:
-        say(as_lines(dropped, indent=2))
-    say(as_lines(lists))
+    dropped = {row["reason"]: row["n"] for row in told["dropped"]}
+    say(as_lines({name: value for name, value in (told | {"dropped": dropped}).items() if value}))
     for problem in problems:
         if problem.code not in _SAID_BY_THE_COUNTS:
             say(problem)
-    say(f"\n{out_written}")
     if mapping:
         say(f"{mapping}: whose pseudonym is whose; keep it apart from the table")
 
@@ -227,31 +221,16 @@ def forget(
     from badpo.data import forgetting
     from badpo.data.problems import ConfigError, counted
 
-    if not (data or audit or runs or state or mapping):
-        places = "--data FILE, --audit FOLDER, --runs FOLDER, --state FILE or --mapping FILE"
-        raise ConfigError(f"say where to look: {places}")
-    people = forgetting.find_people(annotators, mapping)
-    traces = forgetting.forget(
-        people,
-        data=data or (),
-        audits=audit or (),
-        runs=runs or (),
-        states=state or (),
-        mapping=mapping,
-        columns=named(column, None)["columns"],
-        dry_run=dry_run,
-    )
+    places = {"data": data or (), "audits": audit or (), "runs": runs or (), "states": state or ()}
+    if not (mapping or any(places.values())):
+        named_places = "--data FILE, --audit FOLDER, --runs FOLDER, --state FILE or --mapping FILE"
+        raise ConfigError(f"say where to look: {named_places}")
+    people, columns = forgetting.find_people(annotators, mapping), named(column, None)["columns"]
+    traces = forgetting.forget(people, **places, mapping=mapping, columns=columns, dry_run=dry_run)
+    names, verb = sorted(people.pseudonyms), "would be taken out" if dry_run else "taken out"
     rows = [
-        {
-            "path": trace.path,
-            "what": trace.what,
-            "erased": trace.goes and not dry_run,
-            "remedy": trace.remedy,
-        }
-        for trace in traces
+        {"path": t.path, "what": t.what, "erased": t.goes and not dry_run, "remedy": t.remedy} for t in traces
     ]
-    names = sorted(people.pseudonyms)
-    verb = "would be taken out" if dry_run else "taken out"
     lines = [f"{counted(len(names), 'annotator')}: {', '.join(names)}"]
     lines += [f"{verb if t.goes else 'still there'}: {t.path}: {t.what}" for t in traces]
     lines += [f"then: {remedy}" for remedy in dict.fromkeys(t.remedy for t in traces if t.remedy)]
