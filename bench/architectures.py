@@ -181,7 +181,7 @@ def measured(name: str) -> dict[str, Any]:
     import torch
 
     from badpo.data.problems import ConfigError
-    from badpo.training.packing import packed_layout
+    from badpo.training.packing import packed_comparisons
     from badpo.training.self_test import choose_layout
     from bench.peers import ON_PROCESSOR, TRL, Ours, exact_gradients, relative_difference
 
@@ -200,11 +200,11 @@ def measured(name: str) -> dict[str, Any]:
         layout, reason, [test] = choose_layout(ours.trainer.model.train(), "packed", ours.trainer.encoded)
         gradients = ours.first_gradients()
         row |= {
-            "outcome": "packed" if layout is packed_layout else "padded",
+            "outcome": "packed" if layout is packed_comparisons else "padded",
             "reason": reason or "",
             "error": relative_difference(gradients, exact_gradients(ours, models, torch.float32)),
-            "self_test_values": test.values,
-            "self_test_gradient": test.gradient,
+            "self_test_values": test.differences[0],
+            "self_test_gradient": test.differences[1],
         }
         try:
             peer = TRL(ours, models, Path(folder), **WITHOUT_AUXILIARY_LOSS)

@@ -1,6 +1,10 @@
+"""Attention over token trees is that of each sequence by itself, and what the plan does not know is refused."""
+
 from __future__ import annotations
 
 import copy
+import inspect
+import math
 
 import numpy as np
 import pytest
@@ -21,6 +25,7 @@ from transformers import (
     T5Config,
 )
 
+from badpo.training import attention
 from badpo.training.attention import (
     TREE_ATTENTION,
     TreePlan,
@@ -29,11 +34,10 @@ from badpo.training.attention import (
     tree_hidden_states,
     unsupported_reason,
 )
-from badpo.training.packing import plan_pack, shared_length
+from badpo.training.packing import packed_comparisons, shared_length
 
-N_VOCABULARY = 31
 SIZES = {
-    "vocab_size": N_VOCABULARY,
+    "vocab_size": 31,
     "hidden_size": 32,
     "intermediate_size": 48,
     "num_hidden_layers": 2,
@@ -44,19 +48,8 @@ SIZES = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
-GPT2_SIZES = {
-    "vocab_size": N_VOCABULARY,
-    "n_embd": 32,
-    "n_layer": 2,
-    "n_head": 4,
-    "n_positions": 64,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "embd_pdrop": 0.0,
-    "attn_pdrop": 0.0,
-    "resid_pdrop": 0.0,
-}
+GPT2_SIZES = {"vocab_size": 31, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "pad_token_id": 0}
+GPT2_SIZES |= {"bos_token_id": 1, "eos_token_id": 2, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "resid_pdrop": 0.0}
 CONFIGS = {
     "qwen2": Qwen2Config(**SIZES),
     "llama": LlamaConfig(**SIZES),
@@ -64,12 +57,7 @@ CONFIGS = {
     "gpt2": GPT2Config(**GPT2_SIZES),
 }
 TOLERANCE = 1e-5
-
-token_ids = st.lists(st.integers(3, 6), min_size=1, max_size=12).map(
-    lambda ids: np.array(ids, dtype=np.int64)
-)
-comparisons = st.lists(st.tuples(token_ids, token_ids, token_ids), min_size=1, max_size=4)
-deterministic = settings(derandomize=True, deadline=None, max_examples=20)
+CPU = torch.device("cpu")
 
 
 def tiny_model(config, attention="sdpa"):
@@ -87,31 +75,175 @@ def qwen2():
     return tiny_model(CONFIGS["qwen2"])
 
 
+# -- the plan --------------------------------------------------------------------------------------------------------
+
+
+def as_pairs(comparisons):
+    return [(prompt, response) for prompt, *both in comparisons for response in both]
+
+
+def random_segments(seed, n_comparisons=12):
+    """Comparisons with long and short shared beginnings and with branches of 1 to 25 tokens."""
+    draw = np.random.default_rng(seed)
+
+    def ids(high):
+        return draw.integers(0, 50, draw.integers(1, high))
+
+    comparisons = [(ids(20), ids(15), ids(25), ids(25)) for _ in range(n_comparisons)]
+    triples = [(prompt, np.r_[shared, a], np.r_[shared, b]) for shared, prompt, a, b in comparisons]
+    return packed_comparisons(as_pairs(triples))[0]["segments"]
+
+
+def long_segments():
+    """Segments that are cut into one, two and four blocks."""
+    draw = np.random.default_rng(0).integers
+    lengths = [(60, 150, 40), (3, 5, 110), (30, 200, 10)]
+    return packed_comparisons(as_pairs([[draw(0, 50, n) for n in row] for row in lengths]))[0]["segments"]
+
+
+def plan_of(segments, device=CPU):
+    return TreePlan(segments, int(segments[-1, 1]), device)
+
+
+def random_rows(segments, width=8, **options):
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(int(segments[-1, 1]), heads, width) for heads in (4, 2, 2)]
+    return [torch.randn(shape, generator=generator).to(**options).requires_grad_() for shape in shapes]
+
+
+def token_by_token(segments, query, key, value, scaling):
+    """Attention of each token to what its segment lets it see, one token and one head at a time."""
+    outputs = []
+    for q_start, q_end, prefix_start, prefix_end in segments:
+        for place in range(q_start, q_end):
+            seen = np.r_[prefix_start:prefix_end, q_start : place + 1]
+            for head in range(query.shape[1]):
+                shared_head = head * key.shape[1] // query.shape[1]
+                weights = (key[seen, shared_head] @ query[place, head] * scaling).softmax(0)
+                outputs.append(weights @ value[seen, shared_head])
+    return torch.stack(outputs).view(len(query), query.shape[1], -1)
+
+
+@pytest.mark.parametrize("most", [1, 4])
+@pytest.mark.parametrize(
+    ("segments", "width"), [(random_segments(0), 8), (random_segments(1), 5), (long_segments(), 8)]
+)
+def test_each_token_attends_to_its_own_sequence(monkeypatch, segments, width, most):
+    monkeypatch.setattr(attention._blocks, "__defaults__", (most,))
+    query, key, _ = random_rows(segments)
+    rows = [query, key, random_rows(segments, width)[2]]
+    expected, actual = token_by_token(segments, *rows, 0.3), plan_of(segments).attend(*rows, 0.3)
+    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-6)
+    weights = torch.linspace(-1, 1, actual.numel()).view_as(actual)
+    gradients = [torch.autograd.grad(output, rows, weights) for output in (actual, expected)]
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
+
+
+def test_blocks_are_the_row_again_and_compute_little_more_than_the_scores_needed():
+    segments = long_segments()
+    blocks = attention._blocks(segments)
+    per_segment = np.bincount(np.searchsorted(segments[:, 1], blocks[:, 1]))
+    assert sorted(set(per_segment)) == [1, 2, 4]
+    assert np.array_equal(blocks[1:, 0], blocks[:-1, 1])
+    assert (blocks[0, 0], blocks[-1, 1]) == (0, segments[-1, 1])
+    q_start, q_end, prefix_start, prefix_end = segments.T
+    n_query = q_end - q_start
+    needed = (n_query * (n_query + 1) // 2 + n_query * (prefix_end - prefix_start)).sum()
+    assert sum(g.n_rows * g.n_query * g.n_key for g in plan_of(segments)._rows[3]) < 1.5 * needed
+
+
+def kernel_stand_in(query, key, value, ends_q, ends_k, max_q, max_k, *, scale, window_size, enable_gqa):
+    """What the variable-length kernel is documented to do: causal with the last query on the last key."""
+    assert window_size == (-1, 0) and ends_q.dtype == ends_k.dtype == torch.int32
+    assert enable_gqa
+    key, value = key.repeat_interleave(2, 1), value.repeat_interleave(2, 1)
+    outputs = []
+    for q_start, q_end, k_start, k_end in zip(ends_q, ends_q[1:], ends_k, ends_k[1:], strict=False):
+        n_query, n_key = int(q_end - q_start), int(k_end - k_start)
+        assert n_query <= max_q and n_key <= max_k
+        scores = torch.einsum("qhd,khd->hqk", query[q_start:q_end], key[k_start:k_end])
+        hidden = torch.ones(n_query, n_key, dtype=torch.bool).triu(n_key - n_query + 1)
+        scores = scores * (scale if scale is not None else 1 / math.sqrt(query.shape[-1]))
+        weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
+        outputs.append(torch.einsum("hqk,khd->qhd", weights, value[k_start:k_end]))
+    return torch.cat(outputs)
+
+
+@pytest.mark.parametrize("scaling", [None, 0.3])
+def test_the_kernel_gets_every_segment_with_its_prefix(monkeypatch, scaling):
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", kernel_stand_in)
+    segments = random_segments(0)
+    rows, plan = random_rows(segments), plan_of(segments)
+    expected = plan._attend_rows(*rows, scaling)
+    torch.testing.assert_close(plan._attend_varlen(*rows, scaling), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_the_kernel_is_called_as_this_torch_declares_it():
+    from torch.nn.attention.varlen import varlen_attn
+
+    declared = inspect.signature(varlen_attn).parameters
+    assert list(declared)[:7] == ["query", "key", "value", "cu_seq_q", "cu_seq_k", "max_q", "max_k"]
+    assert {"scale", "window_size", "enable_gqa"} <= set(declared)
+
+
+def test_under_autocast_the_kernel_is_asked_in_its_precision(monkeypatch):
+    seen = []
+    monkeypatch.setattr(attention, "_varlen_serves", lambda *tensors: seen.extend(t.dtype for t in tensors))
+    segments = random_segments(0)
+    query, key, value = random_rows(segments)
+    with torch.autocast("cpu", torch.bfloat16):
+        # as rotary embeddings leave them
+        output = plan_of(segments).attend(query, key, value.bfloat16(), None)
+    assert {output.dtype, *seen} == {torch.bfloat16}
+    expected = plan_of(segments).attend(query, key, value, None)
+    torch.testing.assert_close(output.float(), expected, rtol=0.02, atol=0.02)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="the variable-length kernel runs on CUDA only")
+def test_the_kernel_agrees_with_padded_rows_on_cuda():
+    segments = random_segments(0)
+    rows = random_rows(segments, width=64, device="cuda", dtype=torch.bfloat16)
+    plan = plan_of(segments, torch.device("cuda"))
+    expected, actual = plan._attend_rows(*rows, None), plan.attend(*rows, None)
+    torch.testing.assert_close(actual, expected, rtol=0.02, atol=0.02)
+    gradients = [torch.autograd.grad(output, rows, torch.ones_like(actual)) for output in (actual, expected)]
+    torch.testing.assert_close(*gradients, rtol=0.05, atol=0.05)
+
+
+# -- models under the tree attention ---------------------------------------------------------------------------------
+
+token_ids = st.lists(st.integers(3, 6), min_size=1, max_size=12).map(
+    lambda ids: np.array(ids, dtype=np.int64)
+)
+triples = st.lists(st.tuples(token_ids, token_ids, token_ids), min_size=1, max_size=4)
+
+
 def mixed_comparisons():
     """A shared beginning, a prefix, identical responses, one-token responses and a long plain pair."""
     draw = np.random.default_rng(0).integers
-    shared, tail = draw(3, N_VOCABULARY, 6), draw(3, N_VOCABULARY, 4)
+    shared, tail = draw(3, 31, 6), draw(3, 31, 4)
     return [
-        (draw(3, N_VOCABULARY, 5), np.r_[shared, 7, 8, 9], np.r_[shared, 10, 11]),
-        (draw(3, N_VOCABULARY, 2), tail[:2], tail),
-        (draw(3, N_VOCABULARY, 3), tail, tail),
-        (draw(3, N_VOCABULARY, 1), np.array([4]), np.array([5])),
-        (draw(3, N_VOCABULARY, 9), draw(3, N_VOCABULARY, 14), draw(3, N_VOCABULARY, 11)),
+        (draw(3, 31, 5), np.r_[shared, 7, 8, 9], np.r_[shared, 10, 11]),
+        (draw(3, 31, 2), tail[:2], tail),
+        (draw(3, 31, 3), tail, tail),
+        (draw(3, 31, 1), np.array([4]), np.array([5])),
+        (draw(3, 31, 9), draw(3, 31, 14), draw(3, 31, 11)),
     ]
 
 
-def tensors(pack):
-    return {name: torch.from_numpy(value) for name, value in vars(pack).items()}
+def packed_hidden(model, comparisons, scored_tokens="unshared"):
+    """The pack, and its hidden states through the tree."""
+    inputs, _ = packed_comparisons(as_pairs(comparisons), scored_tokens)
+    pack = {name: torch.from_numpy(value) for name, value in inputs.items()}
+    return pack, tree_hidden_states(model.get_decoder(), pack)
 
 
 def packed_margins(model, comparisons, scored_tokens="unshared"):
     """Difference of the two responses' log-probabilities, through the tree."""
-    pack = tensors(plan_pack(comparisons, scored_tokens))
-    hidden = tree_hidden_states(model.get_decoder(), pack)[pack["head_index"]]
-    logps = model.get_output_embeddings()(hidden).log_softmax(-1).gather(1, pack["target"][:, None])[:, 0]
-    sums = torch.zeros(2 * len(comparisons), dtype=torch.float64).index_add(
-        0, pack["response"], logps.double()
-    )
+    pack, hidden = packed_hidden(model, comparisons, scored_tokens)
+    logits = model.get_output_embeddings()(hidden[pack["head_index"]])
+    logps = logits.log_softmax(-1).gather(1, pack["target"][:, None])[:, 0].double()
+    sums = logps.new_zeros(2 * len(comparisons)).index_add(0, pack["response"], logps)
     return sums[0::2] - sums[1::2]
 
 
@@ -122,15 +254,21 @@ def plain_hidden(model, prompt_ids, response_ids):
 
 def plain_margins(model, comparisons):
     """The same, by one ordinary forward for each response."""
-    margins = []
-    for prompt_ids, *responses in comparisons:
-        sums = []
-        for response_ids in responses:
-            hidden = plain_hidden(model, prompt_ids, response_ids)[len(prompt_ids) - 1 :]
-            logps = model.get_output_embeddings()(hidden).log_softmax(-1)
-            sums.append(logps.gather(1, torch.from_numpy(response_ids)[:, None]).double().sum())
-        margins.append(sums[0] - sums[1])
-    return torch.stack(margins)
+    sums = []
+    for prompt_ids, response_ids in as_pairs(comparisons):
+        hidden = plain_hidden(model, prompt_ids, response_ids)[len(prompt_ids) - 1 :]
+        logps = model.get_output_embeddings()(hidden).log_softmax(-1)
+        sums.append(logps.gather(1, torch.from_numpy(response_ids)[:, None]).double().sum())
+    return torch.stack(sums[0::2]) - torch.stack(sums[1::2])
+
+
+def plain_tree_hidden(model, comparisons):
+    """Hidden states in the order of a pack, by ordinary forwards."""
+    parts = []
+    for prompt_ids, a_ids, b_ids in comparisons:
+        fork = len(prompt_ids) + shared_length(a_ids, b_ids)
+        parts += [plain_hidden(model, prompt_ids, a_ids), plain_hidden(model, prompt_ids, b_ids)[fork:]]
+    return torch.cat(parts)
 
 
 def gradient(model, margins):
@@ -143,24 +281,14 @@ def relative(actual, expected):
     return float(((actual - expected).abs().max() / expected.abs().max()).detach())
 
 
-def plain_tree_hidden(model, comparisons):
-    """Hidden states in the order of a pack, by ordinary forwards."""
-    parts = []
-    for prompt_ids, a_ids, b_ids in comparisons:
-        fork = len(prompt_ids) + shared_length(a_ids, b_ids)
-        parts += [plain_hidden(model, prompt_ids, a_ids), plain_hidden(model, prompt_ids, b_ids)[fork:]]
-    return torch.cat(parts)
-
-
-@deterministic
-@given(comparisons=comparisons)
+@settings(derandomize=True, deadline=None, max_examples=20)
+@given(comparisons=triples)
 def test_hidden_states_and_gradients_equal_the_plain_forward(model, comparisons):
-    with tree_attention(model) as route:
-        hidden = tree_hidden_states(model.get_decoder(), tensors(plan_pack(comparisons)))
+    with tree_attention(model):
+        _, hidden = packed_hidden(model, comparisons)
         margins = packed_margins(model, comparisons)
         packed_gradient = gradient(model, margins)
     expected = plain_margins(model, comparisons)
-    assert route == "tree"
     assert relative(hidden, plain_tree_hidden(model, comparisons)) <= TOLERANCE
     torch.testing.assert_close(margins, expected, rtol=TOLERANCE, atol=TOLERANCE)
     expected_gradient = gradient(model, expected)
@@ -171,10 +299,8 @@ def test_hidden_states_and_gradients_equal_the_plain_forward(model, comparisons)
 
 def test_scoring_all_tokens_gives_the_same_margins(model):
     with tree_attention(model), torch.no_grad():
-        difference = packed_margins(model, mixed_comparisons(), "all") - packed_margins(
-            model, mixed_comparisons()
-        )
-    assert float(difference.abs().max()) <= TOLERANCE
+        whole, unshared = (packed_margins(model, mixed_comparisons(), kind) for kind in ("all", "unshared"))
+    assert float((whole - unshared).abs().max()) <= TOLERANCE
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
@@ -198,39 +324,24 @@ def test_leaving_before_a_checkpointed_backward_fails_aloud(qwen2):
         margins.sum().backward()
 
 
+def test_a_model_that_cannot_follow_the_plan_is_refused():
+    gptj = tiny_model(GPTJConfig(**GPT2_SIZES, rotary_dim=4), "eager")
+    with pytest.raises(ValueError, match="GPTJ.* cannot switch its attention"), tree_attention(gptj):
+        pytest.fail("the tree attention was switched on")
+    nemotron = tiny_model(NemotronConfig(**SIZES))
+    with tree_attention(nemotron), pytest.raises(RuntimeError, match="NemotronAttention did not receive"):
+        packed_hidden(nemotron, mixed_comparisons())
+
+
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_dense_mask_serves_where_the_tree_attention_is_off(attention):
-    for config in (*CONFIGS.values(), GPTJConfig(**GPT2_SIZES, rotary_dim=4)):
-        if attention == "sdpa" and config.model_type == "gptj":
-            continue
-        model = tiny_model(config, attention).eval()
-        with torch.no_grad():
-            hidden = tree_hidden_states(model.get_decoder(), tensors(plan_pack(mixed_comparisons())))
-            assert relative(hidden, plain_tree_hidden(model, mixed_comparisons())) <= TOLERANCE
-
-
-def test_a_model_without_switchable_attention_is_said_to_be_dense():
-    with tree_attention(tiny_model(GPTJConfig(**GPT2_SIZES, rotary_dim=4), "eager")) as route:
-        assert route == "dense"
-
-
-def test_a_model_that_drops_the_plan_is_refused():
-    model = tiny_model(NemotronConfig(**SIZES))
-    with (
-        tree_attention(model),
-        pytest.raises(RuntimeError, match="NemotronAttention did not receive the tree plan"),
-    ):
-        tree_hidden_states(model.get_decoder(), tensors(plan_pack(mixed_comparisons())))
-
-
-def test_a_cache_is_refused(qwen2):
-    with tree_attention(qwen2), pytest.raises(ValueError, match="one row of 3 tokens"):
-        attention_call(qwen2, n_tokens=3, n_keys=5)
+def test_a_pack_outside_of_the_tree_attention_fails_aloud(attention):
+    with pytest.raises((RuntimeError, ValueError)):
+        packed_hidden(tiny_model(CONFIGS["qwen2"], attention), mixed_comparisons())
 
 
 def attention_call(model, n_tokens=3, n_keys=3, **keywords):
     layer = model.get_decoder().layers[0].self_attn
-    plan = TreePlan(np.array([[0, n_tokens, 0, 0]]), n_tokens, torch.device("cpu"))
+    plan = TreePlan(np.array([[0, n_tokens, 0, 0]]), n_tokens, CPU)
     query, key = torch.ones(1, 4, n_tokens, 8), torch.ones(1, 2, n_keys, 8)
     return tree_attention_forward(layer, query, key, key, None, tree_plan=plan, **keywords)
 
@@ -240,34 +351,30 @@ def attention_call(model, n_tokens=3, n_keys=3, **keywords):
     [
         ({"softcap": 30.0}, "softcap"),
         ({"s_aux": torch.zeros(4)}, "s_aux"),
-        ({"position_bias": torch.zeros(1)}, "position_bias"),
         ({"some_future_keyword": 1}, "some_future_keyword"),
         ({"sliding_window": 2}, "a sliding window of 2 tokens on sequences of 3"),
         ({"dropout": 0.1}, "attention dropout of 0.1"),
         ({"is_causal": False}, "attention that is not causal"),
+        ({"n_keys": 5}, "one row of 3 tokens"),
     ],
 )
-def test_a_keyword_that_would_be_ignored_is_refused(qwen2, keywords, named):
-    with pytest.raises(
-        ValueError, match=f"Qwen2Attention asks for what the tree attention does not do: {named}"
-    ):
+def test_what_the_plan_does_not_do_is_refused(qwen2, keywords, named):
+    with pytest.raises(ValueError, match=named):
         attention_call(qwen2, **keywords)
 
 
 def test_keywords_that_ask_for_nothing_pass(qwen2):
-    output, weights = attention_call(
-        qwen2,
-        softcap=None,
-        sliding_window=3,
-        output_attentions=False,
-        position_ids=torch.arange(3),
-        is_causal=True,
-    )
+    nothing = {"softcap": None, "sliding_window": 3, "output_attentions": False, "is_causal": True}
+    output, weights = attention_call(qwen2, **nothing, position_ids=torch.arange(3))
     assert output.shape == (1, 3, 4, 8) and weights is None
 
 
-WINDOWED_QWEN2 = Qwen2Config(**SIZES, use_sliding_window=True, sliding_window=6, max_window_layers=1)
+WINDOWED = [
+    MistralConfig(**SIZES, sliding_window=8),
+    Qwen2Config(**SIZES, use_sliding_window=True, sliding_window=6, max_window_layers=1),
+]
 MIXED_ROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}
+UNKNOWN_WINDOW = Qwen2Config(**SIZES, layer_types=["sliding_attention", "full_attention"])
 
 
 @pytest.mark.parametrize(
@@ -275,9 +382,10 @@ MIXED_ROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1,
     [
         (CONFIGS["qwen2"], None),
         (CONFIGS["gpt2"], None),
-        (MistralConfig(**SIZES, sliding_window=8), "a sliding window of 8 tokens"),
-        (WINDOWED_QWEN2, "a sliding window of 6 tokens"),
-        (Gemma2Config(**SIZES), r"soft-capping"),
+        (WINDOWED[0], "a sliding window of 8 tokens"),
+        (WINDOWED[1], "a sliding window of 6 tokens"),
+        (UNKNOWN_WINDOW, "sliding-window layers of unknown length"),
+        (Gemma2Config(**SIZES), "soft-capping"),
         (Qwen2VLConfig(text_config=SIZES | {"rope_parameters": MIXED_ROPE}), "M-RoPE"),
         (MambaConfig(), "recurrent layers"),
         (T5Config(), "an encoder"),
@@ -288,23 +396,14 @@ def test_unsupported_attention_is_named(config, reason):
     assert found is None if reason is None else reason in found
 
 
-@pytest.mark.parametrize("config", [MistralConfig(**SIZES, sliding_window=8), WINDOWED_QWEN2])
+@pytest.mark.parametrize("config", WINDOWED)
 def test_a_window_is_refused_on_longer_sequences_and_harmless_on_shorter(config):
     model = tiny_model(config)
     short, long = mixed_comparisons()[3:4], mixed_comparisons()[4:]
     with tree_attention(model), torch.no_grad():
-        hidden = tree_hidden_states(model.get_decoder(), tensors(plan_pack(short)))
-        assert relative(hidden, plain_tree_hidden(model, short)) <= TOLERANCE
-        with pytest.raises(ValueError, match="sliding window of . tokens; use the padded forward"):
-            tree_hidden_states(model.get_decoder(), tensors(plan_pack(long)))
-
-
-def test_switching_on_refuses_what_no_length_can_save():
-    with (
-        pytest.raises(ValueError, match="soft-capping"),
-        tree_attention(tiny_model(Gemma2Config(**SIZES), "eager")),
-    ):
-        pytest.fail("the tree attention was switched on")
+        assert relative(packed_hidden(model, short)[1], plain_tree_hidden(model, short)) <= TOLERANCE
+        with pytest.raises(ValueError, match="sliding window of . tokens on sequences of 22"):
+            packed_hidden(model, long)
 
 
 def test_left_padded_generation_is_exact_while_switched_on(model):
@@ -323,19 +422,13 @@ def test_left_padded_generation_is_exact_while_switched_on(model):
     assert relative(actual.logits[0][0], unpadded.logits[0][0]) <= TOLERANCE
 
 
-def test_the_saved_configuration_keeps_no_trace(qwen2, tmp_path):
+def test_the_attention_is_switched_back_and_leaves_no_trace(qwen2, tmp_path):
     with pytest.raises(KeyboardInterrupt), tree_attention(qwen2):
+        with tree_attention(qwen2):
+            pass
         assert qwen2.config._attn_implementation == TREE_ATTENTION
         qwen2.save_pretrained(tmp_path)
         raise KeyboardInterrupt
     assert qwen2.config._attn_implementation == "sdpa"
     assert all("badpo" not in path.read_text() for path in tmp_path.glob("*.json"))
     assert AutoModelForCausalLM.from_pretrained(tmp_path).config._attn_implementation == "sdpa"
-
-
-def test_switching_on_twice_ends_with_the_outer(qwen2):
-    with tree_attention(qwen2):
-        with tree_attention(qwen2):
-            pass
-        assert qwen2.config._attn_implementation == TREE_ATTENTION
-    assert qwen2.config._attn_implementation == "sdpa"

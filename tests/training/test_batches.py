@@ -13,13 +13,11 @@ from badpo.training.batches import (
     ComparisonCollator,
     EncodedJudgments,
     StepSampler,
-    n_fed,
     random_steps,
     split_step,
 )
 from badpo.training.encoding import encode_comparisons
-from badpo.training.logprobs import padded_layout
-from badpo.training.packing import packed_layout
+from badpo.training.packing import packed_comparisons, padded_rows
 from tests import tiny
 
 
@@ -113,7 +111,7 @@ def test_a_batch_of_comparisons_brings_all_of_their_judgments():
 def test_a_comparison_stays_whole_and_parts_are_of_like_size():
     data = judgments(n_comparisons=12, per_comparison=5)
     comparison = data.votes["comparison"].to_numpy()
-    fed = n_fed(encode_comparisons(data, tiny.tokenizer()))
+    fed = sampler(data)._n_fed
     for votes in random_steps(comparison, 30, np.random.default_rng(0)):
         parts = split_step(votes, comparison, fed, n_parts=3)
         assert sorted(np.concatenate(parts)) == sorted(votes)
@@ -124,12 +122,9 @@ def test_a_comparison_stays_whole_and_parts_are_of_like_size():
 
 
 def test_tokens_fed_are_those_of_the_pack():
-    encoded = encode_comparisons(two_comparisons(), tiny.tokenizer())
-    packed = [
-        packed_layout([p], [a], [b])[0]["input_ids"].size
-        for p, a, b in zip(encoded.prompt_ids, encoded.a_ids, encoded.b_ids, strict=True)
-    ]
-    assert n_fed(encoded).tolist() == packed
+    pairs = encode_comparisons(two_comparisons(), tiny.tokenizer()).pairs
+    packed = [packed_comparisons(pairs[i : i + 2])[0]["input_ids"].size for i in (0, 2)]
+    assert sampler(two_comparisons())._n_fed.tolist() == packed
 
 
 def test_one_part_is_the_step_itself():
@@ -181,12 +176,12 @@ def two_comparisons() -> Judgments:
 
 
 REFERENCE = [
-    (np.array([-1.0, -2.0, -4.0, -8.0]), np.array([-1.0, -16.0, -32.0])),
-    (np.array([-0.5, -0.25]), np.array([-3.0, -5.0, -7.0, -9.0, -11.0])),
+    *(np.array([-1.0, -2.0, -4.0, -8.0]), np.array([-1.0, -16.0, -32.0])),
+    *(np.array([-0.5, -0.25]), np.array([-3.0, -5.0, -7.0, -9.0, -11.0])),
 ]
 
 
-def batch_of(data: Judgments, vote_ids, layout=packed_layout) -> dict:
+def batch_of(data: Judgments, vote_ids, layout=packed_comparisons) -> dict:
     encoded = encode_comparisons(data, tiny.tokenizer())
     return ComparisonCollator(EncodedJudgments(data, encoded), REFERENCE, layout)(vote_ids)
 
@@ -205,17 +200,17 @@ def test_votes_are_kept_apart_from_their_comparisons():
 
 def test_there_is_a_reference_value_for_every_scored_token():
     data = two_comparisons()
-    packed = batch_of(data, [0, 1], packed_layout)
-    padded = batch_of(data, [0, 1], padded_layout)
-    both = [*REFERENCE[1][0], *REFERENCE[1][1]]
+    packed = batch_of(data, [0, 1], packed_comparisons)
+    padded = batch_of(data, [0, 1], padded_rows)
+    both = [*REFERENCE[2], *REFERENCE[3]]
     # the first token of either response to the first prompt is the same one
-    assert packed["reference_logps"].tolist() == [*REFERENCE[0][0][1:], *REFERENCE[0][1][1:], *both]
-    assert padded["reference_logps"].tolist() == [*REFERENCE[0][0], *REFERENCE[0][1], *both]
+    assert packed["reference_logps"].tolist() == [*REFERENCE[0][1:], *REFERENCE[1][1:], *both]
+    assert padded["reference_logps"].tolist() == [*REFERENCE[0], *REFERENCE[1], *both]
     for batch in (packed, padded):
         assert len(batch["reference_logps"]) == len(batch["scoring"]["target"])
 
 
-@pytest.mark.parametrize("layout", [packed_layout, padded_layout])
+@pytest.mark.parametrize("layout", [packed_comparisons, padded_rows])
 def test_an_empty_micro_batch_carries_a_comparison_and_no_vote(layout):
     data = two_comparisons()
     batch = batch_of(data, [], layout)

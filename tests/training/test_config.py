@@ -15,7 +15,7 @@ from badpo.objective.bias import VARIANTS
 from badpo.training import config as config_module
 from badpo.training.batches import BATCHING
 from badpo.training.config import CHOICES, FIXED, RENAMED, BADPOConfig
-from badpo.training.supervised import supervised_arguments
+from badpo.training.trainer import supervised_arguments
 
 
 def arguments(tmp_path, **values) -> BADPOConfig:

@@ -7,16 +7,19 @@ import pandas as pd
 import pytest
 from datasets import Dataset
 from tokenizers.processors import TemplateProcessing
-from transformers import PreTrainedTokenizerFast
+from transformers import LlamaConfig, PreTrainedTokenizerFast
 
 from badpo.attributes import Length, WordList
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError
+from badpo.training import encoding as encoding_module
 from badpo.training.encoding import (
     encode_comparisons,
     encode_prompts,
     encode_responses,
     length_report,
+    model_problems,
+    rendered_chats,
     require_matching_tokenizer,
 )
 from tests import tiny
@@ -140,9 +143,9 @@ def test_counts_of_tokens():
     encoded = encode_comparisons(data, tiny.tokenizer(), "trl", max_length=6)
     assert len(encoded) == 3
     assert encoded.fits.tolist() == [True, True, False]
-    assert encoded.n_tokens.tolist() == [2 * 2 + 3 + 2, 2 * 1 + 2 + 2, 2 * 6]
+    assert encoded.lengths.sum(axis=1).tolist() == [2 * 2 + 3 + 2, 2 * 1 + 2 + 2, 2 * 6]
     assert encoded.longest == 5
-    assert encoded.identical().tolist() == [False, True, True]
+    assert encoded.identical.tolist() == [False, True, True]
     turned = encoded.take(np.array([1, 0]))
     assert turned.fits.tolist() == [True, True]
     assert turned.a_ids[1].tolist() == encoded.a_ids[0].tolist()
@@ -215,9 +218,9 @@ def test_a_token_outside_the_embeddings_is_named():
     data = Judgments.read([{"prompt": "the ", "chosen": "small", "rejected": "big"}])
     encoded = encode_comparisons(data, tiny.tokenizer())
     largest = tiny.tokenizer().convert_tokens_to_ids("small")
-    require_matching_tokenizer(encoded, tiny.tokenizer(), largest + 1)
+    require_matching_tokenizer(encoded.pairs, tiny.tokenizer(), largest + 1)
     with pytest.raises(DataError, match=f"token id {largest} .'small'.") as raised:
-        require_matching_tokenizer(encoded, tiny.tokenizer(), largest)
+        require_matching_tokenizer(encoded.pairs, tiny.tokenizer(), largest)
     assert [problem.code for problem in raised.value.problems] == ["E151"]
 
 
@@ -244,3 +247,57 @@ def test_a_missing_end_of_text_token_is_named():
 def test_an_unknown_encoding_is_named():
     with pytest.raises(ConfigError, match='unknown encoding "ours"; use one of trl, paper'):
         encode_comparisons(Judgments.read(pairs()), tiny.tokenizer(), "ours")
+
+
+# -- a model's tokenizer before training -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("n_embeddings", "max_length", "found"),
+    [(64, 1024, set()), (64, 6, {("W142", "warning")}), (10, 1024, {("E151", "error")})],
+)
+def test_what_a_model_does_to_a_table_is_told(tmp_path, n_embeddings, max_length, found):
+    """Of the model a tokenizer and a configuration are read; no weights are needed."""
+    tiny.tokenizer().save_pretrained(tmp_path / "model")
+    LlamaConfig(vocab_size=n_embeddings).save_pretrained(tmp_path / "model")
+    data = Judgments.read(tiny.votes(12, 3))
+    problems = model_problems(data, str(tmp_path / "model"), "trl", max_length)
+    assert {(problem.code, problem.severity) for problem in problems} >= found
+    assert bool(problems) == bool(found)
+    with pytest.raises(ConfigError, match="download it once with network"):
+        model_problems(data, str(tmp_path / "nothing"), "trl", 1024)
+
+
+# -- chat templates of others: what they raise is told in a sentence, and one without an end is left -------------------
+
+
+def with_template(template: str) -> PreTrainedTokenizerFast:
+    tokenizer = tiny.tokenizer()
+    tokenizer.chat_template = template
+    return tokenizer
+
+
+def test_a_template_without_an_end_is_left(monkeypatch):
+    monkeypatch.setattr(encoding_module, "_MOST_SECONDS", 0.05)
+    long = "{% for i in range(9999) %}{% for j in range(300) %}{% endfor %}{% endfor %}"
+    with pytest.raises(ConfigError, match="does not end within 0.05 seconds"):
+        rendered_chats(with_template(long), [as_user("Why?")])
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ("{{ raise_exception('only \x1b[2J') }}", r"TemplateError: only \\u001b\[2J"),
+        ("{{ messages[9].x.y }}", "UndefinedError"),
+        ("{% for", "TemplateSyntaxError"),
+        ("{{ ''.__class__.__mro__ }}", "SecurityError"),
+    ],
+)
+def test_what_a_template_raises_is_told_in_a_sentence(template, said):
+    with pytest.raises(ConfigError, match=said):
+        encode_prompts(["Why?"], with_template(template), "paper", None)
+
+
+def test_a_template_that_passes_arguments_on_is_rendered():
+    template = "{% set n = namespace(**{'a': 2}) %}{{ n.a * 3 }} {{ messages[0].content }}"
+    assert rendered_chats(with_template(template), [as_user("Why?")] * 2) == ["6 Why?"] * 2

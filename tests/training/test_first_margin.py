@@ -66,7 +66,7 @@ def test_an_adapter_given_as_the_start_is_trained_on_and_is_the_reference(tmp_pa
     assert moved and all("lora_" in name for name in moved)
     plain = run_of(tmp_path / "base", bf16=bf16)
     base = plain.references[plain.train_dataset]
-    assert np.abs(of_the_start[0][0] - base[0][0]).max() > 0.1
+    assert np.abs(of_the_start[0] - base[0]).max() > 0.1
 
 
 def read_adapter(folder):
@@ -82,8 +82,6 @@ REFUSED = {
     "an adapter for use": (lambda folder: dict(model=read_adapter(folder)), "is_trainable=True"),
     "frozen": (lambda _: dict(model=tiny.model().requires_grad_(False)), "requires_grad is off"),
     "drawn anew": (lambda _: dict(peft_config=lora(init_lora_weights="pissa_niter_4")), "use pissa"),
-    "compiled": (lambda _: dict(model=torch.compile(tiny.model())), "model is compiled"),
-    "compiled reference": (lambda _: dict(ref_model=torch.compile(tiny.model())), "ref_model is compiled"),
 }
 
 
@@ -126,7 +124,7 @@ def test_values_of_another_model_in_the_cache_stop_the_run(tmp_path, bf16, monke
 def test_differences_that_cancel_in_the_mean_margin_stop_the_run(tmp_path):
     run = run_of(tmp_path)
     alternating = {
-        data: [tuple(side + 0.01 * (-1.0) ** np.arange(len(side)) for side in both) for both in values]
+        data: [side + 0.01 * (-1.0) ** np.arange(len(side)) for side in values]
         for data, values in run.references.items()
     }
     run.references = alternating

@@ -15,8 +15,13 @@ from badpo.data.privacy import pseudonyms
 from badpo.data.problems import ConfigError
 from badpo.objective.bias import VARIANTS, BiasTerm
 from badpo.training.config import BADPOConfig
-from badpo.training.inputs import build_bias
-from badpo.training.starting_point import gold_annotators, gold_cross_votes, leans_above_gold
+from badpo.training.inputs import (
+    build_bias,
+    gold_annotators,
+    gold_cross_votes,
+    leans_above_gold,
+    require_matching_bias,
+)
 from tests import tiny
 from tests.training.test_trainer import trainer
 
@@ -155,8 +160,6 @@ def test_a_resumed_run_must_have_the_same_ones_and_keeps_its_first_margin(tmp_pa
 
 
 def test_a_bias_term_of_ones_own_must_hold_the_same_ones(tmp_path):
-    from badpo.training.inputs import require_matching_bias
-
     data = judgments()
     bias = BiasTerm(data.attribute_names, people(data), VARIANTS["pooled"])
     with pytest.raises(ConfigError, match="names 2 annotators, and the bias term given holds 0 at zero"):

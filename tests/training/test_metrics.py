@@ -1,32 +1,56 @@
-"""The logged metrics of a step, by hand."""
+"""The metrics of a step by hand, what processes add up, and runs that stop at what is not finite."""
 
 from __future__ import annotations
 
+import json
+import math
+import types
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 
+from badpo.attributes import Length, Markdown
+from badpo.data.judgments import Judgments
 from badpo.objective.bias import BiasTerm
-from badpo.training.metrics import StepSums, publishable
+from badpo.results.run_files import read_suite
+from badpo.results.verdicts import anchor_sentences
+from badpo.training.metrics import NotFiniteError, Tally, publishable, require_finite_reference
+from tests import tiny
+from tests.results.suites import write_suite
+from tests.training.run_one import BrokenAt
+from tests.training.test_trainer import judgments, log_lines, trainer
+
+TWICE = types.SimpleNamespace(reduce=lambda values, reduction: 2 * values)  # two processes that hold the same
+# Four judgments on two attributes; the second attribute differs in the first two by 2 and 0.5.
+MARGINS, BIAS_LOGITS = torch.tensor([2.0, -1.0, 1.0, 0.0]), torch.tensor([-3.0, 2.0, 0.0, 1.0])
+LOSSES = torch.tensor([0.25, 0.5, 1.0, 9.0])
+INPUTS = {
+    "sign": torch.tensor([1.0, -1.0, -1.0, 1.0]),
+    "delta": torch.tensor([[1.0, 2.0], [0.0, 0.5], [-1.0, 0.0], [0.0, 0.0]]),
+    "weight": torch.tensor([1.0, 1.0, 3.0, 0.0]),
+    "votes": torch.arange(4),
+}
 
 
-def judgments() -> dict[str, torch.Tensor]:
-    """Four judgments on two attributes; the second attribute differs in the first two by 2 and 0.5."""
-    return {
-        "margins": torch.tensor([2.0, -1.0, 1.0, 0.0]),
-        "bias_logits": torch.tensor([-3.0, 2.0, 0.0, 1.0]),
-        "sign": torch.tensor([1.0, -1.0, -1.0, 1.0]),
-        "delta": torch.tensor([[1.0, 2.0], [0.0, 0.5], [-1.0, 0.0], [0.0, 0.0]]),
-        "weight": torch.tensor([1.0, 1.0, 3.0, 0.0]),
-        "losses": torch.tensor([0.25, 0.5, 1.0, 9.0]),
-    }
+def tally(*parts: slice, threshold: float = 1.0, delta=INPUTS["delta"]) -> Tally:
+    """The sums over parts of the four judgments."""
+    data = Judgments.read(tiny.votes(), attributes=[Length(ratio=1.5), Markdown()])
+    attributes = (data.attributes[0], types.SimpleNamespace(name="tone", threshold=threshold))
+    found = Tally(replace(data, attributes=attributes), torch.device("cpu"))
+    for part in parts:
+        inputs = {name: values[part] for name, values in (INPUTS | {"delta": delta}).items()}
+        found.add(inputs, MARGINS[part], BIAS_LOGITS[part], LOSSES[part].requires_grad_())
+    return found
 
 
 def test_metrics_by_hand():
-    sums = StepSums(["length", "tone"], [0.0, 1.0])
-    sums.add(**judgments())
+    found = tally(slice(None))
     # s u is 2, 1, -1, 0: right, right, wrong, and a margin of 0 decides nothing
     # s (u + b) is -1, -1, -1, 1
-    assert sums.metrics() == {
+    assert found.metrics() == {
         "loss": (0.25 + 0.5 + 3 * 1.0) / 5,
         "rewards/margins": (2 + 1 - 1 + 0) / 4,
         "rewards/accuracies": 2 / 4,
@@ -38,40 +62,40 @@ def test_metrics_by_hand():
         "rewards/accuracies_cross/tone": 1.0,
         "rewards/gap/tone": pytest.approx(2 / 3),
     }
-    assert sums.n_judgments == 4
-
-
-def test_sums_of_parts_are_the_sum():
-    whole, parts = StepSums(["length", "tone"], [0.0, 1.0]), StepSums(["length", "tone"], [0.0, 1.0])
-    whole.add(**judgments())
-    for part in (slice(0, 1), slice(1, 1), slice(1, 4)):
-        parts.add(**{name: values[part] for name, values in judgments().items()})
-    assert torch.equal(whole.vector, parts.vector)
+    assert found.n_judgments == 4 and not found.sums.requires_grad
+    assert torch.equal(found.sums, tally(slice(0, 1), slice(1, 1), slice(1, 4)).sums)
 
 
 def test_a_ratio_over_nothing_is_left_out():
-    assert StepSums(["length"], [0.0]).metrics() == {}
-    sums = StepSums(["length"], [0.0])
-    sums.add(
-        **{name: values[1:2] for name, values in judgments().items() if name != "delta"},
-        delta=torch.zeros(1, 1),
-    )
-    assert "rewards/accuracies_same/length" in sums.metrics()
-    assert not {"rewards/accuracies_cross/length", "rewards/gap/length"} & set(sums.metrics())
+    assert tally().metrics() == {}
+    found = tally(slice(1, 2)).metrics()
+    assert "rewards/accuracies_same/length" in found
+    assert not {"rewards/accuracies_cross/length", "rewards/gap/length"} & set(found)
 
 
 def test_a_difference_of_the_threshold_is_within_it():
     # 0.3 is more than 0.3 once it was rounded to 32 bits and is compared in 64
-    sums = StepSums(["tone"], [0.3])
-    one = {name: values[:1] for name, values in judgments().items()}
-    sums.add(**(one | {"delta": torch.tensor([[0.3]])}))
-    assert "rewards/accuracies_same/tone" in sums.metrics()
+    found = tally(slice(0, 1), threshold=0.3, delta=torch.full((4, 2), 0.3)).metrics()
+    assert "rewards/accuracies_same/tone" in found
 
 
-def test_gradients_do_not_enter_the_sums():
-    sums = StepSums(["length", "tone"], [0.0, 1.0])
-    sums.add(**(judgments() | {"losses": torch.ones(4, requires_grad=True)}))
-    assert not sums.vector.requires_grad
+def test_a_step_adds_up_each_in_its_place():
+    found = tally(slice(0, 3))
+    theta = [torch.nn.Parameter(torch.zeros(2, 1)), torch.nn.Parameter(torch.zeros(1))]
+    theta[0].grad = torch.tensor([[1.0], [2.0]])
+    policy = torch.nn.Parameter(torch.zeros(2))
+    policy.grad = torch.ones(2)
+    learned = found.add_up_step(TWICE, "step 1", [policy], theta, torch.tensor([5.0, 7.0]))
+    assert learned.tolist() == [10.0, 14.0]
+    assert theta[0].grad.tolist() == [[2.0], [4.0]]
+    assert theta[1].grad.tolist() == [0.0]  # a part of theta that no vote touched
+    assert theta[0].grad.dtype == theta[0].dtype
+    assert policy.grad.tolist() == [1.0, 1.0]  # DDP has done it
+    assert found.n_judgments == 6
+    assert found.metrics()["loss"] == (0.25 + 0.5 + 3 * 1.0) / 5
+    evaluated = tally(slice(0, 2))
+    assert evaluated.add_up(TWICE, "evaluation at step 0") == []
+    assert evaluated.n_judgments == 4
 
 
 @pytest.mark.parametrize(("n_learned", "told"), [(4, False), (5, True)])
@@ -81,3 +105,132 @@ def test_a_mean_of_theta_over_fewer_than_five_learned_annotators_is_not_publishe
     bias = BiasTerm(["length"], people, ["mean"], mask=mask)
     logged = {"bias/theta/length": 0.5, "groups/weight_max": 2.0, "loss": 1.0}
     assert set(publishable(logged, bias)) == (set(logged) if told else {"loss"})
+
+
+# -- what is not finite ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "precision",
+    [
+        pytest.param({}, id="float32"),
+        pytest.param({"bf16": True}, id="bf16", marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.parametrize("kind", ["margin", "gradient", "theta"])
+def test_a_value_that_is_not_finite_stops_the_run_and_names_its_comparison(tmp_path, kind, precision):
+    run = trainer(tmp_path, save_strategy="steps", save_steps=1, **precision)
+    callback = BrokenAt(3, kind)
+    callback.trainer = run
+    run.add_callback(callback)
+    with pytest.raises(NotFiniteError, match=r"^step 3: .*comparisons? .*\bc\d+") as caught:
+        run.train()
+    assert len(log_lines(tmp_path)) == 2
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == [
+        "checkpoint-1",
+        "checkpoint-2",
+    ]
+    if kind == "theta":
+        assert "annotator ann_" in str(caught.value)
+    assert "Lower the learning rate" in str(caught.value)
+
+
+def test_the_comparison_and_the_row_are_the_right_ones(tmp_path):
+    data = judgments()
+    run = trainer(tmp_path, data, per_device_train_batch_size=8, gradient_accumulation_steps=1)
+    whole = run._margins
+    positions: list[int] = []
+
+    def margins(model, inputs):
+        values = whole(model, inputs)
+        if run.state.global_step == 1:
+            positions.extend(inputs["votes"][inputs["comparison"] == 2].tolist())
+            values = torch.where(torch.arange(len(values)) == 2, math.inf, values)
+        return values
+
+    run._margins = margins
+    with pytest.raises(NotFiniteError) as caught:
+        run.train()
+    said = str(caught.value)
+    [name] = data.comparisons["comparison_id"].iloc[data.votes["comparison"].iloc[positions].unique()]
+    rows = data.votes["row"].iloc[positions] + 1
+    assert f"step 2: the margin of comparison {name} (row " in said and "is inf. Lower" in said
+    assert any(f"(row {row} of the table" in said for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("broken_before", "said"),
+    [
+        ("the reference", "24 comparisons of 24 .* load it in bf16 or float32"),
+        ("training", "step 1: all 8 judgments .* the policy's weights are broken"),
+        ("evaluation", "evaluation at step 0: all 72 judgments"),
+    ],
+)
+def test_broken_weights_are_told_from_a_broken_comparison(tmp_path, broken_before, said):
+    run = trainer(tmp_path, eval_dataset=judgments())
+    if broken_before != "the reference":
+        assert run.references
+    with torch.no_grad():
+        next(run.model.parameters()).fill_(math.nan)
+    with pytest.raises(NotFiniteError, match=said):
+        run.evaluate() if broken_before == "evaluation" else run.train()
+    assert not (tmp_path / "log.jsonl").exists() or broken_before == "training"
+
+
+def test_one_comparison_of_a_reference_is_named():
+    data = judgments()
+    fine = np.zeros(2, dtype=np.float32)
+    values = [fine] * 11 + [np.array([0.0, np.nan])] + [fine] * 36
+    with pytest.raises(NotFiniteError, match=r"1 comparison of 24 .*\(first: c5\)"):
+        require_finite_reference(values, data)
+
+
+def one_sided(annotators: set[str]) -> Judgments:
+    table = tiny.votes(n_comparisons=40)
+    longer = tiny.for_the_longer(table)
+    chosen = table["annotator"].isin(annotators)
+    table = table.assign(winner=table["winner"].where(~chosen, longer["winner"]))
+    return Judgments.read(table, attributes=[Length(ratio=1.5)])
+
+
+def told_to_be_separated(folder, data, bias: str) -> dict[str, int]:
+    run = trainer(folder, data, bias=bias)
+    run.save_bias(folder)
+    return json.loads((folder / "bias.json").read_text())["extra"]["separated"]
+
+
+@pytest.mark.parametrize("bias", ["shared_mean", "per_annotator", "class"])
+def test_annotators_who_always_side_one_way_are_counted(tmp_path, bias):
+    data = one_sided({"person 1", "person 3"})
+    longer = pd.Series(data.votes["sign"].to_numpy() * data.delta[:, 0])
+    differs = longer != 0
+    expected = int((longer[differs].groupby(data.votes["annotator"][differs]).nunique() == 1).sum())
+    assert expected >= 2
+    assert told_to_be_separated(tmp_path, data, bias) == {"length": expected}
+
+
+@pytest.mark.parametrize(("n", "told"), [(4, "fewer than 5"), (12, "10")])
+def test_the_report_counts_the_one_sided_and_names_nobody(tmp_path, n, told):
+    path = write_suite(tmp_path) / "shared_mean-s42" / "bias.json"
+    assert not any("sided one way" in sentence for sentence in anchor_sentences(read_suite(tmp_path)))
+    bias = json.loads(path.read_text())
+    bias["extra"]["separated"] = {"woman": n}
+    path.write_text(json.dumps(bias))
+    [sentence] = [s for s in anchor_sentences(read_suite(tmp_path)) if "sided one way" in s]
+    assert sentence.startswith(
+        f"BA-DPO (shared mean): annotators who always sided one way (woman-coded {told} of 60)."
+    )
+    assert not any(name in sentence for name in bias["annotators"])
+
+
+def test_a_pooled_theta_has_no_bound_only_where_everyone_sides_one_way(tmp_path):
+    everyone = one_sided({f"person {k}" for k in range(5)})
+    assert told_to_be_separated(tmp_path / "mixed", one_sided({"person 1"}), "pooled") == {}
+    assert told_to_be_separated(tmp_path / "alike", everyone, "pooled") == {"length": 5}
+    assert told_to_be_separated(tmp_path / "plain", everyone, "none") == {}
+
+
+def test_theta_of_the_one_sided_is_bounded_by_the_steps(tmp_path):
+    run = trainer(tmp_path, one_sided({"person 1"}), bias="per_annotator", max_steps=20, num_train_epochs=5)
+    run.train()
+    assert run.bias.theta().abs().max() <= 20 * run.args.bias_learning_rate * 1.01

@@ -1,3 +1,5 @@
+"""Every scored token of a layout sees exactly its own sequence, and each shared token is fed once."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -7,115 +9,142 @@ from hypothesis import strategies as st
 
 from badpo.training.packing import (
     bin_pack,
-    build_tree,
-    packed_layout,
+    comparison_trees,
+    n_fed,
+    packed_comparisons,
+    packed_responses,
+    padded_rows,
     plan_pack,
-    plan_responses,
+    response_trees,
     shared_length,
 )
 
 # Three token values only, so that shared beginnings, prefixes and identical responses are common.
 token_ids = st.lists(st.integers(0, 2), min_size=1, max_size=6).map(lambda ids: np.array(ids, dtype=np.int64))
-comparisons = st.lists(st.tuples(token_ids, token_ids, token_ids), min_size=1, max_size=4)
-deterministic = settings(derandomize=True, deadline=None, max_examples=150)
+prompts = st.sampled_from([np.array([0]), np.array([1, 2])])
+pair_lists = st.lists(st.tuples(prompts, token_ids), min_size=1, max_size=9)
+comparisons = st.lists(st.tuples(token_ids, token_ids, token_ids), min_size=1, max_size=4).map(
+    lambda rows: [(prompt, response) for prompt, *both in rows for response in both]
+)
+deterministic = settings(derandomize=True, deadline=None, max_examples=100)
 
 
-def context_of(pack, place):
-    """The tokens that the token at `place` of a pack sees, in order, and their positions."""
-    for q_start, q_end, prefix_start, prefix_end in pack.segments:
-        if q_start <= place < q_end:
-            seen = np.r_[prefix_start:prefix_end, q_start : place + 1]
-            return pack.input_ids[seen].tolist(), pack.position_ids[seen].tolist()
-    raise AssertionError(f"token {place} is in no segment")
+def scored_contexts(inputs, number):
+    """(context, target) of every scored token of one response of a flat row."""
+    sees, contexts = {}, []
+    for q_start, q_end, prefix_start, prefix_end in inputs["segments"]:
+        sees |= {t: np.r_[prefix_start:prefix_end, q_start : t + 1] for t in range(q_start, q_end)}
+    scored = np.flatnonzero(inputs["response"] == number)
+    for at, target in zip(inputs["head_index"][scored], inputs["target"][scored], strict=True):
+        assert inputs["position_ids"][sees[at]].tolist() == list(range(len(sees[at])))
+        contexts.append((inputs["input_ids"][sees[at]].tolist(), int(target)))
+    return contexts
 
 
-def scored_contexts(pack, response):
-    """(context, target) of every scored token of one response of a pack."""
-    scored = np.flatnonzero(pack.response == response)
-    contexts = [context_of(pack, place) for place in pack.head_index[scored]]
-    assert all(positions == list(range(len(tokens))) for tokens, positions in contexts)
-    return [(tokens, int(target)) for (tokens, _), target in zip(contexts, pack.target[scored], strict=True)]
+def plain_contexts(pair, first):
+    """The same of a response's tokens from number `first` on, as the plain forward sees them."""
+    sequence = np.concatenate(pair).tolist()
+    return [(sequence[:end], sequence[end]) for end in range(len(pair[0]) + first, len(sequence))]
 
 
-def plain_contexts(prompt_ids, response_ids, first):
-    """(context, target) of the tokens of a response from number `first` on, as the plain forward sees them."""
-    sequence = [*prompt_ids.tolist(), *response_ids.tolist()]
-    return [(sequence[:end], sequence[end]) for end in range(len(prompt_ids) + first, len(sequence))]
+def check_pack(pairs, trees):
+    inputs, first_scored = plan_pack(pairs, trees)
+    order = [(i, first) for tree in trees for i, first in zip(tree.members, tree.first_scored, strict=True)]
+    assert first_scored.tolist() == [first for _, first in order]
+    for number, (i, first) in enumerate(order):
+        assert scored_contexts(inputs, number) == plain_contexts(pairs[i], first)
+    segments = inputs["segments"]
+    assert len(inputs["input_ids"]) == sum(n_fed(pairs, tree) for tree in trees) == segments[-1, 1]
+    np.testing.assert_array_equal(segments[1:, 0], segments[:-1, 1])
+    assert segments[0, 0] == 0 and (segments[:, 1] > segments[:, 0]).all()
 
 
 @deterministic
 @given(comparisons, st.sampled_from(["unshared", "all"]))
-def test_every_scored_token_sees_exactly_its_own_sequence(comparisons, scored_tokens):
-    pack = plan_pack(comparisons, scored_tokens)
-    for number, (prompt_ids, *responses) in enumerate(comparisons):
-        first = shared_length(*responses) if scored_tokens == "unshared" else 0
-        assert pack.first_scored[number] == first
-        for side, response_ids in enumerate(responses):
-            assert scored_contexts(pack, 2 * number + side) == plain_contexts(prompt_ids, response_ids, first)
+def test_comparisons_share_their_beginning(pairs, scored_tokens):
+    trees = comparison_trees(pairs, scored_tokens)
+    check_pack(pairs, trees)
+    for number, tree in enumerate(trees):
+        n_shared = shared_length(pairs[2 * number][1], pairs[2 * number + 1][1])
+        assert tree.n_shared == [0, n_shared]
+        assert tree.first_scored == ([n_shared] * 2 if scored_tokens == "unshared" else [0, 0])
 
 
 @deterministic
-@given(comparisons)
-def test_each_token_of_a_tree_is_fed_once(comparisons):
-    pack = plan_pack(comparisons)
-    assert len(pack.input_ids) == sum(build_tree(*parts).n_fed for parts in comparisons)
-    assert pack.segments[0, 0] == 0 and pack.segments[-1, 1] == len(pack.input_ids)
-    np.testing.assert_array_equal(pack.segments[1:, 0], pack.segments[:-1, 1])
-    assert (pack.segments[:, 1] > pack.segments[:, 0]).all()
+@given(pair_lists, st.integers(1, 40))
+def test_responses_to_a_prompt_stand_once_within_the_budget(pairs, budget):
+    trees = response_trees(pairs, budget)
+    check_pack(pairs, trees)
+    assert sorted(i for tree in trees for i in tree.members) == list(range(len(pairs)))
+    for tree in trees:
+        assert len({pairs[i][0].tobytes() for i in tree.members}) == 1
+        assert n_fed(pairs, tree) <= budget or len(tree.members) == 1
+        assert tree.first_scored == tree.n_shared and tree.n_shared[0] == 0
+
+
+def test_responses_to_a_prompt_are_one_tree_where_they_fit():
+    pairs = [(np.array([0]), np.array(response)) for response in ([5, 6, 7], [8, 9], [5, 6, 1])]
+    assert [tree.members for tree in response_trees(pairs, 100)] == [[2, 0, 1]]
+    assert response_trees(pairs, 100)[0].n_shared == [0, 2, 0]
 
 
 @deterministic
-@given(token_ids, token_ids, st.permutations(range(2)))
-def test_shared_length_is_the_same_in_either_order_and_leaves_a_token_to_each(a_ids, b_ids, order):
+@given(pair_lists)
+def test_single_responses_have_their_own_prompt_and_all_tokens_scored(pairs):
+    inputs, first_scored = packed_responses(pairs)
+    assert not first_scored.any()
+    for number, pair in enumerate(pairs):
+        assert scored_contexts(inputs, number) == plain_contexts(pair, 0)
+
+
+@deterministic
+@given(token_ids, token_ids)
+def test_shared_length_is_the_same_in_either_order_and_leaves_a_token_to_each(a_ids, b_ids):
     length = shared_length(a_ids, b_ids)
-    pair = (a_ids, b_ids)
-    assert shared_length(pair[order[0]], pair[order[1]]) == length
-    assert length < min(len(a_ids), len(b_ids))
+    assert length == shared_length(b_ids, a_ids) < min(len(a_ids), len(b_ids))
     np.testing.assert_array_equal(a_ids[:length], b_ids[:length])
     one_more = np.array_equal(a_ids[: length + 1], b_ids[: length + 1])
     assert not one_more or length + 1 == min(len(a_ids), len(b_ids))
 
 
-def test_a_response_that_begins_the_other_keeps_its_last_token():
-    pack = plan_pack([(np.array([1]), np.array([5, 6]), np.array([5, 6, 7]))])
-    assert pack.input_ids.tolist() == [1, 5, 6]
-    assert pack.segments.tolist() == [[0, 2, 0, 0], [2, 3, 0, 2]]
-    assert pack.target.tolist() == [6, 6, 7]
-
-
-def test_identical_responses_score_the_same_token_at_the_same_place():
-    pack = plan_pack([(np.array([1]), np.array([5, 6]), np.array([5, 6]))])
-    assert pack.head_index.tolist() == [1, 1] and pack.target.tolist() == [6, 6]
-
-
-@deterministic
-@given(st.lists(st.tuples(token_ids, token_ids), min_size=1, max_size=4))
-def test_single_responses_see_exactly_their_own_sequence(pairs):
-    pack = plan_responses(pairs)
-    for number, (prompt_ids, response_ids) in enumerate(pairs):
-        assert scored_contexts(pack, number) == plain_contexts(prompt_ids, response_ids, 0)
-
-
-def test_layout_has_what_the_model_reads():
-    prompts, a_ids, b_ids = [np.array([1, 2])], [np.array([5, 6])], [np.array([5, 7])]
-    inputs, first_scored = packed_layout(prompts, a_ids, b_ids)
+@pytest.mark.parametrize(
+    ("a", "b", "input_ids", "segments", "target"),
+    [
+        # a response that begins the other keeps its last token
+        ([5, 6], [5, 6, 7], [1, 5, 6], [[0, 2, 0, 0], [2, 3, 0, 2]], [6, 6, 7]),
+        # identical ones score the same token at the same place
+        ([5, 6], [5, 6], [1, 5], [[0, 2, 0, 0]], [6, 6]),
+    ],
+)
+def test_comparisons_by_hand(a, b, input_ids, segments, target):
+    inputs, _ = packed_comparisons([(np.array([1]), np.array(a)), (np.array([1]), np.array(b))])
     assert set(inputs) == {"input_ids", "position_ids", "segments", "head_index", "target", "response"}
-    assert first_scored.tolist() == [1]
-    assert packed_layout(prompts, a_ids, b_ids, "all")[1].tolist() == [0]
+    assert inputs["input_ids"].tolist() == input_ids
+    assert inputs["segments"].tolist() == segments
+    assert inputs["target"].tolist() == target
+
+
+def test_padded_rows_by_hand():
+    pairs = [(np.array([5, 6]), np.array([7, 8, 1])), (np.array([5, 6]), np.array([9]))]
+    inputs, first_scored = padded_rows(pairs)
+    assert inputs["input_ids"].tolist() == [[5, 6, 7, 8], [5, 6, 0, 0]]
+    assert inputs["attention_mask"].tolist() == [[1, 1, 1, 1], [1, 1, 0, 0]]
+    assert inputs["head_index"].tolist() == [1, 2, 3, 5]
+    assert inputs["target"].tolist() == [7, 8, 1, 9]
+    assert inputs["response"].tolist() == [0, 0, 0, 1]
+    assert first_scored.tolist() == [0, 0]
+    whole, _ = padded_rows(pairs, feed_last=True)
+    assert whole["input_ids"].tolist() == [[5, 6, 7, 8, 1], [5, 6, 9, 0, 0]]
+    assert whole["attention_mask"].sum() == 8 and whole["head_index"].tolist() == [1, 2, 3, 6]
 
 
 @pytest.mark.parametrize("empty", ["prompt", "response a", "response b"])
-def test_an_empty_part_is_named(empty):
-    parts = {name: np.array([1]) for name in ("prompt", "response a", "response b")} | {
-        empty: np.array([], dtype=int)
-    }
-    with pytest.raises(ValueError, match=f"the {empty} has no tokens"):
-        plan_pack([tuple(parts.values())])
-
-
-def test_an_empty_single_response_is_refused():
-    with pytest.raises(ValueError, match="no tokens"):
-        plan_responses([(np.array([1]), np.array([], dtype=int))])
+@pytest.mark.parametrize("layout", [packed_comparisons, packed_responses])
+def test_an_empty_part_is_refused(layout, empty):
+    parts = {name: np.array([1]) for name in ("prompt", "response a", "response b")}
+    prompt, a, b = (parts | {empty: np.array([], dtype=int)}).values()
+    with pytest.raises(ValueError, match="has no tokens"):
+        layout([(prompt, a), (prompt, b)])
 
 
 lengths = st.lists(st.integers(1, 50), min_size=0, max_size=40)
@@ -136,7 +165,6 @@ def test_bins_hold_every_item_once_within_the_budget(lengths, token_budget):
 @given(lengths, st.integers(1, 6))
 def test_a_given_number_of_bins_is_balanced(lengths, n_bins):
     bins = bin_pack(lengths, n_bins=n_bins)
-    assert len(bins) == n_bins
     assert sorted(i for members in bins for i in members) == list(range(len(lengths)))
     loads = [sum(lengths[i] for i in members) for members in bins]
     assert max(loads) - min(loads) <= max(lengths, default=0)

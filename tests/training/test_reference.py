@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from badpo.training import reference
 from badpo.training.logprobs import response_logps
-from badpo.training.reference import ReferenceCache, comparison_logps, default_cache, weights_key
+from badpo.training.reference import ReferenceCache, default_cache, weights_key
 from tests import tiny
 
 N_TOKENS = 60
@@ -198,14 +198,6 @@ def test_the_key_stays_where_the_same_is_computed(tmp_path):
     with_adapter = adapted()
     with with_adapter.disable_adapter():
         assert weights_key(with_adapter, "fp32") == key
-
-
-def test_comparisons_give_both_responses(tmp_path, monkeypatch):
-    monkeypatch.setattr(reference, "response_logps", stand_in)
-    prompts = [np.array([5]), np.array([6, 7])]
-    a_ids, b_ids = [np.array([1]), np.array([4, 9])], [np.array([16, 25]), np.array([36])]
-    found = comparison_logps(ReferenceCache(tmp_path, "key"), "a model", prompts, a_ids, b_ids)
-    assert [[side.tolist() for side in both] for both in found] == [[[1], [4, 5]], [[2, 3], [6]]]
 
 
 def test_the_default_folder_is_the_users_cache(tmp_path, monkeypatch):

@@ -37,8 +37,8 @@ from badpo.training import logprobs
 from badpo.training.attention import TreePlan
 from badpo.training.encoding import EncodedComparisons, encode_comparisons
 from badpo.training.inputs import disable_dropout
-from badpo.training.logprobs import attach, padded_layout, response_logps
-from badpo.training.packing import packed_layout
+from badpo.training.logprobs import attach, response_logps, scoring_attention
+from badpo.training.packing import packed_comparisons, padded_rows
 from badpo.training.self_test import choose_layout, self_tests
 from tests import tiny
 
@@ -116,7 +116,7 @@ def test_a_wrong_kernel_is_refused(monkeypatch, encoded, fault, dtype):
     monkeypatch.setattr(TreePlan, "attend", attend)
     model = made(CONFIGS["llama"], dtype)
     if fault == "right":
-        assert choose_layout(model, "packed", encoded)[:2] == (packed_layout, None)
+        assert choose_layout(model, "packed", encoded)[:2] == (packed_comparisons, None)
     else:
         with pytest.raises(
             ConfigError, match="the packed forward differs from LlamaForCausalLM's own forward"
@@ -137,7 +137,7 @@ def test_rounding_alone_is_no_fault_where_two_plain_forwards_compute_alike(confi
     autocast = partial(torch.autocast, "cpu", torch.bfloat16) if precision == "autocast" else None
     for attention in ("packed", "padded"):
         tests = choose_layout(model if autocast else model.bfloat16(), attention, data, autocast)[2]
-        assert tests[-1].values > tests[-1].floor[0]
+        assert tests[-1].differences[0] > tests[-1].floor[0]
 
 
 def head_alone(model, inner, rows):
@@ -170,11 +170,10 @@ def test_what_a_class_does_to_its_logits_is_kept_and_missed(
 def changed(layout, name, change):
     """A layout with one of its inputs changed."""
 
-    def wrong(prompts, a_ids, b_ids):
-        inputs, first_scored = layout(prompts, a_ids, b_ids)
+    def wrong(pairs):
+        inputs, first_scored = layout(pairs)
         return {**inputs, name: change(inputs[name])}, first_scored
 
-    wrong.__name__ = layout.__name__
     return wrong
 
 
@@ -182,11 +181,15 @@ EARLIER = ("head_index", lambda index: np.maximum(index - 1, 0))
 ROLLED = ("target", lambda target: np.roll(target, 1))
 EXCHANGED = ("target", lambda target: target[::-1].copy())
 LAYOUTS = [
-    *((layout, fault) for layout in (packed_layout, padded_layout) for fault in (EARLIER, ROLLED, EXCHANGED)),
-    (packed_layout, ("position_ids", lambda positions: np.where(positions, positions + 1, 0))),
+    *(
+        (layout, fault)
+        for layout in (packed_comparisons, padded_rows)
+        for fault in (EARLIER, ROLLED, EXCHANGED)
+    ),
+    (packed_comparisons, ("position_ids", lambda positions: np.where(positions, positions + 1, 0))),
     # the position of the branch alone
-    (packed_layout, ("position_ids", lambda p: np.where(np.r_[False, np.diff(p) != 1], p + 1, p))),
-    (padded_layout, ("attention_mask", lambda mask: np.roll(mask, 1, axis=1))),
+    (packed_comparisons, ("position_ids", lambda p: np.where(np.r_[False, np.diff(p) != 1], p + 1, p))),
+    (padded_rows, ("attention_mask", lambda mask: np.roll(mask, 1, axis=1))),
 ]
 
 
@@ -194,22 +197,22 @@ LAYOUTS = [
 @pytest.mark.parametrize(("layout", "fault"), LAYOUTS)
 def test_a_wrong_layout_is_refused(encoded, layout, fault, dtype):
     model = made(CONFIGS["llama"], dtype)
-    assert self_tests(model, layout, encoded)[0].passed
-    assert not self_tests(model, changed(layout, *fault), encoded)[0].passed
+    with scoring_attention(model, layout):
+        assert self_tests(model, layout, encoded)[0].passed
+        assert not self_tests(model, changed(layout, *fault), encoded)[0].passed
 
 
 def test_the_layout_of_the_reference_is_tried_too(monkeypatch, encoded):
     model = made(CONFIGS["llama"])
-    right = logprobs.plan_stars
+    right = logprobs.plan_pack
 
-    def shifted(pairs, stars):
-        pack = right(pairs, stars)
-        pack.target[:] = np.roll(pack.target, 1)
-        return pack
+    def shifted(pairs, trees):
+        inputs, first_scored = right(pairs, trees)
+        return {**inputs, "target": np.roll(inputs["target"], 1)}, first_scored
 
-    monkeypatch.setattr(logprobs, "plan_stars", shifted)
-    [test] = self_tests(model, packed_layout, encoded)
-    assert test.values > 0.1 and not test.passed
+    monkeypatch.setattr(logprobs, "plan_pack", shifted)
+    [test] = self_tests(model, packed_comparisons, encoded)
+    assert test.differences[0] > 0.1 and not test.passed
 
 
 class Halved(Qwen2ForCausalLM):
@@ -226,9 +229,9 @@ def test_mixed_precision_is_tested_by_itself(encoded):
     autocast = partial(torch.autocast, "cpu", torch.bfloat16)
     tests = choose_layout(attach(tiny.model()), "packed", encoded, autocast)[2]
     assert [test.precision for test in tests] == ["float32", "autocast"]
-    assert tests[0].gradient < 1e-5 < tests[1].gradient < 3e-2
+    assert tests[0].differences[1] < 1e-5 < tests[1].differences[1] < 3e-2
     model = attach(Halved(tiny.model().config))
-    assert choose_layout(model, "packed", encoded)[0] is packed_layout
+    assert choose_layout(model, "packed", encoded)[0] is packed_comparisons
     with pytest.raises(ConfigError, match="in autocast"):
         choose_layout(model, "packed", encoded, autocast)
 
@@ -243,7 +246,7 @@ def test_a_window_that_one_comparison_of_many_is_longer_than_is_seen(monkeypatch
         return plain_attention(query, key, value, plan, lambda i, j, n: i - window < j <= i, scaling=scaling)
 
     monkeypatch.setattr(TreePlan, "attend", attend)
-    [test] = self_tests(made(CONFIGS["llama"]), packed_layout, comparisons)
+    [test] = self_tests(made(CONFIGS["llama"]), packed_comparisons, comparisons)
     assert test.passed is passes
 
 
@@ -252,14 +255,16 @@ def test_a_window_falls_back_only_when_a_sequence_is_longer(encoded, window_is_l
     window = encoded.longest if window_is_longer else encoded.longest - 1
     layout, reason, _ = choose_layout(made(MistralConfig(**SIZES, sliding_window=window)), "packed", encoded)
     expected = (
-        (packed_layout, None) if window_is_longer else (padded_layout, f"a sliding window of {window} tokens")
+        (packed_comparisons, None)
+        if window_is_longer
+        else (padded_rows, f"a sliding window of {window} tokens")
     )
     assert (layout, reason) == expected
 
 
 def test_a_model_that_drops_the_tree_plan_falls_back(encoded):
     layout, reason, _ = choose_layout(made(NemotronConfig(**SIZES)), "packed", encoded)
-    assert layout is padded_layout
+    assert layout is padded_rows
     assert reason is not None and "did not receive the tree plan" in reason
 
 
@@ -294,8 +299,8 @@ def test_all_logits_never_exist(monkeypatch, encoded):
     model = made(CONFIGS["llama"])
     sizes = []
     model.lm_head.register_forward_hook(lambda module, args, output: sizes.append(output[..., 0].numel()))
-    assert choose_layout(model, "packed", encoded)[0] is packed_layout
-    assert max(sizes) <= 2 * 3  # both responses of a comparison share the forward that shows the noise
+    assert choose_layout(model, "packed", encoded)[0] is packed_comparisons
+    assert max(sizes) <= 3
 
 
 def test_the_model_is_left_as_it_was(encoded):
@@ -344,10 +349,12 @@ DROPPING = {
 def test_no_dropout_is_left_and_what_is_left_is_refused(encoded, name):
     model = made(DROPPING[name]).train()
     with pytest.raises(ConfigError, match=f"{type(model).__name__} has dropout or router jitter"):
-        self_tests(model, padded_layout, encoded)
+        self_tests(model, padded_rows, encoded)
     disable_dropout(model)
-    layout, reason, [test] = choose_layout(model, "packed", encoded)
-    assert (layout, reason, test.passed) == (packed_layout, None, True)
+    # the last one cannot switch its attention
+    expected = padded_rows if name == "of a fused add" else packed_comparisons
+    layout, _, [test] = choose_layout(model, "packed", encoded)
+    assert layout is expected and test.passed
 
 
 class Noisy(Qwen2ForCausalLM):
@@ -364,7 +371,7 @@ def test_a_dropout_that_cannot_be_turned_off_is_refused_in_training_mode_and_no_
 ):
     model = attach(Noisy(tiny.model().config))
     disable_dropout(model)
-    assert choose_layout(model.eval(), "packed", encoded)[0] is packed_layout
+    assert choose_layout(model.eval(), "packed", encoded)[0] is packed_comparisons
     torch.manual_seed(3)
     with pytest.raises(ConfigError, match="Noisy has dropout"):
         choose_layout(model.train(), "packed", encoded)
@@ -405,7 +412,7 @@ def test_a_window_of_zero_and_one_that_no_layer_has_are_no_windows(encoded):
         num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, shared_expert_intermediate_size=16
     )
     for config in (Qwen2MoeConfig(**SIZES, **moe), Qwen2Config(**SIZES, sliding_window=4)):
-        assert choose_layout(made(config), "packed", encoded)[:2] == (packed_layout, None)
+        assert choose_layout(made(config), "packed", encoded)[:2] == (packed_comparisons, None)
 
 
 @pytest.mark.parametrize("name", ["llama4", "modernbert"])

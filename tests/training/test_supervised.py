@@ -8,7 +8,8 @@ import torch
 from transformers import TrainerCallback, TrainingArguments
 
 from badpo.training.attention import TREE_ATTENTION
-from badpo.training.supervised import SupervisedTrainer, balanced_rows
+from badpo.training.batches import balanced_rows
+from badpo.training.trainer import SupervisedTrainer
 from tests import tiny
 
 

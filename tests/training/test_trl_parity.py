@@ -14,6 +14,7 @@ from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
 from badpo.objective.objectives import DiscountedTail, IdentityPreference
 from badpo.training.config import BADPOConfig
+from badpo.training.logprobs import scoring_attention
 from badpo.training.trainer import BADPOTrainer
 from tests import tiny
 
@@ -93,8 +94,9 @@ def our_loss_and_gradients(frame, folder, objective=None, model=tiny.model, **op
         objective=objective,
     )
     batches, normaliser = run.get_batch_samples(iter(run.get_train_dataloader()), 1, run.args.device)
-    loss = run.compute_loss(run.model, batches[0], num_items_in_batch=normaliser)
-    loss.backward()
+    with scoring_attention(run.model, run._layout):
+        loss = run.compute_loss(run.model, batches[0], num_items_in_batch=normaliser)
+        loss.backward()
     return float(loss.detach()), {name: p.grad.clone() for name, p in run.model.named_parameters()}, run
 
 

@@ -22,7 +22,7 @@ from badpo.readouts.sampled import json_number, prompt_numbers
 from badpo.theory.summaries import Interval, cluster_difference, cluster_mean
 from badpo.training.encoding import encode_comparisons
 from badpo.training.logprobs import response_logps
-from badpo.training.reference import ReferenceCache, comparison_logps
+from badpo.training.reference import ReferenceCache
 
 
 @dataclass(frozen=True)
@@ -145,10 +145,8 @@ def implicit_margins(
 ) -> np.ndarray:
     """The policy's implicit reward margin u of every comparison, response a over b, beta included."""
     encoded = encode_comparisons(judgments, tokenizer, encoding, max_length, max_prompt_length)
-    ids = (encoded.prompt_ids, encoded.a_ids, encoded.b_ids)
-    pairs = [(p, r) for p, a, b in zip(*ids, strict=True) for r in (a, b)]
-    ours = _sums(response_logps(policy, pairs))
-    theirs = _sums([side for pair in comparison_logps(cache, reference, *ids) for side in pair])
+    ours = _sums(response_logps(policy, encoded.pairs))
+    theirs = _sums(cache.logps(reference, encoded.pairs))
     return beta * ((ours[0::2] - theirs[0::2]) - (ours[1::2] - theirs[1::2]))
 
 

@@ -501,7 +501,9 @@ def memory_estimate(trainer: BADPOTrainer) -> float:
     config = trainer.model.config
     trained = sum(p.numel() for p in trainer.model.parameters() if p.requires_grad)
     frozen = sum(p.numel() * p.element_size() for p in trainer.model.parameters() if not p.requires_grad)
-    largest = int(np.sort(trainer.encoded.n_tokens)[-trainer.args.per_device_train_batch_size :].sum())
+    largest = int(
+        np.sort(trainer.encoded.lengths.sum(axis=1))[-trainer.args.per_device_train_batch_size :].sum()
+    )
     layers = 1 if trainer.args.gradient_checkpointing else config.num_hidden_layers
     return (
         trained * BYTES_PER_TRAINED_PARAMETER

@@ -18,15 +18,16 @@ from badpo.data.files import RUN_SEAL, run_damage
 from badpo.data.judgments import Judgments, measure_sides
 from badpo.data.markers import signature_first_name
 from badpo.data.problems import ConfigError, did_you_mean
+from badpo.training.batches import balanced_rows
 from badpo.training.checkpoints import changed_facts, seal_run, whole_folder
 from badpo.training.config import RENAMED
-from badpo.training.encoding import EncodedComparisons, encode_responses, require_matching_tokenizer
+from badpo.training.encoding import encode_responses, require_matching_tokenizer
 from badpo.training.inputs import encode_judgments, reads_more_than_text, require_trainable, with_adapter
 from badpo.training.model_files import load_weights
+from badpo.training.packing import Pair
 from badpo.training.processes import locked_by_first
 from badpo.training.recipe import ModelChoice, Recipe, relative_to
-from badpo.training.reference import Pair
-from badpo.training.supervised import SupervisedTrainer, balanced_rows, supervised_arguments
+from badpo.training.trainer import SupervisedTrainer, supervised_arguments
 
 logger = logging.getLogger(__name__)
 
@@ -153,11 +154,7 @@ def fit_reference(
         pairs = encode_responses(
             prompts, responses, tokenizer, args.encoding, args.max_length, args.max_prompt_length
         )
-        ids = [[pair[i] for pair in pairs] for i in (0, 1)]
-        both = EncodedComparisons(
-            ids[0], ids[1], ids[1], np.ones(len(pairs), bool), np.zeros((len(pairs), 2), bool)
-        )
-        require_matching_tokenizer(both, tokenizer, model.get_input_embeddings().weight.shape[0])
+        require_matching_tokenizer(pairs, tokenizer, model.get_input_embeddings().weight.shape[0])
     peft_config = recipe.model.peft_config()
     set_seed(0)  # that of the stage: a new adapter starts at random values
     policy = with_adapter(model, peft_config)
@@ -211,10 +208,10 @@ def majority_pairs(
     """(prompt ids, response ids) of the majority-chosen response of every comparison that fits the length limit.
 
     Where attributes are to be balanced, every combination of their values is made equally frequent
-    (`badpo.training.supervised.balanced_rows`).
+    (`badpo.training.batches.balanced_rows`).
     """
     kept, encoded, _ = encode_judgments(train, tokenizer, args)
-    require_matching_tokenizer(encoded, tokenizer, n_embeddings)
+    require_matching_tokenizer(encoded.pairs, tokenizer, n_embeddings)
     sides = zip(kept.majority(), encoded.prompt_ids, encoded.a_ids, encoded.b_ids, strict=True)
     pairs = [(prompt, a if side > 0 else b) for side, prompt, a, b in sides]
     return [pairs[row] for row in majority_rows(kept, balanced)] if balanced else pairs

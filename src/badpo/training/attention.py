@@ -106,26 +106,15 @@ class TreePlan:
         """
         from torch.nn.attention.varlen import varlen_attn
 
-        key_index, ends_query, ends_key, longest_query, longest_key = self._varlen
-        key, value = key.index_select(0, key_index), value.index_select(0, key_index)
-        options = {}
-        if query.shape[1] != key.shape[1]:
-            if "enable_gqa" in inspect.signature(varlen_attn).parameters:
-                options["enable_gqa"] = True
-            else:
-                n_repeats = query.shape[1] // key.shape[1]
-                key, value = key.repeat_interleave(n_repeats, 1), value.repeat_interleave(n_repeats, 1)
+        key_index, *places = self._varlen
         return varlen_attn(
             query.contiguous(),
-            key,
-            value,
-            ends_query,
-            ends_key,
-            longest_query,
-            longest_key,
+            key.index_select(0, key_index),
+            value.index_select(0, key_index),
+            *places,
             scale=scaling,
             window_size=(-1, 0),
-            **options,
+            enable_gqa=query.shape[1] != key.shape[1],
         )
 
     @cached_property
@@ -192,7 +181,7 @@ def _varlen_serves(query: torch.Tensor, value: torch.Tensor) -> bool:
     width = query.shape[-1]
     if query.dtype != value.dtype or width != value.shape[-1] or width > 256 or width % 8:
         return False
-    return "window_size" in inspect.signature(varlen_attn).parameters
+    return {"window_size", "enable_gqa"} <= inspect.signature(varlen_attn).parameters.keys()
 
 
 def _blocks(segments: np.ndarray, most: int = _MOST_BLOCKS) -> np.ndarray:
@@ -257,62 +246,39 @@ _SETTLED_BY_THE_PLAN = frozenset({"position_ids", "cache_position", "use_cache"}
 def tree_hidden_states(decoder, pack: Mapping[str, torch.Tensor]) -> torch.Tensor:
     """Last hidden state of every token of a pack, equal to those of the plain forward of each sequence.
 
-    Inside `tree_attention` the tree attention runs. Outside it, or for a model that cannot switch its attention,
-    a dense mask of shape (T, T) is used with the model's own ``sdpa`` or ``eager`` attention: exact too, but
-    T squared in memory.
+    To be called inside `tree_attention`.
     """
     input_ids = pack["input_ids"]
     segments = torch.as_tensor(pack["segments"]).cpu().numpy()
-    plan = TreePlan(segments, len(input_ids), input_ids.device)
-    reason = unsupported_reason(decoder.config, plan.longest)
-    if reason:
-        raise ValueError(
-            f"the packed forward cannot serve this model: it has {reason}; use the padded forward"
-        )
-    implementation = decoder.config._attn_implementation
-    if implementation == TREE_ATTENTION:
-        # An empty four-dimensional mask is passed on as it is, and every attention that does not know the plan
-        # fails on it instead of attending wrongly.
-        inputs = {
-            "attention_mask": torch.zeros(1, 1, 0, 0, dtype=torch.bool, device=plan.device),
-            "tree_plan": plan,
-        }
-    elif implementation in ("sdpa", "eager"):
-        inputs = {"attention_mask": _dense_mask(plan, implementation, decoder.dtype)}
-    else:
-        raise ValueError(
-            f'the packed forward needs attention "sdpa" or "eager", the model has "{implementation}"; '
-            'load it with attn_implementation="sdpa"'
-        )
     output = decoder(
         input_ids=input_ids[None],
         position_ids=pack["position_ids"][None],
+        # An empty four-dimensional mask is passed on as it is, and every attention that does not know the plan
+        # fails on it instead of attending wrongly.
+        attention_mask=torch.zeros(1, 1, 0, 0, dtype=torch.bool, device=input_ids.device),
+        tree_plan=TreePlan(segments, len(input_ids), input_ids.device),
         use_cache=False,
         return_dict=True,
-        **inputs,
     )
     return output.last_hidden_state[0]
 
 
 @contextmanager
-def tree_attention(model) -> Iterator[str]:
+def tree_attention(model) -> Iterator[None]:
     """Switch the attention of ``model`` to the tree attention, and back on leaving.
 
     To be open around training or scoring as a whole, backward passes included. Forwards without a pack, such as
     generation, are those of ``sdpa`` meanwhile; a configuration saved meanwhile keeps no trace of the name.
     """
-    reason = unsupported_reason(model.config, longest=0)
-    if reason:
-        raise ValueError(
-            f"the packed forward cannot serve this model: it has {reason}; use the padded forward"
-        )
+    if not model._can_set_attn_implementation():
+        raise ValueError(f"{type(model).__name__} cannot switch its attention; use the padded forward")
     AttentionInterface.register(TREE_ATTENTION, tree_attention_forward)
     # Without a mask function of that name transformers drops the padding mask of ordinary forwards.
     AttentionMaskInterface.register(TREE_ATTENTION, AttentionMaskInterface()["sdpa"])
     ordinary = model.config._attn_implementation
     model.set_attn_implementation(TREE_ATTENTION)
     try:
-        yield "tree" if model.config._attn_implementation == TREE_ATTENTION else "dense"
+        yield
     finally:
         model.set_attn_implementation(ordinary)
 
@@ -425,20 +391,6 @@ def _refuse(module, plan: TreePlan, dropout: float, is_causal: bool | None, opti
             f"{type(module).__name__} asks for what the tree attention does not do: {'; '.join(problems)}. "
             "Turn it off, or use the padded forward"
         )
-
-
-def _dense_mask(plan: TreePlan, implementation: str, dtype: torch.dtype) -> torch.Tensor:
-    """The plan as a mask of shape (1, 1, T, T): boolean for ``sdpa``, added to the scores for ``eager``."""
-    sees = np.zeros((plan.n_tokens, plan.n_tokens), dtype=bool)
-    for q_start, q_end, prefix_start, prefix_end in plan.segments:
-        sees[q_start:q_end, prefix_start:prefix_end] = True
-        sees[q_start:q_end, q_start:q_end] = np.tri(q_end - q_start, dtype=bool)
-    mask = torch.from_numpy(sees)[None, None].to(plan.device)
-    if implementation == "sdpa":
-        return mask
-    return torch.zeros(mask.shape, dtype=dtype, device=plan.device).masked_fill_(
-        ~mask, torch.finfo(dtype).min
-    )
 
 
 def _mentions_mrope(rope) -> bool:

@@ -7,17 +7,19 @@ votes are on it.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from badpo.data.judgments import Judgments
 from badpo.training.encoding import EncodedComparisons
 from badpo.training.logprobs import on_device
-from badpo.training.packing import bin_pack, build_tree
+from badpo.training.packing import Layout, bin_pack, comparison_trees, n_fed
 
 
 def random_steps(comparison: np.ndarray, batch_size: int, rng: np.random.Generator) -> list[np.ndarray]:
@@ -28,20 +30,15 @@ def random_steps(comparison: np.ndarray, batch_size: int, rng: np.random.Generat
 def grouped_steps(comparison: np.ndarray, batch_size: int, rng: np.random.Generator) -> list[np.ndarray]:
     """All judgments of a comparison one after the other, comparisons shuffled, ``batch_size`` judgments in a step.
 
-    Every step but the last has exactly ``batch_size`` judgments, as in `random_steps`; a comparison that a step's
-    end falls into goes on in the next step. Parameters and result as there.
+    A comparison that a step's end falls into goes on in the next step.
     """
     return _cut(_by_comparison(comparison, rng)[0], batch_size)
 
 
 def comparison_steps(comparison: np.ndarray, batch_size: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """Comparisons shuffled, ``batch_size`` comparisons in a step with all of their judgments.
-
-    Parameters and result as in `random_steps`, but for the meaning of ``batch_size``.
-    """
+    """Comparisons shuffled, ``batch_size`` comparisons in a step with all of their judgments."""
     votes, ends = _by_comparison(comparison, rng)
-    starts = np.concatenate([[0], ends])[: len(ends)]
-    return np.split(votes, starts[batch_size::batch_size])
+    return np.split(votes, ends[batch_size - 1 : -1 : batch_size])
 
 
 BATCHING: dict[str, Callable[[np.ndarray, int, np.random.Generator], list[np.ndarray]]] = {
@@ -62,11 +59,6 @@ def _by_comparison(comparison: np.ndarray, rng: np.random.Generator) -> tuple[np
     return np.argsort(place, kind="stable"), np.cumsum(np.bincount(place, minlength=len(unique)))
 
 
-def n_fed(encoded: EncodedComparisons) -> np.ndarray:
-    """`badpo.training.packing.Tree.n_fed` of each comparison, shape (n_comparisons,)."""
-    return np.array([build_tree(*triple).n_fed for triple in encoded.triples()], dtype=np.int64)
-
-
 def split_step(
     votes: np.ndarray, comparison: np.ndarray, n_fed: np.ndarray, n_parts: int
 ) -> list[np.ndarray]:
@@ -74,14 +66,29 @@ def split_step(
 
     Judgments on the same comparison stay together. With fewer comparisons than parts the last ones are empty.
     """
-    unique, position = np.unique(comparison[votes], return_inverse=True)
     if n_parts == 1:
         return [votes]
-    parts = bin_pack(n_fed[unique], n_bins=n_parts)
-    part_of = np.empty(len(unique), dtype=np.int64)
-    for number, members in enumerate(parts):
-        part_of[members] = number
-    return [votes[part_of[position] == number] for number in range(n_parts)]
+    of = comparison[votes]
+    unique = np.unique(of)
+    return [votes[np.isin(of, unique[members])] for members in bin_pack(n_fed[unique], n_bins=n_parts)]
+
+
+class EncodedJudgments(torch.utils.data.Dataset):
+    """Judgments with the token ids of their comparisons.
+
+    An item is the position of a judgment; the collator does the rest, because a micro-batch shares its comparisons.
+    """
+
+    def __init__(self, judgments: Judgments, encoded: EncodedComparisons):
+        self.judgments = judgments
+        self.encoded = encoded
+        self.comparison = judgments.votes["comparison"].to_numpy()
+
+    def __len__(self) -> int:
+        return self.judgments.n_votes
+
+    def __getitem__(self, index: int) -> int:
+        return index
 
 
 class StepSampler(torch.utils.data.Sampler):
@@ -102,8 +109,9 @@ class StepSampler(torch.utils.data.Sampler):
         process_index: int = 0,
         n_processes: int = 1,
     ):
-        self._comparison = data.judgments.votes["comparison"].to_numpy()
-        self._n_fed = n_fed(data.encoded)
+        pairs = data.encoded.pairs
+        self._comparison = data.comparison
+        self._n_fed = np.array([n_fed(pairs, tree) for tree in comparison_trees(pairs)], dtype=np.int64)
         self._steps = partial(BATCHING[batching], self._comparison, batch_size)
         self._micro_batches = micro_batches
         self._seed = seed
@@ -124,26 +132,6 @@ class StepSampler(torch.utils.data.Sampler):
         return self._steps(np.random.default_rng([self._seed, self.epoch]))
 
 
-class EncodedJudgments(torch.utils.data.Dataset):
-    """Judgments with the token ids of their comparisons.
-
-    An item is the position of a judgment; the collator does the rest, because a micro-batch shares its comparisons.
-    """
-
-    def __init__(self, judgments: Judgments, encoded: EncodedComparisons):
-        self.judgments = judgments
-        self.encoded = encoded
-
-    def __len__(self) -> int:
-        return self.judgments.n_votes
-
-    def __getitem__(self, index: int) -> int:
-        return index
-
-    def __getitems__(self, indices: list[int]) -> list[int]:
-        return indices
-
-
 class ComparisonCollator:
     """Tensors of a micro-batch: every comparison once for the forward, the votes apart.
 
@@ -153,49 +141,36 @@ class ComparisonCollator:
     first comparison of the data and no vote: its loss is zero and touches every parameter.
     """
 
-    def __init__(
-        self,
-        data: EncodedJudgments,
-        reference: Sequence[tuple[np.ndarray, np.ndarray]],
-        layout: Callable,
-    ):
+    def __init__(self, data: EncodedJudgments, reference: Sequence[np.ndarray], layout: Layout):
         votes = data.judgments.votes
-        self._comparison = votes["comparison"].to_numpy()
-        self._sign = votes["sign"].to_numpy(dtype=np.float32)
-        self._annotator = votes["annotator"].to_numpy(dtype=np.int64)
-        self._weight = votes["weight"].to_numpy(dtype=np.float32)
-        self._delta = data.judgments.delta.astype(np.float32)
-        self._encoded = data.encoded
+        self._comparison = data.comparison
+        self._columns = {
+            "sign": votes["sign"].to_numpy(dtype=np.float32),
+            "annotator": votes["annotator"].to_numpy(dtype=np.int64),
+            "weight": votes["weight"].to_numpy(dtype=np.float32),
+            "delta": data.judgments.delta.astype(np.float32),
+        }
+        self._pairs = data.encoded.pairs
         self._reference = reference
         self._layout = layout
 
     def __call__(self, vote_ids: Sequence[int] | np.ndarray) -> dict:
         """The micro-batch of some judgments, given by their positions."""
         votes = np.asarray(vote_ids, dtype=np.int64)
-        if len(votes):
-            comparisons, position = np.unique(self._comparison[votes], return_inverse=True)
-        else:
-            comparisons, position = np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.int64)
-        part = [
-            (self._encoded.prompt_ids[c], self._encoded.a_ids[c], self._encoded.b_ids[c]) for c in comparisons
-        ]
-        inputs, first_scored = self._layout(*map(list, zip(*part, strict=True)))
+        comparisons, position = np.unique(self._comparison[votes], return_inverse=True)
+        if not len(votes):
+            comparisons = np.zeros(1, dtype=np.int64)
+        responses = (2 * comparisons[:, None] + [0, 1]).ravel().tolist()
+        inputs, first_scored = self._layout([self._pairs[i] for i in responses])
+        reference = [self._reference[i][n:] for i, n in zip(responses, first_scored, strict=True)]
         return {
             "scoring": on_device(inputs, torch.device("cpu")),
-            "reference_logps": torch.from_numpy(self._reference_logps(comparisons, first_scored)),
+            "reference_logps": torch.from_numpy(np.concatenate(reference)),
             "n_comparisons": len(comparisons),
             "votes": torch.from_numpy(votes),
             "comparison": torch.from_numpy(position.reshape(-1)),
-            "sign": torch.from_numpy(self._sign[votes]),
-            "annotator": torch.from_numpy(self._annotator[votes]),
-            "weight": torch.from_numpy(self._weight[votes]),
-            "delta": torch.from_numpy(self._delta[votes]),
+            **{name: torch.from_numpy(column[votes]) for name, column in self._columns.items()},
         }
-
-    def _reference_logps(self, comparisons: np.ndarray, first_scored: np.ndarray) -> np.ndarray:
-        """One value for every scored token, in the layout's order."""
-        parts = zip(comparisons, first_scored, strict=True)
-        return np.concatenate([side[start:] for c, start in parts for side in self._reference[c]])
 
 
 def step_loader(data: EncodedJudgments, collator: ComparisonCollator, args) -> torch.utils.data.DataLoader:
@@ -233,3 +208,50 @@ def evaluation_batches(judgments: Judgments, args) -> list[np.ndarray]:
     mine = np.array_split(order, args.world_size)[args.process_index]
     longest, size = math.ceil(len(order) / args.world_size), args.per_device_eval_batch_size
     return [mine[start : start + size] for start in range(0, longest, size)]
+
+
+def balanced_rows(values: NDArray[np.float64], seed: int) -> NDArray[np.intp]:
+    """Rows of a training set in which every combination of attribute values is equally frequent.
+
+    There are as many rows as before: of a frequent combination some are left out, of a rare one some stand more than
+    once. Rows that an attribute does not apply to stay as they are.
+
+    Parameters
+    ----------
+    values : array of shape (n_rows, n_attributes)
+        0 or 1; NaN where an attribute does not apply to a row.
+    seed : int
+        Decides which rows are left out and which stand more than once.
+
+    Returns
+    -------
+    array of int
+        Row numbers, ascending. The counts of two combinations differ by one at most.
+
+    Raises
+    ------
+    ValueError
+        A combination has no row to take.
+
+    References
+    ----------
+    BA-DPO, appendix `app:anchor_target`, the third procedure: with a reference that is balanced on the attribute,
+    reference anchoring and target anchoring at one half are the same.
+
+    Examples
+    --------
+    >>> balanced_rows(np.array([[1.0], [0.0], [0.0], [0.0], [np.nan]]), seed=0).tolist()
+    [0, 0, 2, 3, 4]
+    """
+    applies = ~np.isnan(values).any(axis=1)
+    rng = np.random.default_rng(seed)
+    cells = list(itertools.product((0.0, 1.0), repeat=values.shape[1]))
+    share, rest = divmod(int(applies.sum()), len(cells))
+    taken = [np.flatnonzero(~applies)]
+    for number, cell in enumerate(cells):
+        rows = np.flatnonzero((values == cell).all(axis=1))
+        if not len(rows):
+            raise ValueError(f"no row has the values {tuple(int(value) for value in cell)}")
+        times, more = divmod(share + (number < rest), len(rows))
+        taken += [np.repeat(rows, times), rng.choice(rows, size=more, replace=False)]
+    return np.sort(np.concatenate(taken))

@@ -45,8 +45,9 @@ from badpo.data.privacy import KEY_VARIABLE, key_name, keyed_digest
 from badpo.data.problems import ConfigError, did_you_mean
 from badpo.objective.bias import BiasTerm
 from badpo.theory.identifiability import separated_annotators
-from badpo.training.reference import configuration, scoring_code, used_adapter
-from badpo.training.starting_point import StartDifference, gold_cross_votes
+from badpo.training.inputs import gold_cross_votes
+from badpo.training.reference import configuration, scoring_code
+from badpo.training.self_test import StartDifference
 
 logger = logging.getLogger(__name__)
 
@@ -254,6 +255,7 @@ def run_facts(run) -> dict[str, Any]:
     Content of a `BADPOTrainer` that is no setting is a number of things and the beginning of its checksum.
     """
     args, judgments, bias = run.args, run.judgments, run.bias
+    computed_with = configuration(run.model)
     people = judgments.annotators[["pseudonym", "annotator_class"]].to_numpy().tolist()
     votes = f"{judgments.n_votes:,} judgments on {judgments.n_comparisons:,} comparisons"
     attributes = [json.dumps(dict(attribute.config)) for attribute in judgments.attributes]
@@ -273,9 +275,9 @@ def run_facts(run) -> dict[str, Any]:
         "tokenizer": tokenizer_key(run.processing_class),
         "reference": run.reference_cache.key[:12],
         "precision": args.mixed_precision_name,
-        "adapter": used_adapter(run.model) or None,
+        "adapter": computed_with["adapter"] or None,
         "configuration of the model": _digest(
-            json.dumps(configuration(run.model), sort_keys=True, default=str).encode()
+            json.dumps({**computed_with, "adapter": None}, sort_keys=True, default=str).encode()
         ),
         "objective": _objective_name(run.objective),
         "code": ", ".join([*code, f"scoring {scoring_code()}"]),

@@ -13,17 +13,19 @@ import numpy as np
 import pandas as pd
 import torch
 import transformers
+from numpy.typing import NDArray
 
+from badpo.auditing.people import named_annotators
 from badpo.auditing.pool import audit_level
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError, Problem, counted
+from badpo.estimation.fit import fit_conditional
+from badpo.estimation.shrinkage import shrink_normal
 from badpo.objective.bias import VARIANTS, BiasTerm
-from badpo.training.batches import EncodedJudgments
 from badpo.training.config import BADPOConfig
 from badpo.training.encoding import EncodedComparisons, encode_comparisons, length_report
 from badpo.training.logprobs import attach
 from badpo.training.model_files import load_weights
-from badpo.training.starting_point import gold_annotators, leans_above_gold
 from badpo.training.trl_keys import ALIASES
 
 # Configurations, and the dropouts by name that each had.
@@ -31,7 +33,7 @@ Dropouts = list[tuple[Any, dict[str, float]]]
 
 
 def load_model(model, args: BADPOConfig):
-    """``model`` itself, or the one of that name, loaded with ``args.model_init_kwargs``.
+    """``model`` itself, or the one of that name, loaded with ``args.model_init_kwargs``; able to score.
 
     Without a ``dtype`` there the weights are float32: at preference rates a bfloat16 weight rounds its updates away.
     """
@@ -41,14 +43,12 @@ def load_model(model, args: BADPOConfig):
         options = {ALIASES.get(key, key): value for key, value in options.items()}
         options = {"trust_remote_code": args.trust_remote_code, "dtype": "float32", **options}
         model = load_weights(model, **options)
-    return model
+    return attach(model)
 
 
 def start_policy(model, peft_config, args: BADPOConfig):
     """The policy that a run starts from, able to score comparisons; refused where it could not be trained."""
     policy = load_model(model, args)
-    require_not_compiled("model", policy)
-    attach(policy)
     # a new adapter starts at random values, which must be those of the seed
     transformers.set_seed(args.seed)
     policy = with_adapter(policy, peft_config)
@@ -60,24 +60,14 @@ def given_reference(ref_model, policy, args: BADPOConfig):
     """A reference that is not the start policy, able to score; None where none is given."""
     if ref_model is None:
         return None
-    ref_model = load_model(ref_model, args)
-    require_not_compiled("ref_model", ref_model)
     trained = {id(parameter) for parameter in policy.parameters() if parameter.requires_grad}
-    if any(id(parameter) in trained for parameter in ref_model.parameters()):
+    reference = load_model(ref_model, args)
+    if any(id(parameter) in trained for parameter in reference.parameters()):
         raise ConfigError(
             "model and ref_model cannot be the same object, or have weights in common that are trained: the reference "
             "would move with the policy. Leave ref_model out; the reference is then the model as it starts"
         )
-    return attach(ref_model)
-
-
-def require_not_compiled(name: str, model) -> None:
-    """Refuse what torch.compile made of a model: the forward that scores would not be compiled, or not be found."""
-    if hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None) is not None:
-        raise ConfigError(
-            f"{name} is compiled by torch.compile, which does not know the forward that scores comparisons; hand over "
-            "the model as it was before"
-        )
+    return reference
 
 
 def require_trainable(model) -> None:
@@ -153,17 +143,14 @@ def disable_dropout(model) -> Dropouts:
     said = []
     for holder in (*modules, *configurations.values()):
         floats = {name: value for name, value in vars(holder).items() if isinstance(value, float) and value}
-        dropouts = {name: value for name, value in floats.items() if "drop" in name}
-        for name in dropouts:
-            setattr(holder, name, 0.0)
-        if id(holder) in configurations:
-            said.append((holder, dropouts))
+        said.append((holder, {name: value for name, value in floats.items() if "drop" in name}))
+        holder.__dict__.update(dict.fromkeys(said[-1][1], 0.0))
         if isinstance(holder, torch.nn.modules.dropout._DropoutNd):
             holder.p = 0.0
         if isinstance(holder, torch.nn.Module) and any("jitter" in name for name in floats):
             holder.eval()
-            holder.train = types.MethodType(_stay, holder)
-    return said
+            holder.train = types.MethodType(lambda module, mode=True: module, holder)
+    return [(holder, dropouts) for holder, dropouts in said if id(holder) in configurations]
 
 
 @contextmanager
@@ -176,11 +163,6 @@ def dropouts_as_given(said: Dropouts) -> Iterator[None]:
     finally:
         for configuration, dropouts in said:
             configuration.__dict__.update(dict.fromkeys(dropouts, 0.0))
-
-
-def _stay(module, mode: bool = True):
-    """In place of a module's ``train``: its mode stays what it is."""
-    return module
 
 
 def build_bias(
@@ -217,6 +199,58 @@ def build_bias(
     return bias
 
 
+def gold_annotators(judgments: Judgments, named: Sequence[object]) -> NDArray[np.bool_]:
+    """Who of the annotators is ``named``, by id or by pseudonym, as a bool array of shape (n_annotators,).
+
+    Gold annotators are known to lean nowhere, so that their votes fix the level that the other votes leave open.
+    """
+    if not len(named):
+        return np.zeros(judgments.n_annotators, dtype=bool)
+    gold = named_annotators(judgments.annotators["pseudonym"].to_numpy(), named, "gold_annotators")
+    if gold.all():
+        raise ConfigError(
+            f"gold_annotators: all {counted(len(gold), 'annotator')} are named, so no bias is left to learn. If no one "
+            "leans, train plain DPO with bias: none"
+        )
+    without = [name for name, n in gold_cross_votes(judgments, gold).items() if n == 0]
+    if without:
+        raise ConfigError(
+            f"gold_annotators: the {counted(int(gold.sum()), 'annotator')} named cast no vote on responses that differ "
+            f"on {', '.join(without)}, so their votes do not fix its level. Name others, let them judge such "
+            "comparisons, or leave the attribute to a run without gold annotators"
+        )
+    return gold
+
+
+def gold_cross_votes(judgments: Judgments, gold: NDArray[np.bool_]) -> dict[str, int]:
+    """Judgments of the gold annotators whose responses differ, by attribute: what the level rests on."""
+    of_gold = gold[judgments.votes["annotator"].to_numpy()]
+    n_cross = judgments.cross_group()[of_gold].sum(axis=0)
+    return dict(zip(judgments.attribute_names, n_cross.tolist(), strict=True))
+
+
+def leans_above_gold(judgments: Judgments, gold: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """How everyone leans when the gold annotators do not, in log-odds, (n_annotators, n_attributes): 0 for those.
+
+    The leans of the conditional estimator with the gold annotators anchored
+    (`badpo.estimation.fit.fit_conditional`), shrunk toward their mean as the audit does. A `ConfigError` says
+    where the votes do not tie the gold annotators to the others.
+    """
+    sign, annotator = (judgments.votes[c].to_numpy() for c in ("sign", "annotator"))
+    leans = fit_conditional(
+        judgments.comparable_votes(), sign, annotator, judgments.delta, judgments.n_annotators, anchored=gold
+    )
+    found = np.zeros_like(leans.deviation)
+    for i, name in enumerate(judgments.attribute_names):
+        if not leans.absolute[i] or not np.isfinite(leans.deviation[~gold, i]).any():
+            raise ConfigError(
+                f"gold_annotators: on {name} no comparison ties them to the others, so warm_start: offline has no "
+                "level to start at. Use warm_start: zero, or let them judge the same comparisons"
+            )
+        found[~gold, i] = shrink_normal(leans.finite_deviation[~gold, i], leans.finite_se[~gold, i]).shrunk
+    return found
+
+
 def training_judgments(
     data, attributes: Sequence, variant: str | None
 ) -> tuple[Judgments, str, list[Problem]]:
@@ -244,12 +278,9 @@ def require_texts_alone(judgments: Judgments) -> None:
 
 def chosen_variant(asked: str | None, judgments: Judgments) -> tuple[str, list[Problem]]:
     """The variant asked for; where none is, `shared_mean`, or `pooled` (N161) where the votes name no annotators."""
-    if asked is not None:
-        return asked, []
-    # a column that looks like that of the annotators
-    is_overlooked = any(finding.code == "W110" for finding in judgments.findings)
-    if judgments.has_identities or is_overlooked:
-        return "shared_mean", []
+    # a column that looks like that of the annotators was overlooked
+    if asked or judgments.has_identities or any(finding.code == "W110" for finding in judgments.findings):
+        return asked or "shared_mean", []
     what = "bias: pooled was chosen, one lean for everyone, because the votes name no annotators"
     remedy = "map the column with columns: {annotator: NAME} to learn a lean for each; or write bias: pooled"
     return "pooled", [Problem("N161", what, "the table of votes", remedy, "notice")]
@@ -277,7 +308,7 @@ def encode_judgments(
 
 def require_something_to_learn(judgments: Judgments, encoded: EncodedComparisons) -> None:
     """Raise `DataError` where every comparison's two responses are the same token ids (E144): no margin can move."""
-    if encoded.identical().all():
+    if encoded.identical.all():
         what = f"nothing to learn: the two responses of all {counted(len(encoded), 'comparison')} are the same tokens"
         place = f"first: comparison {judgments.comparisons['comparison_id'].iloc[0]}"
         remedy = "look at the columns of the responses; raise max_length where they were cut"
@@ -303,15 +334,6 @@ def require_matching_bias(bias: BiasTerm, judgments: Judgments, gold_named: Sequ
             f"{len(bias.gold_annotators)} at zero by its mask; they must be the same. Leave gold_annotators out, or "
             "leave bias out to have it built from the judgments"
         )
-
-
-def encode_evaluation(
-    data, train: Judgments, tokenizer, args: BADPOConfig
-) -> tuple[EncodedJudgments, list[Problem]]:
-    """`encode_judgments` of `evaluation_judgments`, with everything that is to be known of them."""
-    judgments = evaluation_judgments(data, train)
-    kept, encoded, findings = encode_judgments(judgments, tokenizer, args)
-    return EncodedJudgments(kept, encoded), [*judgments.findings, *findings]
 
 
 def evaluation_judgments(data, train: Judgments) -> Judgments:

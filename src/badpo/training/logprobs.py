@@ -28,9 +28,19 @@ from badpo.training.attention import (
     tree_hidden_states,
     unsupported_reason,
 )
-from badpo.training.packing import Pair, bin_pack, packed_layout, plan_responses, plan_stars, response_stars
-
-Layout = Callable[..., tuple[dict[str, np.ndarray], np.ndarray]]
+from badpo.training.packing import (
+    Inputs,
+    Layout,
+    Pair,
+    Tree,
+    bin_pack,
+    n_fed,
+    packed_comparisons,
+    packed_responses,
+    padded_rows,
+    plan_pack,
+    response_trees,
+)
 
 # The most logits (positions x vocabulary) that exist at any moment; 2**22 fp32 logits are 16 MiB.
 LOGITS_AT_ONCE = 2**22
@@ -236,35 +246,9 @@ class _PickedLogps(torch.autograd.Function):
         return of_logits.to(ctx.dtype), None
 
 
-def padded_layout(
-    prompts: Sequence[np.ndarray], a_ids: Sequence[np.ndarray], b_ids: Sequence[np.ndarray]
-) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Model inputs that score both responses of some comparisons, one padded row per response.
-
-    The last token of a row is never fed, because nothing after it is predicted.
-    """
-    pairs = [(p, r) for p, a, b in zip(prompts, a_ids, b_ids, strict=True) for r in (a, b)]
-    inputs = padded_rows(pairs)
-    inputs["response"] = np.repeat(np.arange(len(pairs)), [len(r) for _, r in pairs])
-    return inputs, np.zeros(len(prompts), dtype=np.int64)
-
-
-def routed_layout(
-    prompts: Sequence[np.ndarray], a_ids: Sequence[np.ndarray], b_ids: Sequence[np.ndarray]
-) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """`padded_layout` that feeds the last token of a row too: a router's load is of all tokens."""
-    # with one token more behind each response, whose prediction is not scored
-    longer = [[np.append(response, 0) for response in side] for side in (a_ids, b_ids)]
-    inputs, first_scored = padded_layout(prompts, *longer)
-    kept = np.append(np.diff(inputs["response"]) == 0, False)
-    for name in ("head_index", "target", "response"):
-        inputs[name] = inputs[name][kept]
-    return inputs, first_scored
-
-
-def scoring_attention(model, layout: Callable) -> AbstractContextManager:
+def scoring_attention(model, layout: Layout) -> AbstractContextManager:
     """The attention that a layout needs, for the time of a block that covers forwards and their backward passes."""
-    return tree_attention(_base(model)) if layout in (packed_layout, packed_responses) else nullcontext()
+    return tree_attention(_base(model)) if layout in (packed_comparisons, packed_responses) else nullcontext()
 
 
 @contextmanager
@@ -296,17 +280,18 @@ def response_logps(model, pairs: Sequence[Pair], token_budget: int = 16384) -> l
     them, and once what they begin with.
     """
     layout = response_layout(attach(model), pairs)
+    found = [np.zeros(0, dtype=np.float32)] * len(pairs)
     with looking_at(model) as device, scoring_attention(model, layout):
+        for trees, inputs in _forwards(pairs, token_budget, layout):
+            values = model(scoring=on_device(inputs, device)).float().cpu().numpy()
+            parts = iter(np.split(values, np.flatnonzero(np.diff(inputs["response"])) + 1))
+            for members, n_shared, _ in trees:
+                for i, n in zip(members, n_shared, strict=True):
+                    found[i] = np.concatenate([found[members[0]][:n], next(parts)])
+    return found
 
-        def score(inputs: dict[str, np.ndarray]) -> np.ndarray:
-            return model(scoring=on_device(inputs, device)).float().cpu().numpy()
 
-        logps_of = _star_logps if layout is packed_responses else _row_logps
-        results = dict(logps_of(score, pairs, token_budget))
-    return [results[i] for i in range(len(pairs))]
-
-
-def on_device(inputs: dict[str, np.ndarray], device: torch.device) -> dict:
+def on_device(inputs: Inputs, device: torch.device) -> dict:
     """The arrays of a layout as tensors where the model is, but for ``segments``: the plan is made of the array."""
     return {
         name: value if name == "segments" else torch.as_tensor(value).to(device)
@@ -314,83 +299,38 @@ def on_device(inputs: dict[str, np.ndarray], device: torch.device) -> dict:
     }
 
 
-def _star_logps(
-    score: Callable, pairs: Sequence[Pair], token_budget: int
-) -> Iterator[tuple[int, np.ndarray]]:
-    """Responses to one prompt share it, and what they begin with; each prompt's order is free."""
-    stars = response_stars(pairs, token_budget)
-    for members in bin_pack([star.n_fed for star in stars], token_budget=token_budget):
-        batch = [stars[i] for i in members]
-        pack = plan_stars(pairs, batch)
-        parts = iter(np.split(score(pack.inputs), np.flatnonzero(np.diff(pack.response)) + 1))
-        for star in batch:
-            first = next(parts)
-            yield star.members[0], first
-            for i, n_shared in zip(star.members[1:], star.n_shared[1:], strict=True):
-                yield i, np.concatenate([first[:n_shared], next(parts)])
+def _forwards(
+    pairs: Sequence[Pair], token_budget: int, layout: Layout
+) -> Iterator[tuple[Sequence[Tree], Inputs]]:
+    """The responses of each forward pass, longest first, and its inputs."""
+    if layout is packed_responses:
+        trees = response_trees(pairs, token_budget)
+        for members in bin_pack([n_fed(pairs, tree) for tree in trees], token_budget):
+            batch = [trees[i] for i in members]
+            yield batch, plan_pack(pairs, batch)[0]
+        return
+    lengths = np.array([len(prompt) + len(response) for prompt, response in pairs])
+    order = np.argsort(-lengths, kind="stable")
+    while len(order):
+        n_rows = max(1, token_budget // lengths[order[0]])
+        rows, order = order[:n_rows].tolist(), order[n_rows:]
+        yield [Tree([i], [0], [0]) for i in rows], padded_rows([pairs[i] for i in rows])[0]
 
 
-def _row_logps(score: Callable, pairs: Sequence[Pair], token_budget: int) -> Iterator[tuple[int, np.ndarray]]:
-    """One padded row for each response."""
-    for batch in _batches_by_length(pairs, token_budget):
-        values = score(padded_rows([pairs[i] for i in batch]))
-        ends = np.cumsum([len(pairs[i][1]) for i in batch])
-        yield from zip(batch, np.split(values, ends[:-1]), strict=True)
-
-
-def response_layout(model, pairs: Sequence[Pair] = ()) -> Callable[[Sequence[Pair]], dict[str, np.ndarray]]:
+def response_layout(model, pairs: Sequence[Pair] = ()) -> Layout:
     """How single responses are laid out for this model: packed where the tree attention serves it, else padded.
 
     A model may pass every look at its configuration and still not hand the tree plan to its attention, so that two
-    short responses are tried. One that needs a dense mask instead is padded: the mask grows with the square of the
-    tokens of a forward pass.
+    short responses are tried.
     """
     require_fixed_positions(model.config, max((len(p) + len(r) for p, r in pairs), default=0))
     if unsupported_reason(model.config):
         return padded_rows
     one = np.zeros(1, dtype=np.int64)
-    inputs = packed_responses([(one, one), (one, one)])
+    inputs, _ = packed_responses([(one, one), (one, one)])
     try:
-        with looking_at(model) as device, tree_attention(_base(model)) as route:
+        with looking_at(model) as device, scoring_attention(model, packed_responses):
             model(scoring=on_device(inputs, device))
     except (RuntimeError, ValueError):
         return padded_rows
-    return packed_responses if route == "tree" else padded_rows
-
-
-def packed_responses(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Inputs that score every response token of (prompt ids, response ids), end to end in one row."""
-    return plan_responses(pairs).inputs
-
-
-def padded_rows(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Right-padded rows of (prompt ids, response ids) that score every response token.
-
-    The last token of a row is never fed. The keys are those of `padded_layout`, without ``response``.
-    """
-    lengths = np.array([len(p) + len(r) - 1 for p, r in pairs])
-    width = int(lengths.max())
-    input_ids = np.zeros((len(pairs), width), dtype=np.int64)
-    head_index = []
-    for row, (prompt, response) in enumerate(pairs):
-        input_ids[row, : len(prompt)] = prompt
-        input_ids[row, len(prompt) : lengths[row]] = response[:-1]
-        head_index.append(row * width + len(prompt) - 1 + np.arange(len(response)))
-    return {
-        "input_ids": input_ids,
-        "attention_mask": (np.arange(width) < lengths[:, None]).astype(np.int64),
-        "head_index": np.concatenate(head_index),
-        "target": np.concatenate([response for _, response in pairs]).astype(np.int64),
-    }
-
-
-def _batches_by_length(pairs, token_budget: int) -> Iterator[list[int]]:
-    lengths = np.array([len(p) + len(r) for p, r in pairs])
-    batch: list[int] = []
-    for i in np.argsort(-lengths, kind="stable"):
-        if batch and (len(batch) + 1) * lengths[batch[0]] > token_budget:
-            yield batch
-            batch = []
-        batch.append(int(i))
-    if batch:
-        yield batch
+    return packed_responses

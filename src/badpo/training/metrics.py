@@ -22,76 +22,7 @@ from badpo.objective.bias import BiasTerm
 
 THETA_METRIC = "bias/theta/"
 _OF_PEOPLE = (THETA_METRIC, "groups/")
-
-
-class StepSums:
-    """Additive sums of one or more optimizer steps, as one vector that processes can add up."""
-
-    def __init__(self, attributes: Sequence[str], thresholds: Sequence[float]):
-        self._attributes = tuple(attributes)
-        self._thresholds = torch.tensor(thresholds)
-        of_attributes = (f"rewards/accuracies_{kind}/{a}" for a in attributes for kind in ("same", "cross"))
-        self._names = ["loss", "rewards/margins", "rewards/accuracies", "votes/accuracy", *of_attributes]
-        # of each metric the sum above and the sum below the line
-        self.vector = torch.zeros(len(self._names), 2, dtype=torch.float64)
-
-    def add(self, margins, bias_logits, sign, delta, weight, losses) -> None:
-        """Add judgments: margins u and bias logits b in the a-minus-b orientation, sign +1 where a was chosen."""
-        # everything stays on the device: asking for a value would hold the backward pass up
-        correct = (sign * margins > 0).double()
-        each = torch.ones_like(correct)
-        values = [
-            (weight * losses, weight),
-            (sign * margins, each),
-            (correct, each),
-            (sign * (margins + bias_logits) > 0, each),
-        ]
-        # in the precision of delta: a difference of exactly the threshold must not become more by rounding
-        cross = delta.abs() > self._thresholds.to(delta)
-        for column in cross.unbind(dim=1):
-            values += [(correct * ~column, ~column), (correct * column, column)]
-        sums = torch.stack([part.detach().sum().double() for pair in values for part in pair])
-        self.vector = self.vector.to(sums.device) + sums.view(-1, 2)
-
-    def metrics(self) -> dict[str, float]:
-        """Ratios of the sums under TRL's metric names; a ratio over no judgment is left out.
-
-        ``rewards/margins`` is the policy's u, without the bias; ``votes/accuracy`` is with it.
-        """
-        sums = zip(self._names, self.vector.tolist(), strict=True)
-        found = {name: above / below for name, (above, below) in sums if below}
-        for a in self._attributes:
-            same, cross = (found.get(f"rewards/accuracies_{kind}/{a}") for kind in ("same", "cross"))
-            if same is not None and cross is not None:
-                found[f"rewards/gap/{a}"] = cross - same
-        return found
-
-    @property
-    def n_judgments(self) -> int:
-        """Judgments added so far."""
-        return round(self.vector[1, 1].item())
-
-
-def theta_metrics(bias: BiasTerm) -> dict[str, float]:
-    """``bias/theta/<attribute>``: the mean over annotators of the composed theta, to two decimal places.
-
-    With all digits, n times the mean less the theta of the others would be the theta of somebody who was forgotten.
-    """
-    mean = bias.theta().detach().mean(dim=0).tolist()
-    return {
-        f"{THETA_METRIC}{name}": round(value, 2) for name, value in zip(bias.attributes, mean, strict=True)
-    }
-
-
-def publishable(metrics: Mapping[str, float], bias: BiasTerm) -> dict[str, float]:
-    """The metrics that a tracker may get: theta's mean over a few annotators, or their weights, are about those."""
-    if not is_about_single_people(bias.learned_annotators):
-        return dict(metrics)
-    return {name: value for name, value in metrics.items() if not name.startswith(_OF_PEOPLE)}
-
-
-N_NAMED = 3
-N_LISTED = 20
+N_NAMED, N_LISTED = 3, 20
 REMEDY = (
     "Lower the learning rate; check that the policy and its reference are finite in this precision (fp16 overflows "
     "where bf16 does not)"
@@ -102,91 +33,88 @@ class NotFiniteError(FloatingPointError):
     """A margin, a loss, theta or a gradient is NaN or infinite; the run cannot go on."""
 
 
-def gradients_not_finite(parameters: Iterable[torch.nn.Parameter], device: torch.device) -> Tensor:
-    """How many gradients hold a NaN or an infinity, as a float64 scalar; of divided weights this process's part."""
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    local = [g.to_local() if hasattr(g, "to_local") else g for g in gradients]
-    norms = torch._foreach_norm([g for g in local if g.numel()], float("inf"))
-    if not norms:
-        return torch.zeros((), dtype=torch.float64, device=device)
-    return (~torch.isfinite(torch.stack([norm.to(device) for norm in norms]))).double().sum()
-
-
-def not_finite_message(when: str, findings: Sequence[str], n_broken: int, n_judgments: int) -> str:
-    """What a run says when it stops at ``n_broken`` of its judgments, whose values are not finite."""
-    if n_broken == n_judgments > 1:
-        what = f"all {n_judgments} judgments have values that are not finite, so the policy's weights are broken; first"
-        return f"{when}: {what}: {findings[0]}. {REMEDY}"
-    more = len(findings) - N_NAMED
-    rest = f"; and {counted(more, 'comparison')} more" if more > 0 else ""
-    return f"{when}: {'; '.join(findings[:N_NAMED])}{rest}. {REMEDY}"
-
-
-def gradient_message(when: str, comparisons: Sequence[str]) -> str:
-    """What a run says when margins and losses are finite and a gradient, or theta's, is not."""
-    named = ", ".join(comparisons[:N_LISTED]) + (", ..." if len(comparisons) > N_LISTED else "")
-    what = "a gradient is not finite, though every margin and loss is; the step's comparisons are"
-    return f"{when}: {what} {named}. {REMEDY}"
-
-
-def require_finite_reference(logps: Sequence[tuple[np.ndarray, np.ndarray]], judgments: Judgments) -> None:
-    """Raise `NotFiniteError` where the reference gives a response a log-probability that is not finite.
-
-    Such a comparison would stop the first step that draws it; it is named before training instead.
-    """
-    broken = [c for c, sides in enumerate(logps) if not all(np.isfinite(side).all() for side in sides)]
-    if not broken:
-        return
-    names = judgments.comparisons["comparison_id"].iloc[broken[:N_NAMED]]
-    remedy = "Look at their texts, or compute in float32"
-    if len(broken) == len(logps):
-        remedy = "Its weights or its precision are broken: load it in bf16 or float32 and try again"
-    raise NotFiniteError(
-        f"the reference gives {counted(len(broken), 'comparison')} of {len(logps):,} a log-probability that is not "
-        f"finite (first: {', '.join(map(str, names))}). {remedy}"
-    )
-
-
 class Tally:
-    """The metrics' sums over some of the ``judgments``, their losses, and what is not finite among them.
+    """Additive sums over some of the ``judgments``, as one tensor that processes can add up, and what broke them.
 
     Attributes
     ----------
-    sums : StepSums
+    sums : Tensor of shape (n_metrics, 2)
+        Of each metric the sum above and the sum below the line.
     losses : list of Tensor
         Of every micro-batch of this process, detached.
     """
 
     def __init__(self, judgments: Judgments, device: torch.device):
-        self.sums = new_sums(judgments)
-        self.losses: list[Tensor] = []
         self._judgments = judgments
         self._device = device
+        self._thresholds = torch.tensor([a.threshold for a in judgments.attributes], device=device)
+        names = judgments.attribute_names
+        of_attributes = (f"rewards/accuracies_{kind}/{a}" for a in names for kind in ("same", "cross"))
+        self._names = ["loss", "rewards/margins", "rewards/accuracies", "votes/accuracy", *of_attributes]
+        self.sums = torch.zeros(len(self._names), 2, dtype=torch.float64, device=device)
+        self.losses: list[Tensor] = []
         self._n_broken = torch.zeros((), dtype=torch.float64, device=device)
         # only counts are read off the device while all is well
         self._seen: list[tuple[Tensor, tuple[Tensor, ...]]] = []
 
     def add(self, inputs: Mapping[str, Tensor], margins: Tensor, bias_logits: Tensor, losses: Tensor) -> None:
         """Add the judgments of a micro-batch: u, b and the loss of each, in the a-minus-b orientation."""
-        values = margins.detach(), bias_logits.detach(), losses.detach()
-        self.losses.append(values[2])
-        self.sums.add(margins, bias_logits, inputs["sign"], inputs["delta"], inputs["weight"], losses)
-        finite = torch.stack([torch.isfinite(value) for value in values]).all(dim=0)
-        self._n_broken = self._n_broken + (~finite).sum()
+        values = margins, bias_logits, losses = margins.detach(), bias_logits.detach(), losses.detach()
+        sign, weight, delta = inputs["sign"], inputs["weight"], inputs["delta"]
+        correct = (sign * margins > 0).double()
+        each = torch.ones_like(correct)
+        ratios = [
+            (weight * losses, weight),
+            (sign * margins, each),
+            (correct, each),
+            (sign * (margins + bias_logits) > 0, each),
+        ]
+        # in the precision of delta: a difference of exactly the threshold must not become more by rounding
+        cross = delta.abs() > self._thresholds.to(delta)
+        for column in cross.unbind(dim=1):
+            ratios += [(correct * ~column, ~column), (correct * column, column)]
+        self.sums += torch.stack([part.sum().double() for pair in ratios for part in pair]).view(-1, 2)
+        self.losses.append(losses)
+        self._n_broken += (~torch.stack([torch.isfinite(value) for value in values]).all(dim=0)).sum()
         self._seen.append((inputs["votes"], values))
+
+    def metrics(self) -> dict[str, float]:
+        """Ratios of the sums under TRL's metric names; a ratio over no judgment is left out.
+
+        ``rewards/margins`` is the policy's u, without the bias; ``votes/accuracy`` is with it.
+        """
+        sums = zip(self._names, self.sums.tolist(), strict=True)
+        found = {name: above / below for name, (above, below) in sums if below}
+        for a in self._judgments.attribute_names:
+            same, cross = (found.get(f"rewards/accuracies_{kind}/{a}") for kind in ("same", "cross"))
+            if same is not None and cross is not None:
+                found[f"rewards/gap/{a}"] = cross - same
+        return found
+
+    @property
+    def n_judgments(self) -> int:
+        """Judgments added so far."""
+        return round(self.sums[1, 1].item())
 
     def add_up(self, accelerator: Accelerator, when: str, more: Sequence[Tensor] = ()) -> list[Tensor]:
         """Add the sums up over the processes, and ``more`` tensors in the same message; return those in float64."""
-        parts = [self._n_broken, self.sums.vector, *more]
+        parts = [self._n_broken, self.sums, *more]
         flat = torch.cat([part.flatten().double().to(self._device) for part in parts])
         flat = accelerator.reduce(flat, reduction="sum")
         split = flat.split([part.numel() for part in parts])
-        found = [values.view_as(part) for values, part in zip(split, parts, strict=True)]
-        self.sums.vector = found[1].cpu()
-        if n_broken := int(found[0]):
-            findings = gather_object(self._findings())
-            raise NotFiniteError(not_finite_message(when, findings, n_broken, self.sums.n_judgments))
-        return found[2:]
+        n_broken, self.sums, *added = [
+            values.view_as(part) for values, part in zip(split, parts, strict=True)
+        ]
+        if not n_broken:
+            return added
+        findings = gather_object(self._findings())
+        what = "; ".join(findings[:N_NAMED])
+        if n_broken == self.n_judgments > 1:
+            what = f"all {self.n_judgments} judgments have values that are not finite, so the policy's weights are "
+            what += f"broken; first: {findings[0]}"
+        elif (n_more := len(findings) - N_NAMED) > 0:
+            what += f"; and {counted(n_more, 'comparison')} more"
+        raise NotFiniteError(f"{when}: {what}. {REMEDY}")
 
     def add_up_step(
         self,
@@ -203,13 +131,16 @@ class Tally:
         """
         broken = gradients_not_finite(policy, self._device)
         gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in theta]
-        more = self.add_up(accelerator, when, [broken, *gradients, learned])
-        if more[0] or not all(torch.isfinite(part).all() for part in (self.sums.vector, *more)):
-            votes = np.concatenate([votes.cpu().numpy() for votes, _ in self._seen])
-            seen = np.unique(self._judgments.votes["comparison"].to_numpy()[votes])
-            names = self._judgments.comparisons["comparison_id"].iloc[seen].astype(str).tolist()
-            raise NotFiniteError(gradient_message(when, sorted(set(gather_object(names)))))
-        for parameter, gradient in zip(theta, more[1:-1], strict=True):
+        n_broken, *more = self.add_up(accelerator, when, [broken, *gradients, learned])
+        if n_broken or not all(torch.isfinite(part).all() for part in (self.sums, *more)):
+            seen = self._judgments.votes["comparison"].iloc[
+                torch.cat([votes for votes, _ in self._seen]).tolist()
+            ]
+            names = self._judgments.comparisons["comparison_id"].iloc[seen.unique()].astype(str).tolist()
+            named = ", ".join(sorted(set(gather_object(names)))[:N_LISTED])
+            what = "a gradient is not finite, though every margin and loss is; the step's comparisons are"
+            raise NotFiniteError(f"{when}: {what} {named}. {REMEDY}")
+        for parameter, gradient in zip(theta, more[:-1], strict=True):
             parameter.grad = gradient.to(parameter.dtype)
         return more[-1].cpu()
 
@@ -230,6 +161,49 @@ class Tally:
         return list(found.values())
 
 
-def new_sums(judgments: Judgments) -> StepSums:
-    """Sums over none of the judgments yet."""
-    return StepSums(judgments.attribute_names, [a.threshold for a in judgments.attributes])
+def theta_metrics(bias: BiasTerm) -> dict[str, float]:
+    """``bias/theta/<attribute>``: the mean over annotators of the composed theta, to two decimal places.
+
+    With all digits, n times the mean less the theta of the others would be the theta of somebody who was forgotten.
+    """
+    mean = bias.theta().detach().mean(dim=0).tolist()
+    return {
+        f"{THETA_METRIC}{name}": round(value, 2) for name, value in zip(bias.attributes, mean, strict=True)
+    }
+
+
+def publishable(metrics: Mapping[str, float], bias: BiasTerm) -> dict[str, float]:
+    """The metrics that a tracker may get: theta's mean over a few annotators, or their weights, are about those."""
+    if not is_about_single_people(bias.learned_annotators):
+        return dict(metrics)
+    return {name: value for name, value in metrics.items() if not name.startswith(_OF_PEOPLE)}
+
+
+def gradients_not_finite(parameters: Iterable[torch.nn.Parameter], device: torch.device) -> Tensor:
+    """How many gradients hold a NaN or an infinity, as a float64 scalar; of divided weights this process's part."""
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    local = [g.to_local() if hasattr(g, "to_local") else g for g in gradients]
+    norms = torch._foreach_norm([g for g in local if g.numel()], float("inf"))
+    if not norms:
+        return torch.zeros((), dtype=torch.float64, device=device)
+    return (~torch.isfinite(torch.stack([norm.to(device) for norm in norms]))).double().sum()
+
+
+def require_finite_reference(logps: Sequence[np.ndarray], judgments: Judgments) -> None:
+    """Raise `NotFiniteError` where the reference gives a response a log-probability that is not finite.
+
+    Such a comparison would stop the first step that draws it; it is named before training instead. Two responses, a
+    and b, of each comparison follow each other.
+    """
+    of_response = np.array([np.isfinite(values).all() for values in logps], dtype=bool)
+    is_finite = of_response[0::2] & of_response[1::2]
+    if is_finite.all():
+        return
+    names = judgments.comparisons["comparison_id"][~is_finite].astype(str).tolist()
+    remedy = "Look at their texts, or compute in float32"
+    if not is_finite.any():
+        remedy = "Its weights or its precision are broken: load it in bf16 or float32 and try again"
+    raise NotFiniteError(
+        f"the reference gives {counted(len(names), 'comparison')} of {len(is_finite):,} a log-probability that is not "
+        f"finite (first: {', '.join(names[:N_NAMED])}). {remedy}"
+    )

@@ -1,4 +1,4 @@
-"""The reference policy: its log-probabilities, computed once and kept, and whether a run starts at them.
+"""The reference policy's log-probabilities, computed once and kept.
 
 The cache holds one value per response token. It is keyed by what computed it and by token ids, so that another arm,
 another seed, an extra column or a resumed run finds everything already there.
@@ -11,6 +11,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -25,44 +26,20 @@ from accelerate import Accelerator
 from badpo.data.files import require_enclosed, write_atomically
 from badpo.data.problems import ConfigError
 from badpo.training import attention, logprobs, packing
-from badpo.training import attention as tree_plan
-from badpo.training import packing as prompt_trees
-from badpo.training.encoding import EncodedComparisons
 from badpo.training.logprobs import response_logps
 from badpo.training.packing import Pair
 
 logger = logging.getLogger(__name__)
 
-# Of both responses of every comparison, one value per token.
-ReferenceLogps = list[tuple[np.ndarray, np.ndarray]]
-
 # Responses that are computed before they are written: what a killed process can lose. Even, so that both responses
 # of a comparison share their prompt's forward.
 RESPONSES_PER_SHARD = 4096
-
-
-# Of a configuration, what changes no log-probability: the Trainer and `save_pretrained` write these.
-NOT_COMPUTED_WITH = [
-    "_name_or_path",
-    "transformers_version",
-    "architectures",
-    "dtype",
-    "use_cache",
-    "model_type",
-    "bos_token_id",
-    "eos_token_id",
-    "pad_token_id",
-    "return_dict",
-    "output_attentions",
-    "output_hidden_states",
-]
-# About an adapter's files, not about what the adapter computes.
-ABOUT_ADAPTER_FILES = (
-    "base_model_name_or_path",
-    "revision",
-    "auto_mapping",
-    "inference_mode",
-    "peft_version",
+# Of a configuration, a model's or an adapter's, what changes no log-probability: `save_pretrained` and the Trainer
+# write the first, and about an adapter's files are the last.
+NOT_COMPUTED_WITH = re.compile(
+    ".*drop.*|_name_or_path|transformers_version|architectures|dtype|use_cache|model_type|bos_token_id|eos_token_id"
+    "|pad_token_id|return_dict|output_attentions|output_hidden_states"
+    "|base_model_name_or_path|revision|auto_mapping|inference_mode|peft_version"
 )
 # Comparisons on which a model with a new adapter is compared with the model without the adapter.
 N_COMPARED = 8
@@ -74,79 +51,67 @@ def weights_key(model, numerics: str) -> str:
     Its weights and its configuration, those of an adapter included unless the adapter is disabled. A base has the same
     key with a disabled adapter as without one. The code of the scoring path is part of the cache's folder.
     """
-    adapter = used_adapter(model)
+    settings = configuration(model)
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-    unused = set() if adapter else set(getattr(model, "peft_config", None) or {})
-    settings = [numerics, configuration(model), adapter]
-    digest = hashlib.blake2b(json.dumps(settings, sort_keys=True, default=str).encode(), digest_size=16)
+    unused = set() if settings["adapter"] else set(getattr(model, "peft_config", None) or {})
+    digest = hashlib.blake2b(json.dumps([numerics, settings], default=str).encode(), digest_size=16)
     # some buffers are not saved with the weights, such as the frequencies of a rotary embedding
     tensors = {**dict(inner.named_buffers()), **inner.state_dict()}
     for name, tensor in sorted(tensors.items()):
-        parts = name.split(".")
-        if unused.intersection(parts):
-            continue
-        plain_name = ".".join(part for part in parts if part not in ("base_layer", "original_module"))
-        digest.update(f"{plain_name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        parts = [part for part in name.split(".") if part not in ("base_layer", "original_module")]
+        if unused.isdisjoint(parts):
+            digest.update(f"{'.'.join(parts)} {tensor.dtype} {tuple(tensor.shape)}".encode())
+            digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
 def configuration(model) -> dict[str, Any]:
-    """The settings that a model computes with in evaluation mode, such as the rotary base or a window."""
+    """The settings that a model computes with in evaluation mode, such as a window; of adapters unless disabled."""
+    adapters = getattr(model, "peft_config", None) or {}
+    if adapters:
+        from peft import get_model_status
 
-    def computed_with(settings: dict[Any, Any]) -> dict[str, Any]:
+        adapters = adapters if get_model_status(model).enabled else {}
+    return {
+        "attention": model.config._attn_implementation,
+        "model": _computed_with(model.config.to_dict()),
+        "adapter": {name: _computed_with(adapter.to_dict()) for name, adapter in adapters.items()},
+    }
+
+
+def _computed_with(settings: Any) -> Any:
+    if isinstance(settings, dict):
         named = {str(name): value for name, value in settings.items()}
         return {
-            name: computed_with(value) if isinstance(value, dict) else value
-            for name, value in named.items()
-            if name not in NOT_COMPUTED_WITH and "drop" not in name and "jitter" not in name
+            name: _computed_with(value)
+            for name, value in sorted(named.items())
+            if not NOT_COMPUTED_WITH.fullmatch(name)
         }
-
-    return {**computed_with(model.config.to_dict()), "attention": model.config._attn_implementation}
-
-
-def used_adapter(model) -> dict[str, dict[str, Any]]:
-    """The settings of a model's adapters by name, such as rank and alpha; none where they are disabled."""
-    adapters = getattr(model, "peft_config", None)
-    if not adapters:
-        return {}
-    from peft import get_model_status
-
-    if not get_model_status(model).enabled:
-        return {}
-    return {
-        name: {
-            key: sorted(value) if isinstance(value, set) else value
-            for key, value in adapter.to_dict().items()
-            if key not in ABOUT_ADAPTER_FILES and value not in (None, False, {}, [])
-        }
-        for name, adapter in adapters.items()
-    }
+    return sorted(settings) if isinstance(settings, set) else settings
 
 
 @cache
 def scoring_code() -> str:
     """A key of the code that computes log-probabilities: transformers' version and the modules of the forward."""
     digest = hashlib.blake2b(transformers.__version__.encode(), digest_size=6)
-    for module in (attention, logprobs, packing, prompt_trees, tree_plan):
+    for module in (attention, logprobs, packing):
         digest.update(Path(str(module.__file__)).read_bytes())
     return digest.hexdigest()
 
 
-def starts_as_its_base(model, encoded: EncodedComparisons) -> bool:
-    """Whether a model has an adapter that changes no log-probability yet, not in the last bit, of a few comparisons.
+def starts_as_its_base(model, pairs: Sequence[Pair]) -> bool:
+    """Whether a model has an adapter that changes no log-probability yet, not in the last bit, of a few responses.
 
     Most new adapters start at a product with zero, so that their base is the reference. PiSSA and OLoRA move a part of
     the base's weights into the adapter, and the base alone is another model from then on.
     """
     if not hasattr(model, "disable_adapter"):
         return False
-    few = encoded.take(np.arange(min(N_COMPARED, len(encoded))))
-    pairs = _pairs(few)
-    whole = response_logps(model, pairs)
+    few = pairs[: 2 * N_COMPARED]
+    whole = response_logps(model, few)
     with model.disable_adapter():
-        base = response_logps(model, pairs)
-    return all(np.array_equal(w, b) for w, b in zip(whole, base, strict=True))
+        base = response_logps(model, few)
+    return all(map(np.array_equal, whole, base))
 
 
 def default_cache() -> Path:
@@ -209,69 +174,52 @@ class ReferenceCache:
         for path in sorted(self.folder.glob("shard-*.arrow")):
             if path.name in self._opened:
                 continue
-            if hashlib.sha256(path.read_bytes()).hexdigest()[:32] == path.stem.removeprefix("shard-"):
+            self._opened.add(path.name)
+            if _shard_name(path.read_bytes()) == path.name:
                 self._open(path)
                 continue
-            self._opened.add(path.name)
             self.damaged.append(path.name)
+            logger.warning("reference cache: %s is damaged; its values are computed again", path.name)
             # of a cache that is not ours to write to it stays, and is passed over every time
             with contextlib.suppress(OSError):
                 path.unlink()
 
     def _store(self, keys: list[bytes], values: list[np.ndarray]) -> None:
-        logps = pa.array(values, pa.large_list(pa.float32()))
-        shard = pa.record_batch({"key": pa.array(keys), "logps": logps})
-        sink = pa.BufferOutputStream()
+        columns = {"key": pa.array(keys), "logps": pa.array(values, pa.large_list(pa.float32()))}
+        shard, sink = pa.record_batch(columns), pa.BufferOutputStream()
         with pa.ipc.new_file(sink, shard.schema) as writer:
             writer.write(shard)
         content = sink.getvalue().to_pybytes()
-        path = self.folder / f"shard-{hashlib.sha256(content).hexdigest()[:32]}.arrow"
+        path = self.folder / _shard_name(content)
         write_atomically(path, content)
+        self._opened.add(path.name)
         self._open(path)
 
     def _open(self, path: Path) -> None:
-        self._opened.add(path.name)
         shard = pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0)
         logps = shard["logps"]
         values, ends = logps.values.to_numpy(), logps.offsets.to_numpy()
-        for key, start, end in zip(shard["key"].to_pylist(), ends[:-1], ends[1:], strict=True):
-            self._values[key] = values[start:end]
-
-
-def comparison_logps(
-    cache: ReferenceCache,
-    model,
-    prompts: Sequence[np.ndarray],
-    a_ids: Sequence[np.ndarray],
-    b_ids: Sequence[np.ndarray],
-) -> ReferenceLogps:
-    """Reference log-probabilities of both responses of every comparison, from the cache where they are there."""
-    pairs = [(p, r) for p, a, b in zip(prompts, a_ids, b_ids, strict=True) for r in (a, b)]
-    values = cache.logps(model, pairs)
-    return list(zip(values[::2], values[1::2], strict=True))
+        self._values.update(zip(shard["key"].to_pylist(), np.split(values, ends[1:-1]), strict=True))
 
 
 def divided_logps(
-    cache: ReferenceCache, model, encoded: EncodedComparisons, accelerator: Accelerator
-) -> ReferenceLogps:
-    """`comparison_logps` with what is missing divided over the processes, which share the cache's folder."""
+    cache: ReferenceCache, model, pairs: Sequence[Pair], accelerator: Accelerator
+) -> list[np.ndarray]:
+    """`ReferenceCache.logps` with what is missing divided over the processes, which share the cache's folder."""
     with accelerator.autocast():
-        mine = encoded.take(np.arange(accelerator.process_index, len(encoded), accelerator.num_processes))
-        comparison_logps(cache, model, mine.prompt_ids, mine.a_ids, mine.b_ids)
+        rank, world = accelerator.process_index, accelerator.num_processes
+        # both responses of a comparison share their prompt's forward
+        cache.logps(model, [pair for i, pair in enumerate(pairs) if i // 2 % world == rank])
         accelerator.wait_for_everyone()
-        values = comparison_logps(cache, model, encoded.prompt_ids, encoded.a_ids, encoded.b_ids)
-    for shard in cache.damaged:
-        logger.warning("reference cache: %s is damaged; its values were computed again", shard)
-    return values
+        return cache.logps(model, pairs)
+
+
+def _shard_name(content: bytes) -> str:
+    return f"shard-{hashlib.sha256(content).hexdigest()[:32]}.arrow"
 
 
 def _pair_key(prompt: np.ndarray, response: np.ndarray) -> bytes:
     digest = hashlib.blake2b(len(prompt).to_bytes(8, "little"), digest_size=16)
-    digest.update(np.ascontiguousarray(prompt, dtype=np.int64).data)
-    digest.update(np.ascontiguousarray(response, dtype=np.int64).data)
+    for ids in (prompt, response):
+        digest.update(np.ascontiguousarray(ids, dtype=np.int64).data)
     return digest.digest()
-
-
-def _pairs(encoded: EncodedComparisons) -> list[Pair]:
-    """(prompt ids, response ids) of both responses of every comparison."""
-    return [(prompt, response) for prompt, *both in encoded.triples() for response in both]

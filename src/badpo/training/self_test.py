@@ -1,27 +1,20 @@
-"""Whether the scoring forward gives what the model's own forward gives, tried before anything is trained."""
+"""Whether the scoring forward gives what the model's own forward gives, and a run starts where its reference is."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from badpo.data.problems import ConfigError
+from badpo.data.problems import ConfigError, Problem
 from badpo.training.attention import require_fixed_positions, unsupported_reason
 from badpo.training.encoding import EncodedComparisons
-from badpo.training.logprobs import (
-    Layout,
-    on_device,
-    padded_layout,
-    response_logps,
-    rows_at_once,
-    scoring_attention,
-)
-from badpo.training.packing import packed_layout
+from badpo.training.logprobs import on_device, response_logps, rows_at_once, scoring_attention
+from badpo.training.packing import Layout, Pair, packed_comparisons, padded_rows
 
 # The largest differences that are always allowed, of log-probabilities and of gradients.
 FLOOR = (1e-5, 1e-5)
@@ -38,18 +31,8 @@ MOST_NOISE, MOST_NOISE_IN_16_BITS = 1e-2, 0.5
 N_PADDING = 7
 N_TRIED = 3
 
-Comparison = tuple[np.ndarray, np.ndarray, np.ndarray]
-# Log-probabilities of tokens, and the gradient of their weighed sum with respect to the input embeddings.
+# Log-probabilities of tokens, and the gradient of their weighed sum with respect to the embedding of every token id.
 Found = tuple[torch.Tensor, torch.Tensor]
-
-
-class Side(NamedTuple):
-    """A response of a tried comparison, which of its tokens are looked at, and what each weighs in the sum."""
-
-    prompt: np.ndarray
-    response: np.ndarray
-    tokens: np.ndarray
-    weight: torch.Tensor
 
 
 @dataclass(frozen=True)
@@ -60,42 +43,75 @@ class SelfTest:
     ----------
     precision : str
         Of the weights, or of autocast.
-    values : float
-        Root mean square of the differences of single tokens' log-probabilities, relative to their spread.
-    gradient : float
-        Norm of the difference of the gradients with respect to the input embeddings, relative to the norm.
-    values_noise, gradient_noise : float
-        The same of two of the model's own forwards that are padded differently, one of them with some embeddings a
-        rounding off: two that only differ in padding may compute every bit alike, which no other attention does.
+    differences : (float, float)
+        Root mean square of the differences of single tokens' log-probabilities, relative to their spread; and norm of
+        the difference of the gradients with respect to the input embeddings, relative to the norm.
+    noise : (float, float)
+        The same of two of the model's own forwards, one of them padded and with some embeddings a rounding off: two
+        that only differ in padding may compute every bit alike, which no other attention does.
     floor : (float, float)
-        What is allowed of ``values`` and ``gradient`` however small the noise is.
+        What is allowed of ``differences`` however small the noise is.
     """
 
     precision: str
-    values: float
-    gradient: float
-    values_noise: float
-    gradient_noise: float
+    differences: tuple[float, float]
+    noise: tuple[float, float]
     floor: tuple[float, float]
+
+    @property
+    def most(self) -> tuple[float, float]:
+        """The largest differences that rounding explains."""
+        most = np.maximum(self.floor, TIMES_THE_NOISE * np.array(self.noise))
+        return float(most[0]), float(most[1])
 
     @property
     def passed(self) -> bool:
         """Both differences are within what rounding explains, which what is not a number never is."""
-        return self.values <= self.most(0) and self.gradient <= self.most(1)
-
-    def most(self, which: int) -> float:
-        """The largest difference that rounding explains, of log-probabilities (0) or of the gradient (1)."""
-        noise = (self.values_noise, self.gradient_noise)[which]
-        return max(self.floor[which], TIMES_THE_NOISE * noise)
+        return bool(np.less_equal(self.differences, self.most).all())
 
     def __str__(self) -> str:
-        found = {"log-probabilities": (self.values, self.values_noise)}
-        found["gradient"] = (self.gradient, self.gradient_noise)
+        names = ("log-probabilities", "gradient")
+        figures = zip(names, self.differences, self.noise, self.most, strict=True)
         parts = (
-            f"{name} {value:.1e} (noise {noise:.1e}, at most {self.most(i):.1e})"
-            for i, (name, (value, noise)) in enumerate(found.items())
+            f"{name} {value:.1e} (noise {noise:.1e}, at most {most:.1e})"
+            for name, value, noise, most in figures
         )
         return f"{self.precision}: {', '.join(parts)}"
+
+
+@dataclass(frozen=True)
+class StartDifference:
+    """How far a run's first step is from the reference, before anything has moved.
+
+    Attributes
+    ----------
+    mean : float
+        The mean reward margin of the step's judgments; 0 where the policy starts at its reference.
+    difference : float
+        Root mean square over the step's tokens of the policy's log-probability minus the reference's, relative to that
+        of the reference's: unlike in a mean, differences cannot cancel.
+    tolerance : float
+        The largest difference that rounding explains, from the self-test.
+    """
+
+    mean: float
+    difference: float
+    tolerance: float
+
+    @property
+    def problem(self) -> Problem | None:
+        """A warning (W152) when the policy does not start at its reference."""
+        if self.difference <= self.tolerance:
+            return None
+        return Problem(
+            "W152",
+            f"the policy's first log-probabilities differ from the reference's by {100 * self.difference:.2g} % "
+            f"(rounding explains {100 * self.tolerance:.2g} %)",
+            f"model and reference, all tokens of the first step; mean margin {self.mean:.2g}",
+            "leave ref_model out, or start from its weights, and keep disable_dropout on: only where both are equal "
+            "at the start does theta = 0 anchor the policy at the reference's attribute rate",
+            "warning",
+        )
 
 
 def choose_layout(
@@ -110,10 +126,8 @@ def choose_layout(
     training has it, is tried after the weights' own precision, which shows a smaller fault.
     """
     require_fixed_positions(model.config, encoded.longest)
-    layout, reason = padded_layout, None
-    if attention == "packed":
-        reason = unsupported_reason(model.config, encoded.longest)
-        layout = padded_layout if reason else packed_layout
+    reason = unsupported_reason(model.config, encoded.longest) if attention == "packed" else None
+    layout: Layout = packed_comparisons if attention == "packed" and not reason else padded_rows
     try:
         tests = self_tests(model, layout, encoded, autocast)
     except torch.OutOfMemoryError as error:
@@ -124,26 +138,23 @@ def choose_layout(
     except ConfigError:
         raise
     except (RuntimeError, ValueError, TypeError, AttributeError) as error:
-        if layout is padded_layout:
+        if layout is padded_rows:
             raise ConfigError(f"{type(model).__name__} cannot be trained here: {error}") from error
         layout, _, tests = choose_layout(model, "padded", encoded, autocast)
         return layout, str(error), tests
+    name = type(model).__name__
     for test in tests:
-        most = MOST_NOISE if test.floor == FLOOR else MOST_NOISE_IN_16_BITS
-        if max(test.values_noise, test.gradient_noise) > most:
+        if max(test.noise) > (MOST_NOISE if test.floor == FLOOR else MOST_NOISE_IN_16_BITS):
             raise ConfigError(
-                f"{type(model).__name__} does not read from left to right: what stands behind a response changes its "
+                f"{name} does not read from left to right: what stands behind a response changes its "
                 f"log-probabilities or their gradients, in {test}"
             )
         if not test.passed:
+            is_packed = layout is packed_comparisons
             raise ConfigError(
-                f"self-test failed: the {layout.__name__.removesuffix('_layout')} forward differs from "
-                f"{type(model).__name__}'s own forward, in {test}. This model does something that badpo does not know; "
-                + (
-                    "try attention: padded"
-                    if layout is packed_layout
-                    else "please report the model's configuration"
-                )
+                f"self-test failed: the {'packed' if is_packed else 'padded'} forward differs from {name}'s own "
+                f"forward, in {test}. This model does something that badpo does not know; "
+                + ("try attention: padded" if is_packed else "please report the model's configuration")
             )
     return layout, reason, tests
 
@@ -155,20 +166,32 @@ def self_tests(
     autocast: Callable[[], AbstractContextManager] | None = None,
 ) -> list[SelfTest]:
     """The test in the weights' precision, and in that of autocast where there is one."""
-    _require_determinate(model, layout, encoded)
+    trials = _trials(encoded)
+    _require_determinate(model, layout, trials[-1])
     in_full = all(parameter.dtype.itemsize >= 4 for parameter in model.parameters())
     name = str(model.dtype).removeprefix("torch.")
-    tests = [_self_test(model, layout, encoded, name, FLOOR if in_full else FLOOR_IN_16_BITS)]
+    tests = [_self_test(model, layout, trials, name, FLOOR if in_full else FLOOR_IN_16_BITS)]
     if autocast is not None:
         with autocast():
-            tests.append(_self_test(model, layout, encoded, "autocast", FLOOR_IN_16_BITS))
+            tests.append(_self_test(model, layout, trials, "autocast", FLOOR_IN_16_BITS))
     return tests
 
 
-def _require_determinate(model, layout: Layout, encoded: EncodedComparisons) -> None:
+def _trials(encoded: EncodedComparisons) -> list[list[Pair]]:
+    """The longest comparisons one by one, since a short one cannot see a window, and some others together.
+
+    Two equal responses would show little, and are left out unless there are no others.
+    """
+    differs = encoded.fits & ~encoded.identical
+    able = np.flatnonzero(differs if differs.any() else encoded.fits)
+    longest = able[np.argsort(-encoded.lengths[able].sum(axis=1), kind="stable")[:N_TRIED]]
+    others = np.random.default_rng(0).choice(able, min(N_TRIED, len(able)), replace=False)
+    return [encoded.take(members).pairs for members in [*longest[:, None], others]]
+
+
+def _require_determinate(model, layout: Layout, pairs: list[Pair]) -> None:
     """Refuse a model whose log-probabilities depend on a seed: dropout, layer drop or jitter of the router."""
-    inputs, _ = layout(*zip(*_packs(encoded)[-1], strict=True))
-    scoring = on_device(inputs, model.device)
+    scoring = on_device(layout(pairs)[0], model.device)
     found = []
     with torch.random.fork_rng([model.device] if model.device.type == "cuda" else []), torch.no_grad():
         for seed in (0, 0, 1):
@@ -176,9 +199,8 @@ def _require_determinate(model, layout: Layout, encoded: EncodedComparisons) -> 
             with scoring_attention(model, layout):
                 found.append(model(scoring=scoring).double())
     first, again, other = found
-    if _rms(other - first) > max(
-        TIMES_THE_SAME_SEED * _rms(again - first), FLOOR[0] * float(first.std(correction=0))
-    ):
+    rounding = max(TIMES_THE_SAME_SEED * _rms(again - first), FLOOR[0] * float(first.std(correction=0)))
+    if _rms(other - first) > rounding:
         raise ConfigError(
             f"{type(model).__name__} has dropout or router jitter that badpo cannot turn off: two forwards in training "
             f"mode differ by {_rms(other - first):.1e} per token. Set it to 0 in the model's configuration, or train "
@@ -186,137 +208,103 @@ def _require_determinate(model, layout: Layout, encoded: EncodedComparisons) -> 
         )
 
 
-def _self_test(model, layout, encoded, precision: str, floor: tuple[float, float]) -> SelfTest:
+def _self_test(
+    model, layout: Layout, trials: list[list[Pair]], precision: str, floor: tuple[float, float]
+) -> SelfTest:
     with _frozen(model), _without_tf32(), torch.enable_grad():
-        tried = [_figures(model, layout, comparisons) for comparisons in _packs(encoded)]
-    spread = float(torch.cat([own for _, own in tried]).std(correction=0)) or 1.0
+        tried = [_figures(_Trial(model, layout, pairs)) for pairs in trials]
+    spread = float(torch.cat([own for *_, own in tried]).std(correction=0)) or 1.0
     # numpy's maximum, unlike Python's, keeps what is not a number
-    values, gradient, values_noise, gradient_noise = np.max(
-        [figures for figures, _ in tried], axis=0
-    ).tolist()
-    return SelfTest(precision, values / spread, gradient, values_noise / spread, gradient_noise, floor)
+    differences, noise = (np.max([row[i] for row in tried], axis=0) / [spread, 1.0] for i in range(2))
+    return SelfTest(precision, tuple(differences.tolist()), tuple(noise.tolist()), floor)
 
 
-def _packs(encoded: EncodedComparisons) -> list[list[Comparison]]:
-    """The longest comparisons one by one, since a short one cannot see a window, and some others together.
-
-    Two equal responses would show little, and are left out unless there are no others.
-    """
-    differs = encoded.fits & ~encoded.identical()
-    able = np.flatnonzero(differs if differs.any() else encoded.fits)
-    longest = able[np.argsort(-encoded.n_tokens[able], kind="stable")[:N_TRIED]]
-    others = np.random.default_rng(0).choice(able, min(N_TRIED, len(able)), replace=False)
-    return [list(encoded.take(np.array(members)).triples()) for members in [*longest[:, None], others]]
-
-
-def _figures(model, layout: Layout, comparisons: list[Comparison]) -> tuple[list[float], torch.Tensor]:
-    """Error of log-probabilities and of the gradient, the noise of both; and the model's own log-probabilities."""
-    inputs, first_scored = layout(*zip(*comparisons, strict=True))
-    most = rows_at_once(model.config.get_text_config().vocab_size, model.device)
-    rng = np.random.default_rng(0)
-    sides = []
-    for (prompt, *responses), first in zip(comparisons, first_scored.tolist(), strict=True):
-        for response in responses:
-            n = len(response) - first
-            tokens = first + np.linspace(0, n - 1, min(n, most)).astype(np.int64)
-            weight = torch.from_numpy(rng.standard_normal(len(tokens))).to(model.device)
-            sides.append(Side(prompt, response, tokens, weight))
-    values, gradient = _own(model, sides)
+def _figures(trial: _Trial) -> tuple[Found, Found, torch.Tensor]:
+    """Differences and noise, each of log-probabilities and of the gradient; and the model's own log-probabilities."""
+    values, gradient = trial.by_model()
     # with torch's attention where packs have it, so that rounding of an "eager" one is no fault of theirs
-    with scoring_attention(model, layout):
-        noisy_values, noisy_gradient = _own(model, sides, N_PADDING)
-    scored_values, scored_gradient = _by_layout(model, layout, inputs, sides)
-    as_reference = response_logps(model, [(side.prompt, side.response) for side in sides])
-    kept = np.concatenate([found[side.tokens] for found, side in zip(as_reference, sides, strict=True)])
+    with scoring_attention(trial.model, trial.layout):
+        noisy, noisy_gradient = trial.by_model(N_PADDING)
+        scored, scored_gradient = trial.by_layout()
+    as_reference = response_logps(trial.model, trial.pairs)
+    kept = np.concatenate([found[tokens] for found, tokens in zip(as_reference, trial.tokens, strict=True)])
+    apart = max(_rms(scored - values), _rms(torch.from_numpy(kept).double() - values))
     norm = float(gradient.norm()) or 1.0
-    figures = [
-        max(_rms(scored_values - values), _rms(torch.from_numpy(kept).double() - values)),
-        float((scored_gradient - gradient).norm()) / norm,
-        _rms(noisy_values - values),
-        float((noisy_gradient - gradient).norm()) / norm,
-    ]
-    return figures, values
+    differences = apart, float((scored_gradient - gradient).norm()) / norm
+    return differences, (_rms(noisy - values), float((noisy_gradient - gradient).norm()) / norm), values
 
 
-def _own(model, sides: list[Side], n_padding: int = 0) -> Found:
-    """Log-probabilities of some tokens by the model's own forward, and their gradient by comparison and position.
+class _Trial:
+    """Some comparisons, which tokens of each response are looked at, and what each of these weighs in the sum."""
 
-    Each response has a forward of its own, or, with padding, both responses of a comparison share one, from nudged
-    embeddings.
-    """
-    values, gradient = [], _no_gradient(model, sides)
-    at_once = 2 if n_padding else 1
-    for first in range(0, len(sides), at_once):
-        rows, of_part = _own_forward(model, sides[first : first + at_once], n_padding)
-        values.append(rows)
-        gradient[first // 2, : of_part.shape[1]] += of_part.sum(0)
-    return torch.cat(values), gradient.flatten(0, 1)
+    def __init__(self, model, layout: Layout, pairs: list[Pair]):
+        self.model, self.layout, self.pairs = model, layout, pairs
+        self._inputs, first_scored = layout(pairs)
+        most = rows_at_once(model.config.get_text_config().vocab_size, model.device)
+        self.tokens = []
+        for (_, response), first in zip(pairs, first_scored.tolist(), strict=True):
+            n = len(response) - first
+            self.tokens.append(first + np.linspace(0, n - 1, min(n, most)).astype(np.int64))
+        rng = np.random.default_rng(0)
+        self._weights = [torch.from_numpy(rng.standard_normal(len(tokens))) for tokens in self.tokens]
+        self._vocabulary = np.unique(np.concatenate([[0], *(part for pair in pairs for part in pair)]))
 
+    def by_model(self, n_padding: int = 0) -> Found:
+        """By a forward of the model's own for each response; with padding, from nudged embeddings."""
+        found = [
+            self._by_own_forward(*row, n_padding)
+            for row in zip(self.pairs, self.tokens, self._weights, strict=True)
+        ]
+        return torch.cat([values for values, _ in found]), sum(gradient for _, gradient in found)
 
-def _own_forward(model, sides: list[Side], n_padding: int) -> Found:
-    fed = [np.concatenate([side.prompt, side.response[:-1]]) for side in sides]
-    width = max(map(len, fed)) + n_padding
-    ids = torch.zeros((len(fed), width), dtype=torch.long)
-    mask = torch.zeros_like(ids)
-    for row, sequence in enumerate(fed):
-        ids[row, : len(sequence)] = torch.from_numpy(sequence)
-        mask[row, : len(sequence)] = 1
-    # seen, so that a model that reads ahead shows it
-    mask[:, -1] = 1
-    index, target = (
-        torch.from_numpy(np.concatenate(parts)).to(model.device)
-        for parts in (
-            [row * width + len(side.prompt) - 1 + side.tokens for row, side in enumerate(sides)],
-            [side.response[side.tokens] for side in sides],
+    def _by_own_forward(self, pair: Pair, tokens: np.ndarray, weight: torch.Tensor, n_padding: int) -> Found:
+        prompt, response = pair
+        ids = np.concatenate([prompt, response[:-1], np.zeros(n_padding, dtype=np.int64)])
+        index, target = (
+            torch.from_numpy(a).to(self.model.device) for a in (len(prompt) - 1 + tokens, response[tokens])
         )
-    )
-    options = {"attention_mask": mask.to(model.device)} if n_padding else {}
-    with _chosen_rows(model, index), _embedded(model, is_nudged=n_padding > 0) as embedded:
-        output = model(input_ids=ids.to(model.device), use_cache=False, return_dict=True, **options)
-    logits = output.logits.flatten(0, 1)
-    if len(logits) != len(index):
-        # this class does not call its head as a module
-        logits = logits[index]
-    values = logits.float().log_softmax(-1).gather(1, target[:, None])[:, 0].double()
-    return values.detach().cpu(), _gradient(model, embedded, values, sides)
+        options: dict = {"use_cache": False, "return_dict": True}
+        if n_padding:
+            mask = torch.ones((1, len(ids)), dtype=torch.long, device=self.model.device)
+            # the last one is seen, so that a model that reads ahead shows it
+            mask[:, -n_padding:-1] = 0
+            options["attention_mask"] = mask
+        if "logits_to_keep" in inspect.signature(type(self.model).forward).parameters:
+            # the logits of all positions never exist
+            options["logits_to_keep"] = index
+        with _embedded(self.model, is_nudged=n_padding > 0) as embedded:
+            input_ids = torch.from_numpy(ids)[None].to(self.model.device)
+            logits = self.model(input_ids=input_ids, **options).logits[0]
+        if len(logits) != len(index):
+            logits = logits[index]
+        values = logits.float().log_softmax(-1).gather(1, target[:, None])[:, 0].double()
+        return values.detach().cpu(), self._gradient(values, weight, embedded, ids)
 
+    def by_layout(self) -> Found:
+        """By the forward that is tried, to be called under the attention of its layout."""
+        with _embedded(self.model) as embedded:
+            scored = self.model(scoring=on_device(self._inputs, self.model.device)).double()
+            ends = np.cumsum(np.bincount(self._inputs["response"]))
+            # what both responses begin with is not scored
+            rows = zip(ends, self.pairs, self.tokens, strict=True)
+            index = np.concatenate([end - len(response) + tokens for end, (_, response), tokens in rows])
+            values = scored[torch.from_numpy(index).to(scored.device)]
+            gradient = self._gradient(values, torch.cat(self._weights), embedded, self._inputs["input_ids"])
+        return values.detach().cpu(), gradient
 
-def _by_layout(model, layout, inputs, sides: list[Side]) -> Found:
-    """As `_own`, by the forward that is tried."""
-    with scoring_attention(model, layout), _embedded(model) as embedded:
-        scored = model(scoring=on_device(inputs, model.device)).double()
-        ends = np.cumsum(np.bincount(inputs["response"]))
-        # what both responses begin with is not scored
-        index = [end - len(side.response) + side.tokens for end, side in zip(ends, sides, strict=True)]
-        values = scored[torch.from_numpy(np.concatenate(index)).to(model.device)]
-        of_tokens = _gradient(model, embedded, values, sides).flatten(0, 1)
-    gradient = _no_gradient(model, sides)
-    places = torch.from_numpy(_places(inputs, gradient.shape[1]))
-    return values.detach().cpu(), gradient.flatten(0, 1).index_add(0, places, of_tokens)
-
-
-def _places(inputs: dict[str, np.ndarray], width: int) -> np.ndarray:
-    """Comparison and position of every token that is fed, as one number."""
-    if "segments" in inputs:
-        position = inputs["position_ids"]
-        return (np.cumsum(position == 0) - 1) * width + position
-    rows, columns = np.indices(inputs["input_ids"].shape)
-    return (rows // 2 * width + columns).ravel()
-
-
-def _no_gradient(model, sides: list[Side]) -> torch.Tensor:
-    width = max(len(side.prompt) + len(side.response) for side in sides) + N_PADDING
-    size = model.get_input_embeddings().weight.shape[1]
-    return torch.zeros((len(sides) // 2, width, size), dtype=torch.float64)
-
-
-def _gradient(model, embedded: list[torch.Tensor], values: torch.Tensor, sides: list[Side]) -> torch.Tensor:
-    (values * torch.cat([side.weight for side in sides])).sum().backward()
-    if not embedded or embedded[0].grad is None:
-        raise ValueError(
-            f"{type(model).__name__} does not take its input embeddings from the module that it names"
+    def _gradient(
+        self, values: torch.Tensor, weight: torch.Tensor, embedded: list[torch.Tensor], ids: np.ndarray
+    ) -> torch.Tensor:
+        (values * weight.to(values.device)).sum().backward()
+        if not embedded or embedded[0].grad is None:
+            raise ValueError(
+                f"{type(self.model).__name__} does not take its input embeddings from the module that it names"
+            )
+        of_tokens = embedded[0].grad.cpu().double().flatten(0, 1)
+        places = torch.from_numpy(np.searchsorted(self._vocabulary, ids.ravel()))
+        return of_tokens.new_zeros((len(self._vocabulary), of_tokens.shape[1])).index_add(
+            0, places, of_tokens
         )
-    return embedded[0].grad.cpu().double()
 
 
 @contextmanager
@@ -345,20 +333,6 @@ def _nudged(embedded: torch.Tensor) -> torch.Tensor:
     eps = torch.finfo(torch.get_autocast_dtype(device) if autocast else embedded.dtype).eps
     nudged = torch.rand(embedded.shape, generator=torch.Generator().manual_seed(0)) < SHARE_NUDGED
     return (embedded.double() * (1 + eps / 2 * nudged.to(embedded.device))).to(embedded.dtype)
-
-
-@contextmanager
-def _chosen_rows(model, index: torch.Tensor) -> Iterator[None]:
-    """Let the head see some positions only, so that the logits of all of them never exist."""
-    head = model.get_output_embeddings()
-    if not isinstance(head, torch.nn.Module):
-        yield
-        return
-    handle = head.register_forward_pre_hook(lambda _, args: (args[0].flatten(0, 1)[index][None], *args[1:]))
-    try:
-        yield
-    finally:
-        handle.remove()
 
 
 @contextmanager

@@ -41,14 +41,14 @@ from badpo.training.checkpoints import (
     ready_to_train,
     run_facts,
 )
-from badpo.training.config import BADPOConfig
+from badpo.training.config import BADPOConfig, computes_in_bf16, without_double_precision
 from badpo.training.encoding import require_matching_tokenizer
 from badpo.training.inputs import (
     build_bias,
     disable_dropout,
     dropouts_as_given,
-    encode_evaluation,
     encode_judgments,
+    evaluation_judgments,
     given_reference,
     reads_more_than_text,
     require_matching_bias,
@@ -57,27 +57,18 @@ from badpo.training.inputs import (
     start_policy,
     training_judgments,
 )
-from badpo.training.logprobs import in_mode, routed_layout, scoring_attention
-from badpo.training.metrics import (
-    StepSums,
-    Tally,
-    new_sums,
-    publishable,
-    require_finite_reference,
-    theta_metrics,
-)
-from badpo.training.packing import packed_layout
+from badpo.training.logprobs import attach, in_mode, on_device, response_layout, scoring_attention
+from badpo.training.metrics import Tally, publishable, require_finite_reference, theta_metrics
+from badpo.training.packing import Pair, packed_comparisons, padded_rows
 from badpo.training.processes import locked_by_first, prepare_division, require_alike, whole_weights
 from badpo.training.reference import (
     ReferenceCache,
-    ReferenceLogps,
     default_cache,
     divided_logps,
     starts_as_its_base,
     weights_key,
 )
-from badpo.training.self_test import FLOOR_IN_16_BITS, choose_layout
-from badpo.training.starting_point import StartDifference
+from badpo.training.self_test import FLOOR_IN_16_BITS, StartDifference, choose_layout
 
 logger = logging.getLogger(__name__)
 
@@ -185,21 +176,17 @@ class BADPOTrainer(transformers.Trainer):
         objective=None,
     ):
         args = copy.copy(args) if args is not None else BADPOConfig()
-        _require_understood(
-            args,
-            train_dataset,
-            processing_class,
-            data_collator=data_collator,
-            compute_metrics=compute_metrics,
-            quantization_config=quantization_config,
-        )
+        given = {"data_collator": data_collator, "compute_metrics": compute_metrics}
+        given |= {"quantization_config": quantization_config}
+        _require_understood(args, train_dataset, processing_class, given)
         self.run_folder = Path(args.output_dir)
         require_enclosed(self.run_folder)
         # The Trainer's files hold pickles and the annotators' estimates; only run_folder/model is ever published.
         args.output_dir = str(self.run_folder / "checkpoints")
         keep, args.save_total_limit = args.save_total_limit, None
         tokenizer = processing_class or AutoTokenizer.from_pretrained(
-            _model_name(model), trust_remote_code=args.trust_remote_code
+            model if isinstance(model, str) else model.config._name_or_path,
+            trust_remote_code=args.trust_remote_code,
         )
         policy = start_policy(model, peft_config, args)
         self._dropouts = disable_dropout(policy) if args.disable_dropout else []
@@ -207,56 +194,63 @@ class BADPOTrainer(transformers.Trainer):
         plain = policy.get_base_model() if hasattr(policy, "get_base_model") else policy
         args.ddp_find_unused_parameters = bool(args.ddp_find_unused_parameters) or reads_more_than_text(plain)
         self.findings: list[Problem] = []
-        judgments, variant, noticed = training_judgments(train_dataset, attributes, args.bias)
-        args.bias = variant
+        self.objective = objective if objective is not None else VoteWeights()
+        self._take_in(train_dataset, attributes, bias, tokenizer, args)
+        n_embeddings = plain.get_input_embeddings().weight.shape[0]
+        require_matching_tokenizer(self.encoded.pairs, tokenizer, n_embeddings)
+        super().__init__(
+            model=policy,
+            args=args,
+            train_dataset=EncodedJudgments(self.judgments, self.encoded),
+            eval_dataset=eval_dataset,
+            processing_class=tokenizer,
+            callbacks=callbacks,
+            optimizers=optimizers,
+        )
+        self.eval_dataset = self._encoded_sets(eval_dataset)
+        self._prepare_steps(plain)
+        self.add_callback(RunCallback(self, keep))
+        self._choose_layout(plain)
+
+    def _take_in(self, train_dataset, attributes, bias, tokenizer, args: BADPOConfig) -> None:
+        """The judgments that are trained on, their token ids, and the bias term, given or built from the judgments."""
+        judgments, args.bias, noticed = training_judgments(train_dataset, attributes, args.bias)
         self.tell(noticed)
         self.judgments, self.encoded, cost = encode_judgments(judgments, tokenizer, args)
         self.tell(cost)
         require_something_to_learn(self.judgments, self.encoded)
-        require_matching_tokenizer(self.encoded, tokenizer, plain.get_input_embeddings().weight.shape[0])
-
-        if bias is None:
-            bias = build_bias(self.judgments, variant, args.warm_start, args.gold_annotators)
-        require_matching_bias(bias, self.judgments, args.gold_annotators)
-        self.bias = bias
-        self.first_margin: StartDifference | None = None
-        # of the first step: squares of the policy's minus the reference's log-probabilities, and of the reference's
-        self._from_reference = torch.zeros(2, dtype=torch.float64)
-        self.objective = objective if objective is not None else VoteWeights()
         if args.warm_start != "zero" and not self.objective.in_log_odds:
             raise ConfigError(
                 f"warm_start: {args.warm_start} starts theta at log-odds of the votes, and "
                 f"{type(self.objective).__name__} counts in another unit, in which the same number means another lean; "
                 "use warm_start: zero"
             )
-        self._logged = new_sums(self.judgments)
-        self._step: Step
-        self.resumed_from: Path | None = None
-        super().__init__(
-            model=policy,
-            args=args,
-            train_dataset=EncodedJudgments(self.judgments, self.encoded),
-            eval_dataset=self._encoded_sets(eval_dataset, tokenizer, args),
-            processing_class=tokenizer,
-            callbacks=callbacks,
-            optimizers=optimizers,
-        )
-        _require_one_gpu(self.args.n_gpu)
+        if bias is None:
+            bias = build_bias(self.judgments, args.bias, args.warm_start, args.gold_annotators)
+        require_matching_bias(bias, self.judgments, args.gold_annotators)
+        self.bias = bias
+
+    def _prepare_steps(self, plain) -> None:
+        """What the steps of a run need and add up."""
+        args = self.args
+        _require_one_gpu(args.n_gpu)
         self.model.add_model_tags(["ba-dpo", "dpo"])
-        self.model_accepts_loss_kwargs = True
-        if hasattr(self, "loss_is_scaled_for_ga"):
-            self.loss_is_scaled_for_ga = True
+        _count_what_is_learned_from(self)
         self.router_aux_loss_coef = router_coefficient(plain, args.router_aux_loss_coef)
         self.aux_loss_enabled = self.router_aux_loss_coef != 0.0
         # since the last log: the sum over the steps of the auxiliary loss, and the number of steps
-        self._auxiliary = torch.zeros(2, dtype=torch.float64, device=self.args.device)
-        prepare_division(self.accelerator, bool(self.args.fsdp))
-        self.bias.to(self.args.device)
-        self._tally = Tally(self.judgments, self.args.device)
+        self._auxiliary = torch.zeros(2, dtype=torch.float64, device=args.device)
+        prepare_division(self.accelerator, bool(args.fsdp))
+        self.bias.to(args.device)
         parameters = list(self.bias.parameters())
         self.bias_optimizer = torch.optim.Adam(parameters, lr=args.bias_learning_rate) if parameters else None
-        self.add_callback(RunCallback(self, keep))
-        self._choose_layout(plain)
+        # of the step under way, and of the steps since the last log
+        self._tally, self._logged = Tally(self.judgments, args.device), Tally(self.judgments, args.device)
+        self._step: Step
+        self.resumed_from: Path | None = None
+        self.first_margin: StartDifference | None = None
+        # of the first step: squares of the policy's minus the reference's log-probabilities, and of the reference's
+        self._from_reference = torch.zeros(2, dtype=torch.float64, device=args.device)
 
     def _choose_layout(self, plain) -> None:
         """Test the layout that is asked for, in the run's precision; tell where it becomes another."""
@@ -269,7 +263,7 @@ class BADPOTrainer(transformers.Trainer):
             attention = "padded" if self.aux_loss_enabled else args.attention
             self._layout, reason, self.self_tests = choose_layout(plain, attention, self.encoded, autocast)
         if self.aux_loss_enabled:
-            self._layout = routed_layout
+            self._layout = partial(padded_rows, feed_last=True)
             reason = (
                 "the routers' auxiliary loss is of all tokens (router_aux_loss_coef: 0 leaves that loss out)"
             )
@@ -284,7 +278,14 @@ class BADPOTrainer(transformers.Trainer):
 
     def get_eval_dataloader(self, eval_dataset=None) -> DataLoader:
         """Micro-batches of this process's share of an evaluation set: the trainer's, one of its by name, or another."""
-        data = self._evaluation_set(self.eval_dataset if eval_dataset is None else eval_dataset)
+        given = self.eval_dataset if eval_dataset is None else eval_dataset
+        if isinstance(given, str) and isinstance(self.eval_dataset, Mapping):
+            given = self.eval_dataset.get(given, given)
+        data = self._encoded_sets(given)
+        if data is None:
+            raise ConfigError("there is no eval_dataset to evaluate on; give one here or to the trainer")
+        if isinstance(data, Mapping):
+            raise ConfigError(f"{len(data)} evaluation sets were given ({', '.join(data)}); name one of them")
         batches = evaluation_batches(data.judgments, self.args)
         return loader(data, batches, self._collator(data), self.args)
 
@@ -293,32 +294,23 @@ class BADPOTrainer(transformers.Trainer):
         reference = known[data] if data in known else self.reference_logps(data)
         layout = self._layout
         # what both responses begin with cancels, unless they weigh it differently
-        if self.objective.weighs_tokens and layout is packed_layout:
-            layout = partial(packed_layout, scored_tokens="all")
+        if self.objective.weighs_tokens and layout is packed_comparisons:
+            layout = partial(packed_comparisons, scored_tokens="all")
         return ComparisonCollator(data, reference, layout)
 
-    def _encoded_sets(self, given, tokenizer, args):
+    def _encoded_sets(self, given):
         """Evaluation data as they are given, encoded: None, one set, or a mapping of names to sets."""
         if given is None or isinstance(given, EncodedJudgments):
             return given
         if isinstance(given, Mapping):
-            return {str(name): self._encoded_sets(part, tokenizer, args) for name, part in given.items()}
-        data, findings = encode_evaluation(given, self.judgments, tokenizer, args)
-        self.tell(findings)
-        return data
-
-    def _evaluation_set(self, given) -> EncodedJudgments:
-        if isinstance(given, str) and isinstance(self.eval_dataset, Mapping) and given in self.eval_dataset:
-            given = self.eval_dataset[given]
-        data = self._encoded_sets(given, self.processing_class, self.args)
-        if data is None:
-            raise ConfigError("there is no eval_dataset to evaluate on; give one here or to the trainer")
-        if isinstance(data, Mapping):
-            raise ConfigError(f"{len(data)} evaluation sets were given ({', '.join(data)}); name one of them")
-        return data
+            return {str(name): self._encoded_sets(part) for name, part in given.items()}
+        judgments = evaluation_judgments(given, self.judgments)
+        kept, encoded, cost = encode_judgments(judgments, self.processing_class, self.args)
+        self.tell([*judgments.findings, *cost])
+        return EncodedJudgments(kept, encoded)
 
     @cached_property
-    def references(self) -> dict[EncodedJudgments, ReferenceLogps]:
+    def references(self) -> dict[EncodedJudgments, list[np.ndarray]]:
         """Reference log-probabilities of the training set and of the evaluation sets that the trainer was given.
 
         Asked for before the first step and before a checkpoint is read: without ``ref_model`` the policy is its own
@@ -342,7 +334,7 @@ class BADPOTrainer(transformers.Trainer):
     @cached_property
     def _starts_as_its_base(self) -> bool:
         with self.accelerator.autocast():
-            return starts_as_its_base(self.model, self.encoded)
+            return starts_as_its_base(self.model, self.encoded.pairs)
 
     @contextmanager
     def _reference(self) -> Iterator[Any]:
@@ -355,10 +347,10 @@ class BADPOTrainer(transformers.Trainer):
         else:
             yield None if self.state.global_step else self.model
 
-    def reference_logps(self, data: EncodedJudgments) -> ReferenceLogps:
+    def reference_logps(self, data: EncodedJudgments) -> list[np.ndarray]:
         """Reference log-probabilities of both responses of every comparison, each process computing its share."""
         with self._reference() as reference:
-            found = divided_logps(self.reference_cache, reference, data.encoded, self.accelerator)
+            found = divided_logps(self.reference_cache, reference, data.encoded.pairs, self.accelerator)
         require_finite_reference(found, data.judgments)
         return found
 
@@ -437,10 +429,10 @@ class BADPOTrainer(transformers.Trainer):
         if self.state.global_step == 0:
             reference = inputs["reference_logps"]
             from_reference = torch.stack([token_logps.detach() - reference, reference]).double()
-            self._from_reference = self._from_reference.to(reference.device) + from_reference.square().sum(1)
+            self._from_reference += from_reference.square().sum(1)
         return batch_margins(token_logps, inputs, self.args.beta)
 
-    def finish_step(self) -> StepSums:
+    def finish_step(self) -> Tally:
         """Add up theta's gradient and the sums over processes, step theta, and return the step's sums."""
         done, self._tally = self._tally, Tally(self.judgments, self.args.device)
         skipped = self.accelerator.optimizer_step_was_skipped
@@ -451,7 +443,7 @@ class BADPOTrainer(transformers.Trainer):
             list(self.bias.parameters()),
             self.objective.sums(self._step, torch.cat(done.losses)),
         )
-        self._logged.vector += done.sums.vector
+        self._logged.sums += done.sums
         self._auxiliary[1] += 1 / self.args.world_size
         if not skipped:
             self.objective.learn(learned)
@@ -459,7 +451,7 @@ class BADPOTrainer(transformers.Trainer):
             if not skipped:
                 self.bias_optimizer.step()
             self.bias_optimizer.zero_grad()
-        return done.sums
+        return done
 
     def see_start(self, mean_margin: float) -> None:
         """Keep how far the first step was from the reference, and stop, on every process, where that is not rounding.
@@ -468,7 +460,7 @@ class BADPOTrainer(transformers.Trainer):
         """
         moved, size = self.accelerator.reduce(self._from_reference, reduction="sum").tolist()
         difference = (moved / size) ** 0.5 if size else 0.0
-        tolerance = max(self.self_tests[-1].most(0), FLOOR_IN_16_BITS[0] if self.args.tf32 else 0.0)
+        tolerance = max(self.self_tests[-1].most[0], FLOOR_IN_16_BITS[0] if self.args.tf32 else 0.0)
         self.first_margin = StartDifference(mean_margin, difference, tolerance)
         problem = self.first_margin.problem
         if problem is not None and self.ref_model is None and self.args.disable_dropout:
@@ -490,7 +482,7 @@ class BADPOTrainer(transformers.Trainer):
         if {"loss", "train_loss"} & logs.keys() and self._logged.n_judgments:
             since = self._logged.metrics() | publishable(self.state_metrics(), self.bias)
             logs = logs | {name: value for name, value in since.items() if name != "loss" or name in logs}
-            self._logged = new_sums(self.judgments)
+            self._logged = Tally(self.judgments, self.args.device)
             if self.aux_loss_enabled:
                 auxiliary, n_steps = self.accelerator.reduce(self._auxiliary, reduction="sum").tolist()
                 logs["aux_loss"] = auxiliary / n_steps
@@ -530,7 +522,7 @@ class BADPOTrainer(transformers.Trainer):
                 tally.add(inputs, margins, bias_logits, losses)
         self.model.train()
         tally.add_up(self.accelerator, f"evaluation at step {self.state.global_step}")
-        return tally.sums.metrics()
+        return tally.metrics()
 
     @cached_property
     def facts(self) -> dict:
@@ -627,11 +619,7 @@ class BADPOTrainer(transformers.Trainer):
             self.save_bias(self.run_folder)
 
 
-def _model_name(model) -> str:
-    return model if isinstance(model, str) else model.config._name_or_path
-
-
-def _require_understood(args, train_dataset, processing_class, **not_taken: object) -> None:
+def _require_understood(args, train_dataset, processing_class, given: Mapping[str, object]) -> None:
     """Raise `ConfigError` with a sentence for every argument that `DPOTrainer` takes and this trainer cannot."""
     reasons = {
         "data_collator": "a micro-batch holds each comparison once and its votes apart, as the trainer's own collator "
@@ -640,21 +628,19 @@ def _require_understood(args, train_dataset, processing_class, **not_taken: obje
         "quantization_config": "training on a quantised base has not been tested here; give a peft_config, with "
         'model_init_kwargs={"dtype": "bfloat16"}',
     }
-    complaints = [
-        f"{name} is refused: {reasons[name]}" for name, value in not_taken.items() if value is not None
-    ]
-    if not isinstance(args, BADPOConfig):
-        complaints.append(
-            f"args is a {type(args).__name__}; give a BADPOConfig, which takes the same arguments and those of the bias"
-        )
-    if train_dataset is None:
-        complaints.append("`train_dataset` is required: give Judgments, or a table that Judgments.read takes")
-    if isinstance(processing_class, ProcessorMixin):
-        complaints.append(
-            "processing_class is a processor, and only text is trained on; give processing_class.tokenizer"
-        )
-    if complaints:
-        raise ConfigError("\n".join(complaints))
+    complaints = {f"{name} is refused: {reasons[name]}": value is not None for name, value in given.items()}
+    complaints |= {
+        f"args is a {type(args).__name__}; give a BADPOConfig, which takes the same arguments and those of the bias": (
+            not isinstance(args, BADPOConfig)
+        ),
+        "`train_dataset` is required: give Judgments, or a table that Judgments.read takes": train_dataset
+        is None,
+        "processing_class is a processor, and only text is trained on; give processing_class.tokenizer": (
+            isinstance(processing_class, ProcessorMixin)
+        ),
+    }
+    if any(complaints.values()):
+        raise ConfigError("\n".join(complaint for complaint, holds in complaints.items() if holds))
 
 
 def _require_one_gpu(n_gpu: int) -> None:
@@ -665,3 +651,74 @@ def _require_one_gpu(n_gpu: int) -> None:
             f"--num_processes {n_gpu} -m badpo train --config RECIPE (or your script); or show it one GPU: "
             "CUDA_VISIBLE_DEVICES=0"
         )
+
+
+def _count_what_is_learned_from(trainer: transformers.Trainer) -> None:
+    """Let the Trainer hand a step's count to the loss, and divide by nothing else."""
+    trainer.model_accepts_loss_kwargs = True
+    if hasattr(trainer, "loss_is_scaled_for_ga"):
+        trainer.loss_is_scaled_for_ga = True
+
+
+def supervised_arguments(folder: Path, **options: Any) -> transformers.TrainingArguments:
+    """The supervised stage's arguments: cosine with 10 % warm-up, no checkpoints, and the Trainer's own ``options``.
+
+    Without ``bf16`` among the options its precision is that of a preference stage that is told nothing either.
+    """
+    settings: dict[str, Any] = {
+        "lr_scheduler_type": "cosine",
+        "warmup_steps": 0.1,
+        "use_cpu": without_double_precision(),
+        "remove_unused_columns": False,
+        "save_strategy": "no",
+        "dataloader_pin_memory": False,
+        "ddp_find_unused_parameters": False,
+        "report_to": "none",
+        "disable_tqdm": True,
+        "seed": 0,
+        **options,
+    }
+    settings.setdefault("bf16", computes_in_bf16(settings["use_cpu"]))
+    return transformers.TrainingArguments(output_dir=str(folder / "checkpoints"), **settings)
+
+
+class SupervisedTrainer(transformers.Trainer):
+    """Fine-tunes on responses through the same forward as the preference stage.
+
+    The loss of an optimizer step is the mean negative log-likelihood over all its response tokens, whatever the
+    micro-batches and processes. The output embedding is applied at response tokens only.
+    """
+
+    def __init__(self, model, args: transformers.TrainingArguments, pairs: Sequence[Pair], callbacks=None):
+        layout = response_layout(attach(model), pairs)
+        self._layout = layout
+
+        def collate(rows: list[Pair]) -> dict:
+            return {"scoring": on_device(layout(rows)[0], torch.device("cpu"))}
+
+        # a list is a data set
+        super().__init__(
+            model=model, args=args, train_dataset=list(pairs), data_collator=collate, callbacks=callbacks
+        )
+        _count_what_is_learned_from(self)
+
+    def train(self, *args, **kwargs):
+        """As `transformers.Trainer.train`, under the attention that the packed rows need."""
+        with scoring_attention(self.model, self._layout):
+            return super().train(*args, **kwargs)
+
+    def get_batch_samples(self, epoch_iterator, num_batches, device):
+        """The micro-batches of a step and its number of response tokens over all processes."""
+        batches = [batch for _, batch in zip(range(num_batches), epoch_iterator, strict=False)]
+        n_tokens = torch.tensor(float(sum(len(b["scoring"]["target"]) for b in batches)), device=device)
+        return batches, self.accelerator.reduce(n_tokens, reduction="sum")
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        """Negative log-likelihood of the response tokens, over the step's number of them."""
+        logps = model(scoring=inputs["scoring"])
+        # DDP averages gradients over processes, while the count is already the sum over them
+        return -logps.sum() / num_items_in_batch * self.args.world_size
+
+    def floating_point_ops(self, inputs) -> int:
+        """Not counted."""
+        return 0
