@@ -15,8 +15,7 @@ from transformers import AutoModelForCausalLM
 from badpo.data.problems import ConfigError, DataError
 from badpo.objective.bias import BiasTerm
 from badpo.results.run_page import write_report
-from badpo.training.trainer import SupervisedTrainer
-from badpo.training.trainer import BADPOTrainer
+from badpo.training.trainer import BADPOTrainer, SupervisedTrainer
 from badpo_paper.arms import ARMS
 from badpo_paper.corpora import bundled
 from badpo_paper.demo import ARMS_SHOWN, run_demo, summarize

@@ -34,8 +34,7 @@ from badpo.training import config as config_module
 from badpo.training.checkpoints import write_json
 from badpo.training.encoding import encode_prompts, encode_responses
 from badpo.training.recipe import ModelChoice
-from badpo.training.trainer import supervised_arguments
-from badpo.training.trainer import BADPOTrainer
+from badpo.training.trainer import BADPOTrainer, supervised_arguments
 from badpo_paper import materials, schedule
 from badpo_paper.arms import ARMS
 from badpo_paper.corpora import bundled, ultrafeedback

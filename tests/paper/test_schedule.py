@@ -19,8 +19,7 @@ from badpo.data.files import locked
 from badpo.data.problems import ConfigError, DataError
 from badpo.objective.bias import BiasTerm
 from badpo.training.recipe import read_recipe
-from badpo.training.trainer import SupervisedTrainer
-from badpo.training.trainer import BADPOTrainer
+from badpo.training.trainer import BADPOTrainer, SupervisedTrainer
 from badpo_paper.corpora.published import require_unseen
 from badpo_paper.methods import PAPER_TOKENS, penalty_factor
 from badpo_paper.reproduce import plan_suites, read_suite, run_suites

@@ -28,8 +28,7 @@ from badpo.runs.run import n_steps, plan_run, read_judgments, train_run
 from badpo.training.checkpoints import whole_folder
 from badpo.training.config import BADPOConfig
 from badpo.training.recipe import read_recipe
-from badpo.training.trainer import SupervisedTrainer
-from badpo.training.trainer import BADPOTrainer
+from badpo.training.trainer import BADPOTrainer, SupervisedTrainer
 from tests import tiny
 from tests.runs.recipes import as_chat, as_trl, log_lines, recipe, written
 
