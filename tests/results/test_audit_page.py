@@ -11,13 +11,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from badpo.attributes import Column, Length, Markdown
+from badpo.attributes import Column, Length
 from badpo.auditing.audit import audit
 from badpo.auditing.result import AuditResult
 from badpo.data.judgments import Judgments
 from badpo.estimation.shrinkage import shrink_normal
 from badpo.estimation.significance import recommend
-from badpo.results.audit_page import attribute_table, audit_html, scan_table, shareable, spread_figure
+from badpo.results.audit_page import audit_html, class_figure, shareable
 from badpo.results.audit_people import FEWEST_DRAWN, MOST_ROWS, caterpillar_figure, people_html
 from badpo.results.words import decimal
 from tests.auditing.planted import votes
@@ -191,8 +191,8 @@ def test_a_class_of_few_people_has_no_figures():
     found = audit(table, [Length()])
     offset = {row["class"]: row for row in found.pool["length"]["classes"]}
     assert (offset["reviewer"]["n"], offset["staff"]["n"], offset["crowd"]["n"]) == (2, 8, 10)
-    figure = spread_figure(shareable(found.summary))
-    assert [row[0] for row in figure.table.rows[1:]] == ["length, class crowd (n = 10)"]
+    figure = class_figure(shareable(found.summary))
+    assert [row[0] for row in figure.table.rows] == ["length, crowd (n = 10)"]
     assert "reviewer" not in audit_html(found.summary)
 
 
@@ -207,16 +207,18 @@ def test_what_fewer_than_five_people_did_is_withheld():
     assert found.attributes["n_annotators"].tolist() == [4]
     page = Page(audit_html(found.summary)).text
     assert "Fewer than 5 annotators judged responses that differ in length" in page
-    row = attribute_table(shareable(found.summary)).rows[0]
-    assert set(row[1:]) == {"\u2013"}
+    told = shareable(found.summary)
+    assert (told["attributes"], told["withheld"]) == ([], ["length"])
+    assert "Carrier wins" not in page
 
 
 def test_a_pool_of_four_people_has_no_estimates_and_no_findings():
     found = audit(votes(200, 4)[0], [Length()])
     told = shareable(found.summary)
     assert not told["warnings"] and not told["scan"]
-    (row,), pool, data = told["attributes"], told["pool"]["length"], told["data"]
-    assert {row["log_odds"], row["carrier_wins"], pool["tau"], pool["equal_leans_p"]} == {None}
+    pool, data = told["pool"]["length"], told["data"]
+    assert told["withheld"] == ["length"] and not told["attributes"]
+    assert {pool["tau"], pool["equal_leans_p"], data["unanimous_share"]} == {None}
     assert set(data["agreement"].values()) == {None}
     assert not pool["classes"] and pool["recommendation"] is None
     assert "stands in audit.json alone" in Page(audit_html(found.summary)).text
@@ -274,7 +276,7 @@ def _differences(*pages: str) -> set[tuple[int, int]]:
         stepped = re.search(r"in steps of (\d\.\d\d)", text)
         step = float(stepped[1]) if stepped else 0.01
         about, log_odds = re.search(
-            r"length([\d,]+) \(\d+\s%\)\d+\s%(\d\.\d\d)\d\.\d\d to", text
+            r"length([\d,]+) \(\d+\s%\)\d+\s%(\d\.\d\d) \(\d\.\d\d to", text
         ).groups()  # fmt: skip
         n = np.arange(-5, 5)[:, None] + int(about.replace(",", ""))
         k = np.arange(1, n.max())[None, :]
@@ -387,24 +389,22 @@ def test_without_annotators_there_is_no_section_about_them():
 # -- tables --------------------------------------------------------------------------------------------------
 
 
-def test_a_way_of_reading_that_no_attribute_has_is_left_out_and_said(result):
-    assert "Swap pairs" not in attribute_table(result.summary).header
-    assert "Beside the others" not in attribute_table(result.summary).header
-    assert "No estimate is free of the quality" in Page(audit_html(result.summary)).text
-    both = audit(votes(120, 6)[0].assign(response_a=lambda t: "- " + t["response_a"]), [Length(), Markdown()])
-    table = attribute_table(both.summary)
-    assert "Beside the others" in table.header
-    assert {len(row) for row in table.rows} == {len(table.header)}
-
-
 def test_absurd_intervals_of_the_scan_are_not_printed(result):
     summary = copy.deepcopy(result.summary)
-    summary["scan"] = summary["scan"][:2]
-    summary["scan"][0] |= {"ci_low": -43.98, "ci_high": 48.22, "q_value": 1e-6, "log_odds": 2.12}
-    summary["scan"][1] |= {"ci_low": -0.5, "ci_high": 0.5, "q_value": 0.25, "log_odds": 0.0}
-    absurd, usual = scan_table(summary).rows
-    assert (absurd[4], absurd[6]) == ("wider than \u00b110", "< 0.001")
-    assert (usual[4], usual[6]) == ("\u22120.50 to 0.50", "0.250")
+    row = {
+        "cross_share": 0.2,
+        "carrier_wins": None,
+        "beyond_declared": None,
+        "n_annotators": 12,
+        "advice": "watch",
+    }
+    summary["scan"] = [
+        row | {"feature": "bold_text", "ci_low": -43.98, "ci_high": 48.22, "q_value": 1e-6, "log_odds": 2.12},
+        row | {"feature": "lists", "ci_low": -0.5, "ci_high": 0.5, "q_value": 0.25, "log_odds": 0.0},
+    ]
+    text = " ".join(Page(audit_html(summary)).text.split())
+    assert "bold text20 %2.10 (wider than \u00b110)\u2013watch" in text
+    assert "lists20 %0.00 (\u22120.50 to 0.50)\u2013watch" in text
 
 
 # -- size ----------------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from badpo.results.audit_page import p_value
 from badpo.results.audit_verdicts import (
     action,
     audit_labels,
@@ -22,7 +21,9 @@ from badpo.results.words import (
     count_text,
     decimal,
     interval_text,
+    lean_text,
     markdown_text,
+    p_value,
     page_templates,
     percent,
     shown,
@@ -80,6 +81,8 @@ MINUS, DASH, MORE = "\u2212", "\u2013", "\u2026"
         (interval_text(None, 1.0), "below 1.00"),
         (interval_text(0.5, None), "above 0.50"),
         (interval_text(None, None), DASH),
+        (lean_text({"log_odds": 0.5, "ci_low": 0.25, "ci_high": 1.0}), "0.50 (0.25 to 1.00)"),
+        (lean_text({"log_odds": None, "ci_low": None, "ci_high": None}), DASH),
         (markdown_text("a|b <i> *c*"), r"a\|b &lt;i&gt; \*c\*"),
         (markdown_text("snake_case _emphasis_"), r"snake_case \_emphasis\_"),
         (markdown_text("[x](y)`&"), r"\[x\](y)\`&amp;"),

@@ -444,7 +444,7 @@ BUILT_IN: dict[str, BuiltIn] = {
     "word_list": BuiltIn(WordList, {"name": "thanks", "words": ["thank you", "thanks"]}),
     "regex": BuiltIn(Regex, {"name": "question", "pattern": "[?]$"}),
     "column": BuiltIn(Column, {"name": "formality", "a": "formal_a", "b": "formal_b"}),
-    "position": BuiltIn(Position, is_scanned=True, toward="what is shown first"),
+    "position": BuiltIn(Position, is_scanned=True, toward="the side shown first"),
 }
 # By the type that a configuration names; those of a file of the user's are added.
 ATTRIBUTES: dict[str, Callable[..., Attribute]] = {kind: row.make for kind, row in BUILT_IN.items()}

@@ -7,7 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from badpo.data.privacy import FEWEST_ANNOTATORS
-from badpo.results.words import attribute_label, count_text, decimal, interval_text, percent, shown
+from badpo.results.words import (
+    attribute_label,
+    built_in_of,
+    count_text,
+    decimal,
+    interval_text,
+    lean_text,
+    percent,
+    shown,
+)
 
 # Spreads beyond this are no spreads of people: exp(5) is odds of 148 to 1.
 LARGEST_TAU = 5.0
@@ -26,16 +35,24 @@ class AuditVerdict:
 
 
 def audit_verdicts(summary: Mapping[str, Any]) -> list[AuditVerdict]:
-    """One verdict for each attribute of an audit."""
+    """One verdict for each attribute of an audit, those that are withheld from a page last."""
     labels = audit_labels(summary)
-    return [_verdict(summary, row, labels[row["name"]]) for row in summary["attributes"]]
+    found = [_verdict(summary, row, labels[row["name"]]) for row in summary["attributes"]]
+    for label in (labels[name] for name in summary.get("withheld", ())):
+        few = f"Fewer than {FEWEST_ANNOTATORS} annotators judged responses that differ in {label}"
+        found.append(AuditVerdict(label, f"{few}: what they lean toward stands in audit.json alone.", ()))
+    return found
 
 
 def audit_labels(summary: Mapping[str, Any]) -> dict[str, str]:
     """Every attribute of an audit with its name for people."""
-    configs = {config.get("name"): config for config in summary.get("settings", {}).get("attributes", ())}
-    names = [row["name"] for row in summary["attributes"]]
-    return {name: attribute_label(name, configs.get(name, {})) for name in names}
+    names = [*(row["name"] for row in summary["attributes"]), *summary.get("withheld", ())]
+    return {name: attribute_label(name, _config(summary, name)) for name in names}
+
+
+def _config(summary: Mapping[str, Any], attribute: str) -> Mapping[str, Any]:
+    configs = summary.get("settings", {}).get("attributes", ())
+    return next((config for config in configs if config.get("name") == attribute), {})
 
 
 def has_usable_spread(pool: Mapping[str, Any]) -> bool:
@@ -74,29 +91,6 @@ def _is_carried(row: Mapping[str, Any]) -> bool:
     return joint.get("log_odds") is not None and is_sure(row) and not is_sure(joint)
 
 
-def limits(summary: Mapping[str, Any]) -> list[str]:
-    """What the numbers of an audit cannot say."""
-    found = [
-        "How often a side wins mixes two things: that people lean toward the attribute, and that the responses with "
-        "it are better. Votes on the pool level do not separate them; votes of several people on one comparison "
-        "show how people differ from each other.",
-        "A shrunken estimate is the annotator\u2019s own one pulled toward the pool by as much as its votes leave "
-        "open. It is the better guess about one person, and too narrow a picture of the pool: the spread is tau.",
-        "Care is not modelled: whoever answers at random, or with less care than others, agrees little with them, and "
-        "can look as if they lean away from what the better responses have. The spread and the test of one shared lean "
-        "hold such differences too.",
-        "Intervals of the pool hold for other prompts judged by these annotators. Other annotators may lean otherwise, "
-        "and the fewer there are in the table, the less the intervals say about others.",
-        "Neither a lean nor little agreement is a sign of dishonesty, and no figure here is a ground for a decision "
-        "about a person.",
-    ]
-    if any(row.get("sweep") for row in summary["attributes"]):
-        found.append(
-            "Where a threshold defines an attribute, its lean depends on the threshold; the sweep shows how much."
-        )
-    return found
-
-
 def spread_sentence(pool: Mapping[str, Any], rho: float, fdr: float) -> str:
     """How far annotators differ on an attribute, and for how many a deviation stands out."""
     if pool.get("tau") is None:
@@ -122,21 +116,13 @@ def spread_sentence(pool: Mapping[str, Any], rho: float, fdr: float) -> str:
 
 
 def _verdict(summary: Mapping[str, Any], row: Mapping[str, Any], label: str) -> AuditVerdict:
-    if row.get("withheld"):
-        few = f"Fewer than {FEWEST_ANNOTATORS} annotators judged responses that differ in {label}"
-        return AuditVerdict(label, f"{few}: what they lean toward stands in audit.json alone.", ())
     if not row["n_cross"]:
         ever = "hardly ever" if row["n_cross"] is None else "never"
         finding = f"The two responses {ever} differ in {label}, so the votes say nothing about it."
         advice = f"Collect comparisons whose sides differ in {label}, or leave it out."
         return AuditVerdict(label, finding, (("What to do", advice),))
-    pool = summary["pool"].get(row["name"], {})
-    settings = summary["settings"]
-    toward, side = label, "the side that has more of it"
-    kinds = {config["name"]: config.get("type") for config in settings["attributes"]}
-    if kinds.get(row["name"]) == "position":
-        toward, side = "what is shown first", "the side shown first"
-    sentences = [("How sure", _certainty(row, label))]
+    pool, settings = summary["pool"].get(row["name"], {}), summary["settings"]
+    sentences = [("How sure", _certainty(row))]
     if not summary["data"]["has_annotators"]:
         sentences.append(
             ("Annotators", "The table does not say who voted, so how people differ is not known.")
@@ -145,7 +131,9 @@ def _verdict(summary: Mapping[str, Any], row: Mapping[str, Any], label: str) -> 
         told = spread_sentence(pool, settings["rho"], settings["fdr"])
         sentences += [("Annotators", told), _level(pool)]
     sentences.append(("What to do", _advice(row, pool, label)))
-    return AuditVerdict(label, _finding(row, toward, side), tuple(sentences))
+    toward = built_in_of(_config(summary, row["name"])).toward
+    side = "that side" if toward else "the side that has more of it"
+    return AuditVerdict(label, _finding(row, toward or label, side), tuple(sentences))
 
 
 def _finding(row: Mapping[str, Any], label: str, side: str) -> str:
@@ -164,13 +152,14 @@ def _odds(odds: float) -> str:
     return f"{decimal(odds, 1)} to 1" if odds >= 1 else f"1 to {decimal(1 / odds, 1)}" if odds else "0 to 1"
 
 
-def _certainty(row: Mapping[str, Any], label: str) -> str:
+def _certainty(row: Mapping[str, Any]) -> str:
     naive = interval_text(row["naive_ci_low"], row["naive_ci_high"])
     if row["interval"] == "naive only":
+        told = f"{naive} takes every vote as independent of the others."
         if row["n_prompts"] is None:
-            return f"The prompts are too few to tell apart: {naive} takes every vote as independent of the others."
+            return f"The prompts are too few to tell apart: {told}"
         if row["n_prompts"] > 1:
-            return f"All prompts have the very same share: {naive} takes every vote as independent of the others."
+            return f"All prompts have the very same share: {told}"
         return f"All judgments stand on one prompt: {naive} covers other votes on it, not other prompts."
     few = ", in the form for few prompts" if row["interval"] == "small-cluster" else ""
     text = (
@@ -179,20 +168,14 @@ def _certainty(row: Mapping[str, Any], label: str) -> str:
     )
     independent = row["naive_ci_low"] is not None or row["naive_ci_high"] is not None
     text += f"; counted as if every vote were independent it would be {naive}." if independent else "."
-    joint = row.get("joint") or {}
     if _is_carried(row):
-        text += (
-            f" Beside the other declared attributes it is no longer sure ({decimal(joint['log_odds'])}, "
-            f"{interval_text(joint['ci_low'], joint['ci_high'])})."
-        )
-    adjusted = row.get("quality_adjusted") or {}
-    if row["scope"] == "judgment" and adjusted.get("how") == "swap pairs":
+        text += f" Beside the other declared attributes it is no longer sure: {lean_text(row['joint'])}."
+    if row["scope"] == "judgment" and row["quality_adjusted"]:
         text += (
             " That counts all votes, also those which the responses decide, and these pull it toward zero. Among votes "
-            f"on the same two texts either way round it is {decimal(adjusted['log_odds'])} "
-            f"({interval_text(adjusted['ci_low'], adjusted['ci_high'])})."
+            f"on the same two texts either way round it is {lean_text(row['quality_adjusted'])}."
         )
-    if row.get("collinear_with"):
+    if row["collinear_with"]:
         names = ", ".join(shown(name, 24) for name in row["collinear_with"])
         text += f" It cannot be told apart from {names}."
     return text
@@ -214,18 +197,20 @@ def _level(pool: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _advice(row: Mapping[str, Any], pool: Mapping[str, Any], label: str) -> str:
-    reason = shown(pool.get("recommendation_reason", ""), _REASONS)
     chosen = row.get("action") or action(row, pool)
-    if chosen == "declare":
-        variant = pool.get("recommendation", "pooled")
-        if variant is None:
-            return f"Declare {label}; audit.json says with which bias term to train, since that rests on few people."
-        return f"Declare {label} and train with bias: {shown(variant, 20)}. {reason}".strip()
-    if chosen == "watch":
-        if _is_carried(row):
-            return (
-                f"Watch {label}: beside the other declared attributes its lean is not sure. Declare it with them where "
-                f"the bias must not move from one to the other, and measure both after training. {reason}"
-            ).strip()
-        return f"Watch {label}: the lean is large but not sure. More prompts would tell. {reason}".strip()
-    return f"Nothing calls for declaring {label}. {reason}".strip()
+    variant = pool.get("recommendation", "pooled")
+    if chosen == "declare" and variant is None:
+        return (
+            f"Declare {label}; audit.json says with which bias term to train, since that rests on few people."
+        )
+    told = {
+        "declare": f"Declare {label} and train with bias: {shown(variant or '', 20)}.",
+        "watch": f"Watch {label}: the lean is large but not sure. More prompts would tell.",
+        "nothing": f"Nothing calls for declaring {label}.",
+    }[chosen]
+    if chosen == "watch" and _is_carried(row):
+        told = (
+            f"Watch {label}: beside the other declared attributes its lean is not sure. Declare it with them where the "
+            "bias must not move from one to the other, and measure both after training."
+        )
+    return f"{told} {shown(pool.get('recommendation_reason', ''), _REASONS)}".strip()

@@ -19,6 +19,7 @@ REFERENCE, DPO = "reference", "dpo"
 LONGEST = 400
 MINUS = "\u2212"
 DASH = "\u2013"
+_WIDEST = 10.0  # exp(10) is odds of 22,000 to 1: an interval that goes beyond says nothing
 
 _ARMS = {
     REFERENCE: "reference",
@@ -157,6 +158,23 @@ def percent(share: float | None) -> str:
     return DASH if share is None or math.isnan(share) else f"{decimal(100 * share, 0)}\u00a0%"
 
 
+def p_value(value: float | None) -> str:
+    """A p value as text; a dash where there was no test."""
+    if value is None:
+        return DASH
+    return "p < 0.001" if value < 0.001 else f"p = {decimal(value, 3)}"
+
+
+def lean_text(found: Mapping[str, Any] | None) -> str:
+    """A log-odds with its interval; a dash where there is none."""
+    if not found or found["log_odds"] is None:
+        return DASH
+    low, high = found["ci_low"], found["ci_high"]
+    absurd = low is not None and high is not None and low < -_WIDEST and high > _WIDEST
+    ends = f"wider than \u00b1{_WIDEST:.0f}" if absurd else interval_text(low, high)
+    return f"{decimal(found['log_odds'])} ({ends})"
+
+
 def page_templates(autoescape: bool = True) -> jinja2.Environment:
     """The templates of the pages; every value is escaped, and a missing one is an error."""
     environment = jinja2.Environment(
@@ -166,7 +184,15 @@ def page_templates(autoescape: bool = True) -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["kept_together"] = _kept_together
+    environment.filters |= {"kept_together": _kept_together, "count_text": count_text}
+    environment.globals |= {
+        "count": count_text,
+        "decimal": decimal,
+        "interval": interval_text,
+        "lean": lean_text,
+        "p_value": p_value,
+        "percent": percent,
+    }
     return environment
 
 
