@@ -4,16 +4,18 @@ import math
 
 import numpy as np
 import pytest
-from scipy.special import expit
+from scipy.special import expit, logit, stdtrit
 
 from badpo.estimation.pool import (
     carrier_sides,
+    cluster_errors,
     co_occurrence,
-    collinearity,
+    dependent_columns,
     joint_log_odds,
     offline_log_odds,
     swap_log_odds,
 )
+from badpo.theory.summaries import cluster_mean
 
 
 def test_sides_are_signs_of_cross_group_differences():
@@ -30,24 +32,12 @@ def test_co_occurrence_by_hand():
 def test_exact_dependences_are_named_and_do_not_reach_the_others():
     rng = np.random.default_rng(0)
     first, second, other = rng.integers(-1, 2, (3, 300)).astype(float)
-    found = collinearity(np.column_stack([first, second, first - second, other, np.zeros(300), -other]))
-    assert found.dependent[:3, :3].tolist() == [[False, True, True], [True, False, True], [True, True, False]]
-    assert np.flatnonzero(found.dependent[3]).tolist() == [5]
-    assert found.estimable.tolist() == [False] * 6
-    assert np.isnan(found.variance_inflation[4])
-
-
-def test_variance_inflation_is_that_of_the_regression_on_the_others():
-    rng = np.random.default_rng(1)
-    x = rng.normal(size=(500, 3))
-    x[:, 2] += 2 * x[:, 0]
-    found = collinearity(x)
-    for j in range(3):
-        others = np.delete(x, j, axis=1)
-        left = x[:, j] - others @ np.linalg.lstsq(others, x[:, j])[0]
-        assert found.variance_inflation[j] == pytest.approx((x[:, j] @ x[:, j]) / (left @ left))
-    assert found.estimable.all()
-    assert not found.dependent.any()
+    found = dependent_columns(np.column_stack([first, second, first - second, other, np.zeros(300), -other]))
+    assert found[:3, :3].tolist() == [[False, True, True], [True, False, True], [True, True, False]]
+    assert np.flatnonzero(found[3]).tolist() == [5]
+    assert not found[4].any()
+    near = np.column_stack([first, first + 1e-3 * second, other])
+    assert not dependent_columns(near).any()
 
 
 def test_alone_it_is_the_offline_estimate():
@@ -154,6 +144,8 @@ def test_copied_judgments_widen_only_the_clustered_interval():
     assert many.se_clustered == pytest.approx(once.se_clustered)
     assert many.se_naive == pytest.approx(once.se_naive / math.sqrt(10))
     assert many.ci_high - many.ci_low == pytest.approx(once.ci_high - once.ci_low)
+    assert once.df == many.df == pytest.approx(6.0)
+    assert once.ci_high - once.log_odds == pytest.approx(once.se_clustered * stdtrit(6.0, 0.975))
     n, p = 7, 5 / 7
     assert once.se_clustered == pytest.approx(math.sqrt(1 / (n * p * (1 - p))) * math.sqrt(n / (n - 1)))
 
@@ -186,3 +178,141 @@ def test_no_cross_group_judgment_and_no_judgment_at_all():
     (found,) = offline_log_odds([], np.zeros((0, 1)), np.zeros((0, 1)))
     assert found.n_cross == 0
     assert offline_log_odds([1], np.zeros((1, 0)), np.zeros((1, 0))) == ()
+
+
+# -- logistic regression and clustered errors ---------------------------------------------------------------------
+
+
+def votes(n=4000, n_prompts=40, truth=(1.0, -0.5, 0.02), seed=0):
+    rng = np.random.default_rng(seed)
+    x = np.column_stack([rng.integers(-1, 2, (n, 2)), 30 * rng.normal(size=n)]).astype(float)
+    sign = np.where(rng.random(n) < expit(x @ np.array(truth)), 1, -1)
+    return x, sign, rng.integers(0, n_prompts, n)
+
+
+def test_the_score_is_zero_and_the_truth_is_found():
+    x, sign, prompt = votes()
+    found = joint_log_odds(x, sign, prompt)
+    estimate, se = (np.array([getattr(one, name) for one in found]) for name in ("estimate", "se"))
+    assert np.abs(x.T @ ((sign > 0) - expit(x @ estimate))).max() < 1e-4
+    assert np.abs(estimate - [1.0, -0.5, 0.02]) == pytest.approx(0, abs=4 * se.max())
+    assert np.abs((estimate - [1.0, -0.5, 0.02]) / se).max() < 3
+
+
+def test_exchanging_the_sides_and_changing_units_change_nothing_else():
+    x, sign, prompt = votes(500)
+    turned, unit = np.where(np.arange(500) % 2, 1, -1), np.array([1, 1, 100])
+    once = joint_log_odds(x, sign, prompt)
+    again = joint_log_odds(x * turned[:, None] * unit, sign * turned, prompt)
+    for first, second, scale in zip(once, again, unit, strict=True):
+        for name in ("estimate", "se", "low", "high"):
+            assert scale * getattr(second, name) == pytest.approx(getattr(first, name), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("columns", "signs", "known"),
+    [
+        ([[1.0], [1.0], [-2.0]], [1, 1, -1], [False]),
+        ([[1.0, 0.0], [1.0, 1.0], [0.0, 1.0], [0.0, 1.0]], [1, 1, 1, -1], [False, True]),
+        ([[1.0, 0.0], [0.0, -1.0], [2.0, 1.0], [-1.0, -2.0]], [1, 1, 1, 1], [False, False]),
+    ],
+    ids=["alone", "one of two", "only their mix"],
+)
+def test_separated_votes_have_no_coefficients(columns, signs, known):
+    found = joint_log_odds(columns * 3, signs * 3, list(range(len(signs))) * 3)
+    assert [one is not None for one in found] == known
+
+
+def test_one_exception_among_many_is_no_separation():
+    n = 100_000
+    (found,) = joint_log_odds(np.ones((n, 1)), np.r_[-1, np.ones(n - 1)], np.arange(n))
+    assert found.estimate == pytest.approx(np.log(n - 1), rel=1e-6)
+
+
+NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(60)
+
+
+def least_squares(n_clusters=7, seed=0):
+    """Rows of a regression on two columns in clusters of unequal size, with the residuals at the estimate."""
+    rng = np.random.default_rng(seed)
+    group = np.repeat(np.arange(n_clusters), rng.integers(3, 20, n_clusters))
+    x = np.column_stack([rng.normal(size=len(group)) + rng.normal(size=n_clusters)[group], group % 3 - 1.0])
+    y = rng.normal(size=len(group)) + rng.normal(size=n_clusters)[group]
+    return group, x, y - x @ np.linalg.solve(x.T @ x, x.T @ y)
+
+
+def test_the_textbook_matrices_give_the_same_errors_and_degrees_of_freedom():
+    group, x, residual = least_squares()
+    bread = np.linalg.inv(x.T @ x)
+    annihilator = np.eye(len(x)) - x @ bread @ x.T
+    meat, rows = np.zeros((2, 2)), []
+    for g in range(7):
+        i = group == g
+        values, vectors = np.linalg.eigh(annihilator[np.ix_(i, i)])
+        adjusted = vectors / np.sqrt(values) @ vectors.T
+        score = x[i].T @ adjusted @ residual[i]
+        meat += np.outer(score, score)
+        rows.append(annihilator[:, i] @ adjusted @ x[i] @ bread)
+    products = [np.array([row[:, c] for row in rows]) for c in range(2)]
+    df = [np.trace(p @ p.T) ** 2 / np.sum((p @ p.T) ** 2) for p in products]
+    score = np.array([x[group == g].T @ residual[group == g] for g in range(7)])
+    information = np.array([x[group == g].T @ x[group == g] for g in range(7)])
+    found = cluster_errors(score, information)
+    assert found.se == pytest.approx(np.sqrt(np.diag(bread @ meat @ bread)), rel=1e-9)
+    assert found.df == pytest.approx(df, rel=1e-9)
+    assert found.n_clusters == 7
+
+
+def test_many_small_clusters_go_the_short_way_to_the_same_errors():
+    rng = np.random.default_rng(1)
+    information = np.ones((3000, 1, 1))
+    score = rng.normal(size=(3000, 1))
+    score -= score.mean()
+    found = cluster_errors(score, information)
+    assert found.se[0] == pytest.approx(score.std(ddof=1) / np.sqrt(3000), rel=1e-9)
+    assert found.df[0] == pytest.approx(2999, rel=1e-3)
+
+
+def test_what_one_cluster_determines_alone_has_no_error():
+    one = cluster_errors([[0.0]], [[[2.0]]])
+    assert np.isnan(one.se).all()
+    assert np.isnan(one.half_width()).all()
+    information = np.array([np.diag([1.0, 0.0]), np.diag([1.0, 0.0]), np.diag([1.0, 4.0])])
+    mixed = cluster_errors([[0.5, 0.0], [-0.8, 0.0], [0.3, 0.0]], information)
+    assert mixed.se[0] == pytest.approx(np.std([0.5, -0.8, 0.3], ddof=1) / np.sqrt(3))
+    assert np.isnan(mixed.se[1])
+    assert np.isnan(mixed.df[1])
+    assert np.isnan(cluster_errors(np.zeros((2, 1)), np.zeros((2, 1, 1))).se).all()
+
+
+def coverage(n_clusters, size_spread, mean_size, between, repeats=400, seed=0):
+    """Share of intervals that hold the true log-odds: ours, and the usual sandwich error with t(G - 1)."""
+    rng = np.random.default_rng(seed)
+    level = logit(0.75)
+    truth = logit((WEIGHTS * expit(level + between * NODES)).sum() / WEIGHTS.sum())
+    ours, usual = [], []
+    for _ in range(repeats):
+        size = rng.poisson(mean_size * np.exp(rng.normal(-(size_spread**2) / 2, size_spread, n_clusters)))
+        group = np.repeat(np.arange(n_clusters), np.maximum(size, 1))
+        wins = rng.random(len(group)) < expit(level + between * rng.normal(size=n_clusters))[group]
+        sides = np.ones((len(group), 1))
+        (found,) = offline_log_odds(np.where(wins, 1, -1), sides, sides, group)
+        if found.log_odds is None:
+            continue
+        ours.append(found.ci_low < truth < found.ci_high)
+        half = cluster_mean(wins, group).half_width / (wins.mean() * (1 - wins.mean()))
+        usual.append(abs(found.log_odds - truth) < half)
+    return np.mean(ours), np.mean(usual)
+
+
+@pytest.mark.parametrize("between", [0.0, 0.8], ids=["independent", "correlated"])
+@pytest.mark.parametrize("size_spread", [0.0, 1.0], ids=["equal", "unequal"])
+@pytest.mark.parametrize("n_clusters", [6, 10, 32])
+def test_intervals_cover_with_few_prompts(n_clusters, size_spread, between):
+    ours, _ = coverage(n_clusters, size_spread, 20, between)
+    assert 0.92 <= ours <= 0.99
+
+
+def test_the_usual_error_does_not_cover_with_few_unequal_prompts():
+    ours, usual = coverage(6, 1.0, 200, 0.8)
+    assert usual < 0.91 < ours

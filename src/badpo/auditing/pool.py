@@ -21,7 +21,7 @@ from badpo.estimation.pool import (
     LogOdds,
     carrier_sides,
     co_occurrence,
-    collinearity,
+    dependent_columns,
     joint_log_odds,
     offline_log_odds,
     swap_log_odds,
@@ -73,7 +73,7 @@ def pool_attributes(judgments: Judgments) -> list[dict[str, Any]]:
     side, names = carrier_sides(judgments.delta, cross), judgments.attribute_names
     found = offline_log_odds(sign, judgments.delta, cross, prompts)
     joint = joint_log_odds(side, sign, prompts)
-    dependent, together = collinearity(side).dependent, co_occurrence(side)
+    dependent, together = dependent_columns(side), co_occurrence(side)
     is_length = [attribute.config.get("type") == "length" for attribute in judgments.attributes]
     sweep = _sweep(judgments, prompts) if any(is_length) else []
     adjusted = swap_pairs(judgments)
@@ -298,7 +298,7 @@ def scan_features(judgments: Judgments) -> list[dict[str, Any]]:
         beyond = joint_log_odds(columns, sign, prompts, level)[-1] if judgments.n_attributes else None
         alone = log_odds_row(found[j], judgments.n_votes)
         low, high = found[j].interval(level) if found[j].n_cross else (None, None)
-        told = collinearity(columns).dependent[-1].any()
+        told = dependent_columns(columns)[-1].any()
         rows.append(
             {
                 "feature": measured.attribute_names[j],

@@ -158,8 +158,7 @@ def _of_wins(wins: Bools, clusters: NDArray) -> LogOdds:
     naive = 1 / math.sqrt(len(wins) * share * (1 - share))
     errors = _share_errors(won, size)
     se, df = float(errors.se[0]), float(errors.df[0])
-    is_known = se > _NO_SPREAD * naive and math.isfinite(se)
-    clustered = (se, df) if is_known else (None, None)
+    clustered = (se, df) if se > _NO_SPREAD * naive else (None, None)
     return LogOdds(len(wins), share, math.log(share / (1 - share)), len(size), naive, *clustered)
 
 
@@ -186,78 +185,41 @@ def co_occurrence(side: ArrayLike) -> Floats:
     return np.divide(together, alone, out=np.full(together.shape, np.nan), where=alone > 0)
 
 
-@dataclass(frozen=True)
-class Collinearity:
-    """Which columns say the same.
-
-    Attributes
-    ----------
-    dependent : bool array of shape (n_columns, n_columns)
-        Entry (i, j), i other than j: columns i and j stand together in an exact linear dependence.
-    variance_inflation : array of shape (n_columns,)
-        Factor by which the other columns widen the variance of a column's coefficient: 1 / (1 - R^2), about zero
-        since there is no intercept. Infinite in an exact dependence, NaN for a column of zeros.
-    """
-
-    dependent: Bools
-    variance_inflation: Floats
-
-    @property
-    def estimable(self) -> Bools:
-        """Columns whose coefficient is one number: not all zero and in no exact dependence."""
-        return np.isfinite(self.variance_inflation)
-
-
-def collinearity(columns: ArrayLike) -> Collinearity:
-    """Exact dependences between columns, and how much the others widen each one's error.
+def dependent_columns(columns: ArrayLike) -> Bools:
+    """Entry (i, j), i other than j: columns i and j stand together in an exact linear dependence.
 
     Examples
     --------
-    >>> found = collinearity([[1, 1, 0], [1, 1, 1], [-1, -1, 0], [0, 0, 1]])
-    >>> found.dependent[0].tolist(), found.variance_inflation.round(2).tolist()
-    ([False, True, False], [inf, inf, 1.2])
+    >>> dependent_columns([[1, 1, 0], [1, 1, 1], [-1, -1, 0], [0, 0, 1]])[0].tolist()
+    [False, True, False]
     """
     x = np.asarray(columns, float)
-    q = x.shape[1]
     size = np.sqrt((x**2).sum(axis=0))
     there = size > 0
-    inflation = np.full(q, np.nan)
-    dependent = np.zeros((q, q), dtype=bool)
-    if there.any():
-        unit = x[:, there] / size[there]
-        values, vectors = np.linalg.eigh(unit.T @ unit)
-        null = vectors[:, values < _SAME]
-        together = np.abs(null @ null.T) > 1e-8
-        kept = values >= _SAME
-        factors = (vectors[:, kept] ** 2 / values[kept]).sum(axis=1)
-        inflation[there] = np.where(np.diag(together), np.inf, factors)
-        dependent[np.ix_(there, there)] = together & ~np.eye(len(together), dtype=bool)
-    return Collinearity(dependent, inflation)
-
-
-def independent_columns(columns: ArrayLike) -> Ints:
-    """Indices of columns, the first ones where there is a choice, that span what all of them span."""
-    x = np.asarray(columns, float)
-    chosen: list[int] = []
-    for j in range(x.shape[1]):
-        if collinearity(x[:, [*chosen, j]]).estimable.all():
-            chosen.append(j)
-    return np.array(chosen, dtype=np.intp)
+    unit = x[:, there] / size[there]
+    values, vectors = np.linalg.eigh(unit.T @ unit)
+    null = vectors[:, values < _SAME]
+    dependent = np.zeros((len(size), len(size)), dtype=bool)
+    dependent[np.ix_(there, there)] = np.abs(null @ null.T) > 1e-8
+    np.fill_diagonal(dependent, False)
+    return dependent
 
 
 def joint_log_odds(
     columns: ArrayLike, sign: ArrayLike, clusters: ArrayLike, level: float = 0.95
 ) -> tuple[Interval | None, ...]:
-    r"""Coefficient of each column beside the others, in one logistic regression without an intercept.
+    r"""Coefficient of each column beside the others, in one logistic regression by maximum likelihood.
 
     .. math:: \operatorname{logit} P(a \text{ wins}) = \sum_i \theta_i x_i
+
+    There is no intercept: which response stands as a is arbitrary, and exchanging a and b must change nothing.
 
     Returns
     -------
     tuple of Interval or None
-        Clustered. None for a column that is zero throughout, that others determine exactly, whose votes all
-        go one way, and for all columns where some mix of them tells every vote. The ends are NaN where a single
-        cluster determines the coefficient. A column that is left out for its one-way votes leaves its votes in.
+        Clustered (`cluster_errors`). None for a column that is zero throughout, that others determine exactly, whose
+        votes all go one way, and for all columns where some mix of them tells every vote. The ends are NaN where a
+        single cluster determines the coefficient. A column that is left out for its one-way votes leaves its votes in.
 
     Examples
     --------
@@ -267,26 +229,54 @@ def joint_log_odds(
     """
     x, s = np.asarray(columns, float), np.asarray(sign, float)
     toward = x * s[:, None]
-    one_way = ~((toward > 0).any(axis=0) & (toward < 0).any(axis=0))
-    return _coefficients(x, np.flatnonzero(~one_way), s, clusters, level)
-
-
-def _coefficients(
-    x: Floats,
-    usable: Ints,
-    sign: ArrayLike,
-    clusters: ArrayLike,
-    level: float = 0.95,
-) -> tuple[Interval | None, ...]:
-    """Coefficients of usable columns; None for the others and for those that are in an exact dependence."""
-    shown = collinearity(x).estimable
-    usable = usable[independent_columns(x[:, usable])]
+    used: list[int] = []
+    for j in np.flatnonzero((toward > 0).any(axis=0) & (toward < 0).any(axis=0)).tolist():
+        if not dependent_columns(x[:, [*used, j]]).any():
+            used.append(j)
+    fit = _logistic_regression(x[:, used], s, np.asarray(clusters)) if used else None
     found: list[Interval | None] = [None] * x.shape[1]
-    if len(usable):
-        fit = fit_logit(x[:, usable], sign, clusters)
-        for place, column in enumerate(usable):
-            found[column] = fit.interval(place, level) if shown[column] else None
+    if fit is not None:
+        coefficients, errors = fit
+        half = errors.half_width(level)
+        determined = np.any(dependent_columns(x), axis=1)
+        for place, j in enumerate(used):
+            estimate, se = float(coefficients[place]), float(errors.se[place])
+            low, high = estimate - float(half[place]), estimate + float(half[place])
+            found[j] = None if determined[j] else Interval(estimate, se, low, high, errors.n_clusters)
     return tuple(found)
+
+
+def _logistic_regression(x: Floats, sign: Floats, clusters: NDArray) -> tuple[Floats, ClusterErrors] | None:
+    """Coefficients of linearly independent columns and their errors; None where a mix of columns tells every vote."""
+    codes = np.unique(clusters, return_inverse=True)[1].reshape(-1)
+    scale = np.sqrt((x**2).mean(axis=0))
+    x = x / scale
+    won = (sign > 0).astype(float)
+
+    def score(beta: NDArray) -> Floats:
+        return x.T @ (won - expit(x @ beta))
+
+    def slope(beta: NDArray) -> Floats:
+        chance = expit(x @ beta)
+        return -x.T @ (x * (chance * (1 - chance))[:, None])
+
+    beta = root(score, np.zeros(x.shape[1]), jac=slope, tol=1e-12).x
+    if eigh(-slope(beta), x.T @ x / 4, eigvals_only=True)[0] < _NO_INFORMATION:
+        return None
+    chance = expit(x @ beta)
+    scores = np.stack([np.bincount(codes, column * (won - chance)) for column in x.T], axis=1)
+    weighted = x * (chance * (1 - chance))[:, None]
+    errors = cluster_errors(scores, summed_products(codes, weighted, x, len(scores)))
+    return beta / scale, ClusterErrors(errors.se / scale, errors.df, errors.n_clusters)
+
+
+def summed_products(group: Ints, left: Floats, right: Floats, n_groups: int) -> Floats:
+    """For each group of votes the sum of left right', of shape (n_groups, n_columns, n_columns)."""
+    q = left.shape[1]
+    found = np.empty((n_groups, q, q))
+    for a, b in product(range(q), repeat=2):
+        found[:, a, b] = np.bincount(group, left[:, a] * right[:, b], n_groups)
+    return found
 
 
 def swap_log_odds(
@@ -309,136 +299,23 @@ def swap_log_odds(
     """
     side, sign = np.asarray(side), np.asarray(sign)
     carried = side != 0
-    side, sign = side[carried], sign[carried]
-    codes = np.unique(np.asarray(stratum)[carried], return_inverse=True)[1].reshape(-1)
-    prompts = np.unique(np.asarray(clusters)[carried], return_inverse=True)[1].reshape(-1)
-    n_strata = codes.max(initial=-1) + 1
-
-    def votes(carrier: int, chosen: int) -> Floats:
-        rows = (side == carrier) & (sign == chosen)
-        return np.bincount(codes[rows], minlength=n_strata).astype(float)
-
-    size = np.bincount(codes)
-    won = votes(1, 1) * votes(-1, -1) / size
-    lost = votes(1, -1) * votes(-1, 1) / size
-    if not (won.sum() > 0 and lost.sum() > 0):
+    strata, codes = np.unique(np.asarray(stratum)[carried], return_inverse=True)
+    cell = 4 * codes.reshape(-1) + 2 * (side < 0)[carried] + (sign < 0)[carried]
+    votes = np.bincount(cell, minlength=4 * len(strata)).reshape(-1, 2, 2)
+    size = votes.sum(axis=(1, 2))
+    first = votes[:, 0, 0] * votes[:, 1, 1] / size
+    second = votes[:, 0, 1] * votes[:, 1, 0] / size
+    if not (first.sum() > 0 and second.sum() > 0):
         return None
-    prompt = np.zeros(n_strata, dtype=np.intp)
-    prompt[codes] = prompts
-    return _half_log_ratio(np.bincount(prompt, weights=won), np.bincount(prompt, weights=lost))
-
-
-def _half_log_ratio(won: NDArray, lost: NDArray) -> Interval:
-    """Half log(sum won / sum lost): the log-odds of a share, with each cluster's error as of so many votes."""
+    prompts = np.unique(np.asarray(clusters)[carried], return_inverse=True)[1].reshape(-1)
+    prompt = np.zeros(len(strata), dtype=np.intp)
+    prompt[codes.reshape(-1)] = prompts
+    won, lost = (np.bincount(prompt, weights=each) for each in (first, second))
+    # the log-odds of a share, with each cluster's error as of so many votes
     errors = _share_errors(won, won + lost)
     estimate, se = math.log(won.sum() / lost.sum()) / 2, float(errors.se[0]) / 2
-    half = se * float(stdtrit(errors.df[0], 0.975))
+    half = float(errors.half_width()[0]) / 2
     return Interval(estimate, se, estimate - half, estimate + half, errors.n_clusters)
-
-
-# -- logistic regression -------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class LogitFit:
-    """Coefficients with their cluster-robust errors.
-
-    Attributes
-    ----------
-    coefficients : array of shape (n_columns,)
-        NaN throughout where some mix of the columns tells every vote (separation), or there is no vote.
-    errors : ClusterErrors
-    """
-
-    coefficients: Floats
-    errors: ClusterErrors
-
-    def interval(self, column: int, level: float = 0.95) -> Interval | None:
-        """Coefficient of a column with its interval; None where it is not known, NaN ends where its error is not."""
-        estimate = float(self.coefficients[column])
-        if not math.isfinite(estimate):
-            return None
-        half = float(self.errors.half_width(level)[column])
-        se = float(self.errors.se[column])
-        return Interval(estimate, se, estimate - half, estimate + half, self.errors.n_clusters)
-
-
-def fit_logit(
-    design: ArrayLike,
-    sign: ArrayLike,
-    clusters: ArrayLike,
-) -> LogitFit:
-    r"""Maximum likelihood of ``logit P(sign = +1) = design . coefficients``.
-
-    There is no intercept: which response stands as a is arbitrary, and exchanging a and b must change nothing.
-
-    Parameters
-    ----------
-    design : array of shape (n_votes, n_columns)
-        Linearly independent columns, a minus b.
-    sign : array of shape (n_votes,)
-        +1 chose a, -1 chose b.
-    clusters : array of shape (n_votes,)
-        The prompt of each vote.
-
-    Returns
-    -------
-    LogitFit
-        Errors are `cluster_errors` of the columns.
-
-    Examples
-    --------
-    One attribute alone gives the log-odds that its side wins, here log(3):
-
-    >>> fit = fit_logit([[1], [1], [-1], [1]], [1, 1, -1, -1], [0, 1, 2, 3])
-    >>> fit.coefficients.round(3)
-    array([1.099])
-    """
-    x, s = np.asarray(design, float), np.asarray(sign, float)
-    codes = np.unique(np.asarray(clusters), return_inverse=True)[1].reshape(-1)
-    n, q = x.shape
-    if n == 0:
-        return _unknown_fit(q)
-    scale = np.sqrt((x**2).mean(axis=0))
-    x = x / np.where(scale > 0, scale, 1.0)
-    weight, residual, coefficients = _maximize(x, s)
-    information = (x * weight[:, None]).T @ x
-    even_odds = x.T @ x / 4
-    if eigh(information, even_odds, eigvals_only=True)[0] < _NO_INFORMATION:
-        return _unknown_fit(q)
-    score = np.stack([np.bincount(codes, column * residual) for column in x.T], axis=1)
-    errors = cluster_errors(score, summed_products(codes, x * weight[:, None], x, len(score)))
-    return LogitFit(coefficients / scale, ClusterErrors(errors.se / scale, errors.df, errors.n_clusters))
-
-
-def _unknown_fit(q: int) -> LogitFit:
-    nothing = np.full(q, np.nan)
-    return LogitFit(nothing, ClusterErrors(nothing, nothing, 0))
-
-
-def _maximize(x: Floats, sign: NDArray) -> tuple[Floats, Floats, Floats]:
-    """Information weights and residuals (of a's win) of the votes at the top, and all coefficients."""
-    won = (sign > 0).astype(float)
-
-    def score(beta: NDArray) -> Floats:
-        return x.T @ (won - expit(x @ beta))
-
-    def slope(beta: NDArray) -> Floats:
-        chance = expit(x @ beta)
-        return -(x.T @ (x * (chance * (1 - chance))[:, None]))
-
-    beta = root(score, np.zeros(x.shape[1]), jac=slope, tol=1e-12).x
-    chance = expit(x @ beta)
-    return chance * (1 - chance), won - chance, beta
-
-
-def summed_products(group: Ints, left: Floats, right: Floats, n_groups: int) -> Floats:
-    """For each group of votes the sum of left right', of shape (n_groups, n_columns, n_columns)."""
-    q = left.shape[1]
-    found = np.empty((n_groups, q, q))
-    for a, b in product(range(q), repeat=2):
-        found[:, a, b] = np.bincount(group, left[:, a] * right[:, b], n_groups)
-    return found
 
 
 # -- clustered errors ----------------------------------------------------------------------------------------
