@@ -96,8 +96,7 @@ def test_a_held_annotator_learns_nothing():
 def test_a_fixed_slope_on_length_teaches_less_from_long_winners():
     """R-DPO: alpha > 0 on continuous length, with the plus sign inside the logit, makes answers shorter."""
     alpha = BiasTerm(["length_tokens"], ["everyone"], (), fixed=torch.tensor([0.005]))
-    difference = torch.tensor([[200.0], [-200.0]])
-    logits = alpha(torch.zeros(2, dtype=torch.long), difference)
+    logits = alpha(torch.zeros(2, dtype=torch.long), torch.tensor([[200.0], [-200.0]]))
     weights = gradient_weight(torch.zeros(2), logits, torch.ones(2))
     assert weights[0] < 0.5 < weights[1]
 
@@ -235,13 +234,34 @@ def test_a_warm_start_sets_the_common_level_once(parts, started):
     assert all(p.requires_grad and p.is_leaf for p in bias.parameters())
 
 
-def test_a_warm_start_needs_finite_levels_and_a_part():
-    with pytest.raises(ConfigError, match="black is not finite"):
-        bias_term("pooled").warm_start(torch.tensor([0.5, float("inf")]))
-    with pytest.raises(ConfigError, match="one level for each"):
-        bias_term("pooled").warm_start(torch.tensor([0.5]))
-    with pytest.raises(ConfigError, match="nothing to warm-start"):
-        bias_term("none").warm_start(torch.tensor([0.5, 0.5]))
+@pytest.mark.parametrize(
+    ("variant", "start", "told"),
+    [
+        ("pooled", [0.5, float("inf")], "level of black is not finite"),
+        ("pooled", [0.5], r"needs the shape \(2,\); got \(1,\)"),
+        ("none", [0.5, 0.5], "nothing to warm-start"),
+        ("pooled", [[0.0, 0.0]] * 3, r"needs the shape \(4, 2\); got \(3, 2\)"),
+        ("pooled", [[0.0, float("inf")]] * 4, "level of black is not finite"),
+        ("none", [[0.0, 0.0]] * 4, "nothing to warm-start"),
+    ],
+)
+def test_a_start_that_cannot_be_is_refused(variant, start, told):
+    bias = bias_term(variant)
+    with pytest.raises(ConfigError, match=told):
+        (bias.start_at if isinstance(start[0], list) else bias.warm_start)(torch.tensor(start))
+
+
+def test_a_start_is_divided_over_the_parts_and_kept_from_those_held_at_zero():
+    theta = torch.tensor([[1.0, 2.0], [3.0, -1.0], [5.0, 0.0], [9.0, 9.0]])
+    bias = bias_term("class", mask=torch.tensor([1, 1, 1, 0]))
+    bias.start_at(theta)
+    torch.testing.assert_close(bias.theta(), torch.cat([theta[:3], torch.zeros(1, 2)]).double())
+    torch.testing.assert_close(bias.mean, torch.tensor([3.0, 1 / 3]))
+    torch.testing.assert_close(bias.class_offset[0], theta[0] - bias.mean)  # of the experts one is free
+    torch.testing.assert_close(bias.deviation.sum(dim=0), torch.zeros(2))
+    pooled = bias_term("pooled", mask=torch.tensor([1, 1, 0, 0]))
+    pooled.start_at(torch.tensor([[1.0, 2.0], [3.0, -1.0], [float("nan"), 0.0], [9.0, 9.0]]))
+    assert pooled.mean.tolist() == [2.0, 0.5]
 
 
 # -- what people read --------------------------------------------------------------------------------------------
@@ -271,30 +291,21 @@ def test_a_saved_term_comes_back_to_the_bit(tmp_path, variant, dtype):
     options = {"fixed": torch.randn(4, 2), "mask": torch.tensor([1.0, 0.0, 1.0, 1.0])}
     bias = fill(bias_term(variant, annotator_class=CLASSES, **options).to(dtype), seed=5)
     extra = {"data": "sha256:…", "attributes": [{"type": "length", "ratio": 1.5}]}
-    bias.save(tmp_path / "run", extra)
-    loaded = BiasTerm.load(tmp_path / "run")
-    assert loaded.extra == extra
-    assert (loaded.parts, loaded.annotators, loaded.attributes) == (
-        bias.parts,
-        bias.annotators,
-        bias.attributes,
-    )
-    assert loaded.annotator_class == tuple(CLASSES)
+    for name in ("one", "two"):
+        bias.save(tmp_path / name, extra)
+    loaded = BiasTerm.load(tmp_path / "one")
+    for name in ("parts", "annotators", "attributes", "annotator_class", "gold_annotators"):
+        assert getattr(loaded, name) == getattr(bias, name)
+    assert loaded.extra == extra and loaded.gold_annotators == ("ann_b",)
     before, after = bias.state_dict(), loaded.state_dict()
     assert before.keys() == after.keys()
-    assert all(
-        torch.equal(before[name], after[name]) and before[name].dtype == after[name].dtype for name in before
-    )
+    for name, value in before.items():
+        assert torch.equal(value, after[name]) and value.dtype == after[name].dtype
     assert torch.equal(bias.theta(), loaded.theta())
-    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [DESCRIPTION_FILE, TENSORS_FILE]
-
-
-def test_saving_twice_writes_the_same_bytes(tmp_path):
-    bias = fill(bias_term("class"))
-    for name in ("one", "two"):
-        bias.save(tmp_path / name, {"data": "x"})
+    assert sorted(path.name for path in (tmp_path / "one").iterdir()) == [DESCRIPTION_FILE, TENSORS_FILE]
     for file in (DESCRIPTION_FILE, TENSORS_FILE):
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
+    assert json.loads((tmp_path / "one" / DESCRIPTION_FILE).read_text())["gold_annotators"] == ["ann_b"]
 
 
 def test_what_cannot_be_written_leaves_the_old_files(tmp_path):
@@ -306,39 +317,34 @@ def test_what_cannot_be_written_leaves_the_old_files(tmp_path):
     BiasTerm.load(tmp_path)
 
 
-def test_the_tensors_of_another_save_are_refused(tmp_path):
-    fill(bias_term("pooled")).save(tmp_path / "one")
-    fill(bias_term("pooled"), seed=1).save(tmp_path / "two")
-    (tmp_path / "one" / TENSORS_FILE).write_bytes((tmp_path / "two" / TENSORS_FILE).read_bytes())
-    with pytest.raises(BiasFileError, match=r"one/bias\.safetensors is not the file .*checksum.*Restore"):
-        BiasTerm.load(tmp_path / "one")
-
-
-def test_tensors_of_another_shape_are_refused(tmp_path):
-    fill(bias_term("shared_mean")).save(tmp_path)
-    tensors = load_file(tmp_path / TENSORS_FILE)
+def of_another_shape(folder):
+    tensors = load_file(folder / TENSORS_FILE)
     tensors["deviation"] = tensors["deviation"][:3].contiguous()
-    save_file(tensors, tmp_path / TENSORS_FILE)
-    description = json.loads((tmp_path / DESCRIPTION_FILE).read_text())
-    description["sha256"] = hashlib.sha256((tmp_path / TENSORS_FILE).read_bytes()).hexdigest()
-    (tmp_path / DESCRIPTION_FILE).write_text(json.dumps(description))
-    with pytest.raises(BiasFileError, match=r"(?s)not what bias\.json describes: .*deviation.*\[3, 2\]"):
-        BiasTerm.load(tmp_path)
+    save_file(tensors, folder / TENSORS_FILE)
+    description = json.loads((folder / DESCRIPTION_FILE).read_text())
+    description["sha256"] = hashlib.sha256((folder / TENSORS_FILE).read_bytes()).hexdigest()
+    (folder / DESCRIPTION_FILE).write_text(json.dumps(description))
 
 
-def test_missing_damaged_and_newer_files_are_named(tmp_path):
-    with pytest.raises(BiasFileError, match=r"bias\.safetensors is not there"):
-        BiasTerm.load(tmp_path)
-    fill(bias_term("pooled")).save(tmp_path)
-    description = json.loads((tmp_path / DESCRIPTION_FILE).read_text())
-    (tmp_path / DESCRIPTION_FILE).write_text(json.dumps(description | {"format": 99}))
-    with pytest.raises(BiasFileError, match="has format 99, this version reads 1"):
-        BiasTerm.load(tmp_path)
-    (tmp_path / DESCRIPTION_FILE).write_text("{")
-    with pytest.raises(BiasFileError, match="not the description"):
-        BiasTerm.load(tmp_path)
-    (tmp_path / DESCRIPTION_FILE).unlink()
-    with pytest.raises(BiasFileError, match=r"bias\.json is not there"):
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (
+            lambda folder: (folder / "other" / TENSORS_FILE).rename(folder / TENSORS_FILE),
+            r"bias\.safetensors is not what bias\.json describes \(another checksum\)\. Restore both files",
+        ),
+        (of_another_shape, r"(?s)not what bias\.json describes .*deviation.*\[3, 2\]"),
+        (lambda folder: (folder / DESCRIPTION_FILE).write_text("{"), r"not what bias\.json describes"),
+        (lambda folder: (folder / DESCRIPTION_FILE).write_text("{}"), r"not what bias\.json describes"),
+        (lambda folder: (folder / DESCRIPTION_FILE).unlink(), r"bias\.json is not there"),
+        (lambda folder: (folder / TENSORS_FILE).unlink(), r"bias\.safetensors is not there"),
+    ],
+)
+def test_files_that_are_not_of_one_another_are_refused(tmp_path, change, told):
+    fill(bias_term("shared_mean")).save(tmp_path)
+    fill(bias_term("shared_mean"), seed=1).save(tmp_path / "other")
+    change(tmp_path)
+    with pytest.raises(BiasFileError, match=told):
         BiasTerm.load(tmp_path)
 
 
@@ -346,37 +352,29 @@ def test_missing_damaged_and_newer_files_are_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "options", "message"),
+    ("attributes", "annotators", "part", "options", "message"),
     [
+        (ATTRIBUTES, ANNOTATORS, "class_offset", {}, "4 of 4 .* columns: {annotator_class: NAME}"),
         (
-            (ATTRIBUTES, ANNOTATORS, ("class_offset",)),
-            {},
-            "Map a column with columns: {annotator_class: NAME}",
-        ),
-        (
-            (ATTRIBUTES, ANNOTATORS, ("class_offset",)),
+            ATTRIBUTES,
+            ANNOTATORS,
+            "class_offset",
             {"annotator_class": ["x", None, "x", None]},
-            r"2 of 4 annotators have no class \(first: ann_b\)",
+            r"2 of 4 have none \(first: ann_b\)",
         ),
-        ((ATTRIBUTES, ANNOTATORS, ("class_offset",)), {"annotator_class": ["x"]}, "4 annotators, but 1"),
-        ((ATTRIBUTES, ANNOTATORS, ("deviations",)), {}, 'Did you mean "deviation"'),
-        ((ATTRIBUTES, ["a", "b", "a"], ("mean",)), {}, 'annotator "a" is named twice'),
-        ((["g", "g"], ANNOTATORS, ("mean",)), {}, 'attribute "g" is named twice'),
-        ((ATTRIBUTES, [], ("mean",)), {}, "at least one annotator"),
-        (
-            (ATTRIBUTES, ANNOTATORS, ("mean",)),
-            {"fixed": torch.ones(3)},
-            r"shape \(2,\) or \(4, 2\); got \(3,\)",
-        ),
-        ((ATTRIBUTES, ANNOTATORS, ("mean",)), {"mask": torch.full((4,), 0.5)}, "a 0 or a 1 for each of 4"),
+        (ATTRIBUTES, ANNOTATORS, "class_offset", {"annotator_class": ["x"]}, "3 of 4 have none"),
+        (ATTRIBUTES, ANNOTATORS, "class_offset", {"annotator_class": ["x"] * 5}, "one too many"),
+        (ATTRIBUTES, ANNOTATORS, "deviations", {}, 'Did you mean "deviation"'),
+        (ATTRIBUTES, ["a", "b", "a"], "mean", {}, 'annotator "a" is named twice'),
+        (["g", "g"], ANNOTATORS, "mean", {}, 'attribute "g" is named twice'),
+        (ATTRIBUTES, [], "mean", {}, "at least one annotator"),
+        (ATTRIBUTES, ANNOTATORS, "mean", {"fixed": torch.ones(3)}, r"\(2,\) or \(4, 2\); got \(3,\)"),
+        (ATTRIBUTES, ANNOTATORS, "mean", {"mask": torch.full((4,), 0.5)}, "a 0 or a 1 for each of 4"),
     ],
 )
-def test_a_wrong_term_is_refused_with_a_remedy(arguments, options, message):
+def test_a_wrong_term_is_refused_with_a_remedy(attributes, annotators, part, options, message):
     with pytest.raises(ConfigError, match=message):
-        BiasTerm(*arguments, **options)
-
-
-# -- annotators held at zero -------------------------------------------------------------------------------------
+        BiasTerm(attributes, annotators, (part,), **options)
 
 
 def test_parts_are_compared_over_those_who_are_free():
@@ -386,43 +384,3 @@ def test_parts_are_compared_over_those_who_are_free():
     assert bias_term("class", mask=one_free).parts == ("mean",)
     assert bias_term("class", mask=torch.tensor([0, 1, 1, 0])).parts == ("mean", "deviation")
     assert bias_term("class", mask=torch.tensor([1, 1, 1, 0])).parts == ("mean", "class_offset", "deviation")
-
-
-def test_a_start_is_divided_over_the_parts_and_kept_from_those_held_at_zero():
-    theta = torch.tensor([[1.0, 2.0], [3.0, -1.0], [5.0, 0.0], [9.0, 9.0]])
-    bias = bias_term("class", mask=torch.tensor([1, 1, 1, 0]))
-    bias.start_at(theta)
-    torch.testing.assert_close(bias.theta(), torch.cat([theta[:3], torch.zeros(1, 2)]).double())
-    torch.testing.assert_close(bias.mean, torch.tensor([3.0, 1 / 3]))
-    torch.testing.assert_close(bias.class_offset[0], theta[0] - bias.mean)  # of the experts one is free
-    torch.testing.assert_close(bias.deviation.sum(dim=0), torch.zeros(2))
-    assert bias.gold_annotators == ("ann_d",)
-
-
-def test_a_mean_alone_starts_at_the_mean_of_those_who_are_free():
-    bias = bias_term("pooled", mask=torch.tensor([1, 1, 0, 0]))
-    bias.start_at(torch.tensor([[1.0, 2.0], [3.0, -1.0], [float("nan"), 0.0], [9.0, 9.0]]))
-    assert bias.mean.tolist() == [2.0, 0.5]
-
-
-@pytest.mark.parametrize(
-    ("theta", "told"),
-    [
-        (torch.zeros(3, 2), "shape"),
-        (torch.full((4, 2), float("inf")), "not finite"),
-        (torch.zeros(4, 2), "nothing"),
-    ],
-)
-def test_a_start_that_cannot_be_is_refused(theta, told):
-    bias = bias_term("none" if told == "nothing" else "pooled")
-    with pytest.raises(ConfigError, match=told):
-        bias.start_at(theta)
-
-
-def test_who_is_held_at_zero_is_written_by_name(tmp_path):
-    bias = fill(bias_term("shared_mean", mask=torch.tensor([1, 0, 1, 1])))
-    bias.save(tmp_path)
-    assert json.loads((tmp_path / DESCRIPTION_FILE).read_text())["gold_annotators"] == ["ann_b"]
-    again = BiasTerm.load(tmp_path)
-    assert again.gold_annotators == ("ann_b",)
-    assert torch.equal(again.theta(), bias.theta())

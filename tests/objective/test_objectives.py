@@ -1,10 +1,27 @@
+"""Objectives from their own definitions, and as a recipe names them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
-from badpo.objective.objectives import OBJECTIVES, GroupWeights, Step, VoteWeights, make_objective
-from badpo.theory.likelihood import judgment_loss
+from badpo.objective.objectives import (
+    OBJECTIVES,
+    DiscountedTail,
+    GroupWeights,
+    IdentityPreference,
+    SampledTokens,
+    Step,
+    VoteWeights,
+    make_objective,
+)
+from badpo.theory.likelihood import ipo_loss, judgment_loss
 from tests import tiny
 
 
@@ -19,24 +36,19 @@ def batch(n: int, seed: int) -> dict[str, torch.Tensor]:
     }
 
 
-def test_a_step_is_its_micro_batches_in_order():
-    batches = [batch(3, 0), batch(0, 1), batch(2, 2)]
-    step = Step.of(batches)
-    assert len(step) == 5
-    assert torch.equal(step.annotator, torch.cat([batches[0]["annotator"], batches[2]["annotator"]]))
-    assert torch.equal(step.vote_weight[3:], batches[2]["weight"])
-    assert step.delta.shape == (5, 2)
-
-
-def test_unit_weights_give_the_mean_over_the_step():
+def test_the_loss_does_not_depend_on_the_micro_batches_and_is_the_mean_of_unit_weights():
     margins = torch.randn(8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    rows = batch(8, 3) | {"weight": torch.ones(8)}
-    weights, normaliser = VoteWeights()(Step.of([rows]))
-    losses = judgment_loss(margins, torch.zeros(8), rows["sign"])
+    batches = [batch(5, 0), batch(0, 1), batch(3, 2)]
+    unit = [rows | {"weight": torch.ones(len(rows["sign"]))} for rows in batches]
+    step = Step.of(unit)
+    weights, normaliser = VoteWeights()(step)
+    assert (
+        weights.dtype == normaliser.dtype == torch.float64 and len(step) == 8 and step.delta.shape == (8, 2)
+    )
+    losses = judgment_loss(margins, torch.zeros(8), torch.cat([rows["sign"] for rows in batches]))
     assert torch.equal((weights * losses).sum() / normaliser, losses.mean())
-
-
-def test_the_loss_does_not_depend_on_the_micro_batches():
+    # a share of the step without judgments adds nothing
+    assert VoteWeights()(Step.of([batch(0, 0)]))[1] == 0
     rows = batch(32, 4)
     margins = torch.randn(32, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     losses = judgment_loss(margins, torch.zeros(32), rows["sign"])
@@ -64,17 +76,6 @@ def test_a_vote_of_weight_two_counts_as_two():
     assert (weights * losses).sum() / normaliser == (
         other_weights * losses[[0, 0, 1, 2]]
     ).sum() / other_normaliser
-
-
-def test_weights_and_normaliser_are_float64():
-    weights, normaliser = VoteWeights()(Step.of([batch(4, 6)]))
-    assert weights.dtype == normaliser.dtype == torch.float64
-
-
-def test_an_empty_share_adds_nothing():
-    weights, normaliser = VoteWeights()(Step.of([batch(0, 0)]))
-    assert len(weights) == 0
-    assert normaliser == 0
 
 
 def test_the_state_is_empty_and_anothers_state_is_refused():
@@ -129,3 +130,213 @@ def test_groups_are_classes_where_everyone_has_one():
 def test_what_is_no_objective_is_told(named, told):
     with pytest.raises(ConfigError, match=told):
         make_objective(named, Judgments.read(tiny.votes()), 0, 0.1)
+
+
+# -- groups ---------------------------------------------------------------------------------------------------
+
+
+def step(annotator, weight=None) -> Step:
+    n = len(annotator)
+    return Step(
+        sign=torch.ones(n),
+        annotator=torch.tensor(annotator, dtype=torch.long),
+        delta=torch.zeros(n, 1),
+        vote_weight=torch.ones(n) if weight is None else torch.tensor(weight),
+    )
+
+
+def taught(objective: GroupWeights, annotator, losses, times: int = 1) -> GroupWeights:
+    for _ in range(times):
+        objective.learn(objective.sums(step(annotator), torch.tensor(losses)))
+    return objective
+
+
+def weight_of(objective: GroupWeights) -> torch.Tensor:
+    return objective.state_dict()["group_weights"]
+
+
+def test_before_anything_is_learned_it_is_dpo():
+    rows = step([0, 1, 1, 2], [1.0, 0.5, 2.0, 1.0])
+    for ours, theirs in zip(GroupWeights([0, 0, 1], 0.5)(rows), VoteWeights()(rows), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_the_worst_group_gains_weight():
+    objective = taught(GroupWeights([0, 0, 1, 2], 0.5), [0, 1, 2, 3], [0.2, 0.4, 1.5, 0.6], times=3)
+    weight = weight_of(objective)
+    assert weight.argmax() == 1
+    assert weight.mean() == pytest.approx(1.0)
+    means = [0.3, 1.5, 0.6]
+    assert weight[1] / weight[0] == pytest.approx(math.exp(3 * 0.5 * (means[1] - means[0])))
+    # a weight of one annotator is told with two digits
+    assert objective.metrics()["groups/weight_max"] == round(float(weight[1]), 2)
+    assert objective.metrics()["groups/weight_sd"] > 0.4
+
+
+def test_reliability_takes_weight_from_the_worst_group():
+    weight = weight_of(taught(GroupWeights([0, 1], -0.5), [0, 1], [0.2, 1.5]))
+    assert weight[1] / weight[0] == pytest.approx(math.exp(-0.5 * 1.3))
+
+
+def test_a_group_without_a_judgment_keeps_its_weight_against_one_with_no_loss():
+    weight = weight_of(taught(GroupWeights([0, 1, 2], 0.5), [0, 1], [0.0, 1.0]))
+    assert weight[2] == pytest.approx(float(weight[0]))
+
+
+def test_the_weights_of_a_group_do_not_depend_on_how_many_judgments_it_has():
+    few = taught(GroupWeights([0, 1], 0.5), [0, 1], [0.3, 0.9])
+    many = taught(GroupWeights([0, 1], 0.5), [0, 0, 0, 1], [0.1, 0.3, 0.5, 0.9])
+    torch.testing.assert_close(weight_of(few), weight_of(many))
+
+
+def test_no_weight_falls_to_nothing():
+    weight = weight_of(taught(GroupWeights([0, 1], 0.5), [0, 1], [0.0, 5.0], times=40))
+    # 1e-4 before the weights are divided by their mean, which the other group then makes about 12
+    assert 5e-6 < weight.min() < 1e-4
+
+
+def test_the_loss_is_the_weighted_mean_over_the_step():
+    objective = taught(GroupWeights([0, 1], 0.5), [0, 1], [0.2, 1.5])
+    rows = step([0, 0, 1], [1.0, 2.0, 1.0])
+    weights, normaliser = objective(rows)
+    q = weight_of(objective)
+    torch.testing.assert_close(weights / normaliser, torch.stack([q[0], 2 * q[0], q[1]]) / (3 * q[0] + q[1]))
+
+
+def test_shares_of_a_step_add_up_to_the_step():
+    annotator, losses = [0, 1, 1, 0, 2], torch.tensor([0.1, 0.5, 0.9, 0.3, 2.0])
+    whole, parts = (taught(GroupWeights([0, 1, 1], 0.5), [0, 1], [0.2, 1.5]) for _ in range(2))
+    weights, normaliser = whole(step(annotator))
+    pieces = [parts(step(annotator[:2])), parts(step([])), parts(step(annotator[2:]))]
+    assert torch.equal(torch.cat([w for w, _ in pieces]), weights)
+    assert sum(n for _, n in pieces) == pytest.approx(float(normaliser))
+    whole.learn(whole.sums(step(annotator), losses))
+    shares = [
+        parts.sums(step(annotator[:2]), losses[:2]),
+        parts.sums(step([]), losses[:0]),
+        parts.sums(step(annotator[2:]), losses[2:]),
+    ]
+    parts.learn(sum(shares))
+    torch.testing.assert_close(weight_of(whole), weight_of(parts))
+
+
+def test_parts_of_two_bound_what_a_judgment_can_weigh():
+    """The published figures' normalization: a judgment weighs at most twice its share, whatever its group's weight."""
+    group = list(range(32))
+    losses = [5.0] + [0.1] * 31
+    whole, parts = (taught(GroupWeights(group, 0.5, chunk), group, losses, times=4) for chunk in (0, 2))
+    rows = step(group)
+    for objective, least, most in ((whole, 0.95, 1.0), (parts, 1.98 / 32, 2 / 32)):
+        weights, normaliser = objective(rows)
+        assert (weights / normaliser).sum() == pytest.approx(1.0)
+        assert least <= float((weights / normaliser).max()) <= most
+    # an unequal last part counts as one
+    weights, normaliser = GroupWeights([0], 0.5, chunk=2)(step([0, 0, 0]))
+    assert weights.tolist() == [0.5, 0.5, 1.0] and normaliser == 2
+
+
+def test_the_state_goes_on_where_it_was(tmp_path):
+    first = taught(GroupWeights([0, 1], 0.5), [0, 1], [0.2, 1.5], times=2)
+    second = GroupWeights([0, 1], 0.5)
+    save_file(first.state_dict(), tmp_path / "state.safetensors")
+    second.load_state_dict(load_file(tmp_path / "state.safetensors"))
+    for objective in (first, second):
+        taught(objective, [0, 1], [0.4, 0.8])
+    assert torch.equal(weight_of(first), weight_of(second))
+
+
+@pytest.mark.parametrize("state", [{}, {"group_weights": torch.ones(3)}, {"other": torch.ones(2)}])
+def test_another_state_is_refused(state):
+    with pytest.raises(ValueError, match="2 groups"):
+        GroupWeights([0, 1], 0.5).load_state_dict(state)
+
+
+# -- tokens ---------------------------------------------------------------------------------------------------
+
+LENGTHS = np.array([[3, 7], [5, 5], [9, 2]])
+PLACES = np.array([4, 0, 11])
+
+
+def test_every_token_counts_in_dpo():
+    assert all((side == 1).all() for both in VoteWeights().token_weights(LENGTHS, PLACES, 0) for side in both)
+
+
+def test_sampo_counts_as_many_tokens_of_either_side():
+    for (n_a, n_b), (a, b) in zip(LENGTHS, SampledTokens(3).token_weights(LENGTHS, PLACES, 5), strict=True):
+        assert (len(a), len(b)) == (n_a, n_b)
+        assert a.sum() == b.sum() == min(n_a, n_b)
+        assert set(np.concatenate([a, b])) <= {0.0, 1.0}
+
+
+def test_sampo_draws_anew_at_every_step_and_the_same_again():
+    lengths, place = np.array([[4, 200]]), np.array([7])
+    draws = [
+        SampledTokens(seed).token_weights(lengths, place, step)[0][1]
+        for seed, step in [(0, 0), (0, 0), (0, 1), (1, 0)]
+    ]
+    np.testing.assert_array_equal(draws[0], draws[1])
+    assert not np.array_equal(draws[0], draws[2])
+    assert not np.array_equal(draws[0], draws[3])
+    elsewhere = SampledTokens(0).token_weights(lengths, place + 1, 0)[0][1]
+    assert not np.array_equal(draws[0], elsewhere)
+
+
+def test_sampo_does_not_depend_on_the_micro_batch():
+    whole = SampledTokens(0).token_weights(LENGTHS, PLACES, 2)
+    alone = SampledTokens(0).token_weights(LENGTHS[2:], PLACES[2:], 2)
+    np.testing.assert_array_equal(whole[2][0], alone[0][0])
+
+
+def test_sampo_draws_every_token_alike():
+    times = np.sum(
+        [
+            SampledTokens(0).token_weights(np.array([[2, 8]]), np.array([1]), step)[0][1]
+            for step in range(2000)
+        ],
+        axis=0,
+    )
+    # 2 of 8 tokens: 500 times each, with a standard error of 19
+    assert np.abs(times - 500).max() < 80
+
+
+def test_ld_dpo_with_alpha_one_is_dpo_and_with_zero_counts_the_common_length():
+    for alpha, expected in ((1.0, LENGTHS.sum()), (0.0, 2 * LENGTHS.min(axis=1).sum())):
+        weights = DiscountedTail(alpha).token_weights(LENGTHS, PLACES, 0)
+        assert sum(side.sum() for both in weights for side in both) == expected
+
+
+def test_ld_dpo_discounts_the_end_of_the_longer_response():
+    a, b = DiscountedTail(0.3).token_weights(np.array([[3, 5]]), np.array([0]), 0)[0]
+    assert a.tolist() == [1, 1, 1]
+    assert b.tolist() == [1, 1, 1, 0.3, 0.3]
+
+
+@pytest.mark.parametrize("alpha", [-0.1, 1.1, float("nan")])
+def test_an_alpha_that_is_no_share_is_refused(alpha):
+    with pytest.raises(ValueError, match="alpha"):
+        DiscountedTail(alpha)
+
+
+def test_ipo_takes_the_mean_over_the_tokens():
+    for a, b in IdentityPreference(0.1).token_weights(LENGTHS, PLACES, 0):
+        assert a.sum() == pytest.approx(1.0) and b.sum() == pytest.approx(1.0)
+
+
+def test_ipo_is_the_squared_distance_of_the_log_ratio_from_its_target():
+    beta, h = 0.2, torch.tensor([0.7, -0.4], dtype=torch.float64)
+    sign = torch.tensor([1.0, -1.0])
+    losses = IdentityPreference(beta).losses(beta * h, torch.zeros(2), sign)
+    torch.testing.assert_close(losses, (sign * h - 1 / (2 * beta)) ** 2)
+
+
+def test_the_bias_takes_the_margins_place_in_ipo():
+    """A vote that the bias explains wholly pulls at the policy no more."""
+    margins = torch.zeros(1, dtype=torch.float64, requires_grad=True)
+    ipo_loss(margins, torch.tensor([0.5]), torch.ones(1), 0.1).sum().backward()
+    assert margins.grad.item() == 0
+    pulls = []
+    for bias in (0.0, 0.25):
+        margins = torch.zeros(1, dtype=torch.float64, requires_grad=True)
+        ipo_loss(margins, torch.tensor([bias]), torch.ones(1), 0.1).sum().backward()
+        pulls.append(margins.grad.item())
+    assert pulls[1] == pytest.approx(pulls[0] / 2) and pulls[0] < 0

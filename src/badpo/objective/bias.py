@@ -10,17 +10,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 from collections.abc import Mapping, Sequence
+from itertools import compress
 from pathlib import Path
+from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load as tensors_from_bytes
 from safetensors.torch import save as tensors_to_bytes
 from torch import Tensor
 
-from badpo.data.files import DESCRIPTION_FILE, TENSORS_FILE, appearing
+from badpo.data.files import DESCRIPTION_FILE, TENSORS_FILE, write_atomically
 from badpo.data.problems import ConfigError, did_you_mean
 from badpo.theory.likelihood import bias_logit
 
@@ -34,8 +36,6 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "shared_mean": ("mean", "deviation"),
     "class": ("mean", "class_offset", "deviation"),
 }
-
-FORMAT = 1
 
 
 class BiasFileError(RuntimeError):
@@ -103,9 +103,6 @@ class BiasTerm(torch.nn.Module):
         mask: Tensor | None = None,
     ):
         super().__init__()
-        self.mean: torch.nn.Parameter | None
-        self.class_offset: torch.nn.Parameter | None
-        self.deviation: torch.nn.Parameter | None
         self.fixed: Tensor
         self.mask: Tensor
         self._class_index: Tensor
@@ -122,20 +119,26 @@ class BiasTerm(torch.nn.Module):
                     f'unknown part "{part}" of the bias.{hint} The parts are {", ".join(PARTS)}'
                 )
         self.annotator_class = tuple(annotator_class) if annotator_class is not None else None
+        labels = self.annotator_class or ()
         if "class_offset" in parts:
-            _require_classes(self.annotators, self.annotator_class)
-        self.classes = tuple(dict.fromkeys(self.annotator_class or ()))
+            _require_classes(self.annotators, labels)
+        self.classes = tuple(dict.fromkeys(labels))
         m, q = len(self.annotators), len(self.attributes)
         mask = _checked_mask(mask, m)
-        free_classes = {name for name, free in zip(self.annotator_class or (), mask, strict=False) if free}
-        n_groups = {"mean": 1, "class_offset": len(free_classes), "deviation": int(mask.sum())}
-        self.parts = _without_repeats(parts, n_groups)
+        n_groups = {
+            "mean": 1,
+            "class_offset": len(set(compress(labels, mask.tolist()))),
+            "deviation": int(mask.sum()),
+        }
+        # every part divides the groups of the one before: where two have as many groups the coarser one stays
+        coarsest = {n_groups[part]: part for part in reversed(PARTS) if part in parts}
+        self.parts = tuple(reversed(coarsest.values()))
         shapes = {"mean": (q,), "class_offset": (len(self.classes), q), "deviation": (m, q)}
         for part in PARTS:
-            present = part in self.parts
-            self.register_parameter(part, torch.nn.Parameter(torch.zeros(shapes[part])) if present else None)
-        class_index = [self.classes.index(name) for name in self.annotator_class or ()]
-        self.register_buffer("_class_index", torch.tensor(class_index, dtype=torch.long), persistent=False)
+            zeros = torch.zeros(shapes[part])
+            self.register_parameter(part, torch.nn.Parameter(zeros) if part in self.parts else None)
+        class_index = torch.tensor([self.classes.index(name) for name in labels], dtype=torch.long)
+        self.register_buffer("_class_index", class_index, persistent=False)
         self.register_buffer("fixed", _expanded(fixed, (m, q)))
         self.register_buffer("mask", mask)
         self.extra: dict = {}
@@ -149,22 +152,19 @@ class BiasTerm(torch.nn.Module):
         >>> BiasTerm(["length"], ["ann_a", "ann_b"], ["mean"], mask=torch.tensor([1, 0])).gold_annotators
         ('ann_b',)
         """
-        return tuple(name for name, free in zip(self.annotators, self.mask.tolist(), strict=True) if not free)
+        return tuple(compress(self.annotators, (self.mask == 0).tolist()))
 
     @property
     def learned_annotators(self) -> tuple[str, ...]:
         """Pseudonyms of the others, whose theta is learned."""
-        return tuple(name for name, free in zip(self.annotators, self.mask.tolist(), strict=True) if free)
+        return tuple(compress(self.annotators, self.mask.tolist()))
 
     def theta(self) -> Tensor:
         """Composed bias of every annotator, shape (n_annotators, n_attributes), float64, in log-odds per unit."""
         learned = torch.zeros_like(self.fixed, dtype=torch.float64)
-        if self.mean is not None:
-            learned = learned + self.mean.double()
-        if self.class_offset is not None:
-            learned = learned + self.class_offset.double()[self._class_index]
-        if self.deviation is not None:
-            learned = learned + self.deviation.double()
+        for part in self.parts:
+            values = getattr(self, part).double()
+            learned = learned + (values[self._class_index] if part == "class_offset" else values)
         return self.mask.double()[:, None] * learned + self.fixed.double()
 
     def forward(self, annotator: Tensor, delta: Tensor) -> Tensor:
@@ -202,18 +202,7 @@ class BiasTerm(torch.nn.Module):
         ConfigError
             A level that is not finite (votes that all went one way), of another length, or nothing to start.
         """
-        level = torch.as_tensor(level, dtype=torch.float32).to(self.fixed.device)
-        if level.shape != (len(self.attributes),):
-            raise ConfigError(
-                f"a warm start needs one level for each of {self.attributes}; got {tuple(level.shape)}"
-            )
-        if not torch.isfinite(level).all():
-            names = [name for name, value in self._by_attribute(level).items() if not math.isfinite(value)]
-            raise ConfigError(
-                f"the level of {', '.join(names)} is not finite; start at zero, or cap the estimate"
-            )
-        if not self.parts:
-            raise ConfigError("a bias term without learned parts has nothing to warm-start")
+        level = self._checked_start(level, self.fixed.shape[1:])
         getattr(self, self.parts[0]).copy_(level)
 
     @torch.no_grad()
@@ -241,26 +230,35 @@ class BiasTerm(torch.nn.Module):
         >>> bias.mean.tolist(), bias.theta().flatten().tolist()
         ([1.5], [1.0, 2.0, 0.0])
         """
-        left = torch.as_tensor(theta, dtype=torch.float32).to(self.fixed.device).clone()
-        if left.shape != self.fixed.shape:
-            raise ConfigError(f"theta needs the shape {tuple(self.fixed.shape)}; got {tuple(left.shape)}")
         free = self.mask.bool()
-        if not torch.isfinite(left[free]).all():
-            raise ConfigError("a theta is not finite; start at zero, or shrink the estimates")
-        if not self.parts:
-            raise ConfigError("a bias term without learned parts has nothing to warm-start")
+        left = self._checked_start(theta, self.fixed.shape, free)
         everyone = torch.arange(len(left), device=left.device)
+        groups = {
+            "mean": torch.zeros_like(everyone),
+            "class_offset": self._class_index,
+            "deviation": everyone,
+        }
         for part in self.parts:
-            groups = {
-                "mean": torch.zeros_like(everyone),
-                "class_offset": self._class_index,
-                "deviation": everyone,
-            }[part]
             parameter = torch.atleast_2d(getattr(self, part))
             for group in range(len(parameter)):
-                inside = free & (groups == group)
+                inside = free & (groups[part] == group)
                 parameter[group] = left[inside].mean(dim=0) if inside.any() else 0.0
-            left = left - parameter[groups]
+            left = left - parameter[groups[part]]
+
+    def _checked_start(self, values: Tensor, shape: torch.Size, read: Tensor | None = None) -> Tensor:
+        values = torch.as_tensor(values, dtype=torch.float32).to(self.fixed.device)
+        if values.shape != shape:
+            raise ConfigError(
+                f"a start for {self.attributes} needs the shape {tuple(shape)}; got {tuple(values.shape)}"
+            )
+        rows = torch.atleast_2d(values if read is None else values[read])
+        if unknown := list(compress(self.attributes, (~torch.isfinite(rows)).any(dim=0).tolist())):
+            raise ConfigError(
+                f"the level of {', '.join(unknown)} is not finite; start at zero, or cap or shrink the estimate"
+            )
+        if not self.parts:
+            raise ConfigError("a bias term without learned parts has nothing to warm-start")
+        return values
 
     @torch.no_grad()
     def centred_deviations(self) -> Tensor:
@@ -290,23 +288,18 @@ class BiasTerm(torch.nn.Module):
         {'ann_a': {'length': 0.5}, 'ann_b': {'length': -0.5}}
         """
         rows = {"class_offset": self.classes, "deviation": self.annotators}
-        parameters = {
-            part: self._named(parameter, rows[part]) if part in rows else self._by_attribute(parameter)
-            for part, parameter in self.named_parameters()
-        }
         theta = self.theta()
         return {
-            "parameters": parameters,
+            "parameters": {part: self._named(getattr(self, part), rows.get(part)) for part in self.parts},
             "theta": self._named(theta, self.annotators),
-            "theta_mean": self._by_attribute(theta.mean(dim=0)),
+            "theta_mean": self._named(theta.mean(dim=0)),
             "centred_deviations": self._named(self.centred_deviations(), self.annotators),
         }
 
-    def _by_attribute(self, values: Tensor) -> dict[str, float]:
-        return dict(zip(self.attributes, values.tolist(), strict=True))
-
-    def _named(self, table: Tensor, names: Sequence[str]) -> dict[str, dict[str, float]]:
-        return {name: self._by_attribute(row) for name, row in zip(names, table, strict=True)}
+    def _named(self, values: Tensor, rows: Sequence[str] | None = None) -> dict[str, Any]:
+        if rows is None:
+            return dict(zip(self.attributes, values.tolist(), strict=True))
+        return {name: self._named(row) for name, row in zip(rows, values, strict=True)}
 
     def save(self, folder: str | os.PathLike, extra: Mapping | None = None) -> None:
         """Write ``bias.safetensors`` and ``bias.json``; the second, with the checksum of the first, is written last.
@@ -322,7 +315,6 @@ class BiasTerm(torch.nn.Module):
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in self.state_dict().items()}
         content = tensors_to_bytes(tensors)
         description = {
-            "format": FORMAT,
             "attributes": self.attributes,
             "parts": self.parts,
             "annotators": self.annotators,
@@ -331,11 +323,9 @@ class BiasTerm(torch.nn.Module):
             "sha256": hashlib.sha256(content).hexdigest(),
             "extra": dict(extra or {}),
         }
-        text = json.dumps(description, indent=1, ensure_ascii=False)
-        with appearing(folder / TENSORS_FILE, private=True) as unfinished:
-            unfinished.write_bytes(content)
-        with appearing(folder / DESCRIPTION_FILE, private=True) as unfinished:
-            unfinished.write_text(text + "\n", encoding="utf-8")
+        text = json.dumps(description, indent=1, ensure_ascii=False) + "\n"
+        write_atomically(folder / TENSORS_FILE, content, private=True)
+        write_atomically(folder / DESCRIPTION_FILE, text.encode(), private=True)
 
     @classmethod
     def load(cls, folder: str | os.PathLike) -> BiasTerm:
@@ -348,22 +338,26 @@ class BiasTerm(torch.nn.Module):
             description says.
         """
         folder = Path(folder)
-        description, content = _read_pair(folder)
-        annotators, attributes = description["annotators"], description["attributes"]
-        bias = cls(
-            attributes, annotators, description["parts"], annotator_class=description["annotator_class"]
-        )
-        tensors = tensors_from_bytes(content)
         try:
+            content = (folder / TENSORS_FILE).read_bytes()
+            description = json.loads((folder / DESCRIPTION_FILE).read_text(encoding="utf-8"))
+            if hashlib.sha256(content).hexdigest() != description["sha256"]:
+                raise ValueError("another checksum")
+            names = (description[name] for name in ("attributes", "annotators", "parts"))
+            bias = cls(*names, annotator_class=description["annotator_class"])
+            tensors = tensors_from_bytes(content)
             bias.to(tensors["fixed"].dtype).load_state_dict(tensors)
-        except (RuntimeError, KeyError) as error:
-            told = f"{folder / TENSORS_FILE} is not what {DESCRIPTION_FILE} describes"
-            raise BiasFileError(f"{told}: {error}. {_RESTORE}") from error
-        bias.extra = description["extra"]
+            bias.extra = description["extra"]
+        except OSError as error:
+            where = error.filename or folder
+            told = f"{where} is not there; name the folder of a finished run or a checkpoint"
+            raise BiasFileError(told) from error
+        except (ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
+            raise BiasFileError(
+                f"{folder / TENSORS_FILE} is not what {DESCRIPTION_FILE} describes ({error}). Restore both files from "
+                "one checkpoint, or train again"
+            ) from error
         return bias
-
-
-_RESTORE = "Restore both files from one checkpoint, or train again"
 
 
 def _distinct(names: Sequence[str], what: str) -> tuple[str, ...]:
@@ -374,31 +368,15 @@ def _distinct(names: Sequence[str], what: str) -> tuple[str, ...]:
     return names
 
 
-def _require_classes(annotators: tuple[str, ...], annotator_class: tuple[str, ...] | None) -> None:
-    if annotator_class is None:
+def _require_classes(annotators: tuple[str, ...], labels: Sequence[Any]) -> None:
+    labelled = [name for name, label in zip(annotators, labels, strict=False) if isinstance(label, str)]
+    if len(labels) != len(annotators) or len(labelled) < len(annotators):
+        first = next((name for name in annotators if name not in labelled), "one too many")
         raise ConfigError(
-            "class offsets need the class of every annotator. Map a column with columns: {annotator_class: NAME}, "
-            "or use bias: shared_mean, which needs no classes"
+            f"class offsets need the class of every annotator, and {len(annotators) - len(labelled)} of "
+            f"{len(annotators)} have none (first: {first}). Map a column with columns: {{annotator_class: NAME}} and "
+            "fill it, or use bias: shared_mean, which needs no classes"
         )
-    if len(annotator_class) != len(annotators):
-        raise ConfigError(f"{len(annotators)} annotators, but {len(annotator_class)} annotator classes")
-    missing = [
-        name for name, label in zip(annotators, annotator_class, strict=True) if not isinstance(label, str)
-    ]
-    if missing:
-        raise ConfigError(
-            f"{len(missing)} of {len(annotators)} annotators have no class (first: {missing[0]}). Fill the column, "
-            "for example with one class for all of them, or use bias: shared_mean, which needs no classes"
-        )
-
-
-def _without_repeats(parts: Sequence[str], n_groups: Mapping[str, int]) -> tuple[str, ...]:
-    kept: list[str] = []
-    for part in PARTS:
-        # every part divides the groups of the one before: as many groups are the same groups
-        if part in parts and not (kept and n_groups[part] == n_groups[kept[-1]]):
-            kept.append(part)
-    return tuple(kept)
 
 
 def _expanded(fixed: Tensor | None, shape: tuple[int, int]) -> Tensor:
@@ -417,28 +395,3 @@ def _checked_mask(mask: Tensor | None, n_annotators: int) -> Tensor:
     if mask.shape != (n_annotators,) or not torch.isin(mask, torch.tensor([0.0, 1.0])).all():
         raise ConfigError(f"the mask needs a 0 or a 1 for each of {n_annotators} annotators")
     return mask.clone()
-
-
-def _read_pair(folder: Path) -> tuple[dict, bytes]:
-    try:
-        content = (folder / TENSORS_FILE).read_bytes()
-        description = json.loads((folder / DESCRIPTION_FILE).read_text(encoding="utf-8"))
-        kind = description["format"]
-    except OSError as error:
-        where = error.filename or folder
-        raise BiasFileError(
-            f"{where} is not there; name the folder of a finished run or a checkpoint"
-        ) from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise BiasFileError(
-            f"{folder / DESCRIPTION_FILE} is not the description of a bias term. {_RESTORE}"
-        ) from error
-    if kind != FORMAT:
-        raise BiasFileError(
-            f"{folder / DESCRIPTION_FILE} has format {kind}, this version reads {FORMAT}; update badpo"
-        )
-    if hashlib.sha256(content).hexdigest() != description["sha256"]:
-        raise BiasFileError(
-            f"{folder / TENSORS_FILE} is not the file that {DESCRIPTION_FILE} describes (checksum). {_RESTORE}"
-        )
-    return description, content

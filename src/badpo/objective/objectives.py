@@ -18,7 +18,7 @@ import runpy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -71,8 +71,11 @@ class Step:
         return len(self.sign)
 
 
-class Objective(Protocol):
-    """What the trainer asks of an objective; its state is saved with every checkpoint.
+class VoteWeights:
+    """Every judgment counts as much as the votes table says: plain DPO and BA-DPO.
+
+    With unit weights the loss is the mean over the judgments of the step, Eq. `barp_dpo_loss`; a vote of weight 2
+    counts as two equal votes. Another objective extends this one; its state is saved with every checkpoint.
 
     Attributes
     ----------
@@ -80,14 +83,25 @@ class Objective(Protocol):
         Whether theta is in log-odds, so that it may start at an estimate made from the votes.
     weighs_tokens : bool
         Whether `token_weights` is to be asked.
+
+    Examples
+    --------
+    >>> step = Step(sign=torch.ones(2), annotator=torch.zeros(2, dtype=torch.long), delta=torch.zeros(2, 1),
+    ...             vote_weight=torch.tensor([1.0, 0.5]))
+    >>> VoteWeights()(step)
+    (tensor([1.0000, 0.5000], dtype=torch.float64), tensor(1.5000, dtype=torch.float64))
     """
 
-    in_log_odds: bool
-    weighs_tokens: bool
+    in_log_odds = True
+    weighs_tokens = False
 
     def __call__(self, step: Step) -> tuple[Tensor, Tensor]:
-        """Weights (n_judgments,) and the normaliser (), both float64."""
-        ...
+        """Weights (n_judgments,) and the normaliser (), both float64: the votes' own weights and their sum.
+
+        A share of the step without judgments has the normaliser 0: it adds nothing to the sum over processes.
+        """
+        weights = step.vote_weight.double()
+        return weights, weights.sum()
 
     def token_weights(
         self, lengths: NDArray[np.int64], comparison: NDArray[np.int64], step: int
@@ -103,96 +117,44 @@ class Objective(Protocol):
         step : int
             Optimizer steps before this one.
         """
-        ...
+        return [(self.response_weights(a, b), self.response_weights(b, a)) for a, b in lengths]
+
+    def response_weights(self, n_tokens: int, n_other: int) -> NDArray[np.float64]:
+        """What each token counts of a response beside one of ``n_other`` tokens: 1."""
+        return np.ones(n_tokens)
 
     def losses(self, margins: Tensor, bias_logits: Tensor, sign: Tensor) -> Tensor:
-        """What each judgment costs, (n_judgments,); arguments as in `badpo.theory.likelihood.judgment_loss`."""
-        ...
+        """What each judgment costs, (n_judgments,): its negative log-likelihood, Eq. `barp_dpo_loss`.
 
-    def sums(self, step: Step, losses: Tensor) -> Tensor:
-        """What is to be learned from the losses of a share of the step, as sums that processes add up, float64."""
-        ...
-
-    def learn(self, sums: Tensor) -> None:
-        """Take up the sums of the whole step; called after it, on every process."""
-        ...
-
-    def metrics(self) -> dict[str, float]:
-        """What the log should tell of the state."""
-        ...
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """What a resumed run needs besides the seed and the step; empty when there is nothing."""
-        ...
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Take up the state of a checkpoint."""
-        ...
-
-
-class VoteWeights:
-    """Every judgment counts as much as the votes table says: plain DPO and BA-DPO.
-
-    With unit weights the loss is the mean over the judgments of the step, Eq. `barp_dpo_loss`; a vote of weight 2
-    counts as two equal votes.
-
-    Examples
-    --------
-    >>> step = Step(sign=torch.ones(2), annotator=torch.zeros(2, dtype=torch.long), delta=torch.zeros(2, 1),
-    ...             vote_weight=torch.tensor([1.0, 0.5]))
-    >>> VoteWeights()(step)
-    (tensor([1.0000, 0.5000], dtype=torch.float64), tensor(1.5000, dtype=torch.float64))
-    """
-
-    in_log_odds = True
-    weighs_tokens = False
-
-    def __call__(self, step: Step) -> tuple[Tensor, Tensor]:
-        """The votes' own weights and their sum.
-
-        A share of the step without judgments has the normaliser 0: it adds nothing to the sum over processes.
+        Arguments are those of `badpo.theory.likelihood.judgment_loss`.
         """
-        weights = step.vote_weight.double()
-        return weights, weights.sum()
-
-    def token_weights(
-        self, lengths: NDArray[np.int64], comparison: NDArray[np.int64], step: int
-    ) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
-        """Every token counts 1."""
-        return [(np.ones(n_a), np.ones(n_b)) for n_a, n_b in lengths]
-
-    def losses(self, margins: Tensor, bias_logits: Tensor, sign: Tensor) -> Tensor:
-        """Negative log-likelihood of each vote, Eq. `barp_dpo_loss`."""
         return judgment_loss(margins, bias_logits, sign)
 
     def sums(self, step: Step, losses: Tensor) -> Tensor:
-        """Empty: nothing is learned."""
+        """What is to be learned from the losses of a share of the step, as sums that processes add up, float64."""
         return torch.zeros(0, dtype=torch.float64)
 
     def learn(self, sums: Tensor) -> None:
-        """Nothing: the weights depend on the step alone."""
+        """Take up the sums of the whole step; called after it, on every process."""
 
     def metrics(self) -> dict[str, float]:
-        """Empty."""
+        """What the log should tell of the state."""
         return {}
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Empty: the weights depend on the step alone."""
+        """What a resumed run needs besides the seed and the step; empty when there is nothing."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Accept the empty state.
-
-        Raises
-        ------
-        ValueError
-            The checkpoint was made with an objective that keeps a state.
-        """
+        """Take up the state of a checkpoint; a `ValueError` where it is that of another objective."""
         if state:
             raise ValueError(
                 f"the checkpoint holds the state of another objective ({', '.join(sorted(state))}); "
                 "resume with the objective it was made with, or start a new run"
             )
+
+
+Objective = VoteWeights  # what the trainer asks of any
 
 
 SMALLEST_WEIGHT = 1e-4
@@ -287,16 +249,13 @@ class GroupWeights(VoteWeights):
         ValueError
             The checkpoint holds other things than the weights of as many groups.
         """
-        found = {name: tuple(tensor.shape) for name, tensor in state.items()}
-        if found != {"group_weights": (self.n_groups,)}:
+        weight = state.get("group_weights")
+        if len(state) != 1 or weight is None or weight.shape != self._weight.shape:
             raise ValueError(
-                f"the checkpoint holds {found or 'no state of an objective'}, and this run needs the weights of "
-                f"{self.n_groups} groups; resume with the objective it was made with, or start a new run"
+                f"the checkpoint holds {', '.join(state) or 'no state of an objective'}, and this run needs the "
+                f"weights of {self.n_groups} groups; resume with the objective it was made with, or start a new run"
             )
-        self._weight = state["group_weights"].double().clone()
-
-
-TokenWeights = list[tuple[NDArray[np.float64], NDArray[np.float64]]]
+        self._weight = weight.double().clone()
 
 
 class SampledTokens(VoteWeights):
@@ -326,22 +285,14 @@ class SampledTokens(VoteWeights):
     def __init__(self, seed: int):
         self.seed = int(seed)
 
-    def token_weights(
-        self, lengths: NDArray[np.int64], comparison: NDArray[np.int64], step: int
-    ) -> TokenWeights:
+    def token_weights(self, lengths, comparison, step):
         """1 for a token that was drawn, 0 for another."""
-        drawn = []
-        for (n_a, n_b), c in zip(lengths, comparison, strict=True):
-            rng = np.random.default_rng([self.seed, step, int(c)])
-            shorter = min(n_a, n_b)
-            drawn.append((_drawn(rng, n_a, shorter), _drawn(rng, n_b, shorter)))
-        return drawn
-
-
-def _drawn(rng: np.random.Generator, n: int, n_drawn: int) -> NDArray[np.float64]:
-    weights = np.zeros(n)
-    weights[rng.permutation(n)[:n_drawn]] = 1.0
-    return weights
+        weights = []
+        for pair, place in zip(lengths, comparison, strict=True):
+            rng = np.random.default_rng([self.seed, step, int(place)])
+            drawn = [rng.permutation(n)[: min(pair)] for n in pair]
+            weights.append(tuple(np.isin(np.arange(n), of) * 1.0 for n, of in zip(pair, drawn, strict=True)))
+        return weights
 
 
 class DiscountedTail(VoteWeights):
@@ -374,14 +325,9 @@ class DiscountedTail(VoteWeights):
             raise ValueError(f"alpha is a share, 0 to 1; got {alpha!r}")
         self.alpha = float(alpha)
 
-    def token_weights(
-        self, lengths: NDArray[np.int64], comparison: NDArray[np.int64], step: int
-    ) -> TokenWeights:
+    def response_weights(self, n_tokens: int, n_other: int) -> NDArray[np.float64]:
         """1 up to the length of the shorter response, ``alpha`` after it."""
-        return [
-            (np.where(np.arange(n_a) < n_b, 1.0, self.alpha), np.where(np.arange(n_b) < n_a, 1.0, self.alpha))
-            for n_a, n_b in lengths
-        ]
+        return np.where(np.arange(n_tokens) < n_other, 1.0, self.alpha)
 
 
 class IdentityPreference(VoteWeights):
@@ -415,11 +361,9 @@ class IdentityPreference(VoteWeights):
     def __init__(self, beta: float):
         self.beta = float(beta)
 
-    def token_weights(
-        self, lengths: NDArray[np.int64], comparison: NDArray[np.int64], step: int
-    ) -> TokenWeights:
+    def response_weights(self, n_tokens: int, n_other: int) -> NDArray[np.float64]:
         """One over the response's length."""
-        return [(np.full(n_a, 1 / n_a), np.full(n_b, 1 / n_b)) for n_a, n_b in lengths]
+        return np.full(n_tokens, 1 / n_tokens)
 
     def losses(self, margins: Tensor, bias_logits: Tensor, sign: Tensor) -> Tensor:
         """The squared distance, `badpo.theory.likelihood.ipo_loss`."""

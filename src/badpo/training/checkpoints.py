@@ -509,9 +509,9 @@ class RunCallback(TrainerCallback):
             write_atomically(self._log, before, private=True)
 
     def on_epoch_begin(self, args, state, control, train_dataloader=None, **kwargs):
-        """Tell the sampler which epoch it plans; stop when a resumed run has no step left."""
+        """Tell the sampler which epoch it plans."""
+        # the trainer then reads no micro-batch
         self._nothing_left = state.global_step >= state.max_steps
-        control.should_training_stop = control.should_training_stop or self._nothing_left
         steps_per_epoch = len(train_dataloader) // args.gradient_accumulation_steps
         train_dataloader.batch_sampler.epoch = state.global_step // steps_per_epoch
 
