@@ -14,13 +14,14 @@ from badpo.data.attributes import BUILT_IN
 from badpo.data.markers import split_signature
 from badpo.data.privacy import direct_identifiers
 from badpo.data.problems import did_you_mean, written_out
-from badpo.data.tables import inert
-from badpo.importers.fields import personal_fields, side_fields, side_of
+from badpo.data.tables import Table, inert
+from badpo.importers.fields import Export, personal_fields
 from badpo.importers.prodigy import _UNNAMED
 from badpo.readouts.judge import strip_markdown, strip_signatures
 from badpo.results.model_card import _FILE, _HUB_ID
 from badpo.results.words import _kept_together, markdown_text
 
+_EXPORT = Export(Table(pd.DataFrame(), "cells"))
 DETECTORS = [
     row.make(**row.example)
     for kind, row in BUILT_IN.items()
@@ -43,8 +44,8 @@ READERS: dict[str, Callable[[str], object]] = {
     "strip_signatures": strip_signatures,
     "split_signature": split_signature,
     "swap pairs' bodies": lambda text: _MARKS.sub("", text),
-    "side of a label": lambda text: side_of(text, "response_a", "response_b", {}),
-    "fields": lambda text: side_fields([text, "text1"]),
+    "side of a label": lambda text: _EXPORT.side_of(text, "response_a", "response_b"),
+    "fields": lambda text: _EXPORT.text_fields([text, "prompt", "text1", "text2"]),
     "personal fields": lambda text: personal_fields(_cell(text)),
     "ids": lambda text: direct_identifiers([text]),
     "unnamed sessions": _UNNAMED.fullmatch,

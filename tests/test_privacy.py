@@ -42,9 +42,7 @@ PERSONAL = {
 }
 VARIANTS = {
     **{name: path for name, path in ALL.items() if name != "ultrafeedback"},
-    "argilla lists": EXPORTS / "argilla_lists.jsonl",
     "argilla nested": EXPORTS / "argilla_nested.json",
-    "prism utterances": EXPORTS / "prism_utterances.jsonl",
 }
 
 
@@ -134,7 +132,7 @@ def places(tmp_path, monkeypatch):
 def test_no_importer_lets_an_id_through(name, places):
     source, out = places
     export = write_planted(VARIANTS[name], source)
-    for extra in ((), ("--json",), ("--times", "day")):
+    for extra in ((), ("--json",)):
         asked = ("--column", "winner=choice") if name == "argilla nested" else ()
         result = badpo("import", export, "-o", out / "judgments.parquet", *asked, *extra)
         assert result.exit_code == 0, result.output

@@ -219,12 +219,10 @@ _export_names = (
     "multipref.jsonl",
     "label_studio.json",
     "argilla_flat.jsonl",
-    "argilla_lists.jsonl",
     "argilla_nested.json",
     "prodigy.jsonl",
     "arena.json",
     "prism_conversations.jsonl",
-    "prism_utterances.jsonl",
     "ultrafeedback.jsonl",
 )
 _formats = st.none() | st.none() | st.sampled_from([*FORMATS, "table"])

@@ -12,7 +12,7 @@ import pytest
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import is_pseudonym, pseudonyms
 from badpo.data.problems import ConfigError, DataError
-from badpo.importers.formats import day_of, import_file
+from badpo.importers.formats import import_file
 from badpo_paper.corpora.files import read_scored_pairs
 
 ROOT = Path(__file__).parents[2]
@@ -73,35 +73,6 @@ def test_the_table_reads_back_with_what_was_left_out(tmp_path):
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "day"),
-    [("arena.json", "2023-04-24"), ("multipref.jsonl", "2024-05-03"), ("prodigy.jsonl", "2024-03-01")],
-)
-def test_times_become_days_or_nothing(name, day, tmp_path):
-    import_file(EXPORTS / name, tmp_path / "without.parquet")
-    assert "day" not in pd.read_parquet(tmp_path / "without.parquet")
-    import_file(EXPORTS / name, tmp_path / "with.parquet", times="day")
-    table = pd.read_parquet(tmp_path / "with.parquet")
-    assert set(table["day"]) == {day}
-    assert "when" not in table
-
-
-@pytest.mark.parametrize(
-    ("when", "day"),
-    [
-        (1709305200, "2024-03-01"),
-        (1709305200123, "2024-03-01"),
-        ("2024-03-01T23:59:59+09:00", "2024-03-01"),
-        (float("nan"), None),
-        (None, None),
-        ("", None),
-        (1e300, None),
-    ],
-)
-def test_the_day_of_a_moment(when, day):
-    assert day_of(when) == day
-
-
 def test_a_mapping_is_written_only_when_asked_and_for_one_reader(tmp_path):
     mapping = tmp_path / "private" / "who.json"
     told = import_file(LABEL_STUDIO, tmp_path / "j.parquet", mapping=mapping)
@@ -158,7 +129,5 @@ def test_nothing_is_written_when_the_table_is_wrong(tmp_path):
 
 
 def test_choices_that_are_not_there(tmp_path):
-    with pytest.raises(ConfigError, match="times must be drop or day"):
-        import_file(LABEL_STUDIO, tmp_path / "j.parquet", times="days")
     with pytest.raises(ConfigError, match=r"must end in \.parquet"):
         import_file(LABEL_STUDIO, tmp_path / "j.csv")

@@ -157,7 +157,6 @@ def import_votes(
     column: ColumnOption = None,
     winner: WinnerOption = None,
     keep: list[str] | None = Option(None, metavar="COLUMN", help="Carry this column along; repeatable."),
-    times: str = Option("drop", metavar="drop|day", help="Leave out when a vote was cast, or keep its date."),
     annotators_missing: AnnotatorsMissing = "error",
     write_mapping: Path | None = Option(
         None, metavar="FILE", help="Also write whose pseudonym is whose, for your eyes only."
@@ -175,7 +174,6 @@ def import_votes(
         format=format,
         **named(column, winner),
         keep=keep or (),
-        times=times,
         annotators_missing=annotators_missing,
         mapping=write_mapping,
     )

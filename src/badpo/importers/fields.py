@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,23 +22,10 @@ _PARTS = re.compile(r"[a-z]+|\d+")
 # the words that may stand before a side: "not a" must not be read as a
 _SIDE_LABEL = re.compile(
     r"(?:(?:response|completion|answer|output|option|choice|model|text|candidate|generation|assistant|prefer)_)?"
-    r"(a|b|1|2|left|right|first|second)(?:_is)?(?:_(?:clearly|slightly|much))?(?:_better)?"
+    r"(?:(a|1|left|first)|b|2|right|second)(?:_is)?(?:_(?:clearly|slightly|much))?(?:_better)?"
 )
-_FIRST = frozenset({"a", "1", "left", "first"})
-_TIES = frozenset(
-    [
-        "tie",
-        "tied",
-        "equal",
-        "equally_good",
-        "same",
-        "both",
-        "neither",
-        "draw",
-        "both_good",
-        "both_bad",
-        "bothbad",
-    ]
+_TIE_LABEL = re.compile(
+    r"tied?|tie_.*|(?:equally|both)_good|equal|same|both|neither|draw|both_?bad|model_tie"
 )
 _PERSONAL = re.compile(
     r"e_?mail|(first|last|full|given|family|nick|user|display|screen)_?name|^name$|surname|phone|^ip$|^ip_|_ip$|"
@@ -57,8 +45,8 @@ TEXTS = ("prompt", "response_a", "response_b")
 class Export:
     """A table of another program's, and what the user says about it; readers note here what they find.
 
-    A reader yields a row under our column names for each vote, with the source's own annotator ids and ``when`` for its
-    time, and ``{"left_out": reason, "annotator": id}`` for each answer that is none.
+    A reader yields a row under our column names for each answer, with the source's own annotator ids. An answer whose
+    ``winner`` is None is no vote, nor is one that has a reason in ``left_out``: both are counted.
     """
 
     table: Table
@@ -87,19 +75,19 @@ class Export:
         """The error for an export that cannot be read."""
         return DataError([Problem(code, what, self.table.name, remedy, "error")])
 
-    def require(self, names: Sequence[str], found: Sequence[str]) -> None:
-        """Raise E103 where a field that the user names for one of ``names`` is not ``found``."""
-        for ours in names:
-            theirs = self.columns.get(ours)
-            if theirs is not None and theirs not in found:
-                what = f'field "{theirs}" (for {ours}) is not in the export.{did_you_mean(theirs, found)}'
-                raise self.refusal("E103", what, f"found: {', '.join(found)}")
+    def named(self, ours: str, found: Sequence[str]) -> str | None:
+        """The field that the user names for a column of ours; E103 where it is not ``found``."""
+        theirs = self.columns.get(ours)
+        if theirs is not None and theirs not in found:
+            what = f'field "{theirs}" (for {ours}) is not in the export.{did_you_mean(theirs, found)}'
+            raise self.refusal("E103", what, f"found: {', '.join(found)}")
+        return theirs
 
     def prompt_field(self, names: Sequence[str]) -> str:
         """The field that holds the prompt: as the user says, or by its name."""
         folded = {name.casefold(): name for name in names}
-        known = [folded[word] for word in _PROMPTS if word in folded]
-        prompt = self.columns.get("prompt") or next(iter(known), None)
+        known = (folded[word] for word in _PROMPTS if word in folded)
+        prompt = self.named("prompt", names) or next(known, None)
         if prompt is None:
             what = f"cannot tell which field is prompt; found: {', '.join(names) or 'none'}"
             raise self.refusal("E146", what, "name it: --column prompt=...")
@@ -109,15 +97,36 @@ class Export:
         self, names: Sequence[str], compared: tuple[str, str] | None = None
     ) -> tuple[str, str, str]:
         """The fields of the prompt and the two responses: as the user says, as ``compared``, or by their names."""
-        self.require(TEXTS, names)
-        a, b = (self.columns.get(name) for name in TEXTS[1:])
-        sides = (a, b) if a and b else compared or side_fields(names)
-        if sides is None:
+        a, b = (self.named(name, names) for name in TEXTS[1:])
+        firsts = [name for name in names if _RESPONSE_A.fullmatch(name)]
+        pairs = [(name, name[:-1] + _OTHER_SIDE[name[-1]]) for name in firsts]
+        pairs = [compared] if compared else [pair for pair in pairs if pair[1] in names]
+        if a and b:
+            pairs = [(a, b)]
+        if len(pairs) != 1:
             what = (
                 f"cannot tell which field is response_a and response_b; found: {', '.join(names) or 'none'}"
             )
             raise self.refusal("E146", what, "name it: --column response_a=... --column response_b=...")
-        return self.prompt_field([name for name in names if name not in sides]), *sides
+        return self.prompt_field([name for name in names if name not in pairs[0]]), *pairs[0]
+
+    def side_of(self, label: Any, field_a: str = "", field_b: str = "") -> str:
+        """``a``, ``b`` or ``tie`` for a label; the label itself where it is not known, which the reader then reports.
+
+        A label may be the name of a field, or end in a side: ``A``, ``left``, ``response_2``, ``B-is-better``. What
+        the user says comes first.
+        """
+        text = str(label)
+        if text in self.winners:
+            return self.winners[text]
+        fields = {field_b.casefold(): "b", field_a.casefold(): "a"}
+        if text and text.casefold() in fields:
+            return fields[text.casefold()]
+        folded = "_".join(_PARTS.findall(text.casefold()))
+        if _TIE_LABEL.fullmatch(folded):
+            return "tie"
+        found = _SIDE_LABEL.fullmatch(folded)
+        return text if found is None else "a" if found[1] else "b"
 
 
 @dataclass(frozen=True)
@@ -125,16 +134,15 @@ class Importer:
     """One format that can be read: what it is, by which columns it is known, and its reader."""
 
     what: str
-    signs: tuple[frozenset[str], ...]  # it has all columns of one of these
+    signs: tuple[frozenset[str], ...]  # it has all columns of one of these; * stands for any text
     read: Callable[[Export], Iterable[dict[str, Any]]]
     columns: tuple[str, ...] = ()  # of ours, whose field the user may name
     labels: bool = False  # whether the user may say what labels mean
-    looks_like: Callable[[Export], bool] | None = None  # where names of columns do not tell
 
     def fits(self, export: Export) -> bool:
         """Whether a table is of this format."""
-        is_known = any(columns <= set(export.names) for columns in self.signs)
-        return is_known or (self.looks_like is not None and self.looks_like(export))
+        names = export.names
+        return any(all(fnmatch.filter(names, sign) for sign in columns) for columns in self.signs)
 
     @property
     def known_by(self) -> str:
@@ -142,52 +150,9 @@ class Importer:
         return "; or ".join(", ".join(sorted(columns)) for columns in self.signs)
 
 
-def side_fields(names: Sequence[str]) -> tuple[str, str] | None:
-    """The fields of the two responses, such as ``response_a`` and ``response_b``; None where no names say so.
-
-    Examples
-    --------
-    >>> side_fields(["prompt", "text1", "text2", "id"])
-    ('text1', 'text2')
-    """
-    firsts = [name for name in names if _RESPONSE_A.fullmatch(name)]
-    pairs = [(name, name[:-1] + _OTHER_SIDE[name[-1]]) for name in firsts]
-    pairs = [pair for pair in pairs if pair[1] in names]
-    return pairs[0] if len(pairs) == 1 else None
-
-
-def side_of(label: Any, field_a: str, field_b: str, winners: Mapping[str, str]) -> str:
-    """``a``, ``b`` or ``tie`` for a label; the label itself where it is not known, which the reader then reports.
-
-    A label may be the name of a field, or end in a side: ``A``, ``left``, ``response_2``, ``B-is-better``. What the
-    user says in ``winners`` comes first.
-
-    Examples
-    --------
-    >>> [side_of(label, "text1", "text2", {}) for label in ("left", "Text2", "Response 1", "Tie", "unsure")]
-    ['a', 'b', 'a', 'tie', 'unsure']
-    >>> side_of("unsure", "text1", "text2", {"unsure": "tie"})
-    'tie'
-    """
-    text = str(label)
-    if text in winners:
-        return winners[text]
-    if text.casefold() in (field_a.casefold(), field_b.casefold()):
-        return "a" if text.casefold() == field_a.casefold() else "b"
-    folded = "_".join(_PARTS.findall(text.casefold()))
-    if folded in _TIES or folded.startswith("tie_"):
-        return "tie"
-    found = _SIDE_LABEL.fullmatch(folded)
-    if found is None:
-        return text
-    return "a" if found[1] in _FIRST else "b"
-
-
 def listed(cell: Any) -> list[Any]:
     """A cell that holds a list, as a list; empty for a missing one."""
-    if isinstance(cell, np.ndarray):
-        return cell.tolist()
-    return list(cell) if isinstance(cell, list | tuple) else []
+    return list(cell) if isinstance(cell, list | tuple | np.ndarray) else []
 
 
 def is_missing(cell: Any) -> bool:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from badpo.data.privacy import pseudonyms
 from badpo.data.problems import ConfigError, DataError, Problem, did_you_mean
 from badpo.data.tables import KNOWN, Table, as_ids, read_table, recognise, write_table
 from badpo.importers import arena, argilla, label_studio, multipref, prism, prodigy, ultrafeedback
-from badpo.importers.fields import TEXTS, Export, Importer, personal_fields
+from badpo.importers.fields import NO_PREFERENCE, TEXTS, Export, Importer, personal_fields
 
 TABLE = "table"
 PAIRS = "ultrafeedback"
@@ -89,53 +88,34 @@ def import_votes(
     if format not in (None, *names):
         hint = did_you_mean(str(format), names)
         raise ConfigError(f'unknown format "{format}".{hint} Known: {", ".join(names)}')
-    name = format or _recognised(export)
+    fitting = (name for name, importer in FORMATS.items() if importer.fits(export))
+    name = format or next(fitting, TABLE)
     if name == TABLE:
-        layout = recognise(table.frame, table.name, export.columns)
-        unused = [name for name in map(str, layout.frame.columns) if name not in KNOWN]
+        try:
+            layout = recognise(table.frame, table.name, export.columns)
+        except DataError as error:
+            if format or export.columns:
+                raise
+            looked_for = "; ".join(f"{name} ({importer.known_by})" for name, importer in FORMATS.items())
+            remedy = "name the columns with --column, or the format with --format"
+            refusal = export.refusal("E145", f"the format is not known; looked for {looked_for}", remedy)
+            raise DataError([*refusal.problems, *error.problems]) from None
+        unused = [str(name) for name in layout.frame.columns if name not in KNOWN]
         return Imported(table, name, export.columns, unused, personal_fields(table.frame[unused]), [])
-    entries = _entries(name, export)
-    rows = [entry for entry in entries if "left_out" not in entry]
-    others = [entry for entry in entries if "left_out" in entry]
-    if not rows:
-        reasons = Counter(entry["left_out"] for entry in others)
-        counts = ", ".join(f"{reason}: {n:,}" for reason, n in reasons.items()) or "no answers in it"
-        raise export.refusal("E104", f"no vote to import ({counts})", "export it again")
-    frame = pd.DataFrame({name: [row.get(name) for row in rows] for name in rows[0]}, dtype=object)
-    frame = frame.loc[:, frame.notna().any() | frame.columns.isin(TEXTS)]
-    made = Table(frame, f"{table.name} ({name}, one row for each vote)", dropped=_counted(others))
+    made = _table_of(name, export, _answers(FORMATS[name], export))
     unused = [name for name in export.names if name not in export.used]
-    personal = personal_fields(table.frame, export.used)
-    return Imported(made, name, {}, unused, personal, export.findings)
+    return Imported(made, name, {}, unused, personal_fields(table.frame, export.used), export.findings)
 
 
-def _recognised(export: Export) -> str:
-    for name, importer in FORMATS.items():
-        if importer.fits(export):
-            return name
-    try:
-        recognise(export.table.frame, export.table.name, export.columns)
-    except DataError as error:
-        if export.columns:
-            raise
-        looked_for = "; ".join(f"{name} ({importer.known_by})" for name, importer in FORMATS.items())
-        what = f"the format is not known; looked for {looked_for}"
-        remedy = "name the columns with --column, or the format with --format"
-        refusal = export.refusal("E145", what, remedy)
-        raise DataError([*refusal.problems, *error.problems]) from None
-    return TABLE
-
-
-def _entries(name: str, export: Export) -> list[dict[str, Any]]:
+def _answers(importer: Importer, export: Export) -> list[dict[str, Any]]:
     """What a reader yields; what does not fit it, or what the user says and it has no use for, is an error."""
-    importer = FORMATS[name]
     if unused := [ours for ours in export.columns if ours not in importer.columns]:
         raise ConfigError(
-            f"{name}: columns that can be named: {', '.join(importer.columns) or 'none'}; got {', '.join(unused)}. "
-            "Import it as a plain table, with format table, to name any"
+            f"{importer.what}: columns that can be named: {', '.join(importer.columns) or 'none'}; got "
+            f"{', '.join(unused)}. Import it as a plain table, with format table, to name any"
         )
     if export.winners and not importer.labels:
-        raise ConfigError(f"{name}: what the labels mean is known; leave the winners out")
+        raise ConfigError(f"{importer.what}: what the labels mean is known; leave the winners out")
     what = f"this is no table of {importer.what}, which is known by {importer.known_by}"
     try:
         if importer.fits(export):
@@ -148,21 +128,27 @@ def _entries(name: str, export: Export) -> list[dict[str, Any]]:
     raise export.refusal("E145", f"{what}; found: {', '.join(export.names)}", remedy)
 
 
-def _counted(entries: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
-    """What was no vote, by reason and pseudonym."""
+def _table_of(name: str, export: Export, answers: Sequence[dict[str, Any]]) -> Table:
+    """The votes among the answers as a table, with the others counted by reason and pseudonym."""
+    reasons = [
+        answer.get("left_out") or (NO_PREFERENCE if answer.get("winner", "") is None else None)
+        for answer in answers
+    ]
+    votes = [answer for answer, reason in zip(answers, reasons, strict=True) if not reason]
+    if not votes:
+        counts = ", ".join(f"{reason}: {n:,}" for reason, n in Counter(reasons).items())
+        raise export.refusal("E104", f"no vote to import ({counts or 'no answers in it'})", "export it again")
     # an id that is none is told where it stands beside a vote
-    told = [entry["annotator"] for entry in entries]
-    told = [who if isinstance(who, str | int | float) else None for who in told]
-    ids = as_ids(pd.Series(told, dtype=object))
+    told = (answer.get("annotator") for answer, reason in zip(answers, reasons, strict=True) if reason)
+    ids = as_ids([who if isinstance(who, str | int | float) else None for who in told])
     known = [who for who in dict.fromkeys(ids) if who is not None]
     named = dict(zip(known, pseudonyms(known), strict=True))
-    reasons = [entry["left_out"] for entry in entries]
-    counts = Counter((reason, named.get(who, "unknown")) for reason, who in zip(reasons, ids, strict=True))
-    return tuple({"reason": reason, "annotator": who, "n": n} for (reason, who), n in counts.items())
-
-
-TIMES = ("drop", "day")
-_LATEST_SECONDS = 1e11  # later than any date in seconds: then it is milliseconds
+    left_out = Counter(zip(filter(None, reasons), (named.get(who, "unknown") for who in ids), strict=True))
+    dropped = tuple({"reason": why, "annotator": who, "n": n} for (why, who), n in left_out.items())
+    names = [column for column in votes[0] if column != "left_out"]
+    frame = pd.DataFrame({column: [vote.get(column) for vote in votes] for column in names}, dtype=object)
+    frame = frame.loc[:, frame.notna().any() | frame.columns.isin(TEXTS)]
+    return Table(frame, f"{export.table.name} ({name}, one row for each vote)", dropped=dropped)
 
 
 def import_file(
@@ -173,7 +159,6 @@ def import_file(
     columns: Mapping[str, str | None] | None = None,
     winners: Mapping[str, str] | None = None,
     keep: Sequence[str] = (),
-    times: str = "drop",
     annotators_missing: str = "error",
     mapping: str | os.PathLike[str] | None = None,
 ) -> dict[str, Any]:
@@ -191,8 +176,6 @@ def import_file(
         See `badpo.importers.formats.import_votes`.
     keep : sequence of str
         Further columns to carry along; personal ones are refused.
-    times : "drop" or "day"
-        ``day`` keeps the date of each vote, in a column ``day``, where the export has times.
     annotators_missing : "error" or "drop"
         What happens to votes without an annotator where others have one.
     mapping : path or None
@@ -210,81 +193,65 @@ def import_file(
     ConfigError, DataError
         What cannot be imported; nothing is written then.
     """
-    if times not in TIMES:
-        raise ConfigError(f"times must be {' or '.join(TIMES)}; got {times!r}.{did_you_mean(times, TIMES)}")
     if not str(out).endswith(".parquet"):
         raise ConfigError(f"{out}: the file's name must end in .parquet")
     if mapping is not None and Path(mapping).exists():
         raise ConfigError(f"{mapping} is there already; a mapping is never written over, choose another name")
     imported = import_votes(source, format, columns, winners)
-    frame, carried = imported.table.frame, list(dict.fromkeys(keep))
+    frame, problems = imported.table.frame, imported.findings
     if imported.format == PAIRS:
-        return _write_pairs(imported, out)
-    if personal := personal_fields(frame[[name for name in carried if name in frame]]):
-        raise ConfigError(
-            f"keep: {', '.join(personal)} may tell who somebody is and stays behind; rename the column first if it "
-            "does not"
-        )
-    if "when" in frame and imported.format != TABLE:
-        days = pd.Series([day_of(when) for when in frame["when"]], dtype=object)
-        frame = frame.drop(columns="when")
-        if times == "day" and days.notna().any():
-            frame, carried = frame.assign(day=days), [*carried, "day"]
-    judgments = Judgments.read(
-        replace(imported.table, frame=frame),
-        columns=imported.columns,
-        winners=winners,
-        annotators_missing=annotators_missing,
-        keep=carried,
-    )
-    if mapping is not None and not judgments.has_identities:
-        raise ConfigError("there is no annotator column, so there is nobody to map; leave the mapping out")
-    judgments.to_parquet(out)
-    if mapping is not None:
-        column = frame[imported.columns.get("annotator") or "annotator"]
-        ids = [raw for raw in dict.fromkeys(as_ids(column)) if raw is not None]
-        whose = dict(zip(pseudonyms(ids), ids, strict=True))
-        with appearing(mapping, private=True) as unfinished:
-            unfinished.write_text(json.dumps(whose, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    counts = {
-        "judgments": judgments.n_votes,
-        "comparisons": judgments.n_comparisons,
-        "prompts": int(judgments.comparisons["prompt_id"].nunique()),
-        "annotators": judgments.n_annotators if judgments.has_identities else 0,
-        "problems": [*imported.findings, *judgments.findings],
-        "mapping": None if mapping is None else str(mapping),
-    }
-    return _told(imported, out, judgments.dropped, list(judgments.votes.columns)) | counts
-
-
-def _told(
-    imported: Imported, out: str | os.PathLike[str], dropped: pd.DataFrame, written: Sequence[str] = ()
-) -> dict[str, Any]:
+        scores = {name: pd.to_numeric(frame[name], errors="coerce") for name in frame if "score" in name}
+        write_table(pa.Table.from_pandas(frame.assign(**scores), preserve_index=False), out)
+        dropped = pd.DataFrame(list(imported.table.dropped), columns=["reason", "annotator", "n"])
+        counts = {"makes": "scored pairs", "pairs": len(frame), "prompts": int(frame["prompt"].nunique())}
+        written = list(frame)
+    else:
+        judgments = _judgments(imported, winners, keep, annotators_missing, mapping)
+        judgments.to_parquet(out)
+        if mapping is not None:
+            _write_mapping(imported, mapping)
+        problems, dropped = [*problems, *judgments.findings], judgments.dropped
+        counts = {
+            "makes": "judgments",
+            "judgments": judgments.n_votes,
+            "comparisons": judgments.n_comparisons,
+            "prompts": int(judgments.comparisons["prompt_id"].nunique()),
+            "annotators": judgments.n_annotators if judgments.has_identities else 0,
+        }
+        written = list(judgments.votes)
     by_reason = dropped.groupby("reason", sort=False)["n"].sum()
     return {
         "format": imported.format,
         "out": str(out),
-        "makes": "scored pairs" if imported.format == PAIRS else "judgments",
+        **counts,
         "dropped": [{"reason": str(reason), "n": int(n)} for reason, n in by_reason.items()],
         "left_behind": [name for name in imported.left_behind if name not in written],
         "personal": [name for name in imported.personal if name not in written],
-        "problems": imported.findings,
-        "mapping": None,
+        "problems": problems,
+        "mapping": None if mapping is None else str(mapping),
     }
 
 
-def day_of(when: Any) -> str | None:
-    """The date of a moment, given as seconds or milliseconds since 1970 or as ISO text; None where it is neither."""
-    is_number = isinstance(when, int | float) and 0 < when < math.inf
-    options = {"unit": "s" if when < _LATEST_SECONDS else "ms"} if is_number else {"format": "ISO8601"}
-    told = when.strip()[:10] if isinstance(when, str) else when if is_number else None
-    moment = pd.to_datetime(told, errors="coerce", **options)
-    return None if pd.isna(moment) else moment.date().isoformat()
+def _judgments(
+    imported: Imported, winners: Mapping[str, str] | None, keep: Sequence[str], missing: str, mapping: Any
+) -> Judgments:
+    frame, keep = imported.table.frame, list(dict.fromkeys(keep))
+    if personal := personal_fields(frame[[name for name in keep if name in frame]]):
+        raise ConfigError(
+            f"keep: {', '.join(personal)} may tell who somebody is and stays behind; rename the column first if it "
+            "does not"
+        )
+    judgments = Judgments.read(
+        imported.table, columns=imported.columns, winners=winners, annotators_missing=missing, keep=keep
+    )
+    if mapping is not None and not judgments.has_identities:
+        raise ConfigError("there is no annotator column, so there is nobody to map; leave the mapping out")
+    return judgments
 
 
-def _write_pairs(imported: Imported, out: str | os.PathLike[str]) -> dict[str, Any]:
-    frame = imported.table.frame
-    scores = {name: pd.to_numeric(frame[name], errors="coerce") for name in frame if "score" in name}
-    write_table(pa.Table.from_pandas(frame.assign(**scores), preserve_index=False), out)
-    dropped = pd.DataFrame(list(imported.table.dropped), columns=["reason", "annotator", "n"])
-    return _told(imported, out, dropped) | {"pairs": len(frame), "prompts": int(frame["prompt"].nunique())}
+def _write_mapping(imported: Imported, mapping: str | os.PathLike[str]) -> None:
+    column = imported.table.frame[imported.columns.get("annotator") or "annotator"]
+    ids = [raw for raw in dict.fromkeys(as_ids(column)) if raw is not None]
+    whose = dict(zip(pseudonyms(ids), ids, strict=True))
+    with appearing(mapping, private=True) as unfinished:
+        unfinished.write_text(json.dumps(whose, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from badpo.importers.fields import NO_PREFERENCE, NOT_SUBMITTED, TEXTS, Export, Importer, listed, side_of
+from badpo.importers.fields import NOT_SUBMITTED, TEXTS, Export, Importer, listed
 
 _SELECTED = {"left": "a", "right": "b"}
 
@@ -18,67 +18,48 @@ def read_label_studio(export: Export) -> Iterator[dict[str, Any]]:
     ``columns={"response_a": "text1", "response_b": "text2", "prompt": "question"}`` names fields of a task's data,
     ``columns={"winner": "pw"}`` a control, where they cannot be recognised.
     """
-    export.used |= {"id", "data", "annotations", "completions"}
+    export.used |= {"id", "data", "annotations"}
     tasks = list(export.records())
+    answers = [
+        answer for task in tasks for one in listed(task.get("annotations")) for answer in _answers(one)
+    ]
+    pairwise = {
+        str(answer.get("from_name")): answer for answer in answers if answer.get("type") == "pairwise"
+    }
+    control = export.columns.get("winner") or next(iter(sorted(pairwise)), None)
+    if len(pairwise) > 1 and not export.columns.get("winner"):
+        what = f"{len(pairwise)} pairwise questions: {', '.join(sorted(pairwise))}"
+        raise export.refusal("E146", what, f"import one at a time: --column winner={control}")
     names = list(dict.fromkeys(name for task in tasks for name in task.get("data") or {}))
     # the control names the objects it compares, left and right, and these are often called as the fields
-    compared = [str(entry.get("to_name")).split(",") for entry in _controls(tasks)]
-    pairs = [(two[0], two[1]) for two in compared if len(two) == 2 and set(two) <= set(names)]
-    prompt, a, b = export.text_fields(names, next(iter(pairs), None))
-    controls = sorted({str(entry.get("from_name")) for entry in _controls(tasks)})
-    control = export.columns.get("winner") or next(iter(controls), None)
-    if len(controls) > 1 and not export.columns.get("winner"):
-        what = f"{len(controls)} pairwise questions: {', '.join(controls)}"
-        raise export.refusal("E146", what, f"import one at a time: --column winner={control}")
+    left, _, right = str(pairwise.get(str(control), {}).get("to_name")).partition(",")
+    prompt, a, b = export.text_fields(names, (left, right) if {left, right} <= set(names) else None)
     for number, task in enumerate(tasks, start=1):
         data = task.get("data") or {}
         pair = {"prompt": data.get(prompt), "response_a": data.get(a), "response_b": data.get(b)}
         pair |= {"comparison_id": str(task.get("id", f"task {number}")), "shown_first": "a"}
-        for annotation in _annotations(task):
-            who = _person(annotation.get("completed_by"))
-            winner = _winner(annotation, control, a, b, export.winners)
-            if annotation.get("was_cancelled"):
-                yield {"left_out": NOT_SUBMITTED, "annotator": who}
-            elif winner is None:
-                yield {"left_out": NO_PREFERENCE, "annotator": who}
-            else:
-                yield pair | {"winner": winner, "annotator": who, "when": annotation.get("created_at")}
+        for one in listed(task.get("annotations")):
+            selected = chosen = None
+            for answer in _answers(one):
+                value = answer.get("value") or {}
+                if answer.get("type") == "pairwise" and str(answer.get("from_name")) == control:
+                    selected = selected or _SELECTED.get(str(value.get("selected")))
+                if answer.get("type") == "choices" and listed(value.get("choices")):
+                    chosen = chosen or export.side_of(value["choices"][0], a, b)
+            who = one.get("completed_by")
+            if isinstance(who, Mapping):
+                who = who.get("id", who.get("email"))
+            vote = {"winner": selected or chosen, "annotator": None if who is None else str(who)}
+            yield pair | vote | {"left_out": NOT_SUBMITTED if one.get("was_cancelled") else None}
 
 
-def _annotations(task: Mapping) -> list[Mapping]:
-    return listed(task.get("annotations", task.get("completions")))
-
-
-def _controls(tasks: Sequence[Mapping]) -> Iterable[Mapping]:
-    results = [entry for task in tasks for one in _annotations(task) for entry in listed(one.get("result"))]
-    return [entry for entry in results if entry.get("type") == "pairwise"]
-
-
-def _winner(
-    annotation: Mapping, control: str | None, a: str, b: str, winners: Mapping[str, str]
-) -> str | None:
-    entries = listed(annotation.get("result"))
-    for entry in entries:
-        if entry.get("type") == "pairwise" and str(entry.get("from_name")) == control:
-            selected = (entry.get("value") or {}).get("selected")
-            if selected in _SELECTED:
-                return _SELECTED[selected]
-    for entry in entries:
-        choices = listed((entry.get("value") or {}).get("choices"))
-        if entry.get("type") == "choices" and choices:
-            return side_of(choices[0], a, b, winners)
-    return None
-
-
-def _person(completed_by: Any) -> str | None:
-    if isinstance(completed_by, Mapping):
-        completed_by = completed_by.get("id", completed_by.get("email"))
-    return None if completed_by is None else str(completed_by)
+def _answers(annotation: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return listed(annotation.get("result"))
 
 
 IMPORTER = Importer(
     "Label Studio's JSON export with a Pairwise control",
-    (frozenset({"data", "annotations"}), frozenset({"data", "completions"})),
+    (frozenset({"data", "annotations"}),),
     read_label_studio,
     columns=(*TEXTS, "winner"),
     labels=True,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from badpo.importers.fields import NO_PREFERENCE, Export, Importer, listed
+from badpo.importers.fields import Export, Importer, listed
 
 POOLS = {"normal_worker_annotations": "normal", "expert_worker_annotations": "expert"}
 WINNERS = {
@@ -15,17 +15,11 @@ WINNERS = {
     "B-is-slightly-better": "b",
     "B-is-clearly-better": "b",
 }
-
-
 # our column -> the export's
-_PAIR = {
-    "comparison_id": "comparison_id",
-    "prompt_id": "prompt_id",
+_PAIR = {name: name for name in ("comparison_id", "prompt_id", "model_a", "model_b")} | {
     "prompt": "text",
     "response_a": "completion_a",
     "response_b": "completion_b",
-    "model_a": "model_a",
-    "model_b": "model_b",
 }
 
 
@@ -36,21 +30,15 @@ def read_multipref(export: Export) -> Iterator[dict[str, Any]]:
     annotation without one of the five answers is left out and counted.
     """
     export.used |= {*_PAIR.values(), *POOLS}
-    pool = next(pool for pool in POOLS if pool in export.names)
-    first = [name for cell in export.table.frame[pool] for name in next(iter(listed(cell)), ())]
-    export.require(("winner",), list(dict.fromkeys(first)))
-    question = export.columns.get("winner") or "overall_pref"
-    for record in export.records():
+    records = list(export.records())
+    given = [one for record in records for name in POOLS for one in listed(record.get(name))]
+    question = export.named("winner", list(dict.fromkeys(name for one in given for name in one)))
+    for record in records:
         pair = {ours: record.get(theirs) for ours, theirs in _PAIR.items()}
         for name, pool in POOLS.items():
-            for annotation in listed(record.get(name)):
-                winner, who = WINNERS.get(annotation.get(question)), annotation.get("evaluator")
-                if winner is None:
-                    yield {"left_out": NO_PREFERENCE, "annotator": who}
-                else:
-                    when = annotation.get("timestamp")
-                    vote = {"winner": winner, "annotator": who, "annotator_class": pool, "when": when}
-                    yield pair | vote
+            for one in listed(record.get(name)):
+                winner = WINNERS.get(one.get(question or "overall_pref"))
+                yield pair | {"winner": winner, "annotator": one.get("evaluator"), "annotator_class": pool}
 
 
 IMPORTER = Importer(

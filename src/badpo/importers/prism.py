@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from badpo.importers.fields import NO_PREFERENCE, Export, Importer, listed
 
 CONVERSATIONS = frozenset({"conversation_history", "user_id"})
-UTTERANCES = frozenset({"user_prompt", "model_response", "if_chosen"})
-LATER_TURN = "later turn, whose history is only in conversations.jsonl"
 
 
 def read_prism(export: Export) -> Iterator[dict[str, Any]]:
@@ -18,50 +16,32 @@ def read_prism(export: Export) -> Iterator[dict[str, Any]]:
 
     Four answers make three pairs, so votes of one turn are not independent; they share a prompt, by which intervals
     are clustered. The scores that people gave stay behind: they are the same person's judgment again, not a measure
-    of quality. Each comparison was seen by one person only. Of ``utterances.jsonl`` only the opening turns can be read.
+    of quality. Each comparison was seen by one person only.
     """
-    export.used |= {*CONVERSATIONS, *UTTERANCES, "conversation_id", "turn", "within_turn_id", "model_name"}
-    if "conversation_history" in export.names:
-        for record in export.records():
-            yield from _of_conversation(record)
-        return
-    turns: dict[tuple[Any, Any], list[dict[str, Any]]] = defaultdict(list)
+    export.used |= {*CONVERSATIONS, "conversation_id"}
     for record in export.records():
-        turns[record.get("conversation_id"), record.get("turn")].append(record)
-    for (conversation, turn), said in turns.items():
-        person = said[0].get("user_id")
-        if turn not in (0, "0"):
-            yield {"left_out": LATER_TURN, "annotator": person}
-            continue
-        answers = [entry | {"content": entry.get("model_response")} for entry in said]
-        prompt = [{"role": "user", "content": said[0].get("user_prompt")}]
-        yield from _pairs(
-            answers, {"prompt_id": f"{conversation}-t{turn}", "prompt": prompt, "annotator": person}
-        )
+        yield from _of_conversation(record)
 
 
 def _of_conversation(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    turns: dict[Any, list[Mapping[str, Any]]] = defaultdict(list)
+    turns: dict[Any, dict[str, list[Mapping[str, Any]]]] = defaultdict(lambda: defaultdict(list))
     for entry in listed(record.get("conversation_history")):
-        turns[entry.get("turn")].append(entry)
+        turns[entry.get("turn")][entry.get("role")].append(entry)
     so_far: list[dict[str, Any]] = []
     for turn, said in sorted(turns.items()):
-        asked = [entry for entry in said if entry.get("role") == "user"]
-        answers = [entry for entry in said if entry.get("role") == "model"]
-        so_far = [*so_far, *({"role": "user", "content": entry.get("content")} for entry in asked)]
-        common: dict[str, Any] = {"prompt_id": f"{record.get('conversation_id')}-t{turn}", "prompt": so_far}
-        common |= {"annotator": record.get("user_id"), "when": record.get("generated_datetime")}
-        yield from _pairs(answers, common)
-        chosen = [entry.get("content") for entry in answers if entry.get("if_chosen")]
+        so_far = [*so_far, *({"role": "user", "content": entry.get("content")} for entry in said["user"])]
+        common = {"prompt_id": f"{record.get('conversation_id')}-t{turn}", "prompt": so_far}
+        yield from _pairs(said["model"], common | {"annotator": record.get("user_id")})
+        chosen = [entry.get("content") for entry in said["model"] if entry.get("if_chosen")]
         so_far = [*so_far, *({"role": "assistant", "content": content} for content in chosen[:1])]
 
 
-def _pairs(answers: Iterable[Mapping[str, Any]], common: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _pairs(answers: Sequence[Mapping[str, Any]], common: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """The chosen answer against each of the others, the one shown first as side a."""
     shown = sorted(answers, key=lambda entry: entry.get("within_turn_id") or 0)
     chosen = [i for i, entry in enumerate(shown) if entry.get("if_chosen")]
     if not chosen or len(shown) < 2:
-        yield {"left_out": NO_PREFERENCE, "annotator": common["annotator"]}
+        yield common | {"left_out": NO_PREFERENCE}
         return
     for other in [i for i in range(len(shown)) if i not in chosen]:
         sides = sorted((chosen[0], other))
@@ -73,4 +53,4 @@ def _pairs(answers: Iterable[Mapping[str, Any]], common: Mapping[str, Any]) -> I
         yield pair
 
 
-IMPORTER = Importer("PRISM's conversations or utterances", (CONVERSATIONS, UTTERANCES), read_prism)
+IMPORTER = Importer("PRISM's conversations", (CONVERSATIONS,), read_prism)

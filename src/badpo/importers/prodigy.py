@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from badpo.data.problems import counted
-from badpo.importers.fields import NO_PREFERENCE, NOT_A_PAIR, NOT_SUBMITTED, Export, Importer, listed, side_of
+from badpo.importers.fields import NO_PREFERENCE, NOT_A_PAIR, NOT_SUBMITTED, Export, Importer, listed
 
 _PEOPLE = ("_annotator_id", "_session_id")
 # what Prodigy calls a session that nobody named: the moment at which it began
@@ -21,16 +21,14 @@ def read_prodigy(export: Export) -> Iterator[dict[str, Any]]:
     and tasks where nothing was chosen are left out and counted.
     """
     names, unnamed = export.names, 0
-    export.require(("prompt", "annotator"), names)
-    asked = export.columns.get("annotator")
-    who = next((name for name in ([asked] if asked else _PEOPLE) if name in names), "")
+    who = export.named("annotator", names) or next((name for name in _PEOPLE if name in names), "")
     prompt = export.prompt_field([name for name in names if not name.startswith("_")])
     export.used |= {prompt, "options", "accept", "answer", who}
     for task in export.records():
         annotator = task.get(who)
         unnamed += _UNNAMED.fullmatch(str(annotator)) is not None
         options = [one for one in listed(task.get("options")) if isinstance(one, Mapping) and "id" in one]
-        ties = {str(one["id"]) for one in options if side_of(one["id"], "", "", export.winners) == "tie"}
+        ties = {str(one["id"]) for one in options if export.side_of(one["id"]) == "tie"}
         sides = [one for one in options if str(one["id"]) not in ties]
         accepted = {str(choice) for choice in listed(task.get("accept"))}
         if task.get("answer") != "accept":
@@ -49,7 +47,6 @@ def read_prodigy(export: Export) -> Iterator[dict[str, Any]]:
                 "winner": "tie" if is_tie else "a" if a_won else "b",
                 "annotator": annotator,
                 "shown_first": "a",
-                "when": task.get("_timestamp"),
             }
     if unnamed:
         what = f"{counted(unnamed, 'task')} of sessions that are named by a date: one person may have many"
