@@ -6,22 +6,22 @@ from badpo.data import markers
 
 MARKDOWN = {
     "header": (
-        markers.has_header,
+        markers.HEADER.search,
         ["# A", "text\n###### A", "  ## A", "#\tA"],
         ["#A", "####### A", "a # b", "#"],
     ),
     "list": (
-        markers.has_list,
+        markers.LIST.search,
         ["- a", "* a", "+ a", "x\n  - a", "1. a", "a\n 12. b"],
         ["-a", "1.a", "a - b", "1) a", "\N{BULLET} a", "2024", "-", "**a**"],
     ),
     "bold": (
-        markers.has_bold,
+        markers.BOLD.search,
         ["**a**", "x **a b** y", "**a\nb**"],
         ["**", "****", "*a*", "**a*b**c", "a ** b"],
     ),
-    "fence": (markers.has_code_fence, ["```", "a```b"], ["``", "`a`"]),
-    "table": (markers.has_table_line, ["| a |", "x\n | a | b | \ny", "||"], ["a | b", "|", "| a", "|\n|"]),
+    "fence": (markers.FENCE.search, ["```", "a```b"], ["``", "`a`"]),
+    "table": (markers.TABLE.search, ["| a |", "x\n | a | b | \ny", "||"], ["a | b", "|", "| a", "|\n|"]),
 }
 WAYS = {
     "hedge": (
@@ -54,7 +54,7 @@ WAYS = {
         ],
     ),
     "first person": (
-        markers.has_first_person,
+        markers.FIRST_PERSON.search,
         [
             "I say",
             "so do I",
@@ -67,7 +67,7 @@ WAYS = {
         ["In it", "i.e. this", "we and you", "mystery", "HIV", "", "mines"],
     ),
     "link": (
-        markers.has_link,
+        markers.LINK.search,
         ["https://example.org", "HTTP://x.y", "www.example.org", "[here](/rice)", "![](a.png)"],
         ["http", "https://", "awww.x", "f(x)[0](", "[a] (b)", "]( )", ""],
     ),
@@ -124,8 +124,9 @@ def test_words_are_whole_and_case_does_not_matter():
 
 def test_emoji_are_found_and_letters_are_not():
     assert all(
-        markers.has_emoji(text) for text in ["\U0001f600", "\u2714 done", "\U0001f1eb\U0001f1f7", "\u2b50"]
+        markers.EMOJI.search(text) for text in ["\U0001f600", "\u2714 done", "\U0001f1eb\U0001f1f7", "\u2b50"]
     )
     assert not any(
-        markers.has_emoji(text) for text in ["\u65e5\u672c", "na\u00efve \u20ac 5", "x \u2192 y", "\u2022 a"]
+        markers.EMOJI.search(text)
+        for text in ["\u65e5\u672c", "na\u00efve \u20ac 5", "x \u2192 y", "\u2022 a"]
     )

@@ -152,14 +152,7 @@ def LengthWords(threshold: float, unit: float = 1.0, name: str = "length_words")
     >>> LengthWords(threshold=0.5, unit=10).measure("Why?", "because it is so")
     0.4
     """
-    unit = checked_number("unit", unit, above=0)
-    threshold = checked_number("threshold", threshold, at_least=0)
-
-    def measure(prompt: str, response: str) -> float:
-        return len(response.split()) / unit
-
-    parameters = {"threshold": threshold, "unit": unit}
-    return _attribute("length_words", name, "response", measure, parameters, continuous=True)
+    return _count("length_words", name, lambda text: len(text.split()), threshold, unit)
 
 
 def LengthTokens(
@@ -175,18 +168,15 @@ def LengthTokens(
     >>> LengthTokens(str.split, threshold=50).measure("Why?", "because it is so")
     4.0
     """
-    unit = checked_number("unit", unit, above=0)
-    threshold = checked_number("threshold", threshold, at_least=0)
     called = tokenizer if isinstance(tokenizer, str) else getattr(tokenizer, "name_or_path", None)
 
-    def measure(prompt: str, response: str) -> float:
+    def count(text: str) -> int:
         loaded = _pretrained_tokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer
         if hasattr(loaded, "name_or_path"):
-            return len(loaded(response, add_special_tokens=False)["input_ids"]) / unit
-        return len(loaded(response)) / unit
+            return len(loaded(text, add_special_tokens=False)["input_ids"])
+        return len(loaded(text))
 
-    parameters = {"tokenizer": called or function_path(tokenizer), "threshold": threshold, "unit": unit}
-    return _attribute("length_tokens", name, "response", measure, parameters, continuous=True)
+    return _count("length_tokens", name, count, threshold, unit, tokenizer=called or function_path(tokenizer))
 
 
 def Markdown(name: str = "markdown") -> Attribute:
@@ -208,7 +198,7 @@ def Lists(name: str = "lists") -> Attribute:
     >>> Lists().measure("Why?", "1. because")
     1.0
     """
-    return _of_text("lists", name, markers.has_list)
+    return _of_text("lists", name, markers.LIST.search)
 
 
 def Headers(name: str = "headers") -> Attribute:
@@ -219,7 +209,7 @@ def Headers(name: str = "headers") -> Attribute:
     >>> Headers().measure("Why?", "# Because")
     1.0
     """
-    return _of_text("headers", name, markers.has_header)
+    return _of_text("headers", name, markers.HEADER.search)
 
 
 def Bold(name: str = "bold") -> Attribute:
@@ -230,7 +220,7 @@ def Bold(name: str = "bold") -> Attribute:
     >>> Bold().measure("Why?", "**because**")
     1.0
     """
-    return _of_text("bold", name, markers.has_bold)
+    return _of_text("bold", name, markers.BOLD.search)
 
 
 def Emoji(name: str = "emoji") -> Attribute:
@@ -241,7 +231,7 @@ def Emoji(name: str = "emoji") -> Attribute:
     >>> Emoji().measure("Why?", "because :)")
     0.0
     """
-    return _of_text("emoji", name, markers.has_emoji)
+    return _of_text("emoji", name, markers.EMOJI.search)
 
 
 def Code(name: str = "code") -> Attribute:
@@ -252,7 +242,7 @@ def Code(name: str = "code") -> Attribute:
     >>> Code().measure("Why?", "```because```")
     1.0
     """
-    return _of_text("code", name, markers.has_code_fence)
+    return _of_text("code", name, markers.FENCE.search)
 
 
 def Links(name: str = "links") -> Attribute:
@@ -263,13 +253,13 @@ def Links(name: str = "links") -> Attribute:
     >>> Links().measure("Why?", "See https://example.org.")
     1.0
     """
-    return _of_text("links", name, markers.has_link)
+    return _of_text("links", name, markers.LINK.search)
 
 
 def Hedging(name: str = "hedging") -> Attribute:
     """1 when the response weakens a claim: "perhaps", "might", "I think" and the like (English).
 
-    The list is `badpo.data.markers.HEDGES`; use `WordList` for one of your own.
+    The words are those of `badpo.data.markers`; use `WordList` for your own.
 
     Examples
     --------
@@ -298,7 +288,7 @@ def FirstPerson(name: str = "first_person") -> Attribute:
     >>> FirstPerson().measure("Why?", "I say so.")
     1.0
     """
-    return _of_text("first_person", name, markers.has_first_person)
+    return _of_text("first_person", name, markers.FIRST_PERSON.search)
 
 
 def SignatureName(name: str, names: Iterable[str]) -> Attribute:
@@ -456,14 +446,13 @@ def describe_attributes() -> list[dict[str, str]]:
     for kind, make in ATTRIBUTES.items():
         example = BUILT_IN[kind].example if kind in BUILT_IN else {}
         written = [f"{k}={';'.join(v) if isinstance(v, list) else v}" for k, v in example.items()]
-        rows.append(
-            {
-                "type": kind,
-                "scope": make(**example).scope,
-                "example": ":".join([kind, *([",".join(written)] if written else [])]),
-                "what": (inspect.getdoc(make) or "").partition("\n")[0].replace("`", ""),
-            }
-        )
+        told = {
+            "type": kind,
+            "scope": make(**example).scope,
+            "example": f"{kind}:{','.join(written)}".strip(":"),
+        }
+        what = (inspect.getdoc(make) or "").partition("\n")[0]
+        rows.append(told | {"what": what.replace("`", "")})
     return rows
 
 
@@ -593,6 +582,20 @@ def _attribute(
 ) -> Attribute:
     config = {"type": kind, "name": name, **parameters}
     return Attribute(name, scope, measure, continuous, parameters.get("threshold", 0.0), config, columns)
+
+
+def _count(
+    kind: str, name: str, count: Callable[[str], int], threshold: float, unit: float, **parameters: str
+) -> Attribute:
+    """A number that is counted in the response's own text, in units."""
+    unit = checked_number("unit", unit, above=0)
+    threshold = checked_number("threshold", threshold, at_least=0)
+
+    def measure(prompt: str, response: str) -> float:
+        return count(response) / unit
+
+    told = {**parameters, "threshold": threshold, "unit": unit}
+    return _attribute(kind, name, "response", measure, told, continuous=True)
 
 
 def _of_text(

@@ -12,7 +12,7 @@ import os
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -307,7 +307,7 @@ class Judgments:
         try:
             arrow = pa.Table.from_pandas(table, preserve_index=False)
             write_table(arrow.replace_schema_metadata({DROPPED_KEY: dropped.encode()}), path)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
+        except (pa.ArrowException, OverflowError) as error:
             what = "the messages have fields besides role and content that are of several kinds, or empty"
             remedy = "leave those fields out, or give each of them values of one kind"
             raise DataError([Problem("E105", what, str(path), remedy, "error")]) from error
@@ -354,14 +354,14 @@ def measure_delta(
     """Differences d_j = g(a) - g(b), of shape (n_votes, n_attributes)."""
     delta = np.zeros((len(votes), len(attributes)))
     problems: list[Problem] = []
-    comparison = votes["comparison"].to_numpy()
-    texts = _PlainTexts(comparisons)
+    texts = _plain_texts(comparisons)
     for j, attribute in enumerate(attributes):
         try:
             if attribute.scope == "judgment":
                 delta[:, j] = _of_judgments(attribute, comparisons, votes)
             else:
-                delta[:, j] = np.subtract(*_of_comparisons(attribute, texts).T)[comparison]
+                sides = _sides(attribute, comparisons, texts)
+                delta[:, j] = (sides[:, 0] - sides[:, 1])[votes["comparison"]]
         except DataError as error:
             problems.extend(error.problems)
     if problems:
@@ -371,99 +371,84 @@ def measure_delta(
 
 def measure_sides(attribute: Attribute, comparisons: pd.DataFrame) -> NDArray[np.float64]:
     """Values g(a) and g(b), of shape (n_comparisons, 2), of an attribute of the response or the pair."""
-    return _of_comparisons(attribute, _PlainTexts(comparisons))
+    return _sides(attribute, comparisons, _plain_texts(comparisons))
 
 
-class _PlainTexts:
-    """Prompts and responses of all comparisons as plain text, numbered when the first attribute asks."""
-
-    def __init__(self, comparisons: pd.DataFrame):
-        self.comparisons = comparisons
-        self.ids = comparisons["comparison_id"].to_numpy()
-
-    @cached_property
-    def numbered(self) -> tuple[NDArray[np.intp], NDArray[np.object_]]:
-        """Numbers of the texts in ``prompt``, ``response_a`` and ``response_b``, and the distinct texts."""
-        return numbered_texts(self.comparisons, ("prompt", "response_a", "response_b"))
+def _plain_texts(comparisons: pd.DataFrame) -> Callable[[], tuple[NDArray[Any], NDArray[Any]]]:
+    """What numbers the prompts and responses of all comparisons as plain text, when the first attribute asks."""
+    return cache(lambda: numbered_texts(comparisons, ("prompt", "response_a", "response_b")))
 
 
-def _of_comparisons(attribute: Attribute, texts: _PlainTexts) -> NDArray[np.float64]:
-    """Values g(a) and g(b), of shape (n_comparisons, 2)."""
+def _sides(
+    attribute: Attribute,
+    comparisons: pd.DataFrame,
+    texts: Callable[[], tuple[NDArray[Any], NDArray[Any]]],
+) -> NDArray[np.float64]:
     if attribute.columns is not None:
-        return _column_sides(attribute, texts.comparisons)
-    numbers, distinct = texts.numbered
+        missing = [name for name in attribute.columns if name not in comparisons]
+        if missing:
+            what = (
+                f'attribute "{attribute.name}": no single value for each comparison in {", ".join(missing)}'
+            )
+            remedy = (
+                "declare the attribute in Judgments.read; where the votes on one comparison differ in it, declare a "
+                "PythonFunction of the judgment"
+            )
+            raise DataError([Problem("E128", what, "the comparisons", remedy, "error", len(missing))])
+        return comparisons[list(attribute.columns)].to_numpy(dtype=np.float64)
+    numbers, distinct = texts()
+    ids = comparisons["comparison_id"].to_numpy()
     if attribute.scope == "pair":
-        return _called(attribute, _pair, texts.ids, distinct[numbers].T).reshape(-1, 2)
+        return _called(attribute, ids, distinct[numbers].T)
     prompt, response = np.repeat(numbers[0], 2), numbers[1:].T.ravel()
-    number, first = pd.factorize(prompt * len(distinct) + response)
-    pairs = np.stack(
-        [distinct[first // max(1, len(distinct))], distinct[first % max(1, len(distinct))]], axis=1
-    )
-    ids = np.repeat(texts.ids, 2)[np.unique(number, return_index=True)[1]]
-    return _called(attribute, float, ids, pairs)[number].reshape(-1, 2)
+    pairs = prompt * len(distinct) + response
+    _, first, number = np.unique(pairs, return_index=True, return_inverse=True)
+    rows = np.stack([distinct[prompt[first]], distinct[response[first]]], axis=1)
+    return _called(attribute, np.repeat(ids, 2)[first], rows)[number].reshape(-1, 2)
 
 
 def _of_judgments(
     attribute: Attribute, comparisons: pd.DataFrame, votes: pd.DataFrame
 ) -> NDArray[np.float64]:
-    if attribute.is_position:
-        return _first_shown(attribute, votes)
-    comparison = votes["comparison"].to_numpy()
-    of = comparisons.to_dict("records")
-    rows = [(vote, of[vote["comparison"]]) for vote in votes.to_dict("records")]
-    return _called(attribute, float, comparisons["comparison_id"].to_numpy()[comparison], rows)
-
-
-def _first_shown(attribute: Attribute, votes: pd.DataFrame) -> NDArray[np.float64]:
-    """What `Position` measures, of all votes at once."""
-    if votes["shown_first"].isna().all() and len(votes):
+    shown, comparison = votes["shown_first"], votes["comparison"].to_numpy()
+    if not attribute.is_position:
+        of = comparisons.to_dict("records")
+        rows = [(vote, of[vote["comparison"]]) for vote in votes.to_dict("records")]
+        return _called(attribute, comparisons["comparison_id"].to_numpy()[comparison], rows)
+    if shown.isna().all() and len(votes):
         what = (
             f'attribute "{attribute.name}" needs to know which side was shown first, and no judgment says so'
         )
         remedy = "give a column shown_first with a or b; all a, when the table's a side was always first"
         raise DataError([Problem("E129", what, "the column shown_first", remedy, "error", len(votes))])
-    sides, distinct = pd.factorize(votes["shown_first"])
-    values = [attribute.measure({"shown_first": side}, {}) for side in (*distinct, None)]
-    return np.array(values, dtype=np.float64)[sides]
-
-
-def _column_sides(attribute: Attribute, comparisons: pd.DataFrame) -> NDArray[np.float64]:
-    assert attribute.columns is not None
-    missing = [name for name in attribute.columns if name not in comparisons]
-    if missing:
-        what = f'attribute "{attribute.name}": no single value for each comparison in {", ".join(missing)}'
-        remedy = (
-            "declare the attribute in Judgments.read; where the votes on one comparison differ in it, declare a "
-            "PythonFunction of the judgment"
-        )
-        raise DataError([Problem("E128", what, "the comparisons", remedy, "error", len(missing))])
-    return comparisons[list(attribute.columns)].to_numpy(dtype=np.float64)
+    # what `Position` measures, of all votes at once
+    return shown.map({"a": 1.0, "b": -1.0}).fillna(0.0).to_numpy(dtype=np.float64)
 
 
 def _called(
-    attribute: Attribute, read: Callable[[Any], Any], ids: NDArray[np.object_], rows: Iterable[Sequence[Any]]
+    attribute: Attribute, ids: NDArray[np.object_], rows: Iterable[Sequence[Any]]
 ) -> NDArray[np.float64]:
     """What the attribute's function, which may be the user's own, says of each row."""
-    values = []
-    remedy = f"its function must return {_RETURNS[attribute.scope]} for every text"
-    for comparison_id, row in zip(ids, rows, strict=True):
-        try:
-            values.append(read(attribute.measure(*row)))
-        except ConfigError:
-            raise
-        except Exception as error:
-            what = f'attribute "{attribute.name}" failed: {type(error).__name__}: {error}'
-            where = f"first: comparison {comparison_id}"
-            raise DataError([Problem("E127", what, where, remedy, "error")]) from error
-    measured = np.array(values, dtype=np.float64)
-    bad = np.unique(np.nonzero(~np.isfinite(measured))[0])
+    values: list[Any] = []
+    try:
+        for row in rows:
+            value = attribute.measure(*row)
+            values.append(_two_numbers(*value) if attribute.scope == "pair" else float(value))
+    except ConfigError:
+        raise
+    except Exception as error:
+        what = f'attribute "{attribute.name}" failed: {type(error).__name__}: {error}'
+        where = f"first: comparison {ids[len(values)]}"
+        remedy = f"its function must return {_RETURNS[attribute.scope]} for every text"
+        raise DataError([Problem("E127", what, where, remedy, "error")]) from error
+    measured = np.array(values, dtype=np.float64).reshape(len(values), -1)
+    bad = np.flatnonzero(~np.isfinite(measured).all(axis=1))
     if len(bad):
         what = f'attribute "{attribute.name}" gives no finite number: {len(bad):,} of {len(measured):,}'
         where = f"first: comparison {ids[bad[0]]}"
         raise DataError([Problem("E127", what, where, "return a number for every text", "error", len(bad))])
-    return measured
+    return measured if attribute.scope == "pair" else measured[:, 0]
 
 
-def _pair(value: Any) -> tuple[float, float]:
-    a, b = value
+def _two_numbers(a: Any, b: Any) -> tuple[float, float]:
     return float(a), float(b)

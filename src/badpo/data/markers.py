@@ -8,61 +8,27 @@ from collections.abc import Iterable
 # A form is looked for at the start of each line; white space before it and any white space after it count, as in
 # the paper's own detector. ``[^\S\n]`` is white space within a line: ``\s`` would try every blank line again.
 _INDENT = r"^[^\S\n]*"
-_HEADER = re.compile(_INDENT + r"#{1,6}\s", re.MULTILINE)
-_BULLET = re.compile(_INDENT + r"[-*+]\s", re.MULTILINE)
-_NUMBER = re.compile(_INDENT + r"\d+\.\s", re.MULTILINE)
-_TABLE = re.compile(_INDENT + r"\|.*\|[^\S\n]*$", re.MULTILINE)
-_BOLD = re.compile(r"\*\*[^*]+\*\*")
-_FENCE = "```"
+HEADER = re.compile(_INDENT + r"#{1,6}\s", re.MULTILINE)
+LIST = re.compile(_INDENT + r"(?:[-*+]|\d+\.)\s", re.MULTILINE)
+TABLE = re.compile(_INDENT + r"\|.*\|[^\S\n]*$", re.MULTILINE)
+BOLD = re.compile(r"\*\*[^*]+\*\*")
+FENCE = re.compile("```")
 # an address, or the joint of a Markdown link; the text before the joint is not looked at, so that no bracket is
 # tried twice
-_LINK = re.compile(r"https?://\w|(?<!\w)www\.\w|\]\([^\s()]", re.IGNORECASE)
+LINK = re.compile(r"https?://\w|(?<!\w)www\.\w|\]\([^\s()]", re.IGNORECASE)
 # spaces and no tab around the dash, as in the paper's own detector
 _SIGNATURE = re.compile(" *\N{EM DASH} *([A-Z][A-Za-z]*) [A-Z][A-Za-z]*")
 # pictographs, symbols and dingbats, regional indicators, and the arrows, clocks and shapes that have an emoji form
-_EMOJI = re.compile(
+EMOJI = re.compile(
     "[\U0001f000-\U0001faff\u2600-\u27bf\u2b05-\u2b07\u2b1b\u2b1c\u2b50\u2b55\u231a\u231b\u23e9-\u23f3]"
 )
-
-
-def has_header(text: str) -> bool:
-    r"""Whether a line starts with one to six ``#`` and white space."""
-    return _HEADER.search(text) is not None
-
-
-def has_list(text: str) -> bool:
-    r"""Whether a line starts with ``-``, ``*``, ``+`` or digits and a full stop, and white space."""
-    return _BULLET.search(text) is not None or _NUMBER.search(text) is not None
-
-
-def has_bold(text: str) -> bool:
-    """Whether there is text between two pairs of asterisks, with no asterisk inside."""
-    return _BOLD.search(text) is not None
-
-
-def has_code_fence(text: str) -> bool:
-    """Whether there are three backticks in a row."""
-    return _FENCE in text
-
-
-def has_table_line(text: str) -> bool:
-    r"""Whether a line starts and ends with a vertical bar."""
-    return _TABLE.search(text) is not None
+# I, me, my, mine or myself; a lower-case "i" does not count, nor does "we"
+FIRST_PERSON = re.compile(r"(?<!\w)(?:I(?:['\u2019](?:m|ve|d|ll))?|[Mm]e|[Mm]y|[Mm]ine|[Mm]yself)(?!\w)")
 
 
 def has_markdown(text: str) -> bool:
-    """Whether any of the forms above is there: header, list, bold, code fence, table line."""
-    return any(form(text) for form in (has_code_fence, has_list, has_bold, has_header, has_table_line))
-
-
-def has_emoji(text: str) -> bool:
-    """Whether there is a pictograph, a dingbat, a miscellaneous symbol or a flag letter."""
-    return _EMOJI.search(text) is not None
-
-
-def has_link(text: str) -> bool:
-    """Whether there is a web address or a Markdown link."""
-    return _LINK.search(text) is not None
+    """Whether one of the forms is there: code fence, list, bold, header, table line."""
+    return any(form.search(text) for form in (FENCE, LIST, BOLD, HEADER, TABLE))
 
 
 def split_signature(text: str) -> tuple[str, str]:
@@ -100,29 +66,12 @@ def word_pattern(words: Iterable[str]) -> re.Pattern[str]:
 
 
 # Words that weaken a claim in nearly every use. "may", "could", "likely" and "seem" have too many other uses.
-HEDGES = (
-    "perhaps",
-    "maybe",
-    "possibly",
-    "presumably",
-    "arguably",
-    "might",
-    "it depends",
-    "it seems",
-    "it appears",
-    "i think",
-    "i guess",
-    "i suppose",
-    "i believe",
-    "i'm not sure",
-    "i am not sure",
-    "in my opinion",
-    "in my view",
-    "as far as i know",
-    "to some extent",
-    "hard to say",
+_HEDGE = re.compile(
+    r"(?<!\w)(?:perhaps|maybe|possibly|presumably|arguably|might|it (?:depends|seems|appears)|"
+    r"i (?:think|guess|suppose|believe)|(?:i'm|i am) not sure|in my (?:opinion|view)|as far as i know|"
+    r"to some extent|hard to say)(?!\w)",
+    re.IGNORECASE,
 )
-_HEDGE = word_pattern(HEDGES)
 
 # A refusal is what the speaker says about themselves in the opening of an answer; later on, "I cannot help" is
 # mostly part of what is told.
@@ -137,25 +86,16 @@ _REFUSAL = re.compile(
     r"i(?:'m| am) sorry,? but i(?!\w)|i apologi[sz]e,? but i(?!\w))",
     re.IGNORECASE,
 )
-_FIRST_PERSON = re.compile(r"(?<!\w)(?:I(?:['\u2019](?:m|ve|d|ll))?|[Mm]e|[Mm]y|[Mm]ine|[Mm]yself)(?!\w)")
 
 
 def has_hedge(text: str) -> bool:
-    """Whether a word or phrase of ``HEDGES`` is there, such as "perhaps" or "I think"."""
+    """Whether a claim is weakened, as by "perhaps" or "I think"."""
     return _HEDGE.search(_straight(text)) is not None
 
 
 def has_refusal(text: str) -> bool:
     """Whether the first 400 characters say that the speaker will not or cannot do it."""
     return _REFUSAL.search(_straight(text[:_OPENING])) is not None
-
-
-def has_first_person(text: str) -> bool:
-    """Whether the speaker speaks of themselves in the singular: I, me, my, mine, myself.
-
-    A lower-case "i" does not count, nor does "we".
-    """
-    return _FIRST_PERSON.search(text) is not None
 
 
 def _straight(text: str) -> str:
