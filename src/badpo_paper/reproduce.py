@@ -13,7 +13,7 @@ from markupsafe import Markup
 from badpo import __version__
 from badpo.data.problems import ConfigError, did_you_mean
 from badpo.readouts.generation import GENERATORS, require_vllm
-from badpo.results.charts import DotRow, Mark, dot_plot, legend
+from badpo.results.charts import DotPanel, DotRow, Mark, dot_plot, legend
 from badpo.results.words import page_templates, signed, write_whole
 from badpo.runs.run import Progress
 from badpo_paper.materials import Material, gate_lines, own_file
@@ -322,7 +322,7 @@ def _chart(table: PanelTable, place: int, column: Column) -> Markup | None:
     if not any(row.cells[place].values for row in table.rows):
         return None
     label = f"{column.label} by row: this run and the paper"
-    return dot_plot(rows, label, column.label, number=lambda value: STYLES[column.style](value))
+    return dot_plot(DotPanel("", rows, label, column.label, number=STYLES[column.style]))
 
 
 def _ends(mean: float, half: float) -> tuple[float | None, float | None]:

@@ -11,6 +11,7 @@ import pytest
 
 from badpo.results.charts import (
     STYLES,
+    DotPanel,
     DotRow,
     Level,
     Mark,
@@ -57,7 +58,7 @@ def level_place(svg: str, axis: str) -> float:
 
 
 def plot(*marks: Mark, label: str = "DPO", limits=(0, 1), **how) -> str:
-    return dot_plot([DotRow(label, marks)], "rates", "rate", limits=limits, **how)
+    return dot_plot(DotPanel("", [DotRow(label, marks)], "rates", "rate", limits=limits, **how))
 
 
 def test_a_dot_stands_at_its_value_between_the_ends_of_its_interval():
@@ -101,7 +102,7 @@ def test_many_rows_are_dense_and_end_with_their_notes():
     rows = [
         DotRow(f"ann_{i}", (Mark(0.2, "own", 0), Mark(0.3, "shrunken", 1)), f"{i} votes") for i in range(9)
     ]
-    svg = dot_plot(rows, "leans", "log-odds", notes="votes")
+    svg = dot_plot(DotPanel("", rows, "leans", "log-odds", notes="votes"))
     heights = [places(mark)[0][1] for mark in elements(svg, "path", "mark")]
     assert all(0 < b - a < 12 for a, b in pairwise(heights))
     assert "8 votes" in svg and not elements(svg, "text", "value")
@@ -153,7 +154,7 @@ def test_arms_differ_in_shape_and_not_only_in_color():
 def test_texts_are_escaped():
     bad = "</text><script>alert(1)</script>\"'&"
     svgs = [
-        dot_plot([DotRow(bad, (Mark(0.5, bad, 1),), bad)], bad, bad, Level(0.2, bad), (0, 1), notes=bad),
+        plot(Mark(0.5, bad, 1), label=bad, level=Level(0.2, bad), notes=bad),
         line_chart([Series(bad, 2, ((0, 0), (1, 1)))], bad, bad, bad, Level(0.5, bad)),
         point_cloud([Series(bad, 4, ((0, 0), (1, 1)))], bad, bad, bad, (0, 1), (0, 1), level=Level(0.5, bad)),
         legend([(bad, 1)]),

@@ -123,7 +123,7 @@ def test_several_seeds_give_student_s_t_over_the_seeds():
     found = of_rates(dpo={42: 0.90, 123: 0.95, 456: 1.0}).estimate("dpo", *RATE)
     assert found.value == pytest.approx(0.95)
     assert found.interval.half_width == pytest.approx(4.302653 * 0.05 / math.sqrt(3), rel=1e-6)
-    assert found.seeds == (42, 123, 456)
+    assert tuple(found.of_seed) == (42, 123, 456)
 
 
 def test_what_was_not_measured_is_none():
@@ -173,7 +173,7 @@ def test_no_share_where_dpo_did_not_move_by_more_than_its_interval():
 def test_the_share_is_taken_seed_by_seed_over_the_seeds_that_both_arms_have():
     dpo, pooled = {1: 0.90, 2: 0.95, 3: 0.92}, {2: 0.59, 3: 0.71, 4: 0.99}
     found = of_rates(reference=0.5, dpo=dpo, pooled=pooled).removal("pooled", True, *RATE).share
-    assert found.seeds == (2, 3)
+    assert tuple(found.of_seed) == (2, 3)
     assert found.values == pytest.approx((0.36 / 0.45, 0.21 / 0.42))
 
 

@@ -16,7 +16,6 @@ from badpo.results.run_files import read_suite
 from badpo.results.run_page import (
     figures,
     report_html,
-    settings,
     style_of,
     summary_table,
     theta_over_steps,
@@ -106,7 +105,6 @@ def test_no_annotator_and_no_folder_of_the_machine_is_named(html, demo):
     assert "ann_" not in html
     assert str(demo.parent) not in html
     assert "/home/ada" not in html
-    assert ("output_dir", "runs") in settings(read_suite(demo))
 
 
 def test_theta_of_fewer_than_five_people_is_not_drawn(tmp_path):
@@ -171,9 +169,9 @@ def test_the_summary_table_withholds_what_does_not_apply(demo):
     table = summary_table(read_suite(demo))
     rows = dict(table.rows)
     names = ("rate", "removed", "log-odds")
-    assert [columns for _, columns in table.groups] == [names, names, ("gap", "votes", "KL")]
+    assert [columns for _, columns in table.groups] == [names, names, ("gap", "KL")]
     told = [[value for value, _ in cells] for cells in rows["reference"]]
-    assert told == [["0.52", "", ""], ["0.54", "", ""], ["", "", ""]]
+    assert told == [["0.52", "", ""], ["0.54", "", ""], ["", ""]]
     assert rows["DPO"][0][1] == ("", "")
     assert re.fullmatch(r"\d+\u00a0%", rows["pooled"][0][1][0])
 
@@ -186,14 +184,6 @@ def test_reading_runs_and_writing_the_page_loads_no_torch(demo, tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-
-
-def test_settings_count_gold_annotators(tmp_path):
-    suite = write_suite(tmp_path / "demo")
-    (suite / "dpo-s42" / "config.yaml").write_text(
-        json.dumps({"bias": {"variant": "pooled", "gold_annotators": ["ann_a", "ann_b"]}, "beta": 0.1})
-    )
-    assert ("bias", "variant: pooled, gold_annotators: 2") in settings(read_suite(suite))
 
 
 # -- figures -------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 from badpo.results.model_card import model_card
 from badpo.results.run_files import BiasContent, MeasuredRuns, Readouts, Run, read_run, read_suite
 from badpo.results.run_page import report_html
-from badpo.results.verdicts import anchor_of_run, anchor_sentences, limits, quantities, verdicts
+from badpo.results.verdicts import anchor_of_run, anchor_sentences, quantities, verdicts
 from tests.results.suites import changed, write_suite
 
 CODED = {"attributes": ["woman"], "extra": {"attributes": [{"type": "signature_name", "name": "woman"}]}}
@@ -109,8 +109,8 @@ def test_a_declared_length_is_told_in_tokens_and_an_amount_as_a_mean():
 
 
 def test_limits_name_the_level_the_anchor_and_constructed_annotators(tmp_path):
-    planted = " ".join(limits(read_suite(write_suite(tmp_path / "demo"))))
-    real = " ".join(limits(read_suite(write_suite(tmp_path / "real", seeds=(1, 2, 3), planted=False))))
+    planted = report_html(read_suite(write_suite(tmp_path / "demo")))
+    real = report_html(read_suite(write_suite(tmp_path / "real", seeds=(1, 2, 3), planted=False)))
     for text in (planted, real):
         assert "is not identified by their votes" in text
         assert "The anchor is the reference." in text
@@ -203,10 +203,8 @@ def test_gold_annotators_are_counted_and_said_to_carry_the_level(suite):
         "responses that differ (woman-coded 1,200, black-coded 980), not on the reference\u2019s rate" in told
     )
     assert "Anchored at the reference: BA-DPO (pooled)." in told
-    assert "except for BA-DPO (shared mean), whose level gold annotators fix" in " ".join(
-        limits(read_suite(suite))
-    )
     page = report_html(read_suite(suite))
+    assert "except for BA-DPO (shared mean), whose level gold annotators fix" in page
     assert "Whose rate the policy keeps" in page and "theta of fewer than 5 gold annotators" in page
     card = model_card(folder)
     assert "In training, theta of fewer than 5 gold annotators" in card

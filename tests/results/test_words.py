@@ -98,9 +98,8 @@ def test_arms_stand_with_the_reference_first_and_unknown_ones_last():
 
 
 def test_labels_of_an_audit_say_what_is_coded():
-    config = {"name": "woman", "type": "signature_name"}
-    rows = [{"name": "woman"}, {"name": "length"}]
-    found = audit_labels({"attributes": rows, "settings": {"attributes": [config]}})
+    configs = [{"name": "woman", "type": "signature_name"}, {"name": "length", "type": "length"}]
+    found = audit_labels({"settings": {"attributes": configs}})
     assert found == {"woman": "woman-coded", "length": "length"}
 
 
@@ -151,7 +150,7 @@ def test_what_to_do_about_an_attribute(row, pool, told):
 
 def test_sides_that_never_differ_say_nothing():
     row = {"name": "length", "n_cross": 0}
-    (verdict,) = audit_verdicts({"data": {"has_annotators": False}, "attributes": [row], "pool": {}})
+    (verdict,) = audit_verdicts({"settings": {"attributes": [{"name": "length"}]}, "attributes": [row]})
     assert verdict.finding == "The two responses never differ in length, so the votes say nothing about it."
 
 

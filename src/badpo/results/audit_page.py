@@ -19,7 +19,6 @@ from badpo.results.audit_verdicts import action, audit_labels, audit_verdicts, i
 from badpo.results.charts import DotPanel, DotRow, Figure, Level, Mark, class_style, dot_figure
 from badpo.results.words import (
     LONGEST,
-    attribute_definition,
     cleaned,
     count_text,
     decimal,
@@ -51,7 +50,6 @@ _ATTRIBUTE = re.compile(r'attribute "[^"]*"')
 def audit_html(summary: Mapping[str, Any]) -> str:
     """The page about an audit, from ``audit.json``, as HTML text; it needs no network and no script."""
     found = shareable(summary)
-    settings = found["settings"]
     return (
         page_templates()
         .get_template("audit.html.jinja")
@@ -63,7 +61,6 @@ def audit_html(summary: Mapping[str, Any]) -> str:
             labels=audit_labels(found),
             verdicts=audit_verdicts(found),
             classes=class_figure(found),
-            definitions={config["name"]: attribute_definition(config) for config in settings["attributes"]},
         )
     )
 
@@ -219,14 +216,14 @@ def class_figure(summary: Mapping[str, Any]) -> Figure | None:
     """How far the classes of annotators lie from the pool mean; None without classes."""
     panels, labels = [], audit_labels(summary)
     for attribute, pool in summary["pool"].items():
-        marks = [
-            Mark(row["offset"], _class_name(row), class_style(i), row["ci_low"], row["ci_high"])
-            for i, row in enumerate(pool["classes"])
-            if row["offset"] is not None
-        ]
-        if marks:
-            rows = [DotRow(shown(mark.name, 24), (mark,)) for mark in marks]
-            reach = max([0.2, *(abs(value) for mark in marks for value in mark.extent())])
+        rows = []
+        for i, found in enumerate(pool["classes"]):
+            if found["offset"] is not None:
+                name = f"{shown(found['class'], 14)} (n = {count_text(found['n'])})"
+                ends = (found["ci_low"], found["ci_high"])
+                rows.append(DotRow(name, (Mark(found["offset"], name, class_style(i), *ends),)))
+        if rows:
+            reach = max([0.2, *(abs(value) for row in rows for value in row.marks[0].extent())])
             limits = (-min(reach, _WIDEST_CHART), min(reach, _WIDEST_CHART))
             label = f"classes of annotators on {labels[attribute]}"
             how = ("difference from the pool, log-odds", Level(0.0, "pool mean"), limits)
@@ -236,10 +233,6 @@ def class_figure(summary: Mapping[str, Any]) -> Figure | None:
         f"of fewer than {FEWEST_ANNOTATORS} people is left out, and so is one that would let it be computed."
     )
     return dot_figure("Classes", panels, caption)
-
-
-def _class_name(row: Mapping[str, Any]) -> str:
-    return f"{shown(row['class'], 14)} (n = {count_text(row['n'])})"
 
 
 # -- the terminal ----------------------------------------------------------------------------------------------

@@ -46,13 +46,8 @@ def audit_verdicts(summary: Mapping[str, Any]) -> list[AuditVerdict]:
 
 def audit_labels(summary: Mapping[str, Any]) -> dict[str, str]:
     """Every attribute of an audit with its name for people."""
-    names = [*(row["name"] for row in summary["attributes"]), *summary.get("withheld", ())]
-    return {name: attribute_label(name, _config(summary, name)) for name in names}
-
-
-def _config(summary: Mapping[str, Any], attribute: str) -> Mapping[str, Any]:
-    configs = summary.get("settings", {}).get("attributes", ())
-    return next((config for config in configs if config.get("name") == attribute), {})
+    configs = summary["settings"]["attributes"]
+    return {config["name"]: attribute_label(config["name"], config) for config in configs}
 
 
 def has_usable_spread(pool: Mapping[str, Any]) -> bool:
@@ -131,7 +126,8 @@ def _verdict(summary: Mapping[str, Any], row: Mapping[str, Any], label: str) -> 
         told = spread_sentence(pool, settings["rho"], settings["fdr"])
         sentences += [("Annotators", told), _level(pool)]
     sentences.append(("What to do", _advice(row, pool, label)))
-    toward = built_in_of(_config(summary, row["name"])).toward
+    configs = {config["name"]: config for config in settings["attributes"]}
+    toward = built_in_of(configs[row["name"]]).toward
     side = "that side" if toward else "the side that has more of it"
     return AuditVerdict(label, _finding(row, toward or label, side), tuple(sentences))
 
@@ -155,12 +151,10 @@ def _odds(odds: float) -> str:
 def _certainty(row: Mapping[str, Any]) -> str:
     naive = interval_text(row["naive_ci_low"], row["naive_ci_high"])
     if row["interval"] == "naive only":
-        told = f"{naive} takes every vote as independent of the others."
-        if row["n_prompts"] is None:
-            return f"The prompts are too few to tell apart: {told}"
-        if row["n_prompts"] > 1:
-            return f"All prompts have the very same share: {told}"
-        return f"All judgments stand on one prompt: {naive} covers other votes on it, not other prompts."
+        if row["n_prompts"] == 1:
+            return f"All judgments stand on one prompt: {naive} covers other votes on it, not other prompts."
+        few = "The prompts are too few, or too alike, to tell apart"
+        return f"{few}: {naive} takes every vote as independent of the others."
     few = ", in the form for few prompts" if row["interval"] == "small-cluster" else ""
     text = (
         f"Log-odds {decimal(row['log_odds'])}, 95 % interval {interval_text(row['ci_low'], row['ci_high'])}, "

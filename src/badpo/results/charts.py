@@ -41,7 +41,7 @@ class Figure:
     panels: Sequence[tuple[str, Markup]]
     caption: str
     table: TextTable | None = None
-    legend: Markup = Markup("")
+    legend: str = ""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,11 @@ class Level:
 
 @dataclass(frozen=True)
 class DotPanel:
-    """A dot plot with its subtitle: what `dot_plot` takes."""
+    """Estimates with intervals, one labelled row under another; ``label`` says what is shown to who cannot see it.
+
+    With ``notes``, the heading of the rows' notes, there are many rows: they are dense and end with their note. Else a
+    lane ends with its value, written by ``number``.
+    """
 
     title: str
     rows: Sequence[DotRow]
@@ -90,6 +94,11 @@ class DotPanel:
     limits: Limits | None = None
     number: Callable[[float], str] = decimal
     notes: str = ""
+
+    @property
+    def marks(self) -> list[Mark]:
+        """The marks of all rows."""
+        return [mark for row in self.rows for mark in row.marks]
 
 
 @dataclass(frozen=True)
@@ -114,29 +123,18 @@ class _Lanes(NamedTuple):
 _ROOMY, _DENSE = _Lanes(20, 10, 7.2, 5.0, 6.0), _Lanes(5.6, 2.8, 6.4, 3.0, 2.0)
 
 
-def dot_plot(
-    rows: Sequence[DotRow],
-    label: str,
-    axis: str,
-    level: Level | None = None,
-    limits: Limits | None = None,
-    number: Callable[[float], str] = decimal,
-    notes: str = "",
-) -> Markup:
-    """Estimates with intervals, one labelled row under another; ``label`` says what is shown to who cannot see it.
-
-    With ``notes``, the heading of the rows' notes, there are many rows: they are dense and end with their note. Else a
-    lane ends with its value.
-    """
-    size = _DENSE if notes else _ROOMY
-    values = [value for row in rows for mark in row.marks for value in mark.extent()]
+def dot_plot(panel: DotPanel) -> Markup:
+    """The chart of a panel."""
+    rows, level, size = panel.rows, panel.level, _DENSE if panel.notes else _ROOMY
+    values = [value for mark in panel.marks for value in mark.extent()]
     left = max(56.0, round(size.letter * max(len(row.label) for row in rows)) + 14.0)
     # labels that would leave the marks too little room stand above them
     heading = 16 if left > 170 else 0
     left = 12.0 if heading else left
-    across = axis_of([*values, *([level.value] if level else [])], limits, left, WIDTH - _RIGHT)
+    values += [level.value] if level else []
+    across = axis_of(values, panel.limits, left, WIDTH - _RIGHT)
     top = y = 22.0 if level else 8.0
-    parts = [_text(WIDTH, top - 9, notes, "end", "level")]
+    parts = [_text(WIDTH, top - 9, panel.notes, "end", "level")]
     for row in rows:
         height = size.height * len(row.marks) + size.gap + heading
         x, base, anchor = (0.0, y + heading, "start") if heading else (left - 10, y + height / 2 + 4, "end")
@@ -144,31 +142,27 @@ def dot_plot(
         parts.append(_text(WIDTH, y + height / 2 + 4, row.note, "end", "label"))
         for lane, mark in enumerate(row.marks):
             middle = round(y + heading + size.gap / 2 + size.height * (lane + 0.5), 1)
-            parts.append(_lane(mark, middle, across, number, size))
-            if not notes:
-                parts.append(_text(WIDTH - 2, middle + 4, number(mark.value), "end", "value"))
+            parts.append(_lane(mark, middle, across, panel.number, size))
+            if not panel.notes:
+                parts.append(_text(WIDTH - 2, middle + 4, panel.number(mark.value), "end", "value"))
         y += height
-    css = "chart dense" if notes else "chart"
-    return _svg(y + 42, label, [*_upright(across, top, y, axis, level), *parts], css)
+    frame = _upright(across, top, y, panel.axis, level)
+    return _svg(y + 42, panel.label, [*frame, *parts], "chart dense" if panel.notes else "chart")
 
 
-def dot_figure(
-    title: str, panels: Sequence[DotPanel], caption: str, marks: Markup | None = None
-) -> Figure | None:
+def dot_figure(title: str, panels: Sequence[DotPanel], caption: str, marks: str = "") -> Figure | None:
     """Dot plots side by side, and every mark as a row of the figure's table; None without a panel."""
     rows: list[tuple[str, ...]] = []
-    charts = []
     for panel in panels:
         number = panel.number
-        for mark in (mark for row in panel.rows for mark in row.marks):
+        for mark in panel.marks:
             ends, repeats = interval_text(mark.low, mark.high, number), ", ".join(map(number, mark.repeats))
             rows.append((f"{panel.title}, {mark.name}", number(mark.value), ends, repeats))
-        drawn = (panel.rows, panel.label, panel.axis, panel.level, panel.limits, number, panel.notes)
-        charts.append((panel.title, dot_plot(*drawn)))
     header: tuple[str, ...] = ("Shown", "Value", "95 % interval", "Each seed")
     if not any(row[-1] for row in rows):
         header, rows = header[:-1], [row[:-1] for row in rows]
-    return Figure(title, charts, caption, TextTable(header, rows), marks or Markup("")) if panels else None
+    charts = [(panel.title, dot_plot(panel)) for panel in panels]
+    return Figure(title, charts, caption, TextTable(header, rows), marks) if panels else None
 
 
 def line_chart(

@@ -6,9 +6,9 @@ mean of one annotator's bias is that annotator's bias.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +27,6 @@ from badpo.results.words import (
     attribute_definition,
     attribute_label,
     count_text,
-    decimal,
-    interval_text,
-    markdown_text,
     page_templates,
     shown,
     signed,
@@ -60,7 +57,7 @@ def model_card(run_folder: Path) -> str:
     template = page_templates(autoescape=False).get_template("model_card.md.jinja")
     return template.render(
         header=yaml.safe_dump(_header(run), sort_keys=False, allow_unicode=True).strip(),
-        title=markdown_text(run_folder.resolve().name),
+        title=run_folder.resolve().name,
         method=arm_title(run.arm),
         is_dpo=run.arm == DPO or not run.bias.parts,
         anchor=anchor_of_run(run),
@@ -69,7 +66,7 @@ def model_card(run_folder: Path) -> str:
         measured=(run_folder / "readouts.json").exists(),
         has_reference=reference is not None,
         n_annotators=count_text(rounded_count(len(run.learned_annotators))),
-        settings=[(key, markdown_text(str(value))) for key, value in _settings(run).items()],
+        settings=_settings(run),
         version=__version__,
     )
 
@@ -89,25 +86,19 @@ def _header(run: Run) -> dict[str, Any]:
     return header
 
 
-def _attribute_row(run: Run, reference: Run | None, name: str, config: Mapping[str, Any]) -> tuple[str, ...]:
-    place = ("best_rates", name)
-    own, before = run.reading(*place), reference.reading(*place) if reference else None
-    apart = None
-    if own and before and not is_continuous(config):
-        apart = log_odds_distance(own.estimate, before.estimate).item()
-    held_out, number = run.reading("heldout", name), partial(signed, places=3)
-    told = decimal(None)
-    if held_out:
-        told = f"{number(held_out.estimate)} ({interval_text(held_out.low, held_out.high, number)})"
-    return (
-        markdown_text(attribute_label(name, config)),
-        markdown_text(attribute_definition(config)),
-        _lean(run, name),
-        decimal(before.estimate if before else None),
-        decimal(own.estimate if own else None),
-        signed(apart),
-        told,
-    )
+def _attribute_row(run: Run, reference: Run | None, name: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    """What is known of a declared attribute; NaN where it was not measured."""
+    own, before = (one.reading("best_rates", name) if one else None for one in (run, reference))
+    rate, start = (found.estimate if found else math.nan for found in (own, before))
+    return {
+        "label": attribute_label(name, config),
+        "definition": attribute_definition(config),
+        "lean": _lean(run, name),
+        "reference": start,
+        "rate": rate,
+        "apart": math.nan if is_continuous(config) else float(log_odds_distance(rate, start)),
+        "gap": run.reading("heldout", name),
+    }
 
 
 def _lean(run: Run, name: str) -> str:
@@ -123,13 +114,11 @@ def _lean(run: Run, name: str) -> str:
 
 
 def _settings(run: Run) -> dict[str, Any]:
-    blocks = {key: value for key, value in run.config.items() if not isinstance(value, dict)}
-    bias = run.config.get("bias")
-    if isinstance(bias, dict):
-        blocks |= {"bias": bias.get("variant") or run.bias.extra.variant}
-        blocks |= {"bias_learning_rate": bias["learning_rate"]} if "learning_rate" in bias else {}
-    found = {key: blocks[key] for key in _SETTINGS if blocks.get(key) is not None}
-    return {"arm": shown(run.arm), "seed": run.seed, **found}
+    block = run.config.get("bias")
+    bias = {"variant": run.bias.extra.variant, **(block if isinstance(block, dict) else {})}
+    found = {**run.config, "bias": bias["variant"], "bias_learning_rate": bias.get("learning_rate")}
+    told = {key: found[key] for key in _SETTINGS if found.get(key) is not None}
+    return {"arm": shown(run.arm), "seed": run.seed, **told}
 
 
 def _reference_beside(run_folder: Path) -> Run | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from scipy.special import ndtri
 
@@ -62,7 +62,6 @@ class Readouts(_Content):
     kl: Measured | None = None
     votes: dict[str, dict[str, Measured]] = {}
     ceiling: dict[str, dict[str, Measured]] = {}
-    votes_minus_ceiling: dict[str, dict[str, Measured]] = {}
     theta: dict[str, LearnedTheta] = {}
 
     @property
@@ -174,13 +173,17 @@ class Estimate:
     """A reading of an arm: the mean over seeds, or the one run's own value, with its interval; each seed's value."""
 
     interval: Interval
-    values: tuple[float, ...]
-    seeds: tuple[int, ...]
+    of_seed: Mapping[int, float]
 
     @property
     def value(self) -> float:
         """The mean over seeds."""
         return self.interval.estimate
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        """Each seed's value."""
+        return tuple(self.of_seed.values())
 
 
 @dataclass(frozen=True)
@@ -217,10 +220,9 @@ class MeasuredRuns:
     @property
     def configs(self) -> dict[str, Mapping[str, Any]]:
         """The JSON identity of every attribute that some run declares, then of those that were only measured."""
-        declared = {name: config for run in reversed(self.runs) for name, config in run.configs.items()}
-        names = [name for run in self.runs for name in run.configs]
-        names += [name for run in self.runs for name in (*run.readouts.rates, *run.readouts.theta)]
-        return {name: declared.get(name, {}) for name in names}
+        found = {name: config for run in reversed(self.runs) for name, config in run.configs.items()}
+        measured = [name for run in self.runs for name in (*run.readouts.rates, *run.readouts.theta)]
+        return found | {name: {} for name in measured if name not in found}
 
     @property
     def labels(self) -> dict[str, str]:
@@ -242,9 +244,9 @@ class MeasuredRuns:
         found = {seed: r for seed, r in read.items() if r is not None and math.isfinite(r.estimate)}
         if not found:
             return None
-        values = tuple(reading.estimate for reading in found.values())
-        interval = t_interval(values) if len(found) > 1 else next(iter(found.values()))
-        return Estimate(interval, values, tuple(found))
+        values = {seed: reading.estimate for seed, reading in found.items()}
+        interval = t_interval(list(values.values())) if len(found) > 1 else next(iter(found.values()))
+        return Estimate(interval, values)
 
     def moved(self, *place: str) -> Interval | None:
         """How far DPO moved a reading from the reference; None when either was not measured.
@@ -265,20 +267,18 @@ class MeasuredRuns:
         if reference is None or own is None:
             return Removal()
         apart = log_odds_distance if is_rate else np.subtract
-        distance = _over(apart(own.values, reference.value), own.seeds)
+        distance = _over_seeds({s: float(apart(v, reference.value)) for s, v in own.of_seed.items()})
         shifted = self.moved(*place)
-        if dpo is None or shifted is None or not shifted.excludes(0.0):
+        common = sorted(dpo.of_seed.keys() & own.of_seed.keys()) if dpo else []
+        if dpo is None or shifted is None or not shifted.excludes(0.0) or not common:
             return Removal(None, distance)
-        of_dpo, of_arm = (dict(zip(found.seeds, found.values, strict=True)) for found in (dpo, own))
-        common = sorted(of_dpo.keys() & of_arm.keys())
-        if not common:
-            return Removal(None, distance)
-        pairs = [of_dpo[seed] for seed in common], [of_arm[seed] for seed in common]
-        return Removal(_over(share_removed(*pairs, reference.value), common), distance)
+        ends = {seed: ([dpo.of_seed[seed]], [own.of_seed[seed]]) for seed in common}
+        shares = {seed: float(share_removed(*pair, reference.value)[0]) for seed, pair in ends.items()}
+        return Removal(_over_seeds(shares), distance)
 
 
-def _over(values: ArrayLike, seeds: Sequence[int]) -> Estimate:
-    return Estimate(t_interval(values), tuple(np.asarray(values, dtype=np.float64).tolist()), tuple(seeds))
+def _over_seeds(values: Mapping[int, float]) -> Estimate:
+    return Estimate(t_interval(list(values.values())), values)
 
 
 def is_continuous(config: Mapping[str, Any]) -> bool:

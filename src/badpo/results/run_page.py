@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from badpo.results.charts import (
     line_chart,
 )
 from badpo.results.run_files import Environment, Estimate, MeasuredRuns, read_suite
-from badpo.results.verdicts import Quantity, anchor_sentences, limits, quantities, verdicts
+from badpo.results.verdicts import Quantity, anchor_sentences, gold_arms, quantities, verdicts
 from badpo.results.words import (
     DPO,
     REFERENCE,
@@ -41,17 +41,8 @@ from badpo.results.words import (
 )
 
 CEILING = "planted ceiling"
-Point = TypeVar("Point")
 _POINTS_PER_LINE, _ROWS_PER_LINE = 100, 10
 _ARM_STYLES = {REFERENCE: 0, DPO: 1, "pooled": 2, "shared_mean": 3}
-_KEY = {
-    "removed": "share of DPO\u2019s shift from the reference that the arm does not make; 100 % is the reference",
-    "log-odds": "distance of the rate from the reference\u2019s, in log-odds; zero is the reference",
-    "distance": "the mean minus the reference\u2019s",
-    "gap": "held-out accuracy where any attribute differs, minus accuracy where none does",
-    "votes": "held-out votes predicted minus the planted ceiling, on the attribute that falls furthest short",
-    "KL": "distance from the reference in nats per token",
-}
 _KEY_PACKAGES = ("ba-dpo", "torch", "transformers", "trl", "peft", "accelerate", "numpy")
 _three, _signed_three = partial(decimal, places=3), partial(signed, places=3)
 
@@ -72,87 +63,58 @@ def report_html(suite: MeasuredRuns, more: Sequence[Figure] = ()) -> str:
         .get_template("page.html.jinja")
         .render(
             name=shown(suite.name),
-            facts=_facts(suite),
+            arms=[arm_label(arm) for arm in suite.arms if arm != REFERENCE],
+            seeds=suite.seeds,
+            labels=list(suite.labels.values()),
             verdicts=verdicts(suite),
             anchors=anchor_sentences(suite),
             summary=summary_table(suite),
             figures=[*figures(suite), *more],
-            limits=limits(suite),
+            gold_arms=gold_arms(suite),
+            is_planted=suite.is_planted,
             unmeasured=[shown(name) for name in suite.unmeasured],
             provenance=provenance(suite),
-            settings=settings(suite),
             version=__version__,
         )
     )
-
-
-def _facts(suite: MeasuredRuns) -> str:
-    arms = [arm_label(arm) for arm in suite.arms if arm != REFERENCE]
-    seeds = ", ".join(map(str, suite.seeds))
-    parts = [
-        ", ".join(arms) or "the reference alone",
-        f"{len(suite.seeds)} seeds ({seeds})" if len(suite.seeds) > 1 else f"seed {seeds}" if seeds else "",
-        f"attributes: {', '.join(suite.labels.values())}" if suite.labels else "",
-    ]
-    return " \u00b7 ".join(part for part in parts if part)
 
 
 # -- the table ---------------------------------------------------------------------------------------------------
 
 # A value of the table and half of its 95 % interval; empty where it does not apply or is not known.
 Cell = tuple[str, str]
-_BLANK = ("", "")
 
 
 @dataclass(frozen=True)
 class SummaryTable:
-    """One row per arm: its name and its cells, in groups of columns; ``key`` says what the columns mean."""
+    """One row per arm: its name and its cells, in groups of columns."""
 
-    groups: Sequence[tuple[str, tuple[str, ...]]]
+    groups: Sequence[tuple[str, Sequence[str]]]
     rows: Sequence[tuple[str, list[list[Cell]]]]
-    key: Sequence[tuple[str, str]]
 
 
 def summary_table(suite: MeasuredRuns) -> SummaryTable:
     """The readings of every arm side by side; a dash where something was not measured, nothing where none applies."""
     found = quantities(suite)
-    has_ceiling = any(run.readouts.ceiling for run in suite.runs)
     rate, mean = ("rate", "removed", "log-odds"), ("mean", "removed", "distance")
-    groups: list[tuple[str, tuple[str, ...]]] = [
-        (quantity.symbol, rate if quantity.is_rate else mean) for quantity in found
-    ]
-    groups.append(("all attributes", ("gap", "votes", "KL") if has_ceiling else ("gap", "KL")))
+    groups = [(quantity.symbol, rate if quantity.is_rate else mean) for quantity in found]
     rows = []
     for arm in suite.arms:
         cells = [_quantity_cells(suite, arm, quantity) for quantity in found]
-        rows.append((arm_label(arm), [*cells, _shared_cells(suite, arm, groups[-1][1])]))
-    over = f"over {len(suite.seeds)} seeds" if len(suite.seeds) > 1 else "over the prompts measured"
-    columns = {name for _, names in groups for name in names}
-    key = [(term, meaning) for term, meaning in _KEY.items() if term in columns]
-    return SummaryTable(groups, rows, [("\u00b1", f"half of the 95 % interval, {over}"), *key])
+        gaps = (suite.estimate(arm, "heldout", name) for name in ("any", *suite.labels))
+        held_out = _cell(next(filter(None, gaps), None), _signed_three)
+        shared = [held_out, _cell(suite.estimate(arm, "kl"), _three)]
+        rows.append((arm_label(arm), [*cells, [("", "")] * 2 if arm == REFERENCE else shared]))
+    return SummaryTable([*groups, ("all attributes", ("gap", "KL"))], rows)
 
 
 def _quantity_cells(suite: MeasuredRuns, arm: str, quantity: Quantity) -> list[Cell]:
     value = _cell(suite.estimate(arm, *quantity.place), quantity.number)
     if arm == REFERENCE:
-        return [value, _BLANK, _BLANK]
+        return [value, ("", ""), ("", "")]
     found = suite.removal(arm, quantity.is_rate, *quantity.place)
-    share = _BLANK if arm == DPO else _cell(found.share, percent)
+    share = ("", "") if arm == DPO else _cell(found.share, percent)
     return [value, share, _cell(found.distance, quantity.difference)]
-
-
-def _shared_cells(suite: MeasuredRuns, arm: str, columns: Sequence[str]) -> list[Cell]:
-    if arm == REFERENCE:
-        return [_BLANK] * len(columns)
-    gaps = (suite.estimate(arm, "heldout", name) for name in ("any", *suite.labels))
-    votes = [suite.estimate(arm, "votes_minus_ceiling", name, "all") for name in suite.labels]
-    furthest = min(filter(None, votes), key=lambda reading: reading.value, default=None)
-    cells = {
-        "gap": _cell(next(filter(None, gaps), None), _signed_three),
-        "votes": _cell(furthest, _signed_three),
-        "KL": _cell(suite.estimate(arm, "kl"), _three),
-    }
-    return [cells[name] for name in columns]
 
 
 def _cell(found: Estimate | None, number: Callable[[float], str]) -> Cell:
@@ -169,39 +131,24 @@ def provenance(suite: MeasuredRuns) -> list[tuple[str, str]]:
     """What the runs were made with, as names and values: seeds, versions, data, command."""
     unknown = Environment()
     made = next((run.environment for run in suite.runs if run.environment != unknown), unknown)
-    versions = [f"{name} {made.packages[name]}" for name in _KEY_PACKAGES if name in made.packages]
-    fingerprints = sorted({str(run.bias.extra.data) for run in suite.runs if run.bias.extra.data})
-    command = " ".join(_without_folders(word) for word in (made.command or "").split())
+    fingerprints = {str(run.bias.extra.data) for run in suite.runs if run.bias.extra.data}
     facts = {
-        "Runs": ", ".join(run.folder.name for run in suite.runs),
-        "Training seeds": ", ".join(map(str, suite.seeds)),
-        "Data fingerprint": ", ".join(fingerprints),
-        "Command": command,
-        "Versions": ", ".join(versions),
-        "Python": f"{made.python}, {made.platform}".strip(", "),
-        "Page written by": f"badpo {__version__}",
+        "Runs": [run.folder.name for run in suite.runs],
+        "Training seeds": map(str, suite.seeds),
+        "Data fingerprint": sorted(fingerprints),
+        "Command": [" ".join(_without_folder(word) for word in (made.command or "").split())],
+        "Versions": [f"{name} {made.packages[name]}" for name in _KEY_PACKAGES if name in made.packages],
+        "Python": [f"{made.python}, {made.platform}".strip(", ")],
     }
-    return [(name, shown(value, 2000) or "not recorded") for name, value in facts.items()]
+    return [(name, shown(", ".join(values), 2000) or "not recorded") for name, values in facts.items()]
 
 
-def settings(suite: MeasuredRuns) -> list[tuple[str, str]]:
-    """The settings of the first trained run; of a path only its last part is shown, of annotators their number."""
-    config = next((run.config for run in suite.runs if run.config and run.arm != REFERENCE), {})
-    return [(shown(str(key)), shown(_without_folders(value), 200)) for key, value in config.items()]
-
-
-def _without_folders(value: Any) -> str:
-    """A setting as text, gold annotators counted; of a path that names a place on a machine the last part is left."""
-    if isinstance(value, dict):
-        if gold := value.get("gold_annotators"):
-            value = {**value, "gold_annotators": len(gold)}
-        return ", ".join(f"{key}: {_without_folders(inner)}" for key, inner in value.items())
-    if isinstance(value, list | tuple):
-        return ", ".join(map(_without_folders, value))
-    text = str(value)
-    if PurePosixPath(text).is_absolute() or PureWindowsPath(text).is_absolute() or text.startswith("~"):
-        return PureWindowsPath(text).name
-    return text
+def _without_folder(word: str) -> str:
+    """A word of a command; of a path that names a place on a machine the last part is left."""
+    is_place = (
+        PurePosixPath(word).is_absolute() or PureWindowsPath(word).is_absolute() or word.startswith("~")
+    )
+    return PureWindowsPath(word).name if is_place else word
 
 
 # -- figures -----------------------------------------------------------------------------------------------------
@@ -220,7 +167,7 @@ def style_of(suite: MeasuredRuns, arm: str) -> int:
     return class_style([name for name in suite.arms if name not in _ARM_STYLES].index(arm))
 
 
-def thinned(points: Sequence[Point], most: int) -> list[Point]:
+def thinned(points: Sequence[Any], most: int) -> list[Any]:
     """At most ``most`` of the points, evenly spaced, the first and the last among them."""
     chosen = np.unique(np.linspace(0, len(points) - 1, min(most, len(points))).round().astype(int))
     return [points[i] for i in chosen]

@@ -253,40 +253,6 @@ def _gap_text(found: Estimate | None) -> str:
     return f"; held-out gap {number(found.value)} ({interval_text(found.interval.low, found.interval.high, number)})"
 
 
-def _anchor(suite: MeasuredRuns) -> str:
-    golden = [arm_title(arm) for arm in suite.arms if anchor_of_run(suite.of(arm)[0]) == "gold"]
-    if not golden:
-        return "The anchor is the reference."
-    return f"The anchor is the reference, except for {', '.join(golden)}, whose level gold annotators fix."
-
-
-def limits(suite: MeasuredRuns) -> list[str]:
-    """What the numbers cannot say, given what the runs are."""
-    found = [
-        "The level that all annotators share on an attribute of the responses is not identified by their votes: "
-        "raising every theta by c and taking c times the attribute difference out of the policy\u2019s reward explains "
-        "every vote equally well. Votes tell how annotators differ from each other; where theta as a whole ends is "
-        "set by where training starts.",
-        f"{_anchor(suite)} \u201cRemoved\u201d means kept close to the reference\u2019s own rate; whether "
-        "that rate is the right one is a decision for people, and no figure on this page makes it.",
-        "A distance from the reference is not all lean: training on votes of people who do not lean can move a rate "
-        "too, and no arm on this page shows by how much. Nor is a distance of zero proof that nothing was learned.",
-        "Only declared attributes are held back. A lean toward something that was not declared enters the policy as "
-        "under DPO.",
-    ]
-    if suite.is_planted:
-        found.append(
-            "The annotators are constructed: their leans were planted, so that the learned ones can be checked. The "
-            "corpus does not measure what people prefer, and its attributes are codings of names, not of people."
-        )
-    if len(suite.seeds) == 1:
-        found.append(
-            f"There is one training seed ({suite.seeds[0]}). Intervals cover the prompts and votes that were measured, "
-            "not how a second training would differ; with several seeds they cover that instead."
-        )
-    elif suite.seeds:
-        found.append(
-            f"Intervals are Student\u2019s t over {len(suite.seeds)} training seeds on the same data; they do not "
-            "cover a second draw of the data. The reference is one model and counts as exact."
-        )
-    return found
+def gold_arms(suite: MeasuredRuns) -> list[str]:
+    """The arms whose level gold annotators fix."""
+    return [arm_title(arm) for arm in suite.arms if anchor_of_run(suite.of(arm)[0]) == "gold"]

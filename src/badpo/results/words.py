@@ -6,6 +6,7 @@ import math
 import re
 import unicodedata
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -86,14 +87,13 @@ def attribute_definition(config: Mapping) -> str:
     """An attribute's JSON identity in words; a list of words is counted, not printed."""
     if not config:
         return "not recorded"
-    parts = []
-    for key, value in config.items():
-        if key in ("type", "name") or value is None:
-            continue
-        if isinstance(value, list | tuple):
-            parts.append(f"{len(value)} {key}")
-        else:
-            parts.append(f"{key.replace('_', ' ')} {shown(str(value), 40)}")
+    parts = [
+        f"{len(value)} {key}"
+        if isinstance(value, list)
+        else f"{key.replace('_', ' ')} {shown(str(value), 40)}"
+        for key, value in config.items()
+        if key not in ("type", "name") and value is not None
+    ]
     kind = shown(str(config.get("type", "attribute")).replace("_", " "), 40)
     return f"{kind} ({', '.join(parts)})" if parts else kind
 
@@ -184,14 +184,21 @@ def page_templates(autoescape: bool = True) -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"kept_together": _kept_together, "count_text": count_text}
+    environment.filters |= {
+        "kept_together": _kept_together,
+        "count_text": count_text,
+        "markdown": markdown_text,
+    }
     environment.globals |= {
         "count": count_text,
         "decimal": decimal,
+        "definition": attribute_definition,
         "interval": interval_text,
         "lean": lean_text,
         "p_value": p_value,
         "percent": percent,
+        "signed": signed,
+        "signed_three": partial(signed, places=3),
     }
     return environment
 
