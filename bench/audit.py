@@ -3,31 +3,28 @@
 Every fit runs in a process of its own, which reads the votes from a file, so that its peak memory is that of the
 votes, the libraries and the fit. Seconds are those of the fit alone, from arrays as a table holds them; for
 scikit-learn and statsmodels they include building the matrix that they need. Ratios are of processor time, which other
-programs on the machine hardly change. The last line is the command on real votes, from a cold start.
+programs on the machine hardly change.
 """
 
 from __future__ import annotations
 
 import os
 import resource
-import subprocess
 import sys
 import tempfile
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bench import timing
 
-REAL = Path("../shared/data/ukpconvarg1_human.parquet")
 PLAN = {
     "S": ("conditional", "statsmodels", "sklearn"),
     "L": ("conditional", "sklearn", "sklearn-exact"),
@@ -40,8 +37,7 @@ THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 MEAN_LEAN, SPREAD = 0.8, 0.5
 
 
-@dataclass(frozen=True)
-class Size:
+class Size(NamedTuple):
     """Comparisons with unit-normal quality; the sides differ in an attribute in every other one."""
 
     n_comparisons: int
@@ -57,8 +53,7 @@ SIZES = {
 }
 
 
-@dataclass(frozen=True)
-class Votes:
+class Votes(NamedTuple):
     """Votes as every estimator takes them, and the leans behind them, of shape (n_annotators, n_attributes)."""
 
     comparison: NDArray[np.int64]
@@ -66,11 +61,6 @@ class Votes:
     annotator: NDArray[np.int64]
     delta: NDArray[np.float64]
     theta: NDArray[np.float64]
-
-    @property
-    def arrays(self) -> tuple[NDArray, NDArray, NDArray, NDArray, int]:
-        """The first arguments of every estimator."""
-        return self.comparison, self.sign, self.annotator, self.delta, len(self.theta)
 
 
 def draw(size: Size, seed: int = 0) -> Votes:
@@ -101,7 +91,7 @@ def _distinct(random: np.random.Generator, n: int, m: int, each: int) -> NDArray
 def conditional(votes: Votes) -> tuple[np.ndarray, dict]:
     from badpo.estimation.fit import fit_conditional
 
-    leans = fit_conditional(*votes.arrays)
+    leans = fit_conditional(*votes[:4], len(votes.theta))
     found = {"gradient": leans.gradient_norm, "se": leans.se}
     return np.where(np.isfinite(leans.deviation), leans.deviation, np.nan), found
 
@@ -188,7 +178,7 @@ def measure(tool: str, path: Path) -> dict[str, Any]:
 
 def save_votes(size: str, path: Path) -> None:
     """Votes for `measure`, drawn where their memory is not counted."""
-    np.savez(path, **vars(draw(SIZES[size])))
+    np.savez(path, **draw(SIZES[size])._asdict())
 
 
 def compare(sizes: list[str], tools: list[str] | None) -> list[dict[str, Any]]:
@@ -208,27 +198,6 @@ def compare(sizes: list[str], tools: list[str] | None) -> list[dict[str, Any]]:
     return rows
 
 
-def cold_start(data: Path) -> list[str]:
-    """`badpo audit` on real judgments in a new process, to its first line and to its end; nothing without the data."""
-    if not data.is_file():
-        return []
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "badpo", "audit", str(data), "--attribute", "length", "-o", folder]
-        start = time.perf_counter()
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        assert process.stdout is not None
-        first = process.stdout.readline()
-        to_first = time.perf_counter() - start
-        rest = process.stdout.read()
-        _, status, used = os.wait4(process.pid, 0)
-    if status:
-        raise RuntimeError(f"{' '.join(command)} failed:\n{first}{rest}")
-    return [
-        f"`badpo audit` on 84,445 real judgments with its report, from a cold start: first line after {to_first:.1f} "
-        f"s, done after {time.perf_counter() - start:.1f} s ({used.ru_utime + used.ru_stime:.1f} s of processor time)"
-    ]
-
-
 def main() -> None:
     parser = timing.options_parser(__doc__.splitlines()[0], list(SIZES))
     parser.add_argument("--tool", choices=list(FITS), action="append", help="only this tool; may be repeated")
@@ -243,7 +212,6 @@ def main() -> None:
         for name, size in SIZES.items()
         if name in sizes
     ]
-    notes += cold_start(REAL) if options.case is None and options.tool is None else []
     where = timing.machine() | {"threads": str(options.threads)} | {name: version(name) for name in LIBRARIES}
     timing.report("Speed of the audit", rows, options, notes, where)
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from badpo.estimation.alternative_estimators import fit_fixed, fit_random
@@ -31,13 +32,37 @@ from badpo.estimation.shrinkage import (
 from badpo.theory.summaries import t_interval
 from bench.simulated_pools import DrawnVotes, Pool, draw_votes, sized
 
-Row = dict[str, Any]
-Measured = Mapping[str, float]
+Measured = dict[str, float]
+Measure = Callable[[Pool, np.random.Generator], Measured]
 
 PAGE = Path(__file__).parents[1] / "docs" / "results" / "audit_statistics.md"
 ENOUGH = 10
 RHO, FDR = 0.5, 0.10
 ALPHA, Z = 0.05, 1.96
+
+
+class Case(NamedTuple):
+    """A row of a table: what it is called, the seed of its pools, the pool, and what is measured of each."""
+
+    label: dict[str, Any]
+    seed: int
+    pool: Pool
+    measure: Measure
+
+
+def measured(case: Case, replicates: int) -> dict[str, Any]:
+    """Mean of every figure over the replicates, with its 95 % interval; replicates without a figure are left out."""
+    draws = (np.random.default_rng([case.seed, r]) for r in range(replicates))
+    figures = pd.DataFrame([case.measure(case.pool, draw) for draw in draws])
+    row: dict[str, Any] = {**case.label, "replicates": replicates}
+    for name, values in figures.replace([np.inf, -np.inf], np.nan).items():
+        if values.notna().any():
+            interval = t_interval(values.dropna().to_numpy())
+            row[name] = {"mean": interval.estimate, "low": interval.low, "high": interval.high}
+    return row
+
+
+# -- estimates and intervals ---------------------------------------------------------------------------------
 
 ESTIMATORS: dict[str, Callable[[DrawnVotes], Leans]] = {
     "conditional": lambda votes: fit_conditional(*votes.arrays),
@@ -45,96 +70,6 @@ ESTIMATORS: dict[str, Callable[[DrawnVotes], Leans]] = {
     "fixed, quality known": lambda votes: fit_fixed(*votes.arrays, votes.quality),
     "fixed, no quality": lambda votes: fit_fixed(*votes.arrays, np.zeros_like(votes.quality)),
 }
-
-
-def summarized(measured: Iterable[Measured]) -> Row:
-    """Mean of every figure over the replicates, with its 95 % interval; replicates without a figure are left out."""
-    rows = list(measured)
-    found: Row = {"replicates": len(rows)}
-    for name in rows[0]:
-        values = np.array([row[name] for row in rows])
-        values = values[np.isfinite(values)]
-        if len(values):
-            interval = t_interval(values)
-            found[name] = {"mean": interval.estimate, "low": interval.low, "high": interval.high}
-    return found
-
-
-def replicated(
-    label: Row, seed: int, replicates: int, measure: Callable[[np.random.Generator], Measured]
-) -> Row:
-    """One row of a table: what was drawn, and the summary of what was measured."""
-    return label | summarized(measure(np.random.default_rng([seed, r])) for r in range(replicates))
-
-
-def shrunk_of(leans: Leans) -> Shrunk:
-    """Posterior of the first attribute from estimates."""
-    return shrink_normal(leans.finite_deviation[:, 0], leans.finite_se[:, 0])
-
-
-def against_truth(leans: Leans, truth: NDArray[np.float64]) -> Measured:
-    """Slope and coverage of the estimates; intervals of annotators with ten informative votes or more."""
-    deviation = leans.deviation[:, 0]
-    finite = np.isfinite(deviation)
-    known = deviation[finite], truth[finite]
-    sure = finite & (leans.n_informative[:, 0] >= ENOUGH)
-    inside = (leans.ci_low[:, 0] <= truth) & (truth <= leans.ci_high[:, 0])
-    return {
-        "informative": float(leans.n_informative[:, 0].mean()),
-        "least": float(leans.n_informative[:, 0].min()),
-        "slope": float(known[0] @ known[1] / (known[1] @ known[1])),
-        "coverage": float(inside[sure].mean()) if sure.any() else np.nan,
-        "infinite": float(np.isinf(deviation).mean()),
-    }
-
-
-def posterior_against_truth(shrunk: Shrunk, truth: NDArray[np.float64], spread: float) -> Measured:
-    """Coverage of the posterior intervals of everyone, and of tau's interval."""
-    inside = (shrunk.post_low <= truth) & (truth <= shrunk.post_high)
-    return {
-        "posterior_coverage": float(inside.mean()),
-        "tau": shrunk.tau,
-        "tau_coverage": float(shrunk.tau_low <= spread <= shrunk.tau_high),
-    }
-
-
-# -- tables --------------------------------------------------------------------------------------------------
-
-
-def measure_conditional(pool: Pool, random: np.random.Generator) -> Measured:
-    """The default estimator and its shrinkage on one pool."""
-    votes = draw_votes(pool, random)
-    leans = fit_conditional(*votes.arrays)
-    (shrunk,) = shrink_votes(*votes.arrays)
-    found = against_truth(leans, votes.deviation)
-    return {**found, **posterior_against_truth(shrunk, votes.deviation, pool.spread)}
-
-
-def slope_table(replicates: int) -> list[Row]:
-    """Votes per comparison against spread of quality; nearly everyone has 50 informative votes or more."""
-    rows = []
-    for votes_each in (2, 3, 4, 6, 8):
-        for quality_sd in (0.5, 1.0, 2.0):
-            pool = Pool(sized(75, votes_each, quality_sd), votes_each=votes_each, quality_sd=quality_sd)
-            label = {"votes each": votes_each, "quality sd": quality_sd}
-            seed = 100 * votes_each + round(10 * quality_sd)
-            rows.append(replicated(label, seed, replicates, partial(measure_conditional, pool)))
-    return rows
-
-
-def few_votes_table(replicates: int) -> list[Row]:
-    """Four votes per comparison, ever fewer comparisons."""
-
-    rows = []
-    for informative, m in ((4, 300), (8, 60), (12, 60), (20, 60), (20, 12), (40, 12), (40, 60)):
-        pool = Pool(sized(informative, 4, 1.0), n_annotators=m)
-        pool = replace(pool, n_comparisons=round(pool.n_comparisons * m / 60))
-        label = {"annotators": m}
-        seed = 1000 + m + informative
-        rows.append(replicated(label, seed, replicates, partial(measure_conditional, pool)))
-    return rows
-
-
 SCENES = {
     "random assignment": Pool(4000),
     "longer is better": Pool(4000, better=0.7),
@@ -143,24 +78,58 @@ SCENES = {
 }
 
 
-def assumption_table(replicates: int) -> list[Row]:
+def estimates(pool: Pool, random: np.random.Generator, estimator: str = "conditional") -> Measured:
+    """Slope and coverage of estimates, of annotators with enough informative votes; coverage of the posterior and tau.
+
+    Shrunken from the votes with the conditional likelihood, otherwise from the estimates.
+    """
+    votes = draw_votes(pool, random)
+    leans, truth = ESTIMATORS[estimator](votes), votes.deviation
+    if estimator == "conditional":
+        (shrunk,) = shrink_votes(*votes.arrays)
+    else:
+        shrunk = shrink_normal(leans.finite_deviation[:, 0], leans.finite_se[:, 0])
+    deviation, informative = leans.deviation[:, 0], leans.n_informative[:, 0]
+    finite = np.isfinite(deviation)
+    sure = finite & (informative >= ENOUGH)
+    inside = (leans.ci_low[:, 0] <= truth) & (truth <= leans.ci_high[:, 0])
+    return {
+        "informative": float(informative.mean()),
+        "least": float(informative.min()),
+        "slope": float(deviation[finite] @ truth[finite] / (truth[finite] @ truth[finite])),
+        "coverage": float(inside[sure].mean()) if sure.any() else np.nan,
+        "infinite": float(np.isinf(deviation).mean()),
+        "posterior_coverage": float(((shrunk.post_low <= truth) & (truth <= shrunk.post_high)).mean()),
+        "tau": shrunk.tau,
+        "tau_coverage": float(shrunk.tau_low <= pool.spread <= shrunk.tau_high),
+    }
+
+
+def slope_cases() -> Iterator[Case]:
+    """Votes per comparison against spread of quality; nearly everyone has 50 informative votes or more."""
+    for each in (2, 3, 4, 6, 8):
+        for sd in (0.5, 1.0, 2.0):
+            pool = Pool(sized(75, each, sd), votes_each=each, quality_sd=sd)
+            yield Case({"votes each": each, "quality sd": sd}, 100 * each + round(10 * sd), pool, estimates)
+
+
+def few_votes_cases() -> Iterator[Case]:
+    """Four votes per comparison, ever fewer comparisons."""
+    for informative, m in ((4, 300), (8, 60), (12, 60), (20, 60), (20, 12), (40, 12), (40, 60)):
+        n = round(sized(informative, 4, 1.0) * m / 60)
+        yield Case({"annotators": m}, 1000 + m + informative, Pool(n, n_annotators=m), estimates)
+
+
+def assumption_cases() -> Iterator[Case]:
     """Every estimator where its assumptions hold and where they do not."""
-
-    def measure(pool: Pool, name: str, random: np.random.Generator) -> Measured:
-        votes = draw_votes(pool, random)
-        leans = ESTIMATORS[name](votes)
-        shrunk = shrink_votes(*votes.arrays)[0] if name == "conditional" else shrunk_of(leans)
-        found = against_truth(leans, votes.deviation)
-        return {**found, **posterior_against_truth(shrunk, votes.deviation, pool.spread)}
-
-    rows = []
     for number, (scene, pool) in enumerate(SCENES.items()):
         contrasted = scene in ("random assignment", "specialists")
         for name in ESTIMATORS if contrasted else ("conditional",):
             label = {"pool": scene, "estimator": name}
-            rows.append(replicated(label, 2000 + number, replicates, partial(measure, pool, name)))
-    return rows
+            yield Case(label, 2000 + number, pool, partial(estimates, estimator=name))
 
+
+# -- flags ---------------------------------------------------------------------------------------------------
 
 RULES: dict[str, Callable[[Leans, Shrunk], NDArray[np.bool_]]] = {
     "posterior, whichever prior (the default)": lambda leans, shrunk: bayesian_fdr(
@@ -173,7 +142,6 @@ RULES: dict[str, Callable[[Leans, Shrunk], NDArray[np.bool_]]] = {
         benjamini_hochberg(leans.deviation[:, 0], leans.se[:, 0]) <= FDR
     ),
 }
-
 FLAG_POOLS = {
     "sd 0.5": Pool(4000, n_annotators=100),
     "sd 0.5, five times the votes": Pool(20_000, n_annotators=100),
@@ -182,30 +150,22 @@ FLAG_POOLS = {
 }
 
 
-def flag_table(replicates: int) -> list[Row]:
-    """Share of flags that are wrong, and of large deviations that are found, in pools where everyone differs."""
+def flags(pool: Pool, random: np.random.Generator, rule: str) -> Measured:
+    """Share of flags that are wrong, and of large deviations that are found."""
+    votes = draw_votes(pool, random)
+    leans = fit_conditional(*votes.arrays)
+    (shrunk,) = shrink_votes(*votes.arrays)
+    large = np.abs(votes.deviation) > RHO
+    flagged = RULES[rule](leans, shrunk) & (leans.n_informative[:, 0] >= ENOUGH)
+    wrong, right = (flagged & ~large).sum(), (flagged & large).sum()
+    return {"false": float(wrong / max(flagged.sum(), 1)), "found": float(right / max(large.sum(), 1))}
 
-    def measure(pool: Pool, random: np.random.Generator) -> Measured:
-        votes = draw_votes(pool, random)
-        leans = fit_conditional(*votes.arrays)
-        (shrunk,) = shrink_votes(*votes.arrays)
-        large = np.abs(votes.deviation) > RHO
-        found = {}
-        for name, rule in RULES.items():
-            flagged = rule(leans, shrunk) & (leans.n_informative[:, 0] >= ENOUGH)
-            found[f"{name}: false"] = float((flagged & ~large).sum() / max(flagged.sum(), 1))
-            found[f"{name}: found"] = float((flagged & large).sum() / max(large.sum(), 1))
-        return found
 
-    rows = []
+def flag_cases() -> Iterator[Case]:
+    """Every rule in pools where everyone differs."""
     for number, (label, pool) in enumerate(FLAG_POOLS.items()):
-        row = replicated({"pool": label}, 3000 + number, replicates, partial(measure, pool))
-        shared = {name: row[name] for name in ("pool", "replicates")}
-        rows += [
-            shared | {"rule": rule, "false": row[f"{rule}: false"], "found": row[f"{rule}: found"]}
-            for rule in RULES
-        ]
-    return rows
+        for rule in RULES:
+            yield Case({"pool": label, "rule": rule}, 3000 + number, pool, partial(flags, rule=rule))
 
 
 # -- while labels arrive -------------------------------------------------------------------------------------
@@ -235,7 +195,7 @@ def evidence_over_time(
     return log_e_values(np.cumsum(ratios, axis=0)), z, np.cumsum(information > 0, axis=0)
 
 
-def measure_stream(pool: Pool, random: np.random.Generator) -> Measured:
+def alarms(pool: Pool, random: np.random.Generator) -> Measured:
     """Who is pointed at, ever, on the way through a pool's comparisons."""
     log_e, z, so_far = evidence_over_time(draw_votes(pool, random))
     needed = -np.log(ALPHA)
@@ -254,41 +214,43 @@ def measure_stream(pool: Pool, random: np.random.Generator) -> Measured:
     return found
 
 
-def sequential_table(replicates: int) -> list[Row]:
+def stream_cases() -> Iterator[Case]:
     """False alarms of the e-process, and of a test that is repeated whenever someone looks."""
-    return [
-        replicated({"pool": label}, 4000 + number, replicates, partial(measure_stream, pool))
-        for number, (label, pool) in enumerate(STREAMS.items())
-    ]
+    for number, (label, pool) in enumerate(STREAMS.items()):
+        yield Case({"pool": label}, 4000 + number, pool, alarms)
 
 
 # -- the page ------------------------------------------------------------------------------------------------
 
-# what a table is called, and how it is read
-SECTIONS = {
+# what a table is called, how it is read, and its rows
+TABLES: dict[str, tuple[str, str, Callable[[], Iterator[Case]]]] = {
     "slope": (
         "Slope and coverage by votes per comparison",
         "Conditional likelihood, and shrinkage from the votes. A slope of 1 is an unbiased estimate, above 1 an "
         "inflated one. The goals: a slope that meets [0.95, 1.05], intervals that hold the truth in 93.5 to 96.5 % "
         "of cases, posterior intervals in at least 93 %.",
+        slope_cases,
     ),
     "few votes": (
         "Few votes",
         "Ever fewer votes per annotator. The 95 % intervals are those of annotators with ten informative votes or "
         "more, the posterior intervals everyone's; true tau is 0.5. Slopes leave infinite estimates out and are then "
         "not meaningful.",
+        few_votes_cases,
     ),
     "assumptions": (
         "Where assumptions fail",
         "4,000 comparisons. In the second and the last pool the side with more of the attribute is better by 0.7 "
         "log-odds; in the last one it is worse by as much in a second domain, and specialists cast nine tenths of "
         "the votes in theirs.",
+        assumption_cases,
     ),
     "flags": (
         "Flags",
         "100 annotators who all differ. A flag is wrong when the true deviation is at most 0.5; the target is 10 % "
         "of the flags. Testing that a deviation is exactly zero answers another question, and its flags are counted "
         "by the same rule to show that.",
+        flag_cases,
     ),
     "sequential": (
         "While labels still arrive",
@@ -296,29 +258,27 @@ SECTIONS = {
         "(e-BH after every twentieth); the level is 5 %. The repeated test looks whenever an annotator has ten "
         "informative votes or more. An alarm is about one annotator alone; `badpo watch` prints the flags of e-BH, "
         "which hold for everyone together and take more votes.",
+        stream_cases,
     ),
 }
+# figure -> its head, and the factor and digits with which it is shown; counts stand without an interval
 HEADS = {
-    "informative": "informative votes, mean",
-    "least": "least",
-    "slope": "slope of estimate on truth",
-    "coverage": "95 % intervals hold the truth, %",
-    "infinite": "infinite estimates, %",
-    "posterior_coverage": "posterior intervals hold the truth, %",
-    "tau": "tau",
-    "tau_coverage": "tau's interval holds it, %",
-    "false": "wrong, % of flags",
-    "found": "found, % of large deviations",
-    "e_process": "alarms about the others, % of annotators",
-    "peeking": "the same of a test repeated at every look",
-    "e_bh": "pools with a wrong flag by e-BH, %",
-    "power": "alarm about the planted, %",
-    "votes_to_flag": "informative votes until then",
+    "informative": ("informative votes, mean", None),
+    "least": ("least", None),
+    "slope": ("slope of estimate on truth", (1, 3)),
+    "coverage": ("95 % intervals hold the truth, %", (100, 1)),
+    "infinite": ("infinite estimates, %", (100, 1)),
+    "posterior_coverage": ("posterior intervals hold the truth, %", (100, 1)),
+    "tau": ("tau", (1, 3)),
+    "tau_coverage": ("tau's interval holds it, %", (100, 1)),
+    "false": ("wrong, % of flags", (100, 1)),
+    "found": ("found, % of large deviations", (100, 1)),
+    "e_process": ("alarms about the others, % of annotators", (100, 1)),
+    "peeking": ("the same of a test repeated at every look", (100, 1)),
+    "e_bh": ("pools with a wrong flag by e-BH, %", (100, 1)),
+    "power": ("alarm about the planted, %", (100, 1)),
+    "votes_to_flag": ("informative votes until then", None),
 }
-COUNTS = {"informative", "least", "votes_to_flag"}
-PLAIN = {"slope", "tau"}
-
-
 INTRODUCTION = """\
 # What the audit's figures are worth
 
@@ -333,37 +293,28 @@ is informative when the sides differ and the votes on the comparison are not una
 """
 
 
-def statistics_page(tables: Mapping[str, list[Row]], replicates: int, seconds: float) -> str:
+def statistics_page(tables: Mapping[str, list[dict[str, Any]]], replicates: int, seconds: float) -> str:
     """Markdown with one section per table."""
     asked = "" if replicates == 100 else f" --replicates {replicates}"
     parts = [INTRODUCTION.format(asked=asked, seconds=seconds, replicates=replicates)]
     for name, rows in tables.items():
-        title, reading = SECTIONS[name]
-        columns = [one for one in dict.fromkeys(key for row in rows for key in row) if one != "replicates"]
-        lines = [[HEADS.get(one, one) for one in columns], ["---"] * len(columns)]
-        lines += [[_cell(one, row.get(one)) for one in columns] for row in rows]
-        table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-        parts.append(f"## {title}\n\n{reading}\n\n{table}\n")
+        title, reading, _ = TABLES[name]
+        table = pd.DataFrame([{key: _cell(key, value) for key, value in row.items()} for row in rows])
+        shown = table.drop(columns="replicates").rename(
+            columns={key: head for key, (head, _) in HEADS.items()}
+        )
+        parts.append(f"## {title}\n\n{reading}\n\n{shown.fillna('').to_markdown(index=False)}\n")
     return "\n".join(parts)
 
 
 def _cell(name: str, value: Any) -> str:
-    if not isinstance(value, Mapping):
-        return "" if value is None else str(value)
-    if name in COUNTS:
+    if name not in HEADS:
+        return str(value)
+    if (form := HEADS[name][1]) is None:
         return f"{value['mean']:.0f}"
-    scale, digits = (1, 3) if name in PLAIN else (100, 1)
+    scale, digits = form
     half = (value["high"] - value["low"]) / 2
     return f"{scale * value['mean']:.{digits}f} ± {scale * half:.{digits}f}"
-
-
-TABLES: dict[str, Callable[[int], list[Row]]] = {
-    "slope": slope_table,
-    "few votes": few_votes_table,
-    "assumptions": assumption_table,
-    "flags": flag_table,
-    "sequential": sequential_table,
-}
 
 
 def main() -> None:
@@ -376,15 +327,16 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     asked = parser.parse_args()
     start = time.perf_counter()
-    tables = {name: TABLES[name](asked.replicates) for name in asked.table or TABLES}
+    names = asked.table or list(TABLES)
+    tables = {name: [measured(case, asked.replicates) for case in TABLES[name][2]()] for name in names}
     seconds = time.perf_counter() - start
     if asked.json:
         print(json.dumps({"replicates": asked.replicates, "seconds": round(seconds, 1), "tables": tables}))
+        return
     page = statistics_page(tables, asked.replicates, seconds)
-    if asked.table is None and not asked.json:
+    if asked.table is None:
         PAGE.write_text(page)
-    if not asked.json:
-        print(page)
+    print(page)
 
 
 if __name__ == "__main__":

@@ -36,6 +36,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT.parent / "shared" / "data"
 INPUTS = "BADPO_GOLDEN_INPUTS"  # the base's checkout, in the environment of both sides
 MOST_SHOWN = 12  # differences of a case that are printed
+NOTHING = "(nothing)"
 
 # -- what is no public name: the places where it stands and stood; a move adds a place --------------------------------
 PLACES = {
@@ -470,6 +471,13 @@ def contents(folder: Path) -> dict[str, Any]:
 def _read(path: Path, folder: str) -> Any:
     """A file as plain values; its text where it is torn on purpose."""
     text = path.read_bytes().decode("utf-8", "replace").replace(folder, "")
+    if path.suffix == ".safetensors":
+        from safetensors.torch import load_file
+
+        return {name: tensor.double().numpy() for name, tensor in load_file(path).items()}
+    if path.suffix == ".html":
+        seen = re.sub(r"(?s)<(style|script|title)\b.*?</\1>|<[^>]+>", " ", text)
+        return {"figures": " ".join(re.findall(r"(?<![\w.])[-\u2212+]?\d[\d.,]*", seen))}
     try:
         if path.suffix in (".parquet", ".csv"):
             table = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
@@ -480,17 +488,10 @@ def _read(path: Path, folder: str) -> Any:
             return json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
     except ValueError:
         return text
-    if path.suffix == ".safetensors":
-        from safetensors.torch import load_file
-
-        return {name: tensor.double().numpy() for name, tensor in load_file(path).items()}
     if path.suffix == ".pt":
         import torch
 
         return torch.load(path, weights_only=True)
-    if path.suffix == ".html":
-        seen = re.sub(r"(?s)<(style|script|title)\b.*?</\1>|<[^>]+>", " ", text)
-        return {"figures": " ".join(re.findall(r"(?<![\w.])[-\u2212+]?\d[\d.,]*", seen))}
     return text.splitlines()
 
 
@@ -510,37 +511,31 @@ def compare(base: dict[str, Any], here: dict[str, Any], tolerance: float) -> lis
     """Place, what the base has and what is here, of everything that differs by more than the tolerance."""
     rows = []
     for place in dict.fromkeys([*base, *here]):
-        if place not in base or place not in here:
-            sides = (_short(side[place]) if place in side else "(nothing)" for side in (base, here))
-            rows.append((place, *sides))
-        elif not _same(base[place], here[place], tolerance):
-            rows.append((place, *_parts(base[place], here[place])))
+        sides = [side.get(place, NOTHING) for side in (base, here)]
+        if not _same(*sides, tolerance):
+            rows.append((place, *_shown(*sides)))
     return rows
 
 
 def _same(a: Any, b: Any, tolerance: float) -> bool:
-    arrays = [np.asarray(value) for value in (a, b)]
-    if arrays[0].shape != arrays[1].shape:
+    first, second = np.asarray(a), np.asarray(b)
+    if first.shape != second.shape:
         return False
-    if not all(array.dtype.kind in "iuf" for array in arrays):
-        return all(str(x) == str(y) for x, y in zip(*(array.ravel() for array in arrays), strict=True))
-    return np.allclose(*(array.astype(float) for array in arrays), tolerance, tolerance, equal_nan=True)
+    if {first.dtype.kind, second.dtype.kind} <= set("iuf"):
+        return np.allclose(first, second, tolerance, tolerance, equal_nan=True)
+    return [str(x) for x in first.ravel()] == [str(y) for y in second.ravel()]
 
 
-def _parts(a: Any, b: Any) -> tuple[str, str]:
-    """Both values, or of long ones of the same kind the parts around the first place where they differ."""
+def _shown(a: Any, b: Any) -> list[str]:
+    """Both values, or of arrays and texts the parts around the first place where they differ."""
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray) and a.shape == b.shape:
-        x, y = next((x, y) for x, y in zip(a.ravel(), b.ravel(), strict=True) if not _same(x, y, 0.0))
-        return f"{x} (first of {a.size})", str(y)
-    if isinstance(a, str) and isinstance(b, str):
+        pairs = zip(a.ravel(), b.ravel(), strict=True)
+        a, b = next((f"{x} (first of {a.size})", str(y)) for x, y in pairs if not _same(x, y, 0.0))
+    elif isinstance(a, str) and isinstance(b, str):
         start = max(len(os.path.commonprefix([a, b])) - 12, 0)
-        return _short(a[start:]), _short(b[start:])
-    return _short(a), _short(b)
-
-
-def _short(value: Any) -> str:
-    text = f"array of shape {value.shape}" if isinstance(value, np.ndarray) else repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+        a, b = a[start:], b[start:]
+    texts = [f"array of shape {one.shape}" if isinstance(one, np.ndarray) else str(one) for one in (a, b)]
+    return [text if len(text) <= 60 else f"{text[:57]}..." for text in texts]
 
 
 # -- both sides -------------------------------------------------------------------------------------------------------

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
+import timeit
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import cycle
 
 import pandas as pd
@@ -39,14 +41,15 @@ ENDINGS = ("", "x", " ", "\n\N{EM DASH} Emily", "\x00", "a")
 BEFORE = ("", "a@", "|", "**", "i cannot ", "a_", "a@a.")
 
 READERS: dict[str, Callable[[str], object]] = {
-    **{detector.name: (lambda text, detector=detector: measured(detector, text)) for detector in DETECTORS},
+    **{one.name: partial(one.measure, "Why?") for one in DETECTORS if one.scope != "pair"},
+    **{one.name: partial(one.measure, "Why?", "So.") for one in DETECTORS if one.scope == "pair"},
     "strip_markdown": strip_markdown,
     "strip_signatures": strip_signatures,
     "split_signature": split_signature,
     "swap pairs' bodies": lambda text: _MARKS.sub("", text),
     "side of a label": lambda text: _EXPORT.side_of(text, "response_a", "response_b"),
     "fields": lambda text: _EXPORT.text_fields([text, "prompt", "text1", "text2"]),
-    "personal fields": lambda text: personal_fields(_cell(text)),
+    "personal fields": lambda text: personal_fields(pd.DataFrame({"cell": [text]})),
     "ids": lambda text: direct_identifiers([text]),
     "unnamed sessions": _UNNAMED.fullmatch,
     "closest name": lambda text: did_you_mean(text, [text[:-1], "prompt"]),
@@ -56,16 +59,6 @@ READERS: dict[str, Callable[[str], object]] = {
     "tables": markdown_text,
     "model cards": lambda text: (_HUB_ID.fullmatch(text), _FILE.search(text)),
 }
-
-
-def measured(detector, text: str) -> object:
-    return (
-        detector.measure("Why?", text, "So.") if detector.scope == "pair" else detector.measure("Why?", text)
-    )
-
-
-def _cell(text: str):
-    return pd.DataFrame({"cell": [text]})
 
 
 def slow_texts(read: Callable[[str], object], n: int, units: Sequence[str] = REPEATED) -> list[str]:
@@ -83,12 +76,7 @@ def slow_texts(read: Callable[[str], object], n: int, units: Sequence[str] = REP
 
 def seconds(read: Callable[[str], object], text: str, times: int = 1) -> float:
     """The least processor time of several."""
-    best = float("inf")
-    for _ in range(times):
-        start = time.process_time()
-        read(text)
-        best = min(best, time.process_time() - start)
-    return best
+    return min(timeit.repeat(lambda: read(text), timer=time.process_time, repeat=times, number=1))
 
 
 def main() -> int:

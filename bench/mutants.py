@@ -249,18 +249,16 @@ def page(
 ) -> str:
     """How many are noticed, which are not, and whose code went."""
     survived = [one for one in found if one["outcome"] == "survived"]
-    lines = [
-        "# Planted mistakes\n",
+    parts = [
+        "# Planted mistakes",
         f"Of {len(found)} in `bench/mutants.json`, planted one at a time, the tests that run the line notice "
         f"{len(found) - len(survived)}, at commit {commit}. Written by `make mutants`.",
     ]
-    explained = [mutant for mutant in mutants if "gone" in mutant]
-    for title, ones in (("Not noticed", survived), ("Code that went", explained), ("Not found", lost)):
-        told = [
-            f"- `{m['function']}`: `{m['old']}` to `{m['new']}`. {m.get('gone', '')}".strip() for m in ones
-        ]
-        lines += [f"\n## {title}\n", *(told or ["None."])]
-    return "\n".join([*lines, ""])
+    gone = [mutant for mutant in mutants if "gone" in mutant]
+    for title, ones in (("Not noticed", survived), ("Code that went", gone), ("Not found", lost)):
+        told = [f"- `{m['function']}`: `{m['old']}` to `{m['new']}`. {m.get('gone', '')}" for m in ones]
+        parts += [f"## {title}", "\n".join(told) or "None."]
+    return "\n\n".join(parts) + "\n"
 
 
 def main() -> int:

@@ -16,7 +16,6 @@ from unittest import mock
 
 import numpy as np
 import torch
-from transformers import PrinterCallback
 
 from badpo.attributes import Length
 from badpo.data.judgments import Judgments
@@ -38,8 +37,9 @@ SETTINGS: dict[str, Any] = dict(
     report_to="none",
     save_strategy="no",
     disable_tqdm=True,
+    use_cpu=True,
+    bf16=False,
 )
-ON_PROCESSOR: dict[str, Any] = dict(use_cpu=True, bf16=False)
 
 
 def gpu_head() -> AbstractContextManager:
@@ -78,12 +78,6 @@ class Steps:
                 optimizer.step()
                 optimizer.zero_grad()
 
-    def train(self) -> None:
-        """One epoch with the trainer's own loop."""
-        # it prints its logs among what the bench prints
-        self.trainer.remove_callback(PrinterCallback)
-        self.trainer.train()
-
     def first_gradients(self) -> list[torch.Tensor]:
         """Gradients of the first step, in the order of the model's parameters."""
         model = self.trainer.model.train()
@@ -91,7 +85,7 @@ class Steps:
             for loss in next(self.losses()):
                 loss.backward()
             self.after_backward()
-        gradients = gradients_of(model)
+        gradients = [parameter.grad.clone() for parameter in trained_parameters(model)]
         model.zero_grad()
         return gradients
 
@@ -113,7 +107,6 @@ class Ours(Steps):
         micro_batch: int,
         n_micro: int,
         folder: Path,
-        settings: dict[str, Any] = ON_PROCESSOR,
     ):
         policy, reference = models
         self.trainer = BADPOTrainer(
@@ -122,12 +115,12 @@ class Ours(Steps):
             # theta stays at 0, so that the policy's gradients are DPO's; theta's are computed besides
             args=BADPOConfig(
                 str(folder / "ours"),
-                **(SETTINGS | settings),
+                **SETTINGS,
                 bias="shared_mean",
                 bias_learning_rate=0.0,
                 reference_cache=str(folder / "cache"),
                 batching=batching,
-                max_length=workload.max_length,
+                max_length=None,
                 per_device_train_batch_size=micro_batch,
                 gradient_accumulation_steps=n_micro,
             ),
@@ -167,8 +160,8 @@ class Ours(Steps):
 class TRL(Steps):
     """TRL's `DPOTrainer` on the judgments of an `Ours`, in the order of its steps; reference computed before.
 
-    Its micro-batches have as many judgments as ours unless ``micro_batch`` says how many. An AssertionError where a
-    judgment has other token ids than in our trainer.
+    Its micro-batches have ``micro_batch`` judgments. An AssertionError where a judgment has other token ids than in
+    our trainer.
     """
 
     def __init__(
@@ -176,8 +169,7 @@ class TRL(Steps):
         ours: Ours,
         models: Sequence,
         folder: Path,
-        micro_batch: int | None = None,
-        **settings: Any,
+        micro_batch: int,
     ):
         from datasets import Dataset
         from trl import DPOConfig, DPOTrainer
@@ -186,14 +178,15 @@ class TRL(Steps):
         args = ours.trainer.args
         order = np.concatenate(ours.steps)
         batch_size = args.per_device_train_batch_size * args.gradient_accumulation_steps
-        self._micro_batch = micro_batch or args.per_device_train_batch_size
+        self._micro_batch = micro_batch
         self._n_micro = batch_size // self._micro_batch
         self.trainer = DPOTrainer(
             copy.deepcopy(policy),
             ref_model=copy.deepcopy(reference),
             args=DPOConfig(
                 str(folder / "trl"),
-                **(SETTINGS | ON_PROCESSOR | dict(precompute_ref_log_probs=True) | settings),
+                **SETTINGS,
+                precompute_ref_log_probs=True,
                 train_sampling_strategy="sequential",
                 max_length=args.max_length,
                 per_device_train_batch_size=self._micro_batch,
@@ -219,36 +212,9 @@ class TRL(Steps):
             return trainer.compute_loss(trainer.model, batch)
 
 
-def exact_gradients(ours: Ours, models: Sequence, dtype=torch.float64) -> list[torch.Tensor]:
-    """Gradients of the first step from plain forwards of each prompt and response with every logit."""
-    policy, reference = (copy.deepcopy(model).to(dtype).eval() for model in models)
-    votes, encoded = ours.trainer.judgments.votes.iloc[ours.steps[0]], ours.trainer.encoded
-    for c, of_one in votes.groupby("comparison"):
-        sides = [(encoded.prompt_ids[c], ids) for ids in (encoded.a_ids[c], encoded.b_ids[c])]
-        a, b = (_logp(policy, *side) for side in sides)
-        with torch.no_grad():
-            reference_a, reference_b = (_logp(reference, *side) for side in sides)
-        sign = torch.tensor(of_one["sign"].to_numpy(dtype=np.float64))
-        margin = BETA * (a - b - reference_a + reference_b)
-        (torch.nn.functional.softplus(-sign * margin).sum() / len(votes)).backward()
-    return gradients_of(policy)
-
-
-def gradients_of(model) -> list[torch.Tensor]:
-    """Gradients of the trained parameters, zero where a step did not reach one, such as the eyes of a model."""
-    return [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in trained_parameters(model)]
-
-
 def trained_parameters(model) -> list[torch.nn.Parameter]:
     """Those that are not frozen."""
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
-
-
-def _logp(model, prompt: np.ndarray, response: np.ndarray) -> torch.Tensor:
-    ids = torch.from_numpy(np.concatenate([prompt, response]))
-    logits = model(input_ids=ids[None], use_cache=False).logits[0, len(prompt) - 1 : -1]
-    # transformers computes some layers in fp32 whatever the weights are
-    return logits.double().log_softmax(-1).gather(1, ids[len(prompt) :, None]).sum()
 
 
 def preference_rows(judgments: Judgments, order: np.ndarray) -> list[dict[str, str]]:

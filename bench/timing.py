@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import multiprocessing
 import os
 import platform
+import re
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
+
+import pandas as pd
 
 REPEATS = 5
 THREADS = 1
@@ -48,21 +52,16 @@ def machine() -> dict[str, str]:
     import transformers
     import trl
 
+    info = Path("/proc/cpuinfo")
+    names = re.findall(r"model name\s*: (.*)", info.read_text()) if info.is_file() else []
     return {
-        "processor": _processor(),
+        "processor": names[0] if names else platform.processor() or platform.machine(),
         "threads": str(THREADS),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "trl": trl.__version__,
     }
-
-
-def _processor() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.is_file() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 def options_parser(description: str, cases: Sequence[str]) -> argparse.ArgumentParser:
@@ -94,18 +93,17 @@ def as_markdown(
     title: str, rows: Sequence[Mapping[str, Any]], where: Mapping[str, str], notes: Sequence[str] = ()
 ) -> str:
     """A section with a table of the rows: their keys in the order of appearance, without those that nothing fills."""
-    columns = list(dict.fromkeys(name for row in rows for name, value in row.items() if value is not None))
-    cells = [columns, ["---"] * len(columns), *([_cell(row.get(name)) for name in columns] for row in rows)]
-    lines = [f"### {title}", "", *(f"| {' | '.join(line)} |" for line in cells)]
+    table = pd.DataFrame(list(rows), dtype=object).dropna(axis=1, how="all").map(_cell)
     foot = "; ".join(f"{name} {value}" for name, value in where.items())
-    return "\n".join([*lines, "", *(f"{note}\n" for note in notes), f"{foot}.", ""])
+    shown = table.to_markdown(index=False, disable_numparse=True)
+    return "\n".join([f"### {title}", "", shown, "", *(f"{note}\n" for note in notes), f"{foot}.", ""])
 
 
 def _cell(value: Any) -> str:
-    if value is None:
-        return ""
     if not isinstance(value, float):
-        return str(value)
+        return "" if value is None else str(value)
+    if math.isnan(value):
+        return ""
     return f"{value:.2f}" if 0.01 <= abs(value) < 1e4 or value == 0 else f"{value:.1e}"
 
 

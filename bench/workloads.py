@@ -1,22 +1,19 @@
 """What the speed benches run on: length distributions, votes and models, all written down here.
 
 Token ids are drawn at random: a forward pass costs the same whatever the words are. Lengths are a quarter of the
-full-size corpora's, so that a step takes seconds on one core; `mtbench` has the real texts of ``../shared/data``.
+full-size corpora's, so that a step takes seconds on one core.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from badpo_paper.corpora.signed import QUALITY_SCALE, VOTES_PER_PAIR, draw_plan
 
-MTBENCH = Path("../shared/data/mtbench_human_gpt4.parquet")
 LENGTHS_DIVIDED_BY = 4
 
 
@@ -25,7 +22,7 @@ class Lengths:
     """Log-normal token counts of prompts and responses, in full-size tokens.
 
     A spread is the standard deviation of the logarithm. That of prompts and ``within_pair``, the correlation of the
-    logarithms of a pair's two responses, are those of the `mtbench` rows; that of responses gives the published
+    logarithms of a pair's two responses, are those of MT-Bench; that of responses gives the published
     median of UltraFeedback's prompt and response together, 409 tokens.
     """
 
@@ -71,11 +68,10 @@ class Workload:
 
     votes: pd.DataFrame
     comparison: np.ndarray
-    max_length: int | None = None
 
     def take(self, judgments: np.ndarray) -> Workload:
         votes = self.votes.iloc[judgments].reset_index(drop=True)
-        return Workload(votes, self.comparison[judgments], self.max_length)
+        return Workload(votes, self.comparison[judgments])
 
 
 def signed(n_vocabulary: int, divided_by: int = LENGTHS_DIVIDED_BY, seed: int = 0) -> Workload:
@@ -120,24 +116,7 @@ def multipref(n_vocabulary: int, divided_by: int = LENGTHS_DIVIDED_BY, seed: int
     return _workload(rows, comparison, prefers_a, annotator)
 
 
-def mtbench(n_vocabulary: int, divided_by: int = 1, seed: int = 0) -> Workload:
-    """Real answers of language models to 80 prompts, with their votes; ties are left out."""
-    if not MTBENCH.is_file():
-        raise SystemExit(f"{MTBENCH} is not there; the case mtbench needs it, the other cases do not")
-    frame = pd.read_parquet(MTBENCH)
-    frame = frame[(frame["turn"] == 1) & (frame["winner"] != "tie")].reset_index(drop=True)
-    return Workload(frame[COLUMNS], pd.factorize(frame["comparison_id"])[0], max_length=1024)
-
-
-CASES: dict[str, Callable[..., Workload]] = {"signed": signed, "multipref": multipref, "mtbench": mtbench}
-
-
-def cases_to_run(asked: Sequence[str] | None) -> list[str]:
-    """The cases asked for; without a wish all whose data are there, and a line about the one whose data are not."""
-    if asked or MTBENCH.is_file():
-        return list(asked or CASES)
-    print(f"mtbench is left out: {MTBENCH} is not there", file=sys.stderr)
-    return [case for case in CASES if case != "mtbench"]
+CASES: dict[str, Callable[..., Workload]] = {"signed": signed, "multipref": multipref}
 
 
 class _Words:
@@ -177,16 +156,6 @@ def word_tokenizer(n_vocabulary: int):
     return PreTrainedTokenizerFast(
         tokenizer_object=core, pad_token="<pad>", eos_token="<end>", unk_token="<unk>", model_max_length=10**6
     )
-
-
-def tokenizer_of(workload: Workload, n_vocabulary: int):
-    """The tokenizer of random words, or a byte-level BPE learned from the workload's own texts."""
-    if workload.votes["prompt"].iat[0].split()[0] in set(_vocabulary(n_vocabulary)):
-        return word_tokenizer(n_vocabulary)
-    from badpo_paper.settings import build_tokenizer
-
-    texts = pd.unique(workload.votes[["prompt", "response_a", "response_b"]].to_numpy().ravel())
-    return build_tokenizer(texts, vocab_size=n_vocabulary)
 
 
 @dataclass(frozen=True)

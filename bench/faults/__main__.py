@@ -13,12 +13,17 @@ import subprocess
 import sys
 import time
 import traceback
-from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-from bench.faults.table import KINDS, MINUTES, Kind, Row, as_section, totals
+import pandas as pd
+
+from bench.faults import GENERATED, Row
 from bench.timing import machine
 
+# Minutes that a kind of fault may take, in the order in which they are run; of another budget each has the same share.
+KINDS = {"kills": 24, "torn_files": 6, "full_disk": 3, "fuzz": 6, "two_writers": 40}
+MINUTES = sum(KINDS.values())
 FOLDER, PAGE = Path("runs/faults"), Path("docs/results/faults.md")
 # A kind that takes this many times its share is ended: it hangs.
 PATIENCE = 4
@@ -44,11 +49,13 @@ def main() -> None:
         write_kind(options.here, run_here(names[0], options.budget_minutes * 60))
         return
     for name in names:
-        print(as_section(run_apart(name, seconds_for(name, options.budget_minutes))), flush=True)
-    kinds = {name: read_kind(path) for name in KINDS if (path := FOLDER / f"{name}.json").exists()}
+        print(section(name, run_apart(name, seconds_for(name, options.budget_minutes))), flush=True)
+    kinds = {
+        name: json.loads(path.read_text()) for name in KINDS if (path := FOLDER / f"{name}.json").exists()
+    }
     options.out.write_text(page(kinds))
     print(f"\n{options.out}: {totals(kinds)}")
-    if wrong := [name for name, kind in kinds.items() if kind.failed]:
+    if wrong := [name for name, kind in kinds.items() if has_failed(kind)]:
         raise SystemExit(f"failed: {', '.join(wrong)}")
 
 
@@ -57,54 +64,78 @@ def seconds_for(name: str, budget_minutes: float) -> float:
     return 60 * budget_minutes * KINDS[name] / MINUTES
 
 
-def run_here(name: str, seconds: float) -> Kind:
-    """The rows of one kind, and what kept it from giving them."""
+def run_here(name: str, seconds: float) -> dict[str, Any]:
+    """The rows of one kind, how long they took, and what kept it from giving them."""
     started = time.monotonic()
+    rows: list[Row] = []
     try:
-        rows = tuple(importlib.import_module(f"bench.faults.{name}").rows(seconds))
+        rows = importlib.import_module(f"bench.faults.{name}").rows(seconds)
         problem = "" if rows else "it gave no row"
     except Exception as error:
         traceback.print_exc()
-        rows, problem = (), f"{type(error).__name__}: {error}".splitlines()[0]
-    return Kind(name, rows, time.monotonic() - started, problem)
+        problem = f"{type(error).__name__}: {error}".splitlines()[0]
+    found = [row._asdict() for row in rows]
+    return {"rows": found, "seconds": time.monotonic() - started, "problem": problem}
 
 
-def run_apart(name: str, seconds: float) -> Kind:
+def run_apart(name: str, seconds: float) -> dict[str, Any]:
     """The rows of one kind from a process of its own; what it leaves when it dies or hangs is told as a problem."""
     path = FOLDER / f"{name}.json"
     path.unlink(missing_ok=True)
     command = [sys.executable, "-m", "bench.faults", "--only", name, "--here", str(path)]
     command += ["--budget-minutes", str(seconds / 60)]
-    started = time.monotonic()
     try:
         status = subprocess.run(command, timeout=PATIENCE * seconds + 300, check=False).returncode
         problem = f"its process ended with status {status}"
     except subprocess.TimeoutExpired:
         problem = f"it was ended after {PATIENCE} times its share of the time"
     if not path.exists():
-        write_kind(path, Kind(name, (), time.monotonic() - started, problem))
-    return read_kind(path)
+        write_kind(path, {"rows": [], "seconds": seconds, "problem": problem})
+    return json.loads(path.read_text())
 
 
-def write_kind(path: Path, kind: Kind) -> None:
+def write_kind(path: Path, kind: dict[str, Any]) -> None:
     """Keep what a kind of fault found, so that another can be run again without it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(asdict(kind), indent=2) + "\n")
+    path.write_text(json.dumps(kind, indent=2) + "\n")
 
 
-def read_kind(path: Path) -> Kind:
-    """What `write_kind` wrote."""
-    content = json.loads(path.read_text())
-    return Kind(**{**content, "rows": tuple(Row(**row) for row in content["rows"])})
+def has_failed(kind: dict[str, Any]) -> bool:
+    """Whether a loss was found, or the kind could not be run."""
+    return bool(kind["problem"]) or any(row["lost"] for row in kind["rows"])
 
 
-def page(kinds: dict[str, Kind]) -> str:
+def section(name: str, kind: dict[str, Any]) -> str:
+    """One kind of fault: rows of one outcome side by side, their numbers added; its time; what went wrong with it."""
+    parts = [f"## {name.replace('_', ' ')}"]
+    if kind["rows"]:
+        told = pd.DataFrame(kind["rows"])
+        told["is_lost"] = told["lost"] > 0
+        joined = {name: lambda texts: "; ".join(dict.fromkeys(texts)) for name in ("fault", "stage")}
+        alike = told.groupby(["outcome", "is_lost"], sort=False, as_index=False)
+        table = alike.agg({**joined, "injected": "sum", "lost": "sum"})[list(Row._fields)]
+        parts.append(table.map(lambda cell: str(cell).replace("|", "\\|")).to_markdown(index=False))
+    parts += [f"**Not whole:** {kind['problem']}"] if kind["problem"] else []
+    parts.append(f"`python -m bench.faults --only {name}`, {kind['seconds'] / 60:.1f} minutes.")
+    return "\n\n".join(parts)
+
+
+def totals(kinds: dict[str, dict[str, Any]]) -> str:
+    """How much was injected and lost over all kinds, in one line; generated inputs are counted apart."""
+    rows = [row for kind in kinds.values() for row in kind["rows"]]
+    n_inputs = sum(row["injected"] for row in rows if row["fault"] == GENERATED)
+    injected, lost = sum(row["injected"] for row in rows) - n_inputs, sum(row["lost"] for row in rows)
+    inputs = f" and {n_inputs:,} generated inputs tried" if n_inputs else ""
+    return f"{injected:,} faults injected{inputs}, {lost:,} with a loss"
+
+
+def page(kinds: dict[str, dict[str, Any]]) -> str:
     """The page: its head, the totals, a section per kind, and the kinds that were not run."""
     missing = [name for name in KINDS if name not in kinds]
     where = "; ".join(f"{name} {value}" for name, value in machine().items() if name != "trl")
     parts = [HEAD, f"**{totals(kinds)}.**"]
     parts += [f"Not run for this page: {', '.join(missing)}."] if missing else []
-    return "\n\n".join([*parts, *map(as_section, kinds.values()), f"{where}."]) + "\n"
+    return "\n\n".join([*parts, *(section(*kind) for kind in kinds.items()), f"{where}."]) + "\n"
 
 
 if __name__ == "__main__":

@@ -5,30 +5,36 @@ An import costs more than a tiny run. The parent imports and never computes: tor
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 # What Python tells of before it happens, where a file or folder changes its content or its name.
 WRITING_EVENTS = frozenset({"os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.link", "os.truncate"})
 HUNG_SECONDS = 300.0
 
 
-@dataclass(frozen=True)
-class Kill:
-    """When a child is killed: before its first, second, ... change of a file, or after some seconds; or never."""
+class Kill(NamedTuple):
+    """When a child is killed: before its first, second, ... change of a file, or after some seconds; or never.
+
+    With ``is_full`` the child is not killed: from that change on, the disk has no room for a new file or folder.
+    """
 
     before_write: int | None = None
     after_seconds: float | None = None
+    is_full: bool = False
 
 
-@dataclass(frozen=True)
-class Ended:
+NEVER = Kill()
+
+
+class Ended(NamedTuple):
     """How a child ended: its exit status (minus the signal that killed it), what it printed, and its seconds.
 
     ``writes`` are the changes of files that it made; of a child that was killed before a change, that one alone.
@@ -48,7 +54,7 @@ class Ended:
 def run_child(
     work: Callable[[], None],
     folder: Path,
-    kill: Kill = Kill(),
+    kill: Kill = NEVER,
     prepare: Callable[[], None] = lambda: None,
 ) -> Ended:
     """Fork, go to ``folder``, do ``work`` and wait for its end; only changes of files in the folder count.
@@ -86,7 +92,7 @@ def _be_child(work, folder: Path, kill: Kill, prepare, printed: Path, counted: P
     def counted_work() -> None:
         os.chdir(folder)
         prepare()
-        sys.addaudithook(_counter(str(folder.resolve()), writes, kill.before_write, counted))
+        sys.addaudithook(_counter(f"{folder.resolve()}{os.sep}", writes, kill, counted))
         work()
 
     status = status_of(counted_work, printed)
@@ -112,8 +118,8 @@ def status_of(work: Callable[[], None], printed: Path) -> int:
         sys.stderr.flush()
 
 
-def _counter(folder: str, writes: list[str], last: int | None, told: Path) -> Callable[[str, tuple], None]:
-    """An audit hook that counts changes of files in a folder, and kills before one of them."""
+def _counter(folder: str, writes: list[str], kill: Kill, told: Path) -> Callable[[str, tuple], None]:
+    """An audit hook that counts changes of files in a folder, and kills before one of them or lets it fail."""
 
     def count(event: str, arguments: tuple) -> None:
         if event == "open":
@@ -132,8 +138,12 @@ def _counter(folder: str, writes: list[str], last: int | None, told: Path) -> Ca
         # shutil.rmtree names what it deletes relative to an open folder
         is_within = event in ("os.remove", "os.rmdir") and len(arguments) > 1 and arguments[1] >= 0
         writes.append(f"{event} {name}" + " in a folder that is deleted" * is_within)
-        if len(writes) == last:
+        if kill.before_write is None or len(writes) < kill.before_write:
+            return
+        if not kill.is_full:
             told.write_text(writes[-1])
             os.kill(os.getpid(), signal.SIGKILL)
+        if event in ("open", "os.mkdir"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), name)
 
     return count

@@ -12,7 +12,7 @@ import tempfile
 import time
 import warnings
 
-from bench.faults.table import GENERATED, Row
+from bench.faults import GENERATED, Row
 from tests.fuzz.running import attack, shares
 from tests.fuzz.targets import TARGETS
 

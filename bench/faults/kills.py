@@ -11,47 +11,18 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from badpo.data.privacy import pseudonyms
-from bench.faults import small_project
+from bench.faults import Row, small_project
 from bench.faults.children import Kill, run_child
-from bench.faults.table import Row
+from bench.faults.small_project import STAGES, Stage
 
 MOST_IN_A_ROW = 4
 FEWEST = 2  # of a stage, however short the time is
 # In a long call, however slow the machine is: the share of a stage's kills that is more than 200 in all.
 LONG_SECONDS, LEAST_SHARE = 600.0, 0.7
 OUTCOME = "the same command again ends bit-equal"
-
-
-@dataclass(frozen=True)
-class Stage:
-    """A command that is killed and given again, how often, what was done before it, and what is other in the recipe."""
-
-    name: str
-    command: Callable[[], None]
-    n_kills: int = 20
-    before: tuple[Callable[[], None], ...] = ()
-    changes: Mapping[str, object] = field(default_factory=dict)
-
-
-LORA = {"use_peft": True, "lora_target_modules": "all-linear", "lora_r": 2}
-SUPERVISED = {"reference": {"sft": True}}
-EVERYTHING = (small_project.train, small_project.audit, small_project.import_votes)
-STAGES = (
-    Stage("a training run", small_project.train, 90),
-    Stage("a training run with an adapter", small_project.train, 30, changes=LORA),
-    Stage("the supervised stage and a run", small_project.train, 30, changes=SUPERVISED),
-    Stage("a demo", small_project.suite, 40),
-    Stage("readouts", small_project.evaluate, 20, (small_project.train,)),
-    Stage("badpo import", small_project.import_votes, 15),
-    Stage("badpo audit", small_project.audit, 20),
-    Stage("badpo anchor", small_project.anchor, 20),
-    Stage("badpo forget", small_project.forget, 50, EVERYTHING),
-)
 
 
 def rows(budget_seconds: float) -> list[Row]:
@@ -70,39 +41,26 @@ def rows(budget_seconds: float) -> list[Row]:
 def rows_of(stage: Stage, place: Path, seconds: float, least: int) -> list[Row]:
     """Kill a stage, go on and compare until the time is over, so many times at least; what was lost is printed."""
     end, draw = time.monotonic() + seconds, random.Random(f"0 {stage.name}")
-    template = small_project.make_template(place / stage.name.replace(" ", "-"), stage.before, stage.changes)
+    template = stage.template(place)
     project = small_project.copy_project(template, place / "project")
     whole = small_project.must(stage.command, project)
     expected = small_project.contents(project)
-    points = list(range(1, len(whole.writes) + 1))
-    draw.shuffle(points)
+    points = draw.sample(range(1, len(whole.writes) + 1), len(whole.writes))
     injected: Counter[str] = Counter()
     lost: Counter[str] = Counter()
     while (n := injected.total()) < stage.n_kills and (time.monotonic() < end or n < least):
-        at_a_write = n % 3 < 2 and points
-        kill = (
-            Kill(before_write=points.pop())
-            if at_a_write
-            else Kill(after_seconds=draw.uniform(0, whole.seconds))
-        )
-        moments, output = kill_and_go_on(
-            stage, small_project.copy_project(template, project), kill, whole, draw
-        )
+        at_random = Kill(after_seconds=draw.uniform(0, whole.seconds))
+        kill = Kill(before_write=points.pop()) if n % 3 < 2 and points else at_random
+        small_project.copy_project(template, project)
+        moments, problem = kill_and_go_on(stage, project, kill, whole, draw)
         injected.update(moments)
-        problem = small_project.differences(small_project.contents(project), expected) or output
+        problem = small_project.differences(small_project.contents(project), expected) or problem
         if not problem and stage.command is small_project.forget:
             problem = still_named(project)
         if problem:
             lost.update(set(moments))
-            print(
-                f"{stage.name}, killed {', then '.join(moments)}: {problem}\n{output}",
-                file=sys.stderr,
-                flush=True,
-            )
-    return [
-        Row(f"SIGKILL {moment}", stage.name, injected[moment], OUTCOME, lost[moment])
-        for moment in sorted(injected)
-    ]
+            print(f"{stage.name}, killed {', then '.join(moments)}: {problem}", file=sys.stderr, flush=True)
+    return [Row(f"SIGKILL {moment}", stage.name, n, OUTCOME, lost[moment]) for moment, n in injected.items()]
 
 
 def kill_and_go_on(

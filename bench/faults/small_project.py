@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import json
 import os
 import pkgutil
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import yaml
 
@@ -21,7 +21,14 @@ RUN = Path("runs/shared_mean-s42")
 SHARD_RESPONSES = 8
 # What may differ between two runs that are the same: times, and what names them.
 TIMED = frozenset(
-    {"trainer_state.json", "training_args.bin", "summary.json", "report.html", "forgotten.jsonl"}
+    {
+        "trainer_state.json",
+        "training_args.bin",
+        "summary.json",
+        "report.html",
+        "forgotten.jsonl",
+        "complete.json",
+    }
 )
 RECIPE = yaml.safe_load(
     "{model_name_or_path: model, dataset_name: votes.parquet, output_dir: runs, reference_cache: cache, "
@@ -30,6 +37,8 @@ RECIPE = yaml.safe_load(
     "report_to: none, disable_tqdm: true}"
 )
 PERSON = "person 3"
+LORA = {"use_peft": True, "lora_target_modules": "all-linear", "lora_r": 2}
+SUPERVISED = {"reference": {"sft": True}}
 # Words that a model without training writes often enough.
 SWAPPED = ("a=m", "c=d", "y=s", "you=the")
 
@@ -93,23 +102,14 @@ def make_smaller() -> None:
     demo.SCALES = {**settings.SCALES, "demo": short}
 
 
-def command(*arguments: str) -> None:
-    """``badpo`` with these arguments, in this process; raises `SystemExit` where it fails."""
+def command(*arguments: str, allowed: Sequence[int] = ()) -> None:
+    """``badpo`` with these arguments, in this process; `SystemExit` where it fails with a status not allowed."""
     from badpo.cli.main import app
 
     try:
         app(list(arguments))
     except SystemExit as error:
-        if error.code:
-            raise
-
-
-def but_for(statuses: Sequence[int], *arguments: str) -> None:
-    """The same, where these exit statuses are no failure."""
-    try:
-        command(*arguments)
-    except SystemExit as error:
-        if error.code not in statuses:
+        if error.code and error.code not in allowed:
             raise
 
 
@@ -145,7 +145,7 @@ def import_votes() -> None:
 def forget() -> None:
     """Everything of one person taken out of the votes, the audit and the run; nothing left is no failure."""
     where = ["--data", "votes.parquet", "--audit", "audit", "--runs", "runs", "--mapping", "whose.json"]
-    but_for((3, 4), "forget", PERSON, *where)
+    command("forget", PERSON, *where, allowed=(3, 4))
 
 
 def anchor() -> None:
@@ -154,7 +154,7 @@ def anchor() -> None:
     words = " ".join(f"--word {pair}" for pair in SWAPPED)
     stage = "--mode train --steps 2 --learning-rate 1e-2 --rounds 2 --tolerance 1e-9"
     where = "--prompts questions.txt --out anchored"
-    but_for((1,), *f"anchor model --target chosen=0.3 {words} {stage} {where}".split())
+    command(*f"anchor model --target chosen=0.3 {words} {stage} {where}".split(), allowed=(1,))
     if not Path("anchored/anchor.json").exists():
         raise SystemExit(1)
 
@@ -166,20 +166,11 @@ def contents(folder: Path) -> dict[str, str]:
     """
     found = {}
     for path in sorted(folder.rglob("*")):
-        name = str(path.relative_to(folder))
-        unfinished = any(part.startswith(".") for part in path.relative_to(folder).parts)
-        if path.is_file() and not unfinished and path.name not in TIMED | {"complete.json"}:
-            found[name] = hashlib.sha256(_without_times(path)).hexdigest()
+        place = path.relative_to(folder)
+        unfinished = any(part.startswith(".") for part in place.parts)
+        if path.is_file() and not unfinished and path.name not in TIMED:
+            found[str(place)] = hashlib.sha256(path.read_bytes()).hexdigest()
     return found
-
-
-def _without_times(path: Path) -> bytes:
-    if path.name != "audit.json":
-        return path.read_bytes()
-    whole = json.loads(path.read_bytes())
-    return json.dumps(
-        {key: value for key, value in whole.items() if key != "seconds"}, sort_keys=True
-    ).encode()
 
 
 def must(work: Callable[[], None], folder: Path) -> Ended:
@@ -209,6 +200,33 @@ def differences(found: Mapping[str, str], expected: Mapping[str, str]) -> str:
     gone = [name for name in wrong if name not in found]
     what = f"missing: {', '.join(gone[:4])}" if gone else f"other content: {', '.join(wrong[:4])}"
     return f"{len(wrong)} files are not as without a fault; {what}"
+
+
+class Stage(NamedTuple):
+    """A command that is disturbed, how often it is killed, what was done before it, and what is other in the recipe."""
+
+    name: str
+    command: Callable[[], None]
+    n_kills: int
+    before: tuple[Callable[[], None], ...] = ()
+    changes: Mapping[str, object] = {}
+
+    def template(self, place: Path) -> Path:
+        """A project in which the command is what comes next."""
+        return make_template(place / self.name.replace(" ", "-"), self.before, self.changes)
+
+
+STAGES = (
+    Stage("a training run", train, 90),
+    Stage("a training run with an adapter", train, 30, changes=LORA),
+    Stage("the supervised stage and a run", train, 30, changes=SUPERVISED),
+    Stage("a demo", suite, 40),
+    Stage("readouts", evaluate, 20, (train,)),
+    Stage("badpo import", import_votes, 15),
+    Stage("badpo audit", audit, 20),
+    Stage("badpo anchor", anchor, 20),
+    Stage("badpo forget", forget, 50, (train, audit, import_votes)),
+)
 
 
 def copy_project(template: Path, folder: Path) -> Path:

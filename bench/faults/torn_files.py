@@ -6,14 +6,15 @@ import random
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
+from typing import NamedTuple
 
-from bench.faults import small_project
+from bench.faults import Row, small_project
 from bench.faults.children import Ended, Kill, run_child
-from bench.faults.table import Row
 
 SEED = 0
 FEWEST = 3  # of a kind of files, however short the time is
@@ -22,27 +23,19 @@ TWO_CHECKPOINTS = {"save_total_limit": 2}
 NOT_READ = {str(small_project.RUN / "model" / "README.md")}
 
 
-def cut(content: bytes, draw: random.Random) -> bytes:
-    """The beginning of a file."""
-    return content[: draw.randrange(len(content))]
+TEARS: dict[str, Callable[[bytes, random.Random], bytes]] = {
+    "cut": lambda content, draw: content[: draw.randrange(len(content))],
+    "flipped": lambda content, draw: flipped(content, draw.randrange(len(content)), draw.randrange(8)),
+    "emptied": lambda content, draw: b"",
+}
 
 
-def emptied(content: bytes, draw: random.Random) -> bytes:
-    """Nothing of it."""
-    return b""
+def flipped(content: bytes, place: int, bit: int) -> bytes:
+    """One bit turned over."""
+    return content[:place] + bytes([content[place] ^ (1 << bit)]) + content[place + 1 :]
 
 
-def flipped(content: bytes, draw: random.Random) -> bytes:
-    """One bit of it turned over."""
-    place = draw.randrange(len(content))
-    return content[:place] + bytes([content[place] ^ (1 << draw.randrange(8))]) + content[place + 1 :]
-
-
-TEARS = (cut, flipped, emptied)
-
-
-@dataclass(frozen=True)
-class Victim:
+class Victim(NamedTuple):
     """Files of a project to tear, a command that reads them, and what is promised.
 
     The project must have the `contents` that are expected afterwards; without any the reader must refuse.
@@ -103,28 +96,23 @@ def files_below(project: Path, folder: Path) -> tuple[str, ...]:
 
 def tear(victim: Victim, folder: Path, seconds: float) -> list[Row]:
     """Tear each file in one way, then in the others, until the time is over; what was read is printed."""
-    draw = random.Random(f"{SEED} {victim.name}")
-    end = time.monotonic() + seconds
-    injected, lost = dict.fromkeys(TEARS, 0), dict.fromkeys(TEARS, 0)
-    for turn in range(len(TEARS)):
-        for number, name in enumerate(victim.files):
-            if sum(injected.values()) >= FEWEST and time.monotonic() > end:
-                break
-            how = TEARS[(number + turn) % len(TEARS)]
-            small_project.copy_project(victim.template, folder)
-            content = (folder / name).read_bytes()
-            (folder / name).write_bytes(how(content, draw) if content else b"x")
-            ended = run_child(victim.reader, folder, prepare=small_project.make_smaller)
-            problem = what_went_wrong(victim, name, ended, folder)
-            injected[how] += 1
-            lost[how] += bool(problem)
-            if problem:
-                print(f"{victim.name}, {name} {how.__name__}: {problem}", file=sys.stderr, flush=True)
-    return [
-        Row(f"a file {how.__name__}", victim.name, n, victim.outcome, lost[how])
-        for how, n in injected.items()
-        if n
-    ]
+    draw, end = random.Random(f"{SEED} {victim.name}"), time.monotonic() + seconds
+    injected: Counter[str] = Counter()
+    lost: Counter[str] = Counter()
+    ways = list(TEARS)
+    for turn, (number, name) in product(range(len(ways)), enumerate(victim.files)):
+        if injected.total() >= FEWEST and time.monotonic() > end:
+            break
+        how = ways[(number + turn) % len(ways)]
+        small_project.copy_project(victim.template, folder)
+        content = (folder / name).read_bytes()
+        (folder / name).write_bytes(TEARS[how](content, draw) if content else b"x")
+        ended = run_child(victim.reader, folder, prepare=small_project.make_smaller)
+        injected[how] += 1
+        if problem := what_went_wrong(victim, name, ended, folder):
+            lost[how] += 1
+            print(f"{victim.name}, {name} {how}: {problem}", file=sys.stderr, flush=True)
+    return [Row(f"a file {how}", victim.name, n, victim.outcome, lost[how]) for how, n in injected.items()]
 
 
 def what_went_wrong(victim: Victim, name: str, ended: Ended, folder: Path) -> str:

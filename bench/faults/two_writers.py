@@ -11,8 +11,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -20,12 +20,10 @@ from badpo.auditing.watch import AuditMonitor
 from badpo.data.files import run_damage
 from badpo.data.privacy import pseudonyms
 from badpo.data.tables import read_table
-from bench.faults import small_project
+from bench.faults import Row, small_project
 from bench.faults.children import status_of
-from bench.faults.table import Row
 
 ROUNDS, ROUNDS_OF_TRAINING = 200, 15
-AS_PROGRAMS = 40  # every so many rounds start programs of their own; the others fork
 LATEST_SECONDS = 0.4
 REFUSED = 2
 PROJECT = "project"
@@ -39,8 +37,7 @@ TRAIN = ("train", "--config", "run.yaml")
 KEPT = ("--audit", "audit", "--mapping", "whose.json")
 
 
-@dataclass(frozen=True)
-class Pair:
+class Pair(NamedTuple):
     """Two commands, and what was lost in the project's folder after both, in words; empty where nothing was."""
 
     name: str
@@ -83,9 +80,7 @@ def rounds_of(pair: Pair, template: Path, folder: Path, end: float) -> Row:
     n = lost = refused = 0
     while n < pair.rounds and not (n and time.monotonic() > end):
         delay = draw.uniform(-LATEST_SECONDS, LATEST_SECONDS)
-        as_program = n % AS_PROGRAMS == AS_PROGRAMS - 1
-        project = small_project.copy_project(template, folder)
-        n_refused, problem = one_round(pair, project, delay, as_program)
+        n_refused, problem = one_round(pair, small_project.copy_project(template, folder), delay)
         n, refused, lost = n + 1, refused + n_refused, lost + bool(problem)
         if problem:
             print(f"{pair.name}, {delay:.3f} s apart: {problem}", file=sys.stderr, flush=True)
@@ -93,26 +88,26 @@ def rounds_of(pair: Pair, template: Path, folder: Path, end: float) -> Row:
     return Row("two commands at once", pair.name, n, outcome, lost)
 
 
-def one_round(pair: Pair, folder: Path, delay: float, as_program: bool) -> tuple[int, str]:
+def one_round(pair: Pair, folder: Path, delay: float) -> tuple[int, str]:
     """How many were refused, and what was lost; the second command comes later, or the first by a negative delay."""
     told = [folder.parent / f"{folder.name}.{i}.out" for i in (1, 2)]
     commands = [pair.first, pair.second]
 
-    def begin(i: int, wait: float) -> int:
-        return start(commands[i], folder, told[i], max(0.0, wait), as_program)
-
     def ended(child: int) -> int:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
-    children = [begin(0, -delay), begin(1, delay)]
+    children = [
+        start(*one, folder, max(0.0, wait))
+        for *one, wait in zip(commands, told, (-delay, delay), strict=True)
+    ]
     status = [ended(child) for child in children]
     refused = [i for i in (0, 1) if status[i] == REFUSED and "works on it" in told[i].read_text()]
     for i in refused:
-        status[i] = ended(begin(i, 0.0))
+        status[i] = ended(start(commands[i], told[i], folder, 0.0))
     output = [path.read_text(errors="replace") for path in told]
-    for i in (0, 1):
-        if "Traceback" in output[i] or status[i] not in allowed(commands[i], output[i]):
-            return len(refused), f"{' '.join(commands[i])} ended with {status[i]}: {output[i][-600:]}"
+    for command, code, text in zip(commands, status, output, strict=True):
+        if "Traceback" in text or code not in allowed(command, text):
+            return len(refused), f"{' '.join(command)} ended with {code}: {text[-600:]}"
     return len(refused), pair.wrong(folder, output)
 
 
@@ -124,7 +119,7 @@ def allowed(command: Sequence[str], output: str) -> tuple[int, ...]:
     return (0, REFUSED) if command[0] == "train" and is_there else (0,)
 
 
-def start(command: Sequence[str], folder: Path, told: Path, wait: float, as_program: bool) -> int:
+def start(command: Sequence[str], told: Path, folder: Path, wait: float) -> int:
     """A child that gives the command in the project's folder; its process number."""
     if child := os.fork():
         return child
@@ -132,8 +127,6 @@ def start(command: Sequence[str], folder: Path, told: Path, wait: float, as_prog
     def work() -> None:
         os.chdir(folder)
         time.sleep(wait)
-        if as_program:
-            os.execv(sys.executable, [sys.executable, "-m", "badpo", *command])
         small_project.make_smaller()
         small_project.command(*command)
 
@@ -143,13 +136,13 @@ def start(command: Sequence[str], folder: Path, told: Path, wait: float, as_prog
 # -- what must be there afterwards -------------------------------------------------------------------------------
 
 
-def as_votes(frame) -> list[tuple]:
+def as_votes(frame: pd.DataFrame) -> list[tuple]:
     return sorted(frame[["comparison_id", "annotator", "winner"]].itertuples(index=False, name=None))
 
 
-def votes_of(path: Path) -> list[tuple]:
-    """The votes of a table, read as badpo reads them, so that damage is found."""
-    return as_votes(read_table(path).frame)
+def votes_of(folder: Path) -> list[tuple]:
+    """The votes of the project's table, read as badpo reads them, so that damage is found."""
+    return as_votes(read_table(folder / "votes.parquet").frame)
 
 
 def imported(folder: Path, export: str = "export.jsonl") -> list[tuple]:
@@ -174,14 +167,14 @@ def names_them(folder: Path) -> list[str]:
 
 def both_counted(folder: Path, output: Sequence[str]) -> str:
     """Two looks at once: the state has both parts."""
-    n = len({vote[0] for vote in votes_of(folder / "votes.parquet")})
+    n = len({vote[0] for vote in votes_of(folder)})
     counted = AuditMonitor.load(folder / "state.json").n_comparisons
     return "" if counted == n else f"{counted} of {n} comparisons counted"
 
 
 def both_forgotten(folder: Path, output: Sequence[str]) -> str:
     """Two people forgotten at once: both are gone, and nobody else."""
-    left = votes_of(folder / "votes.parquet")
+    left = votes_of(folder)
     expected = without(imported(folder), small_project.PERSON, SECOND_PERSON)
     if left != expected:
         return f"{len(left)} votes, {len(expected)} expected"
@@ -191,14 +184,14 @@ def both_forgotten(folder: Path, output: Sequence[str]) -> str:
 
 def one_import(folder: Path, output: Sequence[str]) -> str:
     """Two imports at once: the table is that of one of them."""
-    found = votes_of(folder / "votes.parquet")
+    found = votes_of(folder)
     return "" if found in (imported(folder), imported(folder, "other.jsonl")) else "the table is of neither"
 
 
 def forgotten_or_not_counted(folder: Path, output: Sequence[str]) -> str:
     """A look while somebody is forgotten: neither the table nor the state has them, both have all others."""
     expected = without(imported(folder), small_project.PERSON)
-    if votes_of(folder / "votes.parquet") != expected:
+    if votes_of(folder) != expected:
         return "the table is not that of the others"
     state = folder / "part.json"
     (name,) = pseudonyms([small_project.PERSON])
@@ -220,7 +213,7 @@ def one_audit(folder: Path, output: Sequence[str]) -> str:
 def one_after_the_other(folder: Path, output: Sequence[str]) -> str:
     """An import while somebody is forgotten: as if one had come after the other."""
     whole = imported(folder)
-    found = votes_of(folder / "votes.parquet")
+    found = votes_of(folder)
     return "" if found in (whole, without(whole, small_project.PERSON)) else "the table is of neither"
 
 
@@ -235,7 +228,7 @@ def one_run(folder: Path, output: Sequence[str]) -> str:
 
 def nobody_trained_unsaid(folder: Path, output: Sequence[str]) -> str:
     """A training while somebody is forgotten: the run is of the others, or what remains was said, and goes then."""
-    if votes_of(folder / "votes.parquet") != without(imported(folder), small_project.PERSON):
+    if votes_of(folder) != without(imported(folder), small_project.PERSON):
         return "the table is not that of the others"
     said = "works on it" in output[0] or str(small_project.RUN) in output[0]
     if names_them(folder / "runs") and not said:

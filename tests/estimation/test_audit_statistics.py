@@ -12,23 +12,25 @@ from badpo.auditing.watch import AuditMonitor, ClosedComparison
 from bench import audit_statistics
 from bench.audit_statistics import (
     SCENES,
+    Case,
     Pool,
+    alarms,
+    estimates,
     evidence_over_time,
-    measure_conditional,
-    measure_stream,
-    replicated,
+    flag_cases,
+    measured,
 )
 from bench.simulated_pools import draw_votes, sized
 
 
 def mean_of(measure, replicates, **pool):
-    row = replicated({}, 9, replicates, lambda random: measure(Pool(**pool), random))
+    row = measured(Case({}, 9, Pool(**pool), measure), replicates)
     return {name: value["mean"] for name, value in row.items() if name != "replicates"}
 
 
 @pytest.mark.parametrize("votes_each", [2, 4, 8])
 def test_slope_and_coverage(votes_each):
-    found = mean_of(measure_conditional, 5, n_comparisons=sized(75, votes_each, 1.0), votes_each=votes_each)
+    found = mean_of(estimates, 5, n_comparisons=sized(75, votes_each, 1.0), votes_each=votes_each)
     assert 0.9 < found["slope"] < 1.15
     assert 0.91 < found["coverage"] < 0.985
     assert 0.90 < found["posterior_coverage"] < 0.99
@@ -36,20 +38,20 @@ def test_slope_and_coverage(votes_each):
 
 
 def test_specialists_do_not_mislead_the_conditional_likelihood():
-    row = replicated({}, 9, 4, lambda random: measure_conditional(SCENES["specialists"], random))
+    row = measured(Case({}, 9, SCENES["specialists"], estimates), 4)
     assert 0.9 < row["slope"]["mean"] < 1.15
     assert 0.90 < row["coverage"]["mean"] < 0.99
 
 
 def test_flags_are_mostly_right(monkeypatch):
     monkeypatch.setattr(audit_statistics, "FLAG_POOLS", {"one": Pool(4000, n_annotators=40)})
-    default, _, point_null = audit_statistics.flag_table(8)
+    default, _, point_null = (measured(case, 8) for case in flag_cases())
     assert default["false"]["mean"] < 0.25 and default["found"]["mean"] > 0.3
     assert point_null["false"]["mean"] > 0.2
 
 
 def test_false_alarms_on_the_way():
-    found = mean_of(measure_stream, 4, n_comparisons=1500, spread=0.0, n_planted=1)
+    found = mean_of(alarms, 4, n_comparisons=1500, spread=0.0, n_planted=1)
     assert found["e_process"] <= 0.06 and found["e_bh"] <= 0.5
     assert found["peeking"] > 0.12
 
@@ -74,7 +76,7 @@ def test_the_command_prints_its_figures(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", arguments)
     audit_statistics.main()
     page = capsys.readouterr().out
-    assert "--replicates 2" in page and "| all alike |" in page
+    assert "--replicates 2" in page and "| all alike " in page
     monkeypatch.setattr(sys, "argv", [*arguments, "--json"])
     audit_statistics.main()
     found = json.loads(capsys.readouterr().out)
