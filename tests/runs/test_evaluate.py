@@ -175,6 +175,15 @@ def test_the_model_card_gets_the_figures(tmp_path):
 # -- what cannot be measured ---------------------------------------------------------------------------------
 
 
+def test_a_card_that_a_kill_left_behind_is_written_by_the_next_call(tmp_path):
+    run_and_measure(tmp_path)
+    (card,) = tmp_path.rglob("model/README.md")
+    whole = card.read_text()
+    card.write_text("of before")
+    evaluate_run(card.parents[1], silent)
+    assert card.read_text() == whole
+
+
 def test_a_folder_without_a_finished_run(tmp_path):
     asked = recipe(tmp_path)
     with pytest.raises(ConfigError, match="holds no finished run"):
