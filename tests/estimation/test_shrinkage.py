@@ -17,10 +17,7 @@ from badpo.estimation.shrinkage import (
     probability_exceeds,
     q_values,
     shrink_normal,
-    shrink_npmle,
 )
-
-BOTH = pytest.mark.parametrize("shrink", [shrink_normal, shrink_npmle])
 
 
 def drawn_pool(rng, m, tau, error):
@@ -61,18 +58,18 @@ def test_posterior_against_integration_over_tau_and_mu():
     assert found.post_sd[0] == pytest.approx(np.sqrt(variance), rel=2e-2)
 
 
-@BOTH
-def test_the_interval_holds_its_share_and_scales(shrink):
+def test_the_interval_holds_its_share_and_scales():
     rng = np.random.default_rng(1)
     _, value, se = drawn_pool(rng, 30, 0.5, 0.3)
-    found = shrink(value, se)
+    found = shrink_normal(value, se)
     np.testing.assert_allclose(found.posterior.cdf(found.post_low), 0.025, atol=1e-6)
     np.testing.assert_allclose(found.posterior.cdf(found.post_high), 0.975, atol=1e-6)
-    larger = shrink(10 * value, 10 * se)
-    np.testing.assert_allclose(larger.shrunk, 10 * found.shrunk, rtol=1e-3, atol=1e-3)
+    larger, turned = shrink_normal(10 * value, 10 * se), shrink_normal(-value, se)
     assert larger.tau == pytest.approx(10 * found.tau, rel=1e-3)
-    turned = shrink(-value, se)
-    np.testing.assert_allclose(turned.shrunk, -found.shrunk, atol=1e-6)
+    for name in ("posterior", "other"):
+        mean = getattr(found, name).mean
+        np.testing.assert_allclose(getattr(larger, name).mean, 10 * mean, rtol=1e-3, atol=1e-3)
+        np.testing.assert_allclose(getattr(turned, name).mean, -mean, atol=1e-6)
 
 
 def test_tau_is_covered_and_its_uncertainty_is_in_the_intervals():
@@ -98,13 +95,15 @@ def test_equal_annotators_have_no_spread_and_one_common_value():
     assert np.all(found.shrunk == pytest.approx(0.01))
 
 
-@BOTH
-def test_who_has_no_finite_estimate_rests_on_the_prior(shrink):
+def test_who_has_no_finite_estimate_rests_on_the_prior():
     _, value, se = drawn_pool(np.random.default_rng(1), 40, 0.7, 0.2)
-    found = shrink(np.append(value, [np.inf, np.nan]), np.append(se, [np.nan] * 2))
+    found = shrink_normal(np.append(value, [np.inf, np.nan]), np.append(se, [np.nan] * 2))
     assert found.basis.tolist() == ["estimate"] * 40 + ["prior"] * 2
-    assert found.shrunk[40] == found.shrunk[41] == pytest.approx(shrink(value, se).shrunk.mean(), abs=0.1)
-    assert found.post_sd[41] > found.post_sd[:40].max()
+    without = shrink_normal(value, se)
+    for name in ("posterior", "other"):
+        mean, sd = getattr(found, name).mean, getattr(found, name).sd
+        assert mean[40] == mean[41] == pytest.approx(getattr(without, name).mean.mean(), abs=0.1)
+        assert sd[41] > sd[:40].max()
 
 
 def test_too_few_to_shrink():
@@ -113,7 +112,7 @@ def test_too_few_to_shrink():
     assert alone.post_sd[0] == pytest.approx(0.2)
     assert np.isnan(alone.tau) and (alone.tau_low, alone.tau_high) == (0.0, np.inf)
     assert np.isnan(alone.reliability)
-    nobody = shrink_npmle([np.nan, np.inf], [np.nan, np.nan])
+    nobody = shrink_normal([np.nan, np.inf], [np.nan, np.nan])
     assert np.isnan(nobody.shrunk).all() and nobody.basis.tolist() == ["prior", "prior"]
     assert len(shrink_normal([], []).shrunk) == 0
 
@@ -123,18 +122,21 @@ def test_the_free_prior_keeps_planted_outliers_where_the_normal_pulls_them_in():
     value = np.append(0.05 * rng.normal(size=95), np.full(5, 2.0))
     se = np.full(100, 0.3)
     value = value + se * rng.normal(size=100)
-    free, normal = shrink_npmle(value, se), shrink_normal(value, se)
+    found = shrink_normal(value, se)
     truth = np.append(np.zeros(95), np.full(5, 2.0))
-    assert np.mean((free.shrunk - truth) ** 2) < 0.7 * np.mean((normal.shrunk - truth) ** 2)
-    assert free.other is not None and normal.other is not None
-    np.testing.assert_array_equal(free.other.means, normal.posterior.means)
-    np.testing.assert_array_equal(normal.other.means, free.posterior.means)
+    free, normal = (np.mean((one.mean - truth) ** 2) for one in (found.other, found.posterior))
+    assert free < 0.7 * normal
+
+
+def test_two_camps_stay_two_camps_and_somebody_in_between_is_drawn_to_the_nearer_one():
+    found = shrink_normal(np.append(np.repeat([-1.0, 1.0], 20), 0.4), np.full(41, 0.3))
+    assert found.other.mean[40] > found.shrunk[40]
 
 
 def test_an_estimate_far_off_the_grid_still_has_a_posterior():
     value = np.append(np.linspace(-0.5, 0.5, 30), 500.0)
-    found = shrink_npmle(value, np.append(np.full(30, 0.1), 1.0))
-    assert np.isfinite(found.shrunk).all()
+    found = shrink_normal(value, np.append(np.full(30, 0.1), 1.0))
+    assert np.isfinite(found.other.mean).all()
 
 
 def test_wrong_input_is_named():

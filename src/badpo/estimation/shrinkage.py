@@ -1,10 +1,10 @@
 r"""Empirical Bayes: every annotator's deviation, pulled toward the pool by as much as the votes leave open, and flags.
 
 Two ways lead to a posterior. Estimates are read as :math:`\hat d_k \sim N(d_k, s_k^2)` with the true deviations drawn
-from a prior that the estimates themselves reveal, a normal one (`shrink_normal`) or any distribution at all
-(`shrink_npmle`). With a dozen informative votes each, however, estimates are inflated, their errors grow with them,
-some are infinite, and the spread tau comes out wrong: `shrink_votes` integrates the leans out of the conditional
-likelihood itself. Where there is no estimate the posterior is the prior, and ``basis`` says so.
+from a normal prior whose spread tau the estimates themselves reveal (`shrink_normal`). With a dozen informative votes
+each, however, estimates are inflated, their errors grow with them, some are infinite, and the spread comes out wrong:
+`shrink_votes` integrates the leans out of the conditional likelihood itself. Where there is no estimate the posterior
+is the prior, and ``basis`` says so.
 
 In a real pool everybody differs a little, so a test of "exactly equal" flags everyone once there are enough votes. The
 flags therefore ask for the posterior probability that a deviation exceeds a size that matters; testing equality stays
@@ -16,10 +16,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
+from scipy.interpolate import PchipInterpolator
 from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import brentq, minimize_scalar
 from scipy.sparse.linalg import cg
@@ -27,13 +29,14 @@ from scipy.special import chdtri, ndtr, ndtri
 
 from badpo.estimation.conditional_likelihood import KnownWins
 from badpo.estimation.fit import LeanVotes, lean_votes
-from badpo.estimation.newton import NOTHING, Curvature
+from badpo.estimation.newton import Curvature
 from badpo.theory import Bools, Floats
 from badpo.theory.identifiability import annotator_components
 
+# A likelihood ends its 95 % interval, or all that matters of it, where it is so much below its top.
 DROP = float(chdtri(1, 0.05)) / 2
-SPREAD_NODES = 31
 NEGLIGIBLE = 12.0
+SPREAD_NODES = 31
 BISECTIONS = 30
 GRID_POINTS = 200
 NPMLE_STEPS = 3000
@@ -48,7 +51,7 @@ NARROWEST, WIDEST = 0.01, 0.99
 _POINTS, _WEIGHTS = np.polynomial.hermite_e.hermegauss(15)
 
 
-# -- mixtures of normals: the form in which every posterior of a lean is held ----------------------------------
+# -- posteriors ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -91,109 +94,17 @@ class Mixture:
         return high
 
 
-# -- the spread tau of true leans over annotators --------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Spread:
-    r"""The restricted likelihood of tau, from estimates with known errors; at least one.
-
-    .. math:: \hat d_k \sim N(\mu, \tau^2 + s_k^2), \qquad \mu \text{ integrated out under a flat prior}
-    """
-
-    value: Floats
-    se: Floats
-
-    @cached_property
-    def scale(self) -> float:
-        """Root of the harmonic mean of squared standard errors: the scale on which tau is searched."""
-        return float(1 / np.sqrt(np.mean(1 / self.se**2)))
-
-    def log_likelihood(self, tau: float) -> float:
-        """Up to a constant."""
-        weight, center = self._weighed(tau)
-        squares = (weight * (self.value - center) ** 2).sum()
-        return float((np.log(weight).sum() - np.log(weight.sum()) - squares) / 2)
-
-    def _weighed(self, tau: float) -> tuple[Floats, float]:
-        weight = 1 / (tau**2 + self.se**2)
-        return weight, float((weight * self.value).sum() / weight.sum())
-
-    @property
-    def center(self) -> float:
-        """Mu at the most likely tau."""
-        return self._weighed(self.tau)[1]
-
-    @cached_property
-    def tau(self) -> float:
-        """The most likely tau, searched on tau / (scale + tau), which is 0 to 1."""
-        shares = np.linspace(0.0, 1.0, 101)[:-1]
-        best = int(np.argmax([self.log_likelihood(self._at(share)) for share in shares]))
-        found = minimize_scalar(
-            lambda share: -self.log_likelihood(self._at(share)),
-            bounds=(shares[max(best - 1, 0)], min(shares[best] + 0.01, 1 - 1e-6)),
-            method="bounded",
-            options={"xatol": 1e-8},
-        )
-        tau = self._at(float(found.x))
-        return tau if self.log_likelihood(tau) > self.log_likelihood(0.0) else 0.0
-
-    def _at(self, share: float) -> float:
-        return self.scale * share / (1 - share)
-
-    def _ends(self, drop: float) -> tuple[float, float]:
-        """The two taus around the highest where the likelihood has fallen by ``drop``; 0 where it never does below."""
-        target = self.log_likelihood(self.tau) - drop
-
-        def above(tau: float) -> float:
-            return self.log_likelihood(tau) - target
-
-        low = float(brentq(above, 0.0, self.tau)) if above(0.0) < 0 else 0.0
-        high = self.tau + self.scale
-        while above(high) > 0:
-            high *= 2
-        return low, float(brentq(above, self.tau, high))
-
-    @property
-    def interval(self) -> tuple[float, float, float]:
-        """Tau and its 95 % interval, where the likelihood is within 1.92 of its top."""
-        return (self.tau, *self._ends(DROP)) if len(self.value) > 1 else (np.nan, 0.0, np.inf)
-
-    def posterior(self) -> tuple[Floats, Floats]:
-        r"""Taus and their posterior masses under a flat prior of :math:`\tau^2`.
-
-        It has no unit of its own, and of the flat priors it is the one whose posterior intervals of the leans hold
-        the truth as often as they say (Morris and Tang, 2011, "Estimating random effects via adjustment for density
-        maximization"). Up to three annotators do not outvote it: tau may then be large, and next to nothing is shrunk.
-        """
-        low, high = 0.0, 1.0
-        if len(self.value) > 1:
-            low, high = (tau / (self.scale + tau) for tau in self._ends(NEGLIGIBLE))
-        shares = low + (high - low) * (np.arange(SPREAD_NODES) + 0.5) / SPREAD_NODES
-        taus = self.scale * shares / (1 - shares)
-        return taus, _masses_of(shares, np.array([self.log_likelihood(tau) for tau in taus]))
-
-
-def _masses_of(shares: Floats, log_likelihood: Floats) -> Floats:
-    """Posterior masses at taus with shares = tau / (scale + tau), under a flat density of tau^2."""
-    # which is share / (1 - share)^3 in the shares
-    mass = np.exp(log_likelihood - log_likelihood.max()) * shares / (1 - shares) ** 3 * np.gradient(shares)
-    return mass / mass.sum()
-
-
-# -- from estimates ------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Shrunk:
     """What is believed of every annotator after seeing the whole pool. All in log-odds.
 
     Attributes
     ----------
-    shrunk, post_sd : array of shape (m,)
-        Posterior mean and standard deviation of the deviation; NaN only when no annotator has an estimate.
-    post_low, post_high : array of shape (m,)
-        Central 95 % posterior interval.
+    posterior : Mixture
+        Of every annotator's deviation.
+    other : Mixture or None
+        The posterior under a prior of any shape, so that a flag can be asked to hold under both; None where there are
+        fewer than two estimates.
     basis : object array of shape (m,)
         What the posterior rests on besides the pool: ``estimate``, ``votes`` or ``prior`` (nothing).
     tau, tau_low, tau_high : float
@@ -202,56 +113,129 @@ class Shrunk:
     reliability : float
         Mean over the annotators with an estimate of tau^2 / (tau^2 + se^2): the share of the estimates'
         spread that is real, 0 to 1; NaN where tau is.
-    posterior : Mixture
-        The posterior itself.
-    other : Mixture or None
-        The posterior under the other kind of prior, normal or free, so that a flag can be asked to hold under both;
-        None where there is none.
     """
 
-    shrunk: Floats
-    post_sd: Floats
-    post_low: Floats
-    post_high: Floats
+    posterior: Mixture
+    other: Mixture | None
     basis: NDArray[np.object_]
     tau: float
     tau_low: float
     tau_high: float
     reliability: float
-    posterior: Mixture
-    other: Mixture | None
+
+    @cached_property
+    def shrunk(self) -> Floats:
+        """Posterior mean of each deviation; NaN only when no annotator has an estimate."""
+        return self.posterior.mean
+
+    @cached_property
+    def post_sd(self) -> Floats:
+        """Posterior standard deviation."""
+        return self.posterior.sd
+
+    @cached_property
+    def post_low(self) -> Floats:
+        """Lower end of the central 95 % posterior interval."""
+        return self.posterior.quantile(0.025)
+
+    @cached_property
+    def post_high(self) -> Floats:
+        """Upper end of the central 95 % posterior interval."""
+        return self.posterior.quantile(0.975)
 
 
-def _shrunk(
-    posterior: Mixture,
-    other: Mixture | None,
-    basis: NDArray,
-    spread: tuple[float, float, float],
-    se: Floats,
-) -> Shrunk:
-    """The figures of a posterior; ``se`` are the errors of the estimates behind it."""
-    tau, low, high = spread
-    return Shrunk(
-        shrunk=posterior.mean,
-        post_sd=posterior.sd,
-        post_low=posterior.quantile(0.025),
-        post_high=posterior.quantile(0.975),
-        basis=basis.astype(object),
-        tau=tau,
-        tau_low=low,
-        tau_high=high,
-        reliability=float(np.mean(tau**2 / (tau**2 + se**2))) if len(se) else np.nan,
-        posterior=posterior,
-        other=other,
-    )
+def _reliability(tau: float, se: Floats) -> float:
+    return float(np.mean(tau**2 / (tau**2 + se**2))) if len(se) else np.nan
 
 
-def _as_observations(
-    mean: Floats, variance: Floats, center: Floats | float, tau: float
-) -> tuple[Floats, Floats]:
-    """Values and errors of the normal observations that move N(center, tau^2) to posteriors with these moments."""
-    precision = np.maximum(1 / variance - 1 / tau**2, 1e-6 / tau**2)
-    return (mean / variance - center / tau**2) / precision, 1 / np.sqrt(precision)
+def _nothing_known(m: int) -> Shrunk:
+    """Too little for any posterior."""
+    nothing = np.full((m, 1), np.nan)
+    basis = np.full(m, "prior", dtype=object)
+    return Shrunk(Mixture(nothing, nothing, np.ones((m, 1))), None, basis, np.nan, 0.0, np.inf, np.nan)
+
+
+# -- from estimates ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Spread:
+    r"""The restricted likelihood of the spread tau of true leans, from estimates with known errors; at least one.
+
+    .. math:: \hat d_k \sim N(\mu, \tau^2 + s_k^2), \qquad \mu \text{ integrated out under a flat prior}
+
+    It is searched on tau / (scale + tau), which is 0 to 1.
+    """
+
+    value: Floats
+    se: Floats
+
+    @cached_property
+    def scale(self) -> float:
+        """Root of the harmonic mean of squared standard errors."""
+        return float(1 / np.sqrt(np.mean(1 / self.se**2)))
+
+    def log_likelihood(self, tau: ArrayLike) -> Floats:
+        """Of each of some taus, up to a constant."""
+        weight = 1 / (np.asarray(tau, float)[..., None] ** 2 + self.se**2)
+        total = weight.sum(axis=-1)
+        center = (weight * self.value).sum(axis=-1) / total
+        squares = (weight * (self.value - center[..., None]) ** 2).sum(axis=-1)
+        return (np.log(weight).sum(axis=-1) - np.log(total) - squares) / 2
+
+    @cached_property
+    def tau(self) -> float:
+        """The most likely tau; NaN of one estimate, which says nothing about a spread."""
+        if len(self.value) < 2:
+            return np.nan
+        shares = np.linspace(0.0, 1.0, 101)[:-1]
+        best = int(self.log_likelihood(self._at(shares)).argmax())
+        found = minimize_scalar(
+            lambda share: -float(self.log_likelihood(self._at(share))),
+            bounds=(shares[max(best - 1, 0)], min(shares[best] + 0.01, 1 - 1e-6)),
+            method="bounded",
+            options={"xatol": 1e-8},
+        )
+        tau = float(self._at(found.x))
+        return tau if self.log_likelihood(tau) > self.log_likelihood(0.0) else 0.0
+
+    def _at(self, share: ArrayLike) -> Floats:
+        return self.scale * np.asarray(share, float) / (1 - np.asarray(share, float))
+
+    def interval(self, drop: float = DROP) -> tuple[float, float]:
+        """Where the likelihood is within ``drop`` of its top; from 0 where it never falls so far below it."""
+        if len(self.value) < 2:
+            return 0.0, np.inf
+        target = self.log_likelihood(self.tau) - drop
+
+        def above(tau: float) -> float:
+            return float(self.log_likelihood(tau) - target)
+
+        high = self.tau + self.scale
+        while above(high) > 0:
+            high *= 2
+        low = float(brentq(above, 0.0, self.tau)) if above(0.0) < 0 else 0.0
+        return low, float(brentq(above, self.tau, high))
+
+    def posterior(self) -> tuple[Floats, Floats]:
+        r"""Taus and their posterior masses under a flat prior of :math:`\tau^2`.
+
+        It has no unit of its own, and of the flat priors it is the one whose posterior intervals of the leans hold
+        the truth as often as they say (Morris and Tang, 2011, "Estimating random effects via adjustment for density
+        maximization"). Up to three annotators do not outvote it: tau may then be large, and next to nothing is shrunk.
+        """
+        ends = np.array(self.interval(NEGLIGIBLE))
+        low, high = ends / (self.scale + ends) if len(self.value) > 1 else (0.0, 1.0)
+        shares = low + (high - low) * (np.arange(SPREAD_NODES) + 0.5) / SPREAD_NODES
+        taus = self._at(shares)
+        return taus, _masses_of(shares, self.log_likelihood(taus))
+
+
+def _masses_of(shares: Floats, log_likelihood: Floats) -> Floats:
+    """Posterior masses at taus with shares = tau / (scale + tau), under a flat density of tau^2."""
+    # which is share / (1 - share)^3 in the shares
+    mass = np.exp(log_likelihood - log_likelihood.max()) * shares / (1 - shares) ** 3 * np.gradient(shares)
+    return mass / mass.sum()
 
 
 def shrink_normal(deviation: ArrayLike, se: ArrayLike) -> Shrunk:
@@ -283,34 +267,35 @@ def shrink_normal(deviation: ArrayLike, se: ArrayLike) -> Shrunk:
     >>> [bool(found.shrunk[k] > 0.5) for k in (0, 1)]
     [True, False]
     """
-    spread, known = _observed(deviation, se)
-    other = _free_posterior(spread, known)[0] if len(spread.value) > 1 else None
-    basis = np.where(known, "estimate", "prior")
-    return _shrunk(_normal_posterior(spread, known), other, basis, spread.interval, spread.se)
-
-
-def _observed(deviation: ArrayLike, se: ArrayLike) -> tuple[Spread, Bools]:
-    """The finite estimates, and which they are."""
     value, error = np.asarray(deviation, float), np.asarray(se, float)
     if value.ndim != 1 or value.shape != error.shape:
         raise ValueError(
             f"one estimate and standard error per annotator are needed; got shapes {value.shape} and {error.shape}"
         )
-    finite = np.isfinite(value)
-    wrong = np.flatnonzero(finite & ~(error > 0))
+    known = np.isfinite(value)
+    wrong = np.flatnonzero(known & ~(error > 0))
     if len(wrong):
         raise ValueError(
             f"the estimate of annotator {wrong[0]} has standard error {error[wrong[0]]}; a finite estimate needs a "
             "positive one, and an annotator without information an estimate of NaN"
         )
-    return Spread(value[finite], error[finite]), finite
+    if not known.any():
+        return _nothing_known(len(value))
+    spread = Spread(value[known], error[known])
+    return Shrunk(
+        posterior=_normal_posterior(spread, known),
+        other=_free_posterior(spread, known) if len(spread.value) > 1 else None,
+        basis=np.where(known, "estimate", "prior").astype(object),
+        tau=spread.tau,
+        tau_low=spread.interval()[0],
+        tau_high=spread.interval()[1],
+        reliability=_reliability(spread.tau, spread.se),
+    )
 
 
 def _normal_posterior(spread: Spread, known: Bools) -> Mixture:
     r"""Given tau, d_k is normal with mean :math:`B_k \hat d_k + (1 - B_k) \hat\mu`; averaged over tau."""
     m, value, se = len(known), spread.value[:, None], spread.se[:, None]
-    if not len(value):
-        return _nothing_known(m)
     taus, masses = spread.posterior()
     weight = 1 / (taus**2 + se**2)
     total = weight.sum(axis=0)
@@ -322,13 +307,8 @@ def _normal_posterior(spread: Spread, known: Bools) -> Mixture:
     return Mixture(means, np.sqrt(variances), masses)
 
 
-def _nothing_known(m: int) -> Mixture:
-    nothing = np.full((m, 1), np.nan)
-    return Mixture(nothing, nothing, np.ones((m, 1)))
-
-
-def shrink_npmle(deviation: ArrayLike, se: ArrayLike) -> Shrunk:
-    r"""Shrink deviations under the prior, of whatever shape, that makes the estimates most likely.
+def _free_posterior(spread: Spread, known: Bools) -> Mixture:
+    r"""The posterior under the prior, of whatever shape, that makes the estimates most likely.
 
     .. math:: \hat G = \arg\max_G \sum_k \log \int \varphi(\hat d_k;\, t,\, s_k^2 + h^2)\, dG(t),
         \qquad h = \hat\tau\, m^{-1/5}
@@ -337,63 +317,28 @@ def shrink_npmle(deviation: ArrayLike, se: ArrayLike) -> Shrunk:
     of the grid could gain more than a thousandth. Two camps, or a few annotators far from a tight crowd, are kept apart
     where a normal prior would blur them. The plain estimator (h = 0) is a handful of point masses, whose posterior
     intervals covered half to three quarters of the truth in pools of 12 and 60; the masses are therefore spread by a
-    kernel that narrows as the pool grows. What remains uncertain about the prior is not carried along: **with fewer
-    than about a hundred annotators, or errors larger than tau, take intervals from** :func:`shrink_normal`.
-
-    Parameters
-    ----------
-    deviation, se
-        As in :func:`shrink_normal`.
-
-    Returns
-    -------
-    Shrunk
-        ``tau`` is the standard deviation of the fitted prior, the kernel included; its interval is the one of the
-        normal fit. With fewer than two estimates the normal fit itself.
-
-    Examples
-    --------
-    Two camps stay two camps, and somebody in between is drawn to the nearer one:
-
-    >>> camps = np.repeat([-1.0, 1.0], 20)
-    >>> found = shrink_npmle(np.append(camps, 0.4), np.full(41, 0.3))
-    >>> bool(found.shrunk[40] > shrink_normal(np.append(camps, 0.4), np.full(41, 0.3)).shrunk[40])
-    True
+    kernel that narrows as the pool grows. What remains uncertain about the prior is not carried along: intervals are
+    those of the normal prior.
     """
-    spread, known = _observed(deviation, se)
-    if len(spread.value) < 2:
-        return shrink_normal(deviation, se)
-    posterior, tau = _free_posterior(spread, known)
-    basis, interval = np.where(known, "estimate", "prior"), (tau, *spread.interval[1:])
-    return _shrunk(posterior, _normal_posterior(spread, known), basis, interval, spread.se)
-
-
-def _free_posterior(spread: Spread, known: Bools) -> tuple[Mixture, float]:
-    """The posterior under a free prior, and the standard deviation of that prior."""
     m, value, variance = len(known), spread.value[:, None], spread.se[:, None] ** 2
     kernel = spread.tau * len(value) ** -0.2
-    grid = _support(spread.value, spread.se)
+    # those with a far larger error than most would only make the grid coarse
+    trusted = spread.value[spread.se <= 3 * np.median(spread.se)]
+    center, reach = np.median(trusted), np.ptp(trusted)
+    low, high = max(value.min(), center - reach), min(value.max(), center + reach)
+    grid = np.linspace(low - 1e-9, high + 1e-9, GRID_POINTS)
     whole = variance + kernel**2
     log_likelihood = -((value - grid) ** 2) / (2 * whole)
     likelihood = np.exp(log_likelihood - log_likelihood.max(axis=1, keepdims=True))
     # more annotators than this would not change the weights, only take longer
     weights = _most_likely_weights(likelihood[:: -(-len(value) // LARGEST_SAMPLE)])
-    tau = float(np.sqrt(weights @ (grid - weights @ grid) ** 2 + kernel**2))
     means, sds, masses = np.tile(grid, (m, 1)), np.full((m, len(grid)), kernel), np.tile(weights, (m, 1))
     kept = kernel**2 / whole
     means[known] = kept * value + (1 - kept) * grid
     sds[known] = np.sqrt(kept * variance)
     joint = likelihood * weights
     masses[known] = joint / joint.sum(axis=1, keepdims=True)
-    return Mixture(means, sds, masses), tau
-
-
-def _support(value: Floats, se: Floats) -> Floats:
-    """A grid over the estimates. Those with a far larger error than most would only make it coarse."""
-    trusted = value[se <= 3 * np.median(se)]
-    center, reach = np.median(trusted), np.ptp(trusted)
-    low, high = max(value.min(), center - reach), min(value.max(), center + reach)
-    return np.linspace(low - 1e-9, high + 1e-9, GRID_POINTS)
+    return Mixture(means, sds, masses)
 
 
 def _most_likely_weights(likelihood: Floats) -> Floats:
@@ -438,8 +383,7 @@ class _Pool:
         self.scale = np.sqrt(np.maximum(self.n_leans, 1) / np.where(total > 0, total, 1.0))
 
 
-@dataclass(frozen=True)
-class _Posterior:
+class _Posterior(NamedTuple):
     """Leans given the spreads: mode, mean and sd of each, and the log marginal likelihood of the spreads."""
 
     mode: Floats
@@ -487,22 +431,91 @@ def shrink_votes(
     >>> bool(found.shrunk[:10].max() < 0 < found.shrunk[10:].min()), bool(found.tau_low < 1 < found.tau_high)
     (True, True)
     """
-    votes = lean_votes(comparison, sign, annotator, delta, n_annotators)
-    pool = _Pool(votes)
+    pool = _Pool(lean_votes(comparison, sign, annotator, delta, n_annotators))
     spread, mode = pool.scale.copy(), np.zeros(pool.design.shape[1])
     known = np.flatnonzero(pool.n_leans > 1).tolist()
     for _ in range(1 if len(known) < 2 else 2):
         for j in known:
-            spread[j], mode = _most_likely(pool, spread, mode, j)
-    found = [_unknown(n_annotators)] * len(spread)
+            at = _profile(pool, spread, mode, j)
+            best = minimize_scalar(
+                lambda share, at=at: -at(share).log_marginal,
+                bounds=(NARROWEST, WIDEST),
+                method="bounded",
+                options={"xatol": 1e-2},
+            )
+            share = float(best.x)
+            spread[j], mode = pool.scale[j] * share / (1 - share), at(share).mode
+    found = [_nothing_known(n_annotators)] * len(spread)
     for j in known:
         found[j] = _shrunk_attribute(pool, spread, mode, j)
     return tuple(found)
 
 
-def _unknown(m: int) -> Shrunk:
-    """Fewer than two annotators have an informative vote."""
-    return _shrunk(_nothing_known(m), None, np.full(m, "prior"), (np.nan, 0.0, np.inf), NOTHING)
+def _profile(pool: _Pool, spread: Floats, start: Floats, j: int) -> Callable[[float], _Posterior]:
+    """The posterior as a function of one attribute's tau / (scale + tau), which is 0 to 1."""
+    mode = start
+
+    def at(share: float) -> _Posterior:
+        nonlocal mode
+        spreads = spread.copy()
+        spreads[j] = pool.scale[j] * share / (1 - share)
+        found = _given_spreads(pool, spreads, mode)
+        mode = found.mode
+        return found
+
+    return at
+
+
+def _shrunk_attribute(pool: _Pool, spread: Floats, start: Floats, j: int) -> Shrunk:
+    scale, mine = pool.scale[j], pool.attribute == j
+    shares, found = _nodes(_profile(pool, spread, start, j), spread[j] / (scale + spread[j]))
+    log_marginal = np.array([one.log_marginal for one in found])
+    taus, people = scale * shares / (1 - shares), pool.annotator[mine]
+    means, sds = np.zeros((pool.n_annotators, len(shares))), np.tile(taus, (pool.n_annotators, 1))
+    means[people] = np.stack([one.mean[mine] for one in found], axis=1)
+    sds[people] = np.stack([one.sd[mine] for one in found], axis=1)
+    known = np.isin(np.arange(pool.n_annotators), people)
+    # as normal observations that move N(0, tau^2) to posteriors with these moments
+    best = int(log_marginal.argmax())
+    mean, variance, prior = means[known, best], sds[known, best] ** 2, taus[best] ** 2
+    precision = np.maximum(1 / variance - 1 / prior, 1e-6 / prior)
+    observed = Spread(mean / variance / precision, 1 / np.sqrt(precision))
+    tau, low, high = _tau_with_interval(shares, log_marginal, scale)
+    return Shrunk(
+        posterior=Mixture(means, sds, _masses_of(shares, log_marginal)),
+        other=_free_posterior(observed, known),
+        basis=np.where(known, "votes", "prior").astype(object),
+        tau=tau,
+        tau_low=low,
+        tau_high=high,
+        reliability=_reliability(tau, observed.se),
+    )
+
+
+def _nodes(at: Callable[[float], _Posterior], top: float) -> tuple[Floats, list[_Posterior]]:
+    """Shares around the most likely one, out to where little of the posterior is left or the range ends."""
+    highest = at(top).log_marginal
+    ends = []
+    for limit in (NARROWEST, WIDEST):
+        way, farthest = np.sign(limit - top), abs(limit - top)
+        reach = 0.05 * farthest
+        while reach < farthest and at(top + way * reach).log_marginal > highest - 4.5:
+            reach *= 1.7
+        ends.append(top + way * min(reach, farthest))
+    shares = np.unique(np.append(np.linspace(ends[0], ends[1], NODES), top))
+    return shares, [at(share) for share in shares]
+
+
+def _tau_with_interval(shares: Floats, log_marginal: Floats, scale: float) -> tuple[float, float, float]:
+    """Tau where the curve through the nodes is highest, and the ends of where it is within 1.92 of that."""
+    fine = np.linspace(shares[0], shares[-1], 2001)
+    curve = PchipInterpolator(shares, log_marginal)(fine)
+    taus = scale * fine / (1 - fine)
+    inside = np.flatnonzero(curve >= curve.max() - DROP)
+    tau = float(taus[curve.argmax()])
+    low = 0.0 if fine[inside[0]] <= NARROWEST + 1e-6 else float(taus[inside[0]])
+    high = np.inf if fine[inside[-1]] >= WIDEST - 1e-6 else float(taus[inside[-1]])
+    return tau, low, high
 
 
 # -- given the spreads ---------------------------------------------------------------------------------------
@@ -510,16 +523,19 @@ def _unknown(m: int) -> Shrunk:
 
 def _given_spreads(pool: _Pool, spread: Floats, start: Floats) -> _Posterior:
     precision = 1 / spread[pool.attribute] ** 2
-    mode = start
-    value = _penalized(pool, mode, precision)
+
+    def penalized(leans: Floats) -> float:
+        return float(pool.model.values(pool.design @ leans).sum() - (precision * leans**2).sum() / 2)
+
+    mode, value = start, penalized(start)
     for _ in range(NEWTON_STEPS):
         at = pool.model.curvature(pool.design @ mode)
         curvature = pool.turned @ (at.information @ pool.design) + sparse.diags_array(precision)
         step = _solved(curvature, pool.turned @ at.score - precision * mode)
-        moved = _penalized(pool, mode + step, precision)
+        moved = penalized(mode + step)
         while moved < value - 1e-9 * abs(value) and np.abs(step).max() > 1e-9:
             step = step / 2
-            moved = _penalized(pool, mode + step, precision)
+            moved = penalized(mode + step)
         mode, value = mode + step, moved
         if np.abs(step).max(initial=0.0) < 1e-4 * spread.max():
             break
@@ -527,10 +543,6 @@ def _given_spreads(pool: _Pool, spread: Floats, start: Floats) -> _Posterior:
     mean, sd, gained = _one_by_one(pool, mode, np.maximum(variance, 1e-12), precision, at)
     log_marginal = value + np.log(precision).sum() / 2 - log_determinant / 2 + gained
     return _Posterior(mode, mean, sd, float(log_marginal))
-
-
-def _penalized(pool: _Pool, leans: Floats, precision: Floats) -> float:
-    return float(pool.model.values(pool.design @ leans).sum() - (precision * leans**2).sum() / 2)
 
 
 def _solved(curvature: sparse.csr_array, gradient: Floats) -> Floats:
@@ -620,84 +632,6 @@ def _higher_derivatives(pool: _Pool, variance: Floats, at: Curvature) -> tuple[F
     return third / variance, -(pool.squares.T @ pairs) / variance
 
 
-# -- over the spreads ----------------------------------------------------------------------------------------
-
-
-def _profile(pool: _Pool, spread: Floats, start: Floats, j: int) -> Callable[[float], _Posterior]:
-    """The posterior as a function of one attribute's tau / (scale + tau), which is 0 to 1."""
-    mode = start
-
-    def at(share: float) -> _Posterior:
-        nonlocal mode
-        spreads = spread.copy()
-        spreads[j] = pool.scale[j] * share / (1 - share)
-        found = _given_spreads(pool, spreads, mode)
-        mode = found.mode
-        return found
-
-    return at
-
-
-def _most_likely(pool: _Pool, spread: Floats, start: Floats, j: int) -> tuple[float, Floats]:
-    at = _profile(pool, spread, start, j)
-    best = minimize_scalar(
-        lambda share: -at(share).log_marginal,
-        bounds=(NARROWEST, WIDEST),
-        method="bounded",
-        options={"xatol": 1e-2},
-    )
-    share = float(best.x)
-    return pool.scale[j] * share / (1 - share), at(share).mode
-
-
-def _shrunk_attribute(pool: _Pool, spread: Floats, start: Floats, j: int) -> Shrunk:
-    m, scale = pool.n_annotators, pool.scale[j]
-    shares, found = _nodes(_profile(pool, spread, start, j), spread[j] / (scale + spread[j]))
-    log_marginal = np.array([one.log_marginal for one in found])
-    taus, mine = scale * shares / (1 - shares), pool.attribute == j
-    means, sds = np.zeros((m, len(shares))), np.tile(taus, (m, 1))
-    means[pool.annotator[mine]] = np.stack([one.mean[mine] for one in found], axis=1)
-    sds[pool.annotator[mine]] = np.stack([one.sd[mine] for one in found], axis=1)
-    known = np.bincount(pool.annotator[mine], minlength=m) > 0
-    best = int(log_marginal.argmax())
-    value, error = _as_observations(means[known, best], sds[known, best] ** 2, 0.0, taus[best])
-    return _shrunk(
-        Mixture(means, sds, _masses_of(shares, log_marginal)),
-        _free_posterior(Spread(value, error), known)[0],
-        np.where(known, "votes", "prior"),
-        _tau_with_interval(shares, log_marginal, scale),
-        error,
-    )
-
-
-def _nodes(at: Callable[[float], _Posterior], top: float) -> tuple[Floats, list[_Posterior]]:
-    """Shares around the most likely one, out to where little of the posterior is left or the range ends."""
-    highest = at(top).log_marginal
-    ends = []
-    for limit in (NARROWEST, WIDEST):
-        way, farthest = np.sign(limit - top), abs(limit - top)
-        reach = 0.05 * farthest
-        while reach < farthest and at(top + way * reach).log_marginal > highest - 4.5:
-            reach *= 1.7
-        ends.append(top + way * min(reach, farthest))
-    shares = np.unique(np.append(np.linspace(ends[0], ends[1], NODES), top))
-    return shares, [at(share) for share in shares]
-
-
-def _tau_with_interval(shares: Floats, log_marginal: Floats, scale: float) -> tuple[float, float, float]:
-    """Tau where the curve through the nodes is highest, and the ends of where it is within 1.92 of that."""
-    from scipy.interpolate import PchipInterpolator  # slow to import
-
-    fine = np.linspace(shares[0], shares[-1], 2001)
-    curve = PchipInterpolator(shares, log_marginal)(fine)
-    taus = scale * fine / (1 - fine)
-    inside = np.flatnonzero(curve >= curve.max() - DROP)
-    tau = float(taus[curve.argmax()])
-    low = 0.0 if fine[inside[0]] <= NARROWEST + 1e-6 else float(taus[inside[0]])
-    high = np.inf if fine[inside[-1]] >= WIDEST - 1e-6 else float(taus[inside[-1]])
-    return tau, low, high
-
-
 # -- flags ---------------------------------------------------------------------------------------------------
 
 
@@ -723,13 +657,10 @@ def probability_exceeds(shrunk: Shrunk, rho: float) -> Floats:
     """
     if not (np.isfinite(rho) and rho >= 0):
         raise ValueError(f"rho is the smallest deviation that matters, in log-odds, 0 or more; got {rho}")
-    chance = _beyond(shrunk.posterior, rho)
-    return chance if shrunk.other is None else np.minimum(chance, _beyond(shrunk.other, rho))
-
-
-def _beyond(posterior: Mixture, rho: float) -> Floats:
-    below = posterior.cdf(np.nextafter(-rho, -np.inf))
-    return np.clip(below + 1 - posterior.cdf(rho), 0.0, 1.0)
+    posteriors = [one for one in (shrunk.posterior, shrunk.other) if one is not None]
+    below = np.nextafter(-rho, -np.inf)
+    chances = [one.cdf(below) + 1 - one.cdf(rho) for one in posteriors]
+    return np.clip(np.min(chances, axis=0), 0.0, 1.0)
 
 
 def bayesian_fdr(prob_exceeds: ArrayLike, fdr: float) -> Bools:
@@ -752,16 +683,11 @@ def bayesian_fdr(prob_exceeds: ArrayLike, fdr: float) -> Bools:
     chance = np.asarray(prob_exceeds, float)
     if not 0 <= fdr <= 1:
         raise ValueError(f"the false discovery rate is a share between 0 and 1; got {fdr}")
-    known = np.flatnonzero(~np.isnan(chance))
-    order = known[np.argsort(-chance[known], kind="stable")]
-    ranked = chance[order]
+    ranked = np.sort(chance[~np.isnan(chance)])[::-1]
     mistakes = np.cumsum(1 - ranked) / np.arange(1, len(ranked) + 1)
     last_of_tie = np.append(ranked[1:] < ranked[:-1], True)[: len(ranked)]
-    allowed = np.flatnonzero((mistakes <= fdr) & last_of_tie)
-    flagged = np.zeros(len(chance), dtype=bool)
-    if len(allowed):
-        flagged[order[: allowed[-1] + 1]] = True
-    return flagged
+    allowed = ranked[(mistakes <= fdr) & last_of_tie]
+    return chance >= allowed.min(initial=np.inf)
 
 
 def benjamini_hochberg(deviation: ArrayLike, se: ArrayLike) -> Floats:
