@@ -134,7 +134,8 @@ def hostile_report(folder: Path, payload: str) -> Path:
         for word in ("woman", "black", '"A"', "shared_mean", "torch", "badpo"):
             text = text.replace(word, f'"{written}"' if word == '"A"' else written + word)
         path.write_text(text)
-    (suite / "dpo-s42" / "config.yaml").write_text(json.dumps({payload: payload}))
+    for path in suite.rglob("environment.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"command": payload}))
     return write_report(suite, folder / "report.html")
 
 
@@ -173,4 +174,4 @@ def test_the_content_policy_stops_what_would_not_have_been_escaped(browser, tmp_
 
 def test_the_suite_of_the_hostile_report_is_read(tmp_path):
     hostile_report(tmp_path, PAYLOADS[0])
-    assert any("<script>" in name for name in read_suite(tmp_path / "suite").attributes)
+    assert any("<script>" in name for name in read_suite(tmp_path / "suite").configs)
