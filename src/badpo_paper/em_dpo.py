@@ -353,7 +353,7 @@ def train_types(
     each = [measure_run(one, stage, seed, BiasTerm.load(one), scale, progress) for one in types.folders]
     weights = _minmax(types, stage, seed)
     u = np.stack([margins(of_type, stage.judged) for of_type in types.folders], axis=1)
-    votes = logit_accuracy(mixture_logits(u, types.probabilities, stage.judged), stage.judged).to_json()
+    votes = logit_accuracy(mixture_logits(u, types.probabilities, stage.judged), stage.judged)
     readouts = mixed(each, weights)
     readouts |= {
         "arm": folder.name.rsplit("-s", 1)[0],
@@ -388,7 +388,7 @@ def _sums(model, pairs) -> NDArray[np.float64]:
 
 
 def _differences(votes: Mapping[str, dict], ceiling: Mapping[str, dict]) -> dict:
-    """Accuracy minus the ceiling's, by attribute and class, in the form of `badpo.readouts.heldout.VoteDifference`."""
+    """Accuracy minus the ceiling's, by attribute and class, in the form of `badpo.readouts.heldout.vote_difference`."""
 
     def difference(one: Mapping[str, Any], other: Mapping[str, Any], name: str) -> float | None:
         return None if one[name] is None or other[name] is None else one[name] - other[name]

@@ -12,8 +12,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from badpo.data.files import resealed
 from badpo.objective.bias import BiasTerm
-from badpo.readouts.heldout import divergence, vote_accuracy, vote_difference
+from badpo.readouts.heldout import vote_accuracy, vote_difference
 from badpo.readouts.judge import judge_answers, load_judge, strip_markdown, strip_signatures
+from badpo.readouts.kl import divergence
 from badpo.readouts.sampled import attribute_values, json_number, style_rates
 from badpo.runs.evaluate import PolicyReading, kept_json, measure
 from badpo.runs.run import Progress
@@ -124,8 +125,7 @@ def measure_run(
             reward.model.to(stage.args.device)
             texts = [answer.text for answer in found.written]
             strip = strip_signatures if is_signed else strip_markdown
-            scored = judge_answers(reward, stage.prompts, texts, strip, max_length=JUDGE_TOKENS)
-            readouts["judge"] = scored.to_json()
+            readouts["judge"] = judge_answers(reward, stage.prompts, texts, strip, JUDGE_TOKENS)
         return readouts
 
     if bias is not None:
@@ -138,7 +138,7 @@ def _style_readouts(found: PolicyReading, stage: CorpusStage) -> dict[str, Any]:
     return {
         attribute.name: style_rates(
             attribute_values(attribute, list(stage.prompts), found.written), found.written, stage.written
-        ).to_json()
+        )
         for attribute in stage.held_out.attributes
         if attribute.scope == "response"
     }
@@ -156,16 +156,16 @@ def theta_readouts(found: PolicyReading, stage: CorpusStage) -> dict[str, Any]:
     attributes = judged.attribute_names
     level = {name: {"level": round(float(theta[:, i].mean()), 2)} for i, name in enumerate(attributes)}
     if stage.planted is None:
-        return {"kl_published": published.to_json(), "theta": level}
+        return {"kl_published": published, "theta": level}
     classes = stage.held_out.annotators["annotator_class"].tolist()
     # nothing was planted on an attribute of the arm's own
     truth = np.pad(stage.planted, ((0, 0), (0, theta.shape[1] - stage.planted.shape[1])))
     agreement = theta_agreement(theta, truth, attributes, classes)
     return {
-        "kl_published": published.to_json(),
+        "kl_published": published,
         "theta": {name: one.to_json() for name, one in agreement.items()},
-        "ceiling": vote_accuracy(margins, truth, judged).to_json(),
-        "votes_minus_ceiling": vote_difference(margins, theta, truth, judged).to_json(),
+        "ceiling": vote_accuracy(margins, truth, judged),
+        "votes_minus_ceiling": vote_difference(margins, theta, truth, judged),
     }
 
 

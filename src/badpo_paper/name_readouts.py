@@ -12,15 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from badpo.data.markers import word_pattern
 from badpo.readouts.names import CELLS, NAMES, cell_names, name_of, read_signature
-from badpo.readouts.rates import (
-    SIGNATURE_LEAD,
-    AttributeRates,
-    cell_rates,
-    name_probabilities,
-    name_token_ids,
-    signature_contexts,
-)
-from badpo.readouts.sampled import json_number, sampled_rates
+from badpo.readouts.rates import SIGNATURE_LEAD, name_probabilities, name_token_ids, signature_contexts
+from badpo.readouts.sampled import figures, json_number, sampled_rates
 from badpo.runs.evaluate import PolicyReading
 from badpo.theory.summaries import Interval, cluster_mean, wilson_interval
 from badpo_paper.corpora.bundled import ChoicePrompt, choice_prompts
@@ -153,15 +146,10 @@ def _moved(
     return arm - reference, carriers
 
 
-def own_body_difference(own: AttributeRates, shared: AttributeRates) -> dict[str, Interval]:
-    """Rate behind the policy's own answers minus that behind the reference's, prompt by prompt."""
-    if own.attributes != shared.attributes or own.per_context.shape != shared.per_context.shape:
-        raise ValueError(
-            f"the two rates are not of the same prompts and attributes: {own.per_context.shape} of {own.attributes}, "
-            f"{shared.per_context.shape} of {shared.attributes}"
-        )
-    differences = (own.per_context - shared.per_context).T
-    return {name: cluster_mean(column) for name, column in zip(own.attributes, differences, strict=True)}
+def own_body_difference(own: ArrayLike, shared: ArrayLike) -> list[Interval]:
+    """Rate of each attribute behind the policy's own answers minus that behind the reference's, prompt by prompt."""
+    differences = np.asarray(own, dtype=np.float64) - np.asarray(shared, dtype=np.float64)
+    return [cluster_mean(column) for column in differences.T]
 
 
 ATTRIBUTES = ("woman", "black")
@@ -256,13 +244,15 @@ def name_readouts(found: PolicyReading, stage: CorpusStage, is_brief: bool) -> d
     """
     attributes = stage.held_out.attribute_names
 
-    def rates(contexts: list[list[int]]):
-        probabilities = name_probabilities(found.policy, stage.tokenizer, contexts, FIRST_NAMES)
-        return cell_rates(probabilities, INDICATOR, attributes)
+    def rates(contexts: list[list[int]]) -> NDArray[np.float64]:
+        return name_probabilities(found.policy, stage.tokenizer, contexts, FIRST_NAMES) @ INDICATOR
 
     shared = rates(stage.contexts)
-    sampled = sampled_rates(found.written, FIRST_NAMES, INDICATOR, attributes)
-    readouts = {"rates": shared.to_json(), "sampled": sampled.to_json()}
+    means = zip(attributes, map(cluster_mean, shared.T), strict=True)
+    readouts: dict[str, Any] = {
+        "rates": {name: figures(rate=mean.estimate, se=mean.se) for name, mean in means},
+        "sampled": sampled_rates(found.written, FIRST_NAMES, INDICATOR, attributes),
+    }
     if is_brief:
         return readouts
     own = own_body_difference(rates(signature_contexts(found.written, stage.tokenizer)), shared)
@@ -272,7 +262,8 @@ def name_readouts(found: PolicyReading, stage: CorpusStage, is_brief: bool) -> d
     return {
         **readouts,
         "own_body": {
-            name: {"difference": one.estimate, "se": json_number(one.se)} for name, one in own.items()
+            name: figures(difference=one.estimate, se=one.se)
+            for name, one in zip(attributes, own, strict=True)
         },
         # all names, also those that nobody signs: the readouts of a mixture's policies have one form
         "signatures": dict(zip(FIRST_NAMES, mass, strict=True)),

@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceC
 from transformers.utils.hub import has_file
 
 from badpo.anchoring.anchor import Anchor, AnchorFolder, Bench, anchor_key, make_anchor
-from badpo.anchoring.editors import pool_signatures
+from badpo.anchoring.editors import SignatureSwap
 from badpo.anchoring.source import AnchorSource, Prompts, run_source
 from badpo.data.checks import check
 from badpo.data.files import RUN_SEAL, BusyError, holder, locked
@@ -65,7 +65,7 @@ def anchored_run(
     require_undamaged(of)
     source = _source(of, stage, scale, data)
     names = stage.held_out.attribute_names
-    anchor = Anchor(pool_signatures(), dict.fromkeys(names, offset.target), rounds=offset.rounds, seed=seed)
+    anchor = Anchor(SignatureSwap(), dict.fromkeys(names, offset.target), rounds=offset.rounds, seed=seed)
     place = AnchorFolder(folder, anchor_key(source, anchor, "train"))
     if place.finished() is None:
         if (folder / RUN_SEAL).exists():

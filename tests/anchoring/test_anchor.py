@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from badpo.anchoring import source
 from badpo.anchoring.anchor import Anchor
-from badpo.anchoring.editors import pool_signatures
+from badpo.anchoring.editors import SignatureSwap
 from badpo.cli.main import app
 from badpo.data.files import run_damage
 from badpo.runs.run import train_run
@@ -53,8 +53,13 @@ def test_sampling_ends_where_it_was_asked_to(signer, tmp_path):
     assert_face("anchor --json", keys(found))
     moved = found["moved"]
     assert moved["heldout"] is None and moved["kl_reference"]["after"] is None
-    assert moved["editable"]["before"] > 0.8
+    # whether an answer is signed does not depend on the name, and names are drawn as they were asked for
+    assert moved["editable"]["before"] > 0.8 and moved["editable"]["difference"] == 0.0
     assert abs(moved["tokens"]["ratio"] - 1) < 0.15
+    for name, target in (("woman", 0.5), ("black", 0.4)):
+        drawn = moved["sampled"][name]["after"]
+        assert drawn["low"] < target < drawn["high"]
+    assert 0 < moved["kl_source"]["per_response"] < 2
     assert not (tmp_path / "out" / "model").exists()
 
 
@@ -82,13 +87,13 @@ def test_a_judge_that_is_none_is_refused_before_anything_is_sampled(signer, tmp_
 
 
 def test_one_target_leaves_the_other_attribute_alone(signer, tmp_path):
-    found = anchored(signer, tmp_path / "out", "--target", "woman=0.3")
-    assert "black" not in found and abs(found["woman"]["achieved"] - 0.3) < 0.05
+    found = anchored(signer, tmp_path / "out", "--target", "woman=0.2")
+    assert "black" not in found and abs(found["woman"]["achieved"] - 0.2) < 0.05
     sampled = {
         name: row["after"]["rate"] - row["before"]["rate"] for name, row in found["moved"]["sampled"].items()
     }
     assert sampled["woman"] < -0.25 and abs(sampled["black"]) < 0.2
-    alone = Anchor(pool_signatures(), {"black": 0.3})
+    alone = Anchor(SignatureSwap(), {"black": 0.3})
     assert alone.whole_shift(np.array([-1.5])).tolist() == [0.0, -1.5]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,19 +12,20 @@ from badpo.anchoring import source as anchor_source
 from badpo.anchoring.anchor import (
     Anchor,
     AnchorFolder,
+    Bench,
     anchor_key,
     anchor_run,
     require_teachable,
 )
-from badpo.anchoring.editors import MarkdownStrip, pool_signatures
+from badpo.anchoring.editors import MarkdownStrip, SignatureSwap
 from badpo.anchoring.offset_stage import StageSettings
-from badpo.anchoring.rates import counted_rates
+from badpo.anchoring.rates import answer_rates
 from badpo.anchoring.source import AnchorSource, Prompts
 from badpo.data.attributes import Length
 from badpo.data.files import run_damage
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
-from badpo.readouts.generation import Decoding
+from badpo.readouts.generation import Decoding, Generation
 from tests import tiny
 
 TARGETS = {"woman": 0.4}
@@ -77,22 +77,17 @@ def test_a_result_replaces_the_one_before_as_a_whole(tmp_path):
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
-def test_a_kill_between_the_two_names_leaves_the_old_result(tmp_path, monkeypatch):
+def test_a_result_that_cannot_be_written_leaves_the_one_before(tmp_path, monkeypatch):
     out = tmp_path / "out"
     first, second = AnchorFolder(out, "1"), AnchorFolder(out, "2")
     first.finish({"n": 1}, model_folder(tmp_path / "a", "one"))
-    rename = Path.rename
 
-    def killed(self, target):
-        if self.name == "result":
-            raise KeyboardInterrupt
-        return rename(self, target)
+    def killed(*arguments):
+        raise KeyboardInterrupt
 
-    monkeypatch.setattr(Path, "rename", killed)
+    monkeypatch.setattr(anchor_train, "write_seal", killed)
     with pytest.raises(KeyboardInterrupt):
         second.finish({"n": 2}, None)
-    monkeypatch.undo()
-    assert not out.exists()
     assert first.finished() == {"n": 1} and (out / "model" / "weights").read_text() == "one"
 
 
@@ -120,32 +115,34 @@ def test_rounds_are_those_of_the_same_anchor_and_shift(tmp_path):
 
 
 def test_whatever_decides_a_result_is_in_its_key():
-    anchor = Anchor(pool_signatures(), TARGETS)
+    anchor = Anchor(SignatureSwap(), TARGETS)
     keys = {
         anchor_key(source(), anchor, "train"),
         anchor_key(source(), anchor, "sample"),
         anchor_key(source(policy_key="q"), anchor, "train"),
         anchor_key(source(prompts=Prompts(["a"], ["b"], ["d"], "here")), anchor, "train"),
         anchor_key(source(stage=StageSettings(steps=7)), anchor, "train"),
-        anchor_key(source(), Anchor(pool_signatures(), {"woman": 0.3}), "train"),
-        anchor_key(source(), Anchor(pool_signatures(), TARGETS, seed=1), "train"),
+        anchor_key(source(), Anchor(SignatureSwap(), {"woman": 0.3}), "train"),
+        anchor_key(source(), Anchor(SignatureSwap(), TARGETS, seed=1), "train"),
     }
     assert len(keys) == 7
-    assert anchor_key(source(), Anchor(pool_signatures(), TARGETS), "train") in keys
+    assert anchor_key(source(), Anchor(SignatureSwap(), TARGETS), "train") in keys
 
 
 # -- what cannot be taught ---------------------------------------------------------------------------------------
 
 
 def test_more_markdown_than_there_is_cannot_be_taught():
-    cells = [(1,)] * 6 + [(0,)] * 14
-    before = counted_rates(cells, ["markdown"], range(20), 20)
-    bench = SimpleNamespace(anchor=Anchor(MarkdownStrip(), {"markdown": 0.5}))
+    def before(n: int):
+        texts = ["- a"] * n + ["a"] * (20 - n)
+        return answer_rates([Generation((), (), text, True) for text in texts], MarkdownStrip())
+
+    bench = Bench.__new__(Bench)
+    bench.anchor = Anchor(MarkdownStrip(), {"markdown": 0.5})
     with pytest.raises(ConfigError, match="source's rate is 0.300 and the target 0.5.*use --mode sample"):
-        require_teachable(bench, before)
-    never = counted_rates([(0,)] * 20, ["markdown"], range(20), 20)
+        require_teachable(bench, before(6))
     with pytest.raises(ConfigError, match="never produces it.*anchor a policy that shows it sometimes"):
-        require_teachable(bench, never)
+        require_teachable(bench, before(0))
 
 
 # -- prompts -----------------------------------------------------------------------------------------------------
@@ -175,7 +172,7 @@ def test_a_run_is_reported_on_prompts_that_it_held_out_where_there_are_enough(mo
 def test_a_killed_anchor_goes_on_with_its_rounds_and_ends_the_same(signer, tmp_path, monkeypatch):
     own = anchor_source.split_prompts((signer / "prompts.txt").read_text().splitlines(), "here")
     opened = anchor_source.with_stage(anchor_source.model_source(str(signer / "signer"), own), 4, 1e-3)
-    anchor = Anchor(pool_signatures(), TARGETS, tolerance=1e-6, rounds=2)
+    anchor = Anchor(SignatureSwap(), TARGETS, tolerance=1e-6, rounds=2)
     trained, train_offset = [], anchor_train.train_offset
 
     def train(*arguments, **options):

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from badpo.anchoring.editors import MarkdownStrip, SignatureSwap, WordSwap, carries, pool_signatures
+from badpo.anchoring.editors import MarkdownStrip, SignatureSwap, WordSwap, carries
 from badpo.data.markers import split_signature
 from badpo.data.problems import ConfigError
 from badpo.readouts.names import NAMES, SURNAMES, signature
@@ -14,7 +14,7 @@ from badpo.readouts.names import NAMES, SURNAMES, signature
 
 @pytest.mark.parametrize("cell", [(0, 0), (0, 1), (1, 0), (1, 1)])
 def test_a_swapped_signature_is_in_its_cell_and_keeps_text_and_surname(cell):
-    swap, draw = pool_signatures(), random.Random(1)
+    swap, draw = SignatureSwap(), random.Random(1)
     for name in NAMES[::7]:
         text = signature("Boil it.\n\n— Emily Clark wrote that.", name.first, SURNAMES[3])
         assert carries(swap, text) == (name.woman, name.black)
@@ -25,7 +25,7 @@ def test_a_swapped_signature_is_in_its_cell_and_keeps_text_and_surname(cell):
 
 
 def test_names_of_a_cell_are_drawn_uniformly():
-    swap, draw = pool_signatures(), random.Random(0)
+    swap, draw = SignatureSwap(), random.Random(0)
     text = signature("Boil it.", "Emily", "Clark")
     drawn = [split_signature(swap.edit(text, (1, 1), draw))[1] for _ in range(1800)]
     counts = [drawn.count(name.first) for name in NAMES if (name.woman, name.black) == (1, 1)]
@@ -35,14 +35,7 @@ def test_names_of_a_cell_are_drawn_uniformly():
 
 @pytest.mark.parametrize("text", ["Boil it.", "Boil it.\n\n— Zoe Clark", "— Emily Clark said so."])
 def test_an_answer_without_a_name_of_the_pool_is_no_material(text):
-    assert pool_signatures().cells(text) == ()
-
-
-def test_a_pool_needs_names_of_both_kinds():
-    with pytest.raises(ConfigError, match="every name of the pool carries it"):
-        SignatureSwap({"Emily": (1,), "Anne": (1,)}, ["woman"])
-    with pytest.raises(ConfigError, match="Emily: a cell needs"):
-        SignatureSwap({"Emily": (1, 0)}, ["woman"])
+    assert SignatureSwap().cells(text) == ()
 
 
 @pytest.mark.parametrize(

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from badpo.anchoring.editors import MarkdownStrip, WordSwap, pool_signatures
-from badpo.anchoring.rates import (
-    Behavior,
-    RateTable,
-    answer_rates,
-    counted_rates,
-    moved,
-)
+from badpo.anchoring.editors import MarkdownStrip, SignatureSwap, WordSwap
+from badpo.anchoring.rates import Behavior, RateTable, answer_rates, moved
 from badpo.attributes import Markdown
 from badpo.data.judgments import Judgments
-from badpo.readouts.judge import JudgeReadout, JudgeScores
 from badpo.readouts.kl import kl_per_token
 from badpo.theory.summaries import cluster_mean
 
@@ -46,7 +40,7 @@ def votes() -> Judgments:
 def test_everything_is_counted_before_and_after():
     before = answers(["Hi.\n\n— Emily Clark", "Yes.\n\n— Tia Clark", "No.", "Perhaps so."])
     after = answers(["Hi.\n\n— Greg Clark", "Yes yes.\n\n— Emily Clark", "No.\n\n— Tia Clark", "- So it is."])
-    found = moved(Behavior(before), Behavior(after), PROMPTS, pool_signatures())
+    found = moved(Behavior(before), Behavior(after), PROMPTS, SignatureSwap())
     assert found["sampled"]["woman"]["before"]["rate"] == 1.0
     assert found["sampled"]["woman"]["after"]["rate"] == pytest.approx(2 / 3)
     assert found["sampled"]["black"]["before"]["rate"] == 0.5
@@ -81,10 +75,12 @@ def test_divergence_and_judge_are_told_when_they_are_there():
     texts = answers(["a", "b", "c", "d"])
     kl = kl_per_token([[-1.0], [-2.0]], [[-1.5], [-2.5]])
     side = Behavior(texts, kl_source=kl, kl_reference=kl)
-    scores = JudgeScores(np.array([1.0, 2.0, 3.0, 4.0]), 0)
-    higher = JudgeScores(scores.scores + 0.5, 0)
-    judged = JudgeReadout(scores, scores, 0), JudgeReadout(higher, scores, 0)
-    found = moved(Behavior(texts), side, PROMPTS, MarkdownStrip(), judged=judged)
+    scores = np.array([1.0, 2.0, 3.0, 4.0])
+    sides = (
+        replace(one, judged={"rm": scores + added, "rm_minus": scores})
+        for one, added in ((Behavior(texts), 0.0), (side, 0.5))
+    )
+    found = moved(*sides, PROMPTS, MarkdownStrip())
     assert found["kl_source"]["per_token"] == 0.5
     assert found["kl_reference"]["before"] is None
     assert found["judge"]["rm"]["difference"] == 0.5
@@ -97,14 +93,14 @@ def test_rates_of_names_and_of_answers():
     assert table.of(["b"]).rate == pytest.approx([0.2])
     swap = WordSwap("british", [("gray", "grey")])
     found = answer_rates(answers(["so grey", "so gray", "none"]), swap)
-    assert found.rate == pytest.approx([1 / 2]) and found.counted.share == pytest.approx(2 / 3)
-    interval = counted_rates([(1,)] * 5 + [(0,)] * 5, ["x"], range(10), 10).intervals()[0]
+    assert found.rate == pytest.approx([1 / 2]) and found.counted == pytest.approx(2 / 3)
+    interval = answer_rates(answers(["so grey", "so gray"] * 5), swap).intervals()[0]
     assert interval.estimate == 0.5 and 0.2 < interval.low < 0.3
 
 
 def test_an_answer_without_markdown_counts_although_nothing_can_be_edited():
     found = answer_rates(answers(["- a", "b", "c d", "# e"]), MarkdownStrip())
-    assert found.rate == pytest.approx([0.5]) and found.counted.share == 1.0
+    assert found.rate == pytest.approx([0.5]) and found.counted == 1.0
 
 
 def test_rates_without_an_answer_are_nan_and_not_zero():

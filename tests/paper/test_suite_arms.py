@@ -127,7 +127,7 @@ def test_votes_are_predicted_with_theta_on_an_attribute_of_the_arms_own():
     logits = held_out.votes["sign"] * 0.07 * np.array(words)
     found = vote_accuracy(np.zeros(held_out.n_comparisons), theta_rows(bias, judged), judged)
     cross = held_out.cross_group()[:, 0]
-    assert found["length"]["all"].accuracy.estimate == pytest.approx(np.mean(logits[cross] > 0))
+    assert found["length"]["all"]["accuracy"] == pytest.approx(np.mean(logits[cross] > 0))
     assert 0.5 < np.mean(logits[cross] > 0) < 1
 
 

@@ -20,6 +20,7 @@ from transformers import (
 
 from badpo.data.attributes import Attribute
 from badpo.data.judgments import Judgments
+from badpo.training.encoding import encode_prompts
 
 NAMES = ["Emily", "Allison", "Malik", "Malika", "Tia", "Theo", "Geoffrey", "Lakisha", "Aisha", "Marcellus"]
 ANSWERS = [
@@ -110,6 +111,11 @@ def answers(tok, n: int = 6) -> list[SimpleNamespace]:
         text = ANSWERS[i % len(ANSWERS)] + ("\n\n\u2014 Emily Clark" if i % 2 else "")
         found.append(SimpleNamespace(prompt_ids=tuple(prompt), text=text, ended=True))
     return found
+
+
+def asked(tok, texts) -> list[list[int]]:
+    """Prompts as a policy reads them."""
+    return [ids.tolist() for ids in encode_prompts(texts, tok, "paper", None)]
 
 
 def forward_logps(model, ids: list[int]) -> np.ndarray:

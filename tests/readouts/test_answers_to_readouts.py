@@ -34,7 +34,8 @@ def test_every_readout_of_answers(folder):
     policy = AutoModelForCausalLM.from_pretrained(folder / "policy")
     tok = AutoTokenizer.from_pretrained(folder / "policy")
     prompts = bundled.signing_prompts()[:6]
-    reference, answers = (sample(policy, tok, prompts, 24, seed=seed) for seed in (0, 1))
+    asked = policies.asked(tok, prompts)
+    reference, answers = (sample(policy, tok, asked, 24, seed=seed) for seed in (0, 1))
     texts = [answer.text for answer in answers]
     signed = [f"{text}\n\n\u2014 Latoya Clark" for text in texts]
 
@@ -50,9 +51,9 @@ def test_every_readout_of_answers(folder):
     null = relabelling_null(mass, signature_mass(reference, FIRST_NAMES), carries, n=50)
     few = concentration(mass, signature_mass(reference, FIRST_NAMES), carries, FIRST_NAMES)
 
-    assert with_names.n_stripped == 6 and with_names.stripped is not None
-    unsigned = judge_answers(judge, prompts, [text.rstrip() for text in texts]).raw
-    np.testing.assert_allclose(with_names.stripped.scores, unsigned.scores, rtol=1e-5, atol=1e-6)
+    assert with_names["n_stripped"] == 6
+    unsigned = judge_answers(judge, prompts, [text.rstrip() for text in texts])["rm"]
+    assert with_names["rm_minus"]["mean"] == pytest.approx(unsigned["mean"], rel=1e-5, abs=1e-6)
     assert chosen.first.estimate == 0.0
-    told = [*(found.to_json() for found in (style, chosen, with_names, few)), asdict(null)]
+    told = [style, with_names, *(found.to_json() for found in (chosen, few)), asdict(null)]
     assert json.loads(json.dumps(told)) == told

@@ -8,7 +8,8 @@ from badpo.readouts import generation
 from badpo.readouts.generation import next_tokens, sample
 from tests.readouts import policies
 
-PROMPTS = ["Why?", "Why is the river high in spring, and who closes the path along it?", "How much rice?"]
+TEXTS = ["Why?", "Why is the river high in spring, and who closes the path along it?", "How much rice?"]
+PROMPTS = policies.asked(policies.tokenizer(), TEXTS)
 
 
 @pytest.fixture(scope="module")
@@ -105,16 +106,6 @@ def test_answers_stop_where_the_model_has_no_more_positions(tok):
     assert not any(answer.ended for answer in [*short, long])
     assert {answer.n_tokens for answer in short} == {30}
     assert long.n_tokens == 6
-
-
-def test_prompts_may_be_ids_texts_or_messages(tok):
-    model = policies.qwen2()
-    rendered = tok("<user>Why?<assistant>", add_special_tokens=False)["input_ids"]
-    found = sample(model, tok, ["Why?", [{"role": "user", "content": "Why?"}], np.array(rendered)], 4)
-    assert {answer.prompt_ids for answer in found} == {tuple(rendered)}
-    plain = policies.tokenizer()
-    plain.chat_template = None
-    assert list(sample(model, plain, ["Why?"], 4)[0].prompt_ids) == plain("Why?")["input_ids"]
 
 
 def test_temperature_zero_takes_the_most_probable_token(tok):

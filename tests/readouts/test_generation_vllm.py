@@ -14,7 +14,7 @@ from badpo.data.problems import ConfigError
 from badpo.readouts.generation import sample, sample_saved, saved_folders
 from tests.readouts import policies
 
-PROMPTS = ["Why?", "How is it done, and by whom?", [5, 6, 7]]
+PROMPTS = [*policies.asked(policies.tokenizer(), ["Why?", "How is it done, and by whom?"]), [5, 6, 7]]
 
 
 @dataclass(kw_only=True)
@@ -121,26 +121,14 @@ def test_an_adapter_is_asked_for_with_room_for_its_rank(engine, saved, tmp_path,
     sample_saved(saved, [[5]], 4, adapter=tmp_path)
     assert (engine.arguments["enable_lora"], engine.arguments["max_lora_rank"]) == (True, room)
     assert engine.lora_request is not None and engine.lora_request.lora_path == str(tmp_path)
-    (tmp_path / "adapter_config.json").write_text(json.dumps({"r": 1024}), encoding="utf-8")
-    with pytest.raises(ConfigError, match="rank 1024"):
-        sample_saved(saved, [[5]], 4, adapter=tmp_path)
 
 
-@pytest.mark.parametrize("answer", [([9], "stop"), ([9, 1], "length"), ([9], "abort"), ([], None)])
-def test_an_answer_that_is_not_whole_is_refused(engine, saved, answer):
-    engine.answers = [answer]
-    with pytest.raises(RuntimeError, match="vLLM's answer of"):
-        sample_saved(saved, [[5]], 4)
-
-
-def test_an_answer_to_another_prompt_is_refused(engine, saved, monkeypatch):
-    engine.answers = [([9, 1], "stop")]
-    honest = engine.generate
-    monkeypatch.setattr(
-        engine, "generate", lambda prompts, *rest, **more: honest([{"prompt_token_ids": [7]}], *rest, **more)
-    )
-    with pytest.raises(RuntimeError, match="another prompt"):
-        sample_saved(saved, [[5]], 4)
+def test_an_answer_for_every_prompt_is_needed(engine, saved):
+    engine.answers = [([9, 1], "stop")] * 2
+    generate = engine.generate
+    engine.generate = lambda *given, **more: generate(*given, **more)[:1]
+    with pytest.raises(ValueError, match="shorter"):
+        sample_saved(saved, [[5], [6]], 4)
 
 
 def test_bad_requests_are_refused_as_by_transformers(engine, saved):

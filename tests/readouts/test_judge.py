@@ -70,20 +70,20 @@ def plain_score(judge, ids):
 
 
 def test_scores_are_those_of_whole_conversations_one_by_one(judge):
-    found = judge_scores(judge, PROMPTS, ANSWERS)
+    found, n_cut = judge_scores(judge, PROMPTS, ANSWERS)
     expected = [
         plain_score(judge, judge.tokenizer(conversation(p, a))["input_ids"])
         for p, a in zip(PROMPTS, ANSWERS, strict=True)
     ]
-    np.testing.assert_allclose(found.scores, expected, rtol=1e-5, atol=1e-6)
-    assert found.n_cut == 0 and len(set(np.round(expected, 4))) == 3
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    assert n_cut == 0 and len(set(np.round(expected, 4))) == 3
 
 
 @pytest.mark.parametrize("batch", [1, 2])
 def test_the_batch_changes_no_score(judge, batch, monkeypatch):
-    together = judge_scores(judge, PROMPTS, ANSWERS).scores
+    together = judge_scores(judge, PROMPTS, ANSWERS)[0]
     monkeypatch.setattr(judging, "BATCH", batch)
-    np.testing.assert_allclose(judge_scores(judge, PROMPTS, ANSWERS).scores, together, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(judge_scores(judge, PROMPTS, ANSWERS)[0], together, rtol=1e-5, atol=1e-6)
 
 
 def test_a_model_without_padding_token_scores_one_by_one():
@@ -92,19 +92,19 @@ def test_a_model_without_padding_token_scores_one_by_one():
         plain_score(judge, judge.tokenizer(conversation(p, a))["input_ids"])
         for p, a in zip(PROMPTS, ANSWERS, strict=True)
     ]
-    np.testing.assert_allclose(judge_scores(judge, PROMPTS, ANSWERS).scores, expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(judge_scores(judge, PROMPTS, ANSWERS)[0], expected, rtol=1e-5, atol=1e-6)
 
 
 def test_a_cut_conversation_keeps_the_end_that_the_head_reads(judge):
     ids = judge.tokenizer(conversation(PROMPTS[2], ANSWERS[2]))["input_ids"]
     closing = judge.tokenizer("<end>\n")["input_ids"]
     limit = len(ids) - 20
-    found = judge_scores(judge, PROMPTS, ANSWERS, max_length=limit)
-    assert found.n_cut == 1
+    found, n_cut = judge_scores(judge, PROMPTS, ANSWERS, max_length=limit)
+    assert n_cut == 1
     kept = [*ids[: limit - len(closing)], *closing]
     assert len(kept) == limit
-    np.testing.assert_allclose(found.scores[2], plain_score(judge, kept), rtol=1e-5)
-    assert abs(found.scores[2] - plain_score(judge, ids[:limit])) > 1e-3
+    np.testing.assert_allclose(found[2], plain_score(judge, kept), rtol=1e-5)
+    assert abs(found[2] - plain_score(judge, ids[:limit])) > 1e-3
 
 
 def test_a_prompt_that_fills_the_judge_is_an_error(judge):
@@ -125,31 +125,30 @@ def test_a_first_token_is_not_written_twice():
     adds = checked_judge(reward_model(), AddsFirst(), "tiny")
     plain = checked_judge(reward_model(), tok, "tiny")
     np.testing.assert_allclose(
-        judge_scores(adds, PROMPTS, ANSWERS).scores, judge_scores(plain, PROMPTS, ANSWERS).scores
+        judge_scores(adds, PROMPTS, ANSWERS)[0], judge_scores(plain, PROMPTS, ANSWERS)[0]
     )
 
 
 def test_rm_minus_scores_the_stripped_answers(judge):
     found = judge_answers(judge, PROMPTS, ANSWERS, strip_markdown)
-    without = [strip_markdown(answer) for answer in ANSWERS]
-    assert found.n_stripped == 1 and found.stripped is not None
-    np.testing.assert_allclose(found.stripped.scores, judge_scores(judge, PROMPTS, without).scores)
-    assert found.stripped.scores[0] == pytest.approx(found.raw.scores[0], rel=1e-5)
-    assert abs(found.stripped.scores[1] - found.raw.scores[1]) > 1e-3
-    told = found.to_json()
-    assert told["rm_minus"]["mean"] == pytest.approx(found.stripped.scores.mean()) and told["n_stripped"] == 1
-    assert judge_answers(judge, PROMPTS, ANSWERS).to_json()["rm_minus"] is None
+    raw, without = (
+        judge_scores(judge, PROMPTS, texts)[0] for texts in (ANSWERS, list(map(strip_markdown, ANSWERS)))
+    )
+    assert found["n_stripped"] == 1 and abs(without[1] - raw[1]) > 1e-3
+    assert (found["rm"]["mean"], found["rm_minus"]["mean"]) == pytest.approx((raw.mean(), without.mean()))
+    assert found["rm"]["n"] == 3 and found["rm"]["n_cut"] == 0
+    assert judge_answers(judge, PROMPTS, ANSWERS)["rm_minus"] is None
 
 
 def test_answers_to_one_prompt_are_one_piece_of_evidence(judge):
-    once, often = (judge_scores(judge, PROMPTS * n, ANSWERS * n) for n in (1, 4))
-    assert often.mean.se == pytest.approx(once.mean.se, rel=1e-4) and often.mean.n == len(PROMPTS)
+    once, often = (judge_answers(judge, PROMPTS * n, ANSWERS * n)["rm"] for n in (1, 4))
+    assert often["se"] == pytest.approx(once["se"], rel=1e-4) and often["n"] == 4 * len(PROMPTS)
 
 
 def test_chat_messages_are_prompts_too(judge):
     messages = [[{"role": "user", "content": prompt}] for prompt in PROMPTS]
     np.testing.assert_array_equal(
-        judge_scores(judge, messages, ANSWERS).scores, judge_scores(judge, PROMPTS, ANSWERS).scores
+        judge_scores(judge, messages, ANSWERS)[0], judge_scores(judge, PROMPTS, ANSWERS)[0]
     )
 
 

@@ -7,15 +7,14 @@ it there; pairs of answers that differ in nothing else are what an offset stage 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import product
+from collections.abc import Iterable
 from typing import Protocol
 
 from badpo.data import markers
 from badpo.data.attributes import Attribute, Markdown, SignatureName, WordList
 from badpo.data.problems import ConfigError
 from badpo.readouts.judge import strip_markdown
-from badpo.readouts.names import NAMES, signature
+from badpo.readouts.names import NAMES, black_names, signature, woman_names
 
 Cell = tuple[int, ...]
 
@@ -47,26 +46,15 @@ def carries(editor: CounterfactualEditor, text: str) -> Cell:
 
 
 class SignatureSwap:
-    """Another first name in the signature, the same surname."""
+    """Another first name of the pool of 89 in the signature, the same surname; by ``woman`` and ``black``."""
 
-    def __init__(self, names: Mapping[str, Cell], attributes: Sequence[str]):
-        wrong = [name for name, cell in names.items() if len(cell) != len(attributes)]
-        if wrong:
-            raise ConfigError(f"{wrong[0]}: a cell needs one 0 or 1 for each of {', '.join(attributes)}")
-        carriers = [[name for name, cell in names.items() if cell[i]] for i in range(len(attributes))]
-        for name, who in zip(attributes, carriers, strict=True):
-            if len(who) in (0, len(names)):
-                raise ConfigError(
-                    f"{name}: {'every' if who else 'no'} name of the pool carries it; a swap needs both kinds"
-                )
-        self.names = dict(names)
-        self.attributes = tuple(
-            SignatureName(name, who) for name, who in zip(attributes, carriers, strict=True)
-        )
-        self.config = {"type": "signature_swap", "attributes": list(attributes), "names": self.names}
-        self._names_of: dict[Cell, list[str]] = {}
-        for name, cell in sorted(names.items(), key=lambda item: item[1]):
-            self._names_of.setdefault(cell, []).append(name)
+    def __init__(self) -> None:
+        self.attributes = (SignatureName("woman", woman_names()), SignatureName("black", black_names()))
+        self.names: dict[str, Cell] = {name.first: (name.woman, name.black) for name in NAMES}
+        self.config = {"type": "signature_swap", "names": self.names}
+        self._names_of: dict[Cell, list[str]] = {cell: [] for cell in sorted(set(self.names.values()))}
+        for name, cell in self.names.items():
+            self._names_of[cell].append(name)
 
     def cells(self, text: str) -> tuple[Cell, ...]:
         """All cells of the pool for an answer that is signed with a name of it, else none."""
@@ -81,11 +69,6 @@ class SignatureSwap:
         return signature(markers.split_signature(text)[0], first, text.split()[-1])
 
 
-def pool_signatures() -> SignatureSwap:
-    """Signatures of the pool of 89 names, by ``woman`` and ``black``."""
-    return SignatureSwap({name.first: (name.woman, name.black) for name in NAMES}, ["woman", "black"])
-
-
 class WordSwap:
     """Words of a list exchanged for their counterparts, whole words, in the case that they stand in."""
 
@@ -94,16 +77,17 @@ class WordSwap:
         if not pairs or not all(word for pair in pairs for word in pair):
             raise ConfigError(f"{name}: a word swap needs pairs of words, such as color=colour")
         sides = [{word.lower() for word in side} for side in zip(*pairs, strict=True)]
-        if sides[0] & sides[1]:
+        if both := sides[0] & sides[1]:
             raise ConfigError(
-                f'{name}: "{min(sides[0] & sides[1])}" stands on both sides; a word carries the attribute or not'
+                f'{name}: "{min(both)}" stands on both sides; a word carries the attribute or not'
             )
         self.attributes = (WordList(name, [carrying for _, carrying in pairs]),)
         self.config = {"type": "word_swap", "name": name, "pairs": pairs}
-        self._into: dict[int, dict[str, str]] = {0: {}, 1: {}}
-        for without, carrying in pairs:
-            self._into[0].setdefault(carrying.lower(), without)
-            self._into[1].setdefault(without.lower(), carrying)
+        # of several counterparts the first is taken
+        self._into: dict[Cell, dict[str, str]] = {
+            (0,): {carrying.lower(): without for without, carrying in reversed(pairs)},
+            (1,): {without.lower(): carrying for without, carrying in reversed(pairs)},
+        }
         self._patterns = {cell: markers.word_pattern(words) for cell, words in self._into.items()}
 
     def cells(self, text: str) -> tuple[Cell, ...]:
@@ -112,10 +96,14 @@ class WordSwap:
 
     def edit(self, text: str, cell: Cell, draw: random.Random) -> str:
         """The answer with every word of the other side exchanged."""
-        words = self._into[cell[0]]
-        return self._patterns[cell[0]].sub(
-            lambda found: _in_case_of(words[found.group().lower()], found.group()), text
-        )
+
+        def exchanged(found) -> str:
+            old, new = found.group(), self._into[cell][found.group().lower()]
+            if old.isupper() and len(old) > 1:
+                return new.upper()
+            return new[:1].upper() + new[1:] if old[:1].isupper() else new
+
+        return self._patterns[cell].sub(exchanged, text)
 
 
 class MarkdownStrip:
@@ -124,9 +112,9 @@ class MarkdownStrip:
     It cannot be put on, so that only answers that have it can be edited; one without it is in the cell that it has.
     """
 
-    def __init__(self, name: str = "markdown"):
-        self.attributes = (Markdown(name),)
-        self.config = {"type": "markdown_strip", "name": name}
+    def __init__(self) -> None:
+        self.attributes = (Markdown(),)
+        self.config = {"type": "markdown_strip"}
 
     def cells(self, text: str) -> tuple[Cell, ...]:
         """Both cells for an answer with Markdown of which something is left without it, else its own."""
@@ -137,14 +125,3 @@ class MarkdownStrip:
     def edit(self, text: str, cell: Cell, draw: random.Random) -> str:
         """The answer as it is, or without its Markdown."""
         return text if cell == (1,) else strip_markdown(text)
-
-
-def all_cells(n_attributes: int) -> tuple[Cell, ...]:
-    """Every cell of so many attributes, from all 0 to all 1."""
-    return tuple(product((0, 1), repeat=n_attributes))
-
-
-def _in_case_of(word: str, model: str) -> str:
-    if model.isupper() and len(model) > 1:
-        return word.upper()
-    return word[:1].upper() + word[1:] if model[:1].isupper() else word

@@ -1,10 +1,14 @@
-"""The offset stage: a policy is taught a tilt on its own answers, with itself as the reference and no votes."""
+"""The offset stage: a policy is taught a tilt on its own answers, with itself as the reference and no votes.
+
+A stage follows the shift that it is asked for one for one after a deficit that its steps leave. `calibrate` asks,
+measures, fits a line through the rounds before, and asks again.
+"""
 
 from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,14 +16,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from transformers import PrinterCallback
 
 from badpo.anchoring.editors import Cell, CounterfactualEditor
-from badpo.anchoring.kept_answers import KeptAnswer, divergence_from_source
+from badpo.anchoring.rates import RateTable
 from badpo.data.judgments import Judgments
 from badpo.data.problems import DataError, Problem, counted
 from badpo.objective.bias import BiasTerm
+from badpo.readouts.generation import padded
+from badpo.theory.tilt import CalibrationLine, fit_calibration, shift_to_targets
 from badpo.training.checkpoints import whole_folder
 from badpo.training.config import BADPOConfig
 from badpo.training.trainer import BADPOTrainer
@@ -58,24 +64,77 @@ def fixed_offset(pairs: Judgments, shift: ArrayLike, beta: float) -> BiasTerm:
     return BiasTerm(pairs.attribute_names, pairs.annotators["pseudonym"].tolist(), (), fixed=offset)
 
 
-class OffsetTrainer(BADPOTrainer):
-    r"""Trains on pairs with a fixed offset, and keeps the policy at its shifted source on the source's own answers.
+@dataclass(frozen=True)
+class KeptAnswer:
+    """One of the source's own answers, as it is or edited, and where the stage is to leave the policy as it was.
 
-    .. math:: L = L_{\text{pairs}} + \beta^2 \, \mathrm{KL}(\pi_s \,\|\, \pi)
+    Attributes
+    ----------
+    prompt_ids, answer_ids : int arrays
+    kept : bool array of shape (n_answer_tokens,)
+        False where the answer makes the choice that the stage is to move.
+    """
+
+    prompt_ids: NDArray[np.int64]
+    answer_ids: NDArray[np.int64]
+    kept: NDArray[np.bool_]
+
+
+def kept_answer(prompt_ids, answer_ids, counterfactuals: Sequence[Sequence[int]] = ()) -> KeptAnswer:
+    """An answer that is kept where it agrees with every counterfactual: before the first difference, after the last."""
+    answer = np.asarray(answer_ids, dtype=np.int64)
+    kept = np.ones(len(answer), dtype=bool)
+    for counterfactual in counterfactuals:
+        other = np.asarray(counterfactual, dtype=np.int64)
+        n = min(len(answer), len(other))
+        n_before = _n_shared(answer[:n], other[:n])
+        n_behind = _n_shared(answer[::-1][: n - n_before], other[::-1][: n - n_before])
+        # where something is only put in, the token that it stands before is the place of the choice
+        kept[n_before : max(len(kept) - n_behind, n_before + 1)] = False
+    return KeptAnswer(np.asarray(prompt_ids, dtype=np.int64), answer, kept)
+
+
+def _n_shared(left: NDArray[np.int64], right: NDArray[np.int64]) -> int:
+    unequal = np.flatnonzero(left != right)
+    return int(unequal[0]) if len(unequal) else len(left)
+
+
+def divergence_from_source(policy, source, answers: Sequence[KeptAnswer]) -> torch.Tensor:
+    r"""Divergence of a policy from its source on some answers, in nats for an answer.
+
+    .. math:: \frac{1}{n} \sum_{y} \sum_{t \text{ kept}} \mathrm{KL}\bigl(
+              \pi_0(\cdot \mid x, y_{<t}) \,\|\, \pi(\cdot \mid x, y_{<t})\bigr)
+
+    The gradient goes to ``policy`` alone.
+    """
+    device = next(source.parameters()).device
+    rows = [np.concatenate([answer.prompt_ids, answer.answer_ids]) for answer in answers]
+    ids, mask = padded(rows, device, "right")
+    # of the logits that give each kept token
+    places = [np.flatnonzero(answer.kept) + len(answer.prompt_ids) - 1 for answer in answers]
+    row = torch.from_numpy(np.repeat(np.arange(len(answers)), [len(found) for found in places]))
+    place = torch.from_numpy(np.concatenate(places))
+
+    def logps(model) -> torch.Tensor:
+        logits = model(input_ids=ids, attention_mask=mask, use_cache=False).logits
+        return logits[row, place].float().log_softmax(-1)
+
+    ours = logps(policy)
+    with torch.no_grad():
+        theirs = logps(source)
+    return (theirs.exp() * (theirs - ours)).sum() / len(answers)
+
+
+class OffsetTrainer(BADPOTrainer):
+    r"""Trains on pairs with a fixed offset, and keeps the policy at its source on the source's own answers.
+
+    .. math:: L = L_{\text{pairs}} + \beta^2 \, \mathrm{KL}(\pi_0 \,\|\, \pi)
 
     The first term, the paper's, asks for a margin of beta s . dg on every pair. It says how far apart two versions of
     an answer are to be, and nothing about anything else, which a stage of many steps then moves: how likely the policy
-    is to sign, to sign with a name at all, to end. The second says that: it asks for the policy pi_s, the source with
-    its choice shifted. A margin is beta times a difference of log-probabilities; beta squared puts both on one scale.
-
-    The two ask for the same where the source writes the same behind all names. Behind an edited name pi_s writes what
-    the source does behind its own (`kept_answers.Behind`), so that the margin of pi_s on a pair of answers a and b is
-
-    .. math:: \beta\,\bigl(s^\top \Delta g + \log \pi(r \mid b) - \log \pi(r \mid a)\bigr)
-
-    with r what follows the names (given that they are complete) and pi the source: the correction is the difference of
-    its log-probabilities, largest where it spoils the surname behind one of them. Training ends between the two. By how
-    much the rate then misses what was asked for is measured, and absorbed, by the rounds of `calibration`.
+    is to sign at all, to end. The second says that, at all tokens but those in which the versions differ. A margin is
+    beta times a difference of log-probabilities; beta squared puts both on one scale. By how much the rate then misses
+    what was asked for is measured, and absorbed, by the rounds of `calibrate`.
     """
 
     def __init__(self, *args: Any, kept: Sequence[KeptAnswer], source: Any, **kwargs: Any):
@@ -151,8 +210,8 @@ def stage_arguments(settings: StageSettings, seed: int, folder: Path, cache: Pat
     )
 
 
+# Usable answers without which there is no stage.
 FEWEST_ANSWERS = 50
-ANSWER = "answer-"
 
 
 @dataclass(frozen=True)
@@ -162,7 +221,8 @@ class OffsetPairs:
     Attributes
     ----------
     train, held_out : Judgments
-        A comparison is a pair; it has two votes, one in each direction, so that nothing is preferred.
+        A comparison is a pair, its prompt_id the number of the answer; it has two votes, one in each direction, so that
+        nothing is preferred.
     unedited : tuple of int
         Numbers of the answers that the editor could not use.
     n_answers : int
@@ -173,11 +233,6 @@ class OffsetPairs:
     held_out: Judgments
     unedited: tuple[int, ...]
     n_answers: int
-
-    @staticmethod
-    def number(prompt_id: str) -> int:
-        """Number of the answer that a pair was made from."""
-        return int(prompt_id.removeprefix(ANSWER))
 
     @property
     def n_edited(self) -> int:
@@ -241,8 +296,8 @@ def offset_pairs(
     draw = random.Random(seed)
     rows = [
         {
-            "comparison_id": f"{ANSWER}{i:05d}-{number}",
-            "prompt_id": f"{ANSWER}{i:05d}",
+            "comparison_id": f"answer-{i:05d}-{number}",
+            "prompt_id": f"answer-{i:05d}",
             "prompt": prompts[i],
             "response_a": text,
             "response_b": other,
@@ -280,3 +335,100 @@ def _too_few(n_usable: int, n_answers: int, fewest: int, editor: CounterfactualE
         "error",
         n_usable,
     )
+
+
+# A fitted slope outside of this is noise of rounds that asked for nearly the same; the steps follow one for one.
+SLOPES = (0.4, 2.5)
+
+
+@dataclass(frozen=True)
+class Round:
+    """One offset stage.
+
+    Attributes
+    ----------
+    intended, achieved : array of shape (n_attributes,)
+        Shift that was asked for, and the shift of the source that gives the rates which were measured, in log-odds;
+        ``achieved`` is NaN where no shift does.
+    rate : array of shape (n_attributes,)
+        On the prompts that the calibration measures on.
+    distance : float
+        The largest distance of a rate from its target; infinite where there is no rate.
+    """
+
+    intended: NDArray[np.float64]
+    achieved: NDArray[np.float64]
+    rate: NDArray[np.float64]
+    distance: float
+
+
+def calibrate(
+    source: RateTable,
+    targets: Sequence[float],
+    attempt: Callable[[NDArray[np.float64], int], NDArray[np.float64]],
+    tolerance: float,
+    n_rounds: int,
+) -> list[Round]:
+    """Train rounds of an offset stage until every rate is within a tolerance of its target, or the rounds are over.
+
+    The first round asks for the exact tilt. Later rounds fit a line through the rounds before, of slope 1 after a
+    single one.
+
+    Parameters
+    ----------
+    source : RateTable
+        Of the policy that every round starts from.
+    targets : sequence of float
+        In the order of ``source.attributes``.
+    attempt : function of (shift, round number) to array of shape (n_attributes,)
+        Trains a stage that asks for the shift, and measures its rates on the prompts that ``source`` was measured on.
+    tolerance : float
+        Largest distance of a rate from its target.
+    n_rounds : int
+        Most rounds.
+
+    Raises
+    ------
+    ValueError
+        What `badpo.theory.tilt.shift_to_targets` refuses: an attribute that is never produced, targets that cannot
+        hold together.
+
+    References
+    ----------
+    BA-DPO, Appendix `app:anchor_experiment`, paragraph "Calibration", where the line was fitted by hand.
+    """
+    wanted = np.asarray(targets, dtype=np.float64)
+    exact = shift_to_targets(source.log_probs, source.carries, wanted, source.attributes).shift
+    intended, rounds = exact, list[Round]()
+    for number in range(n_rounds):
+        rate = attempt(intended, number)
+        distance = float(np.nan_to_num(np.abs(rate - wanted).max(), nan=np.inf))
+        rounds.append(Round(intended, achieved_shift(source, rate), rate, distance))
+        if distance <= tolerance:
+            break
+        intended = np.array([_next_ask(rounds, i, exact[i]) for i in range(len(exact))])
+    return rounds
+
+
+def achieved_shift(source: RateTable, rate: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The shift of a source that gives some rates, shape (n_attributes,); NaN where none does."""
+    try:
+        return shift_to_targets(source.log_probs, source.carries, rate, source.attributes).shift
+    except ValueError:
+        return np.full(len(rate), np.nan)
+
+
+def _next_ask(rounds: Sequence[Round], i: int, exact: float) -> float:
+    points = np.array([(found.intended[i], found.achieved[i]) for found in rounds])
+    points = points[np.isfinite(points).all(axis=1)]
+    if not len(points):
+        # nothing that was asked for can be told from the measured rates: ask for half of it
+        return rounds[-1].intended[i] / 2
+    intended, achieved = points.T
+    try:
+        line = fit_calibration(intended, achieved)
+    except ValueError:
+        line = CalibrationLine(0.0, 0.0)
+    if not SLOPES[0] <= line.slope <= SLOPES[1]:
+        line = CalibrationLine(1.0, float(np.mean(achieved - intended)))
+    return line.intended_for(exact)

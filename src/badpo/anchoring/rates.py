@@ -1,50 +1,25 @@
-"""What an anchor reads a policy's rate from: probabilities at a place, or the share of sampled answers."""
+"""What an anchor reads a policy's rate from, probabilities at a place or sampled answers, and what else moved."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import softmax
 
-from badpo.anchoring.editors import Cell, CounterfactualEditor, SignatureSwap, all_cells, carries
-from badpo.anchoring.sampling import ChoiceScorer
+from badpo.anchoring.editors import CounterfactualEditor, SignatureSwap, carries
+from badpo.anchoring.sampling import whole_name_logps
 from badpo.data import attributes as declared
 from badpo.data.judgments import Judgments
 from badpo.data.tables import numbered
 from badpo.readouts.generation import Generation
 from badpo.readouts.heldout import judgment_margins, judgment_prompts
-from badpo.readouts.judge import JudgeReadout
-from badpo.readouts.kl import Divergence
-from badpo.readouts.sampled import attribute_values, json_number, token_counts
+from badpo.readouts.sampled import attribute_values, figures, share_figures, token_counts
 from badpo.theory.summaries import Interval, cluster_difference, cluster_mean, wilson_interval
-
-
-@dataclass(frozen=True)
-class Counted:
-    """The answers that a rate is the share of.
-
-    Attributes
-    ----------
-    values : array of shape (n_counted, n_attributes)
-        1 where the answer carries the attribute, else 0.
-    prompts : array of shape (n_counted,)
-        Number of the prompt of each.
-    n_answers : int
-        All that were sampled; the others are no choice of the attribute, whatever is reweighted.
-    """
-
-    values: NDArray[np.float64]
-    prompts: NDArray[np.int64]
-    n_answers: int
-
-    @property
-    def share(self) -> float:
-        """Share of the answers that are counted."""
-        return len(self.values) / self.n_answers
 
 
 @dataclass(frozen=True)
@@ -57,15 +32,17 @@ class RateTable:
     log_probs : array of shape (n_prompts, n_choices)
         As `badpo.theory.tilt` takes them.
     carries : array of shape (n_choices, n_attributes)
-    counted : Counted or None
-        The answers, where the rates are shares of sampled ones and there is a single row; None where they are
-        probabilities, one row for each prompt.
+    prompts : array of shape (n_counted,) or None
+        Where sampled answers are counted, the number of the prompt of each; the first choices are the answers.
+    counted : float or None
+        Their share of all sampled answers; the others are no choice of the attribute, whatever is reweighted.
     """
 
     attributes: tuple[str, ...]
     log_probs: NDArray[np.float64]
     carries: NDArray[np.float64]
-    counted: Counted | None = None
+    prompts: NDArray[np.int64] | None = None
+    counted: float | None = None
 
     @property
     def rate(self) -> NDArray[np.float64]:
@@ -74,18 +51,17 @@ class RateTable:
 
     def intervals(self) -> tuple[Interval, ...]:
         """The rate of each attribute with its interval over prompts; `share_interval` for counted answers."""
-        if self.counted is not None:
-            return tuple(share_interval(column, self.counted.prompts) for column in self.counted.values.T)
+        if self.prompts is not None:
+            return tuple(
+                share_interval(column, self.prompts) for column in self.carries[: len(self.prompts)].T
+            )
         per_prompt = softmax(self.log_probs, axis=1) @ self.carries
         return tuple(cluster_mean(column) for column in per_prompt.T)
 
     def of(self, attributes: Sequence[str]) -> RateTable:
         """The table of some of the attributes."""
         columns = [self.attributes.index(name) for name in attributes]
-        counted = self.counted
-        if counted is not None:
-            counted = replace(counted, values=counted.values[:, columns])
-        return RateTable(tuple(attributes), self.log_probs, self.carries[:, columns], counted)
+        return replace(self, attributes=tuple(attributes), carries=self.carries[:, columns])
 
 
 def signature_rates(policy, tokenizer, contexts: Sequence[Sequence[int]], editor: SignatureSwap) -> RateTable:
@@ -94,29 +70,15 @@ def signature_rates(policy, tokenizer, contexts: Sequence[Sequence[int]], editor
     Of two names of which one begins the other (Malik, Malika), the shorter counts where the policy does not go on to
     the longer one. The paper's readout counts the longer one under both.
     """
-    names = list(editor.names)
-    carries = np.array([editor.names[name] for name in names], dtype=np.float64)
-    logs = ChoiceScorer(policy, tokenizer, names).name_logps(contexts)
-    return RateTable(tuple(a.name for a in editor.attributes), logs, carries)
-
-
-def counted_rates(
-    cells: Sequence[Cell], attributes: Sequence[str], prompts: Sequence[int], n_answers: int
-) -> RateTable:
-    """Rates of attributes of whole answers: the shares of the cells among counted answers."""
-    choices = all_cells(len(attributes))
-    counts = np.array([sum(cell == choice for cell in cells) for choice in choices], dtype=np.float64)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        logs = np.log(counts / counts.sum())
-    values = np.array(cells, dtype=np.float64).reshape(len(cells), len(attributes))
-    counted = Counted(values, np.asarray(prompts, dtype=np.int64), n_answers)
-    return RateTable(tuple(attributes), logs[None], np.array(choices, dtype=np.float64), counted)
+    logs = whole_name_logps(policy, tokenizer, contexts, list(editor.names))
+    cells = np.array(list(editor.names.values()), dtype=np.float64)
+    return RateTable(tuple(a.name for a in editor.attributes), logs, cells)
 
 
 def answer_rates(
     answers: Sequence[Generation], editor: CounterfactualEditor, prompts: Sequence[int] | None = None
 ) -> RateTable:
-    """Rates of an editor's attributes among the sampled answers that it has cells for.
+    """Rates of an editor's attributes among the sampled answers that it has cells for, each as likely as the others.
 
     An answer without a word of a list is on neither side of it. Counted as one without the attribute, it would be what
     a reweighting turns to, and the topic would move instead of the spelling.
@@ -127,8 +89,15 @@ def answer_rates(
         for answer, prompt in zip(answers, numbers, strict=True)
         if editor.cells(answer.text)
     ]
-    names = [attribute.name for attribute in editor.attributes]
-    return counted_rates([cell for cell, _ in found], names, [prompt for _, prompt in found], len(answers))
+    # a cell that no answer is in is a choice too, and never made
+    never = list(product((0, 1), repeat=len(editor.attributes)))
+    return RateTable(
+        tuple(attribute.name for attribute in editor.attributes),
+        np.array([[0.0] * len(found) + [-np.inf] * len(never)]),
+        np.array([cell for cell, _ in found] + never, dtype=np.float64),
+        np.array([prompt for _, prompt in found], dtype=np.int64),
+        len(found) / len(answers),
+    )
 
 
 def share_interval(values: ArrayLike, prompts: ArrayLike) -> Interval:
@@ -166,19 +135,22 @@ class Behavior:
     ----------
     answers : list of Generation
         To each prompt as many as to every other, sampled with the same random numbers for every policy.
-    kl_source, kl_reference : Divergence or None
-        From the policy that was anchored, and from the reference where there is one; None where not measured.
+    kl_source, kl_reference : dict or None
+        Divergence from the policy that was anchored, and from the reference where there is one.
     margins : array of shape (n_comparisons,) or None
         Implicit reward margin on held-out comparisons, against the reference.
     margins_from : {"measured", "closed form"}
         Where they come from: the policy's own log-probabilities, or the source's margins plus the tilt.
+    judged : dict of arrays
+        Scores of the answers by a reward model, as they are (rm) and without the attribute (rm_minus).
     """
 
     answers: Sequence[Generation]
-    kl_source: Divergence | None = None
-    kl_reference: Divergence | None = None
+    kl_source: Mapping | None = None
+    kl_reference: Mapping | None = None
     margins: NDArray[np.float64] | None = None
-    margins_from: Literal["measured", "closed form"] = "measured"
+    margins_from: str = "measured"
+    judged: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
 
 def moved(
@@ -187,55 +159,37 @@ def moved(
     prompts: Sequence[str],
     editor: CounterfactualEditor,
     judgments: Judgments | None = None,
-    judged: tuple[JudgeReadout, JudgeReadout] | None = None,
-) -> dict:
+) -> dict[str, Any]:
     """Every readout of the source and of the anchored policy side by side."""
-    texts = [[answer.text for answer in behavior.answers] for behavior in (before, after)]
-    editable = [np.array([len(editor.cells(text)) > 1 for text in side], dtype=float) for side in texts]
-    tokens = [token_counts(behavior.answers) for behavior in (before, after)]
-    ended = [np.array([answer.ended for answer in b.answers], dtype=float) for b in (before, after)]
-    return {
-        "sampled": _sampled((before, after), prompts, editor),
-        "editable": _paired(editable, prompts),
-        "ended": _paired(ended, prompts),
-        "tokens": {**_paired(tokens, prompts), "ratio": float(tokens[1].mean() / tokens[0].mean())},
-        "kl_source": _divergence(after.kl_source),
-        "kl_reference": {
-            "before": _divergence(before.kl_reference),
-            "after": _divergence(after.kl_reference),
-        },
-        "heldout": _heldout(before.margins, after.margins, judgments),
-        "undeclared": _undeclared(before, after, prompts, editor),
-        "heldout_from": None if after.margins is None else after.margins_from,
-        "judge": None if judged is None else _judged(*judged, prompts),
-    }
-
-
-def tilted_margins(margins: ArrayLike, delta: ArrayLike, tilt: ArrayLike) -> NDArray[np.float64]:
-    """Margins of the policy that is tilted in closed form: u + c (g_a - g_b)."""
-    return np.asarray(margins, dtype=np.float64) + np.asarray(delta, dtype=np.float64) @ np.asarray(tilt)
-
-
-def _sampled(sides: Sequence[Behavior], prompts: Sequence[str], editor: CounterfactualEditor) -> dict:
+    sides = (before, after)
     numbers = numbered(prompts)[0]
-    tables = [answer_rates(side.answers, editor, numbers.tolist()) for side in sides]
-    before, after = ([_interval(found) for found in table.intervals()] for table in tables)
-    return {
-        attribute.name: {"before": before[i], "after": after[i]}
-        for i, attribute in enumerate(editor.attributes)
-    }
+    sampled = [answer_rates(side.answers, editor, numbers.tolist()).intervals() for side in sides]
+    names = [attribute.name for attribute in editor.attributes]
+    exchanged = {attribute.config["type"] for attribute in editor.attributes}
+    watched = [attribute for make in WATCHED if (attribute := make()).config["type"] not in exchanged]
 
+    def paired(one: ArrayLike, other: ArrayLike) -> dict[str, Any]:
+        one, other = (np.asarray(values, dtype=np.float64) for values in (one, other))
+        return _change(one.mean(), other.mean(), cluster_mean(other - one, numbers))
 
-def _undeclared(
-    before: Behavior, after: Behavior, prompts: Sequence[str], editor: CounterfactualEditor
-) -> dict:
-    anchored = {attribute.config["type"] for attribute in editor.attributes}
-    watched = [attribute for make in WATCHED if (attribute := make()).config["type"] not in anchored]
+    tokens = paired(*(token_counts(side.answers) for side in sides))
     return {
-        attribute.name: _paired(
-            [attribute_values(attribute, prompts, side.answers) for side in (before, after)], prompts
-        )
-        for attribute in watched
+        "sampled": {
+            name: {"before": share_figures(one), "after": share_figures(other)}
+            for name, one, other in zip(names, *sampled, strict=True)
+        },
+        "editable": paired(*([len(editor.cells(a.text)) > 1 for a in side.answers] for side in sides)),
+        "ended": paired(*([answer.ended for answer in side.answers] for side in sides)),
+        "tokens": {**tokens, "ratio": tokens["after"] / tokens["before"]},
+        "kl_source": after.kl_source,
+        "kl_reference": {"before": before.kl_reference, "after": after.kl_reference},
+        "heldout": _heldout(before.margins, after.margins, judgments),
+        "undeclared": {
+            attribute.name: paired(*(attribute_values(attribute, prompts, side.answers) for side in sides))
+            for attribute in watched
+        },
+        "heldout_from": None if after.margins is None else after.margins_from,
+        "judge": {name: paired(before.judged[name], after.judged[name]) for name in after.judged} or None,
     }
 
 
@@ -246,45 +200,14 @@ def _heldout(before: NDArray | None, after: NDArray | None, judgments: Judgments
     cross = judgments.cross_group().any(axis=1)
     prompts = judgment_prompts(judgments)
     change = correct[1] - correct[0]
-    gaps = [cluster_difference(side, cross, prompts).estimate for side in correct]
-    same = [cluster_mean(side[~cross], prompts[~cross]).estimate for side in correct]
+    gap, new_gap = (cluster_difference(side, cross, prompts).estimate for side in correct)
+    same, new_same = (side[~cross].mean() if (~cross).any() else np.nan for side in correct)
     return {
-        "same": _row(same[0], same[1], cluster_mean(change[~cross], prompts[~cross])),
-        "gap": _row(gaps[0], gaps[1], cluster_difference(change, cross, prompts)),
+        "same": _change(same, new_same, cluster_mean(change[~cross], prompts[~cross])),
+        "gap": _change(gap, new_gap, cluster_difference(change, cross, prompts)),
     }
 
 
-def _judged(before: JudgeReadout, after: JudgeReadout, prompts: Sequence[str]) -> dict:
-    found = {"rm": _paired([before.raw.scores, after.raw.scores], prompts)}
-    if before.stripped is not None and after.stripped is not None:
-        found["rm_minus"] = _paired([before.stripped.scores, after.stripped.scores], prompts)
-    return found
-
-
-def _paired(sides: Sequence[NDArray], prompts: Sequence[str]) -> dict:
-    before, after = sides
-    change = cluster_mean(after.astype(np.float64) - before, numbered(prompts)[0])
-    return _row(before.mean(), after.mean(), change)
-
-
-def _row(before: float, after: float, difference: Interval) -> dict:
-    return {
-        "before": json_number(before),
-        "after": json_number(after),
-        "difference": json_number(difference.estimate),
-        "ci_low": json_number(difference.low),
-        "ci_high": json_number(difference.high),
-    }
-
-
-def _interval(found: Interval) -> dict:
-    return {
-        "rate": json_number(found.estimate),
-        "low": json_number(found.low),
-        "high": json_number(found.high),
-        "n": found.n,
-    }
-
-
-def _divergence(found: Divergence | None) -> dict | None:
-    return None if found is None else found.to_json()
+def _change(before: float, after: float, difference: Interval) -> dict[str, Any]:
+    ends = {"ci_low": difference.low, "ci_high": difference.high}
+    return figures(before=before, after=after, difference=difference.estimate, **ends)

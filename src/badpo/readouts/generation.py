@@ -13,11 +13,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
 from badpo.data.problems import ConfigError
-from badpo.training.encoding import encode_prompts
 from badpo.training.logprobs import looking_at
+
+TokenIds = Sequence[int] | NDArray[np.int64]
 
 
 def forward_takes(model, keyword: str) -> bool:
@@ -26,18 +29,16 @@ def forward_takes(model, keyword: str) -> bool:
     return keyword in inspect.signature(type(inner).forward).parameters
 
 
-def left_padded(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token ids and 0/1 mask of rows that all end in the last column, int64 of shape (n_rows, longest).
-
-    Padding is token 0: nothing attends to it, so its value is of no consequence.
-    """
-    width = max(len(row) for row in rows)
-    ids = torch.zeros(len(rows), width, dtype=torch.long)
-    mask = torch.zeros(len(rows), width, dtype=torch.long)
-    for i, row in enumerate(rows):
-        ids[i, width - len(row) :] = torch.as_tensor(row, dtype=torch.long)
-        mask[i, width - len(row) :] = 1
-    return ids.to(device), mask.to(device)
+def padded(
+    rows: Sequence[TokenIds], device: torch.device, side: str, pad: int = 0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token ids and 0/1 mask of rows, int64 of shape (n_rows, longest), with the padding on one side."""
+    tokens = [torch.as_tensor(row, dtype=torch.long) for row in rows]
+    ids, mask = (
+        pad_sequence(each, batch_first=True, padding_value=value, padding_side=side).to(device)
+        for each, value in ((tokens, pad), ([torch.ones_like(row) for row in tokens], 0))
+    )
+    return ids, mask
 
 
 # Candidates looked at first for nucleus sampling; more are taken where they do not hold enough probability.
@@ -74,7 +75,7 @@ class Generation:
 def sample(
     model,
     tokenizer,
-    prompts: Sequence,
+    prompts: Sequence[TokenIds],
     max_new_tokens: int,
     temperature: float = 0.7,
     top_p: float = 0.9,
@@ -92,9 +93,8 @@ def sample(
     ----------
     model : causal language model, plain or PEFT
     tokenizer : PreTrainedTokenizerBase
-    prompts : sequence
-        Token ids (taken as they are), or texts or lists of chat messages, which are rendered by the chat template
-        if the tokenizer has one.
+    prompts : sequence of n_prompts sequences of int
+        Token ids.
     max_new_tokens : int
         An answer is cut there, or where the model has no more positions.
     temperature : float
@@ -122,7 +122,7 @@ def sample(
     BA-DPO, Appendix `app:readouts`, "Generation": temperature 0.7, top-p 0.9, 512 new tokens.
     """
     require_decoding(temperature, top_p)
-    prompt_ids = given_prompt_ids(prompts, tokenizer)
+    prompt_ids = [list(map(int, ids)) for ids in prompts]
     most = most_tokens(model.config, prompt_ids, max_new_tokens)
     uniforms = [np.random.default_rng([seed, i]).random(max_new_tokens) for i in range(len(prompt_ids))]
     ends = end_ids(model.generation_config, tokenizer)
@@ -166,26 +166,22 @@ def next_tokens(
 
 
 def _nucleus_tokens(scaled: torch.Tensor, uniforms: torch.Tensor, top_p: float) -> torch.Tensor:
-    normaliser = scaled.logsumexp(-1, keepdim=True)
-    found = torch.empty(len(scaled), dtype=torch.long, device=scaled.device)
-    rows = torch.arange(len(scaled), device=scaled.device)
-    n_candidates = min(NUCLEUS_START, scaled.shape[-1])
-    while len(rows):
-        best, tokens = scaled[rows].topk(n_candidates, dim=-1)
-        cumulative = (best - normaliser[rows]).exp().double().cumsum(-1)
-        last = (cumulative < top_p).sum(-1, keepdim=True).clamp(max=n_candidates - 1)
-        mass = cumulative.gather(1, last)
-        drawn = torch.searchsorted(cumulative, uniforms[rows, None] * mass, right=True)
-        enough = (cumulative[:, -1] >= top_p) | (n_candidates == scaled.shape[-1])
-        found[rows[enough]] = tokens.gather(1, torch.minimum(drawn, last))[enough, 0]
-        rows = rows[~enough]
-        n_candidates = min(4 * n_candidates, scaled.shape[-1])
-    return found
+    normaliser, n_tokens = scaled.logsumexp(-1, keepdim=True), scaled.shape[-1]
+    n_candidates = min(NUCLEUS_START, n_tokens)
+    while True:
+        best, tokens = scaled.topk(n_candidates, dim=-1)
+        cumulative = (best - normaliser).exp().double().cumsum(-1)
+        if n_candidates == n_tokens or bool((cumulative[:, -1] >= top_p).all()):
+            break
+        n_candidates = min(4 * n_candidates, n_tokens)
+    last = (cumulative < top_p).sum(-1, keepdim=True).clamp(max=n_candidates - 1)
+    drawn = torch.searchsorted(cumulative, uniforms[:, None] * cumulative.gather(1, last), right=True)
+    return tokens.gather(1, torch.minimum(drawn, last))[:, 0]
 
 
 def _sample_batch(model, prompts, uniforms, most, decoding, end_ids, adjust) -> list[list[int]]:
     device = uniforms.device
-    ids, mask = left_padded(prompts, device)
+    ids, mask = padded(prompts, device, "left")
     ends = torch.tensor(sorted(end_ids), dtype=torch.long, device=device)
     takes_positions = forward_takes(model, "position_ids")
     options = {"use_cache": True} | ({"logits_to_keep": 1} if forward_takes(model, "logits_to_keep") else {})
@@ -220,39 +216,21 @@ def _sample_batch(model, prompts, uniforms, most, decoding, end_ids, adjust) -> 
     return answers
 
 
-def given_prompt_ids(prompts: Sequence, tokenizer) -> list[list[int]]:
-    """Token ids of prompts in any of the forms that `sample` takes."""
-    given = [_is_token_ids(prompt) for prompt in prompts]
-    texts = [prompt for prompt, is_ids in zip(prompts, given, strict=True) if not is_ids]
-    encoding = "paper" if tokenizer.chat_template is not None else "trl"
-    encoded = iter(encode_prompts(texts, tokenizer, encoding, None)) if texts else iter(())
-    found = [
-        list(map(int, prompt if is_ids else next(encoded)))
-        for prompt, is_ids in zip(prompts, given, strict=True)
-    ]
-    for i, ids in enumerate(found):
-        if not ids:
-            raise ValueError(f"prompt {i} has no tokens; an answer needs at least one token to follow")
-    return found
-
-
-def _is_token_ids(prompt) -> bool:
-    return not isinstance(prompt, str) and (len(prompt) == 0 or not isinstance(prompt[0], dict))
-
-
-def most_tokens(config, prompt_ids: Sequence[Sequence[int]], max_new_tokens: int) -> np.ndarray:
+def most_tokens(config, prompts: Sequence[TokenIds], max_new_tokens: int) -> np.ndarray:
     """Tokens each answer may have at most, shape (n_prompts,)."""
-    lengths = np.array([len(ids) for ids in prompt_ids], dtype=np.int64)
-    limit = getattr(config, "max_position_embeddings", None)
-    if limit is None:
-        return np.full(len(lengths), max_new_tokens)
+    lengths = np.array([len(ids) for ids in prompts], dtype=np.int64)
+    if not lengths.all():
+        raise ValueError(
+            f"prompt {int(np.argmin(lengths))} has no tokens; an answer needs at least one token to follow"
+        )
+    limit = getattr(config, "max_position_embeddings", None) or np.inf
     if (lengths >= limit).any():
         first = int(np.argmax(lengths >= limit))
         raise ValueError(
             f"prompt {first} has {lengths[first]} tokens and the model {limit} positions, so none is left for an "
             "answer; shorten the prompt"
         )
-    return np.minimum(max_new_tokens, limit - lengths)
+    return np.minimum(max_new_tokens, limit - lengths).astype(np.int64)
 
 
 def end_ids(generation_config, tokenizer) -> set[int]:
@@ -262,23 +240,24 @@ def end_ids(generation_config, tokenizer) -> set[int]:
     return {int(i) for i in ids | {tokenizer.eos_token_id} if i is not None}
 
 
-def as_generation(tokenizer, prompt_ids: list[int], token_ids: list[int], ends: set[int]) -> Generation:
+def as_generation(tokenizer, prompt_ids: TokenIds, token_ids: list[int], ends: set[int]) -> Generation:
     """The answer that some sampled tokens are."""
     ended = bool(token_ids) and token_ids[-1] in ends
     body = token_ids[:-1] if ended else token_ids
     text = tokenizer.decode(body, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-    return Generation(tuple(prompt_ids), tuple(token_ids), text, ended)
+    return Generation(tuple(map(int, prompt_ids)), tuple(token_ids), text, ended)
 
 
 GENERATORS = ("transformers", "vllm")
-INSTALL = 'pip install "ba-dpo[train,vllm]", in an environment of its own'
 # Of the GPU memory that is free when the engine starts: the reference and the judge stay where they are.
 MEMORY_SHARE = 0.85
+# vLLM makes room for adapters of some ranks only.
+RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 
 
 def sample_saved(
     folder: Path,
-    prompts: Sequence,
+    prompts: Sequence[TokenIds],
     max_new_tokens: int,
     temperature: float = 0.7,
     top_p: float = 0.9,
@@ -296,45 +275,37 @@ def sample_saved(
 
     config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    prompt_ids = given_prompt_ids(prompts, tokenizer)
-    most = most_tokens(config, prompt_ids, max_new_tokens)
+    most = most_tokens(config, prompts, max_new_tokens)
     has_settings = (folder / "generation_config.json").exists()
     ends = end_ids(GenerationConfig.from_pretrained(folder) if has_settings else config, tokenizer)
     # the ids are what is wanted; the text is made of them here, as it is for transformers
     plain = {"stop_token_ids": sorted(ends), "detokenize": False, "skip_special_tokens": False}
+    seeds = [int(np.random.SeedSequence([seed, i]).generate_state(1)[0]) for i in range(len(prompts))]
     asked = [
-        SamplingParams(
-            temperature=temperature, top_p=top_p, max_tokens=int(n), seed=prompt_seed(seed, place), **plain
-        )
-        for place, n in enumerate(most)
+        SamplingParams(temperature=temperature, top_p=top_p, max_tokens=int(n), seed=own, **plain)
+        for n, own in zip(most, seeds, strict=True)
     ]
-    longest = max((len(ids) + int(n) for ids, n in zip(prompt_ids, most, strict=True)), default=1)
+    longest = max((len(ids) + int(n) for ids, n in zip(prompts, most, strict=True)), default=1)
     lora = None if adapter is None else LoRARequest("policy", 1, str(adapter))
     engine = LLM(model=str(folder), tokenizer=str(folder), **_engine_arguments(config, longest, adapter))
     try:
-        given = [{"prompt_token_ids": ids} for ids in prompt_ids]
+        given = [{"prompt_token_ids": list(map(int, ids))} for ids in prompts]
         found = engine.generate(given, asked, use_tqdm=False, lora_request=lora)
-        answers = [_answer_ids(output, ids, ends) for output, ids in zip(found, prompt_ids, strict=True)]
+        answers = [list(output.outputs[0].token_ids) for output in found]
     finally:
         del engine
         gc.collect()
         torch.cuda.empty_cache()
-    return [
-        as_generation(tokenizer, ids, answer, ends) for ids, answer in zip(prompt_ids, answers, strict=True)
-    ]
+    return [as_generation(tokenizer, p, a, ends) for p, a in zip(prompts, answers, strict=True)]
 
 
 def require_vllm() -> None:
     """Refuse to go on without vLLM."""
     if importlib.util.find_spec("vllm") is None:
         raise ConfigError(
-            f"answers cannot be drawn with vLLM, which is not installed: {INSTALL}; or draw them with transformers"
+            "answers cannot be drawn with vLLM, which is not installed: "
+            'pip install "ba-dpo[train,vllm]", in an environment of its own; or draw them with transformers'
         )
-
-
-def prompt_seed(seed: int, place: int) -> int:
-    """The seed of one prompt, a function of the seed and its place alone."""
-    return int(np.random.SeedSequence([seed, place]).generate_state(1)[0])
 
 
 def saved_folders(policy) -> tuple[Path, Path | None]:
@@ -364,21 +335,5 @@ def _engine_arguments(config, longest: int, adapter: Path | None) -> dict[str, A
         found["gpu_memory_utilization"] = round(MEMORY_SHARE * free / total, 3)
     if adapter is not None:
         rank = json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8"))["r"]
-        # vLLM makes room for some ranks only
-        room = [most for most in (8, 16, 32, 64, 128, 256, 320, 512) if most >= rank]
-        if not room:
-            raise ConfigError(f"{adapter} has rank {rank}, and vLLM takes 512 at most")
-        found |= {"enable_lora": True, "max_lora_rank": room[0]}
+        found |= {"enable_lora": True, "max_lora_rank": min(most for most in RANKS if most >= rank)}
     return found
-
-
-def _answer_ids(output, prompt_ids: list[int], ends: set[int]) -> list[int]:
-    """The sampled tokens of one of vLLM's results, the one that ended the answer included."""
-    if list(output.prompt_token_ids) != prompt_ids:
-        raise RuntimeError("vLLM answered another prompt than the one it was given")
-    (answer,) = output.outputs
-    ids = list(answer.token_ids)
-    was_ended = bool(ids) and ids[-1] in ends
-    if answer.finish_reason not in ("stop", "length") or (answer.finish_reason == "stop") != was_ended:
-        raise RuntimeError(f"vLLM's answer of {len(ids)} tokens was ended by {answer.finish_reason!r}")
-    return ids

@@ -7,8 +7,7 @@ difference of the two accuracies is the gap; it falls to zero when the lean stay
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,54 +15,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import withheld_classes
-from badpo.readouts.generation import Generation
-from badpo.readouts.kl import Divergence, kl_per_token
-from badpo.readouts.sampled import json_number, prompt_numbers
-from badpo.theory.summaries import Interval, cluster_difference, cluster_mean
+from badpo.readouts.sampled import figures
+from badpo.theory.summaries import cluster_difference, cluster_mean
 from badpo.training.encoding import encode_comparisons
 from badpo.training.logprobs import response_logps
 from badpo.training.reference import ReferenceCache
 
 
-@dataclass(frozen=True)
-class GroupAccuracy:
-    """Accuracy on same-group and on cross-group judgments, and the gap."""
-
-    same: Interval
-    cross: Interval
-    gap: Interval
-    n_same: int
-    n_cross: int
-
-    def to_json(self) -> dict[str, float | int | None]:
-        """{"same", "cross", "gap", "n_same", "n_cross", "gap_low", "gap_high"}; null where nothing is known."""
-        return {
-            "same": json_number(self.same.estimate),
-            "cross": json_number(self.cross.estimate),
-            "gap": json_number(self.gap.estimate),
-            "n_same": self.n_same,
-            "n_cross": self.n_cross,
-            "gap_low": json_number(self.gap.low),
-            "gap_high": json_number(self.gap.high),
-        }
-
-
-@dataclass(frozen=True)
-class HeldoutAccuracy:
-    """The accuracies of every attribute."""
-
-    attributes: dict[str, GroupAccuracy]
-    any: GroupAccuracy
-
-    def to_json(self) -> dict[str, dict]:
-        """{attribute: {...}, "any": {...}} of `GroupAccuracy.to_json`."""
-        return {
-            **{name: found.to_json() for name, found in self.attributes.items()},
-            "any": self.any.to_json(),
-        }
-
-
-def heldout_accuracy(margins: ArrayLike, judgments: Judgments) -> HeldoutAccuracy:
+def heldout_accuracy(margins: ArrayLike, judgments: Judgments) -> dict[str, dict[str, Any]]:
     """Accuracy of the policy's margin on votes, same-group and cross-group, with the gap.
 
     A vote is predicted where ``sign * u > 0``; a margin of exactly 0 predicts nobody and counts as wrong. Every
@@ -75,6 +34,11 @@ def heldout_accuracy(margins: ArrayLike, judgments: Judgments) -> HeldoutAccurac
         u of each comparison, response a over response b.
     judgments : Judgments
         Votes the policy was not trained on.
+
+    Returns
+    -------
+    dict
+        `group_accuracy` of every attribute, and under "any" of the votes whose responses differ on any.
 
     Raises
     ------
@@ -88,24 +52,22 @@ def heldout_accuracy(margins: ArrayLike, judgments: Judgments) -> HeldoutAccurac
     correct = judgment_margins(margins, judgments) > 0
     prompts = judgment_prompts(judgments)
     cross = np.asarray(judgments.cross_group(), dtype=bool)
-    return HeldoutAccuracy(
-        attributes={
-            name: group_accuracy(correct, column, prompts)
-            for name, column in zip(judgments.attribute_names, cross.T, strict=True)
-        },
-        any=group_accuracy(correct, cross.any(axis=1), prompts),
-    )
+    masks = {**dict(zip(judgments.attribute_names, cross.T, strict=True)), "any": cross.any(axis=1)}
+    return {name: group_accuracy(correct, mask, prompts) for name, mask in masks.items()}
 
 
-def group_accuracy(correct: ArrayLike, cross: ArrayLike, clusters: ArrayLike) -> GroupAccuracy:
-    """Accuracy off and on a mask, and the difference, with intervals clustered by prompt."""
+def group_accuracy(correct: ArrayLike, cross: ArrayLike, clusters: ArrayLike) -> dict[str, Any]:
+    """{"same", "cross", "gap", "n_same", "n_cross", "gap_low", "gap_high"}; intervals are clustered by prompt."""
     correct, cross, clusters = np.asarray(correct), np.asarray(cross, dtype=bool), np.asarray(clusters)
-    return GroupAccuracy(
-        same=cluster_mean(correct[~cross], clusters[~cross]),
-        cross=cluster_mean(correct[cross], clusters[cross]),
-        gap=cluster_difference(correct, cross, clusters),
+    gap = cluster_difference(correct, cross, clusters)
+    return figures(
+        same=cluster_mean(correct[~cross]).estimate,
+        cross=cluster_mean(correct[cross]).estimate,
+        gap=gap.estimate,
         n_same=int((~cross).sum()),
         n_cross=int(cross.sum()),
+        gap_low=gap.low,
+        gap_high=gap.high,
     )
 
 
@@ -150,23 +112,6 @@ def implicit_margins(
     return beta * ((ours[0::2] - theirs[0::2]) - (ours[1::2] - theirs[1::2]))
 
 
-def divergence(
-    policy, reference, answers: Sequence[Generation], temperature: float, top_p: float
-) -> Divergence:
-    """KL of the policy from the reference per token, on the policy's own answers.
-
-    Log-probabilities are those at temperature 1 of the very tokens that were sampled.
-    """
-    pairs = [(np.asarray(g.prompt_ids), np.asarray(g.token_ids)) for g in answers]
-    return kl_per_token(
-        response_logps(policy, pairs),
-        response_logps(reference, pairs),
-        temperature,
-        top_p,
-        prompt_numbers(answers),
-    )
-
-
 def _sums(values: Sequence[np.ndarray]) -> np.ndarray:
     return np.array([v.sum(dtype=np.float64) for v in values])
 
@@ -174,67 +119,7 @@ def _sums(values: Sequence[np.ndarray]) -> np.ndarray:
 ALL = "all"
 
 
-@dataclass(frozen=True)
-class VoteAccuracy:
-    """How well some votes are predicted."""
-
-    accuracy: Interval
-    nll: Interval
-    n: int
-
-    def to_json(self) -> dict[str, float | int | None]:
-        """{"accuracy", "n", "se", "nll"}; null where nothing is known."""
-        return {
-            "accuracy": json_number(self.accuracy.estimate),
-            "n": self.n,
-            "se": json_number(self.accuracy.se),
-            "nll": json_number(self.nll.estimate),
-        }
-
-
-@dataclass(frozen=True)
-class VoteDifference:
-    """Prediction by one theta minus prediction by another, on the same votes."""
-
-    accuracy: Interval
-    nll: Interval
-    n: int
-
-    def to_json(self) -> dict[str, float | int | None]:
-        """{"difference", "se", "low", "high", "n", "nll_difference"}; null where nothing is known."""
-        return {
-            "difference": json_number(self.accuracy.estimate),
-            "se": json_number(self.accuracy.se),
-            "low": json_number(self.accuracy.low),
-            "high": json_number(self.accuracy.high),
-            "n": self.n,
-            "nll_difference": json_number(self.nll.estimate),
-        }
-
-
-Cell = TypeVar("Cell", VoteAccuracy, VoteDifference)
-
-
-@dataclass(frozen=True)
-class ByClass(Generic[Cell]):
-    """A readout of every attribute, over all annotators and by annotator class."""
-
-    cells: dict[str, dict[str, Cell]]
-
-    def __getitem__(self, attribute: str) -> dict[str, Cell]:
-        return self.cells[attribute]
-
-    def to_json(self) -> dict[str, dict[str, dict]]:
-        """{attribute: {"all": {...}, class: {...}}}."""
-        return {
-            attribute: {name: cell.to_json() for name, cell in row.items()}
-            for attribute, row in self.cells.items()
-        }
-
-
-def vote_accuracy(
-    margins: ArrayLike, theta_rows: ArrayLike | None, judgments: Judgments
-) -> ByClass[VoteAccuracy]:
+def vote_accuracy(margins: ArrayLike, theta_rows: ArrayLike | None, judgments: Judgments) -> dict[str, dict]:
     r"""Accuracy of the bias-adjusted logit on votes whose responses differ on the attribute.
 
     .. math:: \operatorname{logit}_j = s_j\,(u_{c_j} + \theta_{k_j}^\top d_j)
@@ -251,6 +136,11 @@ def vote_accuracy(
         term. A vote with annotator -1 is predicted with the pool mean.
     judgments : Judgments
 
+    Returns
+    -------
+    dict
+        {attribute: {"all" or an annotator class: {"accuracy", "n", "se", "nll"}}}.
+
     Raises
     ------
     ValueError
@@ -263,22 +153,22 @@ def vote_accuracy(
     return logit_accuracy(bias_adjusted_logits(margins, theta_rows, judgments), judgments)
 
 
-def logit_accuracy(logits: ArrayLike, judgments: Judgments) -> ByClass[VoteAccuracy]:
+def logit_accuracy(logits: ArrayLike, judgments: Judgments) -> dict[str, dict]:
     """`vote_accuracy` of any prediction."""
     logits = np.asarray(logits, dtype=np.float64)
     correct, nll = logits > 0, np.logaddexp(0.0, -logits)
 
-    def cell(mask, prompts):
-        return VoteAccuracy(
-            cluster_mean(correct[mask], prompts), cluster_mean(nll[mask], prompts), int(mask.sum())
-        )
+    def cell(mask: NDArray, prompts: NDArray) -> dict[str, Any]:
+        accuracy = cluster_mean(correct[mask], prompts)
+        nats = cluster_mean(nll[mask]).estimate
+        return figures(accuracy=accuracy.estimate, n=int(mask.sum()), se=accuracy.se, nll=nats)
 
     return _by_class(cell, judgments)
 
 
 def vote_difference(
     margins: ArrayLike, theta_rows: ArrayLike | None, other_theta_rows: ArrayLike | None, judgments: Judgments
-) -> ByClass[VoteDifference]:
+) -> dict[str, dict]:
     """Vote prediction with one theta minus that with another, at the same margins: the arm minus its ceiling.
 
     Most votes are predicted alike by both, so the difference is known far better than either accuracy.
@@ -287,9 +177,15 @@ def vote_difference(
     accuracy = (one > 0).astype(np.float64) - (other > 0)
     nll = np.logaddexp(0.0, -one) - np.logaddexp(0.0, -other)
 
-    def cell(mask, prompts):
-        return VoteDifference(
-            cluster_mean(accuracy[mask], prompts), cluster_mean(nll[mask], prompts), int(mask.sum())
+    def cell(mask: NDArray, prompts: NDArray) -> dict[str, Any]:
+        found = cluster_mean(accuracy[mask], prompts)
+        return figures(
+            difference=found.estimate,
+            se=found.se,
+            low=found.low,
+            high=found.high,
+            n=int(mask.sum()),
+            nll_difference=cluster_mean(nll[mask]).estimate,
         )
 
     return _by_class(cell, judgments)
@@ -327,17 +223,18 @@ def theta_rows_for(judgments: Judgments, pseudonyms: Sequence[str], theta: Array
     return with_mean[[row.get(pseudonym, -1) for pseudonym in judgments.annotators["pseudonym"]]]
 
 
-def _by_class(cell: Callable[[NDArray, NDArray], Cell], judgments: Judgments) -> ByClass[Cell]:
+def _by_class(cell: Callable[[NDArray, NDArray], dict], judgments: Judgments) -> dict[str, dict]:
+    """A readout of every attribute, over all annotators and by annotator class."""
     prompts = judgment_prompts(judgments)
     annotator = judgments.votes["annotator"].to_numpy()
     # the last entry is what annotator -1 finds
     classes = np.array([*judgments.annotators["annotator_class"], None], dtype=object)[annotator]
     cross = np.asarray(judgments.cross_group(), dtype=bool)
-    cells = {}
+    found = {}
     for attribute, column in zip(judgments.attribute_names, cross.T, strict=True):
         voters = pd.Series(annotator[column]).groupby(classes[column]).nunique()
         n_others = int(pd.unique(annotator[column]).size - voters.sum())
         withheld = withheld_classes(voters.to_dict(), n_others)
         masks = {name: column & (classes == name) for name in sorted(voters.index) if name not in withheld}
-        cells[attribute] = {name: cell(mask, prompts[mask]) for name, mask in {ALL: column, **masks}.items()}
-    return ByClass(cells)
+        found[attribute] = {name: cell(mask, prompts[mask]) for name, mask in {ALL: column, **masks}.items()}
+    return found

@@ -13,15 +13,15 @@ from os.path import commonprefix
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from badpo.data.attributes import Attribute
 from badpo.data.markers import has_markdown, signature_first_name
 from badpo.data.problems import ConfigError
 from badpo.data.tables import numbered, text_key
-from badpo.readouts.sampled import json_number
-from badpo.theory.summaries import Interval, cluster_mean
+from badpo.readouts.generation import padded
+from badpo.readouts.sampled import figures
+from badpo.theory.summaries import cluster_mean
 from badpo.training.encoding import rendered_chats
 from badpo.training.logprobs import looking_at
 
@@ -37,46 +37,6 @@ class Judge:
 
     model: Any
     tokenizer: Any
-
-
-@dataclass(frozen=True)
-class JudgeScores:
-    """Scores of answers."""
-
-    scores: NDArray[np.float64]
-    n_cut: int
-    prompts: NDArray[np.intp] | None = None
-
-    @property
-    def mean(self) -> Interval:
-        """Mean over answers, clustered by prompt."""
-        return cluster_mean(self.scores, self.prompts)
-
-    def to_json(self) -> dict[str, float | int | None]:
-        """{"mean", "se", "n", "n_cut"}."""
-        return {
-            "mean": self.mean.estimate,
-            "se": json_number(self.mean.se),
-            "n": len(self.scores),
-            "n_cut": self.n_cut,
-        }
-
-
-@dataclass(frozen=True)
-class JudgeReadout:
-    """RM and, where the attribute can be taken off an answer, RM minus."""
-
-    raw: JudgeScores
-    stripped: JudgeScores | None
-    n_stripped: int
-
-    def to_json(self) -> dict[str, Any]:
-        """{"rm": {...}, "rm_minus": {...} or null, "n_stripped"}."""
-        return {
-            "rm": self.raw.to_json(),
-            "rm_minus": None if self.stripped is None else self.stripped.to_json(),
-            "n_stripped": self.n_stripped,
-        }
 
 
 def load_judge(name: str) -> Judge:
@@ -124,14 +84,18 @@ def judge_answers(
     answers: Sequence[str],
     strip: Callable[[str], str] | None = None,
     max_length: int | None = None,
-) -> JudgeReadout:
-    """RM and RM minus of answers."""
-    raw = judge_scores(judge, prompts, answers, max_length)
-    if strip is None:
-        return JudgeReadout(raw, None, 0)
-    without = [strip(answer) for answer in answers]
-    n_stripped = sum(new != old for new, old in zip(without, answers, strict=True))
-    return JudgeReadout(raw, judge_scores(judge, prompts, without, max_length), n_stripped)
+) -> dict[str, Any]:
+    """RM and, where the attribute can be taken off an answer, RM minus: {"rm", "rm_minus", "n_stripped"}."""
+    clusters = numbered(map(text_key, prompts))[0]
+
+    def mean(texts: Sequence[str]) -> dict[str, Any]:
+        scores, n_cut = judge_scores(judge, prompts, texts, max_length)
+        found = cluster_mean(scores, clusters)
+        return figures(mean=found.estimate, se=found.se, n=len(scores), n_cut=n_cut)
+
+    without = [strip(answer) for answer in answers] if strip else []
+    n_stripped = sum(new != old for new, old in zip(without, answers, strict=False))
+    return {"rm": mean(answers), "rm_minus": mean(without) if strip else None, "n_stripped": n_stripped}
 
 
 def judge_scores(
@@ -139,8 +103,8 @@ def judge_scores(
     prompts: Sequence,
     answers: Sequence[str],
     max_length: int | None = None,
-) -> JudgeScores:
-    """Score of each answer to its prompt.
+) -> tuple[NDArray[np.float64], int]:
+    """Score of each answer to its prompt, and how many conversations were cut.
 
     A prompt and an answer are rendered by the judge's chat template, with no system message of ours.
 
@@ -167,7 +131,8 @@ def judge_scores(
         raise ValueError(
             f"one answer to each prompt is needed: {len(prompts)} prompts, {len(answers)} answers"
         )
-    limit = _limit(judge.model, max_length)
+    longest = LONGEST if max_length is None else max_length
+    limit = min(getattr(judge.model.config, "max_position_embeddings", None) or LONGEST, longest)
     rows = [_as_ids(judge.tokenizer, prompt, answer) for prompt, answer in zip(prompts, answers, strict=True)]
     cut_rows = [i for i, ids in enumerate(rows) if len(ids) > limit]
     for i in cut_rows:
@@ -180,23 +145,14 @@ def judge_scores(
     with looking_at(judge.model) as device:
         for start in range(0, len(order), size):
             at = order[start : start + size]
-            ids, mask = _right_padded([rows[i] for i in at], pad or 0, device)
+            ids, mask = padded([rows[i] for i in at], device, "right", pad or 0)
             scores[at] = judge.model(input_ids=ids, attention_mask=mask).logits[:, 0].double().cpu().numpy()
-    return JudgeScores(scores, len(cut_rows), numbered(map(text_key, prompts))[0])
-
-
-def _limit(model, max_length: int | None) -> int:
-    positions = getattr(model.config, "max_position_embeddings", None) or LONGEST
-    return min(positions, LONGEST if max_length is None else max_length)
-
-
-def _messages(prompt) -> list[dict[str, str]]:
-    return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
+    return scores, len(cut_rows)
 
 
 def _rendered(tokenizer, prompt, answer: str) -> str:
-    conversation = [*_messages(prompt), {"role": "assistant", "content": answer}]
-    return rendered_chats(tokenizer, [conversation])[0]
+    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
+    return rendered_chats(tokenizer, [[*messages, {"role": "assistant", "content": answer}]])[0]
 
 
 def _as_ids(tokenizer, prompt, answer: str) -> list[int]:
@@ -207,32 +163,17 @@ def _as_ids(tokenizer, prompt, answer: str) -> list[int]:
 
 
 def _closed(tokenizer, prompt, ids: list[int], limit: int, row: int) -> list[int]:
-    """The conversation with the end of its answer cut off, and what closes the answer kept."""
-    closing = tokenizer(_closing(tokenizer, prompt), add_special_tokens=False)["input_ids"]
+    """The conversation with the end of its answer cut off, and what the template writes after an answer kept."""
     n_around = len(_as_ids(tokenizer, prompt, ""))
     if n_around >= limit:
         raise ValueError(
             f"prompt {row} takes {n_around} tokens of the {limit} that the judge reads, so no answer is left to score; "
             "give a larger max_length, or leave the prompt out"
         )
+    # the end that two different answers share
+    shared = commonprefix([_rendered(tokenizer, prompt, answer)[::-1] for answer in ("0", "1")])[::-1]
+    closing = tokenizer(shared, add_special_tokens=False)["input_ids"]
     return [*ids[: limit - len(closing)], *closing]
-
-
-def _closing(tokenizer, prompt) -> str:
-    """What the template writes after an answer: the end that two different answers share."""
-    ends = [_rendered(tokenizer, prompt, answer)[::-1] for answer in ("0", "1")]
-    return commonprefix(ends)[::-1]
-
-
-def _right_padded(rows: Sequence[Sequence[int]], pad: int, device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token ids and 0/1 mask of rows that begin together, as reward models are trained."""
-    width = max(map(len, rows))
-    ids = torch.full((len(rows), width), pad, dtype=torch.long)
-    mask = torch.zeros(len(rows), width, dtype=torch.long)
-    for i, row in enumerate(rows):
-        ids[i, : len(row)] = torch.as_tensor(row, dtype=torch.long)
-        mask[i, : len(row)] = 1
-    return ids.to(device), mask.to(device)
 
 
 # Runs are taken whole, so that nothing new is joined where they stood.

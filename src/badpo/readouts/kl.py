@@ -8,41 +8,28 @@ With :math:`x_t = \log \pi(y_t \mid \cdot) - \log \pi_{ref}(y_t \mid \cdot)` for
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from badpo.readouts.sampled import json_number
-from badpo.theory.summaries import Interval, cluster_mean, ratio_of_sums
+from badpo.readouts.generation import Generation
+from badpo.readouts.sampled import figures, prompt_numbers
+from badpo.theory.summaries import cluster_mean, ratio_of_sums
+from badpo.training.logprobs import response_logps
 
 
-@dataclass(frozen=True)
-class Divergence:
-    """Estimates of KL(policy || reference)."""
+def answer_logps(policy, answers: Sequence[Generation]) -> list[np.ndarray]:
+    """Log-probability of every sampled token of each answer under a policy, at temperature 1."""
+    return response_logps(policy, [(np.asarray(a.prompt_ids), np.asarray(a.token_ids)) for a in answers])
 
-    per_token: Interval
-    k3: Interval
-    per_response: Interval
-    n_tokens: int
-    n_generations: int
-    temperature: float
-    top_p: float
 
-    def to_json(self) -> dict[str, float | int | None]:
-        """{"per_token", "se", "k3", "k3_se", "per_response", "per_response_se", "n_tokens", ...}."""
-        return {
-            "per_token": self.per_token.estimate,
-            "se": json_number(self.per_token.se),
-            "k3": self.k3.estimate,
-            "k3_se": json_number(self.k3.se),
-            "per_response": self.per_response.estimate,
-            "per_response_se": json_number(self.per_response.se),
-            "n_tokens": self.n_tokens,
-            "n_generations": self.n_generations,
-            "temperature": self.temperature,
-            "top_p": self.top_p,
-        }
+def divergence(
+    policy, reference, answers: Sequence[Generation], temperature: float, top_p: float
+) -> dict[str, Any]:
+    """KL of the policy from the reference per token, on the policy's own answers."""
+    ours, theirs = answer_logps(policy, answers), answer_logps(reference, answers)
+    return kl_per_token(ours, theirs, temperature, top_p, prompt_numbers(answers))
 
 
 def kl_per_token(
@@ -51,7 +38,7 @@ def kl_per_token(
     temperature: float = 1.0,
     top_p: float = 1.0,
     prompts: ArrayLike | None = None,
-) -> Divergence:
+) -> dict[str, Any]:
     """Divergence of the policy from the reference, estimated on answers of the policy.
 
     Parameters
@@ -64,10 +51,16 @@ def kl_per_token(
     prompts : array of shape (n_generations,) or None
         Which prompt each answer is to (`badpo.readouts.sampled.prompt_numbers`). None: each to one of its own.
 
+    Returns
+    -------
+    dict
+        {"per_token", "se", "k3", "k3_se", "per_response", "per_response_se", "n_tokens", "n_generations",
+        "temperature", "top_p"}.
+
     Raises
     ------
     ValueError
-        No tokens, answers whose two arrays differ in length, or a log-probability that is not finite.
+        Answers whose two arrays differ in length, or a log-probability that is not finite.
 
     References
     ----------
@@ -76,39 +69,27 @@ def kl_per_token(
     Examples
     --------
     >>> found = kl_per_token([[-1.0, -1.0], [-2.0]], [[-1.5, -1.0], [-1.9]])
-    >>> round(found.per_token.estimate, 4), round(found.per_response.estimate, 4), found.n_tokens
+    >>> round(found["per_token"], 4), round(found["per_response"], 4), found["n_tokens"]
     (0.1333, 0.2, 3)
-    >>> found.k3.estimate > 0
-    True
     """
-    differences = _differences(policy_logps, reference_logps)
+    pairs = zip(policy_logps, reference_logps, strict=True)
+    differences = [np.asarray(p, dtype=np.float64) - np.asarray(r, dtype=np.float64) for p, r in pairs]
+    if not all(np.isfinite(x).all() for x in differences):
+        raise ValueError("a sampled token has a log-probability that is not finite")
     n_tokens = np.array([len(x) for x in differences])
     k1 = np.array([x.sum() for x in differences])
     k3 = np.array([(np.expm1(-x) + x).sum() for x in differences])
-    return Divergence(
-        per_token=ratio_of_sums(k1, n_tokens, prompts),
-        k3=ratio_of_sums(k3, n_tokens, prompts),
-        per_response=cluster_mean(k1, prompts),
+    token, bounded = (ratio_of_sums(sums, n_tokens, prompts) for sums in (k1, k3))
+    response = cluster_mean(k1, prompts)
+    return figures(
+        per_token=token.estimate,
+        se=token.se,
+        k3=bounded.estimate,
+        k3_se=bounded.se,
+        per_response=response.estimate,
+        per_response_se=response.se,
         n_tokens=int(n_tokens.sum()),
         n_generations=len(differences),
         temperature=float(temperature),
         top_p=float(top_p),
     )
-
-
-def _differences(policy_logps, reference_logps) -> list[np.ndarray]:
-    if len(policy_logps) != len(reference_logps):
-        raise ValueError(
-            f"policy and reference scored different answers: {len(policy_logps)} and {len(reference_logps)}"
-        )
-    found = []
-    for i, (policy, reference) in enumerate(zip(policy_logps, reference_logps, strict=True)):
-        p, r = np.asarray(policy, dtype=np.float64), np.asarray(reference, dtype=np.float64)
-        if p.shape != r.shape or p.ndim != 1:
-            raise ValueError(f"answer {i} has log-probabilities of shape {p.shape} and {r.shape}")
-        if not (np.isfinite(p).all() and np.isfinite(r).all()):
-            raise ValueError(f"answer {i} has a log-probability that is not finite")
-        found.append(p - r)
-    if not sum(map(len, found)):
-        raise ValueError("there is no sampled token to measure the divergence on")
-    return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,52 +19,22 @@ def json_number(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-@dataclass(frozen=True)
-class SampledRates:
-    """How sampled answers end and whom they are signed by."""
-
-    n: int
-    signed: Interval
-    ended: Interval
-    attributes: dict[str, Interval]
-
-    def to_json(self) -> dict:
-        """{"n", "signed", "ended", attribute: {"rate", "low", "high", "n"}}; null where nothing was signed."""
-        return {
-            "n": self.n,
-            "signed": self.signed.estimate,
-            "ended": self.ended.estimate,
-            **{
-                name: {
-                    "rate": json_number(found.estimate),
-                    "low": json_number(found.low),
-                    "high": json_number(found.high),
-                    "n": found.n,
-                }
-                for name, found in self.attributes.items()
-            },
-        }
+def figures(**found: float) -> dict[str, Any]:
+    """Numbers as JSON has them; counts stay whole."""
+    return {name: value if isinstance(value, int) else json_number(value) for name, value in found.items()}
 
 
-@dataclass(frozen=True)
-class MeanTokens:
-    """Mean length of sampled answers in tokens, the end-of-text token counted."""
-
-    mean: float
-    se: float
-    n: int
-
-    def to_json(self) -> dict:
-        """{"mean", "se", "n"}."""
-        return {"mean": self.mean, "se": json_number(self.se), "n": self.n}
+def share_figures(found: Interval) -> dict[str, Any]:
+    """{"rate", "low", "high", "n"} of a share."""
+    return figures(rate=found.estimate, low=found.low, high=found.high, n=found.n)
 
 
 def sampled_rates(
     generations: Sequence, names: Sequence[str], indicator: ArrayLike, attributes: Sequence[str]
-) -> SampledRates:
+) -> dict[str, Any]:
     """Signed share, ended share, and the share of signed answers by attribute, with Wilson intervals.
 
-    Sampled rates saturate: read the policy's lean from `attribute_rate.name_probabilities`, and this to see that
+    Sampled rates saturate: read the policy's lean from `badpo.readouts.rates.name_probabilities`, and this to see that
     it signs at all.
     """
     if not generations:
@@ -73,29 +42,24 @@ def sampled_rates(
     rows = {name: i for i, name in enumerate(names)}
     found = [read_signature(generation.text, tuple(names)) for generation in generations]
     signers = np.asarray(indicator)[[rows[name] for name in found if name]]
-    n = len(generations)
-    return SampledRates(
-        n=n,
-        signed=wilson_interval(len(signers), n),
-        ended=wilson_interval(sum(generation.ended for generation in generations), n),
-        attributes={
-            name: wilson_interval(int(column.sum()), len(signers))
+    return {
+        "n": len(generations),
+        "signed": len(signers) / len(generations),
+        "ended": sum(generation.ended for generation in generations) / len(generations),
+        **{
+            name: share_figures(wilson_interval(int(column.sum()), len(signers)))
             for name, column in zip(attributes, signers.T, strict=True)
         },
-    )
+    }
 
 
-def mean_tokens(generations: Sequence) -> MeanTokens:
-    """Mean and standard error of the number of sampled tokens, the latter clustered by prompt.
+def mean_tokens(generations: Sequence) -> dict[str, Any]:
+    """{"mean", "se", "n"} of the sampled tokens, the end-of-text token counted, whatever the tokenizer pads with.
 
-    Every sampled token counts, the end-of-text token of answers that ended included, whatever the tokenizer pads
-    with.
+    The standard error is clustered by prompt.
     """
-    lengths = token_counts(generations)
-    if not len(lengths):
-        raise ValueError("there are no sampled answers to measure")
-    found = cluster_mean(lengths, prompt_numbers(generations))
-    return MeanTokens(found.estimate, found.se, len(lengths))
+    found = cluster_mean(token_counts(generations), prompt_numbers(generations))
+    return figures(mean=found.estimate, se=found.se, n=len(generations))
 
 
 def prompt_numbers(generations: Sequence) -> NDArray[np.intp]:
@@ -111,11 +75,7 @@ def token_counts(generations: Sequence) -> NDArray[np.int64]:
 def attribute_values(
     attribute: Attribute, prompts: Sequence[str], generations: Sequence
 ) -> NDArray[np.float64]:
-    """Value g of each sampled answer, for an attribute that is a function of one response.
-
-    Its mean is the attribute's rate over generations (`summaries.cluster_mean` gives the interval); with
-    `summaries.length_matched_mean` and `token_counts` it is the paper's formatting rate.
-    """
+    """Value g of each sampled answer, for an attribute that is a function of one response."""
     if attribute.scope != "response":
         raise ValueError(
             f'attribute "{attribute.name}" is defined on a {attribute.scope}, so a single sampled answer has no '
@@ -127,61 +87,23 @@ def attribute_values(
     )
 
 
-N_BINS = 5
-
-
-@dataclass(frozen=True)
-class StyleRates:
-    """Rate of an attribute in sampled answers, by itself and at the reference's lengths."""
-
-    raw: Interval
-    matched: Interval
-    tokens: Interval
-    bin_rate: NDArray[np.float64]
-    bin_n: NDArray[np.int64]
-    reference_share: NDArray[np.float64]
-
-    def to_json(self) -> dict[str, Any]:
-        """{"rate", "se", "matched", "matched_se", "tokens", "tokens_se", "n", "bins": [{"rate", "n", "share"}]}."""
-        bins = zip(self.bin_rate, self.bin_n, self.reference_share, strict=True)
-        return {
-            "rate": self.raw.estimate,
-            "se": json_number(self.raw.se),
-            "matched": self.matched.estimate,
-            "matched_se": json_number(self.matched.se),
-            "tokens": self.tokens.estimate,
-            "tokens_se": json_number(self.tokens.se),
-            "n": int(self.bin_n.sum()),
-            "bins": [
-                {"rate": json_number(rate), "n": int(n), "share": float(share)} for rate, n, share in bins
-            ],
-        }
-
-
 def style_rates(
-    values: ArrayLike, generations: Sequence, reference: Sequence, n_bins: int = N_BINS
-) -> StyleRates:
-    """Rate of an attribute in a policy's answers, reweighted onto the lengths of the reference's answers.
-
-    Intervals are clustered by prompt.
+    values: ArrayLike, generations: Sequence, reference: Sequence, n_bins: int = 5
+) -> dict[str, Any]:
+    """Rate of an attribute in a policy's answers, also reweighted onto the lengths of the reference's answers.
 
     A policy that merely writes shorter answers writes less Markdown too; the reweighted rate does not fall for that.
+    Intervals are clustered by prompt.
     """
-    x = np.asarray(values, dtype=np.float64)
-    lengths, reference_lengths = token_counts(generations), token_counts(reference)
-    prompts = prompt_numbers(generations)
-    matched = length_matched_mean(x, lengths, reference_lengths, n_bins, prompts)
-    edges = np.quantile(reference_lengths, np.arange(1, n_bins) / n_bins)
-    bins, reference_bins = (
-        np.searchsorted(edges, each, side="right") for each in (lengths, reference_lengths)
-    )
-    counts = np.bincount(bins, minlength=n_bins)
-    sums = np.bincount(bins, weights=x, minlength=n_bins)
-    return StyleRates(
-        raw=cluster_mean(x, prompts),
-        matched=matched,
-        tokens=cluster_mean(lengths, prompts),
-        bin_rate=np.divide(sums, counts, out=np.full(n_bins, np.nan), where=counts > 0),
-        bin_n=counts,
-        reference_share=np.bincount(reference_bins, minlength=n_bins) / len(reference_lengths),
+    lengths, prompts = token_counts(generations), prompt_numbers(generations)
+    raw, tokens = cluster_mean(values, prompts), cluster_mean(lengths, prompts)
+    matched = length_matched_mean(values, lengths, token_counts(reference), n_bins, prompts)
+    return figures(
+        rate=raw.estimate,
+        se=raw.se,
+        matched=matched.estimate,
+        matched_se=matched.se,
+        tokens=tokens.estimate,
+        tokens_se=tokens.se,
+        n=len(lengths),
     )

@@ -20,13 +20,8 @@ from badpo.data.privacy import is_about_single_people
 from badpo.data.problems import ConfigError
 from badpo.objective.bias import BiasFileError, BiasTerm
 from badpo.readouts.generation import Decoding, Generation, sample, sample_saved, saved_folders
-from badpo.readouts.heldout import (
-    divergence,
-    heldout_accuracy,
-    implicit_margins,
-    theta_rows_for,
-    vote_accuracy,
-)
+from badpo.readouts.heldout import heldout_accuracy, implicit_margins, theta_rows_for, vote_accuracy
+from badpo.readouts.kl import divergence
 from badpo.readouts.sampled import attribute_values, json_number, mean_tokens
 from badpo.runs.run import BEGUN, Progress, read_judgments, weights_of, write_card
 from badpo.runs.start import kept_reference, load_model
@@ -205,7 +200,7 @@ def measure(
     progress(what, 0.4)
     found = PolicyReading(stage, policy, seed, written)
     readouts = {"arm": folder.name.rsplit("-s", 1)[0], "seed": seed, "measured": key, "version": VERSION}
-    readouts["tokens"] = mean_tokens(written).to_json()
+    readouts["tokens"] = mean_tokens(written)
     if bias is not None:
         judged = with_own_attributes(stage.judged, bias)
         theta, margins = theta_rows(bias, judged), stage.margins(policy)
@@ -214,9 +209,9 @@ def measure(
         # the divergence is of the policy as it is, not of what a decoder makes of it
         drawn = stage.answers(policy, seed, temperature=1.0, top_p=1.0)
         readouts |= {
-            "heldout": heldout_accuracy(margins, stage.judged).to_json(),
-            "votes": vote_accuracy(margins, theta, judged).to_json(),
-            "kl": divergence(policy, stage.model, drawn, 1.0, 1.0).to_json(),
+            "heldout": heldout_accuracy(margins, stage.judged),
+            "votes": vote_accuracy(margins, theta, judged),
+            "kl": divergence(policy, stage.model, drawn, 1.0, 1.0),
         }
     progress(what, 0.8)
     readouts |= more(found)

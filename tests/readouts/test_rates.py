@@ -1,15 +1,17 @@
+"""Probabilities of names behind an answer, against the definition: one plain forward for every name."""
+
 from __future__ import annotations
 
 import numpy as np
 import pytest
 from scipy.special import logsumexp
 
-from badpo.readouts import rates as attribute_rate
-from badpo.readouts import rates as trie_pass
-from badpo.readouts.rates import cell_rates, name_logps, name_probabilities, signature_contexts
+from badpo.readouts import rates
+from badpo.readouts.rates import continuation_logps, name_logps, name_probabilities, signature_contexts
 from tests.readouts import policies
 
-LEAD = attribute_rate.SIGNATURE_LEAD
+LEAD = rates.SIGNATURE_LEAD
+MODELS = [policies.qwen2, policies.gpt2, policies.mistral_with_window]
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +20,7 @@ def tok():
 
 
 def by_one_forward_per_name(model, tok, answers, names) -> np.ndarray:
-    """The definition, from text: the tokens of (context + name) after those shared with (context)."""
+    """From text: the tokens of (context + name) after those shared with (context)."""
     found = np.zeros((len(answers), len(names)))
     for row, answer in enumerate(answers):
         body = answer.text.split("\n\n\u2014")[0] + LEAD
@@ -32,7 +34,7 @@ def by_one_forward_per_name(model, tok, answers, names) -> np.ndarray:
     return found
 
 
-@pytest.mark.parametrize("build", [policies.qwen2, policies.gpt2, policies.mistral_with_window])
+@pytest.mark.parametrize("build", MODELS)
 @pytest.mark.parametrize(
     "names", [policies.NAMES, ["Emily", "Malik", "Malika", "Marcellus"]], ids=["mixed", "merged"]
 )
@@ -49,73 +51,59 @@ def test_name_logps_equal_one_full_forward_per_name(build, names, tok):
     )
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_tree_pass_is_used_and_agrees_with_plain_pass(attention, tok, monkeypatch):
-    model = policies.qwen2(attn_implementation=attention)
-    assert model.config._attn_implementation == attention
-    contexts = signature_contexts(policies.answers(tok), tok)
-    by_tree = name_logps(model, tok, contexts, policies.NAMES)
-    monkeypatch.setattr(trie_pass, "_agrees", lambda *_: False)
-    assert np.abs(by_tree - name_logps(model, tok, contexts, policies.NAMES)).max() < 1e-5
+@pytest.mark.parametrize("build", MODELS)
+def test_every_token_and_what_closes_a_sequence_have_their_probability(build):
+    """Contexts of different lengths, sequences of one to three tokens, and any of three tokens behind them."""
+    model, closing = build(), [7, 8, 9]
+    contexts, sequences = [[5, 6, 7], [9] * 12, [11, 12]], [(20,), (20, 21), (22, 23, 24)]
+    found, closed = continuation_logps(model, contexts, sequences, closing)
+    assert found.shape == (3, 3, 3) and found[:, 0, 1:].tolist() == [[0.0, 0.0]] * 3
+    for row, context in enumerate(contexts):
+        for column, ids in enumerate(sequences):
+            wanted = policies.forward_logps(model, [*context, *ids])[len(context) - 1 :]
+            assert found[row, column, : len(ids)] == pytest.approx(wanted, abs=1e-5)
+            ends = [policies.forward_logps(model, [*context, *ids, token])[-1] for token in closing]
+            assert closed[row, column] == pytest.approx(logsumexp(ends), abs=1e-5)
+    alone, nothing = continuation_logps(model, contexts, [(20,), (22,)])
+    assert alone[:, :, 0] == pytest.approx(found[:, [0, 2], 0], abs=1e-5) and not nothing.any()
 
 
-@pytest.mark.parametrize(
-    ("build", "plain_contexts"), [(policies.qwen2, 1), (policies.gpt2, 1), (policies.mistral_with_window, 7)]
-)
-def test_plain_forwards_check_one_context_and_take_over_for_a_sliding_window(
-    build, plain_contexts, tok, monkeypatch
-):
-    contexts = signature_contexts(policies.answers(tok, 6), tok)
-    scored = []
-    plain = trie_pass._PlainPass.logps
-
-    def counted(self, model, rows, device):
-        scored.extend(rows)
-        return plain(self, model, rows, device)
-
-    monkeypatch.setattr(trie_pass._PlainPass, "logps", counted)
-    name_logps(build(), tok, contexts, policies.NAMES)
-    assert len(scored) == plain_contexts
-
-
-def test_batching_with_left_padding_changes_nothing(tok, monkeypatch):
+def test_the_batch_is_bounded_and_changes_nothing(tok, monkeypatch):
     model, contexts = policies.gpt2(), signature_contexts(policies.answers(tok), tok)
     assert len({len(ids) for ids in contexts}) > 3
-    together = name_logps(model, tok, contexts, policies.NAMES)
-    monkeypatch.setattr(trie_pass, "TOKENS_AT_ONCE", 1)
-    assert np.abs(together - name_logps(model, tok, contexts, policies.NAMES)).max() < 1e-5
+    together, read = name_logps(model, tok, contexts, policies.NAMES), []
+    next_logits = rates._next_logits
+
+    def counted(model, rows, fed):
+        read.append(len(rows))
+        return next_logits(model, rows, fed)
+
+    monkeypatch.setattr(rates, "_next_logits", counted)
+    for limit in ("TOKENS_AT_ONCE", "LOGITS_AT_ONCE"):
+        read.clear()
+        with monkeypatch.context() as smaller:
+            smaller.setattr(rates, limit, 1)
+            one_by_one = name_logps(model, tok, contexts, policies.NAMES)
+        assert np.abs(together - one_by_one).max() < 1e-5 and read == [1] * len(contexts)
 
 
 def test_signature_contexts_strip_the_signature_and_keep_the_prompt_ids(tok):
-    signed, bare = policies.answers(tok, 2)[1], policies.answers(tok, 2)[0]
+    bare, signed = policies.answers(tok, 2)
     contexts = signature_contexts([signed, bare], tok)
     assert contexts[0][: len(signed.prompt_ids)] == list(signed.prompt_ids)
     assert tok.decode(contexts[0][len(signed.prompt_ids) :]) == "Yes!\n\n\u2014 "
     assert tok.decode(contexts[1][len(bare.prompt_ids) :]) == policies.ANSWERS[0] + "\n\n\u2014 "
 
 
-def test_names_that_the_tokenizer_cannot_tell_apart_are_named(tok):
+def test_names_that_the_tokenizer_cannot_tell_apart_and_other_contexts_are_refused(tok):
     contexts = signature_contexts(policies.answers(tok, 1), tok)
     with pytest.raises(ValueError, match="'Tia' and 'Tia'"):
         name_logps(policies.qwen2(), tok, contexts, ["Tia", "Theo", "Tia"])
-
-
-def test_context_without_the_lead_is_refused(tok):
-    contexts = [*signature_contexts(policies.answers(tok, 1), tok), tok("no signature here")["input_ids"]]
     with pytest.raises(ValueError, match="context 1 ends with"):
-        name_logps(policies.qwen2(), tok, contexts, policies.NAMES)
+        name_logps(policies.qwen2(), tok, [*contexts, tok("nothing")["input_ids"]], policies.NAMES)
 
 
 def test_model_is_left_as_it_was(tok):
     model = policies.qwen2().train()
     name_logps(model, tok, signature_contexts(policies.answers(tok, 1), tok), policies.NAMES)
     assert model.training and all(p.grad is None and p.requires_grad for p in model.parameters())
-
-
-def test_cell_rates_average_over_contexts_and_say_how_sure():
-    rates = cell_rates([[0.5, 0.25, 0.25], [0.7, 0.1, 0.2]], [[1, 0], [1, 1], [0, 1]], ["woman", "black"])
-    assert rates.per_context.tolist() == [[0.75, 0.5], pytest.approx([0.8, 0.3])]
-    written = rates.to_json()
-    assert written["woman"]["rate"] == pytest.approx(0.775)
-    assert written["black"]["se"] == pytest.approx(0.1)
-    assert cell_rates([[1.0]], [[1]], ["woman"]).to_json() == {"woman": {"rate": 1.0, "se": None}}
