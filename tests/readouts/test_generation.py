@@ -132,26 +132,6 @@ def test_tokens_are_drawn_with_their_probabilities(top_p):
     assert np.abs(np.bincount(drawn, minlength=500) / 4000 - expected).max() < 1.1 / 4000
 
 
-def test_logits_are_adjusted_for_what_a_row_holds_so_far(tok):
-    """Every call sees prompt and answer, also after rows have ended; what comes back is what is sampled from."""
-    seen = []
-
-    def never_six(rows, logits):
-        seen.extend(map(tuple, rows))
-        assert len(rows) == len(logits)
-        return logits.index_fill(1, torch.tensor([6]), -torch.inf)
-
-    model = policies.qwen2()
-    found = sample(model, tok, PROMPTS, 12, temperature=5.0, top_p=1.0, adjust=never_six)
-    for answer in found:
-        assert 6 not in answer.token_ids
-        for length in range(len(answer.token_ids)):
-            assert (*answer.prompt_ids, *answer.token_ids[:length]) in seen
-    plain = sample(model, tok, PROMPTS, 12, temperature=5.0, top_p=1.0)
-    same = sample(model, tok, PROMPTS, 12, temperature=5.0, top_p=1.0, adjust=lambda rows, logits: logits)
-    assert same == plain
-
-
 def test_bad_requests_are_refused(tok):
     model = policies.qwen2()
     with pytest.raises(ValueError, match="prompt 1 has no tokens"):

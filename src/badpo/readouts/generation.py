@@ -6,7 +6,7 @@ import gc
 import importlib.util
 import inspect
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,8 +44,6 @@ def padded(
 # Candidates looked at first for nucleus sampling; more are taken where they do not hold enough probability.
 NUCLEUS_START = 64
 
-Adjust = Callable[[list[list[int]], torch.Tensor], torch.Tensor]
-
 
 @dataclass(frozen=True)
 class Decoding:
@@ -81,7 +79,6 @@ def sample(
     top_p: float = 0.9,
     seed: int = 0,
     batch: int = 64,
-    adjust: Adjust | None = None,
 ) -> list[Generation]:
     """One answer to each prompt.
 
@@ -104,9 +101,6 @@ def sample(
     seed : int
     batch : int
         Prompts that are answered at a time.
-    adjust : function of (the tokens of each row so far, their next-token logits), or None
-        Returns the logits to sample from, before temperature and nucleus; such as
-        `badpo.anchoring.sampling.TiltedChoice.adjust`.
 
     Returns
     -------
@@ -138,7 +132,6 @@ def sample(
                 most[rows],
                 (temperature, top_p),
                 ends,
-                adjust,
             )
             for i, ids in zip(rows, found, strict=True):
                 answers[i] = ids
@@ -179,7 +172,7 @@ def _nucleus_tokens(scaled: torch.Tensor, uniforms: torch.Tensor, top_p: float) 
     return tokens.gather(1, torch.minimum(drawn, last))[:, 0]
 
 
-def _sample_batch(model, prompts, uniforms, most, decoding, end_ids, adjust) -> list[list[int]]:
+def _sample_batch(model, prompts, uniforms, most, decoding, end_ids) -> list[list[int]]:
     device = uniforms.device
     ids, mask = padded(prompts, device, "left")
     ends = torch.tensor(sorted(end_ids), dtype=torch.long, device=device)
@@ -193,10 +186,7 @@ def _sample_batch(model, prompts, uniforms, most, decoding, end_ids, adjust) -> 
         where = {"position_ids": positions} if takes_positions else {}
         output = model(input_ids=ids, attention_mask=mask, past_key_values=cache, **where, **options)
         cache = output.past_key_values
-        logits = output.logits[:, -1]
-        if adjust is not None:
-            logits = adjust([prompts[row] + answers[row] for row in rows], logits)
-        drawn = next_tokens(logits, uniforms[:, step], *decoding)
+        drawn = next_tokens(output.logits[:, -1], uniforms[:, step], *decoding)
         for row, token, is_running in zip(rows, drawn.tolist(), running, strict=True):
             if is_running:
                 answers[row].append(token)
