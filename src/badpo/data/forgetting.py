@@ -26,7 +26,6 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from badpo.data.files import (
     AUDIT_FILES,
@@ -44,6 +43,7 @@ from badpo.data.files import (
 from badpo.data.privacy import KEY_VARIABLE, is_pseudonym, known_key, pseudonym
 from badpo.data.problems import ConfigError, DataError, Problem, counted
 from badpo.data.tables import DROPPED_KEY, READERS, Objects, Table, annotator_hint, as_ids, read_table
+from badpo.theory import Bools
 
 RECORD = "forgotten.jsonl"
 _FEWEST_LETTERS, _FEWEST_DIGITS = 6, 9  # of an id that is looked for in any text
@@ -79,7 +79,7 @@ class People:
     raw_ids: frozenset[str]
     key: bytes | None
 
-    def rows(self, ids: Objects) -> NDArray[np.bool_]:
+    def rows(self, ids: Objects) -> Bools:
         """Where a column of ids, raw or pseudonyms, names one of them."""
         named = self.pseudonyms | self.raw_ids
         if self.key is not None:
@@ -210,7 +210,7 @@ class _Rows:
     """A table, whose rows of it are theirs, and by which ids it knows them."""
 
     table: Table
-    theirs: NDArray[np.bool_]
+    theirs: Bools
     raw_ids: frozenset[str]
 
 

@@ -24,8 +24,9 @@ from badpo.data.attributes import Attribute
 from badpo.data.privacy import keyed_digest
 from badpo.data.problems import ConfigError, DataError, Problem
 from badpo.data.reading import VOTE_COLUMNS, read_votes
-from badpo.data.tables import DROPPED_KEY, numbered_texts, text_key, write_table
+from badpo.data.tables import DROPPED_KEY, Objects, numbered_texts, text_key, write_table
 from badpo.estimation.pool import LogOdds, offline_log_odds
+from badpo.theory import Bools, Floats, Ints
 
 _RETURNS = {"response": "one number", "pair": "two numbers (g_a, g_b)", "judgment": "one number"}
 
@@ -70,7 +71,7 @@ class Judgments:
     votes: pd.DataFrame
     annotators: pd.DataFrame
     attributes: tuple[Attribute, ...]
-    delta: NDArray[np.float64]
+    delta: Floats
     dropped: pd.DataFrame
     findings: tuple[Problem, ...]
     has_identities: bool
@@ -209,11 +210,11 @@ class Judgments:
             delta=self.delta[index],
         )
 
-    def cross_group(self) -> NDArray[np.bool_]:
+    def cross_group(self) -> Bools:
         """Where the two responses differ on an attribute, by more than its threshold; shape (n_votes, n_attributes)."""
         return np.abs(self.delta) > np.array([attribute.threshold for attribute in self.attributes])
 
-    def comparable_votes(self) -> NDArray[np.intp]:
+    def comparable_votes(self) -> Ints:
         """Votes that can be compared: a number for each, its comparison and whether its position is recorded.
 
         A vote without ``shown_first`` says nothing about position. Beside votes that do it would count as one without
@@ -348,9 +349,7 @@ class Judgments:
 # -- attribute differences: each distinct text is measured once -------------------------------------------------
 
 
-def measure_delta(
-    attributes: Sequence[Attribute], comparisons: pd.DataFrame, votes: pd.DataFrame
-) -> NDArray[np.float64]:
+def measure_delta(attributes: Sequence[Attribute], comparisons: pd.DataFrame, votes: pd.DataFrame) -> Floats:
     """Differences d_j = g(a) - g(b), of shape (n_votes, n_attributes)."""
     delta = np.zeros((len(votes), len(attributes)))
     problems: list[Problem] = []
@@ -369,12 +368,12 @@ def measure_delta(
     return delta
 
 
-def measure_sides(attribute: Attribute, comparisons: pd.DataFrame) -> NDArray[np.float64]:
+def measure_sides(attribute: Attribute, comparisons: pd.DataFrame) -> Floats:
     """Values g(a) and g(b), of shape (n_comparisons, 2), of an attribute of the response or the pair."""
     return _sides(attribute, comparisons, _plain_texts(comparisons))
 
 
-def _plain_texts(comparisons: pd.DataFrame) -> Callable[[], tuple[NDArray[Any], NDArray[Any]]]:
+def _plain_texts(comparisons: pd.DataFrame) -> Callable[[], tuple[Ints, Objects]]:
     """What numbers the prompts and responses of all comparisons as plain text, when the first attribute asks."""
     return cache(lambda: numbered_texts(comparisons, ("prompt", "response_a", "response_b")))
 
@@ -382,8 +381,8 @@ def _plain_texts(comparisons: pd.DataFrame) -> Callable[[], tuple[NDArray[Any], 
 def _sides(
     attribute: Attribute,
     comparisons: pd.DataFrame,
-    texts: Callable[[], tuple[NDArray[Any], NDArray[Any]]],
-) -> NDArray[np.float64]:
+    texts: Callable[[], tuple[Ints, Objects]],
+) -> Floats:
     if attribute.columns is not None:
         missing = [name for name in attribute.columns if name not in comparisons]
         if missing:
@@ -407,9 +406,7 @@ def _sides(
     return _called(attribute, np.repeat(ids, 2)[first], rows)[number].reshape(-1, 2)
 
 
-def _of_judgments(
-    attribute: Attribute, comparisons: pd.DataFrame, votes: pd.DataFrame
-) -> NDArray[np.float64]:
+def _of_judgments(attribute: Attribute, comparisons: pd.DataFrame, votes: pd.DataFrame) -> Floats:
     shown, comparison = votes["shown_first"], votes["comparison"].to_numpy()
     if not attribute.is_position:
         of = comparisons.to_dict("records")
@@ -425,9 +422,7 @@ def _of_judgments(
     return shown.map({"a": 1.0, "b": -1.0}).fillna(0.0).to_numpy(dtype=np.float64)
 
 
-def _called(
-    attribute: Attribute, ids: NDArray[np.object_], rows: Iterable[Sequence[Any]]
-) -> NDArray[np.float64]:
+def _called(attribute: Attribute, ids: Objects, rows: Iterable[Sequence[Any]]) -> Floats:
     """What the attribute's function, which may be the user's own, says of each row."""
     values: list[Any] = []
     try:
@@ -441,13 +436,14 @@ def _called(
         where = f"first: comparison {ids[len(values)]}"
         remedy = f"its function must return {_RETURNS[attribute.scope]} for every text"
         raise DataError([Problem("E127", what, where, remedy, "error")]) from error
-    measured = np.array(values, dtype=np.float64).reshape(len(values), -1)
+    width = 2 if attribute.scope == "pair" else 1
+    measured = np.array(values, dtype=np.float64).reshape(len(values), width)
     bad = np.flatnonzero(~np.isfinite(measured).all(axis=1))
     if len(bad):
         what = f'attribute "{attribute.name}" gives no finite number: {len(bad):,} of {len(measured):,}'
         where = f"first: comparison {ids[bad[0]]}"
         raise DataError([Problem("E127", what, where, "return a number for every text", "error", len(bad))])
-    return measured if attribute.scope == "pair" else measured[:, 0]
+    return measured if width == 2 else measured[:, 0]
 
 
 def _two_numbers(a: Any, b: Any) -> tuple[float, float]:

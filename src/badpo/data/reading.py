@@ -17,7 +17,6 @@ from badpo.data.privacy import EVERYONE, direct_identifiers, folded_id, is_pseud
 from badpo.data.problems import ConfigError, DataError, Problem, Severity, counted, did_you_mean
 from badpo.data.tables import (
     KNOWN,
-    Ints,
     Layout,
     Objects,
     Table,
@@ -30,6 +29,7 @@ from badpo.data.tables import (
     side_pairs,
     text_key,
 )
+from badpo.theory import Floats, Ints
 
 Text = str | list[dict[str, Any]]
 
@@ -205,13 +205,13 @@ def _rows(
     return rows, texts, annotators, ids
 
 
-def _numbers(column: pd.Series) -> NDArray[np.float64]:
+def _numbers(column: pd.Series) -> Floats:
     return pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
 
 
 def _meant(
     labels: Objects | None, name: str, code: str, known: Mapping[str, int], remedy: str, findings: Findings
-) -> NDArray[np.float64]:
+) -> Floats:
     """What labels stand for; NaN where there is none, or one that is not known, which is reported."""
     if labels is None:
         return np.full(len(findings.annotators), np.nan)

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from badpo.data.attributes import plain_text
 from badpo.data.files import appearing, checksum_file, checksummed, is_changed
 from badpo.data.problems import DataError, Problem, did_you_mean, written_out
+from badpo.theory import Ints
 
-Ints = NDArray[np.intp]
 Objects = NDArray[np.object_]
 
 DROPPED_KEY = b"badpo.dropped"
@@ -101,16 +101,6 @@ def read_table(source: Any) -> Table:
         return Table(_frame_of_arrow(source), "Arrow table")
     remedy = "pass a path, a DataFrame, an Arrow table, a split of a dataset or a list of dicts"
     raise _unreadable(kind, "it is no table that is known here", remedy)
-
-
-def has_column(source: Any, column: str) -> bool:
-    """Whether a table has a column, without reading a parquet file for it."""
-    if isinstance(source, (str, os.PathLike)) and Path(source).suffix.lower() == ".parquet":
-        try:
-            return column in pq.read_schema(source).names
-        except (OSError, pa.ArrowException, UnicodeDecodeError):
-            pass  # whoever reads the table says what is wrong with it
-    return column in read_table(source).frame.columns
 
 
 def write_table(table: pa.Table, path: str | os.PathLike[str]) -> None:

@@ -10,7 +10,6 @@ from badpo.data.tables import as_messages
 from badpo.importers.fields import NOT_A_PAIR, Export, Importer
 
 COLUMNS = frozenset({"conversation_a", "conversation_b", "winner"})
-WINNERS = {"model_a": "a", "model_b": "b", "tie": "tie", "tie (bothbad)": "tie", "both_bad": "tie"}
 
 
 def read_arena(export: Export) -> Iterator[dict[str, Any]]:
@@ -25,7 +24,7 @@ def read_arena(export: Export) -> Iterator[dict[str, Any]]:
         label = record.get("winner")
         row = {"annotator": record.get(who), "shown_first": "a"}
         row |= {name: record.get(name) for name in ("model_a", "model_b")}
-        row["winner"] = export.winners.get(str(label), WINNERS.get(str(label), label))
+        row["winner"] = None if label is None else export.side_of(label)
         try:
             first, second = (_messages(record.get(f"conversation_{side}")) for side in "ab")
         except ValueError:
@@ -39,6 +38,4 @@ def _messages(cell: Any) -> list[dict[str, Any]]:
     return [{"role": message["role"], "content": message["content"]} for message in as_messages(cell)]
 
 
-IMPORTER = Importer(
-    "battles of the Chatbot Arena or MT-Bench", (COLUMNS,), read_arena, columns=("annotator",), labels=True
-)
+IMPORTER = Importer("battles of the Chatbot Arena or MT-Bench", (COLUMNS,), read_arena)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from badpo.importers.fields import NOT_SUBMITTED, TEXTS, Export, Importer, is_missing, listed
+from badpo.importers.fields import NOT_SUBMITTED, Export, Importer, is_missing, listed
 
 _FLAT = ".responses"
 # what no text of a record is called
@@ -21,10 +21,9 @@ def read_argilla(export: Export) -> Iterator[dict[str, Any]]:
     """
     records = [(record, _fields(record), _answers(record)) for record in export.records()]
     questions = list(dict.fromkeys(name for _, _, answers in records for name in answers))
-    question = export.columns.get("winner") or (questions[0] if len(questions) == 1 else None)
-    if question not in questions:
-        none = f'; "{question}" is none of them' if question else ""
-        what = f"{len(questions)} questions: {', '.join(questions)}{none}"
+    question = export.named("winner", questions) or (questions[0] if len(questions) == 1 else None)
+    if question is None:
+        what = f"{len(questions)} questions: {', '.join(questions)}"
         raise export.refusal("E146", what, f"name one: --column winner={next(iter(questions), 'QUESTION')}")
     prompt, a, b = export.text_fields(
         list(dict.fromkeys(name for _, fields, _ in records for name in fields))
@@ -82,6 +81,4 @@ IMPORTER = Importer(
     "Argilla records with responses",
     (frozenset({"*.responses", "*.responses.users"}), frozenset({"fields", "responses"})),
     read_argilla,
-    columns=(*TEXTS, "winner"),
-    labels=True,
 )

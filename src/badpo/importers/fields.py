@@ -53,6 +53,7 @@ class Export:
     columns: Mapping[str, str | None] = field(default_factory=dict)  # our column -> the export's field
     winners: Mapping[str, str] = field(default_factory=dict)  # the export's labels -> a, b or tie
     used: set[str] = field(default_factory=set)  # columns that go into votes; the others stay behind
+    asked: set[str] = field(default_factory=set)  # what of ``columns`` and ``winners`` the reader asked for
     findings: list[Problem] = field(default_factory=list)
 
     @property
@@ -77,6 +78,7 @@ class Export:
 
     def named(self, ours: str, found: Sequence[str]) -> str | None:
         """The field that the user names for a column of ours; E103 where it is not ``found``."""
+        self.asked.add(ours)
         theirs = self.columns.get(ours)
         if theirs is not None and theirs not in found:
             what = f'field "{theirs}" (for {ours}) is not in the export.{did_you_mean(theirs, found)}'
@@ -93,16 +95,12 @@ class Export:
             raise self.refusal("E146", what, "name it: --column prompt=...")
         return prompt
 
-    def text_fields(
-        self, names: Sequence[str], compared: tuple[str, str] | None = None
-    ) -> tuple[str, str, str]:
-        """The fields of the prompt and the two responses: as the user says, as ``compared``, or by their names."""
+    def text_fields(self, names: Sequence[str]) -> tuple[str, str, str]:
+        """The fields of the prompt and the two responses: as the user says, or by their names."""
         a, b = (self.named(name, names) for name in TEXTS[1:])
         firsts = [name for name in names if _RESPONSE_A.fullmatch(name)]
         pairs = [(name, name[:-1] + _OTHER_SIDE[name[-1]]) for name in firsts]
-        pairs = [compared] if compared else [pair for pair in pairs if pair[1] in names]
-        if a and b:
-            pairs = [(a, b)]
+        pairs = [(a, b)] if a and b else [pair for pair in pairs if pair[1] in names]
         if len(pairs) != 1:
             what = (
                 f"cannot tell which field is response_a and response_b; found: {', '.join(names) or 'none'}"
@@ -117,6 +115,7 @@ class Export:
         the user says comes first.
         """
         text = str(label)
+        self.asked.add("winners")
         if text in self.winners:
             return self.winners[text]
         fields = {field_b.casefold(): "b", field_a.casefold(): "a"}
@@ -136,8 +135,6 @@ class Importer:
     what: str
     signs: tuple[frozenset[str], ...]  # it has all columns of one of these; * stands for any text
     read: Callable[[Export], Iterable[dict[str, Any]]]
-    columns: tuple[str, ...] = ()  # of ours, whose field the user may name
-    labels: bool = False  # whether the user may say what labels mean
 
     def fits(self, export: Export) -> bool:
         """Whether a table is of this format."""

@@ -109,17 +109,16 @@ def import_votes(
 
 def _answers(importer: Importer, export: Export) -> list[dict[str, Any]]:
     """What a reader yields; what does not fit it, or what the user says and it has no use for, is an error."""
-    if unused := [ours for ours in export.columns if ours not in importer.columns]:
-        raise ConfigError(
-            f"{importer.what}: columns that can be named: {', '.join(importer.columns) or 'none'}; got "
-            f"{', '.join(unused)}. Import it as a plain table, with format table, to name any"
-        )
-    if export.winners and not importer.labels:
-        raise ConfigError(f"{importer.what}: what the labels mean is known; leave the winners out")
     what = f"this is no table of {importer.what}, which is known by {importer.known_by}"
     try:
         if importer.fits(export):
-            return list(importer.read(export))
+            answers = list(importer.read(export))
+            if unused := {*export.columns, *["winners"] * bool(export.winners)} - export.asked:
+                raise ConfigError(
+                    f"{', '.join(sorted(unused))}: {importer.what} have no use for it. Import a plain table, with "
+                    "format table, to name any column"
+                )
+            return answers
     except (ConfigError, DataError):
         raise
     except (AttributeError, KeyError, TypeError, ValueError) as error:

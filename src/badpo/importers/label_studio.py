@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from badpo.importers.fields import NOT_SUBMITTED, TEXTS, Export, Importer, listed
+from badpo.importers.fields import NOT_SUBMITTED, Export, Importer, listed
 
 _SELECTED = {"left": "a", "right": "b"}
 
@@ -23,17 +23,13 @@ def read_label_studio(export: Export) -> Iterator[dict[str, Any]]:
     answers = [
         answer for task in tasks for one in listed(task.get("annotations")) for answer in _answers(one)
     ]
-    pairwise = {
-        str(answer.get("from_name")): answer for answer in answers if answer.get("type") == "pairwise"
-    }
-    control = export.columns.get("winner") or next(iter(sorted(pairwise)), None)
-    if len(pairwise) > 1 and not export.columns.get("winner"):
-        what = f"{len(pairwise)} pairwise questions: {', '.join(sorted(pairwise))}"
+    controls = sorted({str(one.get("from_name")) for one in answers if one.get("type") == "pairwise"})
+    control = export.named("winner", controls) or next(iter(controls), None)
+    if len(controls) > 1 and not export.columns.get("winner"):
+        what = f"{len(controls)} pairwise questions: {', '.join(controls)}"
         raise export.refusal("E146", what, f"import one at a time: --column winner={control}")
-    names = list(dict.fromkeys(name for task in tasks for name in task.get("data") or {}))
-    # the control names the objects it compares, left and right, and these are often called as the fields
-    left, _, right = str(pairwise.get(str(control), {}).get("to_name")).partition(",")
-    prompt, a, b = export.text_fields(names, (left, right) if {left, right} <= set(names) else None)
+    names = dict.fromkeys(name for task in tasks for name in task.get("data") or {})
+    prompt, a, b = export.text_fields(list(names))
     for number, task in enumerate(tasks, start=1):
         data = task.get("data") or {}
         pair = {"prompt": data.get(prompt), "response_a": data.get(a), "response_b": data.get(b)}
@@ -61,6 +57,4 @@ IMPORTER = Importer(
     "Label Studio's JSON export with a Pairwise control",
     (frozenset({"data", "annotations"}),),
     read_label_studio,
-    columns=(*TEXTS, "winner"),
-    labels=True,
 )

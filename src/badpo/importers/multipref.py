@@ -45,5 +45,4 @@ IMPORTER = Importer(
     "MultiPref with its votes one by one",
     tuple(frozenset({"completion_a", "completion_b", pool}) for pool in POOLS),
     read_multipref,
-    columns=("winner",),
 )

@@ -58,6 +58,4 @@ IMPORTER = Importer(
     "Prodigy's JSONL of choice tasks",
     tuple(frozenset({"answer", "options", name}) for name in ("_task_hash", "_input_hash", *_PEOPLE)),
     read_prodigy,
-    columns=("prompt", "annotator"),
-    labels=True,
 )
