@@ -9,7 +9,6 @@ import argparse
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -134,9 +133,6 @@ def assumption_cases() -> Iterator[Case]:
 RULES: dict[str, Callable[[Leans, Shrunk], NDArray[np.bool_]]] = {
     "posterior, whichever prior (the default)": lambda leans, shrunk: bayesian_fdr(
         probability_exceeds(shrunk, RHO), FDR
-    ),
-    "posterior, normal prior alone": lambda leans, shrunk: bayesian_fdr(
-        probability_exceeds(replace(shrunk, other=None), RHO), FDR
     ),
     "Benjamini-Hochberg, of no deviation": lambda leans, shrunk: (
         benjamini_hochberg(leans.deviation[:, 0], leans.se[:, 0]) <= FDR

@@ -1,6 +1,6 @@
 """What changes for users: a commit and the present code run the same public commands, and the differences are printed.
 
-    python -m bench.golden --base COMMIT [--only NAME ...] [--all] [--list] [--keep FOLDER]
+    python -m bench.golden --base COMMIT [--only NAME ...] [--all] [--keep FOLDER]
 
 Each case runs on one thread in a folder of its own, once for each side, with the base's inputs and the same key for
 pseudonyms. Every file that it leaves is compared: numbers within the case's tolerance, texts exactly, times and
@@ -352,20 +352,6 @@ def byte_search() -> None:
     Path("left.json").write_text(json.dumps(left))
 
 
-def python_interface() -> None:
-    """The audit from Python."""
-    from badpo import Judgments, audit
-    from badpo.attributes import Length
-
-    table = planted()
-    # some pairs of which one side is twice as long
-    table.loc[table["comparison_id"].str.endswith("0"), "response_a"] += " and a few words"
-    result = audit(Judgments.read(write(table), attributes=[Length()]))
-    result.annotators.to_parquet("annotators-table.parquet")
-    result.attributes.to_parquet("attributes-table.parquet")
-    result.to_html("page.html")
-
-
 # -- the cases --------------------------------------------------------------------------------------------------------
 
 
@@ -407,7 +393,6 @@ CASES = {
                            f"{AUDIT} --out plain --people", f"{AUDIT} --anchor w1 --anchor w2 --out anchored",
                            f"{AUDIT} --anchor-class crowd --out class", f"{AUDIT} --quality random --out random",
                            f"{AUDIT} --fdr 0.05 --rho 0.2 --out mixture"), 1e-6),
-    "python-interface": Case((python_interface,), 1e-6),
     "check": Case((bad_tables,)),
     "attributes": Case((votes, "attributes list",
                         f"attributes test {TABLE} --attribute length --sweep ratio=1.25,1.5,2",
@@ -585,21 +570,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--base", metavar="COMMIT", help="what the present code is compared with")
+    parser.add_argument(
+        "--base", metavar="COMMIT", default="HEAD", help="what the present code is compared with"
+    )
     parser.add_argument("--source", type=Path, default=ROOT / "src", help="the present code; src here")
     parser.add_argument("--only", nargs="+", choices=list(CASES), metavar="NAME", help="these cases alone")
     parser.add_argument("--all", action="store_true", help="also the slow cases")
-    parser.add_argument("--list", action="store_true", help="the cases, and nothing else")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep the base's results, or take them")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.child:
-        run_child(asked.child)
-        return 0
-    if asked.list or not asked.base:
-        for name, one in CASES.items():
-            print(f"{name:<36} {one.tolerance or 'exact':<6} {'slow' if one.slow else ''}".rstrip())
-        return 0 if asked.list else 2
+        return run_child(asked.child)
     differences: dict[str, list[tuple[str, str, str]]] = {}
     with tempfile.TemporaryDirectory(prefix="badpo-golden-") as temporary:
         folders = {side: Path(temporary) / side for side in ("base", "here")}
@@ -627,11 +608,12 @@ def main() -> int:
     return int(any(differences.values()))
 
 
-def run_child(name: str) -> None:
+def run_child(name: str) -> int:
     """The steps of a case, here; both sides take their inputs from the base's checkout."""
     sys.path.insert(0, os.environ[INPUTS])
     for step in CASES[name].steps:
         badpo(step, CASES[name].smaller) if isinstance(step, str) else step()
+    return 0
 
 
 def run_smaller(arguments: list[str]) -> None:

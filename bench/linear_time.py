@@ -86,10 +86,6 @@ def main() -> int:
         for name, read in READERS.items()
         for size in (12_000, 1_000_000)
     }
-    # an ending would leave the strip of signatures nothing to do
-    found["signatures one below the other"] = slow_texts(
-        strip_signatures, 400_000, units=("\n\N{EM DASH} Emily Miller",)
-    )
     for name, slow in found.items():
         print(f"{name}: {'; '.join(slow) or 'linear'}")
     return int(any(found.values()))

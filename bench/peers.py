@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -51,11 +51,10 @@ class Steps:
     """Whole optimizer steps of a trainer on all of its judgments; what both sides have in common."""
 
     trainer: Any
+    losses: Callable[
+        [], Iterator[Iterator[torch.Tensor]]
+    ]  # of every step's micro-batches; their gradients add up
     _optimizer: torch.optim.Optimizer | None = None
-
-    def losses(self) -> Iterator[Iterator[torch.Tensor]]:
-        """The losses of every step's micro-batches, whose gradients add up to the step's."""
-        raise NotImplementedError
 
     def around(self) -> AbstractContextManager:
         """What is open around forwards and backwards."""
@@ -160,8 +159,7 @@ class Ours(Steps):
 class TRL(Steps):
     """TRL's `DPOTrainer` on the judgments of an `Ours`, in the order of its steps; reference computed before.
 
-    Its micro-batches have ``micro_batch`` judgments. An AssertionError where a judgment has other token ids than in
-    our trainer.
+    Its micro-batches have ``micro_batch`` judgments.
     """
 
     def __init__(
@@ -196,7 +194,6 @@ class TRL(Steps):
             processing_class=ours.trainer.processing_class,
         )
         self._rows = list(self.trainer.train_dataset)
-        require_same_tokens(self._rows, ours.trainer, order)
 
     def losses(self) -> Iterator[Iterator[torch.Tensor]]:
         """The losses of every step's micro-batches, each weighted with its share of the step's judgments."""
@@ -229,19 +226,6 @@ def preference_rows(judgments: Judgments, order: np.ndarray) -> list[dict[str, s
             texts["prompt"], np.where(chose_a, a, b), np.where(chose_a, b, a), strict=True
         )
     ]
-
-
-def require_same_tokens(rows: Sequence[dict], ours: BADPOTrainer, order: np.ndarray) -> None:
-    """Raise AssertionError unless TRL's rows hold the token ids of our comparisons, cut as its collator cuts them."""
-    votes, encoded = ours.judgments.votes, ours.encoded
-    for row, j in zip(rows, order, strict=True):
-        c, sign = votes["comparison"].iat[j], votes["sign"].iat[j]
-        prompt = encoded.prompt_ids[c]
-        room = (ours.args.max_length or 10**9) - len(prompt)
-        expected = [prompt, *(encoded.a_ids[c], encoded.b_ids[c])[:: int(sign)]]
-        found = [row["prompt_ids"], row["chosen_ids"][:room], row["rejected_ids"][:room]]
-        if any(list(ids) != list(other) for ids, other in zip(found, expected, strict=True)):
-            raise AssertionError(f"judgment {j} has other tokens in TRL's trainer")
 
 
 def relative_difference(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> float:

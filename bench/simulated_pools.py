@@ -59,7 +59,10 @@ def draw_votes(pool: Pool, random: np.random.Generator) -> DrawnVotes:
     lean[: pool.n_planted] += random.choice([-1.0, 1.0], pool.n_planted)
     difference = random.choice([-1.0, 0.0, 1.0], n, p=[CROSS_SHARE / 2, 1 - CROSS_SHARE, CROSS_SHARE / 2])
     domain = random.integers(2, size=n)
-    quality = _qualities(pool, random)
+    quality = random.standard_normal(n)
+    if pool.bimodal:
+        quality = 0.6 * quality + 0.8 * random.choice([-1.0, 1.0], n)
+    quality = pool.quality_sd * quality
     quality += pool.better * difference * np.where(pool.specialists & (domain == 1), -1.0, 1.0)
     annotator = _voters(pool, domain, random)
     comparison = np.repeat(np.arange(n), pool.votes_each)
@@ -67,13 +70,6 @@ def draw_votes(pool: Pool, random: np.random.Generator) -> DrawnVotes:
     sign = np.where(random.random(len(logit)) < 1 / (1 + np.exp(-logit)), 1, -1)
     delta = difference[comparison][:, None]
     return DrawnVotes(comparison, sign, annotator, delta, m, lean - lean.mean(), quality)
-
-
-def _qualities(pool: Pool, random: np.random.Generator) -> NDArray[np.float64]:
-    drawn = random.standard_normal(pool.n_comparisons)
-    if pool.bimodal:
-        drawn = 0.6 * drawn + 0.8 * random.choice([-1.0, 1.0], pool.n_comparisons)
-    return pool.quality_sd * drawn
 
 
 def _voters(pool: Pool, domain: NDArray[np.intp], random: np.random.Generator) -> NDArray[np.intp]:

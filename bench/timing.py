@@ -22,13 +22,6 @@ REPEATS = 5
 THREADS = 1
 
 
-def pin_threads() -> None:
-    """One thread for torch and for the libraries below it; call it before anything is timed."""
-    import torch
-
-    torch.set_num_threads(THREADS)
-
-
 def median_seconds(runs: Mapping[str, Callable[[], Any]], repeats: int = REPEATS) -> dict[str, float]:
     """Median CPU time of each of several runs, which take turns; other programs on the machine hardly change it."""
     found: dict[str, list[float]] = {name: [] for name in runs}

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from badpo.training.batches import BATCHING
 from bench import timing
@@ -63,7 +64,7 @@ NOTES = (
 def main() -> None:
     options = timing.options_parser(__doc__.splitlines()[0], list(CASES)).parse_args()
     timing.quiet()
-    timing.pin_threads()
+    torch.set_num_threads(timing.THREADS)
     rows = [measured(row) for row in ROWS if row.case in (options.case or CASES)]
     timing.report("Training steps", rows, options, NOTES)
     if any(row["rel_grad_diff"] > LARGEST_DIFFERENCE for row in rows):

@@ -46,7 +46,7 @@ def main() -> None:
     if unknown := [name for name in names if name not in KINDS]:
         raise SystemExit(f"there is no kind {', '.join(unknown)}; there are {', '.join(KINDS)}")
     if options.here is not None:
-        write_kind(options.here, run_here(names[0], options.budget_minutes * 60))
+        options.here.write_text(json.dumps(run_here(names[0], options.budget_minutes * 60), indent=2))
         return
     for name in names:
         print(section(name, run_apart(name, seconds_for(name, options.budget_minutes))), flush=True)
@@ -81,6 +81,7 @@ def run_here(name: str, seconds: float) -> dict[str, Any]:
 def run_apart(name: str, seconds: float) -> dict[str, Any]:
     """The rows of one kind from a process of its own; what it leaves when it dies or hangs is told as a problem."""
     path = FOLDER / f"{name}.json"
+    FOLDER.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     command = [sys.executable, "-m", "bench.faults", "--only", name, "--here", str(path)]
     command += ["--budget-minutes", str(seconds / 60)]
@@ -90,14 +91,8 @@ def run_apart(name: str, seconds: float) -> dict[str, Any]:
     except subprocess.TimeoutExpired:
         problem = f"it was ended after {PATIENCE} times its share of the time"
     if not path.exists():
-        write_kind(path, {"rows": [], "seconds": seconds, "problem": problem})
+        path.write_text(json.dumps({"rows": [], "seconds": seconds, "problem": problem}))
     return json.loads(path.read_text())
-
-
-def write_kind(path: Path, kind: dict[str, Any]) -> None:
-    """Keep what a kind of fault found, so that another can be run again without it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(kind, indent=2) + "\n")
 
 
 def has_failed(kind: dict[str, Any]) -> bool:

@@ -135,9 +135,7 @@ def _counter(folder: str, writes: list[str], kill: Kill, told: Path) -> Callable
         name = os.fsdecode(path)
         if os.path.isabs(name) and not name.startswith(folder):
             return
-        # shutil.rmtree names what it deletes relative to an open folder
-        is_within = event in ("os.remove", "os.rmdir") and len(arguments) > 1 and arguments[1] >= 0
-        writes.append(f"{event} {name}" + " in a folder that is deleted" * is_within)
+        writes.append(f"{event} {name}")
         if kill.before_write is None or len(writes) < kill.before_write:
             return
         if not kill.is_full:

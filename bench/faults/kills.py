@@ -87,20 +87,13 @@ def still_named(project: Path) -> str:
     return f"still named in {', '.join(held)}" if held else ""
 
 
+MOMENTS = {"open": "opened", "os.mkdir": "made", "os.rename": "named", "os.remove": "removed"}
+
+
 def moment_of(writes: tuple[str, ...]) -> str:
     """In words, at which kind of moment a child was killed, from its last change of a file."""
     if not writes:
         return "at a random moment"
     event, _, path = writes[-1].partition(" ")
-    if path.endswith("in a folder that is deleted"):
-        return "in the middle of deleting a folder"
-    if event == "os.rename" and path.endswith("complete.json"):
-        return "before complete.json gets its name"
-    if event == "os.rename":
-        return "between temporary file and its name"
-    if event in ("os.remove", "os.rmdir"):
-        return "before a file is removed"
-    for part, what in (("cache", "the cache"), ("checkpoints", "a checkpoint")):
-        if part in Path(path).parts:
-            return f"while {what} is written"
-    return "before a file or folder is made"
+    what = "complete.json" if path.endswith("complete.json") else "a file or folder"
+    return f"before {what} is {MOMENTS.get(event, 'changed')}"

@@ -27,14 +27,12 @@ ROUNDS, ROUNDS_OF_TRAINING = 200, 15
 LATEST_SECONDS = 0.4
 REFUSED = 2
 PROJECT = "project"
-SECOND_PERSON = "person 4"
 
 WATCH = ("watch", "--attribute", "length")
 FORGET = ("forget", small_project.PERSON, "--data", "votes.parquet")
 IMPORT = ("import", "export.jsonl", "--out", "votes.parquet")
 AUDIT = ("audit", "votes.parquet", "--attribute", "length", "--out", "audit")
 TRAIN = ("train", "--config", "run.yaml")
-KEPT = ("--audit", "audit", "--mapping", "whose.json")
 
 
 class Pair(NamedTuple):
@@ -61,15 +59,13 @@ def rows(budget_seconds: float) -> list[Row]:
 
 
 def prepare() -> None:
-    """Two parts of the votes, a second export, an audit, a mapping; to be called in a child, in the project."""
+    """Two parts of the votes, an audit, a mapping; to be called in a child, in the project."""
     small_project.import_votes()
     votes = pd.read_parquet("votes.parquet")
     first = votes["comparison_id"].isin(votes["comparison_id"].unique()[::2])
     votes[first].to_parquet("part-1.parquet")
     votes[~first].to_parquet("part-2.parquet")
     small_project.command(*WATCH, "--state", "part.json", "part-1.parquet")
-    export = Path("export.jsonl").read_text().splitlines(keepends=True)
-    Path("other.jsonl").write_text("".join(export[: len(export) // 2]))
     Path("runs").mkdir()
     small_project.audit()
 
@@ -145,9 +141,9 @@ def votes_of(folder: Path) -> list[tuple]:
     return as_votes(read_table(folder / "votes.parquet").frame)
 
 
-def imported(folder: Path, export: str = "export.jsonl") -> list[tuple]:
+def imported(folder: Path) -> list[tuple]:
     """The votes of an export."""
-    frame = pd.read_json(folder / export, lines=True, dtype={"comparison_id": str})
+    frame = pd.read_json(folder / "export.jsonl", lines=True, dtype={"comparison_id": str})
     people = frame["annotator"].unique().tolist()
     frame["annotator"] = frame["annotator"].map(dict(zip(people, pseudonyms(people), strict=True)))
     return as_votes(frame)
@@ -170,22 +166,6 @@ def both_counted(folder: Path, output: Sequence[str]) -> str:
     n = len({vote[0] for vote in votes_of(folder)})
     counted = AuditMonitor.load(folder / "state.json").n_comparisons
     return "" if counted == n else f"{counted} of {n} comparisons counted"
-
-
-def both_forgotten(folder: Path, output: Sequence[str]) -> str:
-    """Two people forgotten at once: both are gone, and nobody else."""
-    left = votes_of(folder)
-    expected = without(imported(folder), small_project.PERSON, SECOND_PERSON)
-    if left != expected:
-        return f"{len(left)} votes, {len(expected)} expected"
-    mapping = (folder / "whose.json").read_text()
-    return "the mapping names them" if small_project.PERSON in mapping or SECOND_PERSON in mapping else ""
-
-
-def one_import(folder: Path, output: Sequence[str]) -> str:
-    """Two imports at once: the table is that of one of them."""
-    found = votes_of(folder)
-    return "" if found in (imported(folder), imported(folder, "other.jsonl")) else "the table is of neither"
 
 
 def forgotten_or_not_counted(folder: Path, output: Sequence[str]) -> str:
@@ -238,12 +218,9 @@ def nobody_trained_unsaid(folder: Path, output: Sequence[str]) -> str:
 
 
 INTO, PART = ("--state", "state.json"), ("--state", "part.json")
-FORGET_BOTH = ((*FORGET, *KEPT), ("forget", SECOND_PERSON, *FORGET[2:], *KEPT))
 FORGET_RUNS = (*FORGET, "--runs", "runs")
 PAIRS = (
     Pair("watch and watch", *((*WATCH, f"part-{i}.parquet", *INTO) for i in (1, 2)), both_counted),
-    Pair("forget and forget", *FORGET_BOTH, both_forgotten),
-    Pair("import and import", IMPORT, ("import", "other.jsonl", *IMPORT[2:]), one_import),
     Pair("forget and watch", (*FORGET, *PART), (*WATCH, "votes.parquet", *PART), forgotten_or_not_counted),
     Pair("audit and audit", AUDIT, AUDIT, one_audit),
     Pair("import and forget", IMPORT, FORGET, one_after_the_other),

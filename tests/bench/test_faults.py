@@ -56,9 +56,8 @@ def test_a_kind_that_fails_is_told(monkeypatch):
 @pytest.mark.parametrize(
     ("write", "moment"),
     [
-        ("os.remove model.safetensors in a folder that is deleted", "in the middle of deleting a folder"),
-        ("os.rename cache/ab/.writing-1.1-shard-2.safetensors", "between temporary file and its name"),
-        ("open runs/a/checkpoints/checkpoint-2/x", "while a checkpoint is written"),
+        ("os.rename runs/a/checkpoints/.writing-2/complete.json", "before complete.json is named"),
+        ("open runs/a/checkpoints/checkpoint-2/x", "before a file or folder is opened"),
     ],
 )
 def test_moments_have_names(write, moment):

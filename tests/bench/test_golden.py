@@ -33,14 +33,14 @@ def head(tmp_path_factory) -> Path:
 
 def compared(source: Path, kept: Path) -> subprocess.CompletedProcess:
     command = [sys.executable, "-m", "bench.golden", "--base", "HEAD", "--source", str(source)]
-    command += ["--only", "python-interface", "--keep", str(kept)]
+    command += ["--only", "attributes", "--keep", str(kept)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 def test_a_commit_differs_from_itself_in_nothing_and_a_planted_difference_is_seen(head, tmp_path):
     same = compared(head, tmp_path)
     assert same.returncode == 0, same.stdout + same.stderr
-    (kept,) = tmp_path.glob("*/python-interface/page.html")
+    (kept,) = tmp_path.glob("*/attributes/commands.jsonl")
     written = kept.stat().st_mtime_ns
     default, other = "ratio: float = 1.5", "ratio: float = 2.5"
     changed = [path for path in head.rglob("*.py") if default in path.read_text()]
@@ -50,7 +50,7 @@ def test_a_commit_differs_from_itself_in_nothing_and_a_planted_difference_is_see
     planted = compared(head, tmp_path)
     assert planted.returncode == 1
     assert kept.stat().st_mtime_ns == written, "the base's side ran again"
-    assert "python-interface: annotators-table.parquet" in planted.stdout
+    assert "attributes: commands.jsonl" in planted.stdout
 
 
 def write(
