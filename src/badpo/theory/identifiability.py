@@ -67,8 +67,6 @@ def annotator_components(
 
 def _components_of(comparison: NDArray, annotator: NDArray, n_annotators: int) -> Ints:
     labels = np.full(n_annotators, -1, dtype=np.intp)
-    if len(annotator) == 0:
-        return labels
     nodes, comparison = np.unique(comparison, return_inverse=True)
     n_nodes = n_annotators + len(nodes)
     edges = (np.ones(len(annotator)), (annotator, n_annotators + comparison))
@@ -77,19 +75,8 @@ def _components_of(comparison: NDArray, annotator: NDArray, n_annotators: int) -
     _, first, group, size = np.unique(
         found[present], return_index=True, return_inverse=True, return_counts=True
     )
-    rank = np.empty(len(size), dtype=np.intp)
-    rank[np.lexsort((first, -size))] = np.arange(len(size))
-    labels[present] = rank[group]
+    labels[present] = np.argsort(np.lexsort((first, -size)))[group]
     return labels
-
-
-def count_components(labels: ArrayLike) -> Ints:
-    """Number of free offsets the graph predicts for each attribute.
-
-    An annotator without a cross-group judgment is a component alone, with an offset of their own.
-    """
-    labels = np.asarray(labels)
-    return labels.max(axis=0, initial=-1) + 1 + (labels < 0).sum(axis=0)
 
 
 def informative_judgments(
@@ -252,19 +239,14 @@ class FreeDirections:
         # equal rows have equal projections, and distinct ones distinct projections, in all three almost surely
         probe = np.random.default_rng(0).standard_normal((self.n_free, 3))
         rows = np.asarray(self.basis @ probe).reshape(self.n_annotators, self.n_attributes, 3)
-        columns = [_groups_of_equal(rows[:, a]) for a in range(self.n_attributes)]
-        return np.stack(columns, axis=1) if columns else np.zeros((self.n_annotators, 0), dtype=np.intp)
-
-
-def _groups_of_equal(points: Floats) -> Ints:
-    tolerance = 1e4 * NEGLIGIBLE * np.abs(points).max(initial=0.0)
-    labels = np.zeros(len(points), dtype=np.intp)
-    for values in points.T:
-        order = np.lexsort((values, labels))
-        new = (np.diff(labels[order]) != 0) | (np.diff(values[order]) > tolerance)
-        labels[order] = np.concatenate([[0], np.cumsum(new)])[: len(points)]
-    _, first, labels = np.unique(labels, return_index=True, return_inverse=True)
-    return np.argsort(np.argsort(first))[labels]
+        labels = np.zeros(rows.shape[:2], dtype=np.intp)
+        for j in range(self.n_attributes):
+            tolerance = 1e4 * NEGLIGIBLE * max(np.abs(rows[:, j]).max(initial=0.0), 1e-300)
+            # off the middle, so that zeros and ones do not lie where rounding parts them
+            cells = np.round(rows[:, j] / tolerance + 0.3)
+            _, first, group = np.unique(cells, axis=0, return_index=True, return_inverse=True)
+            labels[:, j] = np.argsort(np.argsort(first))[group.reshape(-1)]
+        return labels
 
 
 def free_directions(
@@ -284,8 +266,6 @@ def free_directions(
     -----
     The margins are taken as free, which is exact where no two comparisons share a response and cautious elsewhere.
     They are eliminated first: the votes of a comparison give differences of theta . d. `null_basis` solves the rest.
-    Binary attributes mostly merge; several continuous ones end in one dense block of n_annotators * n_attributes
-    unknowns.
 
     References
     ----------
@@ -341,9 +321,6 @@ def _design(annotator: NDArray, delta: NDArray, n_annotators: int) -> sparse.csr
     return sparse.csr_array(sparse.coo_array(entries, shape=(n, n_annotators * q)))
 
 
-# -- null spaces of sparse systems: unknowns are merged first, and what is left is factorized ---------------------
-
-
 def null_basis(equations: sparse.sparray) -> sparse.csr_array:
     """Independent solutions x of ``equations @ x = 0``, one per column.
 
@@ -354,8 +331,8 @@ def null_basis(equations: sparse.sparray) -> sparse.csr_array:
 
     Notes
     -----
-    Equations with one term, and with two of equal size, are solved on the spot. What remains is solved by a pivoted
-    Cholesky factorization of its Gram matrix, whose cost is cubic in the unknowns that are left.
+    Unknowns that no equation links are solved apart, each block by a pivoted Cholesky factorization of its Gram matrix,
+    whose cost is cubic in its unknowns.
 
     Examples
     --------
@@ -364,79 +341,48 @@ def null_basis(equations: sparse.sparray) -> sparse.csr_array:
     >>> null_basis(sparse.csr_array([[1.0, -1.0, 0.0, 0.0], [0.0, 0.0, 2.0, 0.0]])).shape
     (4, 2)
     """
-    merged, remaining = _merge_unknowns(sparse.csr_array(equations))
-    basis = sparse.csr_array(merged @ sparse.csr_array(_dense_null_basis(remaining)))
-    basis = sparse.csr_array(basis @ sparse.diags_array(1.0 / abs(basis).max(axis=0).toarray().ravel()))
-    basis.data[np.abs(basis.data) < NEGLIGIBLE] = 0.0
-    basis.eliminate_zeros()
-    return basis
+    known = sparse.csc_array(equations)
+    known.data[np.abs(known.data) < NEGLIGIBLE] = 0.0
+    known.eliminate_zeros()
+    n = known.shape[1]
+    linked = np.diff(known.indptr) > 0
+    free = np.flatnonzero(~linked)
+    block = csgraph.connected_components(abs(known).T @ abs(known), directed=False)[1]
+    order = np.flatnonzero(linked)[np.argsort(block[linked], kind="stable")]
+    entries = [(free, np.arange(len(free)), np.ones(len(free)))]
+    nullity = len(free)
+    for unknowns in np.split(order, np.flatnonzero(np.diff(block[order])) + 1) if len(order) else ():
+        among = known[:, unknowns]
+        rows, number = np.unique(among.indices, return_inverse=True)
+        shape = (len(rows), len(unknowns))
+        basis = _dense_null_basis(sparse.csc_array((among.data, number, among.indptr), shape=shape))
+        basis[np.abs(basis) < NEGLIGIBLE] = 0.0
+        row, column = np.nonzero(basis)
+        entries.append((unknowns[row], nullity + column, basis[row, column]))
+        nullity += basis.shape[1]
+    row, column, value = (np.concatenate(part) for part in zip(*entries, strict=True))
+    return sparse.csr_array((value, (row, column)), shape=(n, nullity))
 
 
-def _merge_unknowns(equations: sparse.csr_array) -> tuple[sparse.csr_array, sparse.csr_array]:
-    """Solve every equation x = 0 or x = +-y.
-
-    Returns the old unknowns as combinations of the new ones, and the other equations in the new unknowns.
-    """
-    merged = sparse.csr_array(sparse.eye_array(equations.shape[1]))
-    equations = _significant(equations)
-    while True:
-        simple = _is_simple(equations)
-        if not simple.any():
-            return merged, equations
-        step = _merge(equations[np.flatnonzero(simple)])
-        merged = sparse.csr_array(merged @ step)
-        equations = _significant(sparse.csr_array(equations[np.flatnonzero(~simple)] @ step))
-
-
-def _significant(equations: sparse.csr_array) -> sparse.csr_array:
-    """The equations without rounding and without empty rows."""
-    equations.sum_duplicates()
-    equations.data[np.abs(equations.data) < NEGLIGIBLE] = 0.0
-    equations.eliminate_zeros()
-    return equations[np.flatnonzero(np.diff(equations.indptr))]
-
-
-def _is_simple(equations: sparse.csr_array) -> Bools:
-    n_terms = np.diff(equations.indptr)
-    size = np.abs(equations.data)
-    first, last = size[equations.indptr[:-1]], size[equations.indptr[1:] - 1]
-    return (n_terms == 1) | ((n_terms == 2) & (np.abs(first - last) < NEGLIGIBLE * first))
-
-
-def _merge(equations: sparse.csr_array) -> sparse.csr_array:
-    """Unknowns as signed copies of fewer: connected components of the graph that has every x and every -x as nodes."""
-    n = equations.shape[1]
-    first, last = equations.indptr[:-1], equations.indptr[1:] - 1
-    x, y = equations.indices[first].astype(np.intp), equations.indices[last].astype(np.intp)
-    # one term: x = -x; two terms of unequal sign: x = y; of equal sign: x = -y
-    opposite = equations.data[first] * equations.data[last] > 0
-    source, target = np.concatenate([x, x + n]), np.concatenate([y + n * opposite, y + n * ~opposite])
-    graph = sparse.coo_array((np.ones(len(source)), (source, target)), shape=(2 * n, 2 * n))
-    plus, minus = csgraph.connected_components(graph, directed=False)[1].reshape(2, n)
-    kept = np.flatnonzero(plus != minus)
-    names, column = np.unique(np.minimum(plus, minus)[kept], return_inverse=True)
-    signs = np.where(plus < minus, 1.0, -1.0)[kept]
-    return sparse.csr_array(sparse.coo_array((signs, (kept, column)), shape=(n, len(names))))
-
-
-def _dense_null_basis(equations: sparse.csr_array) -> Floats:
+def _dense_null_basis(equations: sparse.csc_array) -> Floats:
+    """Solutions of equations in which every unknown occurs, scaled to a largest entry of 1."""
     n = equations.shape[1]
     gram = (equations.T @ equations).toarray()
     scale = np.sqrt(np.diag(gram))
-    scale[scale == 0] = 1.0
     factor, pivot, rank, _ = lapack.dpstrf(gram / scale[:, None] / scale, tol=1e-9)
     solved, free = pivot[:rank] - 1, pivot[rank:] - 1
-    scaled = sparse.csr_array(equations @ sparse.diags_array(1.0 / scale))
+    scaled = sparse.csc_array(equations @ sparse.diags_array(1.0 / scale))
     basis = np.zeros((n, len(free)))
     basis[free] = np.eye(len(free))
     # the second pass corrects the first: a Gram matrix holds squares, and with them half of the digits
     for _ in range(2):
         basis[solved] -= cho_solve((factor[:rank, :rank], False), scaled[:, solved].T @ (scaled @ basis))
     basis = basis / scale[:, None] * scale[free]
-    return _without_spurious(equations, basis / np.abs(basis).max(axis=0, initial=0.0))
+    basis = _without_spurious(equations, basis / np.abs(basis).max(axis=0, initial=0.0))
+    return basis / np.abs(basis).max(axis=0, initial=0.0)
 
 
-def _without_spurious(equations: sparse.csr_array, basis: Floats) -> Floats:
+def _without_spurious(equations: sparse.csc_array, basis: Floats) -> Floats:
     """The part of a basis that the equations themselves confirm.
 
     What the Gram matrix cannot tell from zero can be far above rounding in the equations. All solutions are among the
