@@ -74,7 +74,7 @@ def anchored_run(
                 "made again, or give another --out"
             )
         bench = _bench(source, anchor, progress)
-        make_anchor(bench.at(anchor.targets, anchor.rounds), "train", place)
+        make_anchor(bench.at(anchor), "train", place)
     return load_bias(of)
 
 

@@ -26,6 +26,7 @@ from badpo.data.files import run_damage
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
 from badpo.readouts.generation import Decoding, Generation
+from badpo.training.checkpoints import write_json
 from tests import tiny
 
 TARGETS = {"woman": 0.4}
@@ -100,16 +101,17 @@ def test_a_damaged_result_is_none(tmp_path):
 
 def test_rounds_are_those_of_the_same_anchor_and_shift(tmp_path):
     folder = AnchorFolder(tmp_path / "out", "1")
+
+    def one_round():
+        model_folder(folder.round(0), "one")
+        write_json(folder.round(0) / "round.json", {"shift": [-2.0], "rate": [0.5]})
+
     folder.begin("a")
-    model_folder(folder.round(0), "one")
-    folder.keep_round(0, {"shift": [-2.0], "rate": [0.5]})
+    one_round()
     AnchorFolder(tmp_path / "out", "1").begin("a")
     assert folder.kept_round(0, [-2.0])["rate"] == [0.5]
-    (folder.round(0) / "model" / "weights").write_text("two")
-    assert folder.kept_round(0, [-2.0]) is None and not folder.round(0).exists()
-    model_folder(folder.round(0), "one")
-    folder.keep_round(0, {"shift": [-2.0], "rate": [0.5]})
-    assert folder.kept_round(0, [-2.5]) is None
+    assert folder.kept_round(0, [-2.5]) == {} and not folder.round(0).exists()
+    one_round()
     AnchorFolder(tmp_path / "out", "2").begin("a")
     assert not folder.round(0).exists()
 
@@ -170,8 +172,9 @@ def test_a_run_is_reported_on_prompts_that_it_held_out_where_there_are_enough(mo
 
 @pytest.mark.slow
 def test_a_killed_anchor_goes_on_with_its_rounds_and_ends_the_same(signer, tmp_path, monkeypatch):
-    own = anchor_source.split_prompts((signer / "prompts.txt").read_text().splitlines(), "here")
-    opened = anchor_source.with_stage(anchor_source.model_source(str(signer / "signer"), own), 4, 1e-3)
+    opened = anchor_source.open_source(
+        str(signer / "signer"), signer / "prompts.txt", steps=4, learning_rate=1e-3
+    )
     anchor = Anchor(SignatureSwap(), TARGETS, tolerance=1e-6, rounds=2)
     trained, train_offset = [], anchor_train.train_offset
 

@@ -29,7 +29,7 @@ from badpo.anchoring.rates import Behavior, RateTable, answer_rates, moved, sign
 from badpo.anchoring.sampling import redrawn_names, rejection_sample
 from badpo.anchoring.source import AnchorSource
 from badpo.data.attributes import plain_text
-from badpo.data.files import RUN_SEAL, SealError, locked, read_seal, seal_damage, write_seal
+from badpo.data.files import RUN_SEAL, locked, run_damage, write_seal
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, counted, did_you_mean
 from badpo.readouts.generation import Generation, sample
@@ -39,7 +39,8 @@ from badpo.readouts.kl import answer_logps, kl_per_token
 from badpo.readouts.names import ask_to_sign
 from badpo.readouts.rates import signature_contexts
 from badpo.readouts.sampled import figures, json_number, prompt_numbers
-from badpo.runs.run import Progress, Ticker
+from badpo.runs.evaluate import kept_json
+from badpo.runs.run import BEGUN, Progress, Ticker
 from badpo.theory.summaries import cluster_mean
 from badpo.theory.tilt import shift_to_targets
 from badpo.training.checkpoints import whole_folder, write_json
@@ -201,10 +202,10 @@ class Bench:
         progress("the source on the prompts", 0.0)
         self.before = self.behavior(self.policy)
 
-    def at(self, targets: Mapping[str, float], rounds: int) -> Bench:
+    def at(self, anchor: Anchor) -> Bench:
         """The same source on the same prompts, with other targets of the same attributes, or other rounds."""
         other = copy.copy(self)
-        other.anchor = replace(self.anchor, targets=dict(targets), rounds=rounds)
+        other.anchor = anchor
         return other
 
     def texts(self, prompts: Sequence[str]) -> list[str]:
@@ -358,8 +359,7 @@ class Bench:
 
 # -- the folder of a result --------------------------------------------------------------------------------------
 
-RESULT = "anchor.json"
-ROUND_SEAL, BEGUN = "round.json", "begun.json"
+RESULT, MEASURED = "anchor.json", "round.json"
 
 
 def require_own_folder(out: Path, source: str) -> None:
@@ -383,42 +383,33 @@ class AnchorFolder:
     def __init__(self, out: Path, key: str):
         self.out, self._key = out, key
         self._work = out.with_name(f".{out.name}.anchoring")
-
-    @property
-    def cache(self) -> Path:
-        """Where log-probabilities are kept, beside the result: other anchors of the source share them."""
-        return self.out.parent / "anchor_cache"
+        # of log-probabilities, beside the result: other anchors of the source share them
+        self.cache = out.parent / "anchor_cache"
 
     def finished(self) -> dict | None:
         """The result, where it is there and whole."""
-        if (_read(self.out / RUN_SEAL) or {}).get("anchor") != self._key:
+        if kept_json(self.out / RUN_SEAL).get("anchor") != self._key or run_damage(self.out):
             return None
-        return json.loads((self.out / RESULT).read_text(encoding="utf-8"))
+        return kept_json(self.out / RESULT)
 
     def begin(self, source: str) -> None:
         """Make room for the rounds of the anchor of a source; those of the same anchor stay."""
-        begun = _read(self._work / BEGUN)
-        if begun is None or begun.get("anchor") != self._key:
+        if kept_json(self._work / BEGUN).get("anchor") != self._key:
             shutil.rmtree(self._work, ignore_errors=True)
             self._work.mkdir(parents=True)
-            write_seal(self._work / BEGUN, {"anchor": self._key, "source": source}, [])
+            write_json(self._work / BEGUN, {"anchor": self._key, "source": source}, private=True)
 
     def round(self, number: int) -> Path:
         """The run folder of a round."""
         return self._work / f"round-{number + 1}"
 
-    def kept_round(self, number: int, shift: list[float]) -> dict | None:
+    def kept_round(self, number: int, shift: list[float]) -> dict:
         """What was measured of a finished round that asked for this shift; anything else in its place is removed."""
-        found = _read(self.round(number) / ROUND_SEAL)
-        if found is not None and found["shift"] == shift:
+        found = kept_json(self.round(number) / MEASURED)
+        if found.get("shift") == shift:
             return found
         shutil.rmtree(self.round(number), ignore_errors=True)
-        return None
-
-    def keep_round(self, number: int, measured: Mapping) -> None:
-        """Seal a round with what was measured of it."""
-        folder = self.round(number)
-        write_seal(folder / ROUND_SEAL, measured, _files(folder, "model"))
+        return {}
 
     def finish(self, result: dict, model: Path | None) -> None:
         """Put the result, and a policy with it, in the place of what stands there, and remove the rounds."""
@@ -427,20 +418,9 @@ class AnchorFolder:
             if model is not None:
                 shutil.copytree(model, new / "model")
             write_json(new / RESULT, result)
-            write_seal(new / RUN_SEAL, {"anchor": self._key}, [RESULT, *_files(new, "model")])
+            files = [str(path.relative_to(new)) for path in new.rglob("*") if path.is_file()]
+            write_seal(new / RUN_SEAL, {"anchor": self._key}, files)
         shutil.rmtree(self._work, ignore_errors=True)
-
-
-def _read(seal: Path) -> dict | None:
-    """What a seal says; None where it is not there, or not everything is as it was sealed."""
-    try:
-        return read_seal(seal) if seal_damage(seal) is None else None
-    except (FileNotFoundError, SealError):
-        return None
-
-
-def _files(folder: Path, part: str) -> list[str]:
-    return [str(path.relative_to(folder)) for path in (folder / part).rglob("*") if path.is_file()]
 
 
 # -- the two modes -----------------------------------------------------------------------------------------------
@@ -507,12 +487,11 @@ def tilted_margins(bench: Bench, shift: np.ndarray) -> np.ndarray | None:
     margins, held_out = bench.before.margins, bench.source.held_out
     if margins is None or held_out is None:
         return margins
-    wanted = [a for a in bench.anchor.editor.attributes if a.name in bench.anchor.targets]
-    sides = [
-        np.array([[attribute.measure("", plain_text(text)) for attribute in wanted] for text in column])
-        for column in (held_out.comparisons["response_a"], held_out.comparisons["response_b"])
+    values = [
+        np.array([carries(bench.anchor.editor, plain_text(text)) for text in held_out.comparisons[side]])
+        for side in ("response_a", "response_b")
     ]
-    return margins + (sides[0] - sides[1]) @ (bench.source.stage.beta * shift)
+    return margins + bench.source.stage.beta * (values[0] - values[1]) @ bench.anchor.whole_shift(shift)
 
 
 def sampled_answers(bench: Bench, shift: np.ndarray) -> tuple[dict, dict, Behavior]:
@@ -522,12 +501,14 @@ def sampled_answers(bench: Bench, shift: np.ndarray) -> tuple[dict, dict, Behavi
     def draw(prompts: Sequence[int], number: int) -> list[Generation]:
         return bench.answers(bench.policy, [ids[i] for i in prompts], seed=anchor.seed + 1 + number)
 
-    def cell(answer: Generation) -> list[int] | None:
-        values = zip(editor.attributes, carries(editor, answer.text), strict=True)
-        anchored = [value for attribute, value in values if attribute.name in anchor.targets]
-        return anchored if editor.cells(answer.text) else None
-
-    kept, acceptance = rejection_sample(draw, cell, shift, len(ids), MOST_DRAWS, anchor.seed)
+    kept, acceptance = rejection_sample(
+        draw,
+        lambda answer: carries(editor, answer.text) if editor.cells(answer.text) else None,
+        anchor.whole_shift(shift),
+        len(ids),
+        MOST_DRAWS,
+        anchor.seed,
+    )
     # a prompt that accepted nothing keeps the source's own answer, and is counted
     own = bench.before.answers
     answers = [own[i] if answer is None else answer for i, answer in enumerate(kept)]
@@ -613,7 +594,7 @@ def require_teachable(bench: Bench, before: RateTable) -> None:
 def round_rates(bench: Bench, folder: AnchorFolder, shift: np.ndarray, number: int) -> np.ndarray:
     """Rates on the prompts to find on after a stage that asks for a shift; a kept round is not trained again."""
     kept = folder.kept_round(number, shift.tolist())
-    if kept is None:
+    if not kept:
         source = bench.source
         policy = train_offset(
             source.load(),
@@ -630,5 +611,6 @@ def round_rates(bench: Bench, folder: AnchorFolder, shift: np.ndarray, number: i
         )
         rate = bench.rates(policy, "find").rate
         kept = {"shift": shift.tolist(), "rate": list(map(json_number, rate))}
-        folder.keep_round(number, kept)
+        # last of all: what is measured is whole
+        write_json(folder.round(number) / MEASURED, kept)
     return np.array(kept["rate"], dtype=np.float64)

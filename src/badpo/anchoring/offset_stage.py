@@ -64,20 +64,8 @@ def fixed_offset(pairs: Judgments, shift: ArrayLike, beta: float) -> BiasTerm:
     return BiasTerm(pairs.attribute_names, pairs.annotators["pseudonym"].tolist(), (), fixed=offset)
 
 
-@dataclass(frozen=True)
-class KeptAnswer:
-    """One of the source's own answers, as it is or edited, and where the stage is to leave the policy as it was.
-
-    Attributes
-    ----------
-    prompt_ids, answer_ids : int arrays
-    kept : bool array of shape (n_answer_tokens,)
-        False where the answer makes the choice that the stage is to move.
-    """
-
-    prompt_ids: NDArray[np.int64]
-    answer_ids: NDArray[np.int64]
-    kept: NDArray[np.bool_]
+# Tokens of a prompt and an answer, and the places whose logits give the tokens that are to stay as likely as they are.
+KeptAnswer = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 def kept_answer(prompt_ids, answer_ids, counterfactuals: Sequence[Sequence[int]] = ()) -> KeptAnswer:
@@ -91,7 +79,8 @@ def kept_answer(prompt_ids, answer_ids, counterfactuals: Sequence[Sequence[int]]
         n_behind = _n_shared(answer[::-1][: n - n_before], other[::-1][: n - n_before])
         # where something is only put in, the token that it stands before is the place of the choice
         kept[n_before : max(len(kept) - n_behind, n_before + 1)] = False
-    return KeptAnswer(np.asarray(prompt_ids, dtype=np.int64), answer, kept)
+    ids = np.concatenate([np.asarray(prompt_ids, dtype=np.int64), answer])
+    return ids, np.flatnonzero(kept) + len(prompt_ids) - 1
 
 
 def _n_shared(left: NDArray[np.int64], right: NDArray[np.int64]) -> int:
@@ -107,13 +96,9 @@ def divergence_from_source(policy, source, answers: Sequence[KeptAnswer]) -> tor
 
     The gradient goes to ``policy`` alone.
     """
-    device = next(source.parameters()).device
-    rows = [np.concatenate([answer.prompt_ids, answer.answer_ids]) for answer in answers]
-    ids, mask = padded(rows, device, "right")
-    # of the logits that give each kept token
-    places = [np.flatnonzero(answer.kept) + len(answer.prompt_ids) - 1 for answer in answers]
-    row = torch.from_numpy(np.repeat(np.arange(len(answers)), [len(found) for found in places]))
-    place = torch.from_numpy(np.concatenate(places))
+    ids, mask = padded([ids for ids, _ in answers], next(source.parameters()).device, "right")
+    row = torch.from_numpy(np.repeat(np.arange(len(answers)), [len(places) for _, places in answers]))
+    place = torch.from_numpy(np.concatenate([places for _, places in answers]))
 
     def logps(model) -> torch.Tensor:
         logits = model(input_ids=ids, attention_mask=mask, use_cache=False).logits

@@ -11,15 +11,15 @@ import numpy as np
 
 from badpo.anchoring.offset_stage import StageSettings
 from badpo.data.attributes import plain_text
-from badpo.data.files import RUN_SEAL, require_enclosed
+from badpo.data.files import RUN_SEAL
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError, Problem
 from badpo.data.tables import is_unicode, read_table
 from badpo.readouts.generation import Decoding
-from badpo.runs.evaluate import MAX_NEW_TOKENS, Stage, load_trained, require_undamaged, start_model
-from badpo.runs.run import read_judgments, weights_of
+from badpo.runs.evaluate import MAX_NEW_TOKENS, Stage, finished_stage, load_trained
+from badpo.runs.run import weights_of
 from badpo.runs.start import load_model
-from badpo.training.recipe import NOTHING_SAID, ModelChoice, RunSources, read_run_recipe
+from badpo.training.recipe import NOTHING_SAID, ModelChoice, RunSources
 from badpo.training.reference import default_cache, weights_key
 
 N_REPORT = 300
@@ -39,7 +39,7 @@ class Prompts:
 
     def to_json(self) -> dict:
         """How many there are of each, and where they come from."""
-        counts = {name: len(getattr(self, name)) for name in ("fresh", "find", "report")}
+        counts = {"fresh": len(self.fresh), "find": len(self.find), "report": len(self.report)}
         return {**counts, "from": self.origin}
 
 
@@ -91,47 +91,29 @@ class AnchorSource:
 
 
 def open_source(
-    name: str, prompts_file: Path | None = None, sources: RunSources = NOTHING_SAID
+    name: str,
+    prompts_file: Path | None = None,
+    sources: RunSources = NOTHING_SAID,
+    **offset_stage: Any,
 ) -> AnchorSource:
-    """A run of a suite, a run of a recipe, or any causal language model."""
+    """A finished run, measured on what it held out, or any causal language model; settings of its offset stage."""
     folder = Path(name)
     own = None if prompts_file is None else split_prompts(read_prompts(prompts_file), str(prompts_file))
-    config = folder / "config.yaml"
-    if config.exists() and (folder / "model").exists():
-        require_enclosed(folder)
-        require_undamaged(folder)
-        return recipe_source(folder, own, sources)
-    if folder.is_dir() and not (folder / "config.json").exists():
+    if (folder / "config.yaml").exists() and (folder / "model").exists():
+        stage = finished_stage(folder, sources)
+        where = str(folder / "config.yaml")
+        found = run_source(folder, stage, own or run_prompts(stage.train, stage.held_out, where))
+    elif folder.is_dir() and not (folder / "config.json").exists():
         raise ConfigError(
             f"{folder} holds neither a finished run (model/ with a config.yaml) nor a model (config.json)"
         )
-    if own is None:
+    elif own is None:
         raise ConfigError(
             f"{name} is no run with prompts of its own; name a file of them with --prompts FILE"
         )
-    return model_source(name, own)
-
-
-def with_stage(source: AnchorSource, steps: int | None, learning_rate: float | None) -> AnchorSource:
-    """The source with other steps or another rate of its offset stage, where they are given."""
-    stage = source.stage
-    stage = stage if steps is None else replace(stage, steps=steps)
-    stage = stage if learning_rate is None else replace(stage, learning_rate=learning_rate)
-    return replace(source, stage=stage)
-
-
-def recipe_source(folder: Path, own: Prompts | None, sources: RunSources) -> AnchorSource:
-    """A run of ours, measured on what it held out."""
-    recipe = read_run_recipe(folder, sources)
-    started_from = Path(recipe.model.model_name_or_path).parent
-    if (started_from / RUN_SEAL).exists():
-        require_enclosed(started_from)
-        require_undamaged(started_from)
-    train, held_out = read_judgments(recipe)
-    start = start_model(recipe, train, recipe.arguments(output_dir=str(folder)))
-    stage = Stage(recipe, train, held_out, start, ())
-    prompts = own or run_prompts(train, held_out, str(folder / "config.yaml"))
-    return run_source(folder, stage, prompts)
+    else:
+        found = model_source(name, own)
+    return replace(found, stage=replace(found.stage, **offset_stage))
 
 
 def run_source(folder: Path, stage: Stage, prompts: Prompts) -> AnchorSource:
@@ -169,16 +151,16 @@ def run_source(folder: Path, stage: Stage, prompts: Prompts) -> AnchorSource:
 
 def model_source(name: str, prompts: Prompts) -> AnchorSource:
     """Any causal language model: no reference, no votes."""
-    model, tokenizer = load_model(name, ModelChoice(model_name_or_path=name))
+    choice, folder = ModelChoice(model_name_or_path=name), Path(name)
+    model, tokenizer = load_model(name, choice)
     longest = getattr(model.config, "max_position_embeddings", None) or 2048
-    folder = Path(name)
     # the policy of a run goes by the name of the run, by which `badpo forget` finds it
     own_name = folder.parent.name if (folder.parent / RUN_SEAL).exists() else folder.name
     return AnchorSource(
         name=own_name,
         given=name,
-        load=lambda: load_model(name, ModelChoice(model_name_or_path=name))[0],
-        read=lambda saved: load_model(str(saved), ModelChoice(model_name_or_path=name))[0],
+        load=lambda: load_model(name, choice)[0],
+        read=lambda saved: load_model(str(saved), choice)[0],
         policy_key=weights_key(model, "fp32"),
         reference_key="",
         reference=None,

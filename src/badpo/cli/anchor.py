@@ -89,13 +89,15 @@ def anchor(
     if out is not None:
         require_own_folder(out, source)
     from badpo.anchoring.anchor import Anchor, anchor_run, editor_for
-    from badpo.anchoring.source import open_source, with_stage
+    from badpo.anchoring.source import open_source
     from badpo.training.recipe import RunSources
 
     editor = editor_for(list(targets), words)
     sources = RunSources(model, data, reference_cache, trust_run)
     with redirect_stdout(sys.stderr), terminal_progress(as_json) as progress:
-        opened = with_stage(open_source(source, prompts, sources), steps, learning_rate)
+        stage = {"steps": steps, "learning_rate": learning_rate}
+        given = {name: value for name, value in stage.items() if value is not None}
+        opened = open_source(source, prompts, sources, **given)
         asked = Anchor(editor, targets, tolerance, rounds, seed, judge)
         folder = out or opened.out
         result = anchor_run(opened, asked, mode, folder, progress)

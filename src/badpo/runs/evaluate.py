@@ -292,18 +292,20 @@ def evaluate_run(folder: Path, progress: Progress, sources: RunSources = NOTHING
     DataError
         The table cannot be read any more, or no held-out comparison fits.
     """
-    recipe, train, held_out = finished_run(folder, sources)
+    stage = finished_stage(folder, sources)
+    if stage.held_out.n_votes == 0:
+        raise ConfigError(
+            f"{folder} held no judgments out; set held_out to a share such as 0.1 and train again"
+        )
     progress(f"{folder.name}: loading", 0.0)
-    args = recipe.arguments(output_dir=str(folder))
-    stage = Stage(recipe, train, held_out, start_model(recipe, train, args), (), Decoding(MAX_NEW_TOKENS))
     stage.prompts = tuple(stage.judged.comparisons.drop_duplicates("prompt_id")["prompt"][:N_PROMPTS])
     bias = load_bias(folder)
     if sources.trusted or made_here(folder):
         reference = folder.parent / "reference"
         require_enclosed(reference)
         with locked(reference, wait=True):
-            measure(reference, stage, args.seed, None, _generated, progress)
-    return measure(folder, stage, args.seed, bias, _generated, progress)
+            measure(reference, stage, stage.args.seed, None, _generated, progress)
+    return measure(folder, stage, stage.args.seed, bias, _generated, progress)
 
 
 def _generated(found: PolicyReading) -> dict[str, Any]:
@@ -328,19 +330,20 @@ def _theta_means(bias: BiasTerm, train: Judgments) -> dict[str, dict[str, float 
     }
 
 
-def finished_run(folder: Path, sources: RunSources) -> tuple[Recipe, Judgments, Judgments]:
-    """The recipe of a finished run that is as it was sealed, and its training and held-out judgments."""
+def finished_stage(folder: Path, sources: RunSources) -> Stage:
+    """What a finished run is measured on, where the run and what it started from are as they were sealed."""
     if not (folder / "model").exists() or not (folder / "config.yaml").exists():
         raise ConfigError(f"{folder} holds no finished run: there is no model/ with a config.yaml beside it")
     require_enclosed(folder)
     require_undamaged(folder)
     recipe = read_run_recipe(folder, sources)
+    started_from = Path(recipe.model.model_name_or_path).parent
+    if (started_from / RUN_SEAL).exists():
+        require_enclosed(started_from)
+        require_undamaged(started_from)
     train, held_out = read_judgments(recipe)
-    if held_out.n_votes == 0:
-        raise ConfigError(
-            f"{folder} held no judgments out; set held_out to a share such as 0.1 and train again"
-        )
-    return recipe, train, held_out
+    start = start_model(recipe, train, recipe.arguments(output_dir=str(folder)))
+    return Stage(recipe, train, held_out, start, (), Decoding(MAX_NEW_TOKENS))
 
 
 def require_undamaged(folder: Path, names: Collection[str] | None = None) -> None:
