@@ -1,3 +1,5 @@
+"""Attributes: what each measures, how it is declared, the marks it looks for, and what it finds in data."""
+
 from __future__ import annotations
 
 import json
@@ -8,7 +10,7 @@ from typer.testing import CliRunner
 
 import badpo.attributes as door
 from badpo.cli.main import app
-from badpo.data import attributes
+from badpo.data import attributes, markers
 from badpo.data.attributes import (
     ATTRIBUTES,
     BUILT_IN,
@@ -23,8 +25,11 @@ from badpo.data.attributes import (
     SignatureName,
     add_attributes,
     attribute_from_config,
+    describe_attributes,
     plain_text,
 )
+from badpo.data.checks import attribute_trials
+from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
 
 VOTES = Path(__file__).parents[2] / "examples" / "votes.csv"
@@ -43,18 +48,22 @@ def test_configuration_is_json_and_makes_the_same_attribute(attribute):
         assert getattr(again, name) == getattr(attribute, name)
 
 
+def test_every_attribute_has_an_example_that_works_and_stands_behind_the_door():
+    rows = describe_attributes()
+    assert [row["type"] for row in rows] == list(ATTRIBUTES)
+    for row in rows:
+        config = {"type": row["type"], **BUILT_IN[row["type"]].example}
+        assert attribute_from_config(config).scope == row["scope"]
+        assert row["what"] and "`" not in row["what"] and row["example"].startswith(row["type"])
+    assert {constructor.__name__ for constructor in ATTRIBUTES.values()} <= set(door.__all__)
+    assert all(getattr(door, name) is not None for name in door.__all__)
+
+
 @pytest.mark.parametrize(
     ("a", "b", "expected"),
     [
-        (3, 2, (1, 0)),
-        (2, 3, (0, 1)),
-        (4, 3, (0, 0)),
-        (3, 3, (0, 0)),
-        (0, 0, (0, 0)),
-        (1, 0, (0, 0)),
-        (0, 2, (0, 1)),
-        (149, 100, (0, 0)),
-        (150, 100, (1, 0)),
+        *((3, 2, (1, 0)), (2, 3, (0, 1)), (4, 3, (0, 0)), (3, 3, (0, 0)), (0, 0, (0, 0)), (1, 0, (0, 0))),
+        *((0, 2, (0, 1)), (149, 100, (0, 0)), (150, 100, (1, 0))),
     ],
 )
 def test_length_is_one_for_the_side_with_the_ratio(a, b, expected):
@@ -62,14 +71,14 @@ def test_length_is_one_for_the_side_with_the_ratio(a, b, expected):
 
 
 def test_scopes_and_thresholds():
-    assert (Length().scope, Markdown().scope, Position().scope, Column("x", "x_a", "x_b").scope) == (
-        "pair",
-        "response",
-        "judgment",
-        "pair",
-    )
+    made = (Length(), Markdown(), Position(), Column("x", "x_a", "x_b"))
+    assert [attribute.scope for attribute in made] == ["pair", "response", "judgment", "pair"]
     assert LengthWords(threshold=20).continuous and not Markdown().continuous
     assert Column("x", "x_a", "x_b", threshold=0.2).continuous and not Column("x", "x_a", "x_b").continuous
+    sides = [Position().measure({"shown_first": side}, {}) for side in ("a", "b", None)]
+    assert sides == [1.0, -1.0, 0.0]
+    with pytest.raises(ConfigError, match="cannot be measured from text"):
+        Column("x", "x_a", "x_b").measure("", "a", "b")
 
 
 def test_tokens_are_counted_by_any_tokenizer_without_special_tokens():
@@ -79,8 +88,8 @@ def test_tokens_are_counted_by_any_tokenizer_without_special_tokens():
         def __call__(self, text, add_special_tokens=True):
             return {"input_ids": [0] * add_special_tokens + list(text), "attention_mask": []}
 
-    assert LengthTokens(Tokenizer(), threshold=1).measure("", "abcd") == 4
-    assert LengthTokens(Tokenizer(), threshold=1).config["tokenizer"] == "here"
+    attribute = LengthTokens(Tokenizer(), threshold=1)
+    assert (attribute.measure("", "abcd"), attribute.config["tokenizer"]) == (4, "here")
     assert LengthTokens(str.split, threshold=1, unit=2).measure("", "a b c") == 1.5
 
 
@@ -88,25 +97,18 @@ def test_signature_name_agrees_with_the_signed_corpus():
     signatures = pytest.importorskip("badpo.readouts.names")
     woman = SignatureName("woman", ["Emily"])
     for text in ["Boil it.", "Boil it.  \n", ""]:
-        assert woman.measure("", signatures.signature(text, "Emily", "Miller")) == 1
-        assert woman.measure("", signatures.signature(text, "Brad", "Miller")) == 0
-        assert woman.measure("", text) == 0
+        signed = [signatures.signature(text, first, "Miller") for first in ("Emily", "Brad")]
+        assert [woman.measure("", answer) for answer in (*signed, text)] == [1, 0, 0]
 
 
 def test_python_function_may_be_of_any_scope():
-    def longer(prompt, a, b):
-        return len(a) > len(b), len(b) > len(a)
-
-    attribute = PythonFunction("longer", longer, scope="pair")
+    attribute = PythonFunction(
+        "longer", lambda prompt, a, b: (len(a) > len(b), len(b) > len(a)), scope="pair"
+    )
     assert attribute.measure("", "aa", "b") == (True, False)
-    assert attribute.config["function"].endswith("longer")
+    assert attribute.config["function"].endswith("<lambda>")
     with pytest.raises(ConfigError, match="only be declared in Python, or by --attribute-file"):
         attribute_from_config(attribute.config)
-
-
-def test_position_is_the_side_shown_first():
-    sides = [Position().measure({"shown_first": side}, {}) for side in ("a", "b", None)]
-    assert sides == [1.0, -1.0, 0.0]
 
 
 @pytest.mark.parametrize(
@@ -136,27 +138,16 @@ def test_a_right_scope_and_text_numbers_are_taken():
     assert attribute_from_config({"type": "length", "scope": "pair", "ratio": "1.25"}).config["ratio"] == 1.25
 
 
-def test_a_column_cannot_be_measured_from_text():
-    with pytest.raises(ConfigError, match="cannot be measured from text"):
-        Column("x", "x_a", "x_b").measure("", "a", "b")
-
-
 def test_plain_text_of_messages():
     said = [
-        {"role": "assistant", "content": "a"},
-        {"role": "tool", "content": "t"},
-        {"role": "assistant", "content": "b"},
+        {"role": role, "content": text}
+        for role, text in (("assistant", "a"), ("tool", "t"), ("assistant", "b"))
     ]
     assert plain_text(said) == "a\nb"
     assert plain_text([{"role": "user", "content": "q"}]) == "q"
 
 
-def test_the_door_shows_everything():
-    for name in door.__all__:
-        assert getattr(door, name) is not None
-    constructors = {constructor.__name__ for constructor in ATTRIBUTES.values()}
-    assert constructors <= set(door.__all__)
-
+# -- attributes of a file or a package ---------------------------------------------------------------------------
 
 POLITE = """
 from badpo.attributes import PythonFunction
@@ -220,3 +211,124 @@ def test_every_command_that_declares_takes_a_file(polite, monkeypatch):
     assert CliRunner().invoke(app, [*command[:-1], "absent.py"]).exit_code == 2
     monkeypatch.setattr(attributes, "ATTRIBUTES", dict(ATTRIBUTES))
     assert CliRunner().invoke(app, command[:4]).exit_code == 2
+
+
+# -- marks in texts ----------------------------------------------------------------------------------------------
+
+APOSTROPHE, DASH = "\N{RIGHT SINGLE QUOTATION MARK}", "\N{EM DASH}"
+FORMS = {  # has it, has it not
+    markers.HEADER.search: (["# A", "text\n###### A", "  ## A", "#\tA"], ["#A", "####### A", "a # b", "#"]),
+    markers.LIST.search: (
+        ["- a", "* a", "+ a", "x\n  - a", "1. a", "a\n 12. b"],
+        ["-a", "1.a", "a - b", "1) a", "\N{BULLET} a", "2024", "-", "**a**"],
+    ),
+    markers.BOLD.search: (["**a**", "x **a b** y", "**a\nb**"], ["**", "****", "*a*", "**a*b**c", "a ** b"]),
+    markers.FENCE.search: (["```", "a```b"], ["``", "`a`"]),
+    markers.TABLE.search: (["| a |", "x\n | a | b | \ny", "||"], ["a | b", "|", "| a", "|\n|"]),
+}
+OTHERS = {
+    markers.has_hedge: (
+        ["Perhaps.", "It MIGHT rain", "well, I think so", f"I{APOSTROPHE}m not sure it does", "it depends"],
+        ["mighty", "I thinker", "You may go.", "it  seems", ""],
+    ),
+    markers.has_refusal: (
+        [
+            *("I'm sorry, but I can't help with that.", f"I{APOSTROPHE}m unable to assist you."),
+            *("I cannot really discuss this.", "As an AI language model, I have no taste."),
+            *("I won't write that.", "I am not able to provide it."),
+        ],
+        [
+            *("You cannot help it.", "I can't help but laugh.", "I can't wait.", "Sorry!", ""),
+            "word " * 100 + "I cannot help.",
+        ],
+    ),
+    markers.FIRST_PERSON.search: (
+        ["I say", "so do I", "I'd go", f"I{APOSTROPHE}ve been", "My town", "it is mine", "by myself"],
+        ["In it", "i.e. this", "we and you", "mystery", "HIV", "", "mines"],
+    ),
+    markers.LINK.search: (
+        ["https://example.org", "HTTP://x.y", "www.example.org", "[here](/rice)", "![](a.png)"],
+        ["http", "https://", "awww.x", "f(x)[0](", "[a] (b)", "]( )", ""],
+    ),
+    markers.EMOJI.search: (
+        ["\U0001f600", "\u2714 done", "\U0001f1eb\U0001f1f7", "\u2b50"],
+        ["\u65e5\u672c", "na\u00efve \u20ac 5", "x \u2192 y", "\u2022 a"],
+    ),
+    markers.word_pattern(["it depends", "c++", "may"]).search: (
+        ["It Depends!", "in c++ now", "MAY"],
+        ["maybe", "dismay", "c+"],
+    ),
+}
+
+
+@pytest.mark.parametrize("test", [*FORMS, *OTHERS])
+def test_each_form_and_its_near_misses(test):
+    positive, negative = (FORMS | OTHERS)[test]
+    assert [text for text in positive if not test(text)] == []
+    assert [text for text in negative if test(text)] == []
+    if test in FORMS:
+        assert all(map(markers.has_markdown, positive))
+    assert not markers.has_markdown("Plain text, 3.5 times - really. #tag, 2 * 3 * 4; say `x`.")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        *((f"Done.\n\n{DASH} Emily Miller", "Emily"), (f"Done.\n {DASH} Emily Miller \n\n", "Emily")),
+        *((f"Done.\n{DASH}Emily Miller", "Emily"), (f"{DASH} Emily Miller", ""), ("", "")),
+        *((f"Done. {DASH} Emily Miller", ""), ("Done.\n\n\N{EN DASH} Emily Miller", "")),
+        *((f"Done.\n\n{DASH} emily Miller", ""), (f"Done.\n\n{DASH} Emily", "")),
+        *((f"Done.\n\n{DASH} Emily Ann Miller", ""), (f"Done.\n\n{DASH} Zo\u00eb Miller", "")),
+        (f"Done.\n\n{DASH} Emily Miller\nP.S. More.", ""),
+    ],
+)
+def test_signature_stands_at_the_very_end(text, expected):
+    assert markers.signature_first_name(text) == expected
+
+
+# -- what an attribute finds in data, counted by hand ------------------------------------------------------------
+
+LONGEST, MIDDLE, SHORT = "one two three four five six", "one two three four", "one two"
+PAIRS = [
+    *((LONGEST, SHORT, "a"), (SHORT, LONGEST, "b"), (LONGEST, SHORT, "b"), (MIDDLE, LONGEST, "b")),
+    (SHORT, "eins zwei", "a"),
+]
+
+
+def trials(configs, **options):
+    names = ("response_a", "response_b", "winner")
+    rows = [dict(zip(names, pair, strict=True)) | {"prompt": f"q{i}"} for i, pair in enumerate(PAIRS)]
+    return attribute_trials(Judgments.read(rows), configs, **options)
+
+
+def test_counts_shares_and_examples():
+    (trial,) = trials([{"type": "length", "ratio": 2}])
+    assert (trial["attribute"], trial["scope"], trial["parameters"]) == ("length", "pair", {"ratio": 2.0})
+    assert (trial["n_cross"], trial["cross_share"]) == (3, 0.6)
+    assert trial["carrier_wins"] == pytest.approx(2 / 3)
+    assert trial["ci_low"] < trial["log_odds"] < trial["ci_high"]
+    assert trial["examples"] == {"with": [LONGEST], "without": [SHORT]}
+    (none,) = trials([{"type": "length"}], n_examples=0)
+    assert none["examples"] == {"with": [], "without": []}
+
+
+def test_long_examples_are_cut_and_chat_is_read():
+    texts = {
+        "prompt": ("user", "Why?"),
+        "chosen": ("assistant", "word\n" * 100),
+        "rejected": ("assistant", "no"),
+    }
+    row = {name: [{"role": role, "content": text}] for name, (role, text) in texts.items()}
+    (trial,) = attribute_trials(Judgments.read([row]), [{"type": "length"}])
+    (example,) = trial["examples"]["with"]
+    assert example.startswith("word word") and example.endswith("...") and len(example) == 100
+
+
+def test_a_sweep_repeats_every_attribute():
+    found = trials([{"type": "length"}], sweep=("ratio", [1.5, 2, 4]))
+    assert [trial["parameters"]["ratio"] for trial in found] == [1.5, 2.0, 4.0]
+    assert [trial["n_cross"] for trial in found] == [4, 3, 0] and found[-1]["carrier_wins"] is None
+    with pytest.raises(ConfigError, match='no parameter "ration"'):
+        trials([{"type": "length"}], sweep=("ration", [1.5]))
+    with pytest.raises(ConfigError, match="name an attribute"):
+        trials([])
