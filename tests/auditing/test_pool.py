@@ -1,3 +1,5 @@
+"""What the pool leans toward: declared attributes, swap pairs, and the scan of features nobody declared."""
+
 from __future__ import annotations
 
 import json
@@ -7,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy.special import expit, logit
+from scipy.stats import false_discovery_control
 
 from badpo.attributes import (
     Bold,
@@ -14,11 +17,13 @@ from badpo.attributes import (
     Headers,
     Length,
     LengthWords,
+    Links,
+    Lists,
     Markdown,
     Position,
     PythonFunction,
 )
-from badpo.auditing.pool import LENGTH_RATIOS, pool_attributes, scan_features
+from badpo.auditing.pool import FEATURES, LENGTH_RATIOS, pool_attributes, scan_features
 from badpo.data.judgments import Judgments
 from badpo_paper.corpora import bundled, signed
 
@@ -26,29 +31,20 @@ UKP = Path(__file__).parents[3] / "shared" / "data" / "ukpconvarg1_human.parquet
 NAMED = "name, scope, cross_share, n_cross, carrier_wins, log_odds, ci_low, ci_high, naive_ci_low, naive_ci_high, odds"
 
 
-def rows(n=600, n_prompts=60, length=1.0, bold=0.5, quality=0.0, seed=0):
-    """Votes whose logit is a lean toward length and bold and a multiple of the quality that score_a - score_b tells."""
+def rows(n=600, n_prompts=60, length=1.0, bold=0.5, seed=0):
+    """Votes whose logit is a lean toward length and one toward bold."""
     rng = np.random.default_rng(seed)
     table = []
     for i in range(n):
         words, marked = rng.choice([4, 12], 2), rng.integers(0, 2, 2)
-        score = rng.normal(size=2) + 0.8 * (words - 8) / 4
-        texts = [
-            f"{'**so** ' if m else 'so '}{'word ' * w}{i} {k}"
-            for k, (w, m) in enumerate(zip(words, marked, strict=True))
-        ]
+        texts = [f"{'**so** ' * marked[k] or 'so '}{'word ' * words[k]}{i} {k}" for k in (0, 1)]
         lean = length * np.sign(words[0] - words[1]) + bold * (marked[0] - marked[1])
-        chose_a = rng.random() < expit(lean + quality * (score[0] - score[1]))
-        table.append(
-            {
-                "prompt": f"question {rng.integers(n_prompts)}",
-                "response_a": texts[0],
-                "response_b": texts[1],
-                "winner": "a" if chose_a else "b",
-                "score_a": score[0],
-                "score_b": score[1],
-            }
-        )
+        row = {
+            "prompt": f"question {rng.integers(n_prompts)}",
+            "response_a": texts[0],
+            "response_b": texts[1],
+        }
+        table.append(row | {"winner": "a" if rng.random() < expit(lean) else "b"})
     return table
 
 
@@ -56,24 +52,21 @@ def pooled(table, *attributes, **options):
     return pool_attributes(Judgments.read(table, attributes=attributes, **options))
 
 
-def test_a_row_is_ready_for_json_and_has_the_published_names():
-    found = pooled(rows(), Length(), Bold(), Emoji())
+# -- declared attributes -------------------------------------------------------------------------------------
+
+
+def test_a_row_has_the_published_names_and_the_figures_of_the_judgments():
+    judgments = Judgments.read(rows(), attributes=[Length(), Bold(), Emoji()])
+    found = pool_attributes(judgments)
     assert json.loads(json.dumps(found, allow_nan=False)) == found
-    for row in found:
+    for row, of in zip(found, judgments.offline_log_odds(), strict=True):
         assert set(NAMED.split(", ")) <= set(row)
+        assert (row["n_cross"], row["carrier_wins"]) == (of.n_cross, of.carrier_wins)
+        assert (row["ci_low"], row["naive_ci_high"]) == (of.ci_low, of.interval(naive=True)[1])
+        assert (row["n_prompts"], row["cross_share"]) == (of.n_clusters, of.n_cross / 600)
+    assert [row["interval"] for row in found] == ["clustered", "clustered", None]
+    assert found[0]["odds"] == pytest.approx(math.exp(found[0]["log_odds"]))
     assert pool_attributes(Judgments.read(rows(5))) == []
-
-
-def test_the_figures_are_those_of_the_judgments():
-    judgments = Judgments.read(rows(), attributes=[Length(), Bold()])
-    for row, found in zip(pool_attributes(judgments), judgments.offline_log_odds(), strict=True):
-        assert (row["n_cross"], row["carrier_wins"]) == (found.n_cross, found.carrier_wins)
-        assert row["cross_share"] == found.n_cross / 600
-        assert row["odds"] == pytest.approx(math.exp(row["log_odds"]))
-        assert (row["ci_low"], row["naive_ci_high"]) == pytest.approx(
-            (found.ci_low, found.interval(naive=True)[1])
-        )
-        assert (row["n_prompts"], row["interval"]) == (found.n_clusters, "clustered")
 
 
 def test_few_prompts_and_one_prompt_are_said():
@@ -87,18 +80,17 @@ def test_few_prompts_and_one_prompt_are_said():
 def test_the_sweep_is_that_of_the_attribute_with_each_ratio():
     judgments = Judgments.read(rows(), attributes=[Length(ratio=2, name="longer"), Bold()])
     longer, bold = pool_attributes(judgments)
+    steps = longer["sweep"]
     assert bold["sweep"] == []
-    assert [(one["parameter"], one["value"]) for one in longer["sweep"]] == [
-        ("ratio", r) for r in LENGTH_RATIOS
-    ]
-    for one in longer["sweep"][1:]:
+    assert [(one["parameter"], one["value"]) for one in steps] == [("ratio", r) for r in LENGTH_RATIOS]
+    for one in steps[1:]:
         (found,) = judgments.with_attributes([Length(ratio=one["value"])]).offline_log_odds()
         expected = found.log_odds, found.ci_low, found.ci_high
         assert (one["log_odds"], one["ci_low"], one["ci_high"]) == pytest.approx(expected)
         assert one["cross_share"] == found.n_cross / 600
     texts = judgments.comparisons[["response_a", "response_b"]].map(lambda text: len(text.split()))
     differ = (texts["response_a"] != texts["response_b"]).to_numpy()[judgments.votes["comparison"]]
-    assert longer["sweep"][0]["cross_share"] == differ.mean()
+    assert steps[0]["cross_share"] == differ.mean()
 
 
 def test_joint_leans_are_those_that_were_planted():
@@ -113,10 +105,8 @@ def test_attributes_that_say_the_same_are_named():
     bold, markdown, other, nothing = pooled(rows(), Bold(), Markdown(), Length(), Headers())
     assert (bold["collinear_with"], markdown["collinear_with"]) == (["markdown"], ["bold"])
     assert other["collinear_with"] == nothing["collinear_with"] == []
-    assert bold["joint"]["log_odds"] is None
-    assert other["joint"]["log_odds"] is not None
-    assert bold["co_occurrence"]["markdown"] == 1.0
-    assert nothing["co_occurrence"]["bold"] is None
+    assert bold["joint"]["log_odds"] is None and other["joint"]["log_odds"] is not None
+    assert (bold["co_occurrence"]["markdown"], nothing["co_occurrence"]["bold"]) == (1.0, None)
 
 
 def test_votes_that_go_one_way_and_no_cross_group_vote():
@@ -124,14 +114,37 @@ def test_votes_that_go_one_way_and_no_cross_group_vote():
     bold, length, headers = pooled(table, Bold(), Length(), Headers())
     assert (bold["carrier_wins"], bold["log_odds"], bold["odds"], bold["ci_high"]) == (1.0, None, None, None)
     assert 0 < bold["ci_low"] < bold["naive_ci_low"]
-    assert bold["joint"]["log_odds"] is None
-    assert length["joint"]["log_odds"] is not None
-    assert (headers["n_cross"], headers["interval"], headers["carrier_wins"], headers["ci_low"]) == (
+    assert bold["joint"]["log_odds"] is None and length["joint"]["log_odds"] is not None
+    assert [headers[name] for name in ("n_cross", "interval", "carrier_wins", "ci_low")] == [
         0,
         None,
         None,
         None,
-    )
+    ]
+    judgments = Judgments.read(rows(5), attributes=[Length(), Bold()])
+    for row in pool_attributes(judgments.take(np.zeros(5, dtype=bool))):
+        assert (row["n_cross"], row["cross_share"], row["log_odds"], row["interval"]) == (0, 0.0, None, None)
+        assert row["quality_adjusted"] is None
+
+
+def test_continuous_attributes_count_by_their_side():
+    (row,), (binary,) = pooled(rows(2000), LengthWords(threshold=3)), pooled(rows(2000), Length())
+    assert row["joint"]["log_odds"] == pytest.approx(row["log_odds"]) == pytest.approx(binary["log_odds"])
+
+
+def test_exchanging_the_sides_of_the_table_changes_nothing():
+    table = rows(400)
+    turned = [
+        {"prompt": row["prompt"], "response_a": row["response_b"], "response_b": row["response_a"]}
+        | {"winner": "b" if row["winner"] == "a" else "a"}
+        for row in table
+    ]
+    for one, other in zip(pooled(table, Length(), Bold()), pooled(turned, Length(), Bold()), strict=True):
+        assert one["joint"] == pytest.approx(other["joint"])
+        assert one["ci_low"] == pytest.approx(other["ci_low"])
+
+
+# -- swap pairs ----------------------------------------------------------------------------------------------
 
 
 def test_swap_pairs_of_the_signed_corpus_give_the_gates_figures():
@@ -148,10 +161,8 @@ def test_swap_pairs_of_the_signed_corpus_give_the_gates_figures():
 def test_a_kind_column_says_what_is_a_swap_pair():
     table = [row | {"kind": "swap" if i % 3 == 0 else "real"} for i, row in enumerate(rows(300))]
     judgments = Judgments.read(table, attributes=[Bold()], keep=["kind"])
-    swaps = judgments.take(
-        (judgments.comparisons["kind"] == "swap").to_numpy()[judgments.votes["comparison"]]
-    )
-    (row,), (found,) = pool_attributes(judgments), swaps.offline_log_odds()
+    is_swap = (judgments.comparisons["kind"] == "swap").to_numpy()[judgments.votes["comparison"]]
+    (row,), (found,) = pool_attributes(judgments), judgments.take(is_swap).offline_log_odds()
     assert row["quality_adjusted"]["log_odds"] == pytest.approx(found.log_odds)
     assert row["quality_adjusted"]["n_votes"] == found.n_cross
 
@@ -159,7 +170,7 @@ def test_a_kind_column_says_what_is_a_swap_pair():
 def test_twins_that_differ_in_another_attribute_too_are_left_out():
     table = []
     for i in range(60):
-        marked, winner = ("**so** it is", "## so it is") if i < 30 else ("**so** it is", "so it is"), i % 3
+        marked, winner = ("**so** it is", "## so it is" if i < 30 else "so it is"), i % 3
         texts = marked if winner else marked[::-1]
         table.append({"prompt": f"question {i}", "chosen": texts[0], "rejected": texts[1]})
     bold, headers = pooled(table, Bold(), Headers())
@@ -197,41 +208,143 @@ def test_position_is_told_by_both_orders_of_one_comparison():
             chose_a = rng.random() < expit(quality + 0.6 * toward)
             texts = {"prompt": f"question {i % 70}", "response_a": f"one {i}", "response_b": f"two {i}"}
             table.append(texts | {"winner": "a" if chose_a else "b", "shown_first": shown})
-    (row,) = pooled(table, Position())
-    adjusted = row["quality_adjusted"]
+    adjusted = pooled(table, Position())[0]["quality_adjusted"]
     assert adjusted["ci_low"] < 0.6 < adjusted["ci_high"]
     assert "equally good" not in adjusted["assumes"]
 
 
-def test_continuous_attributes_count_by_their_side():
-    (row,) = pooled(rows(2000), LengthWords(threshold=3))
-    (binary,) = pooled(rows(2000), Length())
-    assert row["joint"]["log_odds"] == pytest.approx(row["log_odds"])
-    assert row["log_odds"] == pytest.approx(binary["log_odds"])
+# -- the scan ------------------------------------------------------------------------------------------------
+
+PHRASES = {"lists": "- item\n", "hedging": "perhaps ", "first_person": "I say ", "links": "www.example.org "}
 
 
-def test_no_vote_at_all():
-    judgments = Judgments.read(rows(5), attributes=[Length(), Bold()])
-    for row in pool_attributes(judgments.take(np.zeros(5, dtype=bool))):
-        assert (row["n_cross"], row["cross_share"], row["log_odds"], row["interval"]) == (0, 0.0, None, None)
-        assert row["quality_adjusted"] is None
+def phrased(n=800, n_prompts=40, leans=None, shown=None, seed=0, spread=0.0):
+    """Votes on texts with and without each phrase; the logit leans toward some of them."""
+    rng = np.random.default_rng(seed)
+    prompt_effect = spread * rng.normal(size=n_prompts)
+    table = []
+    for i in range(n):
+        sides = rng.integers(0, 2, (len(PHRASES), 2))
+        texts = ["".join(p * has[k] for p, has in zip(PHRASES.values(), sides, strict=True)) for k in (0, 1)]
+        difference = dict(zip(PHRASES, sides[:, 0] - sides[:, 1], strict=True))
+        prompt = int(rng.integers(n_prompts))
+        toward = sum(lean * difference[name] for name, lean in (leans or {}).items())
+        toward += prompt_effect[prompt] * difference["hedging"]
+        row = {"prompt": f"question {prompt}"}
+        row |= {"response_a": f"{texts[0]}one {i}", "response_b": f"{texts[1]}two {i}"}
+        if shown is not None:
+            row["shown_first"] = "ab"[rng.integers(2)]
+            toward += shown * (1 if row["shown_first"] == "a" else -1)
+        table.append(row | {"winner": "a" if rng.random() < expit(toward) else "b"})
+    return table
 
 
-def test_exchanging_the_sides_of_the_table_changes_nothing():
-    table = rows(400)
-    swapped = {
-        "response_a": "response_b",
-        "response_b": "response_a",
-        "score_a": "score_b",
-        "score_b": "score_a",
-    }
-    turned = [
-        {swapped.get(k, k): v for k, v in row.items()} | {"winner": "b" if row["winner"] == "a" else "a"}
-        for row in table
-    ]
-    for one, other in zip(pooled(table, Length(), Bold()), pooled(turned, Length(), Bold()), strict=True):
-        assert one["joint"] == pytest.approx(other["joint"])
-        assert one["ci_low"] == pytest.approx(other["ci_low"])
+def scanned(table, *attributes):
+    found = scan_features(Judgments.read(table, attributes=attributes))
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    return {row["feature"]: row for row in found}
+
+
+def test_planted_preferences_are_found_and_the_others_are_not():
+    found = scanned(phrased(2000, leans={"lists": 0.8, "links": -0.7}, shown=0.6))
+    assert list(found) == list(FEATURES)
+    advice = {name: row["advice"] for name, row in found.items() if row["advice"] != "nothing"}
+    assert advice == dict.fromkeys(("lists", "links", "position"), "declare")
+    for name, lean in (("lists", 0.8), ("links", -0.7), ("position", 0.6), ("hedging", 0.0)):
+        assert found[name]["ci_low"] < lean < found[name]["ci_high"]
+        assert found[name]["beyond_declared"] is None
+    assert found["headers"]["q_value"] is None
+
+
+def test_declared_features_are_skipped_and_position_needs_to_be_known():
+    table = phrased(100)
+    assert set(FEATURES) - set(scanned(table)) == {"position"}
+    declared = scanned(table, Length(), Links(name="addresses"))
+    assert set(FEATURES) - set(declared) == {"position", "length", "links"}
+    assert "length" not in scanned(table, LengthWords(threshold=2))
+
+
+def test_what_a_declared_attribute_explains_is_to_be_watched_and_what_it_says_is_nothing():
+    table = phrased(3000, leans={"lists": 1.0})
+    said = scanned(table[:1000], Markdown())["lists"]
+    assert said["log_odds"] > 0.5
+    assert (said["advice"], said["beyond_declared"]) == ("nothing", None)
+    for row in table:  # bold goes with lists four times in five
+        for side in ("response_a", "response_b"):
+            if row[side].startswith("- ") == (len(row[side] + row["prompt"]) % 5 > 0):
+                row[side] += " **so**"
+    alone, beside = scanned(table)["bold"], scanned(table, Lists())["bold"]
+    assert alone["advice"] == "declare" and alone["log_odds"] > 0.4
+    assert abs(beside["beyond_declared"]["log_odds"]) < 0.3
+    assert (beside["log_odds"], beside["advice"]) == (alone["log_odds"], "watch")
+
+
+def test_a_lean_that_another_one_hides_is_to_be_watched():
+    table = phrased(3000, leans={"hedging": -0.9})
+    rng = np.random.default_rng(1)
+    for row in table:  # hedged texts are bold, and bold is liked as much as hedging is not
+        for side in ("response_a", "response_b"):
+            if ("perhaps" in row[side]) == (rng.random() < 0.95):
+                row[side] += " **so**"
+        bold, hedged = ((m in row["response_a"]) - (m in row["response_b"]) for m in ("**", "perhaps"))
+        row["winner"] = "a" if rng.random() < expit(0.95 * bold - 0.9 * hedged) else "b"
+    hidden = scanned(table, Bold())["hedging"]
+    assert abs(hidden["log_odds"]) < 0.3
+    assert hidden["beyond_declared"]["ci_high"] < -0.3
+    assert hidden["advice"] == "watch"
+
+
+def test_small_or_rare_preferences_are_not_declared():
+    small = scanned(phrased(20_000, leans={"lists": 0.15}))["lists"]
+    assert small["q_value"] < 0.01 and small["advice"] == "nothing"
+    table = phrased(3000)
+    for i, row in enumerate(table[::40]):
+        row |= {"response_a": "\N{PARTY POPPER}" + row["response_a"], "winner": "a" if i % 6 else "b"}
+    rare = scanned(table)["emoji"]
+    assert rare["cross_share"] == 1 / 40 and rare["q_value"] < 0.1
+    assert rare["advice"] == "watch"
+
+
+def test_votes_that_go_one_way_have_a_one_sided_interval():
+    table = phrased(400)
+    for row in table:
+        row["winner"] = "a" if row["response_a"].startswith("- ") else "b"
+        if row["response_a"].startswith("- ") == row["response_b"].startswith("- "):
+            row["response_a"] = row["response_b"] = "so"
+    lists = scanned(table)["lists"]
+    assert (lists["carrier_wins"], lists["log_odds"], lists["ci_high"]) == (1.0, None, None)
+    assert lists["ci_low"] > 1 and lists["advice"] == "declare"
+
+
+def test_one_prompt_is_never_sure_and_no_vote_tells_nothing():
+    found = scanned(phrased(300, n_prompts=1, leans={"lists": 1.0}))["lists"]
+    assert (found["q_value"], found["ci_low"], found["advice"]) == (None, None, "watch")
+    judgments = Judgments.read(phrased(5))
+    for row in scan_features(judgments.take(np.zeros(5, dtype=bool))):
+        assert (row["n_cross"], row["advice"], row["ci_low"]) == (0, "nothing", None)
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.6])
+def test_false_alarms_without_any_preference(spread):
+    sure, outside = [], []
+    for seed in range(60):
+        found = scanned(phrased(240, n_prompts=12, seed=seed, spread=spread))
+        tested = [row for row in found.values() if row["n_cross"]]
+        sure.append(any(row["q_value"] <= 0.1 for row in tested))
+        outside.append(any(not row["ci_low"] < 0 < row["ci_high"] for row in tested))
+    # 10 % and 5 % of sixty, and three standard errors
+    assert np.mean(sure) <= 0.10 + 3 * 0.039
+    assert np.mean(outside) <= 0.05 + 3 * 0.028
+
+
+def test_q_values_are_those_of_benjamini_and_hochberg():
+    judgments = Judgments.read(phrased(400, leans={"hedging": 0.25, "first_person": 0.2}, seed=3))
+    found = [row for row in scan_features(judgments) if row["q_value"] is not None]
+    measured = judgments.with_attributes([FEATURES[row["feature"]]() for row in found])
+    p_values = np.array([one.p_value for one in measured.offline_log_odds()])
+    ranks = p_values.argsort().argsort() + 1
+    assert (false_discovery_control(p_values) < p_values * len(p_values) / ranks - 1e-6).any()
+    assert [row["q_value"] for row in found] == pytest.approx(false_discovery_control(p_values))
 
 
 def test_84_000_real_votes():
@@ -239,10 +352,9 @@ def test_84_000_real_votes():
         pytest.skip("needs ukpconvarg1_human.parquet in ../shared/data beside the project")
     judgments = Judgments.read(UKP, attributes=[Length(), Markdown()])
     length, markdown = pool_attributes(judgments)
-    features = scan_features(judgments)
     assert (length["n_cross"], length["n_prompts"], length["interval"]) == (40_558, 32, "small-cluster")
     assert length["log_odds"] == pytest.approx(1.07, abs=0.005)
     # five times as wide as if 40,558 votes were independent
     assert length["ci_high"] - length["ci_low"] > 5 * (length["naive_ci_high"] - length["naive_ci_low"])
     assert logit(markdown["carrier_wins"]) == pytest.approx(0.5553, abs=1e-3)
-    assert [row["feature"] for row in features if row["advice"] == "declare"] == []
+    assert [row["feature"] for row in scan_features(judgments) if row["advice"] == "declare"] == []

@@ -1,7 +1,12 @@
-"""Looking at the votes again and again while they arrive."""
+"""The monitor that is fed one closed comparison after the other, and looking at the votes while they arrive."""
 
 from __future__ import annotations
 
+import errno
+import json
+import os
+import random
+import stat
 import threading
 import time
 
@@ -9,42 +14,224 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from badpo.attributes import Column, Length, Markdown
-from badpo.auditing.watch import GUARANTEE, AuditMonitor, watch
-from badpo.data.judgments import Judgments
+from badpo.attributes import Column, Length, Markdown, Position
+from badpo.auditing.watch import GUARANTEE, AuditMonitor, ClosedComparison, ReopenedComparison, watch
 from badpo.data.privacy import pseudonyms
 from badpo.data.problems import ConfigError, DataError
+from badpo.estimation.sequential import GRID, log_e_values, log_tilt_ratios
 from tests.auditing.planted import votes
+
+
+def stream(n=120, m=9, seed=0, n_attributes=2):
+    """Closed comparisons; annotator 0 leans by 2 toward the first attribute."""
+    random = np.random.default_rng(seed)
+    lean = np.zeros(m)
+    lean[0] = 2.0
+    found = []
+    for i in range(n):
+        people = random.choice(m, 4, replace=False)
+        delta = random.choice([-1.0, 0.0, 1.0], n_attributes)
+        chance = 1 / (1 + np.exp(-(random.normal() + lean[people] * delta[0])))
+        sign = np.where(random.random(4) < chance, 1, -1)
+        found.append(ClosedComparison(f"c{i}", [f"w{k}" for k in people], sign, delta))
+    return found
+
+
+def fed(comparisons, attributes=("length", "markdown"), **options):
+    monitor = AuditMonitor(attributes, **options)
+    for comparison in comparisons:
+        monitor.update(comparison)
+    return monitor
+
+
+def closed(name="c", people=("x", "y"), sign=(1, -1), delta=(1.0,)):
+    return ClosedComparison(name, list(people), list(sign), list(delta))
+
+
+# -- the monitor ---------------------------------------------------------------------------------------------
+
+
+def test_e_values_are_products_over_comparisons():
+    comparisons, total, highest = stream(40), np.zeros((2, len(GRID))), np.zeros(2)
+    for one in comparisons:
+        if "w3" in one.annotators:
+            won = one.sign > 0
+            total += log_tilt_ratios([won[one.annotators.index("w3")]] * 2, [won.mean()] * 2, one.delta)
+            highest = np.maximum(highest, log_e_values(total))
+    rows = fed(comparisons).table().query("annotator == 'w3'")
+    np.testing.assert_allclose(rows["e_value"], np.exp(log_e_values(total)))
+    np.testing.assert_allclose(rows["highest"], np.exp(highest))
+
+
+def test_half_saved_and_loaded_is_as_good_as_all(tmp_path):
+    comparisons, path = stream(250), tmp_path / "deeper" / "state.json"
+    fed(comparisons[:60]).save(path)
+    resumed, whole = AuditMonitor.load(path), fed(comparisons)
+    for comparison in comparisons[60:]:
+        resumed.update(comparison)
+    assert resumed.table().equals(whole.table())
+    resumed.save(path)
+    whole.save(tmp_path / "whole.json")
+    assert path.read_bytes() == (tmp_path / "whole.json").read_bytes()
+    assert whole.table().query("annotator == 'w0' and attribute == 'length'")["flag"].all()
+
+
+def test_a_comparison_is_counted_once_and_other_votes_are_noticed():
+    comparisons = stream(30)
+    monitor = fed(comparisons)
+    before, first = monitor.table(), comparisons[0]
+    with pytest.raises(ReopenedComparison, match="comparison c7") as caught:
+        monitor.update(ClosedComparison("c7", ["w1", "w8"], [1, -1], [1.0, 1.0]))
+    assert caught.value.problems[0].code == "E420"
+    assert monitor.table().equals(before) and monitor.n_comparisons == 30
+    assert monitor.has_seen("c7") and not monitor.has_seen("c30")
+    # the order of the votes and the side that stands first are no change
+    order = [2, 0, 3, 1]
+    people = [first.annotators[i] for i in order]
+    assert not monitor.is_reopened(ClosedComparison("c0", people, -first.sign[order], -first.delta))
+    more = ClosedComparison("c0", [*first.annotators, "new"], [*first.sign, 1], first.delta)
+    assert monitor.is_reopened(more)
+    assert not monitor.is_reopened(closed("never", delta=(0.0, 0.0)))
+
+
+def test_the_first_of_repeated_votes_counts_and_a_unit_scales_the_attribute():
+    once = fed([closed()], ["length"])
+    again = fed([closed(people="xyx", sign=(1, -1, -1))], ["length"])
+    assert again.table().equals(once.table())
+    assert (once.n_repeated, again.n_repeated) == (0, 1)
+    assert fed([closed(delta=[100.0])], ["length"], units=[100.0]).table().equals(once.table())
+
+
+def test_an_alarm_needs_an_e_value_of_one_over_alpha_is_told_once_and_stays():
+    monitor, seen = AuditMonitor(["length"], alpha=0.05), []
+    for i in range(60):
+        told = monitor.update(closed(f"a{i}", "xyzw", (1, 1, -1, -1)))
+        seen.append((monitor.table()["highest"].max(), told))
+    first = next(i for i, (_, told) in enumerate(seen) if told)
+    assert seen[first - 1][0] < 20 <= seen[first][0]
+    assert sorted(one for _, told in seen for one in told) == [(name, "length") for name in "wxyz"]
+    for i in range(60):
+        assert monitor.update(closed(f"b{i}", "xyzw", (-1, -1, 1, 1))) == ()
+    table = monitor.table()
+    assert table["alarm"].all() and not table["flag"].any()
+    assert table["n_informative"].tolist() == [120] * 4
+
+
+def test_much_evidence_is_still_a_number_and_no_information_has_no_direction(tmp_path):
+    much = fed([closed(f"c{i}") for i in range(3_000)], ["length"])
+    assert np.isfinite(much.table()["e_value"]).all()
+    much.save(tmp_path / "state.json")
+    assert AuditMonitor.load(tmp_path / "state.json").table().equals(much.table())
+    nothing = fed([closed(sign=(1, 1))], ["length"]).table()
+    assert nothing["e_value"].tolist() == [1.0, 1.0] and nothing["toward"].tolist() == ["", ""]
+    assert len(AuditMonitor(["length"]).table()) == 0
+
+
+def test_the_state_is_private_and_small_and_a_failed_write_leaves_the_old_one(tmp_path, monkeypatch):
+    path = tmp_path / "state.json"
+    fed(stream(60)).save(path)
+    small = path.stat().st_size
+    fed(stream(1_060)).save(path)
+    assert path.stat().st_size - small < 1_000 * 18
+    assert os.name != "posix" or stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert set(json.loads(path.read_text())["annotators"]) == {f"w{k}" for k in range(9)}
+    before = path.read_bytes()
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OSError, match="No space left on device.*state.json"):
+        fed(stream(10)).save(path)
+    assert path.read_bytes() == before and os.listdir(tmp_path) == ["state.json"]
+
+
+def test_every_bit_of_a_state_counts(tmp_path):
+    path = tmp_path / "state.json"
+    fed(stream(10)).save(path)
+    content, draw = path.read_bytes(), random.Random(0)
+    damaged = [content[:length] for length in range(0, len(content), 997)]
+    damaged += [b"not json", b"[]", b'{"schema": "badpo.audit/1"}', b'{"schema": "badpo.watch/2"}']
+    for place in draw.sample(range(len(content)), 300):
+        changed = bytearray(content)
+        changed[place] ^= 1 << draw.randrange(8)
+        damaged.append(bytes(changed))
+    for text in damaged:
+        path.write_bytes(text)
+        with pytest.raises(ConfigError, match="is no state of badpo watch"):
+            AuditMonitor.load(path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"attributes": []}, "one attribute or more"),
+        ({"attributes": ["x", "x"]}, "each once"),
+        ({"attributes": ["x"], "alpha": 0}, "alpha"),
+        ({"attributes": ["x"], "units": [0.0]}, "above 0"),
+        ({"attributes": ["x"], "units": [1.0, 1.0]}, "for each attribute"),
+    ],
+)
+def test_a_monitor_that_makes_no_sense(arguments, message):
+    with pytest.raises(ConfigError, match=message):
+        AuditMonitor(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"sign": [1]}, "one sign"),
+        ({"sign": [1, 0]}, "one sign"),
+        ({"people": [], "sign": []}, "one sign"),
+        ({"delta": [1.0, 1.0]}, "delta has shape"),
+        ({"delta": [np.nan]}, "delta has shape"),
+    ],
+)
+def test_votes_that_do_not_fit_are_not_counted(wrong, message):
+    monitor = AuditMonitor(["length"])
+    with pytest.raises(ValueError, match=message):
+        monitor.update(closed(**wrong))
+    assert monitor.n_comparisons == 0 and len(monitor.table()) == 0
+
+
+# -- badpo watch ---------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def table():
     """Three hundred comparisons with four votes each; w0 and w1 lean apart from the others."""
     frame, _ = votes(300, 12, spread=0.0, seed=3)
-    longer = frame["response_a"].str.len() > frame["response_b"].str.len()
-    differ = frame["response_a"].str.split().str.len() != frame["response_b"].str.split().str.len()
+    words = {side: frame[f"response_{side}"].str.split().str.len() for side in "ab"}
     for name, toward_longer in (("w0", True), ("w1", False)):
-        rows = differ & (frame["annotator"] == name)
-        frame.loc[rows, "winner"] = np.where(longer[rows] == toward_longer, "a", "b")
+        rows = (words["a"] != words["b"]) & (frame["annotator"] == name)
+        frame.loc[rows, "winner"] = np.where((words["a"] > words["b"])[rows] == toward_longer, "a", "b")
     return frame
 
 
-def test_looking_twice_is_looking_once(table, tmp_path):
-    first = watch(table.iloc[:600], [Length()], tmp_path / "state.json")
-    second = watch(table, [Length()], tmp_path / "state.json")
-    third = watch(table, [Length()], tmp_path / "state.json")
-    assert [found.summary["n_new"] for found in (first, second, third)] == [150, 150, 0]
+@pytest.fixture
+def state(tmp_path):
+    return tmp_path / "state.json"
+
+
+def test_looking_twice_is_looking_once_and_a_link_stays_one(table, state, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    state.symlink_to(tmp_path / "elsewhere" / "state.json")
+    looks = [watch(table.iloc[:n], [Length()], state) for n in (600, 1200, 1200)]
+    assert [found.summary["n_new"] for found in looks] == [150, 150, 0]
+    assert state.is_symlink()
     whole = watch(table, [Length()], tmp_path / "other.json")
-    assert second.table.equals(whole.table)
-    assert third.table.equals(whole.table)
-    assert third.summary["n_counted"] == 300
+    assert looks[1].table.equals(whole.table) and looks[2].table.equals(whole.table)
+    assert looks[2].summary["n_counted"] == 300
+    # the order of rows may change what is highest, never what is counted
+    shuffled = watch(table.sample(frac=1, random_state=0), [Length()], tmp_path / "third.json").table
+    np.testing.assert_allclose(shuffled["e_value"], whole.table["e_value"])
+    assert shuffled["n_informative"].tolist() == whole.table["n_informative"].tolist()
 
 
-def test_two_looks_at_once_both_count(table, tmp_path, monkeypatch):
+def test_two_looks_at_once_both_count(table, state, monkeypatch):
     # the second begins when the first has read the state and has not written it
-    state, looks = tmp_path / "state.json", []
+    looks, save, begun = [], AuditMonitor.save, threading.Event()
     halves = [table.iloc[: len(table) // 2], table.iloc[len(table) // 2 :]]
-    save, begun = AuditMonitor.save, threading.Event()
 
     def slowly(self, path):
         begun.set()
@@ -61,43 +248,27 @@ def test_two_looks_at_once_both_count(table, tmp_path, monkeypatch):
     assert AuditMonitor.load(state).n_comparisons == 300
 
 
-def test_a_state_that_is_a_link_stays_one(table, tmp_path):
-    (tmp_path / "elsewhere").mkdir()
-    state = tmp_path / "state.json"
-    state.symlink_to(tmp_path / "elsewhere" / "state.json")
-    watch(table, [Length()], state)
-    assert state.is_symlink() and watch(table, [Length()], state).summary["n_new"] == 0
-
-
-def test_who_stands_out_is_listed_by_pseudonym_with_the_guarantee(table, tmp_path):
-    found = watch(table, [Length(), Markdown()], tmp_path / "state.json")
-    flagged = found.summary["flagged"]["length"]
+def test_who_stands_out_is_listed_by_pseudonym_with_the_guarantee(table, state):
+    found = watch(table, [Length(), Markdown()], state)
     names = pseudonyms(["w0", "w1"])
-    assert {row["annotator"]: row["toward"] for row in flagged} == dict(
-        zip(names, ("more", "less"), strict=True)
-    )
-    assert [row["annotator"] for row in flagged] == sorted(names)
-    assert found.summary["flagged"]["markdown"] == []
-    text = str(found)
-    assert GUARANTEE in text
-    assert "All comparisons in the table were taken as closed." in text
-    assert all(name in text for name in names)
-    assert "w0" not in text
+    flagged = {row["annotator"]: row["toward"] for row in found.summary["flagged"]["length"]}
+    assert flagged == dict(zip(names, ("more", "less"), strict=True))
+    assert list(flagged) == sorted(names) and found.summary["flagged"]["markdown"] == []
+    said = (GUARANTEE, "All comparisons in the table were taken as closed.", *names)
+    assert all(text in str(found) for text in said) and "w0" not in str(found)
 
 
-def test_a_comparison_waits_for_its_votes(table, tmp_path):
-    state = tmp_path / "state.json"
-    early = watch(table.iloc[:-2], [Length()], state, votes_per_comparison=4)
-    assert (early.summary["n_new"], early.summary["n_open"]) == (299, 1)
-    late = watch(table, [Length()], state, votes_per_comparison=4)
-    assert (late.summary["n_new"], late.summary["n_open"]) == (1, 0)
-    assert "closed when it has 4 judgments" in str(late)
+def test_a_comparison_waits_for_its_votes(table, state):
+    for rows, counts in ((table.iloc[:-2], (299, 1)), (table, (1, 0))):
+        found = watch(rows, [Length()], state, votes_per_comparison=4)
+        assert (found.summary["n_new"], found.summary["n_open"]) == counts
+    assert "closed when it has 4 judgments" in str(found)
 
 
-def test_ties_count_toward_the_votes_of_a_comparison(table, tmp_path):
+def test_ties_count_toward_the_votes_of_a_comparison(table, state, tmp_path):
     with_ties = table.copy()
     with_ties.loc[::8, "winner"] = "tie"
-    found = watch(with_ties, [Length()], tmp_path / "state.json", votes_per_comparison=4)
+    found = watch(with_ties, [Length()], state, votes_per_comparison=4)
     assert (found.summary["n_new"], found.summary["warnings"]) == (300, [])
     without_ids = with_ties.drop(columns="comparison_id")
     found = watch(without_ids, [Length()], tmp_path / "other.json", votes_per_comparison=4)
@@ -106,11 +277,11 @@ def test_ties_count_toward_the_votes_of_a_comparison(table, tmp_path):
     assert "W421" in str(found)
 
 
-def test_a_column_says_what_is_closed(table, tmp_path):
+def test_a_column_says_what_is_closed(table, state, tmp_path):
     number = table["comparison_id"].str[1:].astype(int)
     marked = table.assign(done=np.where(number < 100, "yes", "no"))
     marked.loc[marked["comparison_id"] == "c5", "done"] = ["yes", "yes", "yes", "no"]
-    found = watch(marked, [Length()], tmp_path / "state.json", closed="done")
+    found = watch(marked, [Length()], state, closed="done")
     assert (found.summary["n_new"], found.summary["n_open"]) == (99, 201)
     assert 'column "done"' in str(found)
     flags = table.assign(done=number < 100)
@@ -119,13 +290,11 @@ def test_a_column_says_what_is_closed(table, tmp_path):
         watch(table.assign(done="perhaps"), [Length()], tmp_path / "third.json", closed="done")
 
 
-def test_a_reopened_comparison_is_refused_and_named_and_its_id_does_nothing_in_a_terminal(table, tmp_path):
+def test_a_reopened_comparison_is_refused_and_named_and_its_id_does_nothing_in_a_terminal(table, state):
     renamed = table.assign(comparison_id=table["comparison_id"].replace("c0", "\x1b[2Jc0\u202e"))
-    before = watch(renamed, [Length()], tmp_path / "state.json")
-    more = pd.concat([renamed, renamed.iloc[:1].assign(annotator="late")])
-    found = watch(more, [Length()], tmp_path / "state.json")
-    assert len(found.summary["reopened"]) == 1
-    assert found.summary["n_new"] == 0
+    before = watch(renamed, [Length()], state)
+    found = watch(pd.concat([renamed, renamed.iloc[:1].assign(annotator="late")]), [Length()], state)
+    assert (len(found.summary["reopened"]), found.summary["n_new"]) == (1, 0)
     assert found.table.equals(before.table)
     assert "W420" in str(found) and "c0" in str(found)
     assert "\x1b" not in str(found) and "\u202e" not in str(found)
@@ -140,10 +309,10 @@ def test_a_reopened_comparison_is_refused_and_named_and_its_id_does_nothing_in_a
         ([Length()], 0.2, "a level chosen after looking is none"),
     ],
 )
-def test_a_state_made_otherwise_is_refused(table, tmp_path, attributes, alpha, message):
-    watch(table, [Length()], tmp_path / "state.json")
+def test_a_state_made_otherwise_is_refused(table, state, attributes, alpha, message):
+    watch(table, [Length()], state)
     with pytest.raises(ConfigError, match=message):
-        watch(table, attributes, tmp_path / "state.json", alpha=alpha)
+        watch(table, attributes, state, alpha=alpha)
 
 
 @pytest.mark.parametrize(
@@ -155,45 +324,30 @@ def test_a_state_made_otherwise_is_refused(table, tmp_path, attributes, alpha, m
         ({"alpha": 1.5}, "alpha"),
     ],
 )
-def test_options_that_make_no_sense(table, tmp_path, options, message):
-    arguments = {"attributes": [Length()], "state": tmp_path / "state.json"} | options
+def test_options_that_make_no_sense(table, state, options, message):
     with pytest.raises(ConfigError, match=message):
-        watch(table, **arguments)
-    assert not (tmp_path / "state.json").exists()
+        watch(table, **({"attributes": [Length()], "state": state} | options))
+    assert not state.exists()
 
 
-def test_without_annotators_there_is_no_one_to_watch(table, tmp_path):
+def test_without_annotators_there_is_no_one_to_watch(table, state):
     with pytest.raises(DataError, match="no annotator column"):
-        watch(table.drop(columns=["annotator", "annotator_class"]), [Length()], tmp_path / "state.json")
+        watch(table.drop(columns=["annotator", "annotator_class"]), [Length()], state)
 
 
-def test_a_continuous_attribute_has_the_unit_of_its_first_votes(table, tmp_path):
-    words = table.assign(
-        words_a=table["response_a"].str.len() * 10.0, words_b=table["response_b"].str.len() * 10.0
-    )
+def test_a_continuous_attribute_has_the_unit_of_its_first_votes(table, state):
+    words = {f"words_{side}": table[f"response_{side}"].str.len() * 10.0 for side in "ab"}
     ten_times = [Column("words", "words_a", "words_b", continuous=True)]
-    found = watch(words, ten_times, tmp_path / "state.json")
+    found = watch(table.assign(**words), ten_times, state)
     names = {row["annotator"] for row in found.summary["flagged"]["words"]}
     assert set(pseudonyms(["w0", "w1"])) <= names
 
 
-def test_the_side_shown_first(table, tmp_path):
+def test_the_side_shown_first(table, state):
     """Everyone leans the same way toward what they saw first; nobody stands out."""
-    from badpo.attributes import Position
-
     random = np.random.default_rng(0)
     first = random.choice(["a", "b"], len(table))
     winner = np.where(random.random(len(table)) < 0.85, first, np.where(first == "a", "b", "a"))
-    found = watch(table.assign(shown_first=first, winner=winner), [Position()], tmp_path / "state.json")
+    found = watch(table.assign(shown_first=first, winner=winner), [Position()], state)
     assert list(found.summary["flagged"].values()) == [[]]
     assert found.table["n_informative"].sum() > 0
-
-
-def test_a_table_of_votes_is_what_judgments_read(table, tmp_path):
-    """The order of rows may change what is highest, never what is counted."""
-    shuffled = table.sample(frac=1, random_state=0)
-    one = watch(table, [Length()], tmp_path / "one.json").table
-    other = watch(shuffled, [Length()], tmp_path / "other.json").table
-    np.testing.assert_allclose(one["e_value"], other["e_value"])
-    assert one["n_informative"].tolist() == other["n_informative"].tolist()
-    assert one["annotator"].nunique() == Judgments.read(table).n_annotators
