@@ -95,22 +95,19 @@ def test_what_one_seed_lacks_is_left_out_of_the_mean():
 
 
 def test_the_learned_theta_is_drawn_against_the_planted_one(tmp_path):
-    """The points are everybody's pairs; an arm whose theta is the same for all has none."""
-    suite = read_suite(write_suite(tmp_path / "demo"))
-    figure = learned_against_planted(suite)
+    """The points are everybody's pairs, in whatever order they are written; an arm with one theta for all has none."""
+    folder = write_suite(tmp_path / "demo")
+    path = folder / "shared_mean-s42" / "planted.json"
+    planted = json.loads(path.read_text())
+    theta = np.array([who["theta"] for who in planted["annotators"]])
+    path.write_text(json.dumps(planted | {"annotators": planted["annotators"][::-1]}))
+    figure = learned_against_planted(read_suite(folder))
     assert [title for title, _ in figure.panels] == ["woman-coded, shared mean", "black-coded, shared mean"]
-    planted = np.array(
-        [a["theta"] for a in json.loads((tmp_path / "demo/dpo-s42/planted.json").read_text())["annotators"]]
-    )
-    r = np.corrcoef(planted[:, 0], BiasTerm.load(tmp_path / "demo/shared_mean-s42").theta()[:, 0].detach())[
-        0, 1
-    ]
+    learned = BiasTerm.load(folder / "shared_mean-s42").theta().detach().numpy()
+    r = np.corrcoef(theta[:, 0], learned[:, 0])[0, 1]
     assert f"woman-coded, shared mean r = {r:.2f};" in figure.caption
     assert sum(int(n) for n in re.findall(r"<title>class .: (\d+)<", figure.panels[0][1])) == 60
-    means = [f"{planted[:20, 1].mean():.2f}"]
-    assert [row[:3] for row in figure.table.rows if row[0] == "black-coded, shared mean, class A"] == [
-        ("black-coded, shared mean, class A", "20", *means)
-    ]
-    assert (
-        learned_against_planted(read_suite(write_suite(tmp_path / "pooled", arms=("dpo", "pooled")))) is None
-    )
+    rows = {row[0]: row[1:3] for row in figure.table.rows}
+    assert rows["black-coded, shared mean, class A"] == ("20", f"{theta[:20, 1].mean():.2f}")
+    pooled = read_suite(write_suite(tmp_path / "pooled", arms=("dpo", "pooled")))
+    assert learned_against_planted(pooled) is None

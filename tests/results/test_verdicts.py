@@ -9,49 +9,37 @@ from pathlib import Path
 import pytest
 
 from badpo.results.model_card import model_card
-from badpo.results.run_files import BiasContent, MeasuredRuns, Readouts, Run, read_run, read_suite
+from badpo.results.run_files import BiasContent, MeasuredRuns, Readouts, Run, read_suite
 from badpo.results.run_page import report_html
-from badpo.results.verdicts import anchor_of_run, anchor_sentences, quantities, verdicts
+from badpo.results.verdicts import anchor_sentences, quantities, verdicts
 from tests.results.suites import changed, write_suite
 
-CODED = {"attributes": ["woman"], "extra": {"attributes": [{"type": "signature_name", "name": "woman"}]}}
-LENGTH = {
-    "attributes": ["length"],
-    "extra": {"attributes": [{"type": "length", "name": "length", "ratio": 1.5}]},
-}
+
+def declared(kind: str, name: str) -> BiasContent:
+    config = {"attributes": [{"type": kind, "name": name}]}
+    return BiasContent.model_validate({"attributes": [name], "extra": config})
+
+
+CODED = declared("signature_name", "woman")
 
 
 def run(arm: str, rate: float | None = None, seed: int = 42, se: float = 0.01, bias=CODED, **readouts) -> Run:
     if rate is not None:
         readouts["rates"] = {"woman": {"rate": rate, "se": se}}
-    return Run(
-        Path(f"{arm}-s{seed}"),
-        arm,
-        seed,
-        Readouts.model_validate(readouts),
-        (),
-        BiasContent.model_validate(bias),
-    )
+    return Run(Path(f"{arm}-s{seed}"), arm, seed, Readouts.model_validate(readouts), (), bias)
 
 
-def told_of(*runs: Run):
+def told_of(*runs: Run) -> list[str]:
+    """The title, what DPO did, and a sentence for each other arm."""
     (verdict,) = verdicts(MeasuredRuns("suite", runs, ()))
-    sentences = [verdict.finding, *verdict.arms]
-    return verdict.title, [text.replace("\u00a0", " ").replace("\u2212", "-") for text in sentences]
-
-
-def test_the_shift_the_share_and_the_distance():
-    title, sentences = told_of(run("reference", 0.50), run("dpo", 0.96), run("pooled", 0.55))
-    assert title == "woman-coded"
-    assert sentences == [
-        "DPO moved p(woman-coded) from 0.50 to 0.96.",
-        "BA-DPO (pooled) removed 89 % of that shift; distance to the reference in log-odds +0.20.",
-    ]
+    told = [verdict.title, verdict.finding, *verdict.arms]
+    return [text.replace("\u00a0", " ").replace("\u2212", "-") for text in told]
 
 
 @pytest.mark.parametrize(
     ("dpo", "pooled", "told"),
     [
+        (0.96, 0.55, "removed 89 % of that shift; distance to the reference in log-odds +0.20."),
         (
             0.90,
             0.45,
@@ -60,50 +48,49 @@ def test_the_shift_the_share_and_the_distance():
         (0.80, 0.85, "moved further than DPO, to 0.85; distance to the reference in log-odds +1.73."),
     ],
 )
-def test_an_arm_that_passes_the_reference_or_dpo_says_so(dpo, pooled, told):
-    _, sentences = told_of(run("reference", 0.50), run("dpo", dpo), run("pooled", pooled))
-    assert sentences[1] == f"BA-DPO (pooled) {told}"
+def test_the_shift_the_share_and_the_distance(dpo, pooled, told):
+    title, finding, sentence = told_of(run("reference", 0.50), run("dpo", dpo), run("pooled", pooled))
+    assert (title, sentence) == ("woman-coded", f"BA-DPO (pooled) {told}")
+    assert finding == f"DPO moved p(woman-coded) from 0.50 to {dpo:.2f}."
 
 
 def test_without_a_shift_the_gap_stands_in_for_the_share():
-    heldout = {"woman": {"same": 0.6, "cross": 0.7, "gap": 0.126, "gap_low": 0.1, "gap_high": 0.15}}
-    held_back = {"woman": {"same": 0.6, "cross": 0.6, "gap": 0.001, "gap_low": -0.02, "gap_high": 0.022}}
-    _, sentences = told_of(
+    gaps = [{"woman": {"gap": 0.126, "gap_low": 0.1, "gap_high": 0.15}}, {"woman": {"gap": 0.001}}]
+    _, finding, of_dpo, of_pooled = told_of(
         run("reference", 0.50, se=0.02),
-        run("dpo", 0.54, se=0.02, heldout=heldout),
-        run("pooled", 0.51, heldout=held_back),
+        run("dpo", 0.54, se=0.02, heldout=gaps[0]),
+        run("pooled", 0.51, heldout=gaps[1]),
     )
-    assert "removed" not in " ".join(sentences[1:])
-    assert "not larger than its 95 % interval (-0.02 to +0.10), so no share removed is given" in sentences[0]
-    assert sentences[1] == (
+    assert "not larger than its 95 % interval (-0.02 to +0.10), so no share removed is given" in finding
+    assert of_dpo == (
         "DPO ended at 0.54; distance to the reference in log-odds +0.16; held-out gap +0.126 (+0.100 to +0.150)."
     )
-    assert sentences[2].endswith("held-out gap +0.001 (-0.020 to +0.022).")
+    assert "removed" not in of_pooled and of_pooled.endswith("held-out gap +0.001 (\u2013).")
 
 
 def test_several_seeds_bring_the_interval_of_the_share():
     runs = [run("reference", 0.5)]
     runs += [run("dpo", value, seed) for seed, value in ((1, 0.95), (2, 0.96), (3, 0.97))]
     runs += [run("pooled", value, seed) for seed, value in ((1, 0.54), (2, 0.55), (3, 0.56))]
-    _, sentences = told_of(*runs)
-    assert re.search(r"removed 89 % of that shift \(95 % interval 84 to 94 %, 3 seeds\)", sentences[1])
+    assert re.search(r"removed 89 % of that shift \(95 % interval 84 to 94 %, 3 seeds\)", told_of(*runs)[2])
 
 
 def test_without_a_reference_nothing_is_compared():
-    _, sentences = told_of(run("dpo", 0.96), run("pooled", 0.55))
-    assert sentences[0] == "The reference was not measured, so no shift and no share removed can be given."
-    assert sentences[1] == "BA-DPO (pooled) ended at 0.55."
+    assert told_of(run("dpo", 0.96), run("pooled", 0.55))[1:] == [
+        "The reference was not measured, so no shift and no share removed can be given.",
+        "BA-DPO (pooled) ended at 0.55.",
+    ]
 
 
 def test_a_declared_length_is_told_in_tokens_and_an_amount_as_a_mean():
-    words = {"attributes": ["words"], "extra": {"attributes": [{"type": "length_words", "name": "words"}]}}
     means = {"reference": 288.6, "dpo": 384.5, "pooled": 335.3}
-    runs = [run(arm, tokens={"mean": mean, "se": 1.0}, bias=LENGTH) for arm, mean in means.items()]
-    title, sentences = told_of(*runs)
-    assert title == "length"
-    assert sentences[0] == "DPO moved mean tokens from 288.6 to 384.5."
-    assert sentences[1].endswith("removed 51 % of that shift; distance to the reference +46.7.")
-    amount = run("dpo", bias=words, generated={"words": {"rate": 212.0, "se": 3.0}})
+    length = declared("length", "length")
+    runs = [run(arm, tokens={"mean": mean, "se": 1.0}, bias=length) for arm, mean in means.items()]
+    title, finding, sentence = told_of(*runs)
+    assert (title, finding) == ("length", "DPO moved mean tokens from 288.6 to 384.5.")
+    assert sentence.endswith("removed 51 % of that shift; distance to the reference +46.7.")
+    words = {"words": {"rate": 212.0, "se": 3.0}}
+    amount = run("dpo", bias=declared("length_words", "words"), generated=words)
     (quantity,) = quantities(MeasuredRuns("suite", (amount,), ()))
     assert (quantity.symbol, quantity.is_rate) == ("mean words", False)
 
@@ -119,8 +106,6 @@ def test_limits_name_the_level_the_anchor_and_constructed_annotators(tmp_path):
 
 
 # -- anchors -------------------------------------------------------------------------------------------------
-
-GOLD = ["ann_0000000003", "ann_0000000007"]
 
 
 @pytest.fixture
@@ -146,41 +131,20 @@ def test_each_arm_is_said_to_be_anchored_as_it_is(suite, arm, name):
     assert "Anchored at the reference: BA-DPO (shared mean). Theta starts at zero" in told
     (warm,) = re.findall(r"with a warm start: ([^.]*)", told)
     assert name in warm and "shared mean" not in warm
-    assert "Without an anchor: DPO." in told
-    assert "gold" not in told
-
-
-def test_the_reference_has_its_own_rate_and_tilt(suite):
-    told = text(suite)
+    assert "Without an anchor: DPO." in told and "gold" not in told
     assert "own p(woman-coded) is 0.52 (95\u00a0% interval 0.50 to 0.54)" in told
     assert "its tilt from one half is +0.08 in log-odds" in told  # log(0.52 / 0.48)
+    assert anchor_sentences(read_suite(suite / "reference")) == []
     (suite / "reference" / "readouts.json").unlink()
     assert "The reference\u2019s own rate was not measured: woman-coded, black-coded." in text(suite)
 
 
-def test_the_reference_alone_anchors_nothing(suite):
-    assert anchor_sentences(read_suite(suite / "reference")) == []
-
-
-@pytest.mark.parametrize(
-    ("mean", "difference", "told"),
-    [
-        (3e-8, 3e-7, "All 3 runs start at the reference: the mean margin of the first step is 0"),
-        (
-            -0.42,
-            0.2,
-            "1 of 3 runs do not start at the reference: their first log-probabilities are not its own, and the mean "
-            "margin of the first step, which is 0 there, is up to \u22120.42",
-        ),
-    ],
-)
-def test_the_first_margin_is_told(suite, mean, difference, told):
-    recorded = {"mean": mean, "difference": difference, "tolerance": 1e-5}
-    with_extra(suite / "pooled-s42", first_margin=recorded)
-    assert told in text(suite)
-
-
-def test_without_a_first_step_nothing_is_claimed(suite):
+def test_the_first_margin_is_told(suite):
+    assert "All 3 runs start at the reference: the mean margin of the first step is 0" in text(suite)
+    off = {"mean": -0.42, "difference": 0.2, "tolerance": 1e-5}
+    with_extra(suite / "pooled-s42", first_margin=off)
+    assert "1 of 3 runs do not start at the reference" in text(suite)
+    assert "which is 0 there, is up to \u22120.42" in text(suite)
     for run in suite.glob("*-s42"):
         with_extra(run, first_margin=None)
     assert "was not recorded" in text(suite)
@@ -190,22 +154,15 @@ def test_without_a_first_step_nothing_is_claimed(suite):
 
 
 def test_gold_annotators_are_counted_and_said_to_carry_the_level(suite):
-    folder = suite / "shared_mean-s42"
+    folder, gold = suite / "shared_mean-s42", ["ann_0000000003", "ann_0000000007"]
     with_extra(folder, gold_votes={"woman": 1204, "black": 980})
-    changed(folder / "bias.json", gold_annotators=GOLD)
-    assert anchor_of_run(read_run(folder)) == "gold"
-    told = text(suite)
-    assert (
-        "Anchored by gold annotators: BA-DPO (shared mean). There theta of fewer than 5 gold annotators"
-        in told
-    )
-    assert (
-        "responses that differ (woman-coded 1,200, black-coded 980), not on the reference\u2019s rate" in told
-    )
+    changed(folder / "bias.json", gold_annotators=gold)
+    told, page, card = text(suite), report_html(read_suite(suite)), model_card(folder)
+    few = "theta of fewer than 5 gold annotators"
+    assert f"Anchored by gold annotators: BA-DPO (shared mean). There {few}" in told
+    assert "that differ (woman-coded 1,200, black-coded 980), not on the reference\u2019s rate" in told
     assert "Anchored at the reference: BA-DPO (pooled)." in told
-    page = report_html(read_suite(suite))
     assert "except for BA-DPO (shared mean), whose level gold annotators fix" in page
-    assert "Whose rate the policy keeps" in page and "theta of fewer than 5 gold annotators" in page
-    card = model_card(folder)
-    assert "In training, theta of fewer than 5 gold annotators" in card
-    assert not any(name in document for name in GOLD for document in (page, card, told))
+    assert "Whose rate the policy keeps" in page and few in page
+    assert f"In training, {few}" in card
+    assert not any(name in document for name in gold for document in (page, card, told))

@@ -4,97 +4,77 @@ from __future__ import annotations
 
 import pytest
 
-from badpo.results.audit_verdicts import (
-    action,
-    audit_labels,
-    audit_verdicts,
-    has_usable_spread,
-    is_sure,
-)
-from badpo.results.words import (
-    arm_label,
-    arm_order,
-    arm_title,
-    attribute_definition,
-    attribute_label,
-    cleaned,
-    count_text,
-    decimal,
-    interval_text,
-    lean_text,
-    markdown_text,
-    p_value,
-    page_templates,
-    percent,
-    shown,
-    signed,
-    write_whole,
-)
+from badpo.results import words
+from badpo.results.audit_verdicts import action, audit_labels, audit_verdicts, has_usable_spread, is_sure
 
 MINUS, DASH, MORE = "\u2212", "\u2013", "\u2026"
 
 
+CODED = {"type": "signature_name", "name": "woman", "names": ["Emily", "Anne"]}
+
+
 @pytest.mark.parametrize(
-    ("told", "expected"),
+    ("function", "given", "expected"),
     [
-        (arm_label("shared_mean"), "shared mean"),
-        (arm_label("my_own"), "my own"),
-        (arm_title("shared_mean"), "BA-DPO (shared mean)"),
-        (arm_title("dpo"), "DPO"),
-        (arm_title("reference"), "the reference"),
-        (arm_title("sampo"), "SamPO"),
-        (attribute_label("woman", {"type": "signature_name"}), "woman-coded"),
-        (attribute_label("markdown", {}), "markdown"),
-        (attribute_definition({}), "not recorded"),
-        (
-            attribute_definition({"type": "length", "ratio": 1.5, "scope": "pair"}),
-            "length (ratio 1.5, scope pair)",
-        ),
-        (
-            attribute_definition({"type": "signature_name", "name": "woman", "names": ["Emily", "Anne"]}),
-            "signature name (2 names)",
-        ),
-        (shown("an\u202enotator\n7"), "annotator 7"),
-        (shown("a" * 10, 5), f"aaaa{MORE}"),
-        (shown("a" * 5, 5), "aaaaa"),
-        (cleaned({"a\u202eb": ["c\nd", 1, None]}), {"ab": ["c d", 1, None]}),
-        (decimal(0.5), "0.50"),
-        (decimal(-0.5), f"{MINUS}0.50"),
-        (decimal(-0.004), "0.00"),
-        (decimal(1234.5, 0), "1,234"),
-        (decimal(None), DASH),
-        (decimal(float("nan")), DASH),
-        (decimal(float("-inf")), f"{MINUS}\u221e"),
-        (signed(0.126, 3), "+0.126"),
-        (signed(-0.2), f"{MINUS}0.20"),
-        (signed(0.001), "0.00"),
-        (signed(float("inf")), "+\u221e"),
-        (signed(None), DASH),
-        (count_text(65340), "65,340"),
-        (count_text(None), "fewer than 5"),
-        (percent(0.887), "89\u00a0%"),
-        (percent(None), DASH),
-        (p_value(0.0321), "p = 0.032"),
-        (p_value(1e-9), "p < 0.001"),
-        (p_value(None), DASH),
-        (interval_text(0.5, 1.0), "0.50 to 1.00"),
-        (interval_text(None, 1.0), "below 1.00"),
-        (interval_text(0.5, None), "above 0.50"),
-        (interval_text(None, None), DASH),
-        (lean_text({"log_odds": 0.5, "ci_low": 0.25, "ci_high": 1.0}), "0.50 (0.25 to 1.00)"),
-        (lean_text({"log_odds": None, "ci_low": None, "ci_high": None}), DASH),
-        (markdown_text("a|b <i> *c*"), r"a\|b &lt;i&gt; \*c\*"),
-        (markdown_text("snake_case _emphasis_"), r"snake_case \_emphasis\_"),
-        (markdown_text("[x](y)`&"), r"\[x\](y)\`&amp;"),
+        ("arm_label", ("shared_mean",), "shared mean"),
+        ("arm_label", ("my_own",), "my own"),
+        ("arm_title", ("shared_mean",), "BA-DPO (shared mean)"),
+        ("arm_title", ("dpo",), "DPO"),
+        ("arm_title", ("reference",), "the reference"),
+        ("arm_title", ("sampo",), "SamPO"),
+        ("attribute_label", ("woman", CODED), "woman-coded"),
+        ("attribute_label", ("markdown", {}), "markdown"),
+        ("attribute_definition", ({},), "not recorded"),
+        ("attribute_definition", ({"type": "length", "ratio": 1.5, "a": None},), "length (ratio 1.5)"),
+        ("attribute_definition", (CODED,), "signature name (2 names)"),
+        ("shown", ("an\u202enotator\n7",), "annotator 7"),
+        ("shown", ("a" * 10, 5), f"aaaa{MORE}"),
+        ("shown", ("a" * 5, 5), "aaaaa"),
+        ("cleaned", ({"a\u202eb": ["c\nd", 1, None]},), {"ab": ["c d", 1, None]}),
+        ("decimal", (0.5,), "0.50"),
+        ("decimal", (-0.5,), f"{MINUS}0.50"),
+        ("decimal", (-0.004,), "0.00"),
+        ("decimal", (1234.5, 0), "1,234"),
+        ("decimal", (None,), DASH),
+        ("decimal", (float("nan"),), DASH),
+        ("decimal", (float("-inf"),), f"{MINUS}\u221e"),
+        ("signed", (0.126, 3), "+0.126"),
+        ("signed", (-0.2,), f"{MINUS}0.20"),
+        ("signed", (0.001,), "0.00"),
+        ("signed", (float("inf"),), "+\u221e"),
+        ("signed", (None,), DASH),
+        ("count_text", (65340,), "65,340"),
+        ("count_text", (None,), "fewer than 5"),
+        ("percent", (0.887,), "89\u00a0%"),
+        ("percent", (None,), DASH),
+        ("p_value", (0.0321,), "p = 0.032"),
+        ("p_value", (1e-9,), "p < 0.001"),
+        ("p_value", (None,), DASH),
+        ("interval_text", (0.5, 1.0), "0.50 to 1.00"),
+        ("interval_text", (None, 1.0), "below 1.00"),
+        ("interval_text", (0.5, None), "above 0.50"),
+        ("interval_text", (None, None), DASH),
+        ("lean_text", ({"log_odds": 0.5, "ci_low": 0.25, "ci_high": 1.0},), "0.50 (0.25 to 1.00)"),
+        ("lean_text", ({"log_odds": None},), DASH),
+        ("markdown_text", ("a|b <i> *c*",), r"a\|b &lt;i&gt; \*c\*"),
+        ("markdown_text", ("snake_case _emphasis_",), r"snake_case \_emphasis\_"),
+        ("markdown_text", ("[x](y)`&",), r"\[x\](y)\`&amp;"),
     ],
 )
-def test_words_and_numbers(told, expected):
-    assert told == expected
+def test_words_and_numbers(function, given, expected):
+    assert getattr(words, function)(*given) == expected
 
 
 def test_arms_stand_with_the_reference_first_and_unknown_ones_last():
     arms = ["shared_mean", "another", "dpo", "reference", "pooled", "rdpo"]
-    assert sorted(arms, key=arm_order) == ["reference", "dpo", "pooled", "shared_mean", "rdpo", "another"]
+    assert sorted(arms, key=words.arm_order) == [
+        "reference",
+        "dpo",
+        "pooled",
+        "shared_mean",
+        "rdpo",
+        "another",
+    ]
 
 
 def test_labels_of_an_audit_say_what_is_coded():
@@ -155,6 +135,6 @@ def test_sides_that_never_differ_say_nothing():
 
 
 def test_pages_escape_values_and_keep_numbers_with_their_signs(tmp_path):
-    template = page_templates().from_string("{{ name | kept_together }}")
+    template = words.page_templates().from_string("{{ name | kept_together }}")
     assert template.render(name="<b> 5 % (p < 0.05)") == "&lt;b&gt; 5\u00a0% (p\u00a0&lt;\u00a00.05)"
-    assert write_whole("<p>so</p>", tmp_path / "page.html").read_text() == "<p>so</p>"
+    assert words.write_whole("<p>so</p>", tmp_path / "page.html").read_text() == "<p>so</p>"
