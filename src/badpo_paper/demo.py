@@ -27,8 +27,7 @@ from badpo.results.words import (
     signed,
     write_whole,
 )
-from badpo.runs.evaluate import kept_json
-from badpo.runs.run import Progress
+from badpo.runs.run import Progress, kept_json
 from badpo.theory.summaries import log_odds_distance, share_removed, t_interval
 from badpo.training.checkpoints import write_json
 from badpo_paper.materials import Material

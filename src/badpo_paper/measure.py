@@ -16,8 +16,8 @@ from badpo.readouts.heldout import vote_accuracy, vote_difference
 from badpo.readouts.judge import judge_answers, load_judge, strip_markdown, strip_signatures
 from badpo.readouts.kl import divergence
 from badpo.readouts.sampled import attribute_values, json_number, style_rates
-from badpo.runs.evaluate import PolicyReading, kept_json, measure
-from badpo.runs.run import Progress
+from badpo.runs.evaluate import PolicyReading, measure
+from badpo.runs.run import Progress, kept_json
 from badpo.training.checkpoints import write_json
 from badpo_paper.name_readouts import name_readouts, name_tokens
 from badpo_paper.settings import Scale

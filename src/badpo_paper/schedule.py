@@ -23,8 +23,8 @@ from badpo.data.files import RUN_SEAL, BusyError, holder, locked
 from badpo.data.problems import ConfigError, DataError
 from badpo.objective.bias import BiasTerm
 from badpo.readouts.judge import checked_judge
-from badpo.runs.evaluate import VERSION, kept_facts, kept_json, load_bias, require_undamaged
-from badpo.runs.run import BEGUN, Progress, keep_run, settings_facts
+from badpo.runs.evaluate import VERSION, load_bias, require_undamaged
+from badpo.runs.run import BEGUN, Progress, keep_run, kept_facts, kept_json, settings_facts
 from badpo.runs.start import UNREADABLE, kept_reference, unreadable
 from badpo.training.checkpoints import changed_facts
 from badpo.training.model_files import WEIGHTS

@@ -21,7 +21,7 @@ from badpo.data.files import LOG_FILE
 from badpo.data.judgments import Judgments
 from badpo.data.tables import inert
 from badpo.results.words import DASH, arm_label, decimal, markdown_text, percent, signed
-from badpo.runs.evaluate import kept_facts, kept_json
+from badpo.runs.run import kept_facts, kept_json
 from badpo.theory.summaries import log_odds_distance, share_removed, shift, t_interval
 from badpo.training.encoding import encode_comparisons, length_report
 from badpo_paper.arms import ARMS

@@ -109,18 +109,8 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(tmp_path):
     before = written(tmp_path)
     result = badpo("train", "--config", config, "--dry-run")
     assert result.exit_code == 0, result.stderr
-    names = [line.split()[0] for line in result.stdout.splitlines()[:9]]
-    assert names == [
-        "run",
-        "reference",
-        "judgments",
-        "steps",
-        "policy",
-        "bias",
-        "anchor",
-        "memory",
-        "self-test",
-    ]
+    names = " ".join(line.split()[0] for line in result.stdout.splitlines()[:8])
+    assert names == "run reference judgments steps policy bias memory self-test"
     plan = json.loads(badpo("train", "--config", config, "--dry-run", "--json").stdout)
     assert_face("train --dry-run --json", keys(plan))
     assert (plan["n_steps"], plan["n_judgments"], plan["n_annotators"]) == (4, 96, 6)
@@ -195,26 +185,6 @@ def test_trl_recipe_on_a_trl_table(tmp_path):
     bias = json.loads((tmp_path / "runs" / "per_annotator-s42" / "bias.json").read_text())
     assert bias["parts"] == ["deviation"]
     assert bias["extra"]["attributes"] == [{"type": "length", "name": "length", "ratio": 2.0}]
-
-
-def test_debug_shows_where(tmp_path):
-    result = badpo("train", "--config", write_recipe(tmp_path, held_out=7.0), "--debug")
-    assert result.exit_code == 2
-    assert "Traceback" in result.stderr
-
-
-def test_errors_as_json(tmp_path):
-    config = write_recipe(tmp_path)
-    for arguments, code in (
-        (("evaluate", tmp_path / "nothing"), 2),
-        (("train", "--config", config, "--dataset_name", tmp_path / "no.csv"), 3),
-        (("train", "--config", config, "--model_name_or_path", tmp_path / "no"), 2),
-        (("report", tmp_path / "nothing"), 2),
-    ):
-        result = badpo(*arguments, "--json")
-        assert result.exit_code == code
-        found = json.loads(result.stdout)
-        assert found["exit_code"] == code and str(tmp_path) in found["error"]
 
 
 @pytest.mark.slow

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
 import json
-import math
 import os
 import threading
 from importlib.util import find_spec
@@ -24,9 +22,7 @@ from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
 from badpo.objective.bias import BiasTerm
 from badpo.results.run_files import read_run
-from badpo.runs.run import n_steps, plan_run, read_judgments, train_run
-from badpo.training.checkpoints import whole_folder
-from badpo.training.config import BADPOConfig
+from badpo.runs.run import plan_run, read_judgments, train_run
 from badpo.training.recipe import read_recipe
 from badpo.training.trainer import BADPOTrainer, SupervisedTrainer
 from tests import tiny
@@ -60,9 +56,13 @@ def stop_at_step(monkeypatch, step: int) -> None:
 # -- the plan ------------------------------------------------------------------------------------------------
 
 
-def test_a_plan_says_what_the_run_will_do(tmp_path):
-    plan = plan_run(recipe(tmp_path))
-    train, held_out = read_judgments(recipe(tmp_path))
+def test_a_plan_says_what_the_run_will_do(tmp_path, monkeypatch):
+    monkeypatch.setattr(transformers.Trainer, "train", lambda *args, **kwargs: pytest.fail("trained"))
+    asked = recipe(tmp_path, reference={"sft": True})
+    before = written(tmp_path)
+    plan = plan_run(asked)
+    assert written(tmp_path) == before and not (tmp_path / "runs").exists()
+    train, held_out = read_judgments(asked)
     assert (plan.n_judgments, plan.n_held_out) == (train.n_votes, held_out.n_votes) == (96, 24)
     assert (plan.n_comparisons, plan.n_annotators, plan.n_steps) == (32, 6, 4)
     assert plan.n_bias_parameters == 7  # a mean and six deviations on one attribute
@@ -71,43 +71,28 @@ def test_a_plan_says_what_the_run_will_do(tmp_path):
     assert [test.passed for test in plan.self_tests] == [True]
     assert plan.run_folder == str(tmp_path / "runs" / "shared_mean-s42")
     text = "\n".join(plan.lines())
-    for part in ("96 on 32 comparisons by 6 annotators", "24 judgments held out", "the model as it is"):
+    for part in ("96 on 32 comparisons by 6 annotators", "24 judgments held out", "trained first"):
         assert part in text
     assert {finding.code for finding in plan.findings} >= {"W121"}
     json.dumps(dataclasses.asdict(plan))
 
 
-def test_a_plan_with_a_theta_of_everyones_own_says_how_slow_it_is(tmp_path):
-    asked = recipe(tmp_path, bias="per_annotator", per_device_train_batch_size=2)
-    plan = plan_run(asked)
-    cross = read_judgments(asked)[0].cross_group().mean()
-    assert plan.shared_speed == pytest.approx(math.sqrt(6 / (2 * cross)))
-    assert f"about {plan.shared_speed:.1f} times as far in a step" in "\n".join(plan.lines())
-    for bias in ("pooled", "shared_mean", "none"):
-        assert plan_run(recipe(tmp_path, bias=bias)).shared_speed is None
-
-
-def test_a_plan_trains_nothing_and_writes_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(transformers.Trainer, "train", lambda *args, **kwargs: pytest.fail("trained"))
-    asked = recipe(tmp_path, reference={"sft": True})
-    before = written(tmp_path)
-    plan = plan_run(asked)
-    assert written(tmp_path) == before
-    assert not (tmp_path / "runs").exists()
-    assert "trained first" in plan.reference
-
-
-def test_a_plan_counts_the_steps_of_epochs(tmp_path, monkeypatch):
-    """96 judgments in steps of 10 are 10 steps, the last one small; a little more than one epoch is one more."""
+@pytest.mark.parametrize(
+    ("batching", "epochs", "size", "steps"),
+    # 96 judgments in steps of 10 are 10 steps, the last one small; a little more than one epoch is one more
+    [("random", 1.02, 10, 11), ("comparisons", 1.0, 5, 7)],
+)
+def test_a_plan_counts_the_steps_of_epochs(tmp_path, monkeypatch, batching, epochs, size, steps):
     trainers = []
     train = BADPOTrainer.train
     monkeypatch.setattr(
         BADPOTrainer, "train", lambda self, **options: trainers.append(self) or train(self, **options)
     )
-    asked = recipe(tmp_path, max_steps=None, num_train_epochs=1.02, per_device_train_batch_size=10)
+    of_epochs = {"max_steps": None, "num_train_epochs": epochs, "batching": batching}
+    asked = recipe(tmp_path, per_device_train_batch_size=size, **of_epochs)
     plan = plan_run(asked)
     train_run(asked)
-    assert plan.n_steps == trainers[0].state.global_step == n_steps(trainers[0]) == 11
+    assert plan.n_steps == trainers[0].state.global_step == steps
 
 
 def test_a_plan_of_an_adapter_counts_what_is_trained(tmp_path):
@@ -164,14 +149,6 @@ def test_no_file_of_a_run_holds_a_token_or_a_place_of_this_machine(tmp_path):
     assert not tracked or any("tfevents" in path.name for path in files)
     assert [path for path, content in files.items() if b"hf_secret" in content] == []
     assert [path for path, content in files.items() if str(tmp_path).encode() in content] == []
-
-
-def test_trackers_are_told_no_token_and_no_place(tmp_path):
-    asked = {"token": "hf_secret", "cache_dir": str(tmp_path / "hub")}
-    args = BADPOConfig(str(tmp_path / "run"), model_init_kwargs=asked, hub_token="hf_secret", use_cpu=True)
-    told = args.to_json_string()
-    assert "hf_secret" not in told and str(tmp_path) not in told
-    assert args.to_dict()["output_dir"] == "run"
 
 
 def test_arms_and_seeds_have_folders_of_their_own(tmp_path):
@@ -283,11 +260,6 @@ def test_the_supervised_stage_learns_the_majority_side(tmp_path):
     assert after > before
 
 
-def test_a_supervised_reference_on_chat_messages(tmp_path):
-    folder = train_run(recipe(tmp_path, as_chat(tiny.votes(40, 6)), reference={"sft": True}))
-    assert (folder / "model" / "model.safetensors").exists()
-
-
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
@@ -362,26 +334,22 @@ def test_a_stopped_run_is_resumed_to_the_same_weights(tmp_path, monkeypatch):
     assert (folder / "log.jsonl").read_text() == (whole / "log.jsonl").read_text()
 
 
-def test_resuming_with_other_settings_is_refused_and_keeps_the_config(tmp_path, monkeypatch):
-    stop_at_step(monkeypatch, 4)
-    with pytest.raises(KeyboardInterrupt):
-        train_run(recipe(tmp_path))
-    config = tmp_path / "runs" / "shared_mean-s42" / "config.yaml"
-    before = config.read_text()
-    with pytest.raises(ConfigError, match=r"beta was 0\.1, is now 0\.5"):
-        train_run(recipe(tmp_path, beta=0.5), resume=True)
-    assert config.read_text() == before
-
-
-def test_an_unfinished_run_is_not_started_anew_by_mistake(tmp_path, monkeypatch):
+def test_an_unfinished_run_is_neither_started_anew_nor_resumed_otherwise(tmp_path, monkeypatch):
     stop_at_step(monkeypatch, 4)
     with pytest.raises(KeyboardInterrupt):
         train_run(recipe(tmp_path))
     folder = tmp_path / "runs" / "shared_mean-s42"
     before = {name: (folder / name).stat().st_mtime_ns for name in written(folder)}
+    with pytest.raises(ConfigError, match=r"beta was 0\.1, is now 0\.5"):
+        train_run(recipe(tmp_path, beta=0.5), resume=True)
     with pytest.raises(ConfigError, match=r"an unfinished run \(checkpoint-2\); continue it with --resume"):
         train_run(recipe(tmp_path))
     assert {name: (folder / name).stat().st_mtime_ns for name in written(folder)} == before
+    (folder / "checkpoints" / "checkpoint-2" / "scheduler.pt").write_bytes(b"")
+    with pytest.raises(
+        ConfigError, match=r"checkpoint-2/scheduler.pt is damaged .*\. Remove it to start anew"
+    ):
+        train_run(recipe(tmp_path), resume=True)
 
 
 def test_what_was_allowed_to_change_is_recorded(tmp_path, monkeypatch):
@@ -397,18 +365,6 @@ def test_what_was_allowed_to_change_is_recorded(tmp_path, monkeypatch):
     assert json.loads((folder / "environment.json").read_text())["allowed_changes"] == ["code"]
     assert [line["step"] for line in log_lines(folder)] == [1, 2, 3, 4]
     assert run_damage(folder) is None
-
-
-def test_a_run_whose_checkpoints_are_all_damaged_can_be_started_anew(tmp_path, monkeypatch):
-    stop_at_step(monkeypatch, 4)
-    with pytest.raises(KeyboardInterrupt):
-        train_run(recipe(tmp_path))
-    folder = tmp_path / "runs" / "shared_mean-s42"
-    (folder / "checkpoints" / "checkpoint-2" / "scheduler.pt").write_bytes(b"")
-    with pytest.raises(
-        ConfigError, match=r"checkpoint-2/scheduler.pt is damaged .*\. Remove it to start anew"
-    ):
-        train_run(recipe(tmp_path), resume=True)
 
 
 def test_a_run_that_was_stopped_before_it_was_sealed_is_finished_by_resuming(tmp_path):
@@ -449,26 +405,6 @@ def test_push_to_hub_publishes_the_finished_model_with_its_card(tmp_path, monkey
     assert len(pushed) == 1
     assert {"README.md", "model.safetensors"} <= pushed[0]
     assert not any("bias" in name for name in pushed[0])
-
-
-def test_whole_folder_appears_whole_or_not_at_all(tmp_path):
-    with pytest.raises(OSError, match="full"), whole_folder(tmp_path / "model") as unfinished:
-        unfinished.mkdir()
-        (unfinished / "half").write_text("half")
-        raise OSError(errno.ENOSPC, "full")
-    assert list(tmp_path.iterdir()) == []
-    with whole_folder(tmp_path / "model") as unfinished:
-        unfinished.mkdir()
-        (unfinished / "file").write_text("all")
-        assert not (tmp_path / "model").exists()
-    assert written(tmp_path) == {"model/file"}
-
-
-def test_the_recipe_stands_in_the_run_folder_without_its_preset(tmp_path):
-    folder = train_run(recipe(tmp_path))
-    keys = yaml.safe_load((folder / "config.yaml").read_text())
-    assert keys["learning_rate"] == 1e-3
-    assert keys["attributes"] == [{"type": "length"}]
 
 
 def test_the_models_revision_is_also_the_tokenizers(tmp_path, monkeypatch):

@@ -8,7 +8,6 @@ import torch
 from transformers import TrainerCallback, TrainingArguments
 
 from badpo.training.attention import TREE_ATTENTION
-from badpo.training.batches import balanced_rows
 from badpo.training.trainer import SupervisedTrainer
 from tests import tiny
 
@@ -87,46 +86,3 @@ def test_only_an_adapter_is_trained_where_one_is_given(tmp_path):
     }
     assert all(torch.equal(base[name], p) for name, p in frozen.items())
     assert losses(run)[-1] < losses(run)[0]
-
-
-# -- balanced rows -----------------------------------------------------------------------------------------------
-
-
-def test_every_combination_is_equally_frequent_among_as_many_rows():
-    """Of 1,003 rows 80 % carry the first attribute, and those carry the second far more often than the others."""
-    rng = np.random.default_rng(0)
-    first = rng.random(1003) < 0.8
-    values = np.stack([first, rng.random(1003) < np.where(first, 0.7, 0.05)], axis=1).astype(float)
-    taken = balanced_rows(values, seed=0)
-    assert len(taken) == 1003
-    _, counts = np.unique(values[taken], axis=0, return_counts=True)
-    assert sorted(counts.tolist()) == [250, 251, 251, 251]
-
-
-def test_rows_are_repeated_as_evenly_as_they_can_be():
-    """Of 3 rare rows among 40, which must fill 20 places, each stands 6 or 7 times; of the 37 others 20 stand once."""
-    values = np.zeros((40, 1))
-    values[[4, 9, 30]] = 1.0
-    times = np.bincount(balanced_rows(values, seed=1), minlength=40)
-    assert sorted(times[[4, 9, 30]].tolist()) == [6, 7, 7]
-    others = np.delete(times, [4, 9, 30])
-    assert others.max() == 1 and others.sum() == 20
-
-
-def test_rows_that_an_attribute_does_not_apply_to_stay_once_each():
-    values = np.array([[1.0], [np.nan], [0.0], [0.0], [np.nan], [0.0]])
-    times = np.bincount(balanced_rows(values, seed=0), minlength=6)
-    assert times[[1, 4]].tolist() == [1, 1]
-    assert times[0] == 2 and times[[2, 3, 5]].sum() == 2
-
-
-def test_the_seed_decides():
-    values = (np.arange(60) < 6).astype(float)[:, None]
-    taken = [balanced_rows(values, seed=seed).tolist() for seed in (0, 0, 1)]
-    assert taken[0] == taken[1] != taken[2]
-
-
-def test_a_combination_without_a_row_is_told():
-    values = np.array([[1.0, 1.0], [0.0, 0.0], [1.0, 0.0]])
-    with pytest.raises(ValueError, match=r"no row has the values \(0, 1\)"):
-        balanced_rows(values, seed=0)

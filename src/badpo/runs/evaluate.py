@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from badpo.data.attributes import attribute_from_config, plain_text
-from badpo.data.files import RUN_SEAL, locked, made_here, require_enclosed, resealed, run_damage
+from badpo.data.files import locked, made_here, require_enclosed, resealed, run_damage
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import is_about_single_people
 from badpo.data.problems import ConfigError
@@ -23,7 +24,7 @@ from badpo.readouts.generation import Decoding, Generation, sample, sample_saved
 from badpo.readouts.heldout import heldout_accuracy, implicit_margins, theta_rows_for, vote_accuracy
 from badpo.readouts.kl import divergence
 from badpo.readouts.sampled import attribute_values, json_number, mean_tokens
-from badpo.runs.run import BEGUN, Progress, read_judgments, weights_of, write_card
+from badpo.runs.run import Progress, kept_json, read_judgments, weights_of, write_card
 from badpo.runs.start import kept_reference, load_model
 from badpo.theory.summaries import cluster_mean
 from badpo.training.checkpoints import write_json
@@ -70,13 +71,12 @@ class Stage:
 
     @cached_property
     def _loaded(self) -> tuple[Any, Any]:
-        model, tokenizer = load_model(self.start, self.recipe.model)
-        return model.to(self.args.device), tokenizer
+        return load_model(self.start, self.recipe.model)
 
-    @property
+    @cached_property
     def model(self) -> Any:
         """The reference."""
-        return self._loaded[0]
+        return self._loaded[0].to(self.args.device)
 
     @property
     def tokenizer(self) -> Any:
@@ -87,10 +87,6 @@ class Stage:
     def key(self) -> str:
         """The key of the reference's weights; evaluation runs without autocast, whatever training did."""
         return weights_key(self.model, "fp32")
-
-    def cache(self) -> ReferenceCache:
-        """The reference's log-probabilities."""
-        return ReferenceCache(Path(self.args.reference_cache or default_cache()), self.key)
 
     @cached_property
     def judged(self) -> Judgments:
@@ -104,16 +100,11 @@ class Stage:
         """Prompts as a policy reads them."""
         return encode_prompts(list(prompts), self.tokenizer, self.args.encoding, self.args.max_prompt_length)
 
-    @cached_property
-    def prompt_ids(self) -> list[np.ndarray]:
-        """The prompts as a policy reads them."""
-        return self.encoded(self.prompts)
-
     def answers(self, policy, seed: int, prompt_ids=None, **decoding: Any) -> list[Generation]:
         """One sampled answer of a policy to each prompt, or to each of others."""
         given = asdict(replace(self.decoding, **decoding))
-        ids, how = self.prompt_ids if prompt_ids is None else prompt_ids, given.pop("generate_with")
-        if how == "vllm":
+        ids = self.encoded(self.prompts) if prompt_ids is None else prompt_ids
+        if given.pop("generate_with") == "vllm":
             folder, adapter = saved_folders(policy)
             return sample_saved(folder, ids, adapter=adapter, seed=seed, **given)
         return sample(policy, self.tokenizer, ids, seed=seed, **given)
@@ -125,18 +116,10 @@ class Stage:
 
     def margins(self, policy, judgments: Judgments | None = None) -> np.ndarray:
         """A policy's u of every held-out comparison, or of those of other judgments."""
-        args = self.args
-        return implicit_margins(
-            policy,
-            self.model,
-            self.cache(),
-            self.judged if judgments is None else judgments,
-            self.tokenizer,
-            args.encoding,
-            args.max_length,
-            args.max_prompt_length,
-            args.beta,
-        )
+        args, judged = self.args, self.judged if judgments is None else judgments
+        cache = ReferenceCache(Path(args.reference_cache or default_cache()), self.key)
+        limits = (args.encoding, args.max_length, args.max_prompt_length)
+        return implicit_margins(policy, self.model, cache, judged, self.tokenizer, *limits, args.beta)
 
 
 @dataclass(frozen=True)
@@ -228,39 +211,18 @@ def write_readouts(folder: Path, readouts: dict[str, Any]) -> None:
         write_card(folder)
 
 
-def kept_json(path: Path) -> dict[str, Any]:
-    """The content of a JSON file of a run; empty where there is none that can be read."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def kept_facts(folder: Path) -> dict[str, Any]:
-    """What decided the run in a folder, finished or begun; empty where that cannot be read."""
-    for name in (RUN_SEAL, BEGUN):
-        facts = kept_json(folder / name).get("facts")
-        if isinstance(facts, dict):
-            return facts
-    return {}
-
-
 def with_own_attributes(judgments: Judgments, bias: BiasTerm) -> Judgments:
     """The judgments with those attributes besides theirs that an arm declared for itself and learned theta on.
 
     Votes are predicted with theta on what it was learned on. A penalty is fixed and says nothing of annotators: the
     length that it is on is left out.
     """
-    places = [i for i, name in enumerate(bias.attributes) if name not in judgments.attribute_names]
-    if not places or not bias.parts:
-        return judgments
-    own = judgments.with_attributes([attribute_from_config(bias.extra["attributes"][i]) for i in places])
-    return replace(
-        judgments,
-        attributes=(*judgments.attributes, *own.attributes),
-        delta=np.hstack([judgments.delta, own.delta]),
-    )
+    own = [
+        attribute_from_config(config)
+        for name, config in zip(bias.attributes, bias.extra["attributes"], strict=False)
+        if name not in judgments.attribute_names and bias.parts
+    ]
+    return judgments.with_attributes([*judgments.attributes, *own]) if own else judgments
 
 
 def theta_rows(bias: BiasTerm, judgments: Judgments) -> np.ndarray:
@@ -269,11 +231,10 @@ def theta_rows(bias: BiasTerm, judgments: Judgments) -> np.ndarray:
     0 for an attribute that the run did not declare. An attribute that the judgments do not have, such as the length
     that a penalty is on, has no column, and a theta that is not in log-odds is left out.
     """
-    composed = bias.theta().detach().double().numpy()
-    known = np.zeros((len(composed), judgments.n_attributes))
-    for column, name in enumerate(bias.attributes):
-        if name in judgments.attribute_names and bias.extra.get("theta_in_log_odds", True):
-            known[:, judgments.attribute_names.index(name)] = composed[:, column]
+    learned = pd.DataFrame(bias.theta().detach().numpy(), columns=list(bias.attributes))
+    known = learned.reindex(columns=list(judgments.attribute_names), fill_value=0.0).to_numpy()
+    if not bias.extra.get("theta_in_log_odds", True):
+        known = np.zeros_like(known)
     return theta_rows_for(judgments, list(bias.annotators), known)
 
 
@@ -309,24 +270,29 @@ def evaluate_run(folder: Path, progress: Progress, sources: RunSources = NOTHING
 
 
 def _generated(found: PolicyReading) -> dict[str, Any]:
-    """Attributes of the answers, and of a run's theta the mean beside the votes' own log-odds."""
-    rates = {"generated": generated_rates(found.written, found.stage)}
-    return rates if found.bias is None else {**rates, "theta": _theta_means(found.bias, found.stage.train)}
+    """Attributes of the answers, and of a run's theta the mean beside the votes' own log-odds.
+
+    An attribute of the pair, such as the length ratio, has no value for one answer: read the tokens instead.
+    """
+    prompts, rates = [plain_text(prompt) for prompt in found.stage.prompts], {}
+    for attribute in found.stage.held_out.attributes:
+        if attribute.scope == "response":
+            mean = cluster_mean(attribute_values(attribute, prompts, found.written))
+            rates[attribute.name] = {"rate": mean.estimate, "se": json_number(mean.se)}
+    if found.bias is None:
+        return {"generated": rates}
+    return {"generated": rates, "theta": _theta_means(found.bias, found.stage.train)}
 
 
 def _theta_means(bias: BiasTerm, train: Judgments) -> dict[str, dict[str, float | None]]:
     """Theta's mean and the offline log-odds of each attribute, to two digits; nothing where few people are behind."""
     if is_about_single_people(bias.learned_annotators):
         return {name: {} for name in train.attribute_names}
-    theta = bias.theta().detach().double().mean(dim=0).tolist()
-    level = dict(zip(bias.attributes, theta, strict=True))
-    offline = {
-        name: found.log_odds
-        for name, found in zip(train.attribute_names, train.offline_log_odds(), strict=True)
-    }
+    level = dict(zip(bias.attributes, bias.theta().mean(dim=0).tolist(), strict=True))
+    offline = (found.log_odds for found in train.offline_log_odds())
     return {
         name: {"level": round(level[name], 2), "offline": None if odds is None else round(odds, 2)}
-        for name, odds in offline.items()
+        for name, odds in zip(train.attribute_names, offline, strict=True)
     }
 
 
@@ -380,16 +346,3 @@ def load_bias(folder: Path) -> BiasTerm:
         return BiasTerm.load(folder)
     except BiasFileError as error:
         raise ConfigError(str(error)) from error
-
-
-def generated_rates(written: list[Generation], stage: Stage) -> dict:
-    """Share, or mean, of every attribute of single responses in the sampled answers.
-
-    An attribute of the pair, such as the length ratio, has no value for one answer: read the tokens instead.
-    """
-    prompts, found = [plain_text(prompt) for prompt in stage.prompts], {}
-    for attribute in stage.held_out.attributes:
-        if attribute.scope == "response":
-            mean = cluster_mean(attribute_values(attribute, prompts, written))
-            found[attribute.name] = {"rate": mean.estimate, "se": json_number(mean.se)}
-    return found

@@ -18,21 +18,26 @@ from transformers import PrinterCallback, TrainerCallback
 
 from badpo.data.attributes import attribute_from_config
 from badpo.data.checks import check
-from badpo.data.files import RUN_RECIPE, RUN_SEAL, file_checksum, run_damage, write_atomically
+from badpo.data.files import (
+    MARKER,
+    RUN_ENVIRONMENT,
+    RUN_RECIPE,
+    RUN_SEAL,
+    file_checksum,
+    run_damage,
+    write_atomically,
+)
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import key_name
-from badpo.data.problems import ConfigError, DataError, Problem, counted
+from badpo.data.problems import ConfigError, DataError, Problem
 from badpo.objective.bias import BiasTerm
 from badpo.objective.objectives import Objective, make_objective
 from badpo.results.model_card import model_card
 from badpo.runs.start import kept_reference, load_model, load_policy
-from badpo.theory.summaries import shared_speed
 from badpo.training.checkpoints import (
-    MARKER,
     changed_facts,
     checkpoints,
     environment,
-    gold_votes,
     naming_failed_writes,
     newest_complete,
     remove_unsealed,
@@ -57,6 +62,8 @@ BYTES_PER_LAYER_ACTIVATION = (
     34  # per token and hidden unit of a decoder layer, in bf16, without checkpointing
 )
 
+# -- what a run would do -----------------------------------------------------------------------------------------
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -75,8 +82,6 @@ class Plan:
     memory_gib: float
     self_tests: tuple[SelfTest, ...]
     findings: tuple[Problem, ...]
-    anchor: str
-    shared_speed: float | None
 
     def lines(self) -> list[str]:
         """The plan for people, one fact per line."""
@@ -87,26 +92,11 @@ class Plan:
             f"annotators; {self.n_held_out:,} judgments held out",
             f"steps       {self.n_steps:,}",
             f"policy      {self.n_trained:,} of {self.n_parameters:,} weights trained",
-            f"bias        {self.n_bias_parameters:,} numbers with their own Adam{self._lag()}",
-            f"anchor      {self.anchor}",
+            f"bias        {self.n_bias_parameters:,} numbers with their own Adam",
             f"memory      about {self.memory_gib:.1f} GiB at the peak",
             *(f"self-test   against the model's own forward, in {test}" for test in self.self_tests),
             *(str(finding) for finding in self.findings),
         ]
-
-    def _lag(self) -> str:
-        if self.shared_speed is None:
-            return ""
-        return (
-            f"; a theta that all share would move about {self.shared_speed:.1f} times as far in a step as these do "
-            "(bias: shared_mean has both)"
-        )
-
-
-def arm_name(bias: str, warm_start: str, gold_annotators: Sequence[str] = ()) -> str:
-    """The arm's name in folder names and tables: ``dpo`` without a bias term, else the variant, and its anchor."""
-    name = {"none": "dpo"}.get(bias, bias) + ("_gold" if gold_annotators else "")
-    return name + {"zero": "", "offline": "_warm", "audit": "_audit"}[warm_start]
 
 
 def plan_run(recipe: Recipe) -> Plan:
@@ -116,70 +106,57 @@ def plan_run(recipe: Recipe) -> Plan:
     yet, the tests are made on the model that it would start from.
     """
     train, held_out = read_judgments(recipe)
-    recipe, noticed = settled(recipe, train)
-    findings = [*noticed, *examined(train, recipe)]
-    name, reference = recipe.model.model_name_or_path, "the model as it is"
-    if recipe.reference.sft:
-        kept = kept_reference(recipe, train, recipe.arguments())
-        name = str(kept or name)
-        reference = f"{kept}, trained before" if kept else "trained first, on the majority-chosen responses"
-        if recipe.reference.balance:
-            reference += f", with {' and '.join(recipe.reference.balance)} equally frequent as not"
-    model, tokenizer = load_model(name, recipe.model)
+    recipe, findings = examined(recipe, train)
+    kept = kept_reference(recipe, train, recipe.arguments()) if recipe.reference.sft else None
+    told = f"{kept}, trained before" if kept else "trained first, on the majority-chosen responses"
+    model, tokenizer = load_model(str(kept or recipe.model.model_name_or_path), recipe.model)
     with tempfile.TemporaryDirectory() as nowhere:
         trainer = make_trainer(recipe, nowhere, Prepared(train), held_out, model, tokenizer)
+    judgments, weights = trainer.judgments, list(trainer.model.parameters())
     return Plan(
-        str(run_folder(recipe)),
-        reference,
-        trainer.judgments.n_votes,
-        trainer.judgments.n_comparisons,
-        trainer.judgments.n_annotators,
-        held_out.n_votes,
-        n_steps(trainer),
-        sum(p.numel() for p in trainer.bias.parameters()),
-        sum(p.numel() for p in trainer.model.parameters() if p.requires_grad),
-        sum(p.numel() for p in trainer.model.parameters()),
-        memory_estimate(trainer) / 2**30,
-        tuple(trainer.self_tests),
-        (*findings, *trainer.findings),
-        anchor_text(trainer),
-        free_theta_lag(trainer),
+        run_folder=str(run_folder(recipe)),
+        reference=told if recipe.reference.sft else "the model as it is",
+        n_judgments=judgments.n_votes,
+        n_comparisons=judgments.n_comparisons,
+        n_annotators=judgments.n_annotators,
+        n_held_out=held_out.n_votes,
+        n_steps=n_steps(trainer),
+        n_bias_parameters=sum(p.numel() for p in trainer.bias.parameters()),
+        n_trained=sum(p.numel() for p in weights if p.requires_grad),
+        n_parameters=sum(p.numel() for p in weights),
+        memory_gib=memory_estimate(trainer) / 2**30,
+        self_tests=tuple(trainer.self_tests),
+        findings=(*findings, *trainer.findings),
     )
 
 
-def free_theta_lag(trainer: BADPOTrainer) -> float | None:
-    """How many times further a shared theta would move in a step, where each annotator has one of their own alone.
-
-    Of several attributes that of the fewest cross-group judgments. None where a part is shared, or no judgment is
-    cross-group.
-    """
-    judgments = trainer.judgments
-    cross = judgments.cross_group().mean(axis=0).min() if judgments.n_attributes else 0.0
-    if tuple(trainer.bias.parts) != ("deviation",) or not cross:
-        return None
-    args = trainer.args
-    in_a_step = args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size
-    if args.batching == "comparisons":
-        in_a_step *= judgments.n_votes / judgments.n_comparisons
-    return shared_speed(judgments.n_annotators, cross * in_a_step)
+def n_steps(trainer: BADPOTrainer) -> int:
+    """Optimizer steps of a run."""
+    args, judgments = trainer.args, trainer.judgments
+    if args.max_steps > 0:
+        return args.max_steps
+    n = judgments.n_comparisons if args.batching == "comparisons" else judgments.n_votes
+    return math.ceil(args.num_train_epochs * math.ceil(n / args.step_size))
 
 
-def anchor_text(trainer: BADPOTrainer) -> str:
-    """What fixes the level that the votes of a run leave open, in words."""
-    if not trainer.bias.parts:
-        return "none: there is no bias to learn, and what the annotators lean toward enters the policy"
-    if gold := trainer.bias.gold_annotators:
-        votes = ", ".join(
-            f"{n:,} on {name}" for name, n in gold_votes(trainer.judgments, trainer.bias).items()
-        )
-        return (
-            f"{counted(len(gold), 'gold annotator')}, whose theta is held at 0: the level of the others' theta "
-            f"rests on their cross-group judgments ({votes}), and the policy moves where those put it"
-        )
-    start = {"zero": "0", "offline": "the votes' own log-odds", "audit": "what the audit says of the votes"}[
-        trainer.args.warm_start
-    ]
-    return f"the reference: theta starts at {start}, and the policy keeps the reference's rate"
+def memory_estimate(trainer: BADPOTrainer) -> float:
+    """Bytes at the peak of training: weights, gradients, moments, activations and one chunk of logits."""
+    config = trainer.model.config
+    trained = sum(p.numel() for p in trainer.model.parameters() if p.requires_grad)
+    frozen = sum(p.numel() * p.element_size() for p in trainer.model.parameters() if not p.requires_grad)
+    largest = int(
+        np.sort(trainer.encoded.lengths.sum(axis=1))[-trainer.args.per_device_train_batch_size :].sum()
+    )
+    layers = 1 if trainer.args.gradient_checkpointing else config.num_hidden_layers
+    return (
+        trained * BYTES_PER_TRAINED_PARAMETER
+        + frozen
+        + largest * config.hidden_size * (BYTES_PER_LAYER_ACTIVATION * layers + 4 * config.num_hidden_layers)
+        + 8 * 2**22
+    )
+
+
+# -- a run of a recipe -------------------------------------------------------------------------------------------
 
 
 def train_run(recipe: Recipe, resume: bool = False, allow_changed: Sequence[str] = ()) -> Path:
@@ -210,34 +187,91 @@ def train_run(recipe: Recipe, resume: bool = False, allow_changed: Sequence[str]
     # the votes are read with the folder held: whoever is forgotten while they are read would be trained on
     with locked_by_first(folder := run_folder(recipe)):
         _require_trainable(folder, resume, allow_changed)
-        votes = read_judgments(recipe)
-        recipe, noticed = settled(recipe, votes[0])
-        with locked_by_first(folder := run_folder(recipe)):  # another one where there are no annotators
-            _require_trainable(folder, resume, allow_changed)
-            for finding in [*noticed, *examined(votes[0], recipe)]:
-                logger.log(logging.INFO if finding.severity == "notice" else logging.WARNING, "%s", finding)
-            # what it lacks is told before a reference is trained
-            build_bias(votes[0], recipe.training["bias"], "zero", recipe.training["gold_annotators"])
-            model, tokenizer = load_policy(recipe, votes[0], recipe.arguments(output_dir=str(folder)))
-            trainer = make_trainer(recipe, folder, Prepared(votes[0]), votes[1], model, tokenizer)
-            command = f"badpo train --config {folder.name}/{RUN_RECIPE}"
-            go_on = f"badpo train --config {shlex.quote(str(folder / RUN_RECIPE))} --resume"
-            _train_into(trainer, recipe, command, resume, allow_changed, go_on=go_on)
+        train, held_out = read_judgments(recipe)
+        settled, findings = examined(recipe, train)
+        if run_folder(settled) != folder:
+            logger.info("%s", findings[0])  # there are no annotators, and another variant is trained
+            return train_run(settled, resume, allow_changed)
+        for finding in findings:
+            logger.log(logging.INFO if finding.severity == "notice" else logging.WARNING, "%s", finding)
+        # what it lacks is told before a reference is trained
+        build_bias(train, settled.training["bias"], "zero", settled.training["gold_annotators"])
+        model, tokenizer = load_policy(settled, train, settled.arguments(output_dir=str(folder)))
+        trainer = make_trainer(settled, folder, Prepared(train), held_out, model, tokenizer)
+        command = f"badpo train --config {folder.name}/{RUN_RECIPE}"
+        go_on = f"badpo train --config {shlex.quote(str(folder / RUN_RECIPE))} --resume"
+        _train_into(trainer, settled, command, resume, allow_changed, go_on=go_on)
     return folder
 
+
+def _require_trainable(folder: Path, resume: bool, allow_changed: Sequence[str]) -> None:
+    """Refuse to write over a run, and to continue one that is finished or not there."""
+    require_allowed(allow_changed)
+    if allow_changed and not resume:
+        raise ConfigError("--allow-changed says what may differ from a checkpoint; it needs --resume")
+    begun = [path.name for path in checkpoints(folder / "checkpoints") if (path / MARKER).exists()]
+    if (folder / "model").exists() and ((folder / RUN_SEAL).exists() or not begun):
+        raise ConfigError(f"{folder} holds a finished run; remove it or choose another output_dir")
+    if begun and not resume:
+        raise ConfigError(
+            f"{folder} holds an unfinished run ({begun[0]}); continue it with --resume, or remove it to start anew"
+        )
+    if resume and not begun:
+        raise ConfigError(f"{folder} has no whole checkpoint to resume from; train without --resume")
+
+
+def read_judgments(recipe: Recipe) -> tuple[Judgments, Judgments]:
+    """The training judgments and the held-out ones of a recipe, split by prompt."""
+    data = recipe.data
+    judgments = data.read([attribute_from_config(dict(config)) for config in recipe.attributes])
+    return judgments.split(data.held_out, data.split_seed)
+
+
+def examined(recipe: Recipe, train: Judgments) -> tuple[Recipe, list[Problem]]:
+    """The recipe with the variant of its bias, which the votes decide where it names none, and what is worth knowing.
+
+    Votes that a bias cannot be learned from are refused.
+    """
+    variant, noticed = chosen_variant(recipe.training["bias"], train)
+    bias = {**recipe.keys["bias"], "variant": variant}
+    settled = replace(recipe, training=recipe.training | {"bias": variant}, keys=recipe.keys | {"bias": bias})
+    require_texts_alone(train)
+    found = check(train)
+    if variant != "none" and any(problem.severity == "error" for problem in found):
+        raise DataError(found)
+    return settled, [*noticed, *found]
+
+
+def run_folder(recipe: Recipe) -> Path:
+    """Where a recipe's run is written: its arm and its seed, in ``output_dir``."""
+    training = recipe.training
+    bias = training["bias"] or "shared_mean"  # where none is named; without annotators it becomes another
+    name = arm_name(bias, training["warm_start"], training["gold_annotators"])
+    if recipe.objective:
+        name += f"_{recipe.objective['name']}"
+    return Path(recipe.output_dir) / f"{name}-s{training.get('seed', 42)}"
+
+
+def arm_name(bias: str, warm_start: str, gold_annotators: Sequence[str] = ()) -> str:
+    """The arm's name in folder names and tables: ``dpo`` without a bias term, else the variant, and its anchor."""
+    name = {"none": "dpo"}.get(bias, bias) + ("_gold" if gold_annotators else "")
+    return name + {"zero": "", "offline": "_warm", "audit": "_audit"}[warm_start]
+
+
+# -- a run whose recipe does not say all -------------------------------------------------------------------------
 
 Progress = Callable[[str, float], None]
 
 
 class Ticker(TrainerCallback):
-    """Tells a progress function how far a training stage is."""
+    """Tells a progress function how far a training stage is: every ten steps and at the end."""
 
     def __init__(self, what: str, progress: Progress):
         self._what = what
         self._progress = progress
 
     def on_step_end(self, args, state, control, **kwargs):
-        """Tell it every ten steps and at the end."""
+        """Tell it."""
         if state.global_step % 10 == 0 or state.global_step == state.max_steps:
             self._progress(self._what, state.global_step / state.max_steps)
 
@@ -319,129 +353,38 @@ def weights_of(model_folder: Path) -> str:
     return ",".join(file_checksum(path) for path in sorted(model_folder.glob("*.safetensors")))
 
 
+def kept_json(path: Path) -> dict[str, Any]:
+    """The content of a JSON file of a run; empty where there is none that can be read."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def kept_facts(folder: Path) -> dict[str, Any]:
+    """What decided the run in a folder, finished or begun; empty where that cannot be read."""
+    for name in (RUN_SEAL, BEGUN):
+        facts = kept_json(folder / name).get("facts")
+        if isinstance(facts, dict):
+            return facts
+    return {}
+
+
 def is_there(folder: Path, facts: Mapping[str, Any]) -> bool:
     """Whether a folder holds the finished run of these facts, undamaged."""
     if reason := run_damage(folder, but=MEASURED_FILES):
         raise ConfigError(f"{folder.parent}/{reason}; restore the file, or remove {folder} to train it again")
-    for path in (folder / RUN_SEAL, folder / BEGUN):
-        if not path.exists():
-            continue
-        try:
-            changes = changed_facts(json.loads(path.read_text(encoding="utf-8"))["facts"], facts)
-        except (ValueError, KeyError, TypeError) as error:
-            raise ConfigError(f"{path} is damaged; remove {folder} to train it again") from error
-        if changes:
-            raise ConfigError(
-                f"{folder} holds a run with other data or settings: {'; '.join(changes.values())}; remove "
-                f"{folder.parent} or choose another folder"
-            )
+    is_begun = (folder / RUN_SEAL).exists() or (folder / BEGUN).exists()
+    if is_begun and (changes := changed_facts(kept_facts(folder), facts)):
+        raise ConfigError(
+            f"{folder} holds a run with other data or settings: {'; '.join(changes.values())}; remove "
+            f"{folder.parent} or choose another folder"
+        )
     return (folder / RUN_SEAL).exists()
 
 
-def _train_into(
-    trainer: BADPOTrainer,
-    recipe: Recipe,
-    command: str,
-    resume: bool,
-    allow_changed: Sequence[str] = (),
-    facts: Mapping[str, Any] | None = None,
-    go_on: str = "",
-) -> None:
-    """Train, and write the run folder: recipe and provenance, then the model, then the seal."""
-    folder = trainer.run_folder
-    if not resume:  # a resumed run keeps what it was started with
-        write_recipe(folder, recipe)
-        write_json(folder / "environment.json", environment(command))
-    with saving_when_told(trainer, go_on or command):
-        train_and_save(trainer, resume, allow_changed)
-    if trainer.is_world_process_zero():
-        # the folder of a resumed run may be of somebody else: what is sealed is what was followed
-        write_recipe(folder, recipe)
-        if allow_changed:
-            told = {**environment(command), "allowed_changes": list(allow_changed)}
-            write_json(folder / "environment.json", told)
-        write_card(folder)
-        seal_run(folder, {"facts": facts} if facts else None)
-    trainer.accelerator.wait_for_everyone()
-    if trainer.args.push_to_hub:
-        trainer.push_to_hub()
-
-
-def finish_run(folder: Path, recipe: Recipe, command: str, facts: Mapping[str, Any]) -> None:
-    """Write what a run of several policies was made with, and its seal last of all."""
-    write_recipe(folder, recipe)
-    write_json(folder / "environment.json", environment(command))
-    seal_run(folder, {"facts": facts})
-
-
-def _require_trainable(folder: Path, resume: bool, allow_changed: Sequence[str]) -> None:
-    """Refuse to write over a run, and to continue one that is finished or not there."""
-    require_allowed(allow_changed)
-    if allow_changed and not resume:
-        raise ConfigError("--allow-changed says what may differ from a checkpoint; it needs --resume")
-    begun = [path.name for path in checkpoints(folder / "checkpoints") if (path / MARKER).exists()]
-    is_sealed = (folder / RUN_SEAL).exists()
-    if (folder / "model").exists() and (is_sealed or not begun):
-        raise ConfigError(f"{folder} holds a finished run; remove it or choose another output_dir")
-    if begun and not resume:
-        raise ConfigError(
-            f"{folder} holds an unfinished run ({begun[0]}); continue it with --resume, or remove it to start anew"
-        )
-    if resume and not begun:
-        raise ConfigError(f"{folder} has no whole checkpoint to resume from; train without --resume")
-
-
-def write_recipe(folder: Path, recipe: Recipe) -> None:
-    """Write the recipe of a run into its folder, places relative to the folder and without secrets."""
-    keys = kept_in_run(recipe.keys, folder)
-    content = yaml.safe_dump(_plain(keys), sort_keys=False).encode()
-    write_atomically(folder / RUN_RECIPE, content, private=True)  # it names who is gold
-
-
-def write_card(folder: Path) -> None:
-    """Write the model card of a run into its ``model`` folder, with the readouts that are there."""
-    write_atomically(folder / "model" / "README.md", model_card(folder).encode())
-
-
-def train_and_save(trainer: BADPOTrainer, resume: bool, allow_changed: Sequence[str] = ()) -> None:
-    """Train, from the newest whole checkpoint if asked to, and write ``model`` once it is whole."""
-    try:
-        with naming_failed_writes(trainer.run_folder):
-            trainer.train(resume_from_checkpoint=resume or None, allow_changed=allow_changed)
-        with whole_folder(trainer.run_folder / "model", trainer.is_world_process_zero()) as unfinished:
-            trainer.save_model(str(unfinished))
-    except OSError:
-        remove_unsealed(trainer.run_folder / "checkpoints")
-        raise
-
-
-def run_folder(recipe: Recipe) -> Path:
-    """Where a recipe's run is written: its arm and its seed, in ``output_dir``."""
-    training = recipe.training
-    bias = training["bias"] or "shared_mean"  # where none is named; without annotators it becomes another
-    name = arm_name(bias, training["warm_start"], training["gold_annotators"])
-    if recipe.objective:
-        name += f"_{recipe.objective['name']}"
-    return Path(recipe.output_dir) / f"{name}-s{training.get('seed', 42)}"
-
-
-def settled(recipe: Recipe, train: Judgments) -> tuple[Recipe, list[Problem]]:
-    """The recipe with the variant of its bias, which the votes decide where it names none, and what is told of that."""
-    variant, noticed = chosen_variant(recipe.training["bias"], train)
-    bias = {**recipe.keys["bias"], "variant": variant}
-    return (
-        replace(recipe, training=recipe.training | {"bias": variant}, keys=recipe.keys | {"bias": bias}),
-        noticed,
-    )
-
-
-def examined(train: Judgments, recipe: Recipe) -> list[Problem]:
-    """What is worth knowing about the training judgments before a run."""
-    require_texts_alone(train)
-    found = check(train)
-    if recipe.training["bias"] != "none" and any(problem.severity == "error" for problem in found):
-        raise DataError(found)
-    return found
+# -- training and writing ----------------------------------------------------------------------------------------
 
 
 def make_trainer(
@@ -454,16 +397,20 @@ def make_trainer(
     callbacks: Sequence[TrainerCallback] = (),
 ) -> BADPOTrainer:
     """The trainer of a recipe on judgments that were read and a start policy that was loaded."""
+    args, judgments = recipe.arguments(output_dir=str(folder)), prepared.judgments
+    objective = None
+    if recipe.objective:
+        objective = make_objective(recipe.objective, judgments, args.seed, args.beta)
     # what the reader noticed stands in `examined` already
     trainer = BADPOTrainer(
         model,
-        args=recipe.arguments(output_dir=str(folder)),
-        train_dataset=replace(prepared.judgments, findings=()),
+        args=args,
+        train_dataset=replace(judgments, findings=()),
         eval_dataset=replace(held_out, findings=()) if held_out is not None and held_out.n_votes else None,
         processing_class=tokenizer,
         callbacks=list(callbacks),
         bias=prepared.bias,
-        objective=prepared.objective or _objective(recipe, prepared.judgments),
+        objective=prepared.objective or objective,
         peft_config=recipe.model.peft_config(),
     )
     if callbacks:
@@ -473,44 +420,58 @@ def make_trainer(
     return trainer
 
 
-def _objective(recipe: Recipe, judgments: Judgments) -> Objective | None:
-    if not recipe.objective:
-        return None
-    args = recipe.arguments()
-    return make_objective(recipe.objective, judgments, args.seed, args.beta)
+def _train_into(
+    trainer: BADPOTrainer,
+    recipe: Recipe,
+    command: str,
+    resume: bool,
+    allow_changed: Sequence[str] = (),
+    facts: Mapping[str, Any] | None = None,
+    go_on: str = "",
+) -> None:
+    """Train, and write the run folder: recipe and provenance, then the model, then the seal."""
+    folder, is_writer = trainer.run_folder, trainer.is_world_process_zero()
+    made_with = environment(command)
+    if not resume:  # a resumed run keeps what it was started with
+        write_recipe(folder, recipe)
+        write_json(folder / RUN_ENVIRONMENT, made_with)
+    try:
+        with saving_when_told(trainer, go_on or command), naming_failed_writes(folder):
+            trainer.train(resume_from_checkpoint=resume or None, allow_changed=allow_changed)
+            with whole_folder(folder / "model", is_writer) as unfinished:
+                trainer.save_model(str(unfinished))
+    except OSError:
+        remove_unsealed(folder / "checkpoints")
+        raise
+    if is_writer:
+        # the folder of a resumed run may be of somebody else: what is sealed is what was followed
+        write_recipe(folder, recipe)
+        if allow_changed:
+            write_json(folder / RUN_ENVIRONMENT, {**made_with, "allowed_changes": list(allow_changed)})
+        write_card(folder)
+        seal_run(folder, {"facts": facts} if facts else None)
+    trainer.accelerator.wait_for_everyone()
+    if trainer.args.push_to_hub:
+        trainer.push_to_hub()
 
 
-def n_steps(trainer: BADPOTrainer) -> int:
-    """Optimizer steps of a run."""
-    args = trainer.args
-    if args.max_steps > 0:
-        return args.max_steps
-    per_step = args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size
-    return math.ceil(args.num_train_epochs * math.ceil(trainer.judgments.n_votes / per_step))
+def finish_run(folder: Path, recipe: Recipe, command: str, facts: Mapping[str, Any]) -> None:
+    """Write what a run of several policies was made with, and its seal last of all."""
+    write_recipe(folder, recipe)
+    write_json(folder / RUN_ENVIRONMENT, environment(command))
+    seal_run(folder, {"facts": facts})
 
 
-def read_judgments(recipe: Recipe) -> tuple[Judgments, Judgments]:
-    """The training judgments and the held-out ones of a recipe, split by prompt."""
-    data = recipe.data
-    judgments = data.read([attribute_from_config(dict(config)) for config in recipe.attributes])
-    return judgments.split(data.held_out, data.split_seed)
+def write_recipe(folder: Path, recipe: Recipe) -> None:
+    """Write the recipe of a run into its folder, places relative to the folder and without secrets."""
+    keys = kept_in_run(recipe.keys, folder)
+    content = yaml.safe_dump(_plain(keys), sort_keys=False).encode()
+    write_atomically(folder / RUN_RECIPE, content, private=True)  # it names who is gold
 
 
-def memory_estimate(trainer: BADPOTrainer) -> float:
-    """Bytes at the peak of training: weights, gradients, moments, activations and one chunk of logits."""
-    config = trainer.model.config
-    trained = sum(p.numel() for p in trainer.model.parameters() if p.requires_grad)
-    frozen = sum(p.numel() * p.element_size() for p in trainer.model.parameters() if not p.requires_grad)
-    largest = int(
-        np.sort(trainer.encoded.lengths.sum(axis=1))[-trainer.args.per_device_train_batch_size :].sum()
-    )
-    layers = 1 if trainer.args.gradient_checkpointing else config.num_hidden_layers
-    return (
-        trained * BYTES_PER_TRAINED_PARAMETER
-        + frozen
-        + largest * config.hidden_size * (BYTES_PER_LAYER_ACTIVATION * layers + 4 * config.num_hidden_layers)
-        + 8 * 2**22
-    )
+def write_card(folder: Path) -> None:
+    """Write the model card of a run into its ``model`` folder, with the readouts that are there."""
+    write_atomically(folder / "model" / "README.md", model_card(folder).encode())
 
 
 def _plain(value):

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from safetensors import SafetensorError
-from transformers import AutoTokenizer, PrinterCallback, TrainerCallback, TrainingArguments, set_seed
+from transformers import AutoTokenizer, PrinterCallback, TrainerCallback, set_seed
 
-from badpo.data.attributes import Attribute, plain_text
-from badpo.data.files import RUN_SEAL, run_damage
-from badpo.data.judgments import Judgments, measure_sides
-from badpo.data.markers import signature_first_name
-from badpo.data.problems import ConfigError, did_you_mean
-from badpo.training.batches import balanced_rows
+from badpo.data.attributes import plain_text
+from badpo.data.files import RUN_SEAL, read_seal, run_damage
+from badpo.data.judgments import Judgments
+from badpo.data.problems import ConfigError
 from badpo.training.checkpoints import changed_facts, seal_run, whole_folder
-from badpo.training.config import RENAMED
 from badpo.training.encoding import encode_responses, require_matching_tokenizer
 from badpo.training.inputs import encode_judgments, reads_more_than_text, require_trainable, with_adapter
 from badpo.training.model_files import load_weights
@@ -29,13 +24,8 @@ from badpo.training.processes import locked_by_first
 from badpo.training.recipe import ModelChoice, Recipe, relative_to
 from badpo.training.trainer import SupervisedTrainer, supervised_arguments
 
-logger = logging.getLogger(__name__)
-
-UNREADABLE = (
-    OSError,
-    ValueError,
-    SafetensorError,
-)  # what loading a model raises where its files cannot be read
+# what loading a model raises where its files cannot be read
+UNREADABLE = (OSError, ValueError, SafetensorError)
 
 
 def load_model(name: str, choice: ModelChoice):
@@ -72,7 +62,8 @@ def load_policy(
 ):
     """The start policy and its tokenizer; after the supervised stage where the recipe asks for one.
 
-    The supervised reference is kept in ``output_dir/reference`` and shared by every arm and seed of it.
+    The supervised reference is kept in ``output_dir/reference`` and shared by every arm and seed of it. It is trained
+    on ``responses``, one to each comparison, or on the majority's choices.
     """
     if not recipe.reference.sft:
         return load_model(recipe.model.model_name_or_path, recipe.model)
@@ -81,7 +72,9 @@ def load_policy(
         kept = kept_reference(recipe, train, args, responses)
         model, tokenizer = load_model(str(kept or recipe.model.model_name_or_path), recipe.model)
         if not kept:
-            model = fit_reference(model, tokenizer, recipe, train, args, responses, callbacks)
+            pairs = _pairs(train, responses, model, tokenizer, args)
+            facts = reference_facts(recipe, train, args, responses)
+            model = _fitted(model, tokenizer, pairs, recipe, args, folder, facts, callbacks)
         return model, tokenizer
 
 
@@ -90,14 +83,12 @@ def kept_reference(
 ) -> Path | None:
     """The supervised reference that stands in ``output_dir`` already; None when there is none."""
     folder = Path(recipe.output_dir) / "reference"
-    seal = folder / RUN_SEAL
-    if not (folder / "model").exists() or not seal.exists():
+    if not (folder / "model").exists() or not (folder / RUN_SEAL).exists():
         return None
     if reason := run_damage(folder):
         raise ConfigError(f"{folder.parent}/{reason}; restore the file, or remove {folder} to train it again")
-    before = json.loads(seal.read_text(encoding="utf-8")).get("facts", {})
-    changes = changed_facts(before, reference_facts(recipe, train, args, responses))
-    if changes:
+    before = read_seal(folder / RUN_SEAL).get("facts", {})
+    if changes := changed_facts(before, reference_facts(recipe, train, args, responses)):
         raise ConfigError(
             f"{folder} was made with other settings: {'; '.join(changes.values())}. "
             "Change them back, or choose another output_dir"
@@ -107,23 +98,16 @@ def kept_reference(
 
 def reference_facts(recipe: Recipe, train: Judgments, args, responses: Sequence[str] | None = None) -> dict:
     """What a supervised reference is made of: runs that share it must agree in it, arms and attributes aside."""
-    balanced = balanced_attributes(train, recipe.reference.balance)
     model = recipe.model.model_dump(exclude={"trust_remote_code"})
     if Path(recipe.model.model_name_or_path).exists():
         # however it is spelt from where the program was started
         model["model_name_or_path"] = relative_to(recipe.model.model_name_or_path, Path(recipe.output_dir))
+    told = None if responses is None else json.dumps(list(responses)).encode()
     facts = {
         "votes": train.with_attributes(()).fingerprint(),
         **model,
-        **{
-            f"reference.{name}": value
-            for name, value in recipe.reference.model_dump().items()
-            if name != "balance"
-        },
-        "reference.balance": [dict(a.config) for a in balanced],
-        "responses": None
-        if responses is None
-        else hashlib.sha256(json.dumps(list(responses)).encode()).hexdigest(),
+        **{f"reference.{name}": value for name, value in recipe.reference.model_dump().items()},
+        "responses": told and hashlib.sha256(told).hexdigest(),
         **{name: getattr(args, name) for name in ("encoding", "max_length", "max_prompt_length")},
         "responses per step": _batch_size(recipe, args) * args.gradient_accumulation_steps * args.world_size,
     }
@@ -135,44 +119,52 @@ def _batch_size(recipe: Recipe, args) -> int:
     return recipe.reference.per_device_train_batch_size or args.per_device_train_batch_size
 
 
-def fit_reference(
+def _pairs(train: Judgments, responses: Sequence[str] | None, model, tokenizer, args) -> list[Pair]:
+    """(prompt ids, response ids) of every comparison that fits the length limit, or of each of the responses."""
+    n_embeddings = model.get_input_embeddings().weight.shape[0]
+    if responses is None:
+        kept, encoded, _ = encode_judgments(train, tokenizer, args)
+        require_matching_tokenizer(encoded.pairs, tokenizer, n_embeddings)
+        sides = zip(kept.majority(), encoded.prompt_ids, encoded.a_ids, encoded.b_ids, strict=True)
+        return [(prompt, a if side > 0 else b) for side, prompt, a, b in sides]
+    limits = (args.max_length, args.max_prompt_length)
+    prompts = list(train.comparisons["prompt"])
+    pairs = encode_responses(prompts, responses, tokenizer, args.encoding, *limits)
+    require_matching_tokenizer(pairs, tokenizer, n_embeddings)
+    return pairs
+
+
+def _fitted(
     model,
     tokenizer,
+    pairs: list[Pair],
     recipe: Recipe,
-    train: Judgments,
     args,
-    responses: Sequence[str] | None = None,
-    callbacks: Sequence[TrainerCallback] = (),
+    folder: Path,
+    facts: dict,
+    callbacks: Sequence[TrainerCallback],
 ):
-    """Fine-tune on one response to the prompt of every comparison; keep the result in ``output_dir/reference``."""
-    folder = Path(recipe.output_dir) / "reference"
-    if responses is None:
-        balanced = balanced_attributes(train, recipe.reference.balance)
-        pairs = majority_pairs(train, tokenizer, args, model.get_input_embeddings().weight.shape[0], balanced)
-    else:
-        prompts = list(train.comparisons["prompt"])
-        pairs = encode_responses(
-            prompts, responses, tokenizer, args.encoding, args.max_length, args.max_prompt_length
-        )
-        require_matching_tokenizer(pairs, tokenizer, model.get_input_embeddings().weight.shape[0])
+    """The model fine-tuned on pairs of a prompt and a response, and kept in a folder."""
     peft_config = recipe.model.peft_config()
     set_seed(0)  # that of the stage: a new adapter starts at random values
     policy = with_adapter(model, peft_config)
     require_trainable(policy)
+    if args.gradient_checkpointing:
+        policy.gradient_checkpointing_enable({"use_reentrant": False})
     # the preference stage's batches and precision, the reference's own rate and length
+    shared = (
+        "gradient_accumulation_steps",
+        "lr_scheduler_type",
+        "max_grad_norm",
+        "bf16",
+        "use_cpu",
+        "disable_tqdm",
+    )
     stage = supervised_arguments(
         folder,
         per_device_train_batch_size=_batch_size(recipe, args),
-        gradient_accumulation_steps=args.gradient_accumulation_steps,
-        learning_rate=recipe.reference.learning_rate,
-        num_train_epochs=recipe.reference.num_train_epochs,
-        max_steps=recipe.reference.max_steps,
-        lr_scheduler_type=args.lr_scheduler_type,
-        max_grad_norm=args.max_grad_norm,
-        bf16=args.bf16,
-        use_cpu=args.use_cpu,
-        disable_tqdm=args.disable_tqdm,
-        **({checkpointing_argument(): True} if args.gradient_checkpointing else {}),
+        **recipe.reference.model_dump(include={"learning_rate", "num_train_epochs", "max_steps"}),
+        **{name: getattr(args, name) for name in shared},
         ddp_find_unused_parameters=args.ddp_find_unused_parameters or reads_more_than_text(policy),
     )
     trainer = SupervisedTrainer(policy, stage, pairs, list(callbacks))
@@ -191,78 +183,9 @@ def fit_reference(
             policy.save_pretrained(unfinished)
             tokenizer.save_pretrained(unfinished)
     if is_writer:
-        seal_run(folder, {"facts": reference_facts(recipe, train, args, responses)})
+        seal_run(folder, {"facts": facts})
     trainer.accelerator.wait_for_everyone()
     return load_weights(folder / "model", dtype=model.dtype)
-
-
-def checkpointing_argument() -> str:
-    """What `transformers.TrainingArguments` calls activation checkpointing; an older one has its old name only."""
-    new = RENAMED["gradient_checkpointing"]
-    return new if hasattr(TrainingArguments, new) else "gradient_checkpointing"
-
-
-def majority_pairs(
-    train: Judgments, tokenizer, args, n_embeddings: int, balanced: Sequence[Attribute] = ()
-) -> list[Pair]:
-    """(prompt ids, response ids) of the majority-chosen response of every comparison that fits the length limit.
-
-    Where attributes are to be balanced, every combination of their values is made equally frequent
-    (`badpo.training.batches.balanced_rows`).
-    """
-    kept, encoded, _ = encode_judgments(train, tokenizer, args)
-    require_matching_tokenizer(encoded.pairs, tokenizer, n_embeddings)
-    sides = zip(kept.majority(), encoded.prompt_ids, encoded.a_ids, encoded.b_ids, strict=True)
-    pairs = [(prompt, a if side > 0 else b) for side, prompt, a, b in sides]
-    return [pairs[row] for row in majority_rows(kept, balanced)] if balanced else pairs
-
-
-def balanced_attributes(train: Judgments, names: Sequence[str]) -> list[Attribute]:
-    """The declared attributes that a reference is to be balanced on."""
-    declared = {attribute.name: attribute for attribute in train.attributes}
-    for name in dict.fromkeys(names):
-        if name not in declared:
-            raise ConfigError(
-                f'reference.balance: "{name}" is not declared.{did_you_mean(name, list(declared))} Attributes: '
-                f"{', '.join(declared) or 'none'}"
-            )
-        if declared[name].scope != "response" or declared[name].continuous:
-            raise ConfigError(
-                f'reference.balance: "{name}" is no 0 or 1 of a single response, so there are no two values to make '
-                "equally frequent; name attributes such as markdown or a name in the signature"
-            )
-    return [declared[name] for name in dict.fromkeys(names)]
-
-
-def majority_rows(judgments: Judgments, balanced: Sequence[Attribute]) -> NDArray[np.intp]:
-    """The comparisons whose majority-chosen response is trained on, each as often as balance asks for.
-
-    An attribute of the name in a signature does not apply to a response without a signature.
-    """
-    chosen_b = (judgments.majority() < 0).astype(int)
-    rows = np.arange(judgments.n_comparisons)
-    values = np.stack([measure_sides(a, judgments.comparisons)[rows, chosen_b] for a in balanced], axis=1)
-    of_names = [attribute.config.get("type") == "signature_name" for attribute in balanced]
-    if any(of_names):
-        unsigned = [not signature_first_name(text) for text in majority_responses(judgments)]
-        values[np.ix_(unsigned, of_names)] = np.nan
-    names = [attribute.name for attribute in balanced]
-    try:
-        taken = balanced_rows(values, seed=0)
-    except ValueError as error:
-        raise ConfigError(
-            f"reference.balance: {error} of {', '.join(names)} among the majority-chosen responses, so nothing can "
-            "stand for it; balance fewer attributes, or give data that have it"
-        ) from error
-    before = ", ".join(f"{n} {mean:.1%}" for n, mean in zip(names, np.nanmean(values, axis=0), strict=True))
-    most = np.bincount(taken).max()
-    logger.info(
-        "reference: %s responses balanced (%s before, one half each now); a response stands up to %d times",
-        f"{len(taken):,}",
-        before,
-        most,
-    )
-    return taken
 
 
 def majority_responses(judgments: Judgments) -> list[str]:

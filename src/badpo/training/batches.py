@@ -7,14 +7,12 @@ votes are on it.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from badpo.data.judgments import Judgments
 from badpo.training.encoding import EncodedComparisons
@@ -208,50 +206,3 @@ def evaluation_batches(judgments: Judgments, args) -> list[np.ndarray]:
     mine = np.array_split(order, args.world_size)[args.process_index]
     longest, size = math.ceil(len(order) / args.world_size), args.per_device_eval_batch_size
     return [mine[start : start + size] for start in range(0, longest, size)]
-
-
-def balanced_rows(values: NDArray[np.float64], seed: int) -> NDArray[np.intp]:
-    """Rows of a training set in which every combination of attribute values is equally frequent.
-
-    There are as many rows as before: of a frequent combination some are left out, of a rare one some stand more than
-    once. Rows that an attribute does not apply to stay as they are.
-
-    Parameters
-    ----------
-    values : array of shape (n_rows, n_attributes)
-        0 or 1; NaN where an attribute does not apply to a row.
-    seed : int
-        Decides which rows are left out and which stand more than once.
-
-    Returns
-    -------
-    array of int
-        Row numbers, ascending. The counts of two combinations differ by one at most.
-
-    Raises
-    ------
-    ValueError
-        A combination has no row to take.
-
-    References
-    ----------
-    BA-DPO, appendix `app:anchor_target`, the third procedure: with a reference that is balanced on the attribute,
-    reference anchoring and target anchoring at one half are the same.
-
-    Examples
-    --------
-    >>> balanced_rows(np.array([[1.0], [0.0], [0.0], [0.0], [np.nan]]), seed=0).tolist()
-    [0, 0, 2, 3, 4]
-    """
-    applies = ~np.isnan(values).any(axis=1)
-    rng = np.random.default_rng(seed)
-    cells = list(itertools.product((0.0, 1.0), repeat=values.shape[1]))
-    share, rest = divmod(int(applies.sum()), len(cells))
-    taken = [np.flatnonzero(~applies)]
-    for number, cell in enumerate(cells):
-        rows = np.flatnonzero((values == cell).all(axis=1))
-        if not len(rows):
-            raise ValueError(f"no row has the values {tuple(int(value) for value in cell)}")
-        times, more = divmod(share + (number < rest), len(rows))
-        taken += [np.repeat(rows, times), rng.choice(rows, size=more, replace=False)]
-    return np.sort(np.concatenate(taken))

@@ -23,7 +23,6 @@ from pydantic import (
     ValidationInfo,
     create_model,
     field_validator,
-    model_validator,
 )
 
 from badpo.data.attributes import Attribute, attribute_from_config
@@ -128,8 +127,7 @@ class ReferenceBlock(Block):
     """The reference: the model as it is, or after a supervised stage on the majority-chosen responses.
 
     ``max_steps`` replaces ``num_train_epochs`` where it is positive; the batch is that of the preference stage unless
-    ``per_device_train_batch_size`` says otherwise. ``balance`` names declared attributes whose values are made equally
-    frequent among those responses.
+    ``per_device_train_batch_size`` says otherwise.
     """
 
     sft: bool = False
@@ -137,14 +135,6 @@ class ReferenceBlock(Block):
     num_train_epochs: float = Field(default=1.0, gt=0)
     max_steps: int = -1
     per_device_train_batch_size: int | None = Field(default=None, gt=0)
-    balance: list[str] = []
-
-    @model_validator(mode="after")
-    def _balances_a_stage(self) -> ReferenceBlock:
-        if self.balance and not self.sft:
-            told = "reference.balance is about the supervised stage, and there is none; add sft: true, or leave it out"
-            raise ConfigError(told)
-        return self
 
 
 class PrivacyBlock(Block):
