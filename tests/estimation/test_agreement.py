@@ -130,14 +130,13 @@ def test_first_votes_do_not_depend_on_labels():
     assert first_votes([], []).shape == (0,)
 
 
-def test_contradictions_are_counted_by_annotator():
+def test_contradictions_are_those_of_the_same_person_on_the_same_comparison():
     found = self_contradictions(
         comparison=[0, 0, 0, 1, 1, 2, 2, 2],
         sign=[1, -1, 1, 1, 1, 1, 1, -1],
         annotator=[0, 0, 1, 0, 0, 1, 1, 1],
-        n_annotators=3,
     )
-    assert found.n_repeated.tolist() == [2, 1, 0]
-    assert found.n_contradicted.tolist() == [1, 1, 0]
-    assert found.share == 2 / 3
-    assert np.isnan(self_contradictions([0], [1], [0], 1).share)
+    assert found["annotator"].tolist() == [0, 0, 1]
+    assert found["comparison"].tolist() == [0, 1, 2]
+    assert found["contradicted"].tolist() == [True, False, True]
+    assert self_contradictions([0], [1], [0]).empty

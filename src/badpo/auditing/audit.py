@@ -183,7 +183,8 @@ def data_health(judgments: Judgments, design: Design, source: str) -> dict[str, 
     dropped = judgments.dropped.groupby("reason", sort=False)["n"].agg(["sum", "size"])
     votes = design.comparison, design.sign, design.annotator
     agreement = asdict(pool_agreement(*votes, vote_prompts(judgments)))
-    repeats = self_contradictions(*votes, len(design.annotators))
+    repeats = self_contradictions(*votes)
+    contradicted = repeats[repeats["contradicted"]]
     return {
         "source": source,
         "fingerprint": judgments.fingerprint(),
@@ -203,10 +204,10 @@ def data_health(judgments: Judgments, design: Design, source: str) -> dict[str, 
         "position": _position(judgments),
         "agreement": {"ci_low": agreement.pop("low"), "ci_high": agreement.pop("high"), **agreement},
         "self_contradictions": {
-            "n_repeated": repeats.n_repeated.sum(),
-            "n_contradicted": repeats.n_contradicted.sum(),
-            "n_annotators": (repeats.n_contradicted > 0).sum(),
-            "share": repeats.share,
+            "n_repeated": len(repeats),
+            "n_contradicted": len(contradicted),
+            "n_annotators": contradicted["annotator"].nunique(),
+            "share": repeats["contradicted"].mean(),
         },
     }
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -16,7 +17,6 @@ from badpo.estimation.conditional_likelihood import ComparisonBlocks, KnownWins,
 from badpo.estimation.fit import Leans, LeanVotes, fit_conditional, lean_votes
 from badpo.estimation.shrinkage import Shrunk
 from badpo.theory import Bools, Floats, Ints
-from badpo.theory.identifiability import informative_judgments
 from badpo.theory.summaries import cluster_mean, wilson_ends
 
 # Below it a variance is zero but for rounding.
@@ -83,13 +83,12 @@ def equal_leans_test(
     """
     theta = np.where(np.isfinite(leans.deviation), leans.deviation, 0.0)
     votes = lean_votes(comparison, sign, annotator, delta, len(theta))
-    model, k, d = KnownWins(votes.blocks, votes.sign), votes.annotator, votes.delta
-    p_value = np.full(d.shape[1], np.nan)
-    for j in range(d.shape[1]):
-        shared = theta.copy()
-        shared[:, j] = leans.level[j] if leans.absolute[j] else 0.0
-        at = model.curvature((shared[k] * d).sum(axis=1))
-        mine = sparse.csr_array((d[:, j], (np.arange(len(k)), k)), shape=(len(k), len(theta)))
+    model, p_value = KnownWins(votes.blocks, votes.sign), np.full(theta.shape[1], np.nan)
+    for j in range(theta.shape[1]):
+        shared, tested = theta.copy(), np.zeros(theta.shape, dtype=bool)
+        shared[:, j], tested[:, j] = leans.level[j] if leans.absolute[j] else 0.0, True
+        at = model.curvature((shared[votes.annotator] * votes.delta).sum(axis=1))
+        mine = votes.design(tested)
         scores, variance = mine.T @ at.score, sparse.csr_array(mine.T @ (at.information @ mine))
         mean, spread = float(variance.diagonal().sum()), float((variance.data**2).sum())
         if mean > 0:
@@ -129,26 +128,23 @@ def class_offsets(
     >>> found.offset.ravel().round(3)
     array([ 0.347, -0.347])
     """
-    k, of = np.asarray(annotator), np.asarray(annotator_class, dtype=np.intp)
-    kept = np.flatnonzero(of[k] >= 0) if len(of) else np.zeros(0, dtype=np.intp)
-    c, s, k = np.asarray(comparison)[kept], np.asarray(sign)[kept], k[kept]
-    n_classes, d = int(of.max(initial=-1)) + 1, np.asarray(delta, float)[kept]
-    q = d.shape[1]
+    of = np.asarray(annotator_class, dtype=np.intp)
+    kept = np.append(of, -1)[np.asarray(annotator, dtype=np.intp)] >= 0
+    c, s, k, d = (np.asarray(each)[kept] for each in (comparison, sign, annotator, delta))
+    n_classes, q = int(of.max(initial=-1)) + 1, d.shape[1]
     leans = fit_conditional(c, s, of[k], d, n_classes, min_informative=1)
-    told = informative_judgments(c, k, s, d)
-    people = [of[np.unique(k[votes])] for votes in told.T]
-    n = np.stack([np.bincount(classes, minlength=n_classes) for classes in people], axis=1)
     usable = np.isin(leans.status, ("ok", "insufficient"))
     votes = lean_votes(c, s, k, d, len(of))
-    covariance = _clustered(votes, of, leans, usable)
-    offset, se = np.full((n_classes, q), np.nan), np.full((n_classes, q), np.nan)
-    reach, p_value = np.full(q, np.nan), np.full(q, np.nan)
-    for j in range(q):
-        rows = np.flatnonzero(usable[:, j])
+    covariance = _clustered(votes, of, leans.deviation, usable)
+    n = np.zeros((n_classes, q), dtype=np.intp)
+    offset, se = np.full((2, n_classes, q), np.nan)
+    reach, p_value = np.full((2, q), np.nan)
+    for j, informed in enumerate((votes.counted(votes.told) > 0).T):
+        n[:, j] = np.bincount(of[informed], minlength=n_classes)
+        rows, mine = np.flatnonzero(usable[:, j]), np.flatnonzero(np.nonzero(usable)[1] == j)
         contrast = np.eye(len(rows)) - n[rows, j] / max(n[rows, j].sum(), 1)
-        block = covariance[np.ix_(rows * q + j, rows * q + j)]
         offset[rows, j] = contrast @ leans.deviation[rows, j]
-        among = contrast @ block @ contrast.T
+        among = contrast @ covariance[np.ix_(mine, mine)] @ contrast.T
         variance = np.diag(among)
         # clusters whose scores cancel leave nothing to tell the error from
         se[rows, j] = np.sqrt(np.where(variance > LEAST_VARIANCE, variance, np.nan))
@@ -159,21 +155,18 @@ def class_offsets(
     return ClassOffsets(offset, se, offset - reach * se, offset + reach * se, n, p_value)
 
 
-def _clustered(votes: LeanVotes, of: Ints, leans: Leans, usable: Bools) -> Floats:
-    """Covariance of the class leans from vote scores, clustered by annotator and by comparison."""
-    n_classes, q = usable.shape
-    n, k = len(votes.row), of[votes.annotator]
-    d = votes.delta * usable[k]
-    theta = np.where(usable, leans.deviation, 0.0)
-    at = KnownWins(votes.blocks, votes.sign).curvature((theta[k] * d).sum(axis=1))
-    columns = k[:, None] * q + np.arange(q)
-    rows = np.repeat(np.arange(n), q)
-    design = sparse.csr_array((d.ravel(), (rows, columns.ravel())), shape=(n, n_classes * q))
-    scores = sparse.csr_array(sparse.diags_array(at.score) @ design)
-    meat = -(scores.T @ scores).toarray()
-    for cluster, size in ((votes.annotator, len(of)), (votes.comparison, len(votes.blocks.starts))):
-        sums = sparse.csr_array((np.ones(n), (cluster, np.arange(n))), shape=(size, n)) @ scores
-        meat += (sums.T @ sums).toarray()
+def _clustered(votes: LeanVotes, of: Ints, deviation: Floats, usable: Bools) -> Floats:
+    """Covariance of the usable class leans from vote scores, clustered by annotator and by comparison."""
+    design = replace(votes, annotator=of[votes.annotator]).design(usable)
+    at = KnownWins(votes.blocks, votes.sign).curvature(design @ deviation[usable])
+    scores, each = sparse.csr_array(sparse.diags_array(at.score) @ design), np.arange(len(votes.row))
+
+    def products(cluster: Ints) -> Floats:
+        shape = (cluster.max(initial=-1) + 1, len(each))
+        sums = sparse.csr_array((np.ones(len(each)), (cluster, each)), shape=shape) @ scores
+        return (sums.T @ sums).toarray()
+
+    meat = products(votes.annotator) + products(votes.comparison) - products(each)
     bread = np.linalg.pinv((design.T @ (at.information @ design)).toarray(), rcond=1e-10, hermitian=True)
     return bread @ meat @ bread
 
@@ -185,18 +178,8 @@ def _no_difference(offset: Floats, covariance: Floats, residual: int) -> float:
     return float(fdtrc(df, residual, statistic / df))
 
 
-@dataclass(frozen=True)
-class Recommendation:
-    """Which bias term the votes call for.
-
-    Attributes
-    ----------
-    variant : "pooled", "shared_mean" or "class"
-        One number for all; one plus a deviation per annotator; or one plus an offset per class and a deviation per
-        annotator. The names are those of the training config's ``bias``.
-    reason : str
-        One or two sentences with the evidence.
-    """
+class Recommendation(NamedTuple):
+    """Which bias term the votes call for, by its name in a training config, and the evidence in a sentence."""
 
     variant: BiasVariant
     reason: str
@@ -216,30 +199,25 @@ def recommend(shrunk: Shrunk, equal_leans_p: float, class_test_p: float | None =
     >>> print(advice.variant, "-", advice.reason)
     shared_mean - Annotators differ (test of one shared lean: p < 0.001; spread tau 0.62, 95 % interval 0.32 to 1.85).
     """
-    spread = "spread not known"
-    if not np.isnan(shrunk.tau):
+    spread, is_known = "spread not known", not np.isnan(shrunk.tau)
+    if is_known:
         spread = f"spread tau {shrunk.tau:.2f}, 95 % interval {shrunk.tau_low:.2f} to {shrunk.tau_high:.2f}"
     if class_test_p is not None and class_test_p < LEVEL:
-        return Recommendation(
-            "class",
-            f"Classes of annotators differ (test of no class difference: {_p(class_test_p)}; {spread}).",
-        )
+        told = f"test of no class difference: {_p(class_test_p)}; {spread}"
+        return Recommendation("class", f"Classes of annotators differ ({told}).")
     differ = shrunk.tau_low > 0
     if not np.isnan(equal_leans_p):
         differ = equal_leans_p < LEVEL
         spread = f"test of one shared lean: {_p(equal_leans_p)}; {spread}"
     if differ:
         return Recommendation("shared_mean", f"Annotators differ ({spread}).")
-    if np.isnan(shrunk.tau):
-        return Recommendation(
-            "pooled",
-            "The votes cannot tell annotators apart: too few of them judged contested comparisons together.",
+    reason = "The votes cannot tell annotators apart: too few of them judged contested comparisons together."
+    if is_known:
+        reason = (
+            f"The votes do not show that annotators differ ({spread}). "
+            f"A spread of up to {shrunk.tau_high:.2f} log-odds remains possible."
         )
-    return Recommendation(
-        "pooled",
-        f"The votes do not show that annotators differ ({spread}). "
-        f"A spread of up to {shrunk.tau_high:.2f} log-odds remains possible.",
-    )
+    return Recommendation("pooled", reason)
 
 
 def _p(value: float) -> str:
@@ -280,8 +258,7 @@ class PoolAgreement:
     alpha: float
 
 
-@dataclass(frozen=True)
-class AnnotatorAgreement:
+class AnnotatorAgreement(NamedTuple):
     """Agreement of each annotator with those who judged the same comparisons.
 
     Attributes
@@ -330,18 +307,15 @@ def pool_agreement(
     if not n:
         return PoolAgreement(0, 0, *[np.nan] * 5)
     interval = cluster_mean(share, labels)
-    percent = float(share.mean())
-    low, high = (
-        wilson_ends(np.array(percent), np.array(interval.n))
-        if interval.se < _NO_SPREAD
-        else (max(interval.low, 0.0), min(interval.high, 1.0))
-    )
+    percent, low, high = interval.estimate, max(interval.low, 0.0), min(interval.high, 1.0)
+    if interval.se < _NO_SPREAD:
+        low, high = (float(end) for end in wilson_ends(np.array(percent), np.array(interval.n)))
     return PoolAgreement(
         n_comparisons=len(np.unique(np.asarray(comparison)[votes])),
         n_votes=n,
         percent=percent,
-        low=float(low),
-        high=float(high),
+        low=low,
+        high=high,
         kappa=2 * percent - 1,
         alpha=1 - (1 - percent) * (2 * n - 1) / n,
     )
@@ -371,38 +345,12 @@ def annotator_agreement(
 
 def _shares(comparison: ArrayLike, sign: ArrayLike, annotator: ArrayLike) -> tuple[Ints, Floats]:
     """Votes that have a co-voter, and the share of the co-voters who chose the same side."""
-    votes = _votes(comparison, sign, annotator)[first_votes(comparison, annotator)]
+    votes = pd.DataFrame({"comparison": comparison, "for_a": np.asarray(sign) > 0})
+    votes = votes[first_votes(comparison, annotator)]
     size = votes.groupby("comparison")["for_a"].transform("size")
     same = votes.groupby(["comparison", "for_a"])["for_a"].transform("size")
     shared = size > 1
     return votes.index[shared].to_numpy(), ((same - 1) / (size - 1))[shared].to_numpy(dtype=float)
-
-
-def _votes(comparison: ArrayLike, sign: ArrayLike, annotator: ArrayLike) -> pd.DataFrame:
-    columns = {"annotator": annotator, "comparison": comparison, "for_a": np.asarray(sign) > 0}
-    return pd.DataFrame(columns)
-
-
-@dataclass(frozen=True)
-class SelfContradictions:
-    """How often people who judged a comparison again disagreed with themselves.
-
-    Attributes
-    ----------
-    n_repeated : int array of shape (n_annotators,)
-        Comparisons that the annotator judged more than once.
-    n_contradicted : int array of shape (n_annotators,)
-        Those on which they voted for both sides.
-    """
-
-    n_repeated: NDArray[np.int64]
-    n_contradicted: NDArray[np.int64]
-
-    @property
-    def share(self) -> float:
-        """Contradicted of all repeated pairs of annotator and comparison; NaN when nobody judged anything again."""
-        repeated = int(self.n_repeated.sum())
-        return int(self.n_contradicted.sum()) / repeated if repeated else float("nan")
 
 
 def first_votes(comparison: ArrayLike, annotator: ArrayLike) -> Bools:
@@ -418,26 +366,25 @@ def first_votes(comparison: ArrayLike, annotator: ArrayLike) -> Bools:
     return ~pd.DataFrame({"comparison": comparison, "annotator": annotator}).duplicated().to_numpy()
 
 
-def self_contradictions(
-    comparison: ArrayLike, sign: ArrayLike, annotator: ArrayLike, n_annotators: int
-) -> SelfContradictions:
-    """Annotators who judged a comparison more than once, and whether they chose the same side again.
+def self_contradictions(comparison: ArrayLike, sign: ArrayLike, annotator: ArrayLike) -> pd.DataFrame:
+    """Comparisons that an annotator judged more than once, and whether they chose both sides.
+
+    Returns
+    -------
+    DataFrame
+        ``annotator``, ``comparison`` and ``contradicted``.
 
     Examples
     --------
     Annotator 0 judged comparison 0 twice and changed sides:
 
-    >>> found = self_contradictions([0, 0, 0, 1], [1, -1, 1, 1], [0, 0, 1, 1], 2)
-    >>> found.n_repeated.tolist(), found.n_contradicted.tolist(), found.share
-    ([1, 0], [1, 0], 1.0)
+    >>> self_contradictions([0, 0, 0, 1], [1, -1, 1, 1], [0, 0, 1, 1]).values.tolist()
+    [[0, 0, True]]
     """
-    votes = _votes(comparison, sign, annotator).groupby(["annotator", "comparison"])["for_a"]
-    again = votes.agg(["size", "mean"]).query("size > 1").reset_index()
-    both = again[(again["mean"] > 0) & (again["mean"] < 1)]
-    repeated, contradicted = (
-        np.bincount(pairs["annotator"].astype(np.intp), minlength=n_annotators) for pairs in (again, both)
-    )
-    return SelfContradictions(repeated, contradicted)
+    votes = pd.DataFrame({"annotator": annotator, "comparison": comparison, "sign": np.asarray(sign)})
+    found = votes.groupby(["annotator", "comparison"])["sign"].agg(["size", "nunique"])
+    again = found[found["size"] > 1].reset_index()
+    return again[["annotator", "comparison"]].assign(contradicted=again["nunique"] > 1)
 
 
 # -- who judged which comparisons ----------------------------------------------------------------------------
@@ -501,26 +448,26 @@ def assignment_test(
     order, blocks = sorted_blocks(comparison[votes])
     votes = votes[order]
     people = np.unique(annotator[votes], return_inverse=True)[1].reshape(-1)
-    cross = delta[votes] != 0
+    cross, n_attributes = delta[votes] != 0, delta.shape[1]
     stacks = _exchangeable(blocks, cross)
-    n_attributes = delta.shape[1]
     if not any(np.ptp(np.sort(people[stack], axis=1), axis=0).any() for stack in stacks):
         return AssignmentTest(np.nan, np.nan, (np.nan,) * n_attributes, n_permutations)
     stratum = np.zeros(len(votes), dtype=np.intp)
     for label, stack in enumerate(stacks):
         stratum[stack] = label
-    attributes = [
-        _OtherVoters(chose_it, differs, people, blocks.comparison, stratum)
-        for chose_it, differs in zip((sign[votes] * delta[votes].T) > 0, cross.T, strict=True)
+    chose_it = (sign[votes] * delta[votes].T) > 0
+    between = [
+        _between_annotators(chose, differs, people, blocks.comparison, stratum)
+        for chose, differs in zip(chose_it, cross.T, strict=True)
     ]
-    observed = np.array([voters.variance(people) for voters in attributes])
+    observed = np.array([variance(people) for variance in between])
     random = np.random.default_rng(0)
     exchanged = np.empty((n_permutations, n_attributes))
     for i in range(n_permutations):
         others = people.copy()
         for stack in stacks:
             others[stack] = people[random.permutation(stack)]
-        exchanged[i] = [voters.variance(others) for voters in attributes]
+        exchanged[i] = [variance(others) for variance in between]
     return AssignmentTest(
         p_value=float(_p_value(observed.sum(), exchanged.sum(axis=1))),
         statistic=float(observed.sum()),
@@ -544,37 +491,36 @@ def _exchangeable(blocks: ComparisonBlocks, cross: Bools) -> list[Ints]:
     return [blocks.starts[each][:, None] + np.arange(blocks.sizes[each[0]]) for each in alike]
 
 
-class _OtherVoters:
-    """How the other voters on an annotator's comparisons choose, for one attribute.
+def _between_annotators(
+    chose_it: Bools, cross: Bools, people: Ints, comparison: Ints, stratum: Ints
+) -> Callable[[Ints], float]:
+    """Variance between annotators of the rate at which the other voters on their comparisons choose an attribute.
 
-    ``cast`` has the votes that count, ``rest`` what is left of each (1 for the attribute's side, else 0) without the
-    voter's ``lean`` and the mean of the comparisons that it can be exchanged with, ``unit`` the variance of the other
-    voters' rate.
+    It is a function of who cast the votes. A vote stands for what is left of it (1 for the attribute's side, else 0)
+    without its voter's lean and the mean of the comparisons that its own can be exchanged with, plus the lean of who
+    is taken for its voter. The unit is the variance of the other voters' rate.
     """
+    cast = np.flatnonzero(cross & (np.bincount(comparison, cross)[comparison] > 1))
+    blocks = ComparisonBlocks(np.flatnonzero(np.diff(comparison[cast], prepend=-1)), len(cast))
+    n_others = blocks.sizes[blocks.comparison] - 1
+    vote, group = chose_it[cast].astype(float), stratum[cast]
+    lean = _leans(vote, people[cast], blocks, people.max() + 1)
+    own = lean[people[cast]]
+    rest = vote - own
+    rest -= (np.bincount(group, rest) / np.maximum(np.bincount(group), 1))[group]
 
-    def __init__(self, chose_it: Bools, cross: Bools, people: Ints, comparison: Ints, stratum: Ints) -> None:
-        self.cast = cast = np.flatnonzero(cross & (np.bincount(comparison, cross)[comparison] > 1))
-        self.blocks = ComparisonBlocks(np.flatnonzero(np.diff(comparison[cast], prepend=-1)), len(cast))
-        vote, stratum = chose_it[cast].astype(float), stratum[cast]
-        self.lean = _leans(vote, people[cast], self.blocks, people.max() + 1)
-        own = self.lean[people[cast]]
-        self.rest = vote - own
-        mean = np.bincount(stratum, self.rest) / np.maximum(np.bincount(stratum), 1)
-        self.rest -= mean[stratum]
-        self.unit = float(np.var(_rate_of_others(self.rest + own, self.blocks))) if len(cast) else 0.0
+    def rate(vote: Floats) -> Floats:
+        return (blocks.sums(vote)[blocks.comparison] - vote) / n_others
 
-    def variance(self, people: Ints) -> float:
-        """Variance of the rate between annotators, if these people had cast the votes."""
-        people = people[self.cast]
-        rate = _rate_of_others(self.rest + self.lean[people], self.blocks)
-        n, total = np.bincount(people), np.bincount(people, rate)
-        between = np.sum(total**2 / np.maximum(n, 1)) - rate.sum() ** 2 / max(len(rate), 1)
-        return float(between) / (self.unit or 1.0)
+    unit = float(np.var(rate(rest + own))) if len(cast) else 0.0
 
+    def variance(people: Ints) -> float:
+        rates = rate(rest + lean[people[cast]])
+        n, total = np.bincount(people[cast]), np.bincount(people[cast], rates)
+        between = np.sum(total**2 / np.maximum(n, 1)) - rates.sum() ** 2 / max(len(rates), 1)
+        return float(between) / (unit or 1.0)
 
-def _rate_of_others(vote: Floats, blocks: ComparisonBlocks) -> Floats:
-    sizes = blocks.sizes[blocks.comparison]
-    return (blocks.sums(vote)[blocks.comparison] - vote) / (sizes - 1)
+    return variance
 
 
 def _leans(vote: Floats, people: Ints, blocks: ComparisonBlocks, n_annotators: int) -> Floats:
@@ -583,24 +529,26 @@ def _leans(vote: Floats, people: Ints, blocks: ComparisonBlocks, n_annotators: i
     With L the Laplacian of who voted with whom and S the sums of the votes' differences from their comparison's mean,
     E|S|^2 = sigma^2 tr L + tau^2 tr L^2 gives the variances; the prediction is (L + sigma^2 / tau^2)^-1 S.
     """
-    sizes = blocks.sizes[blocks.comparison]
 
     def rest(values: Floats) -> Floats:
-        return values - blocks.sums(values)[blocks.comparison] / sizes
+        return values - (blocks.sums(values) / blocks.sizes)[blocks.comparison]
 
-    def laplacian(x: Floats) -> Floats:
-        return np.bincount(people, weights=rest(x[people]), minlength=n_annotators).astype(float)
+    def summed(values: Floats) -> Floats:
+        return np.bincount(people, weights=rest(values), minlength=n_annotators).astype(float)
 
-    random = np.random.default_rng(0)
-    probes = random.choice([-1.0, 1.0], (_PROBES, n_annotators))
+    probes = np.random.default_rng(0).choice([-1.0, 1.0], (_PROBES, n_annotators))
     trace = len(vote) - len(blocks.starts)
-    trace_of_square = np.mean([np.sum(laplacian(probe) ** 2) for probe in probes])
-    score = np.bincount(people, weights=rest(vote), minlength=n_annotators)
+    trace_of_square = np.mean([np.sum(summed(probe[people]) ** 2) for probe in probes])
+    score = summed(vote)
     total = np.sum(rest(vote) ** 2) / max(trace, 1)
     excess = float(np.sum(score**2) - total * trace)
     if excess <= 0 or trace_of_square <= trace:
         return np.zeros(n_annotators)
     between = excess / float(trace_of_square - trace)
     ridge = max(total - between, 0.01 * total) / between
-    system = LinearOperator((n_annotators,) * 2, matvec=lambda x: laplacian(x) + ridge * x, dtype=np.float64)
+
+    def laplacian(x: Floats) -> Floats:
+        return summed(x[people]) + ridge * x
+
+    system = LinearOperator((n_annotators,) * 2, matvec=laplacian, dtype=np.float64)
     return cg(system, score, rtol=1e-4, maxiter=100)[0]
