@@ -6,8 +6,6 @@ import csv
 import json
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
@@ -27,6 +25,7 @@ REAL = ROOT.parent / "shared" / "data" / "ukpconvarg1_human.parquet"
 OK, USAGE, DATA = 0, 2, 3
 FILES = {"audit.json", "annotators.parquet", "annotators.csv", "requests.parquet", "report.html"}
 HOSTILE = {
+    "nul": "w\0",
     "script": "<script>alert(1)</script>",
     "attribute": '"><img src=x onerror=alert(1)>',
     "formula": "=cmd|' /C calc'!A0",
@@ -92,11 +91,9 @@ def test_columns_winners_and_anchors(table, tmp_path):
     mapping = ("--column", "annotator=worker", "--winner", "left=a", "--winner", "right=b")
     result, folder = audited(theirs, tmp_path, *mapping, "--anchor", "w0", "--anchor", "w1")
     assert result.exit_code == OK, result.output
-    found = summary_of(folder)
-    assert found["pool"]["length"]["absolute"]
-    assert found["checks"]["anchors"]["n"] == 2
+    assert summary_of(folder)["checks"]["anchors"]["n"] == 2
     assert "w0" not in (folder / "audit.json").read_text()
-    result, folder = audited(table, tmp_path, "--anchor-class", "staff")
+    audited(table, tmp_path, "--anchor-class", "staff")
     assert summary_of(folder)["checks"]["anchors"]["class"] == "staff"
 
 
@@ -126,62 +123,21 @@ def test_hostile_text_does_nothing_in_the_page_and_in_the_spreadsheet(table, tmp
     assert "<script" not in page.lower()
     assert "<img" not in page.lower()
     assert "\u202e" not in page
-    assert len(page) < 1_000_000
+    assert len(page) < 1_000_000 and "\0" not in page
     with open(folder / "annotators.csv", newline="", encoding="utf-8") as file:
         rows = list(csv.reader(file))
     assert {len(row) for row in rows} == {len(rows[0])}
     assert not any(cell.startswith(("=", "+", "@")) for row in rows for cell in row)
-    assert "\u202e" not in (folder / "annotators.csv").read_text(encoding="utf-8")
-
-
-def test_a_nul_in_an_id_and_in_a_class(table, tmp_path):
-    odd = table.assign(annotator=table["annotator"] + "\0", annotator_class=table["annotator_class"] + "\0")
-    result, folder = audited(odd, tmp_path)
-    assert result.exit_code == OK, result.output
-    assert b"\0" not in (folder / "report.html").read_bytes()
-    assert b"\0" not in (folder / "annotators.csv").read_bytes()
+    assert not {"\u202e", "\0"} & set((folder / "annotators.csv").read_text(encoding="utf-8"))
 
 
 # -- little, odd and wrong data ------------------------------------------------------------------------------
 
 
-def test_two_spellings_of_one_id(table, tmp_path):
-    odd = table.copy()
-    odd.loc[odd.index[::2], "annotator"] = odd["annotator"].str.upper()
-    result, folder = audited(odd, tmp_path)
-    assert "W113" in {row["code"] for row in summary_of(folder)["warnings"]}
-
-
-def test_contradictory_repeats(table, tmp_path):
-    again = table.head(20).assign(winner=table["winner"].head(20).map({"a": "b", "b": "a"}))
-    result, folder = audited(pd.concat([table, again]), tmp_path)
-    assert result.exit_code == OK
-    assert summary_of(folder)["data"]["self_contradictions"]["n_contradicted"] == 20
-
-
 def test_without_an_annotator_column(table, tmp_path):
     result, folder = audited(table.drop(columns=["annotator", "annotator_class"]), tmp_path)
     assert result.exit_code == OK, result.output
-    assert "annotator" in result.stdout
-    assert summary_of(folder)["attributes"][0]["log_odds"] is not None
-    assert pd.read_parquet(folder / "annotators.parquet").empty
-
-
-@pytest.mark.parametrize("kind", ["one annotator", "unanimous", "one comparison", "one vote"])
-def test_too_little_to_say_much(table, tmp_path, kind):
-    long = (table["response_a"].str.len() - table["response_b"].str.len()).abs() > 10
-    little = {
-        "one annotator": table[table["annotator"] == "w0"],
-        "unanimous": table.assign(winner=table.groupby("comparison_id")["winner"].transform("first")),
-        "one comparison": table[table["comparison_id"] == table.loc[long, "comparison_id"].iloc[0]],
-        "one vote": table[long].head(1),
-    }[kind]
-    result, folder = audited(little, tmp_path)
-    assert result.exit_code == OK, result.output
-    entry = summary_of(folder)["pool"]["length"]
-    assert entry["level"] is None
-    assert not pd.read_parquet(folder / "annotators.parquet")["flag"].any()
-    assert "nan" not in result.stdout.lower().split()
+    assert "annotator" in result.stdout and pd.read_parquet(folder / "annotators.parquet").empty
 
 
 def test_all_ties(table, tmp_path):
@@ -196,12 +152,8 @@ def test_all_ties(table, tmp_path):
     [
         (("--attribute", "emoji"), DATA, "E120"),
         (("--attribute", "lenght"), USAGE, 'Did you mean "length"?'),
-        (("--quality", "conditonal"), USAGE, 'Did you mean "conditional"?'),
         (("--quality", "fixed:score"), USAGE, "score_a and score_b"),
         (("--anchor", "nobody"), USAGE, "cast no vote"),
-        (("--anchor-class", "gold"), USAGE, 'no annotator has the class "gold"'),
-        (("--anchor", "w0", "--anchor-class", "staff"), USAGE, "not both"),
-        (("--rho", -1), USAGE, "rho"),
         (("--fdr", 2), USAGE, "fdr"),
         (("--column", "annotator=worker"), DATA, 'column "worker" (for annotator)'),
     ],
@@ -257,23 +209,11 @@ def test_watch_needs_annotators(table, tmp_path):
 def test_84_000_real_judgments(tmp_path):
     if not REAL.is_file():
         pytest.skip("needs ukpconvarg1_human.parquet in ../shared/data beside the project")
-    command = [
-        sys.executable,
-        "-m",
-        "badpo",
-        "audit",
-        str(REAL),
-        "--attribute",
-        "length",
-        "-o",
-        str(tmp_path),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == OK, done.stderr
-    assert done.stdout.startswith("reading")
+    result = run("audit", REAL, "--attribute", "length", "-o", tmp_path)
+    assert result.exit_code == OK, result.output
     assert (tmp_path / "report.html").stat().st_size < 500_000
-    found = json.loads((tmp_path / "audit.json").read_text())["pool"]["length"]
-    assert found["tau_ci"][0] < 0.57 < found["tau_ci"][1]
+    low, high = summary_of(tmp_path)["pool"]["length"]["tau_ci"]
+    assert low < 0.57 < high
 
 
 # -- import and forget ----------------------------------------------------------------------------------------
@@ -284,27 +224,18 @@ def key(monkeypatch):
     monkeypatch.setenv("BADPO_PSEUDONYM_KEY", DOCUMENTED_KEY)
 
 
-def test_import_says_what_came_along_and_what_did_not(tmp_path):
-    result = run("import", EXPORT, "-o", tmp_path / "j.parquet")
-    assert result.exit_code == 0, result.output
-    assert result.output.startswith(f"reading {EXPORT}\n")
+def test_import_says_what_came_along_and_names_the_mapping(tmp_path):
+    result = run("import", EXPORT, "-o", tmp_path / "j.parquet", "--write-mapping", tmp_path / "who.json")
+    assert result.exit_code == 0 and result.output.startswith(f"reading {EXPORT}\n")
     assert re.search(r"personal +annotations\.completed_by\.email", result.output)
     assert "not submitted=1, " in result.output and str(tmp_path / "j.parquet") in result.output
+    assert f"{tmp_path / 'who.json'}: whose pseudonym is whose" in result.output
+    assert len(json.loads((tmp_path / "who.json").read_text())) == 3
 
 
 def test_import_takes_names_labels_and_columns(tmp_path):
-    frame = pd.DataFrame(
-        {
-            "q": ["Why?"],
-            "x": ["So."],
-            "y": ["No."],
-            "vote": ["left"],
-            "who": ["007"],
-            "topic": ["t"],
-            "mail": ["a@b.c"],
-        }
-    )
-    frame.to_csv(tmp_path / "votes.csv", index=False)
+    row = {"q": "Why?", "x": "So.", "y": "No.", "vote": "left", "who": "007", "topic": "t", "mail": "a@b.c"}
+    pd.DataFrame([row]).to_csv(tmp_path / "votes.csv", index=False)
     names = ("prompt=q", "response_a=x", "response_b=y", "winner=vote", "annotator=who")
     columns = [part for name in names for part in ("--column", name)]
     out = ("-o", tmp_path / "j.parquet", "--winner", "left=a", "--format", "table")
@@ -314,12 +245,6 @@ def test_import_takes_names_labels_and_columns(tmp_path):
     assert "mail" not in table
     refused = run("import", tmp_path / "votes.csv", *columns, *out, "--keep", "mail")
     assert (refused.exit_code, "stays behind" in refused.stderr) == (2, True)
-
-
-def test_import_names_the_mapping_it_wrote(tmp_path):
-    result = run("import", EXPORT, "-o", tmp_path / "j.parquet", "--write-mapping", tmp_path / "who.json")
-    assert f"{tmp_path / 'who.json'}: whose pseudonym is whose" in result.output
-    assert len(json.loads((tmp_path / "who.json").read_text())) == 3
 
 
 def test_import_of_an_unknown_table_leaves_with_3(tmp_path):
