@@ -127,7 +127,7 @@ class Ours(Steps):
             processing_class=tokenizer,
         )
         # now, because the arguments of a second trainer reset what accelerate keeps about the first
-        _ = self.trainer.references
+        self.trainer.compute_references()
         self._n_micro = n_micro
         comparison = self.trainer.judgments.votes["comparison"].to_numpy()
         batch_size = micro_batch * n_micro

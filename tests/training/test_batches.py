@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import types
+
 import numpy as np
 import pytest
 import torch
@@ -29,7 +31,16 @@ def sampler(
     data: Judgments, batch_size=8, micro_batches=2, seed=0, rank=0, world=1, batching="random"
 ) -> StepSampler:
     rows = EncodedJudgments(data, encode_comparisons(data, tiny.tokenizer()))
-    return StepSampler(rows, batching, batch_size, micro_batches, seed, rank, world)
+    args = types.SimpleNamespace(
+        batching=batching,
+        step_size=batch_size,
+        gradient_accumulation_steps=micro_batches,
+        seed=seed,
+        data_seed=None,
+        process_index=rank,
+        world_size=world,
+    )
+    return StepSampler(rows, args)
 
 
 def steps(planned: StepSampler, micro_batches: int) -> list[list[list[int]]]:
@@ -218,5 +229,5 @@ def test_an_empty_micro_batch_carries_a_comparison_and_no_vote(layout):
         assert len(batch[name]) == 0
     assert batch["delta"].shape == (0, 1)
     assert batch["comparison"].dtype == torch.int64
-    assert batch["n_comparisons"] == 1
+    assert batch["comparisons"].tolist() == [0]
     assert set(batch["scoring"]["response"].tolist()) == {0, 1}

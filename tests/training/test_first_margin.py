@@ -59,13 +59,13 @@ def test_an_adapter_given_as_the_start_is_trained_on_and_is_the_reference(tmp_pa
     model = with_trained_adapter()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     run = run_of(tmp_path, model=model, bf16=bf16)
-    of_the_start = run.references[run.train_dataset]
+    of_the_start = run.reference_logps(run.train_dataset)
     run.train()
     assert run.first_margin.difference <= run.first_margin.tolerance
     moved = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
     assert moved and all("lora_" in name for name in moved)
     plain = run_of(tmp_path / "base", bf16=bf16)
-    base = plain.references[plain.train_dataset]
+    base = plain.reference_logps(plain.train_dataset)
     assert np.abs(of_the_start[0] - base[0]).max() > 0.1
 
 
@@ -123,11 +123,8 @@ def test_values_of_another_model_in_the_cache_stop_the_run(tmp_path, bf16, monke
 
 def test_differences_that_cancel_in_the_mean_margin_stop_the_run(tmp_path):
     run = run_of(tmp_path)
-    alternating = {
-        data: [side + 0.01 * (-1.0) ** np.arange(len(side)) for side in values]
-        for data, values in run.references.items()
-    }
-    run.references = alternating
+    values = run.reference_logps(run.train_dataset)
+    run.train_dataset.reference = [side + 0.01 * (-1.0) ** np.arange(len(side)) for side in values]
     with pytest.raises(ConfigError, match="differ from the reference's"):
         run.train()
     assert abs(run.first_margin.mean) < 1e-3

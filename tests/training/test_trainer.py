@@ -104,7 +104,7 @@ def test_micro_batches_without_comparisons_cost_no_forward_and_change_nothing(
     counted = BADPOTrainer._margins
 
     def margins(self, model, inputs):
-        forwards.append(inputs["n_comparisons"])
+        forwards.append(len(inputs["comparisons"]))
         return counted(self, model, inputs)
 
     monkeypatch.setattr(BADPOTrainer, "_margins", margins)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -71,16 +72,23 @@ def split_step(
     return [votes[np.isin(of, unique[members])] for members in bin_pack(n_fed[unique], n_bins=n_parts)]
 
 
+@dataclass(eq=False)
 class EncodedJudgments(torch.utils.data.Dataset):
     """Judgments with the token ids of their comparisons.
 
     An item is the position of a judgment; the collator does the rest, because a micro-batch shares its comparisons.
+
+    Attributes
+    ----------
+    judgments : Judgments
+    encoded : EncodedComparisons
+    reference : list of float32 arrays or None
+        The reference's log-probabilities of ``encoded.pairs``, once they are known.
     """
 
-    def __init__(self, judgments: Judgments, encoded: EncodedComparisons):
-        self.judgments = judgments
-        self.encoded = encoded
-        self.comparison = judgments.votes["comparison"].to_numpy()
+    judgments: Judgments
+    encoded: EncodedComparisons
+    reference: list[np.ndarray] | None = None
 
     def __len__(self) -> int:
         return self.judgments.n_votes
@@ -88,33 +96,28 @@ class EncodedJudgments(torch.utils.data.Dataset):
     def __getitem__(self, index: int) -> int:
         return index
 
+    @property
+    def comparison(self) -> np.ndarray:
+        """The comparison of every judgment."""
+        return self.judgments.votes["comparison"].to_numpy()
+
 
 class StepSampler(torch.utils.data.Sampler):
     """Batch sampler that plans whole optimizer steps and hands each process its micro-batches.
 
     It shards by itself and is not passed through ``accelerator.prepare``, whose sharding drops or repeats batches
-    of varying size. Every step has exactly ``micro_batches`` batches on every process; some may be empty. A step has
-    ``batch_size`` judgments over all processes, or comparisons with ``batching="comparisons"``.
+    of varying size. Every step has the same number of batches on every process; some may be empty.
     """
 
-    def __init__(
-        self,
-        data: EncodedJudgments,
-        batching: str,
-        batch_size: int,
-        micro_batches: int,
-        seed: int,
-        process_index: int = 0,
-        n_processes: int = 1,
-    ):
+    def __init__(self, data: EncodedJudgments, args):
         pairs = data.encoded.pairs
         self._comparison = data.comparison
         self._n_fed = np.array([n_fed(pairs, tree) for tree in comparison_trees(pairs)], dtype=np.int64)
-        self._steps = partial(BATCHING[batching], self._comparison, batch_size)
-        self._micro_batches = micro_batches
-        self._seed = seed
-        self._of_process = slice(process_index, None, n_processes)
-        self._n_parts = micro_batches * n_processes
+        self._steps = partial(BATCHING[args.batching], self._comparison, args.step_size)
+        self._seed = args.data_seed if args.data_seed is not None else args.seed
+        self._micro_batches = args.gradient_accumulation_steps
+        self._of_process = slice(args.process_index, None, args.world_size)
+        self._n_parts = self._micro_batches * args.world_size
         self.epoch = 0
         self._n_steps = len(self._plan())
 
@@ -164,25 +167,11 @@ class ComparisonCollator:
         return {
             "scoring": on_device(inputs, torch.device("cpu")),
             "reference_logps": torch.from_numpy(np.concatenate(reference)),
-            "n_comparisons": len(comparisons),
+            "comparisons": comparisons,
             "votes": torch.from_numpy(votes),
             "comparison": torch.from_numpy(position.reshape(-1)),
             **{name: torch.from_numpy(column[votes]) for name, column in self._columns.items()},
         }
-
-
-def step_loader(data: EncodedJudgments, collator: ComparisonCollator, args) -> torch.utils.data.DataLoader:
-    """Micro-batches of this process, planned by `StepSampler`."""
-    sampler = StepSampler(
-        data,
-        args.batching,
-        args.step_size,
-        args.gradient_accumulation_steps,
-        args.data_seed if args.data_seed is not None else args.seed,
-        args.process_index,
-        args.world_size,
-    )
-    return loader(data, sampler, collator, args)
 
 
 def loader(data: EncodedJudgments, batches, collator, args) -> torch.utils.data.DataLoader:

@@ -306,15 +306,6 @@ def encode_judgments(
     raise DataError([Problem("E140", "no comparison fits", where, remedy, "error")])
 
 
-def require_something_to_learn(judgments: Judgments, encoded: EncodedComparisons) -> None:
-    """Raise `DataError` where every comparison's two responses are the same token ids (E144): no margin can move."""
-    if encoded.identical.all():
-        what = f"nothing to learn: the two responses of all {counted(len(encoded), 'comparison')} are the same tokens"
-        place = f"first: comparison {judgments.comparisons['comparison_id'].iloc[0]}"
-        remedy = "look at the columns of the responses; raise max_length where they were cut"
-        raise DataError([Problem("E144", what, place, remedy, "error", len(encoded))])
-
-
 def require_matching_bias(bias: BiasTerm, judgments: Judgments, gold_named: Sequence[str] = ()) -> None:
     """Raise `ConfigError` unless the rows and columns of theta are the annotators and attributes of ``judgments``.
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
@@ -109,10 +108,7 @@ class Tally:
             return added
         findings = gather_object(self._findings())
         what = "; ".join(findings[:N_NAMED])
-        if n_broken == self.n_judgments > 1:
-            what = f"all {self.n_judgments} judgments have values that are not finite, so the policy's weights are "
-            what += f"broken; first: {findings[0]}"
-        elif (n_more := len(findings) - N_NAMED) > 0:
+        if (n_more := len(findings) - N_NAMED) > 0:
             what += f"; and {counted(n_more, 'comparison')} more"
         raise NotFiniteError(f"{when}: {what}. {REMEDY}")
 
@@ -187,23 +183,3 @@ def gradients_not_finite(parameters: Iterable[torch.nn.Parameter], device: torch
     if not norms:
         return torch.zeros((), dtype=torch.float64, device=device)
     return (~torch.isfinite(torch.stack([norm.to(device) for norm in norms]))).double().sum()
-
-
-def require_finite_reference(logps: Sequence[np.ndarray], judgments: Judgments) -> None:
-    """Raise `NotFiniteError` where the reference gives a response a log-probability that is not finite.
-
-    Such a comparison would stop the first step that draws it; it is named before training instead. Two responses, a
-    and b, of each comparison follow each other.
-    """
-    of_response = np.array([np.isfinite(values).all() for values in logps], dtype=bool)
-    is_finite = of_response[0::2] & of_response[1::2]
-    if is_finite.all():
-        return
-    names = judgments.comparisons["comparison_id"][~is_finite].astype(str).tolist()
-    remedy = "Look at their texts, or compute in float32"
-    if not is_finite.any():
-        remedy = "Its weights or its precision are broken: load it in bf16 or float32 and try again"
-    raise NotFiniteError(
-        f"the reference gives {counted(len(names), 'comparison')} of {len(is_finite):,} a log-probability that is not "
-        f"finite (first: {', '.join(names[:N_NAMED])}). {remedy}"
-    )

@@ -21,10 +21,8 @@ FLOOR = (1e-5, 1e-5)
 FLOOR_IN_16_BITS = (2e-3, 1e-2)
 # How many times as far as its own rounding the scoring forward may be from the model's own.
 TIMES_THE_NOISE = 2.0
-# How many times as far apart two seeds may be as two forwards with the same one.
-TIMES_THE_SAME_SEED = 4.0
-# Of the input embeddings, how many are a rounding off in the forward that measures the noise.
-SHARE_NUDGED = 1 / 32
+# Of the numbers of the input embeddings, every so-manieth is a rounding off in the forward that measures the noise.
+NUDGED_EVERY = 61
 # More than this is not rounding: what stands behind a token changes what the model says of it.
 MOST_NOISE, MOST_NOISE_IN_16_BITS = 1e-2, 0.5
 # Tokens behind the responses, in the forward that shows how much rounding alone changes.
@@ -167,10 +165,10 @@ def self_tests(
 ) -> list[SelfTest]:
     """The test in the weights' precision, and in that of autocast where there is one."""
     trials = _trials(encoded)
-    _require_determinate(model, layout, trials[-1])
     in_full = all(parameter.dtype.itemsize >= 4 for parameter in model.parameters())
-    name = str(model.dtype).removeprefix("torch.")
-    tests = [_self_test(model, layout, trials, name, FLOOR if in_full else FLOOR_IN_16_BITS)]
+    floor = FLOOR if in_full else FLOOR_IN_16_BITS
+    _require_determinate(model, layout, trials[-1], floor[0])
+    tests = [_self_test(model, layout, trials, str(model.dtype).removeprefix("torch."), floor)]
     if autocast is not None:
         with autocast():
             tests.append(_self_test(model, layout, trials, "autocast", FLOOR_IN_16_BITS))
@@ -189,22 +187,20 @@ def _trials(encoded: EncodedComparisons) -> list[list[Pair]]:
     return [encoded.take(members).pairs for members in [*longest[:, None], others]]
 
 
-def _require_determinate(model, layout: Layout, pairs: list[Pair]) -> None:
+def _require_determinate(model, layout: Layout, pairs: list[Pair], floor: float) -> None:
     """Refuse a model whose log-probabilities depend on a seed: dropout, layer drop or jitter of the router."""
-    scoring = on_device(layout(pairs)[0], model.device)
-    found = []
-    with torch.random.fork_rng([model.device] if model.device.type == "cuda" else []), torch.no_grad():
-        for seed in (0, 0, 1):
+    scoring, found = on_device(layout(pairs)[0], model.device), []
+    devices = [model.device] if model.device.type == "cuda" else []
+    with torch.random.fork_rng(devices), torch.no_grad(), scoring_attention(model, layout):
+        for seed in (0, 1):
             torch.manual_seed(seed)
-            with scoring_attention(model, layout):
-                found.append(model(scoring=scoring).double())
-    first, again, other = found
-    rounding = max(TIMES_THE_SAME_SEED * _rms(again - first), FLOOR[0] * float(first.std(correction=0)))
-    if _rms(other - first) > rounding:
+            found.append(model(scoring=scoring).double())
+    apart = _rms(found[1] - found[0])
+    if apart > floor * float(found[0].std(correction=0)):
         raise ConfigError(
             f"{type(model).__name__} has dropout or router jitter that badpo cannot turn off: two forwards in training "
-            f"mode differ by {_rms(other - first):.1e} per token. Set it to 0 in the model's configuration, or train "
-            "with it: disable_dropout: false"
+            f"mode differ by {apart:.1e} per token. Set it to 0 in the model's configuration, or train with it: "
+            "disable_dropout: false"
         )
 
 
@@ -317,22 +313,19 @@ def _embedded(model, is_nudged: bool = False) -> Iterator[list[torch.Tensor]]:
             return None
         found.append(output.detach().requires_grad_())
         # some models scale their embeddings in place, which a leaf forbids
-        return _nudged(found[0]) if is_nudged else found[0].clone()
+        copied = found[0].clone()
+        if is_nudged:
+            device = output.device.type
+            autocast = torch.is_autocast_enabled(device)
+            dtype = torch.get_autocast_dtype(device) if autocast else output.dtype
+            copied.view(-1)[::NUDGED_EVERY] *= 1 + torch.finfo(dtype).eps
+        return copied
 
     handle = model.get_input_embeddings().register_forward_hook(leaf)
     try:
         yield found
     finally:
         handle.remove()
-
-
-def _nudged(embedded: torch.Tensor) -> torch.Tensor:
-    """Embeddings of which some are larger by half of the last bit of the precision that is computed in."""
-    device = embedded.device.type
-    autocast = torch.is_autocast_enabled(device)
-    eps = torch.finfo(torch.get_autocast_dtype(device) if autocast else embedded.dtype).eps
-    nudged = torch.rand(embedded.shape, generator=torch.Generator().manual_seed(0)) < SHARE_NUDGED
-    return (embedded.double() * (1 + eps / 2 * nudged.to(embedded.device))).to(embedded.dtype)
 
 
 @contextmanager

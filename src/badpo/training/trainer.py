@@ -23,7 +23,6 @@ from transformers import AutoTokenizer, ProcessorMixin
 from transformers.trainer import TRAINING_ARGS_NAME
 
 from badpo.data.files import require_enclosed
-from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, Problem
 from badpo.objective.bias import BiasTerm
 from badpo.objective.objectives import Objective, Step, VoteWeights
@@ -31,9 +30,9 @@ from badpo.theory.likelihood import margin
 from badpo.training.batches import (
     ComparisonCollator,
     EncodedJudgments,
+    StepSampler,
     evaluation_batches,
     loader,
-    step_loader,
 )
 from badpo.training.checkpoints import (
     RunCallback,
@@ -52,13 +51,12 @@ from badpo.training.inputs import (
     given_reference,
     reads_more_than_text,
     require_matching_bias,
-    require_something_to_learn,
     router_coefficient,
     start_policy,
     training_judgments,
 )
 from badpo.training.logprobs import attach, in_mode, on_device, response_layout, scoring_attention
-from badpo.training.metrics import Tally, publishable, require_finite_reference, theta_metrics
+from badpo.training.metrics import Tally, publishable, theta_metrics
 from badpo.training.packing import Pair, packed_comparisons, padded_rows
 from badpo.training.processes import locked_by_first, prepare_division, require_alike, whole_weights
 from badpo.training.reference import (
@@ -73,36 +71,42 @@ from badpo.training.self_test import FLOOR_IN_16_BITS, StartDifference, choose_l
 logger = logging.getLogger(__name__)
 
 
-def weigh_tokens(batch: dict, objective: Objective, judgments: Judgments, step: int) -> None:
+def weigh_tokens(batch: dict, objective: Objective, step: int) -> None:
     """Add the weight of every scored token to a micro-batch, ``token_weight`` of shape (n_scored,).
 
     Nothing changes where the objective weighs no tokens.
     """
-    if not objective.weighs_tokens:
-        return
-    votes = batch["votes"].numpy()
-    place = judgments.votes["comparison"].to_numpy()
-    # a micro-batch without votes carries the first comparison
-    comparisons = np.unique(place[votes]) if len(votes) else np.zeros(1, dtype=np.int64)
-    lengths = np.bincount(batch["scoring"]["response"], minlength=2 * len(comparisons)).reshape(-1, 2)
-    weights = objective.token_weights(lengths, comparisons, step)
-    batch["token_weight"] = torch.from_numpy(np.concatenate([side for both in weights for side in both]))
+    if objective.weighs_tokens:
+        lengths = np.bincount(batch["scoring"]["response"]).reshape(-1, 2)
+        weights = objective.token_weights(lengths, batch["comparisons"], step)
+        batch["token_weight"] = torch.from_numpy(np.concatenate([side for both in weights for side in both]))
 
 
 def batch_margins(token_logps: torch.Tensor, inputs: Mapping[str, Any], beta: float) -> torch.Tensor:
     """The margin u of every comparison of a micro-batch, (n_comparisons,), in float64."""
-
-    def response_sums(values: torch.Tensor) -> torch.Tensor:
-        # float64: rounding of the sums is the largest part of the gradient's error in fp32
-        weighed = values.double() * inputs.get("token_weight", 1.0)
-        sums = weighed.new_zeros(2 * inputs["n_comparisons"])
-        return sums.index_add(0, inputs["scoring"]["response"], weighed)
-
-    policy, reference = response_sums(token_logps), response_sums(inputs["reference_logps"])
+    # float64: rounding of the sums is the largest part of the gradient's error in fp32
+    values = torch.stack([token_logps.double(), inputs["reference_logps"].double()])
+    weighed = values * inputs.get("token_weight", 1.0)
+    sums = weighed.new_zeros(2, 2 * len(inputs["comparisons"]))
+    policy, reference = sums.index_add(1, inputs["scoring"]["response"], weighed)
     return margin(policy[0::2], policy[1::2], reference[0::2], reference[1::2], beta)
 
 
-class BADPOTrainer(transformers.Trainer):
+class _StepTrainer(transformers.Trainer):
+    """A Trainer whose loss is divided by a count over the whole step and all processes, and by nothing else."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.model_accepts_loss_kwargs = True
+        if hasattr(self, "loss_is_scaled_for_ga"):
+            self.loss_is_scaled_for_ga = True
+
+    def floating_point_ops(self, inputs) -> int:
+        """Not counted: a prompt that responses share is read once, which the Trainer's estimate does not know."""
+        return 0
+
+
+class BADPOTrainer(_StepTrainer):
     r"""Train a policy on judgments while a bias term soaks up the annotators' lean on declared attributes.
 
     Minimizes, over the policy and theta, the weighted mean over judgments j of
@@ -218,7 +222,6 @@ class BADPOTrainer(transformers.Trainer):
         self.tell(noticed)
         self.judgments, self.encoded, cost = encode_judgments(judgments, tokenizer, args)
         self.tell(cost)
-        require_something_to_learn(self.judgments, self.encoded)
         if args.warm_start != "zero" and not self.objective.in_log_odds:
             raise ConfigError(
                 f"warm_start: {args.warm_start} starts theta at log-odds of the votes, and "
@@ -235,7 +238,6 @@ class BADPOTrainer(transformers.Trainer):
         args = self.args
         _require_one_gpu(args.n_gpu)
         self.model.add_model_tags(["ba-dpo", "dpo"])
-        _count_what_is_learned_from(self)
         self.router_aux_loss_coef = router_coefficient(plain, args.router_aux_loss_coef)
         self.aux_loss_enabled = self.router_aux_loss_coef != 0.0
         # since the last log: the sum over the steps of the auxiliary loss, and the number of steps
@@ -274,7 +276,8 @@ class BADPOTrainer(transformers.Trainer):
 
     def get_train_dataloader(self) -> DataLoader:
         """Micro-batches of comparisons with their votes, planned by `StepSampler`; not sharded by accelerate."""
-        return step_loader(self.train_dataset, self._collator(self.train_dataset), self.args)
+        data = self.train_dataset
+        return loader(data, StepSampler(data, self.args), self._collator(data), self.args)
 
     def get_eval_dataloader(self, eval_dataset=None) -> DataLoader:
         """Micro-batches of this process's share of an evaluation set: the trainer's, one of its by name, or another."""
@@ -290,13 +293,11 @@ class BADPOTrainer(transformers.Trainer):
         return loader(data, batches, self._collator(data), self.args)
 
     def _collator(self, data: EncodedJudgments) -> ComparisonCollator:
-        known = self.references
-        reference = known[data] if data in known else self.reference_logps(data)
         layout = self._layout
         # what both responses begin with cancels, unless they weigh it differently
         if self.objective.weighs_tokens and layout is packed_comparisons:
             layout = partial(packed_comparisons, scored_tokens="all")
-        return ComparisonCollator(data, reference, layout)
+        return ComparisonCollator(data, self.reference_logps(data), layout)
 
     def _encoded_sets(self, given):
         """Evaluation data as they are given, encoded: None, one set, or a mapping of names to sets."""
@@ -309,19 +310,17 @@ class BADPOTrainer(transformers.Trainer):
         self.tell([*judgments.findings, *cost])
         return EncodedJudgments(kept, encoded)
 
-    @cached_property
-    def references(self) -> dict[EncodedJudgments, list[np.ndarray]]:
-        """Reference log-probabilities of the training set and of the evaluation sets that the trainer was given.
+    def compute_references(self) -> None:
+        """Score the training set and the evaluation sets that the trainer was given by the reference.
 
-        Asked for before the first step and before a checkpoint is read: without ``ref_model`` the policy is its own
-        reference only until then.
+        Before the first step and before a checkpoint is read: without ``ref_model`` the policy is its own reference
+        only until then.
         """
         require_alike({name: str(value) for name, value in self.facts.items()}, self.accelerator)
-        evaluated = (
-            self.eval_dataset.values() if isinstance(self.eval_dataset, Mapping) else [self.eval_dataset]
-        )
-        sets = [self.train_dataset, *evaluated]
-        return {data: self.reference_logps(data) for data in sets if isinstance(data, EncodedJudgments)}
+        given = self.eval_dataset
+        for data in (self.train_dataset, *(given.values() if isinstance(given, Mapping) else [given])):
+            if isinstance(data, EncodedJudgments):
+                self.reference_logps(data)
 
     @cached_property
     def reference_cache(self) -> ReferenceCache:
@@ -349,10 +348,11 @@ class BADPOTrainer(transformers.Trainer):
 
     def reference_logps(self, data: EncodedJudgments) -> list[np.ndarray]:
         """Reference log-probabilities of both responses of every comparison, each process computing its share."""
-        with self._reference() as reference:
-            found = divided_logps(self.reference_cache, reference, data.encoded.pairs, self.accelerator)
-        require_finite_reference(found, data.judgments)
-        return found
+        if data.reference is None:
+            with self._reference() as reference:
+                pairs = data.encoded.pairs
+                data.reference = divided_logps(self.reference_cache, reference, pairs, self.accelerator)
+        return data.reference
 
     def get_batch_samples(self, epoch_iterator, num_batches, device):
         """The micro-batches of one optimizer step with the objective's weights, and the step's normaliser.
@@ -369,7 +369,7 @@ class BADPOTrainer(transformers.Trainer):
         weights, normaliser = self.objective(self._step)
         for batch, part in zip(batches, weights.split(sizes), strict=True):
             batch["weight"] = part
-            weigh_tokens(batch, self.objective, self.judgments, self.state.global_step)
+            weigh_tokens(batch, self.objective, self.state.global_step)
         totals = torch.tensor([float(normaliser), *sizes], dtype=torch.float64, device=device)
         totals = self.accelerator.reduce(totals, reduction="sum")
         normaliser, sizes = totals[0], totals[1:].tolist()
@@ -384,7 +384,7 @@ class BADPOTrainer(transformers.Trainer):
             return torch.zeros((), device=self.args.device, requires_grad=True)
         sign, weight = inputs["sign"], inputs["weight"]
         if self.aux_loss_enabled:
-            n_votes = torch.bincount(inputs["comparison"], minlength=inputs["n_comparisons"])
+            n_votes = torch.bincount(inputs["comparison"], minlength=len(inputs["comparisons"]))
             # a micro-batch without votes has no share, and is not divided by zero
             inputs["scoring"]["row_weight"] = (n_votes + (len(sign) == 0)).repeat_interleave(2)
         margins = self._margins(model, inputs)[inputs["comparison"]]
@@ -410,8 +410,7 @@ class BADPOTrainer(transformers.Trainer):
         """
         if not isinstance(self.model_wrapped, DistributedDataParallel):
             return
-        collator = ComparisonCollator(self.train_dataset, self.references[self.train_dataset], self._layout)
-        inputs = self._prepare_inputs(collator([]))
+        inputs = self._prepare_inputs(self._collator(self.train_dataset)([]))
         (self._margins(self.model_wrapped, inputs).sum() * 0).backward()
         self.model_wrapped.zero_grad()
 
@@ -489,10 +488,6 @@ class BADPOTrainer(transformers.Trainer):
                 self._auxiliary.zero_()
         super().log(logs, start_time)
 
-    def floating_point_ops(self, inputs) -> int:
-        """Not counted: a micro-batch holds each comparison once, which the Trainer's estimate does not know."""
-        return 0
-
     def evaluate(
         self, eval_dataset=None, ignore_keys=None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
@@ -514,7 +509,7 @@ class BADPOTrainer(transformers.Trainer):
         self.model.eval()
         with torch.no_grad(), self.accelerator.autocast(), scoring_attention(self.model, self._layout):
             for batch in loader:
-                weigh_tokens(batch, self.objective, data.judgments, self.state.global_step)
+                weigh_tokens(batch, self.objective, self.state.global_step)
                 inputs = self._prepare_inputs(batch)
                 margins = self._margins(self.model, inputs)[inputs["comparison"]]
                 bias_logits = self.bias(inputs["annotator"], inputs["delta"])
@@ -554,7 +549,7 @@ class BADPOTrainer(transformers.Trainer):
             works on the run folder.
         """
         with locked_by_first(self.run_folder):
-            _ = self.references, self.facts
+            self.compute_references()
             self.resumed_from = resumed = ready_to_train(self, resume_from_checkpoint, allow_changed)
             with scoring_attention(self.model, self._layout):
                 return super().train(
@@ -653,13 +648,6 @@ def _require_one_gpu(n_gpu: int) -> None:
         )
 
 
-def _count_what_is_learned_from(trainer: transformers.Trainer) -> None:
-    """Let the Trainer hand a step's count to the loss, and divide by nothing else."""
-    trainer.model_accepts_loss_kwargs = True
-    if hasattr(trainer, "loss_is_scaled_for_ga"):
-        trainer.loss_is_scaled_for_ga = True
-
-
 def supervised_arguments(folder: Path, **options: Any) -> transformers.TrainingArguments:
     """The supervised stage's arguments: cosine with 10 % warm-up, no checkpoints, and the Trainer's own ``options``.
 
@@ -682,7 +670,7 @@ def supervised_arguments(folder: Path, **options: Any) -> transformers.TrainingA
     return transformers.TrainingArguments(output_dir=str(folder / "checkpoints"), **settings)
 
 
-class SupervisedTrainer(transformers.Trainer):
+class SupervisedTrainer(_StepTrainer):
     """Fine-tunes on responses through the same forward as the preference stage.
 
     The loss of an optimizer step is the mean negative log-likelihood over all its response tokens, whatever the
@@ -700,7 +688,6 @@ class SupervisedTrainer(transformers.Trainer):
         super().__init__(
             model=model, args=args, train_dataset=list(pairs), data_collator=collate, callbacks=callbacks
         )
-        _count_what_is_learned_from(self)
 
     def train(self, *args, **kwargs):
         """As `transformers.Trainer.train`, under the attention that the packed rows need."""
@@ -718,7 +705,3 @@ class SupervisedTrainer(transformers.Trainer):
         logps = model(scoring=inputs["scoring"])
         # DDP averages gradients over processes, while the count is already the sum over them
         return -logps.sum() / num_items_in_batch * self.args.world_size
-
-    def floating_point_ops(self, inputs) -> int:
-        """Not counted."""
-        return 0
