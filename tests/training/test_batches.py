@@ -15,6 +15,7 @@ from badpo.training.batches import (
     ComparisonCollator,
     EncodedJudgments,
     StepSampler,
+    evaluation_batches,
     random_steps,
     split_step,
 )
@@ -27,12 +28,13 @@ def judgments(**options) -> Judgments:
     return Judgments.read(tiny.votes(**options), attributes=[Length(ratio=1.5)])
 
 
-def sampler(
-    data: Judgments, batch_size=8, micro_batches=2, seed=0, rank=0, world=1, batching="random"
-) -> StepSampler:
-    rows = EncodedJudgments(data, encode_comparisons(data, tiny.tokenizer()))
+def encoded(data: Judgments) -> EncodedJudgments:
+    return EncodedJudgments(data, encode_comparisons(data, tiny.tokenizer()))
+
+
+def sampler(data: Judgments, batch_size=8, micro_batches=2, seed=0, rank=0, world=1) -> StepSampler:
     args = types.SimpleNamespace(
-        batching=batching,
+        batching="random",
         step_size=batch_size,
         gradient_accumulation_steps=micro_batches,
         seed=seed,
@@ -40,7 +42,7 @@ def sampler(
         process_index=rank,
         world_size=world,
     )
-    return StepSampler(rows, args)
+    return StepSampler(encoded(data), args)
 
 
 def steps(planned: StepSampler, micro_batches: int) -> list[list[list[int]]]:
@@ -59,31 +61,20 @@ def test_every_judgment_once_per_epoch():
     for epoch in range(2):
         planned.epoch = epoch
         assert sorted(flat(list(planned))) == list(range(data.n_votes))
-        sizes = [len(flat(step)) for step in steps(planned, 2)]
-        assert sizes == [10] * 7 + [2]
+        assert [len(flat(step)) for step in steps(planned, 2)] == [10] * 7 + [2]
 
 
 def test_the_plan_is_a_function_of_seed_and_epoch():
     data = judgments()
-    one, same, other = sampler(data, seed=3), sampler(data, seed=3), sampler(data, seed=4)
-    first = list(one)
-    assert first == list(one) == list(same)
-    assert first != list(other)
-    one.epoch = 1
-    assert list(one) != first
-    one.epoch = 0
-    assert list(one) == first
-
-
-def test_epochs_of_neighbouring_seeds_are_not_each_other():
-    orders = {
-        (seed, epoch): tuple(
-            np.concatenate(random_steps(np.zeros(50), 10, np.random.default_rng([seed, epoch])))
-        )
-        for seed in range(3)
-        for epoch in range(3)
-    }
-    assert len(set(orders.values())) == 9
+    plans = {}
+    for seed in range(3):
+        planned = sampler(data, seed=seed)
+        for planned.epoch in range(3):
+            assert list(planned) == list(planned)
+            plans[seed, planned.epoch] = str(list(planned))
+    # also the epochs of neighbouring seeds are not each other
+    assert len(set(plans.values())) == 9
+    assert str(list(sampler(data, seed=1))) == plans[1, 0]
 
 
 @pytest.mark.parametrize("batching", BATCHING)
@@ -112,17 +103,17 @@ def test_a_batch_of_comparisons_brings_all_of_their_judgments():
     comparison = np.repeat(np.arange(10), np.arange(1, 11))
     plan = BATCHING["comparisons"](comparison, 4, np.random.default_rng(0))
     assert [len(set(comparison[votes])) for votes in plan] == [4, 4, 2]
-    assert sum(len(np.unique(comparison[votes])) for votes in plan) == 10
-    order = [
-        comparison[votes[0]] for votes in BATCHING["comparisons"](comparison, 1, np.random.default_rng(0))
-    ]
-    assert sorted(order) != order
+    alone = BATCHING["comparisons"](comparison, 1, np.random.default_rng(0))
+    order = [comparison[votes[0]] for votes in alone]
+    assert sorted(order) == list(range(10)) != order
 
 
 def test_a_comparison_stays_whole_and_parts_are_of_like_size():
     data = judgments(n_comparisons=12, per_comparison=5)
-    comparison = data.votes["comparison"].to_numpy()
-    fed = sampler(data)._n_fed
+    comparison, fed = data.votes["comparison"].to_numpy(), sampler(data)._n_fed
+    pairs = encoded(data).encoded.pairs
+    packed = [packed_comparisons(pairs[2 * c : 2 * c + 2])[0]["input_ids"].size for c in range(12)]
+    assert fed.tolist() == packed
     for votes in random_steps(comparison, 30, np.random.default_rng(0)):
         parts = split_step(votes, comparison, fed, n_parts=3)
         assert sorted(np.concatenate(parts)) == sorted(votes)
@@ -130,18 +121,7 @@ def test_a_comparison_stays_whole_and_parts_are_of_like_size():
         assert sum(map(len, members)) == len(set(comparison[votes]))
         loads = [fed[list(part)].sum() for part in members]
         assert max(loads) - min(loads) <= fed.max()
-
-
-def test_tokens_fed_are_those_of_the_pack():
-    pairs = encode_comparisons(two_comparisons(), tiny.tokenizer()).pairs
-    packed = [packed_comparisons(pairs[i : i + 2])[0]["input_ids"].size for i in (0, 2)]
-    assert sampler(two_comparisons())._n_fed.tolist() == packed
-
-
-def test_one_part_is_the_step_itself():
-    votes = np.array([4, 1, 2])
-    [part] = split_step(votes, np.arange(5), np.ones(5), n_parts=1)
-    assert part.tolist() == votes.tolist()
+        assert split_step(votes, comparison, fed, n_parts=1)[0].tolist() == votes.tolist()
 
 
 @pytest.mark.parametrize("world", [2, 3])
@@ -149,17 +129,13 @@ def test_processes_share_out_every_step(world):
     data = judgments()
     comparison = data.votes["comparison"].to_numpy()
     alone = steps(sampler(data, batch_size=12, micro_batches=2 * world), 2 * world)
-    together = [
-        steps(sampler(data, batch_size=12, micro_batches=2, rank=rank, world=world), 2)
-        for rank in range(world)
-    ]
+    together = [steps(sampler(data, batch_size=12, rank=rank, world=world), 2) for rank in range(world)]
     assert {len(plan) for plan in together} == {len(alone)}
     for whole, *shares in zip(alone, *together, strict=True):
         assert {len(share) for share in shares} == {2}
         assert sorted(flat(whole)) == sorted(vote for share in shares for vote in flat(share))
-        for left in range(world):
-            for right in range(left):
-                assert not set(comparison[flat(shares[left])]) & set(comparison[flat(shares[right])])
+        members = [set(comparison[flat(share)]) for share in shares]
+        assert sum(map(len, members)) == len(set.union(*members))
 
 
 def test_fewer_comparisons_than_micro_batches_leaves_empty_ones():
@@ -171,19 +147,34 @@ def test_fewer_comparisons_than_micro_batches_leaves_empty_ones():
     assert sorted(flat(batches)) == list(range(12))
 
 
+@pytest.mark.parametrize(("world", "size"), [(1, 4), (2, 3), (3, 5), (40, 2)])
+def test_an_evaluation_has_every_judgment_once_and_as_many_batches_on_each_process(world, size):
+    data = judgments(n_comparisons=6, per_comparison=4)
+    args = types.SimpleNamespace(world_size=world, per_device_eval_batch_size=size)
+    batches = []
+    for args.process_index in range(world):
+        batches.append(evaluation_batches(data, args))
+    assert len({len(mine) for mine in batches}) == 1
+    assert all(len(votes) <= size for mine in batches for votes in mine)
+    order = np.concatenate([votes for mine in batches for votes in mine])
+    assert sorted(order) == list(range(data.n_votes))
+    # the votes on a comparison stand together, so that it goes through the model once or twice
+    assert (np.diff(data.votes["comparison"].to_numpy()[order]) >= 0).all()
+
+
+# -- micro-batches ---------------------------------------------------------------------------------------------------
+
+
 def two_comparisons() -> Judgments:
     """Responses with one and with no token in common at their beginning; three votes, the first on the second."""
+    first = {"prompt": "the cat ", "response_a": "sat and ran", "response_b": "sat home"}
+    second = {"prompt": "the ", "response_a": "dog", "response_b": "red red red cat"}
     rows = [
-        {"prompt": "the cat ", "response_a": "sat and ran", "response_b": "sat home", "winner": "b"},
-        {"prompt": "the ", "response_a": "dog", "response_b": "red red red cat", "winner": "a"},
-        {"prompt": "the cat ", "response_a": "sat and ran", "response_b": "sat home", "winner": "a"},
+        first | {"winner": "b", "annotator": "mia", "weight": 1.0},
+        second | {"winner": "a", "annotator": "noor", "weight": 0.5},
+        first | {"winner": "a", "annotator": "ola", "weight": 2.0},
     ]
-    people = [
-        {"annotator": name, "weight": weight} for name, weight in [("mia", 1.0), ("noor", 0.5), ("ola", 2.0)]
-    ]
-    return Judgments.read(
-        [row | person for row, person in zip(rows, people, strict=True)], attributes=[Length(ratio=1.5)]
-    )
+    return Judgments.read(rows, attributes=[Length(ratio=1.5)])
 
 
 REFERENCE = [
@@ -192,14 +183,12 @@ REFERENCE = [
 ]
 
 
-def batch_of(data: Judgments, vote_ids, layout=packed_comparisons) -> dict:
-    encoded = encode_comparisons(data, tiny.tokenizer())
-    return ComparisonCollator(EncodedJudgments(data, encoded), REFERENCE, layout)(vote_ids)
+def batch_of(vote_ids, layout=packed_comparisons) -> dict:
+    return ComparisonCollator(encoded(two_comparisons()), REFERENCE, layout)(vote_ids)
 
 
 def test_votes_are_kept_apart_from_their_comparisons():
-    data = two_comparisons()
-    batch = batch_of(data, [2, 1, 0])
+    batch = batch_of([2, 1, 0])
     assert batch["comparison"].tolist() == [0, 1, 0]
     assert batch["sign"].tolist() == [1.0, 1.0, -1.0]
     assert batch["annotator"].tolist() == [2, 1, 0]
@@ -210,21 +199,17 @@ def test_votes_are_kept_apart_from_their_comparisons():
 
 
 def test_there_is_a_reference_value_for_every_scored_token():
-    data = two_comparisons()
-    packed = batch_of(data, [0, 1], packed_comparisons)
-    padded = batch_of(data, [0, 1], padded_rows)
-    both = [*REFERENCE[2], *REFERENCE[3]]
     # the first token of either response to the first prompt is the same one
-    assert packed["reference_logps"].tolist() == [*REFERENCE[0][1:], *REFERENCE[1][1:], *both]
-    assert padded["reference_logps"].tolist() == [*REFERENCE[0], *REFERENCE[1], *both]
-    for batch in (packed, padded):
+    packed = [REFERENCE[0][1:], REFERENCE[1][1:], *REFERENCE[2:]]
+    for layout, expected in ((packed_comparisons, packed), (padded_rows, REFERENCE)):
+        batch = batch_of([0, 1], layout)
+        assert batch["reference_logps"].tolist() == np.concatenate(expected).tolist()
         assert len(batch["reference_logps"]) == len(batch["scoring"]["target"])
 
 
 @pytest.mark.parametrize("layout", [packed_comparisons, padded_rows])
 def test_an_empty_micro_batch_carries_a_comparison_and_no_vote(layout):
-    data = two_comparisons()
-    batch = batch_of(data, [], layout)
+    batch = batch_of([], layout)
     for name in ("comparison", "sign", "annotator", "weight", "delta"):
         assert len(batch[name]) == 0
     assert batch["delta"].shape == (0, 1)

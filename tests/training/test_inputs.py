@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from badpo.attributes import Emoji, Length, LengthWords
+from badpo.attributes import Emoji, Length, LengthWords, Markdown
 from badpo.data.judgments import Judgments
+from badpo.data.privacy import pseudonyms
 from badpo.data.problems import ConfigError, DataError
-from badpo.objective.bias import BiasTerm
+from badpo.objective.bias import VARIANTS, BiasTerm
 from badpo.training.config import BADPOConfig
 from badpo.training.inputs import (
     as_judgments,
@@ -19,46 +22,49 @@ from badpo.training.inputs import (
     disable_dropout,
     encode_judgments,
     evaluation_judgments,
+    gold_annotators,
+    gold_cross_votes,
+    leans_above_gold,
     load_model,
     require_matching_bias,
     with_adapter,
 )
 from tests import tiny
+from tests.training.test_trainer import trained, trainer
+
+GOLD = ["person 1", "person 3"]
 
 
 def judgments(**options) -> Judgments:
     return Judgments.read(tiny.votes(**options), attributes=[Length(ratio=1.5)])
 
 
+def people(data: Judgments) -> list[str]:
+    return data.annotators["pseudonym"].tolist()
+
+
 def arguments(**options) -> BADPOConfig:
     return BADPOConfig("runs/test", use_cpu=True, bf16=False, report_to="none", **options)
 
 
+# -- judgments -------------------------------------------------------------------------------------------------------
+
+
 def test_what_does_not_fit_is_left_out_of_votes_and_ids_alike():
-    frame = tiny.votes(n_comparisons=6)
-    long = frame["comparison_id"].isin(["c1", "c4"])
-    frame.loc[long, "prompt"] = "the " * 30
-    kept, encoded, findings = encode_judgments(
-        Judgments.read(frame), tiny.tokenizer(), arguments(max_length=25)
-    )
+    frame, tokenizer = tiny.votes(n_comparisons=6), tiny.tokenizer()
+    frame.loc[frame["comparison_id"].isin(["c1", "c4"]), "prompt"] = "the " * 30
+    data = Judgments.read(frame)
+    kept, encoded, findings = encode_judgments(data, tokenizer, arguments(max_length=25))
     assert kept.comparisons["comparison_id"].tolist() == ["c0", "c2", "c3", "c5"]
     assert kept.n_votes == 12 and len(encoded) == 4
     for i, text in enumerate(kept.comparisons["response_a"]):
-        whole = tiny.tokenizer()(kept.comparisons["prompt"].iloc[i] + text)["input_ids"]
-        assert np.concatenate([encoded.prompt_ids[i], encoded.a_ids[i]]).tolist() == [*whole, 1]
+        whole = tokenizer(kept.comparisons["prompt"].iloc[i] + text)["input_ids"]
+        assert np.concatenate(encoded.pairs[2 * i]).tolist() == [*whole, 1]
     assert [(found.code, found.count) for found in findings] == [("W140", 2)]
-
-
-def test_nothing_is_left_out_where_all_fits():
-    data = judgments(n_comparisons=3)
-    kept, encoded, findings = encode_judgments(data, tiny.tokenizer(), arguments())
-    assert kept is data
-    assert len(encoded) == 3 and findings == []
-
-
-def test_data_of_which_nothing_fits_are_refused():
+    whole, encoded, findings = encode_judgments(data, tokenizer, arguments())
+    assert whole is data and len(encoded) == 6 and findings == []
     with pytest.raises(DataError, match="every prompt has 3 tokens or more") as raised:
-        encode_judgments(judgments(), tiny.tokenizer(), arguments(max_length=3))
+        encode_judgments(data, tokenizer, arguments(max_length=3))
     assert [problem.code for problem in raised.value.problems] == ["E140"]
 
 
@@ -76,37 +82,37 @@ def test_evaluation_data_are_given_the_numbers_of_the_training_annotators():
     train, alone = judgments(n_comparisons=12), Judgments.read(others, attributes=[Length(ratio=1.5)])
     mapped = evaluation_judgments(alone, train)
 
-    pseudonyms = np.array([*train.annotators["pseudonym"], "nobody"])  # -1 is the last
-    of_vote = pseudonyms[mapped.votes["annotator"].to_numpy()]
-    before = alone.annotators["pseudonym"].to_numpy()[alone.votes["annotator"].to_numpy()]
-    strangers = ~np.isin(before, pseudonyms)
-    n_strangers = int((frame["annotator"] == "person 0").sum())
-    assert strangers.sum() == n_strangers > 0
+    names = np.array([*people(train), "nobody"])  # -1 is the last
+    of_vote = names[mapped.votes["annotator"].to_numpy()]
+    before = np.array(people(alone))[alone.votes["annotator"].to_numpy()]
+    strangers = ~np.isin(before, names)
+    assert strangers.sum() == (frame["annotator"] == "person 0").sum() > 0
     assert (of_vote[strangers] == "nobody").all()
     assert (of_vote[~strangers] == before[~strangers]).all()
+    held_out = train.split(0.25)[1]
+    assert evaluation_judgments(held_out, train).votes.equals(held_out.votes)
 
 
-def test_a_split_of_the_training_data_stays_as_it_is():
-    train, held_out = judgments(n_comparisons=12).split(0.25)
-    mapped = evaluation_judgments(held_out, train)
-    assert mapped.votes.equals(held_out.votes)
-    assert np.array_equal(mapped.delta, held_out.delta)
-
-
-@pytest.mark.parametrize("given", ["table", "other attributes", "no attributes"])
-def test_evaluation_data_are_measured_on_the_training_attributes(given):
-    frame, train = tiny.votes(n_comparisons=12), judgments(n_comparisons=12)
-    data = {
-        "table": frame,
-        "other attributes": Judgments.read(frame, attributes=[LengthWords(threshold=2)]),
-        "no attributes": Judgments.read(frame),
-    }
-    mapped = evaluation_judgments(data[given], train)
+@pytest.mark.parametrize(
+    "data",
+    [
+        tiny.votes(n_comparisons=12),
+        Judgments.read(tiny.votes(n_comparisons=12), attributes=[LengthWords(threshold=2)]),
+        Judgments.read(tiny.votes(n_comparisons=12)),
+    ],
+    ids=["table", "other attributes", "no attributes"],
+)
+def test_evaluation_data_are_measured_on_the_training_attributes(data):
+    train = judgments(n_comparisons=12)
+    mapped = evaluation_judgments(data, train)
     assert mapped.attribute_names == ("length",)
     assert np.array_equal(mapped.delta, train.delta)
 
 
-def test_the_bias_of_a_variant_has_its_parts():
+# -- theta -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_bias_of_a_variant_has_its_parts_and_fits_its_judgments():
     data = judgments()
     assert build_bias(data, "none", "zero").parts == ()
     assert build_bias(data, "shared_mean", "zero").parts == ("mean", "deviation")
@@ -114,75 +120,164 @@ def test_the_bias_of_a_variant_has_its_parts():
     assert by_class.classes == tuple(dict.fromkeys(data.annotators["annotator_class"]))
     assert by_class.theta().abs().max() == 0
     require_matching_bias(by_class, data)
+    names = people(data)
+    for attributes, annotators in [(["length"], names[::-1]), (["tone"], names), (["length"], names[1:])]:
+        with pytest.raises(ConfigError, match="both must be the same and in the same order"):
+            require_matching_bias(BiasTerm(attributes, annotators, ["deviation"]), data)
+    pooled = BiasTerm(data.attribute_names, names, VARIANTS["pooled"])
+    with pytest.raises(ConfigError, match="names 2 annotators, and the bias term given holds 0 at zero"):
+        require_matching_bias(pooled, data, pseudonyms(GOLD))
 
 
 def test_a_warm_start_is_the_offline_estimate():
     data = judgments()
-    bias = build_bias(data, "shared_mean", "offline")
     [estimate] = data.offline_log_odds()
-    assert bias.theta().ravel().tolist() == pytest.approx([estimate.log_odds] * data.n_annotators)
+    theta = build_bias(data, "shared_mean", "offline").theta().ravel().tolist()
+    assert theta == pytest.approx([estimate.log_odds] * data.n_annotators)
     assert estimate.log_odds > 0
 
 
 def test_the_audits_start_is_read_on_swap_pairs():
-    rows = [
-        {
-            "prompt": f"{i}?",
-            "chosen": ("So. \U0001f642", "So.")[i % 4 == 0],
-            "rejected": ("So.", "So. \U0001f642")[i % 4 == 0],
-        }
-        | {"annotator": f"p{i % 3}"}
-        for i in range(40)
-    ]
-    other = [row | {"prompt": f"{row['prompt']}!", "rejected": "No, it is not."} for row in rows]
-    data = Judgments.read(rows + other, attributes=[Emoji()])
+    rows = []
+    for i in range(40):
+        answers = ("So.", "So. \U0001f642") if i % 4 == 0 else ("So. \U0001f642", "So.")
+        row = {"prompt": f"{i}?", "chosen": answers[0], "rejected": answers[1], "annotator": f"p{i % 3}"}
+        rows += [row, row | {"prompt": f"{i}?!", "rejected": "No, it is not."}]
+    data = Judgments.read(rows, attributes=[Emoji()])
     kinds = [("real", "swap")[text.endswith("?")] for text in data.comparisons["prompt"]]
     kinded = replace(data, comparisons=data.comparisons.assign(kind=kinds))
-    bias = build_bias(kinded, "shared_mean", "audit")
-    assert bias.theta().ravel().tolist() == pytest.approx([np.log(3)] * 3, abs=1e-6)
+    theta = build_bias(kinded, "shared_mean", "audit").theta().ravel().tolist()
+    assert theta == pytest.approx([np.log(3)] * 3, abs=1e-6)
     offline = build_bias(kinded, "shared_mean", "offline").theta()[0, 0].item()
     assert abs(offline - np.log(3)) > 0.1
     assert build_bias(data, "pooled", "audit").theta()[0, 0].item() == pytest.approx(offline)
 
 
-def test_a_bias_of_other_people_or_attributes_is_refused():
-    data = judgments()
-    people = data.annotators["pseudonym"].tolist()
-    require_matching_bias(BiasTerm(["length"], people, ["deviation"]), data)
-    for attributes, annotators in [(["length"], people[::-1]), (["tone"], people), (["length"], people[1:])]:
-        with pytest.raises(ConfigError, match="both must be the same and in the same order"):
-            require_matching_bias(BiasTerm(attributes, annotators, ["deviation"]), data)
+# -- gold annotators: who they are, where theta starts, and that theirs stays at zero --------------------------------
 
 
-def prompt_tuning():
-    from peft import PromptTuningConfig
+def test_gold_annotators_are_named_by_ids_or_pseudonyms():
+    frame = tiny.votes()
+    data = Judgments.read(frame, attributes=[Length(ratio=1.5)])
+    gold = gold_annotators(data, GOLD)
+    np.testing.assert_array_equal(gold, np.isin(people(data), pseudonyms(GOLD)))
+    np.testing.assert_array_equal(gold_annotators(data, pseudonyms(GOLD)), gold)
+    assert gold.sum() == 2 and not gold_annotators(data, []).any()
+    words = frame[["response_a", "response_b"]].map(lambda text: len(text.split()))
+    differs = words.max(axis=1) >= 1.5 * words.min(axis=1)
+    n = int((differs & frame["annotator"].isin(GOLD)).sum())
+    assert gold_cross_votes(data, gold) == {"length": n}
 
-    return PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)
+
+@pytest.mark.parametrize(
+    ("named", "told"),
+    [
+        (["person 1", "a stranger"], "gold_annotators: ann_.* cast no vote in this table"),
+        ([f"person {k}" for k in range(5)], "all 5 annotators are named.*bias: none"),
+        (GOLD, "2 annotators named cast no vote .* differ on markdown"),
+    ],
+)
+def test_gold_annotators_that_fix_no_level_are_refused(named, told):
+    data = Judgments.read(tiny.votes(), attributes=[Length(ratio=1.5), Markdown()])
+    with pytest.raises(ConfigError, match=told) as raised:
+        gold_annotators(data, named)
+    assert "stranger" not in str(raised.value)
+    assert pseudonyms(["person 1"])[0] not in str(raised.value)
+
+
+def test_a_warm_start_is_how_much_the_others_lean_when_the_gold_annotators_do_not():
+    """Everyone likes long answers by 0.8, the others by 1.2 more: only the 1.2 is a lean."""
+    rng = np.random.default_rng(0)
+    n = 1500
+    frame = tiny.votes(n_comparisons=n, n_annotators=8, per_comparison=4)
+    a, b = (frame[side].str.split().str.len() for side in ("response_a", "response_b"))
+    quality = np.repeat(rng.normal(0, 1, n), 4)
+    log_odds = quality + (0.8 + 1.2 * ~frame["annotator"].isin(GOLD)) * np.sign(a - b)
+    frame["winner"] = np.where(rng.random(len(frame)) < 1 / (1 + np.exp(-log_odds)), "a", "b")
+    data = Judgments.read(frame, attributes=[Length(ratio=1.5)])
+    gold = gold_annotators(data, GOLD)
+    leans = leans_above_gold(data, gold)
+    assert leans[~gold].mean() == pytest.approx(1.2, abs=0.2)
+    assert not leans[gold].any()
+    shared, pooled = (
+        build_bias(data, variant, "offline", GOLD).theta().detach().numpy()
+        for variant in ("shared_mean", "pooled")
+    )
+    assert shared == pytest.approx(leans, abs=1e-6)
+    assert pooled[~gold] == pytest.approx(leans[~gold].mean(), abs=1e-6)
+    assert not pooled[gold].any()
+
+
+def test_a_warm_start_needs_comparisons_that_tie_them_to_the_others():
+    frame = tiny.votes(n_comparisons=40, n_annotators=4, per_comparison=2).drop(columns="annotator_class")
+    frame["annotator"] = [f"person {2 * (c % 2) + j}" for c in range(40) for j in range(2)]
+    data = Judgments.read(frame, attributes=[Length(ratio=1.5)])
+    with pytest.raises(ConfigError, match="no comparison ties them to the others.*warm_start: zero"):
+        build_bias(data, "pooled", "offline", ["person 0", "person 1"])
+
+
+@pytest.mark.parametrize("variant", ["pooled", "per_annotator", "shared_mean", "class"])
+def test_the_theta_of_gold_annotators_stays_at_zero_and_the_others_move(tmp_path, variant):
+    run = trained(tmp_path, bias=variant, gold_annotators=GOLD)
+    gold = torch.tensor([name in pseudonyms(GOLD) for name in run.bias.annotators])
+    assert gold.sum() == 2
+    assert not run.bias.theta()[gold].any()
+    assert run.bias.theta()[~gold].all()
+    run.save_model()
+    description = json.loads((tmp_path / "bias.json").read_text())
+    assert set(description["gold_annotators"]) == set(pseudonyms(GOLD))
+    assert description["extra"]["gold_votes"] == gold_cross_votes(run.judgments, gold.numpy())
+    first = description["extra"]["first_margin"]
+    assert first["mean"] == pytest.approx(0.0, abs=1e-6) and first["difference"] < first["tolerance"]
+    assert set(BiasTerm.load(tmp_path).gold_annotators) == set(pseudonyms(GOLD))
+    published = b"".join(path.read_bytes() for path in (tmp_path / "model").iterdir())
+    assert not re.search(rb"gold|ann_", published)
+
+
+def test_a_resumed_run_must_have_the_same_ones_and_keeps_its_first_margin(tmp_path):
+    options = dict(save_strategy="steps", save_steps=3, max_steps=3)
+    first = trained(tmp_path, gold_annotators=GOLD, **options)
+    for others, told in ((GOLD[:1], r"ann_\w+\."), ([], "none")):
+        with pytest.raises(ConfigError, match=rf"gold_annotators was ann_\w+, ann_\w+, is now {told}"):
+            trainer(tmp_path, gold_annotators=others, **options).train(resume_from_checkpoint=True)
+    again = trainer(tmp_path, gold_annotators=pseudonyms(GOLD), **options)
+    again.train(resume_from_checkpoint=True)
+    assert again.first_margin == first.first_margin is not None
+    assert set(again.bias.gold_annotators) == set(pseudonyms(GOLD))
+
+
+def test_the_configuration_keeps_pseudonyms_and_refuses_what_means_nothing():
+    args = arguments(gold_annotators=["person 1", 7, "person 1"])
+    assert args.gold_annotators == pseudonyms(["person 1", "7"])
+    assert "person 1" not in json.dumps(args.to_dict())
+    with pytest.raises(ConfigError, match=r"is a list of annotators; write \[id\]"):
+        arguments(gold_annotators="person 1")
+    with pytest.raises(ConfigError, match="there is nothing to learn"):
+        arguments(gold_annotators=["person 1"], bias="none")
+
+
+# -- the policy ------------------------------------------------------------------------------------------------------
 
 
 def test_prompt_tuning_is_refused_asked_for_or_already_there():
-    from peft import get_peft_model
+    from peft import PromptTuningConfig, get_peft_model
 
+    prompts = PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)
     with pytest.raises(ConfigError, match="prompt tuning"):
-        with_adapter(tiny.model(), prompt_tuning())
+        with_adapter(tiny.model(), prompts)
     with pytest.raises(ConfigError, match="prompt tuning"):
-        with_adapter(get_peft_model(tiny.model(), prompt_tuning()), None)
+        with_adapter(get_peft_model(tiny.model(), prompts), None)
     model = tiny.model()
     assert with_adapter(model, None) is model
 
 
-def test_a_model_is_loaded_by_name_with_its_keywords(tmp_path):
-    tiny.model().save_pretrained(tmp_path)
-    for keywords in ({"dtype": "bfloat16"}, '{"dtype": "bfloat16"}', {"torch_dtype": "bfloat16"}):
-        loaded = load_model(str(tmp_path), arguments(model_init_kwargs=keywords))
-        assert next(loaded.parameters()).dtype == torch.bfloat16
-        assert loaded.config.use_cache is True
-
-
-def test_a_model_loaded_by_name_has_fp32_weights(tmp_path):
+@pytest.mark.parametrize(
+    "keywords", [None, {"dtype": "bfloat16"}, '{"dtype": "bfloat16"}', {"torch_dtype": "bfloat16"}]
+)
+def test_a_model_is_loaded_by_name_with_its_keywords_and_else_in_fp32(tmp_path, keywords):
     tiny.model().to(torch.bfloat16).save_pretrained(tmp_path)
-    loaded = load_model(str(tmp_path), arguments())
-    assert next(loaded.parameters()).dtype == torch.float32
+    loaded = load_model(str(tmp_path), arguments(model_init_kwargs=keywords))
+    assert next(loaded.parameters()).dtype == (torch.bfloat16 if keywords else torch.float32)
 
 
 def test_dropout_is_set_to_zero_everywhere():

@@ -250,22 +250,29 @@ def test_a_window_that_one_comparison_of_many_is_longer_than_is_seen(monkeypatch
     assert test.passed is passes
 
 
-@pytest.mark.parametrize("window_is_longer", [True, False])
-def test_a_window_falls_back_only_when_a_sequence_is_longer(encoded, window_is_longer):
-    window = encoded.longest if window_is_longer else encoded.longest - 1
-    layout, reason, _ = choose_layout(made(MistralConfig(**SIZES, sliding_window=window)), "packed", encoded)
-    expected = (
-        (packed_comparisons, None)
-        if window_is_longer
-        else (padded_rows, f"a sliding window of {window} tokens")
-    )
-    assert (layout, reason) == expected
+MOE = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, shared_expert_intermediate_size=16)
+LLAMA4 = Llama4TextConfig(**SIZES, num_local_experts=4, num_experts_per_tok=1, intermediate_size_mlp=48)
 
 
-def test_a_model_that_drops_the_tree_plan_falls_back(encoded):
-    layout, reason, _ = choose_layout(made(NemotronConfig(**SIZES)), "packed", encoded)
-    assert layout is padded_rows
-    assert reason is not None and "did not receive the tree plan" in reason
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (MistralConfig(**SIZES, sliding_window=13), None),
+        (MistralConfig(**SIZES, sliding_window=12), "a sliding window of 12 tokens"),
+        (NemotronConfig(**SIZES), "did not receive the tree plan"),
+        # a window of 0, and one that no layer has
+        (Qwen2MoeConfig(**SIZES, **MOE), None),
+        (Qwen2Config(**SIZES, sliding_window=4), None),
+        # decoders that their class does not name
+        (LLAMA4, "layers of type chunked_attention"),
+        (ModernBertDecoderConfig(**SIZES | dict(global_attn_every_n_layers=1)), None),
+    ],
+)
+def test_what_cannot_be_packed_is_padded_for_a_reason(encoded, config, reason):
+    assert encoded.longest == 13
+    layout, found, tests = choose_layout(made(config), "packed", encoded)
+    assert tests[0].passed and layout is (packed_comparisons if reason is None else padded_rows)
+    assert found is None if reason is None else reason in found
 
 
 def test_a_model_that_is_no_language_model_is_refused_by_name(encoded):
@@ -405,22 +412,3 @@ def test_positions_that_depend_on_the_length_of_another_sequence_are_refused(enc
     for attention in ("packed", "padded"):
         with pytest.raises(ConfigError, match="set max_length: 8"):
             choose_layout(model, attention, encoded)
-
-
-def test_a_window_of_zero_and_one_that_no_layer_has_are_no_windows(encoded):
-    moe = dict(
-        num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, shared_expert_intermediate_size=16
-    )
-    for config in (Qwen2MoeConfig(**SIZES, **moe), Qwen2Config(**SIZES, sliding_window=4)):
-        assert choose_layout(made(config), "packed", encoded)[:2] == (packed_comparisons, None)
-
-
-@pytest.mark.parametrize("name", ["llama4", "modernbert"])
-def test_a_decoder_that_its_class_does_not_name_is_found(encoded, name):
-    config = {
-        "llama4": Llama4TextConfig(
-            **SIZES, num_local_experts=4, num_experts_per_tok=1, intermediate_size_mlp=48
-        ),
-        "modernbert": ModernBertDecoderConfig(**SIZES | dict(global_attn_every_n_layers=1)),
-    }[name]
-    assert choose_layout(made(config), "packed", encoded)[2][0].passed

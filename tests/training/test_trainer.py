@@ -1,4 +1,4 @@
-"""The trainer against TRL, against itself over processes and interruptions, and against the formula."""
+"""The trainer against itself over micro-batches, layouts, processes and interruptions, and against the formula."""
 
 from __future__ import annotations
 
@@ -12,17 +12,23 @@ import pytest
 import torch
 from datasets import Dataset, DatasetDict
 from safetensors.torch import load_file
-from transformers import TrainingArguments
+from transformers import AutoModelForCausalLM, TrainerCallback, TrainingArguments
 from trl import DPOConfig, DPOTrainer
 
 from badpo.attributes import Length
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError
 from badpo.objective.bias import BiasTerm
-from badpo.objective.objectives import VoteWeights
-from badpo.training.checkpoints import damage
+from badpo.objective.objectives import (
+    DiscountedTail,
+    GroupWeights,
+    IdentityPreference,
+    SampledTokens,
+    VoteWeights,
+)
+from badpo.training.attention import TREE_ATTENTION
 from badpo.training.config import BADPOConfig
-from badpo.training.trainer import BADPOTrainer
+from badpo.training.trainer import BADPOTrainer, SupervisedTrainer
 from tests import tiny
 
 
@@ -51,27 +57,16 @@ def config(folder, **options) -> BADPOConfig:
     return BADPOConfig(**(settings | options))
 
 
-def trainer(
-    folder,
-    data=None,
-    model=None,
-    ref_model=None,
-    eval_dataset=None,
-    peft_config=None,
-    objective=None,
-    bias_term=None,
-    **options,
-) -> BADPOTrainer:
+def trainer(folder, data=None, model=None, ref_model=None, bias_term=None, **options) -> BADPOTrainer:
+    arguments = {name: options.pop(name, None) for name in ("eval_dataset", "peft_config", "objective")}
     return BADPOTrainer(
         model if model is not None else tiny.model(),
         ref_model,
         config(folder, **options),
         train_dataset=data if data is not None else judgments(),
-        eval_dataset=eval_dataset,
         processing_class=tiny.tokenizer(),
-        peft_config=peft_config,
         bias=bias_term,
-        objective=objective,
+        **arguments,
     )
 
 
@@ -85,12 +80,40 @@ def log_lines(folder) -> list[dict]:
     return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
 
 
-def test_first_loss_is_log_two_and_first_margin_is_zero(tmp_path):
-    run = trainer(tmp_path)
+def trained(folder, data=None, **options) -> BADPOTrainer:
+    run = trainer(folder, data, **options)
     run.train()
-    first = log_lines(tmp_path)[0]
-    assert first["loss"] == pytest.approx(math.log(2), abs=1e-6)
-    assert first["rewards/margins"] == pytest.approx(0.0, abs=1e-6)
+    return run
+
+
+def assert_same_run(one: BADPOTrainer, other: BADPOTrainer, rtol=1e-4, atol=1e-5) -> None:
+    for p, q in zip(one.model.parameters(), other.model.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=rtol, atol=atol)
+    torch.testing.assert_close(one.bias.theta(), other.bias.theta(), rtol=rtol, atol=min(atol, 1e-6))
+
+
+# -- what a step is -------------------------------------------------------------------------------------------------
+
+
+OBJECTIVES = {
+    "votes": VoteWeights,
+    "sampo": lambda: SampledTokens(seed=7),
+    "ld_dpo": lambda: DiscountedTail(alpha=0.5),
+    "ipo": lambda: IdentityPreference(beta=0.1),
+    "group_dro": lambda: GroupWeights([0, 0, 1, 1, 2], eta=0.5),
+    "reliability": lambda: GroupWeights(range(5), eta=-0.5),
+}
+QUICK = ("votes", "sampo", "group_dro")
+BY_NAME = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in OBJECTIVES]
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_micro_batches_and_layout_do_not_change_the_run(tmp_path, name):
+    whole = dict(per_device_train_batch_size=8, gradient_accumulation_steps=1)
+    parts = dict(per_device_train_batch_size=1, gradient_accumulation_steps=8)
+    one = trained(tmp_path / "one", objective=OBJECTIVES[name](), **whole)
+    other = trained(tmp_path / "parts", objective=OBJECTIVES[name](), attention="padded", **parts)
+    assert_same_run(one, other)
 
 
 @pytest.mark.parametrize("batching", ["grouped", "comparisons"])
@@ -99,7 +122,6 @@ def test_micro_batches_without_comparisons_cost_no_forward_and_change_nothing(
 ):
     votes = tiny.for_the_longer(tiny.votes(n_comparisons=6, per_comparison=4))
     data = Judgments.read(votes, attributes=[Length(ratio=1.5)])
-    size = dict(batching=batching, max_steps=2)
     forwards = []
     counted = BADPOTrainer._margins
 
@@ -108,47 +130,54 @@ def test_micro_batches_without_comparisons_cost_no_forward_and_change_nothing(
         return counted(self, model, inputs)
 
     monkeypatch.setattr(BADPOTrainer, "_margins", margins)
-    n_judgments = {"grouped": 8, "comparisons": 2}[batching]
-    whole = trainer(
-        tmp_path / "whole",
-        data,
-        per_device_train_batch_size=n_judgments,
-        gradient_accumulation_steps=1,
-        **size,
-    )
-    whole.train()
-    assert forwards == [2, 2]
-    forwards.clear()
-    cut = trainer(
-        tmp_path / "cut", data, per_device_train_batch_size=1, gradient_accumulation_steps=n_judgments, **size
-    )
-    cut.train()
-    assert forwards == [1, 1, 1, 1]
-    losses = [[line["loss"] for line in log_lines(tmp_path / name)] for name in ("whole", "cut")]
+    n = {"grouped": 8, "comparisons": 2}[batching]
+    runs, losses = [], []
+    for size, parts, expected in ((n, 1, [2, 2]), (1, n, [1, 1, 1, 1])):
+        sizes = dict(per_device_train_batch_size=size, gradient_accumulation_steps=parts)
+        folder = tmp_path / str(size)
+        runs.append(trained(folder, data, batching=batching, max_steps=2, **sizes))
+        losses.append([line["loss"] for line in log_lines(folder)])
+        assert forwards == expected
+        forwards.clear()
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
-    for ours, theirs in zip(cut.model.parameters(), whole.model.parameters(), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
-    torch.testing.assert_close(cut.bias.theta(), whole.bias.theta(), rtol=1e-4, atol=1e-6)
+    assert_same_run(*runs, rtol=1e-3)
 
 
-def test_training_moves_policy_and_theta(tmp_path):
+def test_training_moves_policy_and_theta_from_a_loss_of_log_two(tmp_path):
     before = tiny.model()
-    run = trainer(tmp_path, max_steps=20)
-    run.train()
+    run = trained(tmp_path, max_steps=20)
     moved = [not torch.equal(p, q) for p, q in zip(before.parameters(), run.model.parameters(), strict=True)]
     assert all(moved)
-    assert run.bias.theta().mean() > 0.02
-    assert log_lines(tmp_path)[-1]["bias/theta/length"] == round(float(run.bias.theta().detach().mean()), 2)
+    first, *_, last = log_lines(tmp_path)
+    assert first["loss"] == pytest.approx(math.log(2), abs=1e-6)
+    assert first["rewards/margins"] == pytest.approx(0.0, abs=1e-6)
+    theta = float(run.bias.theta().detach().mean())
+    assert theta > 0.02 and last["bias/theta/length"] == round(theta, 2)
+    assert not [key for key in last if key.startswith("groups/")]
 
 
-def test_micro_batches_do_not_change_the_step(tmp_path):
-    whole = trainer(tmp_path / "whole", per_device_train_batch_size=8, gradient_accumulation_steps=1)
-    parts = trainer(tmp_path / "parts", per_device_train_batch_size=1, gradient_accumulation_steps=8)
-    whole.train()
-    parts.train()
-    for p, q in zip(whole.model.parameters(), parts.model.parameters(), strict=True):
-        torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-6)
-    torch.testing.assert_close(whole.bias.theta(), parts.bias.theta(), rtol=1e-5, atol=1e-7)
+def test_theta_gradient_is_that_of_the_formula(tmp_path):
+    run = trainer(
+        tmp_path,
+        bias="per_annotator",
+        per_device_train_batch_size=72,
+        gradient_accumulation_steps=1,
+        max_steps=1,
+    )
+    seen = {}
+    step = run.bias_optimizer.step
+
+    def keep_gradient():
+        seen["gradient"] = next(run.bias.parameters()).grad.clone()
+        return step()
+
+    run.bias_optimizer.step = keep_gradient
+    run.train()
+    data = run.judgments
+    signs = data.votes["sign"].to_numpy()
+    expected = np.zeros((data.n_annotators, 1))
+    np.add.at(expected, data.votes["annotator"].to_numpy(), -0.5 * signs[:, None] * data.delta / data.n_votes)
+    np.testing.assert_allclose(seen["gradient"].numpy(), expected, atol=1e-7)
 
 
 def test_a_run_shorter_than_its_logging_steps_is_logged_at_its_end(tmp_path):
@@ -178,113 +207,281 @@ def test_every_epoch_has_all_judgments_in_an_order_of_its_own(tmp_path):
     assert sorted(sum(first, [])) == sorted(sum(second, []))
 
 
-def test_padded_and_packed_give_the_same_run(tmp_path):
-    padded = trainer(tmp_path / "padded", attention="padded")
-    packed = trainer(tmp_path / "packed", attention="packed")
-    padded.train()
-    packed.train()
-    for p, q in zip(padded.model.parameters(), packed.model.parameters(), strict=True):
-        torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-6)
+def test_the_order_of_the_judgments_follows_the_data_seed(tmp_path):
+    plans = [
+        list(trainer(tmp_path / str(i), **seeds).get_train_dataloader().batch_sampler)
+        for i, seeds in enumerate(({"seed": 7}, {"seed": 8, "data_seed": 7}, {"seed": 7, "data_seed": 9}))
+    ]
+    assert plans[0] == plans[1] != plans[2]
 
 
 def test_swapping_every_comparison_changes_nothing(tmp_path):
     frame = tiny.votes()
     swapped = frame.rename(columns={"response_a": "response_b", "response_b": "response_a"})
     swapped["winner"] = swapped["winner"].map({"a": "b", "b": "a"})
-    runs = []
-    for name, table in [("straight", frame), ("swapped", swapped)]:
-        run = trainer(tmp_path / name, Judgments.read(table, attributes=[Length(ratio=1.5)]))
-        run.train()
-        runs.append(run)
-    for p, q in zip(runs[0].model.parameters(), runs[1].model.parameters(), strict=True):
-        torch.testing.assert_close(p, q, rtol=0, atol=1e-6)
-    torch.testing.assert_close(runs[0].bias.theta(), runs[1].bias.theta(), rtol=0, atol=1e-6)
+    runs = [
+        trained(tmp_path / str(i), Judgments.read(table, attributes=[Length(ratio=1.5)]))
+        for i, table in enumerate((frame, swapped))
+    ]
+    assert_same_run(*runs, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(
-    ("n_comparisons", "killed_at"), [(24, 4), (8, 6)], ids=["in the first epoch", "in the second epoch"]
+    ("n_comparisons", "killed_at", "name"),
+    [(24, 4, "votes"), (8, 6, "votes"), (24, 5, "sampo"), (24, 5, "group_dro")],
 )
-def test_killed_and_resumed_run_is_bit_equal(tmp_path, n_comparisons, killed_at):
+def test_killed_and_resumed_run_is_bit_equal(tmp_path, n_comparisons, killed_at, name):
     data = judgments(n_comparisons=n_comparisons)
     options = dict(save_strategy="steps", save_steps=2, max_steps=8)
-    whole = trainer(tmp_path / "whole", data, **options)
-    whole.train()
-    whole.save_model()
-
+    whole = trained(tmp_path / "whole", data, objective=OBJECTIVES[name](), **options)
     folder = tmp_path / "cut"
-    cut = trainer(folder, data, **options)
-
-    class Killed(Exception):
-        pass
-
+    cut = trainer(folder, data, objective=OBJECTIVES[name](), **options)
     finish, n_done = cut.finish_step, []
 
     def finish_then_die():
         n_done.append(1)
         if len(n_done) == killed_at:
-            raise Killed
+            raise InterruptedError
         return finish()
 
     cut.finish_step = finish_then_die
-    with pytest.raises(Killed):
+    with pytest.raises(InterruptedError):
         cut.train()
     assert len(log_lines(folder)) == killed_at - 1
-
     # without the reference's values of before: they are those of the start, not of the checkpoint
-    resumed = trainer(folder, data, **options, reference_cache=str(tmp_path / "another cache"))
+    elsewhere = dict(reference_cache=str(tmp_path / "another cache"))
+    resumed = trainer(folder, data, objective=OBJECTIVES[name](), **options, **elsewhere)
     resumed.train(resume_from_checkpoint=True)
-    for p, q in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
-        assert torch.equal(p, q)
-    assert torch.equal(whole.bias.theta(), resumed.bias.theta())
+    assert_same_run(resumed, whole, rtol=0, atol=0)
     assert (folder / "log.jsonl").read_text() == (tmp_path / "whole" / "log.jsonl").read_text()
 
 
-def test_old_checkpoints_go_when_newer_ones_are_sealed(tmp_path):
-    trainer(tmp_path, save_strategy="steps", save_steps=2, save_total_limit=2).train()
-    assert sorted(path.name for path in (tmp_path / "checkpoints").glob("checkpoint-*")) == [
-        "checkpoint-4",
-        "checkpoint-6",
-    ]
-
-
-def test_a_damaged_checkpoint_is_passed_over_and_made_again(tmp_path, caplog):
-    run = trainer(tmp_path, save_strategy="steps", save_steps=2)
-    run.train()
+@pytest.mark.parametrize(("n_comparisons", "strategy"), [(24, "steps"), (16, "epoch")])
+def test_a_run_that_was_killed_after_its_last_step_takes_no_further_one(tmp_path, n_comparisons, strategy):
+    data = judgments(n_comparisons=n_comparisons)
+    options = dict(save_strategy=strategy, save_steps=3, max_steps=6, save_total_limit=1)
+    whole = trained(tmp_path, data, **options)
     newest = tmp_path / "checkpoints" / "checkpoint-6"
-    weights = newest / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-8] + b"\0" * 8)
-    again = trainer(tmp_path, save_strategy="steps", save_steps=2)
-    with caplog.at_level("WARNING"):
-        again.train(resume_from_checkpoint=True)
-    assert again.resumed_from.name == "checkpoint-4"
-    assert "checkpoint-6/model.safetensors is damaged (its checksum does not match)" in caplog.text
-    assert damage(newest) is None
+    sealed = (newest / "complete.json").stat().st_mtime_ns
+    resumed = trainer(tmp_path, data, **options)
+    resumed.train(resume_from_checkpoint=True)
+    assert [line["step"] for line in log_lines(tmp_path)] == [1, 2, 3, 4, 5, 6]
+    assert_same_run(resumed, whole, rtol=0, atol=0)
+    assert (newest / "complete.json").stat().st_mtime_ns == sealed
+
+
+def test_the_best_weights_come_back_with_their_theta(tmp_path):
+    train, held_out = judgments(n_comparisons=40).split(0.25, seed=0)
+    scores = iter([0.1, 0.9, 0.2, 0.3])
+    often = dict(eval_strategy="steps", eval_steps=2, save_strategy="steps", save_steps=2, max_steps=8)
+    best = dict(load_best_model_at_end=True, metric_for_best_model="score", greater_is_better=True)
+    run = trainer(tmp_path, train, eval_dataset=held_out, save_total_limit=1, **often, **best)
+    measured = run.evaluate
+    run.evaluate = lambda *args, **kwargs: measured(*args, **kwargs) | {"eval_score": next(scores)}
+    run.train()
+    kept = sorted(path.name for path in (tmp_path / "checkpoints").glob("checkpoint-*"))
+    assert kept == ["checkpoint-4", "checkpoint-8"]
+    theta, last = (BiasTerm.load(tmp_path / "checkpoints" / name).theta() for name in kept)
+    assert torch.equal(run.bias.theta(), theta) and not torch.equal(theta, last)
+    weights = load_file(tmp_path / "checkpoints" / "checkpoint-4" / "model.safetensors")
+    assert torch.equal(run.model.model.norm.weight.detach(), weights["model.norm.weight"])
+
+
+# -- other objectives -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in OBJECTIVES if name != "votes"])
+def test_an_objective_changes_the_run(tmp_path, name):
+    runs = [trained(tmp_path / n, objective=OBJECTIVES[n]()) for n in (name, "votes")]
+    pairs = zip(*(run.model.parameters() for run in runs), strict=True)
+    assert any((p - q).abs().max() > 1e-5 for p, q in pairs)
+
+
+def test_token_weights_of_one_are_dpo(tmp_path):
+    neutral = trained(tmp_path / "neutral", objective=DiscountedTail(alpha=1.0))
+    assert_same_run(neutral, trained(tmp_path / "plain"))
+
+
+def test_the_weights_of_the_groups_follow_the_losses_of_the_whole_step(tmp_path):
+    seen = []
+
+    class Noting(GroupWeights):
+        def sums(self, step, losses):
+            seen.append((len(step), len(losses), losses.clone()))
+            return super().sums(step, losses)
+
+    run = trained(tmp_path, objective=Noting([0, 0, 1, 1, 2], eta=0.5))
+    assert [(n, m) for n, m, _ in seen] == [(8, 8)] * 6
+    torch.testing.assert_close(seen[0][2], torch.full_like(seen[0][2], math.log(2)))
+    spread = [line["groups/weight_sd"] for line in log_lines(tmp_path)]
+    assert run.objective.metrics()["groups/weight_sd"] == spread[-1] > 0
+
+
+@pytest.mark.parametrize(("name", "loss"), [("sampo", math.log(2)), ("ld_dpo", math.log(2)), ("ipo", 25.0)])
+def test_the_first_loss_of_training_and_evaluation_is_that_of_a_margin_of_zero(tmp_path, name, loss):
+    run = trainer(
+        tmp_path, objective=OBJECTIVES[name](), bias="pooled", eval_dataset=judgments(seed=3), max_steps=2
+    )
+    assert run.evaluate()["eval_loss"] == pytest.approx(loss, rel=1e-5)
+    run.train()
+    first, second = log_lines(tmp_path)
+    assert first["rewards/margins"] == pytest.approx(0.0, abs=1e-6)
+    assert first["loss"] == pytest.approx(loss, rel=1e-5)
+    # Adam's first step, toward the longer
+    assert first["bias/theta/length"] == pytest.approx(0.01, rel=1e-3)
+    assert first["bias/theta/length"] < second["bias/theta/length"]
+
+
+def test_estimates_of_the_votes_do_not_start_what_is_in_another_unit(tmp_path):
+    with pytest.raises(ConfigError, match="IdentityPreference counts in another unit"):
+        trainer(tmp_path, objective=OBJECTIVES["ipo"](), bias="pooled", warm_start="offline")
+    trainer(tmp_path, objective=OBJECTIVES["sampo"](), bias="pooled", warm_start="offline")
+
+
+# -- the reference, and whether a run starts there --------------------------------------------------------------------
 
 
 def test_a_second_arm_and_a_second_seed_run_no_reference_forward(tmp_path):
-    first = trainer(tmp_path / "first", reference_cache=str(tmp_path / "cache"))
-    first.train()
-    second = trainer(tmp_path / "second", reference_cache=str(tmp_path / "cache"), bias="pooled", seed=8)
-    second.train()
-    assert first.reference_cache.n_computed > 0
-    assert second.reference_cache.n_computed == 0
+    cache = dict(reference_cache=str(tmp_path / "cache"))
+    first = trained(tmp_path / "first", **cache)
+    second = trained(tmp_path / "second", **cache, bias="pooled", seed=8)
+    assert first.reference_cache.n_computed > 0 == second.reference_cache.n_computed
 
 
-def test_saved_model_loads_plainly_keeps_its_dropout_and_names_no_annotator(tmp_path):
-    from transformers import AutoModelForCausalLM
+def with_trained_adapter(**options):
+    """A model whose adapter has learned something: a start at zero would hide that the adapter is dropped."""
+    from peft import get_peft_model
 
+    return get_peft_model(tiny.model(), lora(init_lora_weights=False, **options))
+
+
+PRECISIONS = pytest.mark.parametrize("bf16", [False, True], ids=["fp32", "bf16"])
+
+
+@PRECISIONS
+@pytest.mark.parametrize("kind", [True, "pissa", "olora"])
+def test_an_adapter_that_changes_the_base_is_its_own_reference_and_leaves_no_values_to_others(
+    tmp_path, kind, bf16
+):
+    options = dict(bf16=bf16, max_steps=1, reference_cache=str(tmp_path / "cache"))
+    trained(tmp_path / "adapter", peft_config=lora(init_lora_weights=kind), **options)
+    whole = trainer(tmp_path / "whole", **options)
+    computed_in = set()
+    gate = next(module for name, module in whole.model.named_modules() if name.endswith("gate_proj"))
+    gate.register_forward_hook(lambda module, inputs, output: computed_in.add(output.dtype))
+    whole.train()
+    assert computed_in == {torch.bfloat16 if bf16 else torch.float32} and whole.findings == []
+    assert next(whole.model.parameters()).dtype == torch.float32
+    assert (whole.reference_cache.n_computed == 0) == (kind is True)
+    for name in ("adapter", "whole"):
+        first = log_lines(tmp_path / name)[0]
+        assert first["loss"] == pytest.approx(math.log(2), abs=1e-3 if bf16 else 1e-6)
+
+
+@PRECISIONS
+def test_an_adapter_given_as_the_start_is_trained_on_and_is_the_reference(tmp_path, bf16):
+    model = with_trained_adapter()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    run = trained(tmp_path, model=model, bf16=bf16, max_steps=1)
+    assert run.first_margin.difference <= run.first_margin.tolerance
+    moved = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
+    assert moved and all("lora_" in name for name in moved)
+    plain = trainer(tmp_path / "base", bf16=bf16)
+    of_the_start, base = (r.reference_logps(r.train_dataset) for r in (run, plain))
+    assert np.abs(of_the_start[0] - base[0]).max() > 0.1
+
+
+@pytest.fixture
+def adapter_folder(tmp_path):
+    """A trained adapter as its own folder, beside the base that the folder names."""
+    base, folder = tmp_path / "base", tmp_path / "adapter"
+    tiny.model().save_pretrained(base)
+    model = with_trained_adapter()
+    model.peft_config["default"].base_model_name_or_path = str(base)
+    model.save_pretrained(folder)
+    return folder
+
+
+def read_adapter(folder):
+    from peft import PeftModel
+
+    return PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(folder.parent / "base"), folder)
+
+
+def same_twice(**options):
     model = tiny.model()
-    model.config.attention_dropout = 0.25
-    run = trainer(tmp_path, model=model)
-    run.train()
+    return dict(model=model, ref_model=model, **options)
+
+
+REFUSED = {
+    "an adapter and a new one": (lambda _: dict(model=with_trained_adapter(), peft_config=lora()), "already"),
+    "a folder and a new one": (lambda folder: dict(model=str(folder), peft_config=lora()), "already"),
+    "a folder": (lambda folder: dict(model=str(folder)), "loaded to be used"),
+    "an adapter for use": (lambda folder: dict(model=read_adapter(folder)), "is_trainable=True"),
+    "frozen": (lambda _: dict(model=tiny.model().requires_grad_(False)), "requires_grad is off"),
+    "drawn anew": (lambda _: dict(peft_config=lora(init_lora_weights="pissa_niter_4")), "use pissa"),
+    "the same as reference": (lambda _: same_twice(), "would move with the policy"),
+    "an adapter's base as reference": (
+        lambda _: same_twice(peft_config=lora()),
+        "would move with the policy",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_trained_is_refused_before_the_reference_is_computed(tmp_path, adapter_folder, case):
+    start, told = REFUSED[case]
+    with pytest.raises(ConfigError, match=told):
+        trainer(tmp_path / "run", **start(adapter_folder))
+
+
+@PRECISIONS
+def test_values_of_another_model_in_the_cache_stop_the_run(tmp_path, bf16, monkeypatch):
+    monkeypatch.setattr("badpo.training.trainer.weights_key", lambda model, numerics: "one key for all")
+    options = dict(bf16=bf16, max_steps=1, reference_cache=str(tmp_path / "cache"))
+    trained(tmp_path / "first", **options)
+    nearly = tiny.model()
+    with torch.no_grad():
+        for parameter in nearly.parameters():
+            parameter.mul_(1.1)
+    second = trainer(tmp_path / "second", model=nearly, **options)
+    with pytest.raises(ConfigError, match=r"differ from the reference's .*/one key for all-\w+ holds values"):
+        second.train()
+    assert second.first_margin.difference > second.first_margin.tolerance
+
+
+def test_differences_that_cancel_in_the_mean_margin_stop_the_run(tmp_path):
+    run = trainer(tmp_path)
+    values = run.reference_logps(run.train_dataset)
+    run.train_dataset.reference = [side + 0.01 * (-1.0) ** np.arange(len(side)) for side in values]
+    with pytest.raises(ConfigError, match="differ from the reference's"):
+        run.train()
+    assert abs(run.first_margin.mean) < 1e-3
+
+
+@pytest.mark.parametrize("differs", [True, False])
+def test_a_reference_that_is_given_may_differ_and_is_named(tmp_path, caplog, differs):
+    seed = 1 if differs else 0
+    tiny.model(seed=seed).save_pretrained(tmp_path / "other")
+    run = trained(tmp_path, ref_model=str(tmp_path / "other"), max_steps=1)
+    given = trainer(tmp_path / "given", ref_model=tiny.model(seed=seed))
+    assert run.reference_cache.key == given.reference_cache.key
+    said = [record.getMessage() for record in caplog.records if "W152" in record.getMessage()]
+    assert [found.code for found in run.findings] == ["W152"] * differs
+    assert len(said) == differs
+    assert all("leave ref_model out" in sentence for sentence in said)
     run.save_model()
-    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
-    assert (loaded.config.attention_dropout, run.model.config.attention_dropout) == (0.25, 0.0)
-    for p, q in zip(run.model.parameters(), loaded.parameters(), strict=True):
-        assert torch.equal(p, q)
-    content = b"".join(path.read_bytes() for path in (tmp_path / "model").rglob("*") if path.is_file())
-    assert b"ann_" not in content and b"badpo" not in content
-    assert not list((tmp_path / "model").glob("*.bin"))
+    recorded = json.loads((tmp_path / "bias.json").read_text())["extra"]["first_margin"]
+    assert (recorded["difference"] > recorded["tolerance"]) == differs
+
+
+def test_dropout_that_was_asked_for_is_no_reason_to_stop(tmp_path):
+    run = trained(tmp_path, model=with_trained_adapter(lora_dropout=0.5), disable_dropout=False, max_steps=1)
+    assert [found.code for found in run.findings] == ["W152"]
+
+
+# -- evaluation ------------------------------------------------------------------------------------------------------
 
 
 def test_what_is_given_to_evaluate_is_evaluated(tmp_path):
@@ -328,6 +525,24 @@ def test_several_evaluation_sets_are_measured_while_training(tmp_path):
     assert late.evaluate()["eval_loss"] == pytest.approx(math.log(2), abs=1e-6)
 
 
+def test_the_reference_of_an_evaluation_is_the_start_whenever_it_is_asked_for(tmp_path):
+    train, held_out = judgments(n_comparisons=40).split(0.25, seed=0)
+    early, late = (trainer(tmp_path / name, train, eval_dataset=held_out) for name in ("early", "late"))
+    early.evaluate()
+    early.train()
+    late.train()
+    assert late.evaluate() == early.evaluate()
+    # nothing of the trained policy was kept as the reference's
+    fresh = trainer(
+        tmp_path / "fresh", train, eval_dataset=held_out, reference_cache=str(tmp_path / "late" / "cache")
+    )
+    assert fresh.evaluate()["eval_loss"] == pytest.approx(math.log(2), abs=1e-6)
+    assert fresh.reference_cache.n_computed == 0
+
+
+# -- what is taken and refused ----------------------------------------------------------------------------------------
+
+
 def test_what_the_reader_noticed_is_logged_once_and_kept(tmp_path, caplog):
     frame = tiny.votes().assign(tools="[]")
     frame.loc[:5, "winner"] = "tie"
@@ -341,23 +556,30 @@ def test_what_the_reader_noticed_is_logged_once_and_kept(tmp_path, caplog):
     assert {"W107", "N130"} <= {finding.code for finding in data.findings}
 
 
-def test_images_are_not_trained_without(tmp_path):
+def test_data_that_cannot_be_trained_on_are_refused(tmp_path):
     data = Judgments.read(tiny.votes().assign(images="[]"), attributes=[Length(ratio=1.5)])
     assert "W108" in [finding.code for finding in data.findings]
     for given in (data, tiny.votes().assign(image="cat.png")):
         with pytest.raises(DataError, match="images are not read"):
             trainer(tmp_path, given)
-
-
-def test_nothing_to_learn_stops_before_the_reference(tmp_path):
-    start = "the same words at the start "
-    same = tiny.votes().assign(response_a=lambda rows: start + rows["response_a"])
-    same["response_b"] = start + same["response_b"]
-    with pytest.raises(DataError, match="E144 .*same tokens"):
-        trainer(tmp_path, Judgments.read(same, attributes=[Length(ratio=1.5)]), max_length=6)
     with pytest.raises(DataError, match="there is no judgment"):
         trainer(tmp_path, judgments().take(np.zeros(72, bool)))
-    assert not (tmp_path / "cache").exists()
+    with pytest.raises(ConfigError, match="at least one attribute"):
+        trainer(tmp_path, Judgments.read(tiny.votes()))
+    trained(tmp_path, Judgments.read(tiny.votes()), bias="none")
+    assert log_lines(tmp_path)[0]["loss"] == pytest.approx(math.log(2), abs=1e-6)
+
+
+def test_votes_without_annotators_train_one_lean_and_say_so(tmp_path):
+    frame = tiny.votes().drop(columns=["annotator", "annotator_class"])
+    data = Judgments.read(frame, attributes=[Length(ratio=1.5)])
+    run = trainer(tmp_path, data)
+    assert (run.args.bias, run.bias.parts) == ("pooled", ("mean",))
+    assert "N161" in [finding.code for finding in run.findings]
+    named = trainer(tmp_path)
+    assert named.args.bias == "shared_mean" and "N161" not in [finding.code for finding in named.findings]
+    with pytest.raises(ConfigError, match="needs an annotator column"):
+        trainer(tmp_path, data, bias="shared_mean")
 
 
 @pytest.mark.parametrize(
@@ -391,97 +613,24 @@ def test_several_gpus_without_a_launcher_are_refused_with_the_command(tmp_path, 
         trainer(tmp_path)
 
 
-def test_votes_without_annotators_train_one_lean_and_say_so(tmp_path):
-    frame = tiny.votes().drop(columns=["annotator", "annotator_class"])
-    run = trainer(tmp_path, Judgments.read(frame, attributes=[Length(ratio=1.5)]))
-    assert (run.args.bias, run.bias.parts) == ("pooled", ("mean",))
-    assert "N161" in [finding.code for finding in run.findings]
-    named = trainer(tmp_path)
-    assert named.args.bias == "shared_mean" and "N161" not in [finding.code for finding in named.findings]
+# -- what is written and published ------------------------------------------------------------------------------------
 
 
-def test_the_best_weights_come_back_with_their_theta(tmp_path):
-    train, held_out = judgments(n_comparisons=40).split(0.25, seed=0)
-    scores = iter([0.1, 0.9, 0.2, 0.3])
-    often = dict(eval_strategy="steps", eval_steps=2, save_strategy="steps", save_steps=2, max_steps=8)
-    best = dict(load_best_model_at_end=True, metric_for_best_model="score", greater_is_better=True)
-    run = trainer(tmp_path, train, eval_dataset=held_out, save_total_limit=1, **often, **best)
-    measured = run.evaluate
-    run.evaluate = lambda *args, **kwargs: measured(*args, **kwargs) | {"eval_score": next(scores)}
+def test_saved_model_loads_plainly_keeps_its_dropout_and_names_no_annotator(tmp_path):
+    from transformers import AutoModelForCausalLM
+
+    model = tiny.model()
+    model.config.attention_dropout = 0.25
+    run = trainer(tmp_path, model=model)
     run.train()
-    kept = sorted(path.name for path in (tmp_path / "checkpoints").glob("checkpoint-*"))
-    assert kept == ["checkpoint-4", "checkpoint-8"]
-    theta, last = (BiasTerm.load(tmp_path / "checkpoints" / name).theta() for name in kept)
-    assert torch.equal(run.bias.theta(), theta) and not torch.equal(theta, last)
-    weights = load_file(tmp_path / "checkpoints" / "checkpoint-4" / "model.safetensors")
-    assert torch.equal(run.model.model.norm.weight.detach(), weights["model.norm.weight"])
-
-
-def test_per_annotator_bias_without_identities_is_refused(tmp_path):
-    frame = tiny.votes().drop(columns=["annotator", "annotator_class"])
-    data = Judgments.read(frame, attributes=[Length(ratio=1.5)])
-    with pytest.raises(ConfigError, match="needs an annotator column"):
-        trainer(tmp_path, data, bias="shared_mean")
-
-
-def test_no_attribute_is_refused_unless_plain_dpo_is_asked_for(tmp_path):
-    data = Judgments.read(tiny.votes())
-    with pytest.raises(ConfigError, match="at least one attribute"):
-        trainer(tmp_path, data)
-    trainer(tmp_path, data, bias="none").train()
-    assert log_lines(tmp_path)[0]["loss"] == pytest.approx(math.log(2), abs=1e-6)
-
-
-def test_theta_gradient_is_that_of_the_formula(tmp_path):
-    run = trainer(
-        tmp_path,
-        bias="per_annotator",
-        per_device_train_batch_size=72,
-        gradient_accumulation_steps=1,
-        max_steps=1,
-    )
-    seen = {}
-    step = run.bias_optimizer.step
-
-    def keep_gradient():
-        seen["gradient"] = next(run.bias.parameters()).grad.clone()
-        return step()
-
-    run.bias_optimizer.step = keep_gradient
-    run.train()
-    data = run.judgments
-    signs = data.votes["sign"].to_numpy()
-    expected = np.zeros((data.n_annotators, 1))
-    np.add.at(expected, data.votes["annotator"].to_numpy(), -0.5 * signs[:, None] * data.delta / data.n_votes)
-    np.testing.assert_allclose(seen["gradient"].numpy(), expected, atol=1e-7)
-
-
-def test_the_reference_of_an_evaluation_is_the_start_whenever_it_is_asked_for(tmp_path):
-    train, held_out = judgments(n_comparisons=40).split(0.25, seed=0)
-    early, late = (trainer(tmp_path / name, train, eval_dataset=held_out) for name in ("early", "late"))
-    early.evaluate()
-    early.train()
-    late.train()
-    assert late.evaluate() == early.evaluate()
-    # nothing of the trained policy was kept as the reference's
-    fresh = trainer(
-        tmp_path / "fresh", train, eval_dataset=held_out, reference_cache=str(tmp_path / "late" / "cache")
-    )
-    assert fresh.evaluate()["eval_loss"] == pytest.approx(math.log(2), abs=1e-6)
-    assert fresh.reference_cache.n_computed == 0
-
-
-@pytest.mark.parametrize("peft_config", [None, lora()], ids=["all weights", "adapter"])
-def test_the_first_loss_is_log_two_in_bf16(tmp_path, peft_config):
-    run = trainer(tmp_path, peft_config=peft_config, bf16=True, max_steps=1)
-    computed_in = set()
-    gate = next(module for name, module in run.model.named_modules() if name.endswith("gate_proj"))
-    gate.register_forward_hook(lambda module, inputs, output: computed_in.add(output.dtype))
-    run.train()
-    assert log_lines(tmp_path)[0]["loss"] == pytest.approx(math.log(2), abs=1e-3)
-    assert computed_in == {torch.bfloat16}
-    assert next(run.model.parameters()).dtype == torch.float32
-    assert run.findings == []
+    run.save_model()
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    assert (loaded.config.attention_dropout, run.model.config.attention_dropout) == (0.25, 0.0)
+    for p, q in zip(run.model.parameters(), loaded.parameters(), strict=True):
+        assert torch.equal(p, q)
+    content = b"".join(path.read_bytes() for path in (tmp_path / "model").rglob("*") if path.is_file())
+    assert b"ann_" not in content and b"badpo" not in content
+    assert not list((tmp_path / "model").glob("*.bin"))
 
 
 def test_tensorboard_gets_the_metrics_of_judgments(tmp_path):
@@ -527,29 +676,69 @@ def test_only_the_model_folder_is_published(tmp_path, monkeypatch):
     assert (folder / "bias.json").exists()
 
 
-@pytest.mark.parametrize("n_comparisons", [24, 16], ids=["within an epoch", "at the end of one"])
-@pytest.mark.parametrize("strategy", ["steps", "epoch"])
-def test_a_run_that_was_killed_after_its_last_step_takes_no_further_one(tmp_path, n_comparisons, strategy):
-    data = judgments(n_comparisons=n_comparisons)
-    options = dict(save_strategy=strategy, save_steps=3, max_steps=6, save_total_limit=1)
-    whole = trainer(tmp_path, data, **options)
-    whole.train()
-    newest = tmp_path / "checkpoints" / "checkpoint-6"
-    sealed = (newest / "complete.json").stat().st_mtime_ns
-    resumed = trainer(tmp_path, data, **options)
-    resumed.train(resume_from_checkpoint=True)
-    assert resumed.state.global_step == 6
-    assert [line["step"] for line in log_lines(tmp_path)] == [1, 2, 3, 4, 5, 6]
-    assert all(
-        torch.equal(p, q) for p, q in zip(whole.model.parameters(), resumed.model.parameters(), strict=True)
+# -- the supervised stage ---------------------------------------------------------------------------------------------
+
+
+def responses() -> list[tuple[np.ndarray, np.ndarray]]:
+    """Responses of very different lengths, so that a mean of means is another number."""
+    draw = np.random.default_rng(0).integers
+    return [(draw(2, 60, 4), draw(2, 60, n)) for n in (1, 2, 9, 17)]
+
+
+def supervised(folder, model=None, batch=4, accumulation=1, **options) -> SupervisedTrainer:
+    args = TrainingArguments(
+        output_dir=str(folder),
+        per_device_train_batch_size=batch,
+        gradient_accumulation_steps=accumulation,
+        max_grad_norm=0.0,
+        logging_steps=1,
+        save_strategy="no",
+        report_to="none",
+        use_cpu=True,
+        remove_unused_columns=False,
+        disable_tqdm=True,
+        **({"max_steps": 1, "learning_rate": 1e-2, "optim": "sgd"} | options),
     )
-    assert torch.equal(whole.bias.theta(), resumed.bias.theta())
-    assert (newest / "complete.json").stat().st_mtime_ns == sealed
+    return SupervisedTrainer(model if model is not None else tiny.model(), args, responses())
 
 
-def test_the_order_of_the_judgments_follows_the_data_seed(tmp_path):
-    plans = [
-        list(trainer(tmp_path / str(i), **seeds).get_train_dataloader().batch_sampler)
-        for i, seeds in enumerate(({"seed": 7}, {"seed": 8, "data_seed": 7}, {"seed": 7, "data_seed": 9}))
-    ]
-    assert plans[0] == plans[1] != plans[2]
+def losses(run: SupervisedTrainer) -> list[float]:
+    return [entry["loss"] for entry in run.state.log_history if "loss" in entry]
+
+
+@pytest.mark.parametrize("batch, accumulation", [(4, 1), (2, 2), (1, 4)])
+def test_a_step_takes_the_mean_over_all_its_response_tokens_under_the_tree_attention(
+    tmp_path, batch, accumulation
+):
+    seen = set()
+
+    class Looks(TrainerCallback):
+        def on_optimizer_step(self, args, state, control, model=None, **kwargs):
+            seen.add(model.config._attn_implementation)
+
+    run = supervised(tmp_path, batch=batch, accumulation=accumulation)
+    run.add_callback(Looks())
+    run.train()
+    assert seen == {TREE_ATTENTION} and run.model.config._attn_implementation == "sdpa"
+    expected = tiny.model()
+    loss = -torch.cat([tiny.plain_logps(expected, *pair) for pair in responses()]).mean()
+    loss.backward()
+    assert losses(run) == [pytest.approx(float(loss.detach()), rel=1e-5)]
+    for parameter, by_hand in zip(run.model.parameters(), expected.parameters(), strict=True):
+        torch.testing.assert_close(parameter, by_hand - 1e-2 * by_hand.grad, rtol=1e-4, atol=1e-6)
+
+
+def test_only_an_adapter_is_trained_where_one_is_given(tmp_path):
+    from peft import LoraConfig, get_peft_model
+
+    model = get_peft_model(tiny.model(), LoraConfig(r=2, target_modules="all-linear"))
+    run = supervised(tmp_path, model, max_steps=5, optim="adamw_torch")
+    run.train()
+    base = dict(tiny.model().named_parameters())
+    frozen = {
+        name.removeprefix("base_model.model.").replace(".base_layer", ""): p
+        for name, p in run.model.named_parameters()
+        if "lora_" not in name
+    }
+    assert all(torch.equal(base[name], p) for name, p in frozen.items())
+    assert losses(run)[-1] < losses(run)[0]
