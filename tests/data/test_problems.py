@@ -1,43 +1,66 @@
+"""Problems name the place and the remedy, and the page about data lists their codes."""
+
 from __future__ import annotations
 
+import doctest
 import pickle
+import re
+from pathlib import Path
+
+import pytest
 
 from badpo.data.problems import ConfigError, DataError, Problem, did_you_mean
+from badpo.data.tables import KNOWN
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "data.md"
+PROBLEMS = [
+    Problem(code, f"what {code}", "votes.csv, row 3", "mend it", "error") for code in ("E101", "E134")
+]
 
 
-def problem(code: str) -> Problem:
-    return Problem(code, f"what {code}", "votes.csv, row 3", "mend it", "error")
-
-
-def test_all_problems_are_in_the_message():
-    text = str(DataError([problem("E101"), problem("E134")]))
+def test_all_problems_are_in_the_message_and_survive_pickling():
+    error = DataError(PROBLEMS)
     for part in (
         "E101 error: what E101",
         "E134 error: what E134",
         "where:  votes.csv, row 3",
         "remedy: mend it",
     ):
-        assert part in text
+        assert part in str(error)
+    assert pickle.loads(pickle.dumps(error)).problems == tuple(PROBLEMS)
+    assert isinstance(ConfigError("beta is 0"), ValueError) and isinstance(error, ValueError)
 
 
-def test_code_that_catches_value_errors_catches_ours():
-    for error in (ConfigError("beta is 0"), DataError([problem("E101")])):
-        assert isinstance(error, ValueError)
-
-
-def test_error_survives_pickling():
-    error = pickle.loads(pickle.dumps(DataError([problem("E101")])))
-    assert error.problems == (problem("E101"),)
-
-
-def test_did_you_mean_ignores_case_and_stays_silent_when_nothing_is_close():
-    assert did_you_mean("Annotater", ["prompt", "annotator"]) == ' Did you mean "annotator"?'
-    assert did_you_mean("annotater", ["Annotator"]) == ' Did you mean "Annotator"?'
-    assert did_you_mean("xyz", ["prompt"]) == ""
+@pytest.mark.parametrize(
+    ("word", "candidates", "hint"),
+    [
+        ("Annotater", ["prompt", "annotator"], ' Did you mean "annotator"?'),
+        ("annotater", ["Annotator"], ' Did you mean "Annotator"?'),
+        ("xyz", ["prompt"], ""),
+    ],
+)
+def test_did_you_mean_ignores_case_and_stays_silent_when_nothing_is_close(word, candidates, hint):
+    assert did_you_mean(word, candidates) == hint
 
 
 def test_a_problem_shows_hostile_names_inert():
     problem = Problem("E107", 'unknown winner "\x1b[2Ja\u202eb\x00\ud800"', "x" * 10_000, "r", "error")
     assert problem.what == 'unknown winner "\\u001b[2Ja\\u202eb\\u0000\\ud800"'
-    assert len(problem.where) < 2_100
-    assert problem.where.endswith("... (10,000 characters)")
+    assert len(problem.where) < 2_100 and problem.where.endswith("... (10,000 characters)")
+
+
+def test_the_examples_of_the_page_run(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    result = doctest.testfile(str(PAGE), module_relative=False)
+    assert result.attempted > 3 and result.failed == 0
+
+
+def test_every_column_and_code_is_on_the_page():
+    text = PAGE.read_text()
+    assert [name for name in KNOWN if f"`{name}`" not in text] == []
+    listed = re.findall(r"[EWN](\d{3})(?: to [EWN](\d{3}))?", text)
+    known = {n for low, high in listed for n in range(int(low), int(high or low) + 1)}
+    sources = [path for room in ("data", "importers") for path in (ROOT / "src/badpo" / room).glob("*.py")]
+    used = {int(code) for path in sources for code in re.findall(r'"[EWN](\d{3})"', path.read_text())}
+    assert len(used) > 40 and used - known == set()
