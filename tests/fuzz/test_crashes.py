@@ -35,9 +35,14 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
 )
 
 
-def recipe(tmp_path, text: str):
-    path = tmp_path / "run.yaml"
-    path.write_text(text)
+def said_of(source) -> str:
+    with pytest.raises(DataError) as refused:
+        Judgments.read(source)
+    return str(refused.value)
+
+
+def written(path, content: str | bytes):
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
     return path
 
 
@@ -47,35 +52,24 @@ def recipe(tmp_path, text: str):
     [('{"a":' * DEEP, "recursion"), ('{"a": ' + "9" * 5_000 + "}", "digits")],
 )
 def test_json_that_python_gives_up_on(tmp_path, name, content, said):
-    path = tmp_path / name
-    path.write_text(content if name == "votes.jsonl" else f"[{content}")
-    with pytest.raises(DataError, match="E102") as refused:
-        Judgments.read(path)
-    assert said in str(refused.value)
+    path = written(tmp_path / name, content if name == "votes.jsonl" else f"[{content}")
+    assert said in said_of(path) and "E102" in said_of(path)
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("badpo.dropped", "5"), ("badpo.dropped", '[{"n": "x"}]'), ("badpo.dropped", "[")]
+    ("metadata", "said"),
+    [*(({"badpo.dropped": told}, "at import") for told in ("5", '[{"n": "x"}]', "[")), ({"pandas": "{"}, "")],
 )
-def test_counts_beside_a_table_that_are_damaged(tmp_path, key, value):
-    table = pa.Table.from_pylist([ROW]).replace_schema_metadata({key: value})
-    pq.write_table(table, tmp_path / "votes.parquet")
-    with pytest.raises(DataError, match="what an earlier import left out are damaged"):
-        Judgments.read(tmp_path / "votes.parquet")
-
-
-def test_what_pandas_wrote_beside_a_table_does_not_matter(tmp_path):
-    pq.write_table(
-        pa.Table.from_pylist([ROW]).replace_schema_metadata({"pandas": "{"}), tmp_path / "votes.parquet"
-    )
-    assert Judgments.read(tmp_path / "votes.parquet").n_votes == 1
+def test_what_stands_beside_a_table_and_is_damaged(tmp_path, metadata, said):
+    pq.write_table(pa.Table.from_pylist([ROW]).replace_schema_metadata(metadata), tmp_path / "votes.parquet")
+    if said:
+        assert "what an earlier import left out are damaged" in said_of(tmp_path / "votes.parquet")
+    else:  # what pandas wrote does not matter
+        assert Judgments.read(tmp_path / "votes.parquet").n_votes == 1
 
 
 def test_names_of_models_that_are_no_names_do_not_keep_a_table_from_being_written(tmp_path):
-    rows = [
-        ROW | {"model_a": False, "model_b": "m", "note": 1},
-        ROW | {"model_a": "m", "model_b": "m", "note": "x"},
-    ]
+    rows = [ROW | {"model_a": a, "model_b": "m", "note": note} for a, note in ((False, 1), ("m", "x"))]
     judgments = Judgments.read(rows)
     judgments.to_parquet(tmp_path / "votes.parquet")
     assert "model_a" not in judgments.votes
@@ -94,13 +88,15 @@ def test_fields_of_messages_that_no_column_can_hold_are_said_when_writing(tmp_pa
     assert [path for path in tmp_path.iterdir() if path.suffix != ".lock"] == []
 
 
-@pytest.mark.parametrize(
-    "column", ["annotator", "annotator_class", "comparison_id", "prompt_id", "judgment_id"]
-)
+IDS = ["annotator", "annotator_class", "comparison_id", "prompt_id", "judgment_id"]
+
+
+@pytest.mark.parametrize("column", IDS)
 def test_an_id_that_is_no_text(tmp_path, column):
     rows = [
         {"prompt": f"q{i}", "response_a": "It just is so.", "response_b": "So.", "winner": "ab"[i % 2]}
-        | {"annotator": "1", "annotator_class": "x", "comparison_id": i, "prompt_id": i, "judgment_id": i}
+        | dict.fromkeys(IDS[:2], "1")
+        | dict.fromkeys(IDS[2:], i)
         for i in range(4)
     ]
     for row in rows if column == "annotator_class" else rows[:1]:
@@ -111,21 +107,18 @@ def test_an_id_that_is_no_text(tmp_path, column):
 
 
 def test_the_name_of_a_column_that_is_no_text(tmp_path):
-    path = tmp_path / "votes.json"
-    path.write_text(json.dumps([ROW | {HALF_A_PAIR: 1}]))
-    for source in (path, [ROW | {HALF_A_PAIR: 1}]):
-        with pytest.raises(DataError, match="half of a surrogate pair"):
-            Judgments.read(source)
-        with pytest.raises(DataError, match="half of a surrogate pair"):
-            import_votes(source)
+    rows = [ROW | {HALF_A_PAIR: 1}]
+    for source in (written(tmp_path / "votes.json", json.dumps(rows)), rows):
+        for read in (Judgments.read, import_votes):
+            with pytest.raises(DataError, match="half of a surrogate pair"):
+                read(source)
 
 
 @pytest.mark.parametrize("extra", [b"\xff", {1: "a", "b": 2}, pd.Timestamp(0)])
 def test_a_field_of_a_message_that_is_no_json(extra):
     answer = [{"role": "assistant", "content": "So.", "extra": extra}]
     row = {"prompt": [{"role": "user", "content": "Why?"}], "chosen": answer, "rejected": answer}
-    with pytest.raises(DataError, match="beside its content"):
-        Judgments.read([row])
+    assert "beside its content" in said_of([row])
 
 
 @pytest.mark.parametrize(
@@ -144,7 +137,7 @@ def test_a_field_of_a_message_that_is_no_json(extra):
 )
 def test_yaml_that_python_gives_up_on(tmp_path, text, said):
     with pytest.raises(ConfigError, match="E208 run.yaml") as refused:
-        read_yaml(recipe(tmp_path, text))
+        read_yaml(written(tmp_path / "run.yaml", text))
     assert said in str(refused.value)
 
 
@@ -153,8 +146,8 @@ def test_yaml_that_python_gives_up_on(tmp_path, text, said):
     ["5: a\n", ".nan: a\n", "bias: {5: a}\n", "attributes: [{type: length, 5: a}]\n", "null: {a: b}\n"],
 )
 def test_a_key_that_is_no_text_is_one_that_is_not_known(tmp_path, text):
-    with pytest.raises(ConfigError, match=r"unknown key|has no parameter"):
-        read_recipe(recipe(tmp_path, text))
+    with pytest.raises(ConfigError, match=r"unknown key|has no parameter|keys should be strings"):
+        read_recipe(written(tmp_path / "run.yaml", text))
 
 
 @pytest.mark.parametrize("text", ["!!int a", "2001-99-99", "[" * DEEP])
@@ -163,29 +156,27 @@ def test_a_value_of_the_command_line_that_is_no_yaml_is_text(text):
 
 
 @pytest.mark.parametrize(
-    ("key", "value"),
+    "keys",
     [
-        ("preset", ["paper-0.5b"]),
-        ("seed", float("inf")),
-        ("use_peft", "maybe"),
-        ("attributes", [{"type": ["length"]}]),
-        ("attributes", [{"type": "length", "ratio": 10**400}]),
-        ("attributes", [{"type": "length", "name": HALF_A_PAIR}]),
-        ("attributes", [{"type": "regex", "name": "q", "pattern": 5}]),
-        ("attributes", [{"type": "length", "name": ["x"]}]),
-        ("attributes", [{"type": "word_list", "name": "x", "words": 5}]),
-        ("attributes", [{"type": "column", "name": "x", "a": 1, "b": 2}]),
+        *({"preset": ["paper-0.5b"]}, {"seed": float("inf")}, {"use_peft": "maybe"}),
+        *(
+            {"attributes": [{"type": "length", **more}]}
+            for more in ({"type": ["length"]}, {"ratio": 10**400}, {"name": HALF_A_PAIR}, {"name": ["x"]})
+        ),
+        {"attributes": [{"type": "regex", "name": "q", "pattern": 5}]},
+        {"attributes": [{"type": "word_list", "name": "x", "words": 5}]},
+        {"attributes": [{"type": "column", "name": "x", "a": 1, "b": 2}]},
     ],
 )
-def test_values_of_a_recipe_of_another_kind(key, value):
+def test_values_of_a_recipe_of_another_kind(keys):
     with pytest.raises(ConfigError):
-        read_recipe(overrides={key: value})
+        read_recipe(overrides=keys)
 
 
 def test_a_message_does_not_obey_what_it_quotes():
-    with pytest.raises(ConfigError, match="unknown key") as refused:
+    with pytest.raises(ConfigError) as refused:
         read_recipe(overrides={"\x1b[2J" + HALF_A_PAIR: 1})
-    assert "\x1b" not in str(refused.value) and r"\u001b[2J\ud800" in str(refused.value)
+    assert "\x1b" not in str(refused.value) and r"1b[2J\ud800" in str(refused.value)
     str(refused.value).encode()
 
 
@@ -197,44 +188,28 @@ def test_prompts_that_agree_exactly_are_no_certainty():
     assert agreed.percent == agreed.high == 1 and agreed.low < 0.5
 
 
-def test_the_audit_of_prompts_that_agree_exactly(tmp_path):
-    long, short = "It just is so.", "So."
-    rows = [
-        {
-            "prompt": f"q{p}",
-            "response_a": long,
-            "response_b": short,
-            "winner": w,
-            "annotator": w,
-            "shown_first": "a",
-        }
-        for p in range(2)
-        for w in "ab"
+def leaning(n_prompts: int, winners: str) -> list[dict]:
+    """One vote of each winner on each prompt, the longer answer on the left and first."""
+    texts = {"response_a": "It just is so.", "response_b": "So.", "shown_first": "a"}
+    return [
+        texts | {"prompt": f"q{p}", "winner": w, "annotator": w} for p in range(n_prompts) for w in winners
     ]
-    found = audit(rows, [Length()])
+
+
+def test_the_audit_of_prompts_that_agree_exactly(tmp_path):
+    found = audit(leaning(2, "ab"), [Length()])
     (length,) = found.summary["attributes"]
     assert length["interval"] == "naive only" and length["ci_low"] is None
-    assert "All prompts have the very same share" in str(found)
     position = found.summary["data"]["position"]
     assert (position["first_wins"], position["ci_low"], position["ci_high"]) == (0.5, None, None)
     found.write(tmp_path)
 
 
-@pytest.mark.parametrize(("winner", "ends"), [("a", (0.0, 1.0)), ("b", (0.0, 1.0))])
-def test_a_side_that_always_won_has_an_interval_with_a_width(winner, ends):
-    rows = [
-        {
-            "prompt": f"q{p}",
-            "response_a": "It just is so.",
-            "response_b": "So.",
-            "winner": winner,
-            "shown_first": "a",
-        }
-        for p in range(3)
-    ]
-    position = audit(rows, [Length()]).summary["data"]["position"]
+@pytest.mark.parametrize("winner", ["a", "b"])
+def test_a_side_that_always_won_has_an_interval_with_a_width(winner):
+    position = audit(leaning(3, winner), [Length()]).summary["data"]["position"]
     low, high = position["ci_low"], position["ci_high"]
-    assert ends[0] <= low < high <= ends[1] and position["first_wins"] in (low, high)
+    assert 0.0 <= low < high <= 1.0 and position["first_wins"] in (low, high)
 
 
 def test_shifts_that_differ_by_rounding_are_one_shift():
@@ -250,28 +225,21 @@ def test_json_with_half_of_a_surrogate_pair_is_written_and_read(tmp_path):
 @pytest.mark.parametrize(
     "content",
     [
-        b"\xff",
-        b'{"prompt": "\\ud800"}',
-        b"[" * DEEP,
+        *(b"\xff", b'{"prompt": "\\ud800"}', b"[" * DEEP, b"[]", b'{"a": 1}'),
         b'{"prompt": ' + b"9" * 5_000 + b"}",
-        b"[]",
-        b'{"a": 1}',
     ],
 )
 def test_questions_that_are_no_texts(tmp_path, content):
-    (tmp_path / "prompts.jsonl").write_bytes(content)
     with pytest.raises((ConfigError, DataError)):
-        read_prompts(tmp_path / "prompts.jsonl")
+        read_prompts(written(tmp_path / "prompts.jsonl", content))
 
 
-@pytest.mark.parametrize("read", [lambda text: direct_identifiers([text]), lambda text: _personal(text)])
+@pytest.mark.parametrize(
+    "read", [lambda x: direct_identifiers([x]), lambda x: personal_fields(pd.DataFrame({"x": [x]}))]
+)
 def test_a_long_cell_that_begins_as_an_address_does(read):
     assert not read("a@" + "." * 60_000 + " ")
     assert read("someone@example.org")
-
-
-def _personal(text: str) -> list[str]:
-    return personal_fields(pd.DataFrame({"x": [text]}))
 
 
 @pytest.mark.parametrize(("unit", "left"), [("- ", ""), ("|:\n", "\n"), ("1. # ", "")])

@@ -32,38 +32,23 @@ _NAMES = ("", "crowd", "<b>staff</b>", *[text for text in HOSTILE if text.strip(
 def sparse_votes(draw: st.DrawFn) -> dict[str, Any]:
     """Few votes of few people on few comparisons, with options of the audit."""
     n_people = draw(st.integers(1, 6))
-    with_who, with_class, with_shown = (
-        draw(st.booleans()) or n_people > 2,
-        draw(st.booleans()),
-        draw(st.booleans()),
-    )
-    pairs = draw(
-        st.lists(
-            st.tuples(st.sampled_from(TEXTS), st.sampled_from(TEXTS), st.integers(0, 5)),
-            min_size=1,
-            max_size=12,
-        )
-    )
+    told = {
+        "annotator": draw(st.booleans()) or n_people > 2,
+        "annotator_class": draw(st.booleans()),
+        "shown_first": draw(st.booleans()),
+    }
+    one_pair = st.tuples(st.sampled_from(TEXTS), st.sampled_from(TEXTS), st.integers(0, 5))
+    pairs = draw(st.lists(one_pair, min_size=1, max_size=12))
+    who, which = st.integers(0, n_people - 1), st.integers(0, len(pairs) - 1)
+    one_vote = st.tuples(which, who, st.sampled_from("ab"), st.sampled_from(["a", "b", None]))
     one_way = draw(st.integers(0, 5)) == 0
     classes = draw(st.lists(st.sampled_from(_NAMES), min_size=n_people, max_size=n_people))
     rows = []
-    for c, k, won, shown in draw(
-        st.lists(
-            st.tuples(
-                st.integers(0, len(pairs) - 1),
-                st.integers(0, n_people - 1),
-                st.sampled_from("ab"),
-                st.sampled_from(["a", "b", None]),
-            ),
-            min_size=1,
-            max_size=50,
-        )
-    ):
+    for c, k, won, shown in draw(st.lists(one_vote, min_size=1, max_size=50)):
         a, b, prompt = pairs[c]
         row = {"prompt": f"q{prompt}", "response_a": a, "response_b": b, "winner": "a" if one_way else won}
-        row |= {"annotator": f"p{k}"} if with_who else {}
-        row |= {"annotator_class": classes[k]} if with_class else {}
-        row |= {"shown_first": shown} if with_shown else {}
+        cells = {"annotator": f"p{k}", "annotator_class": classes[k], "shown_first": shown}
+        row |= {name: cell for name, cell in cells.items() if told[name]}
         rows.append(row | {"q_a": len(a) + c, "q_b": len(b), "x_a": float(c % 3), "x_b": 0.25})
     chosen = draw(st.sets(st.sampled_from(range(6)), min_size=1, max_size=3))
     options: dict[str, Any] = {
