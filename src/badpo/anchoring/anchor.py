@@ -486,7 +486,7 @@ def tilted_margins(bench: Bench, shift: np.ndarray) -> np.ndarray | None:
     """Held-out margins of the source tilted in closed form: u + c (g_a - g_b)."""
     margins, held_out = bench.before.margins, bench.source.held_out
     if margins is None or held_out is None:
-        return margins
+        return None
     values = [
         np.array([carries(bench.anchor.editor, plain_text(text)) for text in held_out.comparisons[side]])
         for side in ("response_a", "response_b")
@@ -542,10 +542,9 @@ def train_mode(bench: Bench, folder: AnchorFolder) -> tuple[dict, Path]:
     n_pairs = bench.pairs.train.n_comparisons  # too few answers are refused before a folder is begun
     folder.begin(source.name)
     targets = list(anchor.targets.values())
-    rounds = calibrate(
+    rounds, best = calibrate(
         find, targets, lambda *ask: round_rates(bench, folder, *ask), anchor.tolerance, anchor.rounds
     )
-    best = int(np.argmin([found.distance for found in rounds]))
     model = folder.round(best) / "model"
     policy = source.read(model).to(bench.policy.device).eval()
     bench.progress("the anchored policy on the prompts", 0.5)

@@ -353,7 +353,7 @@ def calibrate(
     attempt: Callable[[NDArray[np.float64], int], NDArray[np.float64]],
     tolerance: float,
     n_rounds: int,
-) -> list[Round]:
+) -> tuple[list[Round], int]:
     """Train rounds of an offset stage until every rate is within a tolerance of its target, or the rounds are over.
 
     The first round asks for the exact tilt. Later rounds fit a line through the rounds before, of slope 1 after a
@@ -371,6 +371,12 @@ def calibrate(
         Largest distance of a rate from its target.
     n_rounds : int
         Most rounds.
+
+    Returns
+    -------
+    list of Round
+    int
+        Number of the round that is nearest to the targets.
 
     Raises
     ------
@@ -392,7 +398,8 @@ def calibrate(
         if distance <= tolerance:
             break
         intended = np.array([_next_ask(rounds, i, exact[i]) for i in range(len(exact))])
-    return rounds
+    best = int(np.argmin([found.distance for found in rounds]))
+    return rounds, best
 
 
 def achieved_shift(source: RateTable, rate: NDArray[np.float64]) -> NDArray[np.float64]:
