@@ -1,3 +1,5 @@
+"""Held-out votes predicted by the margin, and by the margin with theta."""
+
 from __future__ import annotations
 
 import json
@@ -7,9 +9,11 @@ import pytest
 
 from badpo.data.attributes import Length
 from badpo.data.judgments import Judgments
-from badpo.readouts.heldout import heldout_accuracy
+from badpo.readouts.heldout import heldout_accuracy, theta_rows_for, vote_accuracy, vote_difference
 from tests import tiny
 from tests.readouts.policies import judgments
+
+PAIR = {"sign": [1, -1], "comparison": [0, 1], "annotator": [0, 0], "delta": [0, 0]}
 
 
 def test_accuracies_and_gap_by_hand():
@@ -30,12 +34,12 @@ def test_accuracies_and_gap_by_hand():
     assert black["cross"] == 0.0 and found["any"]["cross"] == pytest.approx(2 / 4)
     assert found["any"]["gap"] == pytest.approx(0.0)
     assert json.loads(json.dumps(found, allow_nan=False)) == found and set(found) == {"woman", "black", "any"}
-    assert set(found["any"]) == {"same", "cross", "gap", "n_same", "n_cross", "gap_low", "gap_high"}
 
 
-def test_a_tie_predicts_nobody():
-    votes = judgments(sign=[1, -1], comparison=[0, 1], annotator=[0, 0], delta=[0, 0])
-    assert heldout_accuracy([0.0, 0.0], votes)["any"]["same"] == 0.0
+def test_a_tie_predicts_nobody_and_what_never_differs_has_no_gap():
+    assert heldout_accuracy([0.0, 0.0], judgments(**PAIR))["any"]["same"] == 0.0
+    found = heldout_accuracy([1.0, 1.0], judgments(**PAIR))["woman"]
+    assert (found["same"], found["cross"], found["gap"], found["gap_low"]) == (0.5, None, None, None)
 
 
 def test_turning_comparisons_around_changes_nothing():
@@ -43,8 +47,7 @@ def test_turning_comparisons_around_changes_nothing():
     sign, comparison = rng.choice([-1, 1], 60), np.repeat(np.arange(20), 3)
     delta, u = rng.integers(-1, 2, 20)[comparison], rng.normal(size=20)
     one = heldout_accuracy(u, judgments(sign, comparison, [0] * 60, delta))
-    turned = heldout_accuracy(-u, judgments(-sign, comparison, [0] * 60, -delta))
-    assert one == turned
+    assert one == heldout_accuracy(-u, judgments(-sign, comparison, [0] * 60, -delta))
 
 
 def test_gap_interval_counts_prompts_not_votes():
@@ -52,15 +55,9 @@ def test_gap_interval_counts_prompts_not_votes():
     rng = np.random.default_rng(1)
     sign, delta, u = rng.choice([-1, 1], 40), rng.integers(0, 2, 40), rng.normal(size=40)
 
-    def width(copies, prompts):
-        votes = judgments(
-            np.tile(sign, copies),
-            np.arange(40 * copies),
-            [0] * 40 * copies,
-            np.tile(delta, copies),
-            prompts=prompts,
-        )
-        found = heldout_accuracy(np.tile(u, copies), votes)["woman"]
+    def width(n, prompts):
+        given = np.tile(sign, n), np.arange(40 * n), [0] * 40 * n, np.tile(delta, n)
+        found = heldout_accuracy(np.tile(u, n), judgments(*given, prompts=prompts))["woman"]
         return (found["gap_high"] - found["gap_low"]) / 2
 
     single = width(1, [f"p{i}" for i in range(40)])
@@ -77,23 +74,119 @@ def test_a_continuous_attribute_differs_beyond_its_threshold():
 def test_votes_read_from_a_table():
     """u in the direction of the longer text predicts votes that lean to it, and nothing else."""
     votes = Judgments.read(tiny.votes(400), attributes=[Length(ratio=1.5)])
-    texts = votes.comparisons
-    words = texts["response_a"].str.split().str.len() - texts["response_b"].str.split().str.len()
-    found = heldout_accuracy(words.to_numpy(dtype=float), votes)["length"]
-    assert found["n_same"] + found["n_cross"] == votes.n_votes
-    assert found["gap_low"] > 0.5
-    assert found["same"] == 0.0, "equal lengths give a margin of 0, which predicts nobody"
-
-
-def test_attribute_that_never_differs_has_no_gap():
-    votes = judgments(sign=[1, -1], comparison=[0, 1], annotator=[0, 0], delta=[0, 0])
-    written = heldout_accuracy([1.0, 1.0], votes)["woman"]
-    assert (written["same"], written["cross"], written["gap"], written["gap_low"]) == (0.5, None, None, None)
+    words = [votes.comparisons[side].str.split().str.len() for side in ("response_a", "response_b")]
+    found = heldout_accuracy((words[0] - words[1]).to_numpy(dtype=float), votes)["length"]
+    assert found["n_same"] + found["n_cross"] == votes.n_votes and found["gap_low"] > 0.5
+    # equal lengths give a margin of 0, which predicts nobody
+    assert found["same"] == 0.0
 
 
 def test_margins_must_fit_the_comparisons():
-    votes = judgments(sign=[1, -1], comparison=[0, 1], annotator=[0, 0], delta=[0, 0])
     with pytest.raises(ValueError, match="one margin per comparison"):
-        heldout_accuracy([1.0], votes)
+        heldout_accuracy([1.0], judgments(**PAIR))
     with pytest.raises(ValueError, match="comparison c1"):
-        heldout_accuracy([1.0, np.nan], votes)
+        heldout_accuracy([1.0, np.nan], judgments(**PAIR))
+
+
+# -- with theta --------------------------------------------------------------------------------------------------
+
+
+def simulated(n=4000, seed=0, classes=("A", "A", "B", "B")):
+    """Votes on distinct comparisons by twelve annotators of two classes that lean in opposite ways."""
+    rng = np.random.default_rng(seed)
+    planted = np.tile([[1.5, 0.5], [2.5, 0.0], [-1.5, 1.0], [-2.5, -0.5]], (3, 1))
+    u, delta, annotator = rng.normal(0, 0.7, n), rng.integers(-1, 2, (n, 2)), rng.integers(0, 12, n)
+    logits = u + (planted[annotator] * delta).sum(1)
+    sign = np.where(rng.random(n) < 1 / (1 + np.exp(-logits)), 1, -1)
+    votes = judgments(
+        sign, np.arange(n), annotator, delta, classes=classes * 3, attributes=("woman", "black")
+    )
+    return u, planted, votes
+
+
+def test_prediction_by_hand():
+    votes = judgments([1, 1, -1, 1], [0, 0, 0, 1], [0, 1, -1, 0], [1, 1, 1, 0], classes=("A", "B"))
+    found = vote_accuracy([-1.0, 5.0], [[2.0], [-4.0]], votes)["woman"]
+    # logits: +(-1+2) = 1; +(-1-4) = -5; -(-1 + mean -1) = 2; the last does not differ
+    assert (found["all"]["accuracy"], found["all"]["n"]) == (pytest.approx(2 / 3), 3)
+    assert found["all"]["nll"] == pytest.approx(np.log1p(np.exp([-1.0, 5.0, -2.0])).mean())
+    assert set(found) == {"all"}  # a class of one person is that person
+
+
+@pytest.mark.parametrize("n_of_b", [4, 5])
+def test_classes_by_hand(n_of_b):
+    n, classes = 10, ("A", "B") * 5
+    votes = judgments([1] * n, range(n), range(n), [1] * 9 + [n_of_b - 4], classes=classes)
+    theta = np.where(np.arange(n) % 2, -4.0, 2.0)[:, None]
+    found = vote_accuracy([-1.0] * n, theta, votes)["woman"]
+    assert set(found) == ({"all"} if n_of_b == 4 else {"all", "A", "B"})
+    if n_of_b == 5:
+        assert [(found[c]["n"], found[c]["accuracy"]) for c in "AB"] == [(5, 1.0), (5, 0.0)]
+
+
+def test_without_a_bias_term_it_is_the_cross_group_accuracy():
+    u, _, votes = simulated(500)
+    plain = vote_accuracy(u, None, votes)
+    assert plain["black"]["all"]["accuracy"] == heldout_accuracy(u, votes)["black"]["cross"]
+    assert vote_accuracy(u, np.zeros((12, 2)), votes) == plain
+
+
+def test_planted_theta_is_the_ceiling_and_pooled_is_chance_where_classes_oppose():
+    u, planted, votes = simulated()
+    pooled = vote_accuracy(u, np.tile(planted.mean(0), (12, 1)), votes)["woman"]["all"]
+    ceiling = vote_accuracy(u, planted, votes)["woman"]
+    assert ceiling["all"]["accuracy"] > max(0.8, pooled["accuracy"] + 0.15)
+    assert ceiling["all"]["nll"] < pooled["nll"] - 0.2 and set(ceiling) == {"all", "A", "B"}
+
+
+def test_paired_difference_is_the_difference_and_narrower_than_the_parts():
+    u, planted, votes = simulated()
+    learned = planted + np.random.default_rng(1).normal(0, 0.3, planted.shape)
+    arm, ceiling = vote_accuracy(u, learned, votes), vote_accuracy(u, planted, votes)
+    difference = vote_difference(u, learned, planted, votes)
+    for attribute in ("woman", "black"):
+        for name in ("all", "A", "B"):
+            cell, one, other = (each[attribute][name] for each in (difference, arm, ceiling))
+            assert cell["difference"] == pytest.approx(one["accuracy"] - other["accuracy"])
+            assert cell["nll_difference"] == pytest.approx(one["nll"] - other["nll"])
+            assert cell["se"] < 0.7 * other["se"] and cell["n"] == one["n"]
+            assert cell["low"] < cell["difference"] < cell["high"]
+    assert vote_difference(u, planted, planted, votes)["woman"]["all"]["se"] == 0
+
+
+def test_tilting_the_margins_against_theta_changes_no_prediction():
+    u, planted, votes = simulated(300)
+    c = np.array([0.7, -1.2])
+    moved, still = vote_accuracy(u + votes.delta @ c, planted - c, votes), vote_accuracy(u, planted, votes)
+    assert moved["woman"]["all"]["nll"] == pytest.approx(still["woman"]["all"]["nll"])
+
+
+def test_annotators_without_a_class_count_among_all_alone():
+    u, planted, votes = simulated(200, classes=("A", None, "A", None))
+    found = vote_accuracy(u, planted, votes)["woman"]
+    assert set(found) == {"all", "A"} and found["A"]["n"] < found["all"]["n"]
+    assert vote_accuracy([1.0, 1.0], None, judgments(**PAIR))["woman"]["all"]["accuracy"] is None
+
+
+def test_theta_rows_follow_the_pseudonyms_and_strangers_get_the_pool_mean():
+    votes = judgments(sign=[1], comparison=[0], annotator=[0], delta=[1], classes=("A", "A", "B"))
+    rows = theta_rows_for(votes, ["ann_2", "ann_0"], [[4.0], [2.0]])
+    assert rows.tolist() == [[2.0], [3.0], [4.0]]
+    with pytest.raises(ValueError, match="one row of theta per pseudonym"):
+        theta_rows_for(votes, ["ann_2"], [[4.0], [2.0]])
+
+
+def test_theta_must_fit_the_annotators():
+    u, planted, votes = simulated(50)
+    with pytest.raises(ValueError, match="one row per annotator"):
+        vote_accuracy(u, planted[:3], votes)
+    with pytest.raises(ValueError, match="not finite"):
+        vote_accuracy(u, np.full((12, 2), np.nan), votes)
+
+
+def test_votes_on_one_prompt_are_one_piece_of_evidence():
+    rng = np.random.default_rng(0)
+    given = rng.choice([-1, 1], 40), np.arange(40), np.zeros(40, dtype=int), np.ones(40)
+    once, often = (judgments(*(np.repeat(x, n) for x in given)) for n in (1, 5))
+    one, five = (vote_accuracy(np.ones(40), None, votes)["woman"]["all"] for votes in (once, often))
+    assert five["n"] == 5 * one["n"] and five["se"] == pytest.approx(one["se"])

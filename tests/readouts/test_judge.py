@@ -1,15 +1,31 @@
-"""A judge reads a whole conversation up to its end, alike in every batch, and refuses what is no reward model."""
+"""A judge reads a whole conversation up to its end, alike in every batch; a strip leaves nothing of an attribute."""
 
 from __future__ import annotations
+
+import re
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3ForSequenceClassification
 
+from badpo.attributes import Length, Markdown
+from badpo.data.attributes import SignatureName
+from badpo.data.markers import has_markdown, split_signature
 from badpo.data.problems import ConfigError
 from badpo.readouts import judge as judging
-from badpo.readouts.judge import checked_judge, judge_answers, judge_scores, load_judge, strip_markdown
+from badpo.readouts.judge import (
+    checked_judge,
+    judge_answers,
+    judge_scores,
+    load_judge,
+    strip_for,
+    strip_markdown,
+    strip_signatures,
+)
+from badpo.readouts.names import black_names, strip_signature
 from tests.readouts import policies
 
 TEMPLATE = (
@@ -18,17 +34,9 @@ TEMPLATE = (
 )
 PROMPTS = ["Why?", "How much rice do I boil for two people and a dog?", "Why is the river high?"]
 ANSWERS = ["So.", "- One cup.\n- Two cups of **water**.", "It rained in spring. " * 12]
-SHAPE = {
-    "vocab_size": 330,
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "max_position_embeddings": 512,
-    "initializer_range": 0.3,
-}
+SHAPE = {"vocab_size": 330, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+SHAPE |= {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
+SHAPE |= {"max_position_embeddings": 512, "initializer_range": 0.3}
 
 
 def tokenizer(**changes):
@@ -41,73 +49,49 @@ def tokenizer(**changes):
 
 def reward_model(**changes):
     torch.manual_seed(0)
-    settings = {**SHAPE, "num_labels": 1, "pad_token_id": 0} | changes
-    return Qwen3ForSequenceClassification(Qwen3Config(**settings)).eval()
+    given = {**SHAPE, "num_labels": 1, "pad_token_id": 0} | changes
+    return Qwen3ForSequenceClassification(Qwen3Config(**given)).eval()
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    path = tmp_path_factory.mktemp("judge")
-    reward_model().save_pretrained(path)
-    tokenizer().save_pretrained(path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def judge(folder):
+def judge(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("judge")
+    reward_model().save_pretrained(folder)
+    tokenizer().save_pretrained(folder)
     return load_judge(str(folder))
 
 
-def conversation(prompt, answer):
-    return f"<user>{prompt}<end>\n<assistant>{answer}<end>\n"
+def conversation(judge, i) -> list[int]:
+    return judge.tokenizer(f"<user>{PROMPTS[i]}<end>\n<assistant>{ANSWERS[i]}<end>\n")["input_ids"]
 
 
-def plain_score(judge, ids):
+def plain_score(judge, ids) -> float:
     """The head on the last position of one unpadded sequence."""
     with torch.no_grad():
         hidden = judge.model.model(input_ids=torch.tensor([ids])).last_hidden_state[0, -1]
         return float(judge.model.score(hidden)[0])
 
 
-def test_scores_are_those_of_whole_conversations_one_by_one(judge):
-    found, n_cut = judge_scores(judge, PROMPTS, ANSWERS)
-    expected = [
-        plain_score(judge, judge.tokenizer(conversation(p, a))["input_ids"])
-        for p, a in zip(PROMPTS, ANSWERS, strict=True)
-    ]
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
-    assert n_cut == 0 and len(set(np.round(expected, 4))) == 3
-
-
-@pytest.mark.parametrize("batch", [1, 2])
-def test_the_batch_changes_no_score(judge, batch, monkeypatch):
-    together = judge_scores(judge, PROMPTS, ANSWERS)[0]
+@pytest.mark.parametrize("batch", [1, 2, 8])
+def test_scores_are_those_of_whole_conversations_one_by_one(judge, batch, monkeypatch):
     monkeypatch.setattr(judging, "BATCH", batch)
-    np.testing.assert_allclose(judge_scores(judge, PROMPTS, ANSWERS)[0], together, rtol=1e-5, atol=1e-6)
-
-
-def test_a_model_without_padding_token_scores_one_by_one():
-    judge = checked_judge(reward_model(pad_token_id=None), tokenizer(pad_token=None), "tiny")
-    expected = [
-        plain_score(judge, judge.tokenizer(conversation(p, a))["input_ids"])
-        for p, a in zip(PROMPTS, ANSWERS, strict=True)
-    ]
-    np.testing.assert_allclose(judge_scores(judge, PROMPTS, ANSWERS)[0], expected, rtol=1e-5, atol=1e-6)
+    without_padding = checked_judge(reward_model(pad_token_id=None), tokenizer(pad_token=None), "tiny")
+    for one in (judge, without_padding):
+        found, n_cut = judge_scores(one, PROMPTS, ANSWERS)
+        expected = [plain_score(one, conversation(one, i)) for i in range(3)]
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+        assert n_cut == 0 and len(set(np.round(expected, 4))) == 3
 
 
 def test_a_cut_conversation_keeps_the_end_that_the_head_reads(judge):
-    ids = judge.tokenizer(conversation(PROMPTS[2], ANSWERS[2]))["input_ids"]
-    closing = judge.tokenizer("<end>\n")["input_ids"]
+    ids, closing = conversation(judge, 2), judge.tokenizer("<end>\n")["input_ids"]
     limit = len(ids) - 20
     found, n_cut = judge_scores(judge, PROMPTS, ANSWERS, max_length=limit)
     assert n_cut == 1
-    kept = [*ids[: limit - len(closing)], *closing]
-    assert len(kept) == limit
-    np.testing.assert_allclose(found[2], plain_score(judge, kept), rtol=1e-5)
+    np.testing.assert_allclose(
+        found[2], plain_score(judge, [*ids[: limit - len(closing)], *closing]), rtol=1e-5
+    )
     assert abs(found[2] - plain_score(judge, ids[:limit])) > 1e-3
-
-
-def test_a_prompt_that_fills_the_judge_is_an_error(judge):
     with pytest.raises(ValueError, match=r"prompt 1 takes \d+ tokens of the 30 that the judge reads"):
         judge_scores(judge, PROMPTS, ANSWERS, max_length=30)
 
@@ -122,11 +106,8 @@ def test_a_first_token_is_not_written_twice():
         def __call__(self, text, add_special_tokens=True):
             return {"input_ids": [tok.bos_token_id] * add_special_tokens + tok(text)["input_ids"]}
 
-    adds = checked_judge(reward_model(), AddsFirst(), "tiny")
-    plain = checked_judge(reward_model(), tok, "tiny")
-    np.testing.assert_allclose(
-        judge_scores(adds, PROMPTS, ANSWERS)[0], judge_scores(plain, PROMPTS, ANSWERS)[0]
-    )
+    adds, plain = (checked_judge(reward_model(), one, "tiny") for one in (AddsFirst(), tok))
+    np.testing.assert_allclose(*(judge_scores(one, PROMPTS, ANSWERS)[0] for one in (adds, plain)))
 
 
 def test_rm_minus_scores_the_stripped_answers(judge):
@@ -138,50 +119,89 @@ def test_rm_minus_scores_the_stripped_answers(judge):
     assert (found["rm"]["mean"], found["rm_minus"]["mean"]) == pytest.approx((raw.mean(), without.mean()))
     assert found["rm"]["n"] == 3 and found["rm"]["n_cut"] == 0
     assert judge_answers(judge, PROMPTS, ANSWERS)["rm_minus"] is None
+    # answers to one prompt are one piece of evidence
+    often = judge_answers(judge, PROMPTS * 4, ANSWERS * 4)["rm"]
+    assert often["se"] == pytest.approx(found["rm"]["se"], rel=1e-4) and often["n"] == 12
 
 
-def test_answers_to_one_prompt_are_one_piece_of_evidence(judge):
-    once, often = (judge_answers(judge, PROMPTS * n, ANSWERS * n)["rm"] for n in (1, 4))
-    assert often["se"] == pytest.approx(once["se"], rel=1e-4) and often["n"] == 4 * len(PROMPTS)
-
-
-def test_chat_messages_are_prompts_too(judge):
+def test_chat_messages_are_prompts_too_and_each_needs_an_answer(judge):
     messages = [[{"role": "user", "content": prompt}] for prompt in PROMPTS]
-    np.testing.assert_array_equal(
-        judge_scores(judge, messages, ANSWERS)[0], judge_scores(judge, PROMPTS, ANSWERS)[0]
-    )
+    np.testing.assert_array_equal(*(judge_scores(judge, given, ANSWERS)[0] for given in (messages, PROMPTS)))
+    with pytest.raises(ValueError, match="3 prompts, 1 answers"):
+        judge_scores(judge, PROMPTS, ["one"])
 
 
-def test_a_reward_model_without_chat_template_is_refused(tmp_path):
-    reward_model().save_pretrained(tmp_path)
-    tokenizer(chat_template=None).save_pretrained(tmp_path)
-    with pytest.raises(ConfigError, match="has no chat template") as error:
+@pytest.mark.parametrize(
+    ("model", "changes", "message"),
+    [
+        (reward_model, {"chat_template": None}, "has no chat template"),
+        (lambda: reward_model(num_labels=3), {}, "has 3 outputs"),
+        # transformers would give it a random head and only print a warning
+        (lambda: Qwen3ForCausalLM(Qwen3Config(**SHAPE, num_labels=1)), {}, "score.weight is not in its"),
+        (None, {}, "cannot load the reward model"),
+    ],
+)
+def test_what_is_no_judge_is_refused_in_one_line(model, changes, message, tmp_path):
+    if model is not None:
+        model().save_pretrained(tmp_path)
+        tokenizer(**changes).save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match=message) as error:
         load_judge(str(tmp_path))
     assert "\n" not in str(error.value)
 
 
-def test_several_outputs_are_refused(tmp_path):
-    reward_model(num_labels=3).save_pretrained(tmp_path)
-    tokenizer().save_pretrained(tmp_path)
-    with pytest.raises(ConfigError, match="has 3 outputs"):
-        load_judge(str(tmp_path))
+# -- strips ------------------------------------------------------------------------------------------------------
+
+MARKUP = st.text(alphabet="*#-+|`1.\n \t\rab\u2003", max_size=60)
+SIGNED = st.lists(
+    st.sampled_from(["Boil it.", "\n", "\n\n", "\u2014 Emily Miller", " ", "- ", "\u2014"]), max_size=12
+).map("".join)
 
 
-def test_a_language_model_is_no_judge(tmp_path):
-    """Transformers would give it a random head and only print a warning."""
-    Qwen3ForCausalLM(Qwen3Config(**SHAPE, num_labels=1)).save_pretrained(tmp_path)
-    tokenizer().save_pretrained(tmp_path)
-    with pytest.raises(ConfigError, match=r"is no reward model: score.weight is not in its files"):
-        load_judge(str(tmp_path))
+@settings(max_examples=600, deadline=None)
+@given(MARKUP)
+@example("**a\n* b**")
+@example("****a****")
+@example("- | - a |")
+@example("-\n")
+@example("12. a\n\n13.\n")
+@example("`` ```` `")
+@example("| **a |\n* b** |")
+def test_no_markdown_is_left_and_letters_stay_in_their_order(text):
+    """Marks and white space go; letters do not, but for the name of a fence's language."""
+    stripped = strip_markdown(text)
+    assert not has_markdown(stripped) and strip_markdown(stripped) == stripped
+    if not has_markdown(text):
+        assert stripped == text
+    without_languages = re.sub(r"(`{3,}[^\S\n]*)\w*$", r"\1", text, flags=re.MULTILINE)
+    letters, found, fewest = (re.sub(r"[^ab]", "", each) for each in (stripped, text, without_languages))
+    assert letters == found or len(letters) >= len(fewest)
 
 
-def test_nothing_there_is_one_message(tmp_path):
-    with pytest.raises(ConfigError, match="cannot load the reward model") as error:
-        load_judge(str(tmp_path / "nowhere"))
-    assert "\n" not in str(error.value)
+@settings(max_examples=300, deadline=None)
+@given(SIGNED)
+@example("\u2014 Emily Miller\n\u2014 Emily Miller")
+@example("\n\n \u2014 Emily Miller \r\n\t\n\u2014 Emily Miller\n")
+def test_signatures_go_as_one_after_the_other_would(text):
+    stripped = strip_signatures(text)
+    assert split_signature(stripped) == (stripped, "") and text.startswith(stripped)
+    expected, shorter = text, strip_signature(text)
+    while shorter != expected:
+        expected, shorter = shorter, strip_signature(shorter)
+    assert stripped == expected
 
 
-@pytest.mark.parametrize(("options", "match"), [({"answers": ["one"]}, "3 prompts, 1 answers")])
-def test_arguments_that_do_not_fit(judge, options, match):
-    with pytest.raises(ValueError, match=match):
-        judge_scores(judge, PROMPTS, **{"answers": ANSWERS} | options)
+def test_a_whole_answer():
+    text = "# Rice\n\n1. Rinse **the rice**.\n2. Boil:\n   - slowly\n   + covered\n\n```python\nx = 2 ** 3\n```\n"
+    assert strip_markdown(text) == ("Rice\n\nRinse the rice.\nBoil:\nslowly\ncovered\n\n\nx = 2 ** 3\n\n")
+
+
+@pytest.mark.parametrize("unit", ["*" * 10, "- ", "|", "1. ", "`", "** a ", "**a\n* b**\n", "#", "\n- **"])
+def test_no_markup_is_left_of_a_long_text_of_marks(unit):
+    assert not has_markdown(strip_markdown(unit * (100_000 // len(unit))))
+
+
+def test_strips_by_attribute():
+    assert strip_for(Markdown("bold or list")) is strip_markdown
+    assert strip_for(SignatureName("black", black_names())) is strip_signatures
+    assert strip_for(Length(ratio=1.5)) is None
