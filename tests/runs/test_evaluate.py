@@ -184,17 +184,11 @@ def project(tmp_path_factory):
     return folder
 
 
-def nothing_held_out(run) -> None:
-    path = run / "config.yaml"
-    path.write_text(path.read_text().replace("held_out: 0.2", "held_out: 0.0"))
-
-
 @pytest.mark.parametrize(
     ("change", "told"),
     [
         (lambda run: shutil.rmtree(run / "model"), "holds no finished run"),
         (lambda run: (run / "config.yaml").unlink(), "holds no finished run"),
-        (nothing_held_out, "held no judgments out; set held_out to a share such as 0.1"),
         (lambda run: shutil.rmtree(run.parent / "reference"), "holds no model any more"),
         (lambda run: (run.parents[1] / "votes.jsonl").unlink(), "there is no such file"),
     ],
@@ -207,6 +201,12 @@ def test_what_cannot_be_measured_is_told(project, tmp_path, change, told):
     with pytest.raises((ConfigError, DataError), match=told):
         evaluate_run(run, silent)
     assert not (run / "readouts.json").exists()
+
+
+def test_a_run_that_held_nothing_out(tmp_path):
+    folder = train_run(recipe(tmp_path, held_out=0, max_steps=1))
+    with pytest.raises(ConfigError, match="held no judgments out; set held_out to a share such as 0.1"):
+        evaluate_run(folder, silent)
 
 
 def test_the_start_model_is_gone(tmp_path):
