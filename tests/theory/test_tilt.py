@@ -34,10 +34,9 @@ def test_the_papers_worked_example():
     assert round(leaning, 2) == -0.34
     # from one set of two-choice prompts: the same numbers, found by the search
     logs = np.log([[0.967, 0.033]])
-    found = shift_to_targets(logs, [1, 0], 0.5)
-    assert round(float(found.shift[0]), 2) == -3.38
-    assert round(float(-found.in_margin(BETA)[0]), 2) == 0.34
-    assert found.achieved[0] == pytest.approx(0.5, abs=1e-12)
+    (shift,) = shift_to_targets(logs, [1, 0], 0.5)
+    assert (round(shift, 2), round(-BETA * shift, 2)) == (-3.38, 0.34)
+    assert tilted_rates(logs, [1, 0], shift)[0] == pytest.approx(0.5, abs=1e-12)
 
 
 def test_log_odds_of_every_pair_move_by_exactly_c_over_beta():
@@ -63,10 +62,10 @@ def test_the_rate_is_strictly_increasing_in_its_own_shift():
 @pytest.mark.parametrize("target", [0.3, 0.5, 0.7])
 def test_one_attribute_reaches_its_target_where_log_odds_vary(target):
     logs, carries = prompts(200, spread=2.0)
-    found = shift_to_targets(logs, carries[:, 0], target)
-    assert tilted_rates(logs, carries[:, 0], found.shift)[0] == pytest.approx(target, abs=1e-12)
+    shift = shift_to_targets(logs, carries[:, 0], target)
+    assert tilted_rates(logs, carries[:, 0], shift)[0] == pytest.approx(target, abs=1e-12)
     # the closed form is for constant log-odds, and is not the answer here
-    closed = float(log_odds_distance(target, found.before[0]))
+    closed = float(log_odds_distance(target, tilted_rates(logs, carries[:, 0], 0.0)[0]))
     assert abs(tilted_rates(logs, carries[:, 0], closed)[0] - target) > 0.02
 
 
@@ -74,10 +73,10 @@ def test_one_attribute_reaches_its_target_where_log_odds_vary(target):
 @pytest.mark.parametrize("lean", [(2.5, 3.0), (5.0, -6.0)])
 def test_two_attributes_reach_their_targets_together(targets, lean):
     logs, carries = prompts(150, lean, spread=1.5)
-    found = shift_to_targets(logs, carries, targets)
-    np.testing.assert_allclose(tilted_rates(logs, carries, found.shift), targets, atol=1e-9)
-    np.testing.assert_allclose(found.achieved, targets, atol=1e-9)
-    np.testing.assert_allclose(found.before, softmax(logs, axis=1).mean(axis=0) @ carries, atol=1e-12)
+    shift = shift_to_targets(logs, carries, targets)
+    np.testing.assert_allclose(tilted_rates(logs, carries, shift), targets, atol=1e-9)
+    before = softmax(logs, axis=1).mean(axis=0) @ carries
+    np.testing.assert_allclose(tilted_rates(logs, carries, [0, 0]), before, atol=1e-12)
 
 
 def test_the_joint_search_agrees_with_a_general_minimizer_and_with_bisection():
@@ -88,18 +87,18 @@ def test_the_joint_search_agrees_with_a_general_minimizer_and_with_bisection():
         return 1e6 * np.sum((tilted_rates(logs, carries, shift) - [0.4, 0.6]) ** 2)
 
     other = minimize(distance, [0, 0], method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-12})
-    np.testing.assert_allclose(found.shift, other.x, atol=1e-6)
+    np.testing.assert_allclose(found, other.x, atol=1e-6)
     # an attribute that is given twice takes half of the shift each time
     twice = shift_to_targets(logs, carries[:, [0, 0]], [0.4, 0.4])
-    assert twice.shift.sum() == pytest.approx(shift_to_targets(logs, carries[:, 0], 0.4).shift[0], abs=1e-7)
+    assert twice.sum() == pytest.approx(shift_to_targets(logs, carries[:, 0], 0.4)[0], abs=1e-7)
 
 
 def test_prompts_may_offer_different_choices():
     logs = np.log([[0.9, 0.1, 1.0], [0.8, 0.2, 1.0], [0.6, 0.4, 1.0]])
     logs[:, 2] = -np.inf
     found = shift_to_targets(logs, [1, 0, 0], 0.5)
-    assert tilted_probabilities(logs, [1, 0, 0], found.shift)[:, 2].tolist() == [0, 0, 0]
-    assert found.achieved[0] == pytest.approx(0.5, abs=1e-12)
+    assert tilted_probabilities(logs, [1, 0, 0], found)[:, 2].tolist() == [0, 0, 0]
+    assert tilted_rates(logs, [1, 0, 0], found)[0] == pytest.approx(0.5, abs=1e-12)
     logs[0, 0] = -np.inf
     logs[0, 2] = 0.0
     with pytest.raises(ValueError, match=r"target 0\.7 is out of reach.*between 0 and 0\.667"):
@@ -181,7 +180,7 @@ def test_a_tilted_policy_leaves_the_audit_as_it_was():
     d = delta[comparison]
     logits = source[comparison] + (theta[annotator] * d).sum(axis=1)
     sign = np.where(rng.random(2 * n) < 1 / (1 + np.exp(-logits)), 1, -1)
-    c = shift_to_targets(*prompts(50), [0.5, 0.5]).in_margin(BETA)
+    c = BETA * shift_to_targets(*prompts(50), [0.5, 0.5])
 
     votes = dict(comparison=comparison, sign=sign, annotator=annotator, delta=d, n_annotators=n_people)
     before, after = fit_fixed(**votes, quality=source), fit_fixed(**votes, quality=source + delta @ c)

@@ -238,7 +238,7 @@ class Bench:
         """The shift that brings the rates of a table to their targets in closed form."""
         with refusing():
             targets = list(self.anchor.targets.values())
-            return shift_to_targets(table.log_probs, table.carries, targets, table.attributes).shift
+            return shift_to_targets(table.log_probs, table.carries, targets, table.attributes)
 
     def rows(self, before: RateTable, after: RateTable, shift: np.ndarray) -> dict[str, dict]:
         """{attribute: {asked, before, achieved, ci_low, ci_high, c, shift}}; ``counted`` of sampled answers."""

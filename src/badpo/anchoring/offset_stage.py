@@ -389,7 +389,7 @@ def calibrate(
     BA-DPO, Appendix `app:anchor_experiment`, paragraph "Calibration", where the line was fitted by hand.
     """
     wanted = np.asarray(targets, dtype=np.float64)
-    exact = shift_to_targets(source.log_probs, source.carries, wanted, source.attributes).shift
+    exact = shift_to_targets(source.log_probs, source.carries, wanted, source.attributes)
     intended, rounds = exact, list[Round]()
     for number in range(n_rounds):
         rate = attempt(intended, number)
@@ -405,7 +405,7 @@ def calibrate(
 def achieved_shift(source: RateTable, rate: NDArray[np.float64]) -> NDArray[np.float64]:
     """The shift of a source that gives some rates, shape (n_attributes,); NaN where none does."""
     try:
-        return shift_to_targets(source.log_probs, source.carries, rate, source.attributes).shift
+        return shift_to_targets(source.log_probs, source.carries, rate, source.attributes)
     except ValueError:
         return np.full(len(rate), np.nan)
 

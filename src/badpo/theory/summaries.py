@@ -7,7 +7,6 @@ interval is cluster-robust: rows of one prompt are not independent evidence.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -217,7 +216,7 @@ def cluster_difference(
     labels = _cluster_index(clusters, len(x))
     sides = [x[side] for side in (first, ~first)]
     if not all(len(side) for side in sides):
-        return Interval(np.nan, np.nan, np.nan, np.nan, len(np.unique(labels)))
+        return Interval(np.nan, np.nan, np.nan, np.nan, labels.max(initial=-1) + 1)
     one, other = (side.mean() for side in sides)
     influence = np.where(first, (x - one) / len(sides[0]), -(x - other) / len(sides[1]))
     return _from_influence(one - other, influence, labels, level)
@@ -246,7 +245,7 @@ def ratio_of_sums(
         )
     labels = _cluster_index(clusters, len(x))
     if y.sum() == 0:
-        return Interval(np.nan, np.nan, np.nan, np.nan, len(np.unique(labels)))
+        return Interval(np.nan, np.nan, np.nan, np.nan, labels.max(initial=-1) + 1)
     ratio = x.sum() / y.sum()
     return _from_influence(ratio, (x - ratio * y) / y.sum(), labels, level)
 
@@ -318,39 +317,6 @@ def _cluster_index(clusters: ArrayLike | None, n_rows: int) -> Ints:
 
 def _from_influence(estimate: float, influence: NDArray, labels: Ints, level: float) -> Interval:
     sums = np.bincount(labels, weights=influence)
-    n = len(np.unique(labels))
+    n = len(sums)
     se = np.sqrt(n / (n - 1) * np.sum(sums**2)) if n > 1 else np.nan
     return _student(estimate, se, n, level)
-
-
-def shared_speed(n_annotators: int, cross_per_step: float) -> float:
-    r"""How many times further a step of Adam moves one shared theta than each of the annotators' own.
-
-    .. math:: \frac{-\eta\,\sqrt{1}}{-\eta\,\sqrt{p}} = \sqrt{m / b}, \qquad p = b / m
-
-    A coordinate whose gradient is g in a share p of the steps and 0 in the others moves at the rate
-    :math:`\eta \sqrt{p}`: Adam's first moment is p g, and its second p g squared.
-
-    Returns
-    -------
-    float
-        1 with as many cross-group judgments in a step as annotators, or more: everyone then has a gradient in about
-        every step. An estimate that orders the two, not a prediction of where they stop.
-
-    References
-    ----------
-    BA-DPO, Appendix `app:proof_rate`, "A rough estimate under Adam"; under gradient descent the factor is m (Prop.
-    `rate`).
-
-    Examples
-    --------
-    MultiPref: 227 annotators, 59 % of 32 judgments cross-group.
-
-    >>> round(shared_speed(227, 0.59 * 32), 1)
-    3.5
-    """
-    if n_annotators < 1 or not cross_per_step > 0:
-        raise ValueError(
-            f"a speed needs annotators and cross-group judgments; got {n_annotators} and {cross_per_step:g}"
-        )
-    return max(1.0, math.sqrt(n_annotators / cross_per_step))

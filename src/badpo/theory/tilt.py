@@ -31,27 +31,6 @@ _SAME = 1e-20
 
 
 @dataclass(frozen=True)
-class Tilt:
-    """The shift that brings a policy's rates to their targets.
-
-    Attributes
-    ----------
-    shift : array of shape (n_attributes,)
-        s in log-odds; negative where the attribute is made rarer.
-    before, achieved : array of shape (n_attributes,)
-        The rates at shift 0 and at ``shift``, on the prompts that it was found on.
-    """
-
-    shift: Floats
-    before: Floats
-    achieved: Floats
-
-    def in_margin(self, beta: float) -> Floats:
-        """The tilt c = beta s, shape (n_attributes,). The offset of a training stage that teaches it is -c."""
-        return beta * self.shift
-
-
-@dataclass(frozen=True)
 class CalibrationLine:
     """What a training stage achieves of a shift that it is asked for, both in log-odds.
 
@@ -127,11 +106,11 @@ def tilted_rates(log_probs: ArrayLike, carries: ArrayLike, shift: ArrayLike) -> 
 
 
 def shift_to_targets(
-    log_probs: ArrayLike, carries: ArrayLike, targets: ArrayLike, attributes: Sequence[str] | None = None
-) -> Tilt:
+    log_probs: ArrayLike, carries: ArrayLike, targets: ArrayLike, attributes: Sequence[str] = ()
+) -> Floats:
     r"""The one shift per attribute that brings all rates to their targets together.
 
-    Both are found by a root of the rates minus the targets. For several attributes these are the gradient of
+    It is a root of the rates minus the targets. For several attributes these are the gradient of
 
     .. math:: \frac{1}{n} \sum_x \log \sum_y \pi(y \mid x) \exp(s^\top g_y) - s^\top t
 
@@ -143,8 +122,14 @@ def shift_to_targets(
         As in `tilted_probabilities`. A choice that carries several attributes is moved by the sum of their shifts.
     targets : array of shape (n_attributes,)
         Strictly between 0 and 1.
-    attributes : sequence of str or None
-        Names for the error messages; None numbers them.
+    attributes : sequence of str
+        Names for the error messages; without them attributes are numbered.
+
+    Returns
+    -------
+    array of shape (n_attributes,)
+        s in log-odds; negative where the attribute is made rarer. The tilt is beta times it, and the offset of a
+        training stage that teaches the tilt its opposite.
 
     References
     ----------
@@ -154,23 +139,39 @@ def shift_to_targets(
     --------
     Four names of two attributes; both rates come to their targets although each shift moves both:
 
-    >>> found = shift_to_targets(np.log([[0.6, 0.3, 0.05, 0.05]]), [[1, 1], [1, 0], [0, 1], [0, 0]], [0.5, 0.4])
-    >>> found.before.round(2), found.achieved.round(6)
-    (array([0.9 , 0.65]), array([0.5, 0.4]))
+    >>> names = np.log([[0.6, 0.3, 0.05, 0.05]]), [[1, 1], [1, 0], [0, 1], [0, 0]]
+    >>> tilted_rates(*names, shift_to_targets(*names, [0.5, 0.4])).round(6)
+    array([0.5, 0.4])
     """
-    logs, indicator = _choices(log_probs, carries, () if attributes is None else attributes)
+    logs, indicator = _choices(log_probs, carries, attributes)
     wanted = _one_per_attribute(targets, indicator, "targets")
-    names = [f"attribute {i}" for i in range(len(wanted))] if attributes is None else list(attributes)
-    if len(names) != len(wanted):
-        raise ValueError(f"{len(wanted)} attributes and {len(names)} names for them")
+    names = list(attributes) or [f"attribute {i}" for i in range(len(wanted))]
     before = tilted_rates(logs, indicator, np.zeros(len(wanted)))
     for i, name in enumerate(names):
         _check_reachable(name, wanted[i], before[i], logs, indicator[:, i])
+
+    def missing(shift: ArrayLike) -> Floats:
+        return tilted_rates(logs, indicator, shift) - wanted
+
+    def slope(shift: NDArray) -> Floats:
+        probabilities = tilted_probabilities(logs, indicator, shift)
+        rates = probabilities @ indicator
+        pairs = indicator.T @ (probabilities.mean(axis=0)[:, None] * indicator)
+        return pairs - rates.T @ rates / len(rates)
+
     if len(wanted) == 1:
-        shift = np.array([_bisect(logs, indicator, float(wanted[0]))])
-    else:
-        shift = _together(logs, indicator, wanted, before, names)
-    return Tilt(shift, before, tilted_rates(logs, indicator, shift))
+        reach = 1.0
+        while missing(-reach) > 0 or missing(reach) < 0:
+            reach *= 2
+        return np.array([brentq(lambda shift: float(missing(shift)[0]), -reach, reach, xtol=1e-14)])
+    # exact where log-odds are the same at every prompt and the attributes are independent
+    found = root(missing, logit(wanted) - logit(before), jac=slope, tol=1e-12)
+    if np.abs(found.fun).max() < RATE_TOLERANCE:
+        return found.x
+    raise ValueError(
+        f"the targets of {', '.join(names)} cannot hold together: no reweighting of these choices reaches "
+        f"{wanted.tolist()}; ask for targets that one policy over these choices can have"
+    )
 
 
 def fit_calibration(intended: ArrayLike, achieved: ArrayLike) -> CalibrationLine:
@@ -261,35 +262,3 @@ def _check_reachable(name: str, target: float, rate: float, logs: NDArray, carry
             f"stays between {least:.3g} and {most:.3g}; ask for a target between them, or give prompts that leave it "
             "open"
         )
-
-
-def _bisect(logs: NDArray, indicator: NDArray, target: float) -> float:
-    def missing(shift: float) -> float:
-        return float(tilted_rates(logs, indicator, shift)[0]) - target
-
-    reach = 1.0
-    while missing(-reach) > 0 or missing(reach) < 0:
-        reach *= 2
-    return float(brentq(missing, -reach, reach, xtol=1e-14))
-
-
-def _together(
-    logs: NDArray, indicator: NDArray, targets: NDArray, before: NDArray, names: Sequence[str]
-) -> Floats:
-    def missing(shift: NDArray) -> Floats:
-        return tilted_rates(logs, indicator, shift) - targets
-
-    def slope(shift: NDArray) -> Floats:
-        probabilities = tilted_probabilities(logs, indicator, shift)
-        rates = probabilities @ indicator
-        pairs = indicator.T @ (probabilities.mean(axis=0)[:, None] * indicator)
-        return pairs - rates.T @ rates / len(rates)
-
-    # exact where log-odds are the same at every prompt and the attributes are independent
-    found = root(missing, logit(targets) - logit(before), jac=slope, tol=1e-12)
-    if np.abs(found.fun).max() < RATE_TOLERANCE:
-        return found.x
-    raise ValueError(
-        f"the targets of {', '.join(names)} cannot hold together: no reweighting of these choices reaches "
-        f"{targets.tolist()}; ask for targets that one policy over these choices can have"
-    )
