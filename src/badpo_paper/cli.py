@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +18,6 @@ from badpo.cli.options import (
     Debug,
     announce,
     as_lines,
-    as_text,
     print_json,
     reporting_errors,
     say,
@@ -29,7 +29,7 @@ from badpo.data.files import appearing
 from badpo.data.problems import ConfigError
 
 if TYPE_CHECKING:
-    from badpo_paper.corpora.published import GateRow
+    from badpo_paper.corpora.files import PublicCorpus
 
 corpus = typer.Typer(
     no_args_is_help=True,
@@ -66,31 +66,23 @@ def demo(
         say("\n".join(lean_lines(demo_votes(corpus, data_seed).judgments)))
     from badpo_paper.demo import demo_table, run_demo, seeds_markdown
 
+    numbers = parsed_seeds(seeds)
     with redirect_stdout(sys.stderr), terminal_progress(as_json) as progress:
-        summaries = run_demo(out, parsed_seeds(seeds), progress, model, corpus, data_seed)
+        summaries = run_demo(out, numbers, progress, model, corpus, data_seed)
 
     if results is not None:
-        given = {
-            "--out": out,
-            "--seeds": seeds,
-            "--model": model,
-            "--corpus": corpus,
-            "--data-seed": data_seed,
-        }
-        command = " ".join(["badpo demo", *(f"{name} {value}" for name, value in given.items() if value)])
+        given = {"out": out, "seeds": seeds, "model": model, "corpus": corpus, "data-seed": data_seed}
+        asked = (f"--{name} {value}" for name, value in given.items() if value)
         text = (
-            f"# The demo over training seeds\n\nPrinted by `{command} --results {results}`. The data are the same at "
-            f"every seed (data seed {data_seed}). Another number of threads rounds differently, and training carries "
-            f"that to the second digit of a rate.\n\n{HISTORY}\n\n{seeds_markdown(summaries)}"
+            f"# The demo over training seeds\n\nPrinted by `badpo demo {' '.join(asked)} --results {results}`. The "
+            f"data are the same at every seed (data seed {data_seed}). Another number of threads rounds differently, "
+            f"and training carries that to the second digit of a rate.\n\n{HISTORY}\n\n"
+            f"{seeds_markdown(out, numbers)}"
         )
         with appearing(results) as unfinished:
             unfinished.write_text(text, encoding="utf-8")
-    tables = [demo_table(summary) for summary in summaries]
-    tell(
-        as_json,
-        summaries[0] if len(summaries) == 1 else summaries,
-        "\n\n".join([*tables, f"report: {out / 'report.html'}"]),
-    )
+    shown = "\n\n".join([*map(demo_table, summaries), f"report: {out / 'report.html'}"])
+    tell(as_json, summaries[0] if len(summaries) == 1 else summaries, shown)
 
 
 @reporting_errors
@@ -115,46 +107,31 @@ def reproduce(
 ) -> None:
     """Run the paper's experiments: tables, a page, and which patterns were found. Runs are shared and resumed."""
     from badpo.data.problems import did_you_mean
-    from badpo_paper.reproduce import (
-        chosen_suites,
-        drawing_with,
-        plan_suites,
-        require_usable,
-        run_suites,
-        scale_named,
-        suites_folder,
-        write_suite_page,
-    )
+    from badpo_paper.reproduce import asked_for, plan_suites, run_suites, write_suite_page
     from badpo_paper.tables import FORMATS
 
     if form not in FORMATS:
         raise ConfigError(
             f'"{form}" is no format.{did_you_mean(form, list(FORMATS))} Formats: {", ".join(FORMATS)}'
         )
-    suites, chosen = chosen_suites(suite), drawing_with(scale_named(scale), generate_with)
-    if data is not None:
-        require_usable(data, suites, chosen)
     require_folder(out)
-    folder, numbers = suites_folder(out, chosen, data), parsed_seeds(seeds)
-    jobs = min(jobs, os.cpu_count() or 1)
+    asked = asked_for(suite, scale, parsed_seeds(seeds), out, data, generate_with)
     if dry_run:
-        planned = plan_suites(suites, chosen, numbers, folder, data)
-        if as_json:
-            print_json(planned.to_json())
-        else:
-            say("\n".join(planned.lines()))
+        planned = plan_suites(asked)
+        tell(as_json, asdict(planned), "\n".join(planned.lines()))
         return
     quiet_libraries()
+    jobs = min(jobs, os.cpu_count() or 1)
     with stopping_whole(WHAT_IS_LEFT), redirect_stdout(sys.stderr), terminal_progress(as_json) as progress:
-        results = run_suites(suites, chosen, numbers, folder, progress, jobs, data)
+        results = run_suites(asked, progress, jobs)
     if as_json:
         print_json([result.to_json() for result in results])
-    options = f"--scale {chosen.name}" + (f" --data {data.name}" if data else "")
+    options = f"--scale {scale}" + (f" --data {data.name}" if data else "")
     for result in results:
         # tables first: a page that cannot be written takes none of them away
         if not as_json:
             say(result.text(form) + "\n" * (form != "csv"))
-        page = write_suite_page(result, options, folder / f"{result.suite.name}.html")
+        page = write_suite_page(result, options, asked.out / f"{result.suite.name}.html")
         if form == "text" and not as_json:
             say(f"page: {page}\n")
 
@@ -251,17 +228,15 @@ def corpus_style(
     tell(as_json, told, f"{as_lines(told)}\n\n{out / 'judgments.parquet'}")
 
 
-def _tell(write: Callable[[], tuple[GateRow, ...]], out: Path, source: Path | None, as_json: bool) -> None:
-    """Write a corpus and print its statistics beside the published ones."""
+def _tell(write: Callable[[], PublicCorpus], out: Path, source: Path | None, as_json: bool) -> None:
+    """Write a corpus and print its statistics beside the published ones, and what was left out of it."""
+    from badpo_paper.corpora.published import gate_table
+
     announce("from the Hub" if source is None else source, as_json)
-    rows = write()
-    lines = [f"{'statistic':<32} {'here':>9}  {'published':>9}"]
-    for row in rows:
-        found, published = as_text(row.found), as_text(row.published)
-        lines.append(f"{row.name:<32} {found:>9}  {published:>9}  {'' if row.agrees else 'differs'}".rstrip())
-    agree = f"{sum(row.agrees for row in rows)} of {len(rows)} agree with the published statistics"
-    shown = "\n".join([*lines, "", agree, str(out / "card.md")])
-    tell(as_json, {"out": out, "gate": [row.to_json() for row in rows]}, shown)
+    rows, left_out = write()
+    reasons = [f"left out, {reason}: {n:,}" for reason, n in left_out.items()]
+    told = {"out": out, "gate": [row.to_json() for row in rows], "left_out": left_out}
+    tell(as_json, told, "\n".join([*gate_table(rows), *reasons, str(out)]))
 
 
 def parsed_seeds(text: str) -> list[int]:

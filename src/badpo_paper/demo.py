@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,25 +17,32 @@ from badpo.objective.bias import BiasTerm
 from badpo.results.charts import Figure, Series, TextTable, class_style, legend, point_cloud
 from badpo.results.run_files import MeasuredRuns, read_suite
 from badpo.results.run_page import report_html
-from badpo.results.words import (
-    REFERENCE,
-    arm_label,
-    decimal,
-    markdown_text,
-    percent,
-    shown,
-    signed,
-    write_whole,
-)
+from badpo.results.words import REFERENCE, arm_label, decimal, shown, write_whole
 from badpo.runs.run import Progress, kept_json
-from badpo.theory.summaries import log_odds_distance, share_removed, t_interval
+from badpo.theory.summaries import log_odds_distance, share_removed
 from badpo.training.checkpoints import write_json
 from badpo_paper.materials import Material
-from badpo_paper.schedule import execute, planned_runs
+from badpo_paper.schedule import Reproduction, execute
 from badpo_paper.settings import SCALES, Scale
-from badpo_paper.suites import Condition, Corpus, Panel, Row, Suite
+from badpo_paper.suites import BLACK, KL, RATES, WOMAN, Column, Condition, Corpus, Panel, Row, Suite
+from badpo_paper.tables import Found, panel_table, written_table
 
 ARMS_SHOWN = ("dpo", "pooled", "shared_mean")
+# The tables over training seeds: title and columns.
+OVER_SEEDS = {
+    "Rates, share of DPO's shift removed, and KL in nats per token": (*RATES, KL),
+    "Distance to the reference in log-odds, held-out gap, and correlation of learned with planted theta": (
+        *(replace(c, label=f"log-odds, {c.label}", source=f"distance:{c.source}") for c in (WOMAN, BLACK)),
+        Column("gap", "heldout.any.gap"),
+        Column("correlation, woman", "theta.woman.correlation"),
+        Column("correlation, black", "theta.black.correlation"),
+    ),
+    "Held-out votes predicted minus what the planted theta predicts, by attribute and class": tuple(
+        Column(f"{name}, {who}", f"votes_minus_ceiling.{name}.{who}.difference")
+        for name in ("woman", "black")
+        for who in ("all", "A", "B", "C")
+    ),
+}
 
 
 def run_demo(
@@ -76,22 +83,25 @@ def run_demo(
         The pairs cannot be used, or the model's tokenizer does not fit the model.
     """
     started = time.perf_counter()
-    rows = tuple(Row(name, Condition(name, name)) for name in ARMS_SHOWN)
-    panel = Panel("demo", "The demo", Corpus("signed", "demo", data_seed), rows, ())
-    scale = demo_scale(model)
-    runs = planned_runs([Suite("demo", "The demo", (panel,))], scale, seeds)
-    execute(runs, scale, out, pairs, 1, progress)
+    suite = Suite("demo", "The demo", (demo_panel("The demo", data_seed=data_seed),))
+    execute(Reproduction([suite], demo_scale(model), seeds, out, pairs), progress)
     summaries = []
     for seed in seeds:
-        folders = {"reference": out / "reference", **{name: out / f"{name}-s{seed}" for name in ARMS_SHOWN}}
+        folders = {REFERENCE: out / REFERENCE, **{name: out / f"{name}-s{seed}" for name in ARMS_SHOWN}}
         readouts = {name: kept_json(folder / "readouts.json") for name, folder in folders.items()}
         summary = summarize(readouts, seed, time.perf_counter() - started)
         write_json(out / ("summary.json" if len(seeds) == 1 else f"summary-s{seed}.json"), summary)
         summaries.append(summary)
-    suite = read_suite(out)
-    beside = learned_against_planted(suite)
-    write_whole(report_html(suite, [beside] if beside else []), out / "report.html")
+    measured = read_suite(out)
+    beside = learned_against_planted(measured)
+    write_whole(report_html(measured, [beside] if beside else []), out / "report.html")
     return summaries
+
+
+def demo_panel(title: str, columns: tuple[Column, ...] = (), data_seed: int = 0) -> Panel:
+    """The demo's arms as a part of a table."""
+    rows = tuple(Row(arm_label(name), Condition(name)) for name in ARMS_SHOWN)
+    return Panel("demo", title, Corpus("signed", "demo", data_seed), rows, columns)
 
 
 def demo_scale(model: str | None) -> Scale:
@@ -106,43 +116,44 @@ def _keys_of(model: str, corpus: Corpus, material: Material) -> dict[str, Any]:
     return {**SCALES["demo"].keys(corpus, material), "model_name_or_path": model}
 
 
+# -- the figures of a seed --------------------------------------------------------------------------------------------
+
+
 def summarize(readouts: Mapping[str, dict], seed: int, seconds: float) -> dict:
     """One seed's figures over all arms: what ``summary.json`` holds."""
-    arms = [name for name in readouts if name != "reference"]
+    arms = [name for name in readouts if name != REFERENCE]
     rates = {name: {a: found["rate"] for a, found in r["rates"].items()} for name, r in readouts.items()}
-    attributes = list(rates["reference"])
+    attributes = list(rates[REFERENCE])
+    correlations = [{a: readouts[name]["theta"][a]["correlation"] for a in attributes} for name in arms]
+
+    def removed(name: str, a: str) -> float:
+        return float(share_removed([rates["dpo"][a]], [rates[name][a]], rates[REFERENCE][a])[0])
+
+    def distance(name: str, a: str) -> float:
+        return float(log_odds_distance(rates[name][a], rates[REFERENCE][a]))
+
+    def of_each(names: Sequence[str], read: Callable[[str, str], float]) -> dict:
+        return {name: {a: _finite(read(name, a)) for a in attributes} for name in names}
+
     adjusted = [name for name in arms if name != "dpo"]
-    identified = next(
-        (n for n in arms if all(v["correlation"] is not None for v in readouts[n]["theta"].values())), None
-    )
+    minus_ceiling = {name: readouts[name]["votes_minus_ceiling"] for name in adjusted}
     return {
         "seed": seed,
         "seconds": round(seconds, 1),
         "rates": rates,
-        "removed": {
-            name: {
-                a: _finite(share_removed([rates["dpo"][a]], [rates[name][a]], rates["reference"][a])[0])
-                for a in attributes
-            }
-            for name in adjusted
-        },
-        "log_odds_distance": {
-            name: {a: _finite(log_odds_distance(rates[name][a], rates["reference"][a])) for a in attributes}
-            for name in arms
-        },
-        "theta_correlation": {
-            a: readouts[identified]["theta"][a]["correlation"] if identified else None for a in attributes
-        },
+        "removed": of_each(adjusted, removed),
+        "log_odds_distance": of_each(arms, distance),
+        # of the first arm that learns a theta for each annotator
+        "theta_correlation": next(
+            (found for found in correlations if None not in found.values()), dict.fromkeys(attributes)
+        ),
         "votes": {
             "ceiling": _mean_accuracy([readouts[name]["ceiling"] for name in arms]),
             **{name: _mean_accuracy([readouts[name]["votes"]]) for name in arms},
         },
         "votes_minus_ceiling": {
-            name: {
-                a: {c: cell["difference"] for c, cell in row.items()}
-                for a, row in readouts[name]["votes_minus_ceiling"].items()
-            }
-            for name in adjusted
+            name: {a: {c: cell["difference"] for c, cell in row.items()} for a, row in found.items()}
+            for name, found in minus_ceiling.items()
         },
         "gap": {name: readouts[name]["heldout"]["any"]["gap"] for name in arms},
         "signed": {name: r["sampled"]["signed"] for name, r in readouts.items()},
@@ -150,9 +161,9 @@ def summarize(readouts: Mapping[str, dict], seed: int, seconds: float) -> dict:
     }
 
 
-def _finite(value) -> float | None:
+def _finite(value: float) -> float | None:
     """None for what is not defined: a share of no shift, or the log-odds of a rate of 0 or 1."""
-    return float(value) if np.isfinite(value) else None
+    return value if np.isfinite(value) else None
 
 
 def _mean_accuracy(tables: list[dict]) -> dict:
@@ -168,46 +179,7 @@ def _mean(values: list[float | None]) -> float | None:
     return float(np.mean(known)) if len(known) == len(values) else None
 
 
-# -- the tables --------------------------------------------------------------------------------------------------
-
-Summary = Mapping[str, Any]
-_three, _signed_three = partial(decimal, places=3), partial(signed, places=3)
-
-
-@dataclass(frozen=True)
-class SeedReading:
-    """How a reading of a summary is named, what its levels are, and how its numbers are written."""
-
-    title: str
-    levels: tuple[str, ...]
-    number: Callable[[float | None], str]
-    note: str = ""
-
-
-_OF_ARM = ("Arm", "Attribute")
-READINGS: dict[str, SeedReading] = {
-    "rates": SeedReading("Attribute rates", _OF_ARM, _three),
-    "removed": SeedReading(
-        "Share of DPO's shift removed",
-        _OF_ARM,
-        percent,
-        "0 % is DPO, 100 % the reference; per seed, then averaged.",
-    ),
-    "log_odds_distance": SeedReading("Distance to the reference in log-odds", _OF_ARM, signed),
-    "theta_correlation": SeedReading("Correlation of learned with planted theta", ("Attribute",), _three),
-    "votes": SeedReading("Held-out votes predicted", (*_OF_ARM, "Annotators"), _three),
-    "votes_minus_ceiling": SeedReading(
-        "Votes predicted minus the planted ceiling",
-        (*_OF_ARM, "Annotators"),
-        _signed_three,
-        "Paired: each seed against the ceiling of the same policy on the same votes.",
-    ),
-    "gap": SeedReading("Held-out gap, any attribute", ("Arm",), _signed_three),
-    "kl": SeedReading("KL from the reference, nats per token", ("Arm",), partial(decimal, places=4)),
-}
-
-
-def demo_table(summary: Summary) -> str:
+def demo_table(summary: Mapping[str, Any]) -> str:
     """The demo's figures in ten lines of plain text (with two attributes and four arms), from its ``summary.json``.
 
     For each arm its rates, the share of DPO's shift that it removed, its distance to the reference in log-odds, and
@@ -217,86 +189,39 @@ def demo_table(summary: Summary) -> str:
     for arm, rates in summary["rates"].items():
         row = rows[arm_label(arm)] = {}
         for name, rate in rates.items():
-            share = summary.get("removed", {}).get(arm, {}).get(name)
-            distance = summary.get("log_odds_distance", {}).get(arm, {}).get(name)
+            share = summary["removed"].get(arm, {}).get(name)
+            distance = summary["log_odds_distance"].get(arm, {}).get(name)
             row[shown(name, 20), "rate"] = f"{rate:.2f}"
             row[shown(name, 20), "removed"] = "" if share is None else f"{100 * share:.0f} %"
             row[shown(name, 20), "log-odds"] = "" if distance is None else f"{distance:+.2f}"
-        divergence = summary.get("kl", {}).get(arm)
+        divergence = summary["kl"].get(arm)
         row["", "KL/token"] = "" if divergence is None else f"{divergence:.4f}"
     frame = pd.DataFrame.from_dict(rows, orient="index")
     frame.columns = pd.MultiIndex.from_tuples(
         frame.columns, names=[f"seed {summary['seed']}, {summary['seconds']:.0f} s", ""]
     )
     lines = [line.rstrip() for line in frame.to_string(col_space=8).splitlines()]
-    known = {a: r for a, r in summary.get("theta_correlation", {}).items() if r is not None}
+    known = {a: r for a, r in summary["theta_correlation"].items() if r is not None}
     if known:
         figures = ", ".join(f"{shown(attribute, 20)} r = {r:.2f}" for attribute, r in known.items())
         lines.append(f"learned against planted theta: {figures}")
     for attribute in summary["rates"][REFERENCE]:
-        votes = {arm: by[attribute] for arm, by in summary.get("votes", {}).items() if attribute in by}
-        if votes:
-            figures = ", ".join(f"{arm_label(arm)} {by_class['all']:.3f}" for arm, by_class in votes.items())
-            lines.append(f"votes, {shown(attribute, 20)}: {figures}")
+        votes = {arm: by[attribute] for arm, by in summary["votes"].items()}
+        figures = ", ".join(f"{arm_label(arm)} {by_class['all']:.3f}" for arm, by_class in votes.items())
+        lines.append(f"votes, {shown(attribute, 20)}: {figures}")
     return "\n".join(
         [*lines, "removed: 0 % is DPO, 100 % the reference; log-odds: distance to the reference"]
     )
 
 
-def seeds_markdown(summaries: Sequence[Summary]) -> str:
-    """Every reading of one ``summary.json`` a seed as Markdown tables: mean, 95 % interval and each seed's value.
-
-    A reading that a seed lacks is left out of the interval; the reference is one run and has none.
-    """
-    blocks = []
-    for key, reading in READINGS.items():
-        of_seeds = [dict(_leaves(summary.get(key, {}))) for summary in summaries]
-        rows = []
-        for labels in dict.fromkeys(labels for cells in of_seeds for labels in cells):
-            values = [cells.get(labels, np.nan) for cells in of_seeds]
-            known = [value for value in values if np.isfinite(value)]
-            if known:
-                runs = known[:1] if labels[0] == REFERENCE else known
-                rows.append([*_named(labels, reading), *_over_seeds(runs, values, reading.number)])
-        if rows:
-            header = [*reading.levels, "Mean", "95 % interval", *(f"seed {s['seed']}" for s in summaries)]
-            note = f"{reading.note}\n\n" if reading.note else ""
-            table = pd.DataFrame(rows, columns=header).to_markdown(
-                index=False,
-                disable_numparse=True,
-                colalign=["left"] * len(reading.levels) + ["right"] * (2 + len(summaries)),
-            )
-            blocks.append(f"### {reading.title}\n\n{note}{table}")
-    return "\n\n".join(blocks) + "\n"
+def seeds_markdown(out: Path, seeds: Sequence[int]) -> str:
+    """The demo's figures over training seeds as Markdown tables: means with half of the 95 % interval."""
+    found = Found(out, seeds)
+    panels = (demo_panel(title, columns) for title, columns in OVER_SEEDS.items())
+    return "\n\n".join(written_table(panel_table(panel, found), "markdown") for panel in panels) + "\n"
 
 
-def _leaves(node: Any, labels: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], float]]:
-    """The numbers of nested mappings, by their keys."""
-    if isinstance(node, Mapping):
-        for name, inner in node.items():
-            yield from _leaves(inner, (*labels, name))
-    elif node is not None:
-        yield labels, float(node)
-
-
-def _named(labels: Sequence[str], reading: SeedReading) -> list[str]:
-    shown_as = {"Arm": arm_label}
-    return [
-        markdown_text(shown_as.get(level, str)(label))
-        for level, label in zip(reading.levels, labels, strict=True)
-    ]
-
-
-def _over_seeds(
-    runs: Sequence[float], values: Sequence[float], number: Callable[[float | None], str]
-) -> list[str]:
-    interval = t_interval(runs)
-    known = np.isfinite(interval.low)
-    ends = f"{number(interval.low)} to {number(interval.high)}" if known else decimal(None)
-    return [number(interval.estimate), ends, *map(number, values)]
-
-
-# -- the figure --------------------------------------------------------------------------------------------------
+# -- the figure -------------------------------------------------------------------------------------------------------
 
 
 def learned_against_planted(suite: MeasuredRuns) -> Figure | None:

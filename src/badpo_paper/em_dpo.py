@@ -1,7 +1,7 @@
 r"""EM-DPO: types of annotators, a policy for each, and a mixture of the policies by MinMax-DPO.
 
-Of a round every type's policy is trained from the reference, on judgments weighted by the annotators' probabilities of
-being of the type, and then takes the probabilities anew from how well each policy explains votes that it was not
+In each round every type's policy is trained from the reference, on judgments weighted by the annotators' probabilities
+of being of the type; then the probabilities are taken anew from how well each policy explains votes that it was not
 trained on.
 """
 
@@ -10,26 +10,28 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import ArrayLike, NDArray
+from scipy.cluster.vq import kmeans2
 from scipy.optimize import linprog
 from scipy.special import log_softmax
 from torch import Tensor
 
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
-from badpo.estimation.significance import first_votes
 from badpo.objective.bias import BiasTerm
 from badpo.objective.objectives import Step, VoteWeights
 from badpo.readouts.heldout import logit_accuracy
 from badpo.runs.evaluate import load_trained, write_readouts
-from badpo.runs.run import BEGUN, Prepared, Progress, finish_run, is_there, keep_run, run_facts
+from badpo.runs.run import BEGUN, Prepared, Progress, finish_run, is_there, keep_run, kept_json, run_facts
 from badpo.training.checkpoints import write_json
 from badpo.training.logprobs import response_logps
 from badpo.training.recipe import Recipe
@@ -39,7 +41,14 @@ from badpo_paper.methods import agreements, with_checkpoints
 from badpo_paper.settings import Scale
 from badpo_paper.stages import CorpusStage
 
-RESTARTS = 50
+RESTARTS, MOST_ITERATIONS = 50, 300  # of k-means
+SMALLEST_PROBABILITY = 1e-6  # so that no type is lost for good
+ROUND_FILE = "round{}.json"
+
+# (judgments, weight of each annotator, share of the full number of steps, run folder): trains the policy there.
+TrainType = Callable[[Judgments, NDArray[np.float64], float, Path], None]
+# (run folder, judgments): u of every comparison under the policy in the folder.
+Margins = Callable[[Path, Judgments], NDArray[np.float64]]
 
 
 class AnnotatorWeights(VoteWeights):
@@ -52,7 +61,7 @@ class AnnotatorWeights(VoteWeights):
     the others.
     """
 
-    def __init__(self, weight, annotator):
+    def __init__(self, weight: ArrayLike, annotator: ArrayLike):
         given = torch.tensor(np.asarray(weight, dtype=np.float64))
         mean = given[torch.tensor(np.array(annotator), dtype=torch.long)].mean()
         if not mean > 0:
@@ -75,6 +84,9 @@ class AnnotatorWeights(VoteWeights):
             raise ValueError(
                 "the checkpoint was made with other weights of the annotators; remove its run folder and train anew"
             )
+
+
+# -- the types that a fit starts from ---------------------------------------------------------------------------------
 
 
 def agreement_types(
@@ -101,7 +113,7 @@ def agreement_types(
 
     Raises
     ------
-    ValueError
+    ConfigError
         Fewer annotators than types.
 
     Examples
@@ -113,76 +125,50 @@ def agreement_types(
     array([0, 0, 1, 1])
     """
     if not 1 <= n_types <= n_annotators:
-        raise ValueError(f"{n_types} types need as many annotators; there are {n_annotators}")
+        raise ConfigError(f"{n_types} types need as many annotators; there are {n_annotators}")
     if n_types == 1:
         return np.zeros(n_annotators, dtype=np.int64)
-    comparison, annotator = np.asarray(comparison), np.asarray(annotator)
-    kept = first_votes(comparison, annotator)
-    products, counts = agreements(comparison[kept], np.asarray(sign)[kept], annotator[kept], n_annotators)
+    products, counts = agreements(comparison, sign, annotator, n_annotators)
     shared = counts > 0
     means = np.divide(products, counts, out=np.zeros_like(products), where=shared)
     centered = np.where(shared, means - (means[shared].mean() if shared.any() else 0.0), 0.0)
     values, vectors = np.linalg.eigh(centered)
     leading = slice(n_annotators - (n_types - 1), None)
     places = vectors[:, leading] * np.sqrt(np.clip(values[leading], 0.0, None))
-    return _numbered(_clustered(places, n_types, np.random.default_rng(seed)))
+    return pd.factorize(_clustered(places, n_types, np.random.default_rng(seed)))[0]
 
 
 def _clustered(places: NDArray[np.float64], n_types: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Lloyd's k-means; the best of several starts, each at points drawn without replacement."""
+    """k-means; the best of several starts, each at points drawn without replacement."""
     best, least = np.zeros(len(places), dtype=np.int64), np.inf
     for _ in range(RESTARTS):
-        centers = places[rng.choice(len(places), n_types, replace=False)]
-        label = np.full(len(places), -1)
-        while True:
-            distance = ((places[:, None] - centers) ** 2).sum(axis=2)
-            nearest = distance.argmin(axis=1)
-            if np.array_equal(nearest, label):
-                break
-            label = nearest
+        start = places[rng.choice(len(places), n_types, replace=False)]
+        with warnings.catch_warnings():
             # a type that no one is nearest to stays where it is
-            for k in np.unique(label):
-                centers[k] = places[label == k].mean(axis=0)
-        spread = float(distance.min(axis=1).sum())
+            warnings.simplefilter("ignore")
+            centers, label = kmeans2(places, start, iter=MOST_ITERATIONS, minit="matrix")
+        spread = float(((places - centers[label]) ** 2).sum())
         if spread < least - 1e-12:
             best, least = label, spread
     return best
 
 
-def _numbered(label: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The same types, numbered in the order in which they first occur."""
-    _, first, number = np.unique(label, return_index=True, return_inverse=True)
-    return np.argsort(np.argsort(first))[number.reshape(-1)]
+# -- the E-step and the mixture ---------------------------------------------------------------------------------------
 
 
-SMALLEST_PROBABILITY = 1e-6
+def type_probabilities(margins: ArrayLike, judgments: Judgments, share: ArrayLike) -> NDArray[np.float64]:
+    r"""The E-step: how probable each type is for each annotator, by how its policy explains the annotator's votes.
 
-
-def type_log_likelihood(
-    margins: ArrayLike, comparison: ArrayLike, sign: ArrayLike, annotator: ArrayLike, n_annotators: int
-) -> NDArray[np.float64]:
-    r"""How well each type's policy explains each annotator's votes.
-
-    .. math:: \Lambda_{ik} = \sum_{j:\, k_j = i} \log \sigma\bigl(s_j u^{(k)}_{c_j}\bigr)
-    """
-    margins, sign = np.asarray(margins, dtype=np.float64), np.asarray(sign, dtype=np.float64)
-    explained = -np.logaddexp(0.0, -sign[:, None] * margins[np.asarray(comparison)])
-    total = np.zeros((n_annotators, margins.shape[1]))
-    np.add.at(total, np.asarray(annotator), explained)
-    return total
-
-
-def type_probabilities(log_likelihood: ArrayLike, share: ArrayLike) -> NDArray[np.float64]:
-    r"""The E-step: how probable each type is for each annotator.
-
-    .. math:: \gamma_{ik} \propto \eta_k\, e^{\Lambda_{ik}}
+    .. math:: \gamma_{ik} \propto \eta_k\, \prod_{j:\, k_j = i} \sigma\bigl(s_j u^{(k)}_{c_j}\bigr)
 
     Parameters
     ----------
-    log_likelihood : array of shape (n_annotators, n_types)
-        From `type_log_likelihood`.
+    margins : array of shape (n_comparisons, n_types)
+        u under each type's policy.
+    judgments : Judgments
+        The votes that are to be explained.
     share : array of shape (n_types,)
-        Share of each type among the annotators.
+        Share of each type among the annotators, which an annotator without votes keeps.
 
     Returns
     -------
@@ -192,51 +178,21 @@ def type_probabilities(log_likelihood: ArrayLike, share: ArrayLike) -> NDArray[n
     References
     ----------
     Chidambaram et al. (2024), Direct preference optimization with unobserved preference heterogeneity.
-
-    Examples
-    --------
-    An annotator without votes is of each type with its share:
-
-    >>> type_probabilities([[0.0, 0.0], [-1.0, -4.0]], [0.25, 0.75]).round(3)
-    array([[0.25, 0.75],
-           [0.87, 0.13]])
     """
+    votes, margins = judgments.votes, np.asarray(margins, dtype=np.float64)
+    side = votes["sign"].to_numpy()[:, None] * margins[votes["comparison"].to_numpy()]
+    log_likelihood = np.zeros((judgments.n_annotators, margins.shape[1]))
+    np.add.at(log_likelihood, votes["annotator"].to_numpy(), -np.logaddexp(0.0, -side))
     log_share = np.log(np.maximum(np.asarray(share, dtype=np.float64), SMALLEST_PROBABILITY))
-    gamma = np.exp(log_softmax(log_share + np.asarray(log_likelihood, dtype=np.float64), axis=1))
-    gamma = np.maximum(gamma, SMALLEST_PROBABILITY)
+    gamma = np.maximum(np.exp(log_softmax(log_share + log_likelihood, axis=1)), SMALLEST_PROBABILITY)
     return gamma / gamma.sum(axis=1, keepdims=True)
 
 
-def regret_matrix(log_ratios: ArrayLike) -> NDArray[np.float64]:
-    r"""What each type loses when another type's policy answers.
-
-    .. math:: R_{ij} = L_{ii} - L_{ij}, \qquad
-        L_{ij} = \text{mean over prompts of } \log\frac{\pi_i(y_j)}{\pi_{ref}(y_j)}
-
-    Parameters
-    ----------
-    log_ratios : array of shape (n_types, n_types)
-        L: the reward of type i, up to beta, for answers that type j's policy wrote.
-
-    Returns
-    -------
-    array of shape (n_types, n_types)
-        Zero on the diagonal.
-
-    Examples
-    --------
-    >>> regret_matrix([[3.0, 1.0], [0.0, 2.0]])
-    array([[0., 2.],
-           [2., 0.]])
-    """
-    rewards = np.asarray(log_ratios, dtype=np.float64)
-    return np.diag(rewards)[:, None] - rewards
-
-
-def minmax_weights(regrets: ArrayLike) -> NDArray[np.float64]:
+def minmax_weights(log_ratios: ArrayLike) -> NDArray[np.float64]:
     r"""The mixture of type policies whose largest regret over the types is smallest.
 
-    .. math:: w = \arg\min_{w \in \Delta} \max\Bigl(0, \max_i \sum_j w_j R_{ij}\Bigr)
+    .. math:: w = \arg\min_{w \in \Delta} \max\Bigl(0, \max_i \sum_j w_j (L_{ii} - L_{ij})\Bigr), \qquad
+        L_{ij} = \text{mean over prompts of } \log\frac{\pi_i(y_j)}{\pi_{ref}(y_j)}
 
     The zero stands for a row of zeros in the game: a mixture that every type likes better than its own policy is not
     preferred over one that every type likes as well. The game is solved exactly, as a linear program; of several
@@ -244,8 +200,8 @@ def minmax_weights(regrets: ArrayLike) -> NDArray[np.float64]:
 
     Parameters
     ----------
-    regrets : array of shape (n_types, n_types)
-        From `regret_matrix`.
+    log_ratios : array of shape (n_types, n_types)
+        L: the reward of type i, up to beta, for answers that type j's policy wrote.
 
     Returns
     -------
@@ -265,23 +221,24 @@ def minmax_weights(regrets: ArrayLike) -> NDArray[np.float64]:
     --------
     The type that loses three times as much from the other's policy is answered three times as often:
 
-    >>> minmax_weights([[0.0, 3.0], [1.0, 0.0]]).round(4)
+    >>> minmax_weights([[3.0, 0.0], [1.0, 2.0]]).round(4)
     array([0.75, 0.25])
     """
-    matrix = np.asarray(regrets, dtype=np.float64)
-    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not np.isfinite(matrix).all():
-        raise ValueError(f"regrets are a finite square matrix; got shape {matrix.shape}")
+    rewards = np.asarray(log_ratios, dtype=np.float64)
+    if rewards.ndim != 2 or rewards.shape[0] != rewards.shape[1] or not np.isfinite(rewards).all():
+        raise ValueError(f"rewards are a finite square matrix; got shape {rewards.shape}")
+    regrets = np.diag(rewards)[:, None] - rewards
     # scaled, so that the solver's tolerances mean the same for regrets of any size
-    matrix = matrix / max(np.abs(matrix).max(), 1e-300)
-    n = len(matrix)
+    regrets = regrets / max(np.abs(regrets).max(), 1e-300)
+    n = len(regrets)
     simplex = np.append(np.ones(n), 0.0)[None, :]
     bounds = [(0.0, 1.0)] * n + [(0.0, None)]
     last = np.append(np.zeros(n), 1.0)
 
     # unknowns: the weights, and last the largest regret, which is to be small
-    found = linprog(last, np.hstack([matrix, -np.ones((n, 1))]), np.zeros(n), simplex, [1.0], bounds)
+    found = linprog(last, np.hstack([regrets, -np.ones((n, 1))]), np.zeros(n), simplex, [1.0], bounds)
     # unknowns: the weights, and last their largest distance from 1 / n
-    within = np.hstack([matrix, np.zeros((n, 1))])
+    within = np.hstack([regrets, np.zeros((n, 1))])
     above, below = (np.hstack([sign * np.eye(n), -np.ones((n, 1))]) for sign in (1.0, -1.0))
     limits = np.concatenate([np.full(n, found.fun + 1e-9), np.full(n, 1 / n), np.full(n, -1 / n)])
     nearest = linprog(last, np.vstack([within, above, below]), limits, simplex, [1.0], bounds)
@@ -289,12 +246,40 @@ def minmax_weights(regrets: ArrayLike) -> NDArray[np.float64]:
     return weights / weights.sum()
 
 
-ROUND_FILE = "round{}.json"
+def mixture_logits(
+    margins: NDArray[np.float64], probabilities: NDArray[np.float64], judgments: Judgments
+) -> NDArray[np.float64]:
+    r"""Logit of each vote that was cast, by the annotators' own types; positive where the vote is predicted.
 
-# (judgments, weight of each annotator, share of the full number of steps, run folder): trains the policy there.
-TrainType = Callable[[Judgments, NDArray[np.float64], float, Path], None]
-# (run folder, judgments): u of every comparison under the policy in the folder.
-Margins = Callable[[Path, Judgments], NDArray[np.float64]]
+    .. math:: \operatorname{logit} \sum_k \gamma_{k_j k}\, \sigma\bigl(s_j u^{(k)}_{c_j}\bigr)
+    """
+    votes = judgments.votes
+    side = votes["sign"].to_numpy()[:, None] * margins[votes["comparison"].to_numpy()]
+    log_gamma = np.log(probabilities[votes["annotator"].to_numpy()])
+    log_cast = np.logaddexp.reduce(log_gamma - np.logaddexp(0.0, -side), axis=1)
+    log_other = np.logaddexp.reduce(log_gamma - np.logaddexp(0.0, side), axis=1)
+    return log_cast - log_other
+
+
+def mixed(readouts: Sequence[Any], weights: NDArray[np.float64]) -> Any:
+    """Weighted mean of readouts of the same form, number by number; None where one of them is not known.
+
+    Errors and ends of intervals do not average and are None; what is no number is the first's.
+    """
+    first = readouts[0]
+    if isinstance(first, dict):
+        return {
+            name: None
+            if name.rsplit("_", 1)[-1] in ("se", "low", "high")
+            else mixed([one[name] for one in readouts], weights)
+            for name in first
+        }
+    if isinstance(first, bool | str) or all(one == first for one in readouts):
+        return first
+    return None if any(one is None for one in readouts) else float(np.dot(weights, readouts))
+
+
+# -- the rounds -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -309,104 +294,8 @@ class Types:
 
     @property
     def annotators(self) -> list[int]:
-        """Annotators whose most probable type each is."""
-        n_types = self.probabilities.shape[1]
-        return np.bincount(self.probabilities.argmax(axis=1), minlength=n_types).tolist()
-
-
-def train_types(
-    arm: Arm,
-    facts_of_method: Mapping[str, Any],
-    recipe: Recipe,
-    stage: CorpusStage,
-    scale: Scale,
-    folder: Path,
-    progress: Progress,
-) -> None:
-    """Fit the types, mix their policies by MinMax-DPO, and measure the mixture, unless that is there already.
-
-    A mixture answers each prompt with one of its policies, so that its readouts are their weighted means. Votes are
-    predicted with each annotator's own types, and the difference from the ceiling has no interval. ``types`` in the
-    readouts has the mixture's ``weights`` and how many ``annotators`` are most probably of each type. Run folders of
-    the types are ``folder/type<k>``.
-    """
-    seed = recipe.training["seed"]
-    facts = run_facts(recipe, Prepared(stage.train, facts=facts_of_method))
-    was_done = is_there(folder, facts)
-    if not was_done:
-        write_json(folder / BEGUN, {"facts": facts}, private=True)
-
-    def train_type(judgments: Judgments, weight: NDArray, share: float, of_type: Path) -> None:
-        steps = {"max_steps": max(1, round(share * recipe.training["max_steps"]))}
-        shorter = replace(recipe, training=recipe.training | steps, keys=recipe.keys | steps)
-        asked = Prepared(
-            judgments,
-            objective=AnnotatorWeights(weight, judgments.votes["annotator"]),
-            facts={"annotator_weights": weight.tolist()},
-        )
-        keep_run(with_checkpoints(shorter), of_type, asked, scale.command, progress)
-
-    def margins(of_type: Path, judgments: Judgments) -> NDArray[np.float64]:
-        return stage.margins(load_trained(of_type, stage).to(stage.args.device), judgments)
-
-    types = fit_types(stage.train, arm.settings, seed, folder, train_type, margins)
-    each = [measure_run(one, stage, seed, BiasTerm.load(one), scale, progress) for one in types.folders]
-    weights = _minmax(types, stage, seed)
-    u = np.stack([margins(of_type, stage.judged) for of_type in types.folders], axis=1)
-    votes = logit_accuracy(mixture_logits(u, types.probabilities, stage.judged), stage.judged)
-    readouts = mixed(each, weights)
-    readouts |= {
-        "arm": folder.name.rsplit("-s", 1)[0],
-        "votes": votes,
-        "types": {"weights": weights.tolist(), "annotators": types.annotators},
-    }
-    if "ceiling" in readouts:
-        readouts["votes_minus_ceiling"] = _differences(votes, readouts["ceiling"])
-    write_planted(folder, stage)
-    write_readouts(folder, readouts)
-    if not was_done:
-        finish_run(folder, recipe, scale.command, facts)
-
-
-def _minmax(types: Types, stage: CorpusStage, seed: int) -> NDArray[np.float64]:
-    """The mixture's weights, from the answers of every type's policy to the stage's prompts."""
-    policies = [load_trained(of_type, stage).to(stage.args.device) for of_type in types.folders]
-    pairs = [
-        [(np.asarray(one.prompt_ids), np.asarray(one.token_ids)) for one in stage.answers(policy, seed)]
-        for policy in policies
-    ]
-    of_reference = [_sums(stage.model, written) for written in pairs]
-
-    def log_ratio(i: int, j: int) -> float:
-        return float(np.mean(_sums(policies[i], pairs[j]) - of_reference[j]))
-
-    return mixture_weights(log_ratio, len(policies))
-
-
-def _sums(model, pairs) -> NDArray[np.float64]:
-    return np.array([values.sum(dtype=np.float64) for values in response_logps(model, pairs)])
-
-
-def _differences(votes: Mapping[str, dict], ceiling: Mapping[str, dict]) -> dict:
-    """Accuracy minus the ceiling's, by attribute and class, in the form of `badpo.readouts.heldout.vote_difference`."""
-
-    def difference(one: Mapping[str, Any], other: Mapping[str, Any], name: str) -> float | None:
-        return None if one[name] is None or other[name] is None else one[name] - other[name]
-
-    return {
-        attribute: {
-            name: {
-                "difference": difference(cell, ceiling[attribute][name], "accuracy"),
-                "se": None,
-                "low": None,
-                "high": None,
-                "n": cell["n"],
-                "nll_difference": difference(cell, ceiling[attribute][name], "nll"),
-            }
-            for name, cell in row.items()
-        }
-        for attribute, row in votes.items()
-    }
+        """How many annotators are most probably of each type."""
+        return np.bincount(self.probabilities.argmax(axis=1), minlength=len(self.folders)).tolist()
 
 
 def fit_types(
@@ -447,119 +336,114 @@ def fit_types(
         raise ConfigError(
             "EM-DPO divides annotators into types and needs an annotator column; none was given"
         )
-    votes, n_types = judgments.votes, int(settings["n_types"])
-    start = agreement_types(
-        votes["comparison"], votes["sign"], votes["annotator"], judgments.n_annotators, n_types, seed
-    )
+    n_types = int(settings["n_types"])
+    votes, n = judgments.votes, judgments.n_annotators
+    start = agreement_types(votes["comparison"], votes["sign"], votes["annotator"], n, n_types, seed)
     probabilities = np.clip(np.eye(n_types)[start], SMALLEST_PROBABILITY, 1.0)
     half = vote_halves(votes["annotator"].to_numpy(), seed)
     content = [judgments.fingerprint(), dict(settings), seed]
     key = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+    def trained(prefix: str, seen: Judgments, share: float) -> tuple[Path, ...]:
+        folders = tuple(folder / f"{prefix}{k}" for k in range(n_types))
+        for k, of_type in enumerate(folders):
+            train_type(seen, probabilities[:, k], share, of_type)
+        return folders
+
     for number in range(int(settings["n_rounds"])):
         file = folder / ROUND_FILE.format(number)
         if file.exists():
-            probabilities = _read_round(file, key)
+            kept = kept_json(file)
+            if kept.get("key") != key:
+                raise ConfigError(
+                    f"{file} is damaged, or a round with other data or settings; remove {folder} to fit the types "
+                    "again, or choose another folder"
+                )
+            probabilities = np.array(kept["probabilities"], dtype=np.float64)
             continue
         seen, unseen = judgments.take(half == number % 2), judgments.take(half != number % 2)
-        folders = [folder / f"round{number}-type{k}" for k in range(n_types)]
-        for k, of_type in enumerate(folders):
-            train_type(seen, probabilities[:, k], float(settings["round_share"]), of_type)
+        folders = trained(f"round{number}-type", seen, float(settings["round_share"]))
         u = np.stack([margins(of_type, unseen) for of_type in folders], axis=1)
-        probabilities = expected_types(u, unseen, probabilities.mean(axis=0))
+        probabilities = type_probabilities(u, unseen, probabilities.mean(axis=0))
         write_json(file, {"key": key, "probabilities": probabilities.tolist()}, private=True)
         for of_type in folders:
             shutil.rmtree(of_type)
-    final = tuple(folder / f"type{k}" for k in range(n_types))
-    for k, of_type in enumerate(final):
-        train_type(judgments, probabilities[:, k], 1.0, of_type)
-    return Types(probabilities, final)
-
-
-def _read_round(file: Path, key: str) -> NDArray[np.float64]:
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-        known, probabilities = found["key"], np.array(found["probabilities"], dtype=np.float64)
-    except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{file} is damaged; remove {file.parent} to fit the types again") from error
-    if known != key:
-        raise ConfigError(
-            f"{file} is a round with other data or settings; remove {file.parent} or choose another folder"
-        )
-    return probabilities
-
-
-def expected_types(
-    margins: NDArray[np.float64], judgments: Judgments, share: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """The E-step on the votes of ``judgments``: probabilities of shape (n_annotators, n_types)."""
-    votes = judgments.votes
-    explained = type_log_likelihood(
-        margins, votes["comparison"], votes["sign"], votes["annotator"], judgments.n_annotators
-    )
-    return type_probabilities(explained, share)
+    return Types(probabilities, trained("type", judgments, 1.0))
 
 
 def vote_halves(annotator: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
     """Each annotator's votes divided at random into two halves, 0 and 1; of an odd number 0 has one more."""
-    rng = np.random.default_rng(seed)
-    order = rng.permutation(len(annotator))
-    order = order[np.argsort(annotator[order], kind="stable")]
-    people = annotator[order]
-    starts = np.searchsorted(people, people)
+    order = np.random.default_rng(seed).permutation(len(annotator))
     half = np.empty(len(annotator), dtype=np.int64)
-    half[order] = (np.arange(len(annotator)) - starts) % 2
+    half[order] = pd.Series(annotator[order]).groupby(annotator[order]).cumcount() % 2
     return half
 
 
-def mixture_weights(log_ratio: Callable[[int, int], float], n_types: int) -> NDArray[np.float64]:
-    """How often each type's policy answers, by MinMax-DPO."""
-    table = [[log_ratio(i, j) for j in range(n_types)] for i in range(n_types)]
-    return minmax_weights(regret_matrix(table))
+# -- the run ----------------------------------------------------------------------------------------------------------
 
 
-def mixture_logits(
-    margins: NDArray[np.float64], probabilities: NDArray[np.float64], judgments: Judgments
-) -> NDArray[np.float64]:
-    r"""Logit of each vote that was cast, by the annotators' own types.
+def train_types(
+    arm: Arm,
+    method: Mapping[str, Any],
+    recipe: Recipe,
+    stage: CorpusStage,
+    scale: Scale,
+    folder: Path,
+    progress: Progress,
+) -> None:
+    """Fit the types, mix their policies by MinMax-DPO, and measure the mixture, unless that is there already.
 
-    .. math:: \operatorname{logit} \sum_k \gamma_{k_j k}\, \sigma\bigl(s_j u^{(k)}_{c_j}\bigr)
-
-    Parameters
-    ----------
-    margins : array of shape (n_comparisons, n_types)
-    probabilities : array of shape (n_annotators, n_types)
-    judgments : Judgments
-
-    Returns
-    -------
-    array of shape (n_votes,)
-        Positive where the vote is predicted.
+    A mixture answers each prompt with one of its policies, so that its readouts are their weighted means. Votes are
+    predicted with each annotator's own types. ``types`` in the readouts has the mixture's ``weights`` and how many
+    ``annotators`` are most probably of each type. Run folders of the types are ``folder/type<k>``.
     """
-    votes = judgments.votes
-    side = votes["sign"].to_numpy()[:, None] * margins[votes["comparison"].to_numpy()]
-    log_gamma = np.log(probabilities[votes["annotator"].to_numpy()])
-    log_cast = np.logaddexp.reduce(log_gamma - np.logaddexp(0.0, -side), axis=1)
-    log_other = np.logaddexp.reduce(log_gamma - np.logaddexp(0.0, side), axis=1)
-    return log_cast - log_other
+    seed = recipe.training["seed"]
+    facts = run_facts(recipe, Prepared(stage.train, facts=method))
+    was_done = is_there(folder, facts)
+    if not was_done:
+        write_json(folder / BEGUN, {"facts": facts}, private=True)
+
+    def train_type(judgments: Judgments, weight: NDArray, share: float, of_type: Path) -> None:
+        steps = {"max_steps": max(1, round(share * recipe.training["max_steps"]))}
+        shorter = replace(recipe, training=recipe.training | steps, keys=recipe.keys | steps)
+        objective = AnnotatorWeights(weight, judgments.votes["annotator"])
+        asked = Prepared(judgments, objective=objective, facts={"annotator_weights": weight.tolist()})
+        keep_run(with_checkpoints(shorter), of_type, asked, scale.command, progress)
+
+    def margins(of_type: Path, judgments: Judgments) -> NDArray[np.float64]:
+        return stage.margins(_policy(of_type, stage), judgments)
+
+    types = fit_types(stage.train, arm.settings, seed, folder, train_type, margins)
+    each = [measure_run(one, stage, seed, BiasTerm.load(one), scale, progress) for one in types.folders]
+    weights = minmax_weights(_log_ratios(types, stage, seed))
+    u = np.stack([margins(of_type, stage.judged) for of_type in types.folders], axis=1)
+    readouts = mixed(each, weights) | {
+        "arm": folder.name.rsplit("-s", 1)[0],
+        "votes": logit_accuracy(mixture_logits(u, types.probabilities, stage.judged), stage.judged),
+        "types": {"weights": weights.tolist(), "annotators": types.annotators},
+    }
+    # that of single policies, which is not the mixture's
+    readouts.pop("votes_minus_ceiling", None)
+    write_planted(folder, stage)
+    write_readouts(folder, readouts)
+    if not was_done:
+        finish_run(folder, recipe, scale.command, facts)
 
 
-def mixed(readouts: Sequence[Any], weights: NDArray[np.float64]) -> Any:
-    """Weighted mean of readouts of the same form, number by number; None where one of them is not known.
-
-    Errors and ends of intervals do not average and are None; what is no number is the first's.
-    """
-    first = readouts[0]
-    if isinstance(first, dict):
-        return {
-            name: None if _is_uncertainty(name) else mixed([one[name] for one in readouts], weights)
-            for name in first
-        }
-    if isinstance(first, bool | str) or all(one == first for one in readouts):
-        return first
-    if any(one is None for one in readouts):
-        return None
-    return float(np.dot(weights, readouts))
+def _policy(of_type: Path, stage: CorpusStage) -> Any:
+    return load_trained(of_type, stage).to(stage.args.device)
 
 
-def _is_uncertainty(name: str) -> bool:
-    return name.rsplit("_", 1)[-1] in ("se", "low", "high")
+def _log_ratios(types: Types, stage: CorpusStage, seed: int) -> NDArray[np.float64]:
+    """Mean log pi_i(y_j) / pi_ref(y_j), the answers y_j those of type j's policy to the stage's prompts."""
+    policies = [_policy(of_type, stage) for of_type in types.folders]
+    written = [
+        [(np.asarray(one.prompt_ids), np.asarray(one.token_ids)) for one in stage.answers(policy, seed)]
+        for policy in policies
+    ]
+    own = [[_sums(policy, answers) for answers in written] for policy in policies]
+    return np.mean(np.array(own) - [_sums(stage.model, answers) for answers in written], axis=2)
+
+
+def _sums(model: Any, pairs: Sequence[Any]) -> NDArray[np.float64]:
+    return np.array([values.sum(dtype=np.float64) for values in response_logps(model, pairs)])

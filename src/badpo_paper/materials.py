@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -16,18 +16,10 @@ from badpo.auditing.pool import log_odds_row
 from badpo.data.attributes import Length, Markdown, plain_text
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError, Problem
-from badpo.readouts.names import NAMES, SURNAMES, ask_to_sign
+from badpo.readouts.names import NAMES, SURNAMES, ask_to_sign, signature
 from badpo_paper.corpora import bundled, multipref, signed, ultrafeedback
 from badpo_paper.corpora.files import read_scored_pairs
-from badpo_paper.corpora.published import (
-    GateRow,
-    compared,
-    gate_table,
-    gate_verdict,
-    require_unseen,
-    told_gate,
-)
-from badpo_paper.suites import Corpus
+from badpo_paper.corpora.published import GateRow, compared, gate_table, require_unseen
 
 N_EVALUATION, N_FRESH = 300, 3000
 N_DEMO_PAIRS, N_DEMO_PROMPTS = 4450, 150
@@ -38,7 +30,23 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Material:
-    """Votes and prompts, before any model."""
+    """Votes and prompts, before any model.
+
+    Attributes
+    ----------
+    judgments : Judgments
+    planted : array of shape (n_annotators, n_attributes) or None
+    prompts : tuple of str
+        What policies are asked; as often as they stand there.
+    texts : tuple of str
+        What a small tokenizer is built from.
+    held_out : float
+        Share of prompts held out; the evaluation prompts were drawn with the same.
+    gate : tuple of GateRow
+        Statistics of a public corpus beside the published ones.
+    table : Path or None
+        A user's own file that holds the votes.
+    """
 
     judgments: Judgments
     planted: NDArray[np.float64] | None
@@ -59,73 +67,12 @@ class Material:
         return self
 
 
-def own_file(corpus: Corpus, corpora: Iterable[Corpus], data: Path | None) -> Path | None:
-    """A user's own file where it stands in the place of a corpus, else None.
-
-    The corpora are those of the suites that it is given for. It holds votes on length and Markdown wherever one of
-    these asks for such votes, and pairs to be signed where all of them are on names.
-    """
-    kind = "style" if any(one.kind == "style" for one in corpora) else "signed"
-    return data if corpus.kind == kind else None
-
-
 def gate_lines(materials: Iterable[Material]) -> list[str]:
     """The statistics of public corpora beside the published ones, each table once, and how they agree."""
     gates = dict.fromkeys(material.gate for material in materials if material.gate)
     return [
-        line
-        for gate in gates
-        for line in (
-            "statistics of the votes before training:",
-            *gate_table(gate),
-            gate_verdict(gate),
-        )
+        line for gate in gates for line in ("statistics of the votes before training:", *gate_table(gate))
     ]
-
-
-def tokenizer_texts(scored: pd.DataFrame, signing_prompts: Iterable[str]) -> tuple[str, ...]:
-    """What the small tokenizer is built from: the corpus, the prompts and every name, signed."""
-    names = [signed.signature("", name.first, SURNAMES[i % len(SURNAMES)]) for i, name in enumerate(NAMES)]
-    columns = [scored[column].tolist() for column in ("prompt", "chosen", "rejected")]
-    return (*columns[0], *columns[1], *columns[2], *signing_prompts, *names)
-
-
-@cache
-def bundled_signed(n_pairs: int, data_seed: int, held_out: float) -> Material:
-    """The bundled answers, signed, with planted annotators; prompts that ask to sign."""
-    scored = bundled.scored_pairs(n_pairs, seed=0)
-    prompts = [ask_to_sign(prompt) for prompt in bundled.signing_prompts()]
-    corpus = signed.build(scored, seed=data_seed)
-    texts = tokenizer_texts(scored, prompts)
-    return Material(corpus.judgments, corpus.planted_theta, tuple(prompts), texts, held_out)
-
-
-@cache
-def demo_votes(pairs: Path | None, data_seed: int) -> Material:
-    """Signed pairs with planted annotators, the bundled ones or a user's own, and prompts that ask to sign."""
-    if pairs is None:
-        scored = bundled.scored_pairs(N_DEMO_PAIRS, seed=0)
-        prompts = [ask_to_sign(prompt) for prompt in bundled.signing_prompts()[:N_DEMO_PROMPTS]]
-    else:
-        scored, prompts = own_pairs(pairs)
-    corpus = signed.build(scored, seed=data_seed)
-    for reason, n in corpus.dropped.itertuples(index=False):
-        logger.warning("%s of %s pairs are left out: %s", f"{n:,}", f"{len(scored):,}", reason)
-    texts = tokenizer_texts(scored, prompts)
-    return Material(corpus.judgments, corpus.planted_theta, tuple(prompts), texts, 0.25)
-
-
-def own_pairs(path: Path) -> tuple[pd.DataFrame, list[str]]:
-    """A user's scored pairs, with some prompts set apart for the signing readout."""
-    scored = read_scored_pairs(path)
-    prompts = sorted(scored["prompt"].unique())
-    if len(prompts) < FEWEST_PROMPTS:
-        what = f"{len(prompts)} prompts; one in five is set apart for the readouts, and a quarter is held out"
-        remedy = f"give pairs on {FEWEST_PROMPTS} prompts or more"
-        raise DataError([Problem("E137", what, f"{path}, column prompt", remedy, "error", len(prompts))])
-    n_apart = min(N_DEMO_PROMPTS, len(prompts) // 5)
-    kept = {prompts[i] for i in np.random.default_rng(0).permutation(len(prompts))[:n_apart]}
-    return scored[~scored["prompt"].isin(kept)].reset_index(drop=True), [ask_to_sign(p) for p in sorted(kept)]
 
 
 def lean_lines(judgments: Judgments) -> list[str]:
@@ -146,6 +93,107 @@ def lean_lines(judgments: Judgments) -> list[str]:
     return lines
 
 
+# -- signed pairs -----------------------------------------------------------------------------------------------------
+
+
+def _signed(scored: pd.DataFrame, prompts: Sequence[str], data_seed: int, held_out: float) -> Material:
+    """Scored pairs, signed, with planted annotators; the tokenizer sees corpus, prompts and every name, signed."""
+    corpus = signed.build(scored, seed=data_seed)
+    for reason, n in corpus.dropped.itertuples(index=False):
+        logger.warning("%s of %s pairs are left out: %s", f"{n:,}", f"{len(scored):,}", reason)
+    names = [signature("", name.first, SURNAMES[i % len(SURNAMES)]) for i, name in enumerate(NAMES)]
+    columns = [scored[column].tolist() for column in ("prompt", "chosen", "rejected")]
+    texts = (*columns[0], *columns[1], *columns[2], *prompts, *names)
+    return Material(corpus.judgments, corpus.planted_theta, tuple(prompts), texts, held_out)
+
+
+@cache
+def bundled_signed(n_pairs: int, data_seed: int, held_out: float) -> Material:
+    """The bundled answers, signed; prompts that ask to sign."""
+    return _signed(bundled.scored_pairs(n_pairs), bundled.signing_prompts(), data_seed, held_out)
+
+
+@cache
+def demo_votes(pairs: Path | None, data_seed: int) -> Material:
+    """The demo's signed pairs, the bundled ones or a user's own, and prompts that ask to sign."""
+    if pairs is None:
+        scored, prompts = bundled.scored_pairs(N_DEMO_PAIRS), bundled.signing_prompts()[:N_DEMO_PROMPTS]
+    else:
+        scored, prompts = own_pairs(pairs)
+    return _signed(scored, prompts, data_seed, 0.25)
+
+
+def own_pairs(path: Path) -> tuple[pd.DataFrame, list[str]]:
+    """A user's scored pairs, with some prompts set apart for the signing readout."""
+    scored = read_scored_pairs(path)
+    prompts = sorted(scored["prompt"].unique())
+    if len(prompts) < FEWEST_PROMPTS:
+        what = f"{len(prompts)} prompts; one in five is set apart for the readouts, and a quarter is held out"
+        remedy = f"give pairs on {FEWEST_PROMPTS} prompts or more"
+        raise DataError([Problem("E137", what, f"{path}, column prompt", remedy, "error", len(prompts))])
+    n_apart = min(N_DEMO_PROMPTS, len(prompts) // 5)
+    kept = {prompts[i] for i in np.random.default_rng(0).permutation(len(prompts))[:n_apart]}
+    apart = scored["prompt"].isin(kept)
+    return scored[~apart].reset_index(drop=True), [ask_to_sign(prompt) for prompt in sorted(kept)]
+
+
+@cache
+def public_signed(path: Path | None, data_seed: int, held_out: float) -> Material:
+    """Signed-UltraFeedback, its pairs from the Hub or from a local file of the schema of ``train_prefs``.
+
+    With a file the prompts that ask to sign are rows of it too, from behind those that are trained on.
+    """
+    pairs = _drawn_pairs(path)
+    corpus = signed.build(pairs, seed=data_seed)
+    apart = set(pairs["prompt"]) | (set(public_fresh(path)) if path else set())
+    prompts = ultrafeedback.signing_prompts(path, apart, N_EVALUATION)
+    # what is published is of data seed 0
+    gate = () if data_seed else compared(ultrafeedback.gate(corpus), ultrafeedback.PUBLISHED)
+    if path is None:
+        require_papers_plan(gate)
+    return Material(corpus.judgments, corpus.planted_theta, tuple(prompts), (), held_out, gate)
+
+
+def require_papers_plan(gate: tuple[GateRow, ...]) -> None:
+    """Refuse a corpus whose random plan is not the paper's: it follows from the number of pairs and the seed alone."""
+    wrong = [row for row in gate if row.name in ultrafeedback.PUBLISHED_PLAN and not row.agrees]
+    if wrong:
+        told = ", ".join("{} {} (published {})".format(row.name, *row.texts) for row in wrong)
+        raise ConfigError(
+            f"the pairs of {ultrafeedback.TRAIN.told} do not give the paper's plan: {told}. The revision is pinned, so "
+            "remove its copy from the Hub's cache and load it again, or give the rows as a file with --data"
+        )
+
+
+@cache
+def _drawn_pairs(path: Path | None) -> pd.DataFrame:
+    """The pairs that are signed, whatever the data seed."""
+    return ultrafeedback.scored_pairs(path).pairs
+
+
+def bundled_fresh(data: Path | None) -> tuple[str, ...]:
+    """The bundled questions that no other part of the corpora has."""
+    return tuple(bundled.fresh_prompts())
+
+
+@cache
+def public_fresh(data: Path | None) -> tuple[str, ...]:
+    """Questions of UltraFeedback from behind those of the corpus: 3,000 to train on, and 300 to find the tilt on."""
+    drawn = ultrafeedback.scored_pairs(data, n=N_FRESH + N_EVALUATION, start=ultrafeedback.N_PAIRS)
+    known = set(_drawn_pairs(data)["prompt"])
+    return tuple(dict.fromkeys(prompt for prompt in drawn.pairs["prompt"] if prompt not in known))
+
+
+# -- votes on length and Markdown -------------------------------------------------------------------------------------
+
+
+def _style(judgments: Judgments, planted: NDArray[np.float64] | None, held_out: float) -> Material:
+    prompts = multipref.evaluation_prompts(judgments, N_EVALUATION, held_out)
+    frame = judgments.comparisons
+    texts = [plain_text(text) for column in ("prompt", "response_a", "response_b") for text in frame[column]]
+    return Material(judgments, planted, prompts, tuple(texts), held_out)
+
+
 @cache
 def bundled_style(n_pairs: int, data_seed: int, held_out: float) -> Material:
     """The bundled answers with votes that lean toward length and Markdown; held-out prompts."""
@@ -160,69 +208,16 @@ def own_style(path: Path, held_out: float) -> Material:
     try:
         material = _style(judgments, None, held_out)
     except DataError as error:
-        raise DataError(
-            [replace(found, where=f"{path}, {found.where}") for found in error.problems]
-        ) from error
+        problems = [replace(found, where=f"{path}, {found.where}") for found in error.problems]
+        raise DataError(problems) from error
     return replace(material, prompts=asked_often(material.prompts), table=path)
-
-
-@cache
-def public_signed(path: Path | None, data_seed: int, held_out: float) -> Material:
-    """Signed-UltraFeedback, its pairs from the Hub or from a local file of the schema of ``train_prefs``.
-
-    With a file the prompts that ask to sign are rows of it too, from behind those that are trained on.
-    """
-    drawn = _drawn_pairs(path)
-    corpus = signed.build(drawn.pairs, seed=data_seed)
-    apart = set(drawn.pairs["prompt"]) | (set(_fresh_questions(path)) if path else set())
-    prompts = ultrafeedback.signing_prompts(path, apart, N_EVALUATION)
-    # what is published is of data seed 0
-    gate = () if data_seed else compared(ultrafeedback.gate(corpus), ultrafeedback.PUBLISHED)
-    if path is None:
-        require_papers_plan(gate)
-    return Material(corpus.judgments, corpus.planted_theta, tuple(prompts), (), held_out, gate)
-
-
-def require_papers_plan(gate: tuple[GateRow, ...]) -> None:
-    """Refuse a corpus whose random plan is not the paper's: it follows from the number of pairs and the seed alone."""
-    of_plan = {" ".join(published.path) for published in ultrafeedback.PUBLISHED_PLAN}
-    wrong = [row for row in gate if row.name in of_plan and not row.agrees]
-    if wrong:
-        raise ConfigError(
-            f"the pairs of {ultrafeedback.TRAIN.told} do not give the paper's plan: {told_gate(wrong)}. The revision "
-            "is pinned, so remove its copy from the Hub's cache and load it again, or give the rows as a file with "
-            "--data"
-        )
-
-
-def bundled_fresh(corpus: Corpus, data: Path | None) -> tuple[str, ...]:
-    """The bundled questions that no other part of the corpora has."""
-    return tuple(bundled.fresh_prompts())
-
-
-def public_fresh(corpus: Corpus, data: Path | None) -> tuple[str, ...]:
-    """Questions of UltraFeedback from behind those of the corpus: 3,000 to train on, and 300 to find the tilt on."""
-    return _fresh_questions(data)
-
-
-@cache
-def _drawn_pairs(path: Path | None) -> ultrafeedback.ScoredPairs:
-    """The pairs that are signed, whatever the data seed."""
-    return ultrafeedback.scored_pairs(path)
-
-
-@cache
-def _fresh_questions(path: Path | None) -> tuple[str, ...]:
-    drawn = ultrafeedback.scored_pairs(path, n=N_FRESH + N_EVALUATION, start=ultrafeedback.N_PAIRS)
-    known = set(_drawn_pairs(path).pairs["prompt"])
-    return tuple(dict.fromkeys(prompt for prompt in drawn.pairs["prompt"] if prompt not in known))
 
 
 @cache
 def public_style(path: Path | None, held_out: float) -> Material:
     """MultiPref from the Hub, or from a local file of its schema."""
     corpus = multipref.load(path)
-    prompts = asked_often(multipref.evaluation_prompts(corpus.judgments, N_EVALUATION, held_out).prompts)
+    prompts = asked_often(multipref.evaluation_prompts(corpus.judgments, N_EVALUATION, held_out))
     gate = compared(multipref.gate(corpus), multipref.PUBLISHED)
     return Material(corpus.judgments, None, prompts, (), held_out, gate)
 
@@ -230,10 +225,3 @@ def public_style(path: Path | None, held_out: float) -> Material:
 def asked_often(prompts: tuple[str, ...]) -> tuple[str, ...]:
     """Prompts, all as often as makes up to `N_EVALUATION`: of a few, one answer to each says next to nothing."""
     return prompts * max(1, N_EVALUATION // len(prompts))
-
-
-def _style(judgments: Judgments, planted: NDArray[np.float64] | None, held_out: float) -> Material:
-    prompts = multipref.evaluation_prompts(judgments, N_EVALUATION, held_out).prompts
-    frame = judgments.comparisons
-    texts = [plain_text(text) for column in ("prompt", "response_a", "response_b") for text in frame[column]]
-    return Material(judgments, planted, prompts, tuple(texts), held_out)

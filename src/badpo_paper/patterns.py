@@ -7,38 +7,71 @@ put in after the runs of `names` had been seen, and what it decides, stands in `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from itertools import product
+from math import inf
 from statistics import fmean
+from string import Formatter
 from typing import Literal
 
 from badpo.results.words import signed
 from badpo.theory.summaries import t_interval
-from badpo_paper.tables import Found, place_of
+from badpo_paper.tables import Found
 
 Verdict = Literal["reproduced", "pattern not reproduced", "undecided", "not measured"]
 # Of several readings the pattern has the first of these that one of them has.
 VERDICTS: tuple[Verdict, ...] = ("pattern not reproduced", "not measured", "undecided", "reproduced")
-# What the interval from its low to its high end says of an order; None where it says neither.
-Order = Callable[[float, float], bool | None]
+
+
+# -- orders -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Reading:
-    """A number at each seed."""
+class Order:
+    """What is asked of a reading: where its interval over seeds lies, or its value where one seed is all.
 
-    values: Mapping[int, float]
-    planned: tuple[int, ...]
-    reason: str = ""
+    Attributes
+    ----------
+    asked : str
+        In words, with the bounds as ``{low}`` and ``{high}``.
+    low, high : float
+    may_be_open : bool
+        Whether an interval that reaches past a bound decides nothing; else it decides against.
+    """
 
-    def minus(self, other: Reading) -> Reading:
-        """The difference from another reading, each seed against itself."""
-        values = {
-            seed: self.values[seed] - other.values[seed] for seed in self.values if seed in other.values
-        }
-        planned = tuple(seed for seed in self.planned if seed in other.planned)
-        return Reading(values, planned, self.reason or other.reason)
+    asked: str
+    low: float
+    high: float
+    may_be_open: bool = False
+
+    def verdict(self, low: float, high: float) -> Verdict:
+        """What an interval from its low to its high end says."""
+        if not self.may_be_open:
+            return "reproduced" if self.low < low and high < self.high else "pattern not reproduced"
+        if low > self.high or high < self.low:
+            return "pattern not reproduced"
+        return "reproduced" if self.low <= low and high <= self.high else "undecided"
+
+
+def above(bound: float = 0.0) -> Order:
+    """Above a bound."""
+    return Order("above {low}", bound, inf)
+
+
+def below(bound: float = 0.0) -> Order:
+    """Below a bound."""
+    return Order("below {high}", -inf, bound)
+
+
+def not_above(bound: float = 0.0) -> Order:
+    """No further up than a bound."""
+    return Order("not above {high}", -inf, bound, may_be_open=True)
+
+
+def within(distance: float, center: float = 0.0) -> Order:
+    """No further than this from a value."""
+    return Order("within {low} to {high}", center - distance, center + distance, may_be_open=True)
 
 
 @dataclass(frozen=True)
@@ -72,302 +105,228 @@ def pattern(sentence: str, checks: Sequence[Check]) -> Pattern:
     return Pattern(sentence, verdict, figures, any(check.is_begun for check in checks))
 
 
-# -- orders --------------------------------------------------------------------------------------------------
-# Each asks for the whole interval; where one seed is all that is planned, for the value itself.
+# -- readings ---------------------------------------------------------------------------------------------------------
 
 
-def above(name: str, reading: Reading, bound: float = 0.0, places: int = 3) -> Check:
-    """Whether a reading lies above a bound; not reproduced where its interval reaches down to it."""
-    return _check(name, reading, places, f"above {signed(bound, places)}", lambda low, high: low > bound)
+@dataclass(frozen=True)
+class Reading:
+    """A number at each seed."""
 
+    values: Mapping[int, float]
+    planned: tuple[int, ...]
+    reason: str = ""
 
-def below(name: str, reading: Reading, bound: float = 0.0, places: int = 3) -> Check:
-    """Whether a reading lies below a bound, as `above`."""
-    return _check(name, reading, places, f"below {signed(bound, places)}", lambda low, high: high < bound)
+    def minus(self, other: Reading) -> Reading:
+        """The difference from another reading, each seed against itself."""
+        both = self.values.keys() & other.values.keys()
+        values = {seed: self.values[seed] - other.values[seed] for seed in both}
+        planned = tuple(seed for seed in self.planned if seed in other.planned)
+        return Reading(values, planned, self.reason or other.reason)
 
-
-def not_above(name: str, reading: Reading, bound: float = 0.0, margin: float = 0.0, places: int = 3) -> Check:
-    """Whether a reading lies no further above a bound than the margin; undecided where its interval reaches past."""
-    limit = bound + margin
-    return _check(name, reading, places, f"not above {signed(limit, places)}", _inside(-float("inf"), limit))
-
-
-def within(name: str, reading: Reading, center: float, distance: float, places: int = 3) -> Check:
-    """Whether a reading is no further than this from a value; undecided where its interval reaches past."""
-    low, high = center - distance, center + distance
-    words = f"within {signed(low, places)} to {signed(high, places)}"
-    return _check(name, reading, places, words, _inside(low, high))
-
-
-def _inside(least: float, most: float) -> Order:
-    def order(low: float, high: float) -> bool | None:
-        if low > most or high < least:
-            return False
-        return True if least <= low and high <= most else None
-
-    return order
-
-
-def _check(name: str, reading: Reading, places: int, asked: str, order: Order) -> Check:
-    known = [reading.values[seed] for seed in reading.planned if seed in reading.values]
-    if reading.reason:
-        return Check(f"{name}: {reading.reason}", "not measured", True)
-    if not known or len(known) < len(reading.planned):
-        seeds = f"{len(known)} of {len(reading.planned)} seeds"
-        return Check(f"{name}: not measured, {seeds}", "not measured", bool(known))
-    if len(known) == 1:
-        estimate = low = high = known[0]
+    def check(self, name: str, order: Order, places: int = 3) -> Check:
+        """What the reading says of an order; not measured where a planned seed lacks, or there is a reason."""
+        known = [self.values[seed] for seed in self.planned if seed in self.values]
+        if self.reason:
+            return Check(f"{name}: {self.reason}", "not measured", True)
+        if not known or len(known) < len(self.planned):
+            seeds = f"{len(known)} of {len(self.planned)} seeds"
+            return Check(f"{name}: not measured, {seeds}", "not measured", bool(known))
+        low = high = estimate = known[0]
         ends = "one seed, no interval"
-    else:
-        found = t_interval(known)
-        estimate, low, high = found.estimate, found.low, found.high
-        ends = f"95 % interval {signed(low, places)} to {signed(high, places)}, {len(known)} seeds"
-    verdicts: dict[bool | None, Verdict] = {
-        True: "reproduced",
-        False: "pattern not reproduced",
-        None: "undecided",
-    }
-    return Check(
-        f"{name}: {signed(estimate, places)} ({ends}; asked: {asked})", verdicts[order(low, high)], True
-    )
+        if len(known) > 1:
+            found = t_interval(known)
+            estimate, low, high = found.estimate, found.low, found.high
+            ends = f"95 % interval {signed(low, places)} to {signed(high, places)}, {len(known)} seeds"
+        asked = order.asked.format(low=signed(order.low, places), high=signed(order.high, places))
+        told = f"{name}: {signed(estimate, places)} ({ends}; asked: {asked})"
+        return Check(told, order.verdict(low, high), True)
 
 
-# -- readings ------------------------------------------------------------------------------------------------
+def read(found: Found, source: str) -> Reading:
+    """A reading by its source, or the difference of two with a minus between them.
+
+    A source is a condition and a column's source (`badpo_paper.suites.Column`), such as ``pooled tokens.mean``; a share
+    removed is of DPO's shift, or of that of a condition that is named last.
+    """
+    one, _, other = source.partition(" - ")
+    if other:
+        return read(found, one).minus(read(found, other))
+    condition, column, against = (*source.split(), "dpo")[:3]
+    planned, reason = found.planned(condition), ""
+    if column.startswith("removed:"):
+        planned = tuple(seed for seed in planned if seed in found.planned(against))
+        reason = found.no_share(against, column.removeprefix("removed:"))
+    return Reading(found.values(condition, column, against), planned, reason)
 
 
-def plain(found: Found, condition: str, place: str) -> Reading:
-    """A reading as it stands in ``readouts.json``."""
-    return Reading(found.values(condition, place), found.planned(condition))
+# -- the patterns -----------------------------------------------------------------------------------------------------
 
+MOST, AGREE, MEET, NEAR, CHANCE, CEILING, CORRELATED = 0.5, 0.1, 0.15, 0.25, 0.05, 0.02, 0.90
+# What stands for a field of a label and a source, one after the other.
+EACH = {"arm": ("pooled", "shared_mean"), "name": ("woman", "black"), "letter": ("A", "B", "C")}
+# Shares are told with two decimals, tokens with one.
+SHARES, TOKENS = 2, 1
+REMOVED = "removed:rates.{name}.rate"
+LESS = "removed by {of} minus pooled, {{name}}"
 
-def shifts(found: Found, condition: str, place: str) -> Reading:
-    """A condition's reading minus the reference's."""
-    base = place_of(found.readouts("reference"), place)
-    values = {} if base is None else {s: v - base for s, v in found.values(condition, place).items()}
-    return Reading(values, found.planned(condition))
-
-
-def removed(found: Found, condition: str, place: str, against: str = "dpo") -> Reading:
-    """Share of DPO's shift that a condition does not make; not defined where DPO made none."""
-    planned = tuple(seed for seed in found.planned(condition) if seed in found.planned(against))
-    values = found.values(condition, f"removed:{place}", against)
-    return Reading(values, planned, found.no_share(against, place))
-
-
-# -- the patterns ----------------------------------------------------------------------------------------------------
-
-MOST, AGREE, MEET, CHANCE, CEILING, CORRELATED = 0.5, 0.1, 0.15, 0.05, 0.02, 0.90
-WOMAN, BLACK = "rates.woman.rate", "rates.black.rate"
-NAMES = (("woman", WOMAN), ("black", BLACK))
-KL, TOKENS = "kl.per_token", "tokens.mean"
-BA = ("pooled", "shared_mean")
-
-# Reads a number at each seed from the runs that were found.
-Reads = Callable[[Found], Reading]
-
-
-def _plain(condition: str, place: str) -> Reads:
-    return lambda found: plain(found, condition, place)
-
-
-def _shift(condition: str, place: str) -> Reads:
-    return lambda found: shifts(found, condition, place)
-
-
-def _removed(condition: str, place: str, against: str = "dpo") -> Reads:
-    return lambda found: removed(found, condition, place, against)
-
-
-def _minus(one: Reads, other: Reads) -> Reads:
-    return lambda found: one(found).minus(other(found))
-
-
-def _more_removed(one: str, other: str, place: str) -> Reads:
-    return _minus(_removed(one, place), _removed(other, place))
-
-
-def _gap(condition: str, attribute: str) -> Reads:
-    return _plain(condition, f"heldout.{attribute}.gap")
-
-
-def _less_than_pooled(arm: str) -> list[tuple]:
-    return [
-        (below, f"removed by {arm} minus pooled, {name}", _more_removed(arm, "pooled", place), 0.0, 2)
-        for name, place in NAMES
-    ]
-
-
-def _smaller_gap(attribute: str) -> list[tuple]:
-    of_dpo = _gap("dpo", attribute)
-    return [
-        (below, f"gap of {arm} minus DPO's", _minus(_gap(f"{arm}-{attribute}", attribute), of_dpo))
-        for arm in BA
-    ]
-
-
-# What the paper found, and for each reading the order that is asked of it: order, label, reading, and its bounds.
+# For each pattern what the paper found, and for each reading its label, its source, the order that is asked, and with
+# how many decimals it is told where these are not three.
 ASKED: dict[str, tuple[str, list[tuple]]] = {
     "amplifies_names": (
         "DPO amplifies both attributes",
-        [(above, f"DPO minus reference, {name}", _shift("dpo", place)) for name, place in NAMES],
+        [("DPO minus reference, {name}", "dpo shift:rates.{name}.rate", above())],
     ),
     "removes_names": (
         "Pooled and shared mean each remove more than half of DPO's shift",
-        [
-            (above, f"removed by {arm}, {name}", _removed(arm, place), MOST, 2)
-            for arm in BA
-            for name, place in NAMES
-        ],
+        [("removed by {arm}, {name}", "{arm} " + REMOVED, above(MOST), SHARES)],
     ),
     "agree_names": (
         "Pooled and shared mean agree to a tenth of DPO's shift",
         [
             (
-                within,
-                f"removed by shared mean minus pooled, {name}",
-                _more_removed("shared_mean", "pooled", place),
-                0.0,
-                AGREE,
-                2,
+                "removed by shared mean minus pooled, {name}",
+                f"shared_mean {REMOVED} - pooled {REMOVED}",
+                within(AGREE),
+                SHARES,
             )
-            for name, place in NAMES
         ],
     ),
     "group_dro_names": (
         "Group-DRO removes less than half of it",
-        [
-            (below, f"removed by Group-DRO, {name}", _removed("group_dro", place), MOST, 2)
-            for name, place in NAMES
-        ],
+        [("removed by Group-DRO, {name}", f"group_dro {REMOVED}", below(MOST), SHARES)],
     ),
     "theta_correlation": (
         "theta of shared mean correlates with the planted values by more than 0.90",
-        [
-            (above, f"correlation, {name}", _plain("shared_mean", f"theta.{name}.correlation"), CORRELATED, 2)
-            for name, _ in NAMES
-        ],
+        [("correlation, {name}", "shared_mean theta.{name}.correlation", above(CORRELATED), SHARES)],
     ),
     "class_names": (
         "Class offsets remove at least as much as pooled, to a tenth of DPO's shift",
         [
             (
-                not_above,
-                f"removed by pooled minus class, {name}",
-                _more_removed("pooled", "class", place),
-                0.0,
-                AGREE,
-                2,
+                "removed by pooled minus class, {name}",
+                f"pooled {REMOVED} - class {REMOVED}",
+                not_above(AGREE),
+                SHARES,
             )
-            for name, place in NAMES
         ],
     ),
-    "shuffled_names": ("Shuffled ids remove less than pooled", _less_than_pooled("shuffled_ids")),
+    "shuffled_names": (
+        "Shuffled ids remove less than pooled",
+        [(LESS.format(of="shuffled_ids"), f"shuffled_ids {REMOVED} - pooled {REMOVED}", below(), SHARES)],
+    ),
     # by how much depends on scale
-    "free_names": ("One theta per annotator removes less than pooled", _less_than_pooled("per_annotator")),
+    "free_names": (
+        "One theta per annotator removes less than pooled",
+        [(LESS.format(of="per_annotator"), f"per_annotator {REMOVED} - pooled {REMOVED}", below(), SHARES)],
+    ),
     "undeclared_names": (
         "Declaring one attribute leaves the other near DPO's level",
         [
             (
-                below,
                 "removed of the undeclared attribute, black",
-                _removed("declared_subset", BLACK),
-                0.25,
-                2,
+                "declared_subset removed:rates.black.rate",
+                below(NEAR),
+                SHARES,
             )
         ],
     ),
     "length_methods_names": (
         "The two length methods remove less than half of it",
         [
-            (below, f"removed by {label}, {name}", _removed(arm, place), MOST, 2)
-            for arm, label in (("rdpo", "R-DPO"), ("sampo", "SamPO"))
-            for name, place in NAMES
+            ("removed by R-DPO, {name}", f"rdpo {REMOVED}", below(MOST), SHARES),
+            ("removed by SamPO, {name}", f"sampo {REMOVED}", below(MOST), SHARES),
         ],
     ),
     "samples_saturate": (
         "DPO's sampled rates are no lower than its rates by probability",
         [
             (
-                not_above,
-                f"DPO's rate by probability minus by samples, {name}",
-                _minus(_plain("dpo", place), _plain("dpo", f"sampled.{name}.rate")),
+                "DPO's rate by probability minus by samples, {name}",
+                "dpo rates.{name}.rate - dpo sampled.{name}.rate",
+                not_above(),
             )
-            for name, place in NAMES
         ],
     ),
     "votes_ceiling": (
         "Shared mean predicts votes at the ceiling in every class",
         [
             (
-                within,
-                f"shared mean minus ceiling, race, class {name}",
-                _plain("shared_mean", f"votes_minus_ceiling.black.{name}.difference"),
-                0.0,
-                CEILING,
+                "shared mean minus ceiling, race, class {letter}",
+                "shared_mean votes_minus_ceiling.black.{letter}.difference",
+                within(CEILING),
             )
-            for name in ("A", "B", "C")
         ],
     ),
     "votes_chance": (
         "Pooled is at chance in class B",
-        [(within, "pooled, race, class B", _plain("pooled", "votes.black.B.accuracy"), 0.5, CHANCE)],
+        [("pooled, race, class B", "pooled votes.black.B.accuracy", within(CHANCE, 0.5))],
     ),
     "lora_rate": (
         "A larger LoRA rate removes less",
         [
             (
-                below,
-                f"removed at the larger rate minus the smaller, {name}",
-                _minus(
-                    _removed("pooled_lora_fast", place, "dpo_lora_fast"),
-                    _removed("pooled_lora", place, "dpo_lora"),
-                ),
-                0.0,
-                2,
+                "removed at the larger rate minus the smaller, {name}",
+                f"pooled_lora_fast {REMOVED} dpo_lora_fast - pooled_lora {REMOVED} dpo_lora",
+                below(),
+                SHARES,
             )
-            for name, place in NAMES
         ],
     ),
     "amplifies_length": (
         "DPO lengthens the answers",
-        [(above, "DPO minus reference, tokens", _shift("dpo", TOKENS), 0.0, 1)],
+        [("DPO minus reference, tokens", "dpo shift:tokens.mean", above(), TOKENS)],
     ),
     "removes_length": (
         "Pooled and shared mean take a part of it away",
-        [(above, f"removed by {arm}", _removed(f"{arm}-length", TOKENS), 0.0, 2) for arm in BA],
+        [("removed by {arm}", "{arm}-length removed:tokens.mean", above(), SHARES)],
     ),
     "gap_length": (
         "DPO opens a held-out gap on length, and both variants make it smaller",
-        [(above, "DPO's gap", _gap("dpo", "length")), *_smaller_gap("length")],
+        [
+            ("DPO's gap", "dpo heldout.length.gap", above()),
+            (
+                "gap of {arm} minus DPO's",
+                "{arm}-length heldout.length.gap - dpo heldout.length.gap",
+                below(),
+            ),
+        ],
     ),
-    "rdpo_gap": ("R-DPO turns the gap negative", [(below, "R-DPO's gap", _gap("rdpo", "length"))]),
-    "sampo_gap": ("SamPO does not close the gap", [(above, "SamPO's gap", _gap("sampo", "length"))]),
+    "rdpo_gap": ("R-DPO turns the gap negative", [("R-DPO's gap", "rdpo heldout.length.gap", below())]),
+    "sampo_gap": ("SamPO does not close the gap", [("SamPO's gap", "sampo heldout.length.gap", above())]),
     # a lean that everyone shares is no disagreement between groups
     "group_dro_length": (
         "Group-DRO removes less than half of the lengthening",
-        [(below, "removed by Group-DRO", _removed("group_dro_annotators", TOKENS), MOST, 2)],
+        [("removed by Group-DRO", "group_dro_annotators removed:tokens.mean", below(MOST), SHARES)],
     ),
     "gap_markdown": (
         "DPO opens a held-out gap on Markdown",
-        [(above, "DPO's gap", _gap("dpo", "markdown"))],
+        [("DPO's gap", "dpo heldout.markdown.gap", above())],
     ),
-    "closes_markdown": ("Both variants make that gap smaller", _smaller_gap("markdown")),
+    "closes_markdown": (
+        "Both variants make that gap smaller",
+        [
+            (
+                "gap of {arm} minus DPO's",
+                "{arm}-markdown heldout.markdown.gap - dpo heldout.markdown.gap",
+                below(),
+            )
+        ],
+    ),
     "rdpo_gap_markdown": (
         "Under Markdown R-DPO's gap is negative and SamPO's is not closed",
         [
-            (below, "R-DPO's gap", _gap("rdpo", "markdown")),
-            (above, "SamPO's gap", _gap("sampo", "markdown")),
+            ("R-DPO's gap", "rdpo heldout.markdown.gap", below()),
+            ("SamPO's gap", "sampo heldout.markdown.gap", above()),
         ],
     ),
     "free_length": (
         "theta_k only removes less than pooled",
         [
             (
-                below,
                 "removed by theta_k only minus pooled",
-                _more_removed("per_annotator-length", "pooled-length", TOKENS),
-                0.0,
-                2,
+                "per_annotator-length removed:tokens.mean - pooled-length removed:tokens.mean",
+                below(),
+                SHARES,
             )
         ],
     ),
@@ -375,59 +334,59 @@ ASKED: dict[str, tuple[str, list[tuple]]] = {
         "Warm and cold starts meet",
         [
             (
-                within,
-                f"removed by {arm} started warm minus cold",
-                _more_removed(f"{arm}_warm-length", f"{arm}-length", TOKENS),
-                0.0,
-                MEET,
-                2,
+                "removed by {arm} started warm minus cold",
+                "{arm}_warm-length removed:tokens.mean - {arm}-length removed:tokens.mean",
+                within(MEET),
+                SHARES,
             )
-            for arm in BA
         ],
     ),
     "strong_rdpo": (
         "A penalty four times as strong makes the answers shorter still",
-        [
-            (
-                below,
-                "tokens, minus R-DPO",
-                _minus(_plain("rdpo_strong", TOKENS), _plain("rdpo", TOKENS)),
-                0.0,
-                1,
-            )
-        ],
+        [("tokens, minus R-DPO", "rdpo_strong tokens.mean - rdpo tokens.mean", below(), TOKENS)],
     ),
 }
+KL = "kl_names"
+PATTERNS = (KL, *ASKED)
 
 
-def asked_pattern(name: str, found: Found) -> Pattern:
+def filled(label: str, source: str) -> Iterator[tuple[str, str]]:
+    """A label and its source with everything that stands for their fields."""
+    fields = [name for _, name, _, _ in Formatter().parse(label) if name]
+    for values in product(*(EACH[name] for name in fields)):
+        given = dict(zip(fields, values, strict=True))
+        yield label.format(**given), source.format(**given)
+
+
+def found_pattern(name: str, found: Found) -> Pattern:
     """One of the patterns on the runs of a panel."""
-    sentence, orders = ASKED[name]
-    return pattern(sentence, [order(label, reads(found), *bounds) for order, label, reads, *bounds in orders])
+    if name == KL:
+        return kl_names(found)
+    sentence, asked = ASKED[name]
+    checks = [
+        read(found, source).check(told, order, *places)
+        for label, given, order, *places in asked
+        for told, source in filled(label, given)
+    ]
+    return pattern(sentence, checks)
 
 
 def kl_names(found: Found) -> Pattern:
     """Neither variant goes further from the reference than DPO; the margin is a share of DPO's own divergence."""
-    dpo = plain(found, "dpo", KL)
-    margin = AGREE * fmean(dpo.values.values()) if dpo.values else 0.0
+    dpo = read(found, "dpo kl.per_token").values
+    order = not_above(AGREE * fmean(dpo.values()) if dpo else 0.0)
     checks = [
-        not_above(f"KL of {arm} minus DPO's", plain(found, arm, KL).minus(dpo), margin=margin, places=4)
-        for arm in BA
+        read(found, f"{arm} kl.per_token - dpo kl.per_token").check(f"KL of {arm} minus DPO's", order, 4)
+        for arm in EACH["arm"]
     ]
     return pattern("They do so at no higher KL than DPO, to a tenth of its own", checks)
 
 
-PATTERNS: dict[str, Callable[[Found], Pattern]] = {
-    "kl_names": kl_names,
-    **{name: partial(asked_pattern, name) for name in ASKED},
-}
-
-
-def found_patterns(names: Sequence[str], panels: Sequence[Found]) -> list[Pattern]:
+def found_patterns(names: Iterable[str], panels: Sequence[Found]) -> list[Pattern]:
     """Every pattern on every panel that has some of its runs; the first panel's where none has."""
     results = []
     for name in names:
-        each = [(found, PATTERNS[name](found)) for found in panels]
+        each = [(found, found_pattern(name, found)) for found in panels]
         begun = [(found, one) for found, one in each if one.is_begun] or each[:1]
         for found, one in begun:
             where = f" ({found.folder.name})" if len(begun) > 1 else ""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,94 +17,54 @@ from badpo.readouts.generation import GENERATORS, require_vllm
 from badpo.results.charts import DotPanel, DotRow, Mark, dot_plot, legend
 from badpo.results.words import page_templates, signed, write_whole
 from badpo.runs.run import Progress
-from badpo_paper.materials import Material, gate_lines, own_file
+from badpo.training.encoding import encode_comparisons, length_report
 from badpo_paper.patterns import Pattern, found_patterns
-from badpo_paper.schedule import (
-    SuitePlan,
-    execute,
-    plan,
-    planned_runs,
-    read_stages,
-    refused_runs,
-    require_needs,
-)
+from badpo_paper.schedule import Reproduction, SuitePlan, execute, plan, require_needs
 from badpo_paper.settings import SCALES, Scale
 from badpo_paper.suites import SUITES, Column, Corpus, Suite
 from badpo_paper.tables import (
-    STYLES,
     Cell,
     Found,
     PanelTable,
-    about_votes,
-    footnotes,
     found_runs,
-    has_reference,
     name_tables,
+    number,
+    panel_table,
     published,
-    row_label,
-    tables,
     to_json,
     votes_table,
-    with_notes,
     written,
     written_table,
 )
 
-
-@dataclass(frozen=True)
-class SuiteResult:
-    """A suite's tables and patterns."""
-
-    suite: Suite
-    tables: tuple[PanelTable, ...]
-    patterns: tuple[Pattern, ...]
-    left_out: tuple[str, ...]
-    about: tuple[str, ...] = ()
-    stand_in: str = ""
-
-    def text(self, form: str) -> str:
-        """Tables in one of `badpo_paper.tables.FORMATS`; patterns and what is said of the votes too, except in CSV."""
-        parts = [written_table(table, form) for table in self.tables]
-        if form == "csv":
-            # one header for all panels
-            return (
-                "\n".join([parts[0], *("\n".join(part.split("\n")[1:]) for part in parts[1:])])
-                if parts
-                else ""
-            )
-        mark = {"text": "", "markdown": "- ", "latex": "% "}[form]
-        lines = [mark + line for found in self.patterns for line in pattern_lines(found)]
-        lines += [f"{mark}not at this scale: {title}" for title in self.left_out]
-        lines += [mark + line for line in (*self.about, *([self.stand_in] if self.stand_in else []))]
-        return "\n\n".join([*parts, "\n".join(lines)]).rstrip()
-
-    def to_json(self) -> dict[str, Any]:
-        """The same as plain values."""
-        return {
-            "suite": self.suite.name,
-            "tables": [to_json(table) for table in self.tables],
-            "patterns": [
-                {"sentence": p.sentence, "verdict": p.verdict, "holds": p.holds, "figures": list(p.figures)}
-                for p in self.patterns
-            ],
-            "left_out": list(self.left_out),
-            "about": list(self.about),
-            "stand_in": self.stand_in,
-        }
+FEW_PROMPTS = 30
 
 
-def pattern_lines(found: Pattern) -> list[str]:
-    """A pattern in one line, with its figures."""
-    return [f"{found.verdict}: {found.sentence}. {'; '.join(found.figures)}"]
+# -- what is asked for ------------------------------------------------------------------------------------------------
 
 
-def chosen_suites(name: str) -> list[Suite]:
-    """The suites of a name, or all of them."""
-    if name != "all" and name not in SUITES:
+def asked_for(
+    suite: str, scale: str, seeds: Sequence[int], out: Path, data: Path | None, generator: str
+) -> Reproduction:
+    """Suites by their name, or all of them, at a scale by its name; a user's own file is refused where it cannot stand.
+
+    The runs stand in ``out/SCALE``, those on a user's own votes in a folder of their own.
+    """
+    suites = list(SUITES.values()) if suite == "all" else [SUITES[_known("suite", suite, SUITES)]]
+    chosen = SCALES[_known("scale", scale, SCALES)]
+    decoding = replace(chosen.decoding, generate_with=_known("generator of answers", generator, GENERATORS))
+    if data is not None:
+        require_usable(data, suites, chosen)
+    folder = out / (scale if data is None else f"{scale}-{data.stem}")
+    return Reproduction(suites, replace(chosen, decoding=decoding), seeds, folder, data)
+
+
+def _known(kind: str, name: str, known: Collection[str]) -> str:
+    if name not in known:
         raise ConfigError(
-            f'there is no suite "{name}".{did_you_mean(name, list(SUITES))} Suites: {", ".join(SUITES)}'
+            f'there is no {kind} "{name}".{did_you_mean(name, list(known))} Known: {", ".join(known)}'
         )
-    return list(SUITES.values()) if name == "all" else [SUITES[name]]
+    return name
 
 
 def require_usable(data: Path, suites: Sequence[Suite], scale: Scale) -> None:
@@ -126,116 +87,141 @@ def require_usable(data: Path, suites: Sequence[Suite], scale: Scale) -> None:
         raise ConfigError(f"--data: {data} is not there")
 
 
-def scale_named(name: str) -> Scale:
-    """A scale by its name."""
-    if name not in SCALES:
-        raise ConfigError(
-            f'there is no scale "{name}".{did_you_mean(name, list(SCALES))} Scales: {", ".join(SCALES)}'
-        )
-    return SCALES[name]
+# -- what is to be said of a user's own votes -------------------------------------------------------------------------
 
 
-def drawing_with(scale: Scale, generator: str) -> Scale:
-    """A scale whose measured answers are drawn by transformers or by vLLM."""
-    if generator not in GENERATORS:
-        raise ConfigError(
-            f'answers cannot be drawn with "{generator}".{did_you_mean(generator, GENERATORS)} Known: '
-            f"{', '.join(GENERATORS)}"
-        )
-    return replace(scale, decoding=replace(scale.decoding, generate_with=generator))
-
-
-def suites_folder(out: Path, scale: Scale, data: Path | None) -> Path:
-    """Where the runs of a scale, or of a user's own votes, stand."""
-    return out / (scale.name if data is None else f"{scale.name}-{data.stem}")
-
-
-def about_data(corpora: Sequence[Corpus], scale: Scale, data: Path | None) -> tuple[str, ...]:
+def about_data(asked: Reproduction) -> tuple[str, ...]:
     """What is to be said of a user's own file: of its votes, and of which corpora it is not."""
-    if data is None:
+    if asked.data is None:
         return ()
-    of_file = [corpus for corpus in corpora if own_file(corpus, corpora, data)]
-    lines = [line for corpus in of_file for line in about_votes(corpus, scale, data)]
-    if len(of_file) < len(corpora):
+    here = [corpus for corpus in asked.corpora if asked.file_of(corpus)]
+    lines = [line for corpus in here for line in about_votes(corpus, asked.scale, asked.data)]
+    if len(here) < len(asked.corpora):
         lines.append(
-            f"{data.name} holds the votes on length and Markdown; the signed pairs are those of scale {scale.name}"
+            f"{asked.data.name} holds the votes on length and Markdown; the signed pairs are those of scale "
+            f"{asked.scale.name}"
         )
     return tuple(dict.fromkeys(lines))
 
 
-def plan_suites(
-    suites: Sequence[Suite],
-    scale: Scale,
-    seeds: Sequence[int],
-    out: Path,
-    data: Path | None = None,
-) -> SuitePlan:
-    """What `run_suites` would do; trains nothing and loads no model.
+@cache
+def about_votes(corpus: Corpus, scale: Scale, data: Path) -> tuple[str, ...]:
+    """How many a user's own votes are, and what the scale's limits leave of their texts.
 
-    A corpus that is out of reach is named, and what is there of its runs is then told from the folders alone.
+    Nothing is trained and no model is loaded. Where the tokenizer is not learned from the votes, nothing is said of
+    tokens.
     """
-    runs = planned_runs(suites, scale, seeds)
-    corpora = list(dict.fromkeys(run.corpus for run in runs))
-    stages, unread = read_stages(corpora, scale, out, data)
-    told = (
-        *about_data(corpora, scale, data),
-        *unread,
-        *gate_lines(scale.material(corpus, own_file(corpus, corpora, data)) for corpus in stages),
-    )
-    return plan(runs, out, refused_runs(runs, stages, scale, out), told)
+    material = scale.material(corpus, data).require_unseen()
+    judgments, asked = material.judgments, set(material.prompts)
+    train, held_out = material.split()
+    n_prompts = judgments.comparisons["prompt_id"].nunique()
+    left_out = judgments.dropped.groupby("reason")["n"].sum()
+    reasons = "".join(f"; {n:,} rows left out ({reason})" for reason, n in left_out.items())
+    lines = [
+        f"votes: {judgments.n_votes:,} judgments of {judgments.n_annotators:,} annotators on "
+        f"{judgments.n_comparisons:,} comparisons of {n_prompts:,} prompts{reasons}; "
+        f"{train.n_votes:,} to train on, {held_out.n_votes:,} held out; {len(asked):,} evaluation prompts, "
+        f"{len(material.prompts) // len(asked):,} times each"
+    ]
+    if len(asked) < FEW_PROMPTS:
+        lines.append(f"{len(asked)} evaluation prompts are few: what is read from sampled answers is rough")
+    if scale.made is not None:
+        _, tokenizer = scale.made(corpus, material)
+        keys = scale.keys(corpus, material)
+        limit = keys["max_length"]
+        encoded = encode_comparisons(judgments, tokenizer, "paper", limit, keys["max_prompt_length"])
+        lines += [str(problem) for problem in length_report(judgments, encoded, tokenizer, limit)]
+    return tuple(lines)
 
 
-def run_suites(
-    suites: Sequence[Suite],
-    scale: Scale,
-    seeds: Sequence[int],
-    out: Path,
-    progress: Progress,
-    jobs: int = 1,
-    data: Path | None = None,
-) -> list[SuiteResult]:
+# -- what is found ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SuiteResult:
+    """A suite's tables and patterns, and what is to be said of them."""
+
+    suite: Suite
+    tables: tuple[PanelTable, ...]
+    patterns: tuple[Pattern, ...]
+    left_out: tuple[str, ...]
+    about: tuple[str, ...]
+    stand_in: str
+
+    def text(self, form: str) -> str:
+        """Tables in one of `badpo_paper.tables.FORMATS`; patterns and what is said of the votes too, except in CSV."""
+        parts = [written_table(table, form) for table in self.tables]
+        if form == "csv":
+            # one header for all panels
+            return "\n".join(parts[:1] + [part.split("\n", 1)[1] for part in parts[1:] if "\n" in part])
+        mark = {"text": "", "markdown": "- ", "latex": "% "}[form]
+        lines = [f"{p.verdict}: {p.sentence}. {'; '.join(p.figures)}" for p in self.patterns]
+        lines += [*(f"not at this scale: {title}" for title in self.left_out), *self.about, self.stand_in]
+        return "\n\n".join([*parts, "\n".join(mark + line for line in lines if line)]).rstrip()
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as plain values."""
+        return {
+            "suite": self.suite.name,
+            "tables": [to_json(table) for table in self.tables],
+            "patterns": [
+                {"sentence": p.sentence, "verdict": p.verdict, "holds": p.holds, "figures": p.figures}
+                for p in self.patterns
+            ],
+            "left_out": self.left_out,
+            "about": self.about,
+            "stand_in": self.stand_in,
+        }
+
+
+def plan_suites(asked: Reproduction) -> SuitePlan:
+    """What `run_suites` would do; trains nothing and loads no model."""
+    return plan(asked, about_data(asked))
+
+
+def run_suites(asked: Reproduction, progress: Progress, jobs: int = 1) -> list[SuiteResult]:
     """Run what is not there yet, and read the tables and patterns of every suite."""
-    if scale.decoding.generate_with == "vllm":
+    if asked.scale.decoding.generate_with == "vllm":
         require_vllm()
-    require_needs(suites, scale, seeds, out, data)
-    execute(planned_runs(suites, scale, seeds), scale, out, data, jobs, progress)
-    return [read_suite(suite, scale, seeds, out, data) for suite in suites]
+    require_needs(asked)
+    execute(asked, progress, jobs)
+    return [read_suite(suite, asked) for suite in asked.suites]
 
 
-def read_suite(
-    suite: Suite, scale: Scale, seeds: Sequence[int], out: Path, data: Path | None = None
-) -> SuiteResult:
+def read_suite(suite: Suite, asked: Reproduction) -> SuiteResult:
     """The tables and patterns of a suite from the runs that are there, and from the votes that they were trained on."""
+    scale, out, plan = asked.scale, asked.out, asked.scale.seed_plan(asked.seeds)
+    asked = replace(asked, suites=[suite])
 
-    def material(corpus: Corpus) -> Material:
-        return scale.material(corpus, own_file(corpus, suite.corpora(), data))
+    def measured(corpus: Corpus) -> bool:
+        return (out / corpus.folder / "reference" / "readouts.json").exists()
 
-    # the first panel of a corpus stands for it
-    titles = {panel.corpus: panel.title for panel in reversed(suite.panels)}
-    here = [corpus for corpus in suite.corpora() if scale.has(corpus)]
-    plan = scale.seed_plan(seeds)
-    before = [
-        votes_table(panel, material(panel.corpus).judgments)
-        for panel in suite.votes
-        if has_reference(out, panel)
+    of_votes = [votes_table(p, asked.material(p.corpus).judgments) for p in suite.votes if measured(p.corpus)]
+    panels = [
+        panel_table(panel, found_runs(suite, panel.corpus, out, plan))
+        for panel in suite.panels
+        if measured(panel.corpus)
     ]
     signatures = [
         table
         for corpus in suite.signatures
-        for table in name_tables(corpus, Found(out / corpus.folder, seeds))
+        for table in name_tables(corpus, Found(out / corpus.folder, asked.seeds))
     ]
-    noted = [
-        with_notes(table, out / table.panel.corpus.folder, material) for table in tables(suite, out, plan)
-    ]
+    # the first panel of a corpus stands for it
+    titles = {panel.corpus: panel.title for panel in reversed(suite.panels)}
+    here = [corpus for corpus in suite.corpora() if scale.has(corpus)]
+    patterns = found_patterns(suite.patterns, [found_runs(suite, corpus, out, plan) for corpus in here])
     return SuiteResult(
         suite,
-        (*before, *noted, *signatures),
-        tuple(found_patterns(suite.patterns, [found_runs(suite, corpus, out, plan) for corpus in here])),
+        (*of_votes, *panels, *signatures),
+        tuple(patterns),
         tuple(titles[corpus] for corpus in suite.corpora() if corpus not in here),
-        about_data(here, scale, data),
+        about_data(asked),
         scale.stand_in,
     )
 
+
+# -- the page ---------------------------------------------------------------------------------------------------------
 
 OURS, THEIRS = 2, 1  # styles of the marks
 VERDICT_CLASSES = {True: "holds", False: "fails", None: "unknown"}
@@ -248,50 +234,43 @@ def write_suite_page(result: SuiteResult, options: str, page: Path) -> Path:
 
 def suite_html(result: SuiteResult, options: str) -> str:
     """The page as text."""
-    return (
-        page_templates()
-        .get_template("suite.html.jinja")
-        .render(
-            name=result.suite.name,
-            title=result.suite.title,
-            options=options,
-            patterns=[(VERDICT_CLASSES[p.holds], p.verdict, p.sentence, p.figures) for p in result.patterns],
-            tables=[page_table(table) for table in result.tables],
-            left_out=result.left_out,
-            about=result.about,
-            stand_in=result.stand_in,
-            legend=legend([("this run", OURS), ("the paper", THEIRS)]),
-            version=__version__,
-        )
+    template = page_templates().get_template("suite.html.jinja")
+    return template.render(
+        name=result.suite.name,
+        title=result.suite.title,
+        options=options,
+        patterns=[(VERDICT_CLASSES[p.holds], p.verdict, p.sentence, p.figures) for p in result.patterns],
+        tables=[page_table(table) for table in result.tables],
+        left_out=result.left_out,
+        about=result.about,
+        stand_in=result.stand_in,
+        legend=legend([("this run", OURS), ("the paper", THEIRS)]),
+        version=__version__,
     )
 
 
 def page_table(table: PanelTable) -> dict[str, Any]:
     """A panel's table and charts as texts and drawings; ``published`` are columns that the paper has too."""
-    charts = [(column.label, _chart(table, i, column)) for i, column in enumerate(table.columns)]
+    labels = [column.label for column in table.columns]
+    charts = [(column.label, _chart(table, column)) for column in table.columns]
     return {
         "title": table.panel.title,
         "source": source_of(table.panel.label),
-        "columns": [column.label for column in table.columns],
-        "published": [
-            column.label
-            for i, column in enumerate(table.columns)
-            if any(row.cells[i].paper for row in table.rows)
-        ],
+        "columns": labels,
+        "published": [label for label in labels if any(row.cells[label].paper for row in table.rows)],
         "rows": [
-            (row_label(row), [_page_cell(*one) for one in zip(row.cells, table.columns, strict=True)])
-            for row in table.rows
+            (row.shown, [_page_cell(row.cells[c.label], c) for c in table.columns]) for row in table.rows
         ],
         "missing": table.missing,
-        "notes": footnotes(table),
-        "charts": [(label, drawn) for label, drawn in charts if drawn],
+        "notes": table.footnotes(),
+        "charts": charts,
     }
 
 
 def _page_cell(cell: Cell, column: Column) -> dict[str, str]:
     return {
-        "ours": written(cell, column.style) if cell.values or cell.paper else "",
-        "paper": published(cell, column.style),
+        "ours": written(cell, column.places) if cell.values or cell.paper else "",
+        "paper": published(cell, column.places),
         "difference": "" if cell.difference is None else signed(cell.difference, 1),
     }
 
@@ -299,31 +278,26 @@ def _page_cell(cell: Cell, column: Column) -> dict[str, str]:
 def source_of(label: str) -> str:
     """Where the paper has what a panel shows, as a sentence; empty where it has nothing like it."""
     kind = label.partition(":")[0]
-    if kind == "tab":
-        return f"Table {label} of the paper."
-    return f"Text of the paper, {label}." if kind in ("app", "sec") else ""
+    told = {"tab": f"Table {label} of the paper.", "app": f"Text of the paper, {label}."}
+    return told.get("app" if kind == "sec" else kind, "")
 
 
-def _chart(table: PanelTable, place: int, column: Column) -> Markup | None:
-    """Ours and the paper's, row under row; None where there is nothing of ours."""
+def _chart(table: PanelTable, column: Column) -> Markup:
+    """Ours and the paper's, row under row."""
     rows = []
     for row in table.rows:
-        cell = row.cells[place]
-        marks = []
+        cell, marks = row.cells[column.label], []
         if cell.values:
-            low, high = _ends(cell.mean, cell.half)
-            marks.append(Mark(cell.mean, "this run", OURS, low, high, cell.values))
+            marks.append(_mark("this run", OURS, cell.mean, cell.half, cell.values))
         if cell.paper is not None:
-            mean, half = cell.paper
-            low, high = _ends(mean, math.nan if half is None else half)
-            marks.append(Mark(mean, "the paper", THEIRS, low, high))
+            marks.append(_mark("the paper", THEIRS, *cell.paper))
         if marks:
             rows.append(DotRow(row.label, tuple(marks)))
-    if not any(row.cells[place].values for row in table.rows):
-        return None
     label = f"{column.label} by row: this run and the paper"
-    return dot_plot(DotPanel("", rows, label, column.label, number=STYLES[column.style]))
+    return dot_plot(DotPanel("", rows, label, column.label, number=partial(number, places=column.places)))
 
 
-def _ends(mean: float, half: float) -> tuple[float | None, float | None]:
-    return (mean - half, mean + half) if math.isfinite(half) else (None, None)
+def _mark(name: str, style: int, mean: float, half: float | None, values: tuple[float, ...] = ()) -> Mark:
+    if half is None or not math.isfinite(half):
+        return Mark(mean, name, style, None, None, values)
+    return Mark(mean, name, style, mean - half, mean + half, values)

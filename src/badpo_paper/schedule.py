@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,87 +22,24 @@ from badpo.anchoring.source import AnchorSource, Prompts, run_source
 from badpo.data.checks import check
 from badpo.data.files import RUN_SEAL, BusyError, holder, locked
 from badpo.data.problems import ConfigError, DataError
-from badpo.objective.bias import BiasTerm
 from badpo.readouts.judge import checked_judge
 from badpo.runs.evaluate import VERSION, load_bias, require_undamaged
 from badpo.runs.run import BEGUN, Progress, keep_run, kept_facts, kept_json, settings_facts
-from badpo.runs.start import UNREADABLE, kept_reference, unreadable
+from badpo.runs.start import UNREADABLE, unreadable
 from badpo.training.checkpoints import changed_facts
 from badpo.training.model_files import WEIGHTS
-from badpo.training.recipe import ModelChoice
 from badpo_paper.arms import ARMS
 from badpo_paper.em_dpo import train_types
-from badpo_paper.materials import N_EVALUATION, gate_lines, own_file
+from badpo_paper.materials import N_EVALUATION, Material, gate_lines
 from badpo_paper.measure import measure_run
 from badpo_paper.methods import adjusted_arm, method_facts, prepared, run_recipe
 from badpo_paper.settings import Scale
-from badpo_paper.stages import (
-    CorpusStage,
-    declared,
-    open_stage,
-    reference_recipe,
-    supervised_responses,
-    unopened_stage,
-)
+from badpo_paper.stages import CorpusStage, declared, open_stage, unopened_stage
 from badpo_paper.suites import Condition, Corpus, Offset, Suite
 
+OTHER = "other settings"
 
-def anchored_run(
-    offset: Offset,
-    seed: int,
-    stage: CorpusStage,
-    scale: Scale,
-    data: Path | None,
-    folder: Path,
-    progress: Progress,
-) -> BiasTerm:
-    """Anchor a run unless ``folder`` holds that result; the bias term is that of the source.
-
-    No calibration lines are kept: what a run comes out as would depend on those that were there before it.
-    """
-    of = folder.parent / f"{offset.source.name}-s{seed}"
-    if not (of / RUN_SEAL).exists():
-        raise ConfigError(f"{of} holds no finished run, from which {folder.name} is anchored; train it first")
-    require_undamaged(of)
-    source = _source(of, stage, scale, data)
-    names = stage.held_out.attribute_names
-    anchor = Anchor(SignatureSwap(), dict.fromkeys(names, offset.target), rounds=offset.rounds, seed=seed)
-    place = AnchorFolder(folder, anchor_key(source, anchor, "train"))
-    if place.finished() is None:
-        if (folder / RUN_SEAL).exists():
-            raise ConfigError(
-                f"{folder} holds another anchor than the one that is asked for, or a damaged one; remove it to have it "
-                "made again, or give another --out"
-            )
-        bench = _bench(source, anchor, progress)
-        make_anchor(bench.at(anchor), "train", place)
-    return load_bias(of)
-
-
-def _source(folder: Path, stage: CorpusStage, scale: Scale, data: Path | None) -> AnchorSource:
-    if scale.fresh_prompts is None or stage.corpus.kind != "signed":
-        raise ConfigError(
-            f"the scale {scale.name} has no fresh prompts for {stage.corpus.folder} to anchor with"
-        )
-    fresh = scale.fresh_prompts(stage.corpus, data)
-    n = min(N_EVALUATION, len(fresh) // 5)
-    prompts = Prompts(list(fresh[n:]), list(fresh[:n]), list(stage.prompts), "the suite's corpus")
-    return run_source(folder, stage, prompts)
-
-
-# The last source alone: its answers are shared by all of its targets, and its model is large.
-_BENCHES: dict[tuple, Bench] = {}
-
-
-def _bench(source: AnchorSource, anchor: Anchor, progress: Progress) -> Bench:
-    place = (source.given, source.policy_key, source.reference_key, anchor.seed)
-    if place not in _BENCHES:
-        _BENCHES.clear()
-        bench = Bench(source, anchor, progress)
-        # sampled before the targets share it
-        progress(f"{bench.pairs.n_edited} of {bench.pairs.n_answers} answers to train on", 0.0)
-        _BENCHES[place] = bench
-    return _BENCHES[place]
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -113,14 +51,10 @@ class PlannedRun:
     seed: int = 0
 
     @property
-    def name(self) -> str:
-        """Its folder in the corpus's, such as ``dpo-s42``."""
-        return "reference" if self.condition is None else f"{self.condition.name}-s{self.seed}"
-
-    @property
     def place(self) -> str:
         """Its folder below the suites' folder, such as ``signed/dpo-s42``."""
-        return f"{self.corpus.folder}/{self.name}"
+        name = "reference" if self.condition is None else f"{self.condition.name}-s{self.seed}"
+        return f"{self.corpus.folder}/{name}"
 
     @property
     def phase(self) -> int:
@@ -130,48 +64,77 @@ class PlannedRun:
         return 1 if self.condition.offset is None else 2
 
 
-def planned_runs(suites: Iterable[Suite], scale: Scale, seeds: Sequence[int]) -> list[PlannedRun]:
-    """The runs of some suites, each once: references, then arms, then what is anchored from these, seed by seed."""
-    found: dict[str, PlannedRun] = {}
-    plan = scale.seed_plan(seeds)
-    for suite in suites:
-        for panel in suite.panels:
-            if not scale.has(panel.corpus):
-                continue
-            asked = [PlannedRun(panel.corpus, None)]
-            for row in panel.rows:
-                chosen = plan.of(row)
-                offset = row.condition.offset
-                wanted = [row.condition] if offset is None else [offset.source, row.condition]
-                asked += [
-                    PlannedRun(panel.corpus, condition, seed) for condition in wanted for seed in chosen
-                ]
-            for run in asked:
+@dataclass(frozen=True, eq=False)
+class Reproduction:
+    """Suites at a scale: whose runs, of which seeds, in which folder.
+
+    Attributes
+    ----------
+    suites : sequence of Suite
+    scale : Scale
+    seeds : sequence of int
+    out : Path
+    data : Path or None
+        A user's own file. It holds votes on length and Markdown where one of the suites asks for such votes, and pairs
+        to be signed where all of them are on names.
+    """
+
+    suites: Sequence[Suite]
+    scale: Scale
+    seeds: Sequence[int]
+    out: Path
+    data: Path | None = None
+
+    @cached_property
+    def runs(self) -> list[PlannedRun]:
+        """The runs, each once: references, then arms, then what is anchored from these, seed by seed."""
+        found: dict[str, PlannedRun] = {}
+        for suite in self.suites:
+            for run in self._runs_of(suite):
                 known = found.setdefault(run.place, run)
                 if known.condition != run.condition:
                     raise ConfigError(f"{suite.name}: another suite means a different run by {run.place}")
-    # anchors of one source share its answers where they follow each other
-    return sorted(found.values(), key=lambda run: (run.phase, run.seed if run.phase == 2 else 0))
+        # anchors of one source share its answers where they follow each other
+        return sorted(found.values(), key=lambda run: (run.phase, run.seed if run.phase == 2 else 0))
+
+    def _runs_of(self, suite: Suite) -> Iterator[PlannedRun]:
+        plan = self.scale.seed_plan(self.seeds)
+        for panel in suite.panels:
+            if not self.scale.has(panel.corpus):
+                continue
+            yield PlannedRun(panel.corpus, None)
+            for row in panel.rows:
+                offset = row.condition.offset
+                wanted = [row.condition] if offset is None else [offset.source, row.condition]
+                for condition in wanted:
+                    yield from (PlannedRun(panel.corpus, condition, seed) for seed in plan.of(row))
+
+    @property
+    def corpora(self) -> list[Corpus]:
+        """The corpora of the runs, each once."""
+        return list(dict.fromkeys(run.corpus for run in self.runs))
+
+    def file_of(self, corpus: Corpus) -> Path | None:
+        """The user's own file where it stands in the place of a corpus, else None."""
+        asked = (one.kind for suite in self.suites for one in suite.corpora())
+        return self.data if corpus.kind == ("style" if "style" in asked else "signed") else None
+
+    def material(self, corpus: Corpus) -> Material:
+        """Votes and prompts of a corpus."""
+        return self.scale.material(corpus, self.file_of(corpus))
+
+    def unopened(self, corpus: Corpus) -> CorpusStage:
+        """The stage of a corpus, as it is before anything is trained."""
+        return unopened_stage(corpus, self.scale, self.file_of(corpus), self.out / corpus.folder)
 
 
-def execute(
-    runs: Sequence[PlannedRun], scale: Scale, out: Path, data: Path | None, jobs: int, progress: Progress
-) -> None:
-    """Train and measure every run that is not there yet.
+# -- training and measuring -------------------------------------------------------------------------------------------
+
+
+def execute(asked: Reproduction, progress: Progress, jobs: int = 1) -> None:
+    """Train and measure every run that is not there yet, some side by side, each on one thread then.
 
     Runs that another process works on are left for last and waited for.
-
-    Parameters
-    ----------
-    runs : sequence of PlannedRun
-        References first.
-    scale : Scale
-    out : Path
-    data : Path or None
-        A user's own file, for the corpora of the runs that it stands in the place of (`own_file`).
-    jobs : int
-        Runs side by side, each on one thread where there are several.
-    progress : function of (what is being done, share done of it)
 
     Raises
     ------
@@ -180,25 +143,25 @@ def execute(
     DataError
         The votes of a corpus cannot be used, or one of its evaluation prompts is a training prompt.
     """
-    corpora = {run.corpus for run in runs}
-    own = {corpus: own_file(corpus, corpora, data) for corpus in corpora}
     told = progress if jobs == 1 else silent
     done = 0
     try:
         with parallel_config("loky", n_jobs=jobs, inner_max_num_threads=1 if jobs > 1 else None):
             for phase in range(3):
-                busy = [run for run in runs if run.phase == phase]
+                busy = [run for run in asked.runs if run.phase == phase]
                 for wait in (False, True):
-                    calls = (delayed(run_one)(run, scale, out, own[run.corpus], wait, told) for run in busy)
-                    finished = Parallel(return_as="generator")(calls)
-                    left = []
-                    for run, is_done in zip(busy, finished, strict=True):
+                    calls = (
+                        delayed(run_one)(run, asked.scale, asked.out, asked.file_of(run.corpus), wait, told)
+                        for run in busy
+                    )
+                    finished = zip(busy, Parallel(return_as="generator")(calls), strict=True)
+                    busy = []
+                    for run, is_done in finished:
                         if not is_done:
-                            left.append(run)
+                            busy.append(run)
                             continue
                         done += 1
-                        progress(f"{run.place} ({done} of {len(runs)})", 1.0)
-                    busy = left
+                        progress(f"{run.place} ({done} of {len(asked.runs)})", 1.0)
     except TerminatedWorkerError as error:
         raise ConfigError(
             "a process that trained a run was ended from outside; finished runs are whole, start the command again to "
@@ -214,31 +177,36 @@ def run_one(
     run: PlannedRun, scale: Scale, out: Path, data: Path | None, wait: bool, progress: Progress = silent
 ) -> bool:
     """Train and measure one run, unless it is there; False when another process works on it."""
-    corpus_folder, folder = out / run.corpus.folder, out / run.place
-    reference = corpus_folder / "reference"
+    reference = out / run.corpus.folder / "reference"
     try:
         with locked(reference, wait=True if run.condition else wait):
-            stage = _stage(run.corpus, scale, corpus_folder, data, progress)
+            stage = _stage(run.corpus, scale, reference.parent, data, progress)
             if run.condition is None:
                 measure_run(reference, stage, 0, None, scale, progress)
                 return True
-        with locked(folder, wait):
-            train_and_measure(run.condition, run.seed, stage, scale, folder, data, progress)
+        with locked(out / run.place, wait):
+            train_and_measure(run.condition, run.seed, stage, scale, out / run.place, data, progress)
     except BusyError:
         return False
     return True
 
 
+# The last stage and the last source of anchors alone: their models are large, and other runs share what they drew.
 _STAGES: dict[tuple, CorpusStage] = {}
+_BENCHES: dict[tuple, Bench] = {}
+
+
+def _last(kept: dict[tuple, Any], place: tuple, make: Callable[[], Any]) -> Any:
+    """What is kept for a place, which alone is kept."""
+    if place not in kept:
+        kept.clear()
+        kept[place] = make()
+    return kept[place]
 
 
 def _stage(corpus: Corpus, scale: Scale, folder: Path, data: Path | None, progress: Progress) -> CorpusStage:
-    """The stage of a corpus, kept between the runs of this process; the last one alone, for its model is large."""
     place = (corpus, scale.name, folder, data)
-    if place not in _STAGES:
-        _STAGES.clear()
-        _STAGES[place] = open_stage(corpus, scale, data, folder, progress)
-    return _STAGES[place]
+    return _last(_STAGES, place, lambda: open_stage(corpus, scale, data, folder, progress))
 
 
 def train_and_measure(
@@ -254,50 +222,65 @@ def train_and_measure(
     arm = adjusted_arm(ARMS[condition.arm], stage, scale)
     recipe = run_recipe(condition, arm, seed, stage, scale)
     if arm.objective == "types":
-        train_types(arm, method_facts(condition, arm), recipe, stage, scale, folder, progress)
+        train_types(arm, method_facts(arm), recipe, stage, scale, folder, progress)
         return
     if condition.offset is not None:
-        bias = anchored_run(condition.offset, seed, stage, scale, data, folder, progress)
+        source = anchored_run(condition.offset, seed, stage, scale, data, folder, progress)
+        bias = load_bias(source)
     else:
-        asked = prepared(condition, arm, recipe, stage)
-        bias = keep_run(recipe, folder, asked, scale.command, progress)
+        bias = keep_run(recipe, folder, prepared(condition, arm, recipe, stage), scale.command, progress)
     measure_run(folder, stage, seed, bias, scale, progress)
 
 
-# -- what there is already -----------------------------------------------------------------------------------------
+def anchored_run(
+    offset: Offset,
+    seed: int,
+    stage: CorpusStage,
+    scale: Scale,
+    data: Path | None,
+    folder: Path,
+    progress: Progress,
+) -> Path:
+    """Anchor a run unless ``folder`` holds that result; the folder of its source."""
+    of = folder.parent / f"{offset.source.name}-s{seed}"
+    if not (of / RUN_SEAL).exists():
+        raise ConfigError(f"{of} holds no finished run, from which {folder.name} is anchored; train it first")
+    require_undamaged(of)
+    source = _source(of, stage, scale, data)
+    names = stage.held_out.attribute_names
+    anchor = Anchor(SignatureSwap(), dict.fromkeys(names, offset.target), rounds=offset.rounds, seed=seed)
+    place = AnchorFolder(folder, anchor_key(source, anchor, "train"))
+    if place.finished() is None:
+        if (folder / RUN_SEAL).exists():
+            raise ConfigError(
+                f"{folder} holds another anchor than the one that is asked for, or a damaged one; remove it to have it "
+                "made again, or give another --out"
+            )
+        key = (source.given, source.policy_key, source.reference_key, seed)
+        bench = _last(_BENCHES, key, lambda: _bench(source, anchor, progress))
+        make_anchor(bench.at(anchor), "train", place)
+    return of
 
 
-def refused_runs(
-    runs: Sequence[PlannedRun], stages: Mapping[Corpus, CorpusStage], scale: Scale, out: Path
-) -> dict[str, str]:
-    """Runs whose folders hold one with another recipe or method, by their place, and what differs.
-
-    What is not known before its run, its votes as the arm sees them, is taken to be the same; of an anchored run
-    nothing is known.
-    """
-    found = {}
-    for run in runs:
-        there, condition = kept_facts(out / run.place), run.condition
-        if run.corpus not in stages or not there or condition is None or condition.offset is not None:
-            continue
-        stage, arm = stages[run.corpus], ARMS[condition.arm]
-        recipe = run_recipe(condition, arm, run.seed, stage, scale)
-        now = {**settings_facts(recipe), **json.loads(json.dumps(method_facts(condition, arm)))}
-        if scale.scales_penalty:
-            now |= {name: there[name] for name in ("fixed", "length_unit") if name in there}
-        now |= {name: there.get(name) for name in ("data", "reference", "annotator_weights") if name in there}
-        if changes := changed_facts(there, now):
-            found[run.place] = "; ".join(changes.values())
-    return found
+def _source(folder: Path, stage: CorpusStage, scale: Scale, data: Path | None) -> AnchorSource:
+    if scale.fresh_prompts is None or stage.corpus.kind != "signed":
+        raise ConfigError(
+            f"the scale {scale.name} has no fresh prompts for {stage.corpus.folder} to anchor with"
+        )
+    fresh = scale.fresh_prompts(data)
+    n = min(N_EVALUATION, len(fresh) // 5)
+    prompts = Prompts(list(fresh[n:]), list(fresh[:n]), list(stage.prompts), "the suite's corpus")
+    return run_source(folder, stage, prompts)
 
 
-def state_of(folder: Path) -> str:
-    """What there is of a run: ``running``, ``done``, ``trained`` (without readouts), ``begun`` or ``to do``."""
-    if holder(folder) is not None:
-        return "running"
-    if (folder / RUN_SEAL).exists():
-        return "done" if (folder / "readouts.json").exists() else "trained"
-    return "begun" if (folder / BEGUN).exists() else "to do"
+def _bench(source: AnchorSource, anchor: Anchor, progress: Progress) -> Bench:
+    """A source with its answers, sampled before its targets share them."""
+    bench = Bench(source, anchor, progress)
+    progress(f"{bench.pairs.n_edited} of {bench.pairs.n_answers} answers to train on", 0.0)
+    return bench
+
+
+# -- what there is already --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -313,106 +296,127 @@ class SuitePlan:
         width = max(map(len, self.states), default=0)
         n_done = sum(state == "done" for state in self.states.values())
         lines = [f"{place:<{width}}  {state}" for place, state in self.states.items()]
-        return [
-            *lines,
-            "",
-            f"{len(lines)} runs, {n_done} of them done",
-            *refusals(self.refused),
-            *self.about,
-        ]
-
-    def to_json(self) -> dict[str, Any]:
-        """The same as plain values."""
-        return asdict(self) | {"about": list(self.about)}
+        counted = f"{len(lines)} runs, {n_done} of them done"
+        return [*lines, "", counted, *refusals(self.refused), *self.about]
 
 
-OTHER = "other settings"
+def plan(asked: Reproduction, about: Iterable[str] = ()) -> SuitePlan:
+    """What `execute` would do; trains nothing and loads no model.
 
-
-def plan(
-    runs: Sequence[PlannedRun], out: Path, refused: dict[str, str], about: tuple[str, ...] = ()
-) -> SuitePlan:
-    """What there is of the runs. Reads run folders, loads no model."""
-    states = {run.place: OTHER if run.place in refused else state_of(out / run.place) for run in runs}
-    return SuitePlan(states, refused, about)
-
-
-def refusals(refused: Mapping[str, str]) -> list[str]:
-    """What is said of runs that would be refused."""
-    if not refused:
-        return []
-    each = [
-        f"{place} holds a run with other data or settings ({changes})" for place, changes in refused.items()
-    ]
-    return [*each, "nothing would be trained: remove these folders, or give another --out"]
-
-
-logger = logging.getLogger(__name__)
-
-
-def require_needs(
-    suites: Sequence[Suite], scale: Scale, seeds: Sequence[int], out: Path, data: Path | None
-) -> None:
-    """Look at every model, judge and corpus that the runs of some suites need, and say what is wrong with each model.
-
-    Nothing is trained, and no weights are read. The statistics of a public corpus are logged beside the published ones.
+    A corpus that is out of reach is named, and what is there of its runs is then told from the folders alone.
     """
-    runs = {suite.name: planned_runs([suite], scale, seeds) for suite in suites}
-    complaints = [*_of_models(runs, scale), *_of_judge(runs, scale, out)]
-    if complaints:
-        raise ConfigError("\n".join([*complaints, "nothing was trained"]))
-    every = planned_runs(suites, scale, seeds)
-    corpora = list(dict.fromkeys(run.corpus for run in every))
-    own = {corpus: own_file(corpus, corpora, data) for corpus in corpora}
-    stages = {corpus: unopened_stage(corpus, scale, own[corpus], out / corpus.folder) for corpus in corpora}
-    for corpus, stage in stages.items():
-        if own[corpus] is not None:
-            require_differences(stage, own[corpus], [run for run in every if run.corpus == corpus])
-        recipe = reference_recipe(stage, scale, own[corpus])
-        kept_reference(recipe, stage.train, recipe.arguments(), supervised_responses(stage))
-    if refused := refused_runs(every, stages, scale, out):
-        raise ConfigError("\n".join(refusals(refused)))
-    for line in gate_lines(scale.material(corpus, own[corpus]) for corpus in corpora):
-        logger.info("%s", line)
-
-
-def require_differences(stage: CorpusStage, data: Path | None, runs: Sequence[PlannedRun]) -> None:
-    """Stop at votes that say nothing of an attribute that a run declares by name."""
-    wanted = {name for run in runs if run.condition is not None for name in run.condition.declared}
-    attributes = [name for name in stage.train.attribute_names if name in wanted]
-    if not attributes:
-        return
-    found = check(declared(stage.train, tuple(attributes)))
-    silent = [problem for problem in found if problem.code in ("E120", "E121")]
-    if silent:
-        raise DataError([replace(problem, where=f"{data}, {problem.where}") for problem in silent])
-
-
-def read_stages(
-    corpora: Sequence[Corpus], scale: Scale, out: Path, data: Path | None
-) -> tuple[dict[Corpus, CorpusStage], list[str]]:
-    """The corpora that are within reach, as stages without a model, and what is to be said of the others."""
     stages: dict[Corpus, CorpusStage] = {}
     unread: dict[str, str] = {}
-    for corpus in corpora:
+    for corpus in asked.corpora:
         # the Hub is asked once for each kind
         if corpus.kind in unread:
             continue
         try:
-            own = own_file(corpus, corpora, data)
-            stages[corpus] = unopened_stage(corpus, scale, own, out / corpus.folder)
+            stages[corpus] = asked.unopened(corpus)
         except ConfigError as error:
             unread[corpus.kind] = f"the votes of {corpus.folder} are not read: {error}"
-    return stages, list(unread.values())
+    refused = refused_runs(asked, stages.values())
+    states = {
+        run.place: OTHER if run.place in refused else state_of(asked.out / run.place) for run in asked.runs
+    }
+    told = (*about, *unread.values(), *gate_lines(stage.material for stage in stages.values()))
+    return SuitePlan(states, refused, told)
 
 
-def require_model(choice: ModelChoice) -> None:
+def state_of(folder: Path) -> str:
+    """What there is of a run: ``running``, ``done``, ``trained`` (without readouts), ``begun`` or ``to do``."""
+    if holder(folder) is not None:
+        return "running"
+    if (folder / RUN_SEAL).exists():
+        return "done" if (folder / "readouts.json").exists() else "trained"
+    return "begun" if (folder / BEGUN).exists() else "to do"
+
+
+def refused_runs(asked: Reproduction, stages: Iterable[CorpusStage]) -> dict[str, str]:
+    """Runs whose folders hold one with another recipe or method, by their place, and what differs.
+
+    What is not known before its run, its votes as the arm sees them, is taken to be the same; of an anchored run
+    nothing is known.
+    """
+    unknown = ["data", "reference", "annotator_weights"]
+    if asked.scale.scales_penalty:
+        unknown += ["fixed", "length_unit"]
+    by_corpus = {stage.corpus: stage for stage in stages}
+    found = {}
+    for run in asked.runs:
+        there = kept_facts(asked.out / run.place)
+        condition, stage = run.condition, by_corpus.get(run.corpus)
+        if condition is None or condition.offset is not None or stage is None or not there:
+            continue
+        arm = ARMS[condition.arm]
+        recipe = run_recipe(condition, arm, run.seed, stage, asked.scale)
+        now = {**settings_facts(recipe), **json.loads(json.dumps(method_facts(arm)))}
+        now |= {name: there[name] for name in unknown if name in there}
+        if changes := changed_facts(there, now):
+            found[run.place] = "; ".join(changes.values())
+    return found
+
+
+def refusals(refused: dict[str, str]) -> list[str]:
+    """What is said of runs that would be refused."""
+    each = [
+        f"{place} holds a run with other data or settings ({changes})" for place, changes in refused.items()
+    ]
+    return each and [*each, "nothing would be trained: remove these folders, or give another --out"]
+
+
+# -- what is needed ---------------------------------------------------------------------------------------------------
+
+
+def require_needs(asked: Reproduction) -> None:
+    """Look at every model, judge and corpus that the runs of some suites need, and say what is wrong with each model.
+
+    Nothing is trained, and no weights are read. The statistics of a public corpus are logged beside the published ones.
+    """
+    complaints = [
+        f"{complaint} (needed by {', '.join(dict.fromkeys(suites))})"
+        for (require, name), suites in _needed(asked).items()
+        if (complaint := _complaint(require, name))
+    ]
+    if complaints:
+        raise ConfigError("\n".join([*complaints, "nothing was trained"]))
+    stages = [asked.unopened(corpus) for corpus in asked.corpora]
+    for stage in stages:
+        if (data := asked.file_of(stage.corpus)) is not None:
+            require_differences(stage, data, asked.runs)
+        stage.kept_reference()
+    if refused := refused_runs(asked, stages):
+        raise ConfigError("\n".join(refusals(refused)))
+    for line in gate_lines(stage.material for stage in stages):
+        logger.info("%s", line)
+
+
+def _needed(asked: Reproduction) -> dict[tuple[Callable[[str], None], str], list[str]]:
+    """The models and judges that are named, how each is looked at, and the suites that need it."""
+    scale = asked.scale
+    found: dict[tuple[Callable[[str], None], str], list[str]] = {}
+    for suite in asked.suites:
+        for run in replace(asked, suites=[suite]).runs:
+            if scale.preset_of is not None:
+                found.setdefault((require_model, scale.preset_of[run.corpus.model]), []).append(suite.name)
+            kept = kept_json(asked.out / run.place / "readouts.json")
+            if scale.judge is not None and kept.get("version") != VERSION:
+                found.setdefault((require_judge, scale.judge), []).append(suite.name)
+    return found
+
+
+def _complaint(require: Callable[[str], None], name: str) -> str:
+    """What a look at a model says of it; empty where nothing is wrong."""
+    try:
+        require(name)
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+def require_model(name: str) -> None:
     """Look at a start model without its weights: its tokenizer, its configuration, and whether there are weights."""
-    name = choice.model_name_or_path
-    kind = "a causal language model"
-    _, tokenizer = _looked_at(
-        name, AutoModelForCausalLM, kind, choice.model_revision, choice.trust_remote_code
-    )
+    _, tokenizer = _looked_at(name, AutoModelForCausalLM, "a causal language model")
     tokens = {"chat template": tokenizer.chat_template, "end-of-text token": tokenizer.eos_token_id}
     lacking = [what for what, value in tokens.items() if value is None]
     if lacking:
@@ -427,54 +431,24 @@ def require_judge(name: str) -> None:
     checked_judge(*_looked_at(name, AutoModelForSequenceClassification, "a reward model"), name)
 
 
-def _looked_at(
-    name: str, auto_class: Any, kind: str, revision: str = "main", trust_remote_code: bool = False
-) -> tuple[Any, Any]:
+def _looked_at(name: str, auto_class: Any, kind: str) -> tuple[Any, Any]:
     """A model without its weights, and its tokenizer; `ConfigError` where they cannot be read."""
-    shared = {"revision": revision, "trust_remote_code": trust_remote_code}
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name, **shared)
-        config = AutoConfig.from_pretrained(name, **shared)
+        tokenizer = AutoTokenizer.from_pretrained(name)
         with torch.device("meta"):
-            model = auto_class.from_config(config, trust_remote_code=trust_remote_code)
-        if not any(has_file(name, file, revision=revision) for file in WEIGHTS):
+            model = auto_class.from_config(AutoConfig.from_pretrained(name))
+        if not any(has_file(name, file) for file in WEIGHTS):
             raise OSError(f"none of {', '.join(WEIGHTS)} is there")
     except UNREADABLE as error:
         raise ConfigError(unreadable(name, error, kind)) from error
     return model, tokenizer
 
 
-def _of_models(runs: Mapping[str, Sequence[PlannedRun]], scale: Scale) -> list[str]:
-    """What is wrong with the start models that are named, each with the suites that need it."""
-    if scale.preset_of is None:
-        return []
-    needed: dict[str, list[str]] = {}
-    for suite, asked in runs.items():
-        for name in dict.fromkeys(scale.preset_of[run.corpus.model] for run in asked):
-            needed.setdefault(name, []).append(suite)
-    found = [
-        _complaint(require_model, ModelChoice(model_name_or_path=name), suites)
-        for name, suites in needed.items()
-    ]
-    return list(filter(None, found))
-
-
-def _of_judge(runs: Mapping[str, Sequence[PlannedRun]], scale: Scale, out: Path) -> list[str]:
-    """What is wrong with the judge, with the suites that have runs to measure."""
-    suites = [
-        suite
-        for suite, asked in runs.items()
-        if any(kept_json(out / run.place / "readouts.json").get("version") != VERSION for run in asked)
-    ]
-    if scale.judge is None or not suites:
-        return []
-    return list(filter(None, [_complaint(require_judge, scale.judge, suites)]))
-
-
-def _complaint(require: Callable[[Any], None], needed: Any, suites: Sequence[str]) -> str:
-    """What a look at something says of it, and which suites need it; empty where nothing is wrong."""
-    try:
-        require(needed)
-    except ConfigError as error:
-        return f"{error} (needed by {', '.join(suites)})"
-    return ""
+def require_differences(stage: CorpusStage, data: Path, runs: Iterable[PlannedRun]) -> None:
+    """Stop at votes that say nothing of an attribute that a run declares by name."""
+    names = {run.condition.declared for run in runs if run.condition and run.corpus == stage.corpus}
+    for name in sorted(names.intersection(stage.train.attribute_names)):
+        found = check(declared(stage.train, name))
+        alike = [problem for problem in found if problem.code in ("E120", "E121")]
+        if alike:
+            raise DataError([replace(problem, where=f"{data}, {problem.where}") for problem in alike])

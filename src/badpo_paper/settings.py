@@ -23,18 +23,9 @@ from transformers import (
 
 from badpo.readouts.generation import Decoding
 from badpo.training.trl_keys import PRESETS
+from badpo_paper import materials
 from badpo_paper.corpora import multipref
-from badpo_paper.materials import (
-    Material,
-    bundled_fresh,
-    bundled_signed,
-    bundled_style,
-    demo_votes,
-    own_style,
-    public_fresh,
-    public_signed,
-    public_style,
-)
+from badpo_paper.materials import Material
 from badpo_paper.suites import Corpus, SeedPlan
 
 OTHER_VOCABULARY = 1024
@@ -122,22 +113,8 @@ def build_model(
         return LlamaForCausalLM(LlamaConfig(**shape)).float().eval()
 
 
-def made_model(corpus: Corpus, material: Material):
-    """A small Llama and a tokenizer learned from the corpus; for ``other`` a Mistral with a smaller vocabulary."""
-    if corpus.model == "other":
-        tokenizer = build_tokenizer(material.texts, vocab_size=OTHER_VOCABULARY)
-        return build_model(tokenizer, seed=0, is_mistral=True), tokenizer
-    tokenizer = build_tokenizer(material.texts)
-    return build_model(tokenizer, seed=0), tokenizer
+# -- how large the runs are -------------------------------------------------------------------------------------------
 
-
-def demo_model(corpus: Corpus, material: Material):
-    """The demo's smaller Llama, and its tokenizer."""
-    tokenizer = build_tokenizer(material.texts)
-    return build_model(tokenizer, seed=0, **DEMO_SHAPE), tokenizer
-
-
-COMMAND = "badpo reproduce"
 JUDGE = "Skywork/Skywork-Reward-V2-Qwen3-1.7B"
 N_PAIRS, N_STYLE_PAIRS = 9000, 7177
 # Of the demo's model, which has 0.18 million parameters.
@@ -193,8 +170,8 @@ class Scale:
         Without places, votes and arm; the model by its name, unless it is made.
     made : function of (Corpus, Material) giving a start model and its tokenizer, or None
         Where the start model is made and not named by the keys.
-    has : function of Corpus
-        Whether the scale has a model for it.
+    models, kinds : tuple of str
+        The models and the kinds of corpora that the scale has.
     decoding : Decoding
         How the answers that are measured are sampled.
     judge : str or None
@@ -207,7 +184,7 @@ class Scale:
         Whether penalties per token are made stronger by as much as answers are shorter than the paper's.
     preset_of : mapping of a corpus's model to the name of a model, or None
         The start models that are named and looked at before anything is trained.
-    fresh_prompts : function of (Corpus, a user's own file or None), or None
+    fresh_prompts : function of a user's own file or None, or None
         Questions that are in no votes and not asked when policies are measured, for what is trained on a policy's own
         answers.
     lora_dtype : str
@@ -226,19 +203,24 @@ class Scale:
     material: Callable[[Corpus, Path | None], Material]
     keys: Callable[[Corpus, Material], Mapping[str, Any]]
     made: Callable[[Corpus, Material], tuple[Any, Any]] | None
-    has: Callable[[Corpus], bool]
+    models: tuple[str, ...] = ("small", "large", "other")
+    kinds: tuple[str, ...] = ("signed", "style")
     decoding: Decoding = field(default_factory=Decoding)
     judge: str | None = None
     single_seed_arms: tuple[str, ...] = ()
     control_seeds: Literal["first", "all"] = "first"
     scales_penalty: bool = False
     preset_of: Mapping[str, str] | None = None
-    fresh_prompts: Callable[[Corpus, Path | None], tuple[str, ...]] | None = None
+    fresh_prompts: Callable[[Path | None], tuple[str, ...]] | None = None
     lora_dtype: str = "float32"
     stand_in: str = ""
     own_pairs: str = ""
-    command: str = COMMAND
+    command: str = "badpo reproduce"
     is_brief: bool = False
+
+    def has(self, corpus: Corpus) -> bool:
+        """Whether the scale has a corpus and its model."""
+        return corpus.model in self.models and corpus.kind in self.kinds
 
     def seed_plan(self, seeds: Sequence[int]) -> SeedPlan:
         """At which of the seeds this scale runs what."""
@@ -248,12 +230,10 @@ class Scale:
 def tiny_material(corpus: Corpus, data: Path | None) -> Material:
     """The bundled votes of a kind, or a user's own for length and Markdown."""
     if corpus.kind == "signed":
-        return bundled_signed(N_PAIRS, corpus.data_seed, TINY_HELD_OUT)
-    return (
-        bundled_style(N_STYLE_PAIRS, corpus.data_seed, TINY_HELD_OUT)
-        if data is None
-        else own_style(data, TINY_HELD_OUT)
-    )
+        return materials.bundled_signed(N_PAIRS, corpus.data_seed, TINY_HELD_OUT)
+    if data is not None:
+        return materials.own_style(data, TINY_HELD_OUT)
+    return materials.bundled_style(N_STYLE_PAIRS, corpus.data_seed, TINY_HELD_OUT)
 
 
 def tiny_keys(corpus: Corpus, material: Material) -> Mapping[str, Any]:
@@ -261,14 +241,18 @@ def tiny_keys(corpus: Corpus, material: Material) -> Mapping[str, Any]:
     return TINY
 
 
-def tiny_has(corpus: Corpus) -> bool:
-    """There is no large model at this scale."""
-    return corpus.model != "large"
+def tiny_model(corpus: Corpus, material: Material) -> tuple[Any, Any]:
+    """A small Llama and a tokenizer learned from the corpus; for ``other`` a Mistral with a smaller vocabulary."""
+    if corpus.model == "other":
+        tokenizer = build_tokenizer(material.texts, vocab_size=OTHER_VOCABULARY)
+        return build_model(tokenizer, seed=0, is_mistral=True), tokenizer
+    tokenizer = build_tokenizer(material.texts)
+    return build_model(tokenizer, seed=0), tokenizer
 
 
 def demo_material(corpus: Corpus, data: Path | None) -> Material:
     """The demo's votes, or those on a user's own pairs."""
-    return demo_votes(data, corpus.data_seed)
+    return materials.demo_votes(data, corpus.data_seed)
 
 
 def demo_keys(corpus: Corpus, material: Material) -> Mapping[str, Any]:
@@ -276,16 +260,17 @@ def demo_keys(corpus: Corpus, material: Material) -> Mapping[str, Any]:
     return DEMO
 
 
-def demo_has(corpus: Corpus) -> bool:
-    """The demo has one model, and names alone."""
-    return corpus.kind == "signed" and corpus.model in ("small", "demo")
+def demo_model(corpus: Corpus, material: Material) -> tuple[Any, Any]:
+    """The demo's smaller Llama, and its tokenizer."""
+    tokenizer = build_tokenizer(material.texts)
+    return build_model(tokenizer, seed=0, **DEMO_SHAPE), tokenizer
 
 
 def paper_material(corpus: Corpus, data: Path | None) -> Material:
     """The public corpora, from the Hub or from a local file of the same schema."""
     if corpus.kind == "signed":
-        return public_signed(data, corpus.data_seed, PAPER_HELD_OUT)
-    return public_style(data, PAPER_HELD_OUT)
+        return materials.public_signed(data, corpus.data_seed, PAPER_HELD_OUT)
+    return materials.public_style(data, PAPER_HELD_OUT)
 
 
 def paper_keys(corpus: Corpus, material: Material) -> Mapping[str, Any]:
@@ -297,49 +282,41 @@ def paper_keys(corpus: Corpus, material: Material) -> Mapping[str, Any]:
     return {**preset, **ALWAYS, "gradient_checkpointing": True, "reference": preset["reference"] | one_pass}
 
 
-def paper_has(corpus: Corpus) -> bool:
-    """Every corpus and model."""
-    return True
-
-
-SCALES: Mapping[str, Scale] = MappingProxyType(
-    {
-        "tiny": Scale(
-            "tiny",
-            tiny_material,
-            tiny_keys,
-            made_model,
-            tiny_has,
-            Decoding(max_new_tokens=128),
-            single_seed_arms=("em_dpo",),
-            control_seeds="all",
-            scales_penalty=True,
-            fresh_prompts=bundled_fresh,
-            stand_in="The models that tables name are the paper's; in their place stands one of 0.4 million weights, "
-            "trained from scratch on the texts of these votes: compare orders, not numbers.",
-            own_pairs="the small model reads 192 tokens of prompt and response, and a signature, which stands at a "
-            "response's end, would be cut from most pairs of your own",
-        ),
-        "demo": Scale(
-            "demo",
-            demo_material,
-            demo_keys,
-            demo_model,
-            demo_has,
-            Decoding(max_new_tokens=96),
-            command="badpo demo",
-            is_brief=True,
-        ),
-        "paper": Scale(
-            "paper",
-            paper_material,
-            paper_keys,
-            None,
-            paper_has,
-            judge=JUDGE,
-            preset_of={model: PRESETS[preset]["model_name_or_path"] for model, preset in PRESET_OF.items()},
-            fresh_prompts=public_fresh,
-            lora_dtype="bfloat16",
-        ),
-    }
+_TINY = Scale(
+    "tiny",
+    tiny_material,
+    tiny_keys,
+    tiny_model,
+    models=("small", "other"),
+    decoding=Decoding(max_new_tokens=128),
+    single_seed_arms=("em_dpo",),
+    control_seeds="all",
+    scales_penalty=True,
+    fresh_prompts=materials.bundled_fresh,
+    stand_in="The models that tables name are the paper's; in their place stands one of 0.4 million weights, "
+    "trained from scratch on the texts of these votes: compare orders, not numbers.",
+    own_pairs="the small model reads 192 tokens of prompt and response, and a signature, which stands at a "
+    "response's end, would be cut from most pairs of your own",
 )
+_DEMO = Scale(
+    "demo",
+    demo_material,
+    demo_keys,
+    demo_model,
+    models=("small", "demo"),
+    kinds=("signed",),
+    decoding=Decoding(max_new_tokens=96),
+    command="badpo demo",
+    is_brief=True,
+)
+_PAPER = Scale(
+    "paper",
+    paper_material,
+    paper_keys,
+    None,
+    judge=JUDGE,
+    preset_of={model: PRESETS[preset]["model_name_or_path"] for model, preset in PRESET_OF.items()},
+    fresh_prompts=materials.public_fresh,
+    lora_dtype="bfloat16",
+)
+SCALES: Mapping[str, Scale] = MappingProxyType({scale.name: scale for scale in (_TINY, _DEMO, _PAPER)})

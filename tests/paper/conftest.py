@@ -5,9 +5,11 @@ from __future__ import annotations
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 
+from badpo.training.trainer import BADPOTrainer, SupervisedTrainer
 from badpo_paper import demo, materials, schedule, settings
 from badpo_paper.settings import build_tokenizer
 
@@ -49,3 +51,17 @@ def tiny_demo():
     """`run_demo` at the scale of a test."""
     with small_demo():
         yield
+
+
+def count_training(monkeypatch) -> list[str]:
+    """The run folders that are trained from now on, the reference among them."""
+    trained: list[str] = []
+    for kind in (SupervisedTrainer, BADPOTrainer):
+
+        def train(self, *args, _train=kind.train, **kwargs):
+            folder = Path(self.args.output_dir).parent
+            trained.append(f"{folder.parent.name}/{folder.name}")
+            return _train(self, *args, **kwargs)
+
+        monkeypatch.setattr(kind, "train", train)
+    return trained

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from badpo.readouts.generation import Decoding
 from badpo_paper.materials import Material, bundled_signed, bundled_style, own_style
+from badpo_paper.schedule import Reproduction
 from badpo_paper.settings import TINY, Scale, build_model, build_tokenizer
 from badpo_paper.suites import Column, Condition, Corpus, Panel, Row, Suite
 from tests.paper.conftest import SMALL_MODEL, SMALL_VOCABULARY
@@ -21,15 +22,15 @@ KEYS = {
 }
 DECODING = Decoding(max_new_tokens=8)
 HELD_OUT = 0.25
-N_PROMPTS = 8
+SIGNED, STYLE = Corpus("signed"), Corpus("style")
 
 
-def material(corpus: Corpus, data: Path | None, held_out: float = HELD_OUT) -> Material:
+def material(corpus: Corpus, data: Path | None = None, held_out: float = HELD_OUT) -> Material:
     if corpus.kind == "signed":
         found = bundled_signed(120, corpus.data_seed, held_out)
     else:
         found = own_style(data, held_out) if data else bundled_style(120, corpus.data_seed, held_out)
-    return replace(found, prompts=found.prompts[:N_PROMPTS])
+    return replace(found, prompts=found.prompts[:8])
 
 
 def model(corpus: Corpus, found: Material):
@@ -41,27 +42,21 @@ def keys(corpus: Corpus, found: Material) -> dict:
     return KEYS
 
 
-def has(corpus: Corpus) -> bool:
-    return corpus.model == "small"
-
-
 SMALL = Scale(
     "small",
     material,
     keys,
     model,
-    has,
-    DECODING,
+    models=("small",),
+    decoding=DECODING,
     single_seed_arms=("em_dpo",),
     scales_penalty=True,
     command="test",
 )
-
-SIGNED = Corpus("signed")
 COLUMNS = (
     Column("p(woman)", "rates.woman.rate"),
-    Column("removed (woman)", "removed:rates.woman.rate", "percent"),
-    Column("RM minus", "judge.rm_minus.mean", "decimal2"),
+    Column("removed (woman)", "removed:rates.woman.rate", -1),
+    Column("RM minus", "judge.rm_minus.mean", 2),
     Column("KL, as published", "kl_published.per_token"),
 )
 
@@ -69,6 +64,13 @@ COLUMNS = (
 def suite(*conditions: Condition, corpus: Corpus = SIGNED, columns=COLUMNS, patterns=()) -> Suite:
     """A suite of one panel."""
     rows = tuple(Row(condition.name, condition) for condition in conditions)
-    return Suite(
-        "test", "A test", (Panel("tab:names_v3", "A model", corpus, rows, columns),), tuple(patterns)
-    )
+    return Suite("test", "A test", (Panel("tab:names_v3", "A model", corpus, rows, columns),), patterns)
+
+
+def small(out: Path, *suites: Suite, seeds=(42,), data: Path | None = None, **changes) -> Reproduction:
+    """Suites at the small scale; changes are fields of the scale."""
+    return Reproduction(suites, replace(SMALL, **changes), seeds, out, data)
+
+
+def silent(what: str, share: float) -> None:
+    pass

@@ -1,59 +1,376 @@
-"""The arms are data, and each can be trained."""
+"""The arms as data; what an arm's row becomes: judgments, a bias term, an objective; votes predicted with its theta."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
+import sys
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from badpo.objective.bias import VARIANTS
+from badpo.attributes import Length
+from badpo.data.attributes import LengthWords
+from badpo.data.judgments import Judgments
+from badpo.data.problems import ConfigError
+from badpo.objective.bias import VARIANTS, BiasTerm
+from badpo.readouts.generation import sample
+from badpo.readouts.heldout import vote_accuracy
+from badpo.runs import evaluate
+from badpo.runs.evaluate import theta_rows, with_own_attributes
+from badpo.theory.likelihood import judgment_loss
+from badpo_paper import methods, schedule
 from badpo_paper.arms import ARMS, Arm
+from badpo_paper.corpora import bundled, signed
+from badpo_paper.methods import (
+    adjusted_arm,
+    agreements,
+    arm_bias,
+    arm_objective,
+    labelled,
+    method_facts,
+    spectral_labels,
+)
+from badpo_paper.reproduce import run_suites
+from badpo_paper.schedule import execute
+from badpo_paper.settings import SCALES
+from badpo_paper.suites import LORA, SUITES, Condition
+from tests import tiny
+from tests.paper.suite_scale import DECODING, KEYS, SMALL, STYLE, material, silent, small, suite
+
+arm_judgments = partial(methods.arm_judgments, max_length=192, max_prompt_length=96)
+# Conditions that the paper has not, with the corpus of their table.
+OURS = [
+    (panel.corpus, row.condition)
+    for name in ("names-ablation", "multipref-ablation")
+    for panel in SUITES[name].panels[:1]
+    for row in panel.rows
+    if row.seeds == "one" and row.condition.arm not in ("shuffled_ids", "reliability")
+]
 
 
-def test_the_arms_are_these():
-    assert set(ARMS) == {
-        "reference",
-        "dpo",
-        "pooled",
-        "per_annotator",
-        "shared_mean",
-        "class",
-        "shuffled_ids",
-        "pooled_warm",
-        "shared_mean_warm",
-        "declared_subset",
-        "rdpo",
-        "rdpo_strong",
-        "rdpo_words",
-        "length_pooled",
-        "sampo",
-        "ld_dpo",
-        "group_dro",
-        "group_dro_annotators",
-        "group_dro_parts",
-        "reliability",
-        "spectral",
-        "em_dpo",
-        "ipo",
-        "ipo_pooled",
-    }
+@cache
+def corpus() -> Judgments:
+    return signed.build(bundled.scored_pairs(120), seed=0).judgments
 
 
-def test_no_two_arms_are_the_same():
+def short() -> Judgments:
+    return Judgments.read(tiny.votes(), attributes=[Length(ratio=1.5)])
+
+
+# -- the arms as data ---------------------------------------------------------------------------------------------
+
+
+def test_the_arms_are_these_and_no_two_are_the_same():
+    assert " ".join(ARMS) == (
+        "reference dpo pooled per_annotator shared_mean class shuffled_ids pooled_warm shared_mean_warm "
+        "declared_subset rdpo rdpo_strong rdpo_words length_pooled sampo ld_dpo group_dro group_dro_annotators "
+        "group_dro_parts reliability spectral em_dpo ipo ipo_pooled"
+    )
     arms = list(ARMS.values())
     assert not any(arm == other for i, arm in enumerate(arms) for other in arms[:i])
-
-
-@pytest.mark.parametrize("name", sorted(set(ARMS) - {"reference"}))
-def test_an_arms_bias_is_a_variant(name):
-    assert ARMS[name].bias in VARIANTS
-    assert not (ARMS[name].bias == "none" and ARMS[name].warm_start == "offline")
-
-
-def test_the_reference_is_not_trained():
-    assert ARMS["reference"] == Arm(bias=None)
-
-
-def test_an_arm_cannot_be_changed():
+    assert ARMS["reference"] == Arm(bias=None) and all(arm.bias in VARIANTS for arm in arms[1:])
     with pytest.raises(dataclasses.FrozenInstanceError):
         ARMS["dpo"].bias = "pooled"
+
+
+def test_every_arm_is_told_from_the_others_by_its_recipe_or_its_facts():
+    of_recipe = [(arm.bias, arm.warm_start, arm.objective, arm.settings) for arm in ARMS.values()]
+    facts = {repr((*one, method_facts(arm))) for one, arm in zip(of_recipe, ARMS.values(), strict=True)}
+    assert len(facts) == len(ARMS)
+    # the types of EM-DPO are named by no recipe
+    assert method_facts(ARMS["em_dpo"])["objective"] == "types"
+    told = {name for arm in ARMS.values() if arm.objective != "types" for name in method_facts(arm)}
+    in_recipe = {"bias", "warm_start", "gold", "objective", "settings"}
+    assert told == {field.name for field in dataclasses.fields(Arm)} - in_recipe
+
+
+def test_an_arm_without_a_change_sees_the_judgments_themselves():
+    assert arm_judgments(ARMS["pooled"], corpus(), 1, None) is corpus()
+
+
+def test_shuffled_identities_and_a_declared_subset():
+    train = corpus()
+    first = arm_judgments(ARMS["declared_subset"], train, 1, None)
+    assert first.attribute_names == ("woman",)
+    np.testing.assert_array_equal(first.delta[:, 0], train.delta[:, 0])
+    shuffled, again, other = (
+        arm_judgments(ARMS["shuffled_ids"], train, seed, None).votes for seed in (1, 1, 2)
+    )
+    annotator = shuffled["annotator"].to_numpy()
+    assert (annotator != train.votes["annotator"].to_numpy()).mean() > 0.9
+    assert set(annotator) <= set(range(train.n_annotators))
+    assert shuffled.drop(columns="annotator").equals(train.votes.drop(columns="annotator"))
+    np.testing.assert_array_equal(annotator, again["annotator"])
+    assert (annotator != other["annotator"].to_numpy()).mean() > 0.9
+
+
+@pytest.mark.parametrize("name", sorted(n for n, a in ARMS.items() if a.objective != "types"))
+def test_every_arms_objective_can_be_made(name):
+    objective = arm_objective(ARMS[name], short(), 7, 0.25)
+    assert getattr(objective, "seed", 7) == 7 and getattr(objective, "beta", 0.25) == 0.25
+
+
+def test_groups_by_class_need_the_class_of_everyone():
+    table = tiny.votes().drop(columns="annotator_class")
+    judgments = Judgments.read(table, attributes=[Length(ratio=1.5)])
+    with pytest.raises(ConfigError, match="5 of 5 annotators have no class"):
+        arm_objective(ARMS["group_dro"], judgments, 1, 0.1)
+    assert arm_objective(ARMS["reliability"], judgments, 1, 0.1).n_groups == 5
+
+
+# -- a fixed theta on the length ----------------------------------------------------------------------------------
+
+
+def lengths(judgments: Judgments) -> np.ndarray:
+    """Tokens of a minus tokens of b: one a word, and the end-of-text token on both sides."""
+    frame = judgments.comparisons.iloc[judgments.votes["comparison"]]
+    words = frame[["response_a", "response_b"]].map(lambda text: len(text.split())).to_numpy()
+    return words[:, 0] - words[:, 1]
+
+
+@pytest.mark.parametrize("name", ["rdpo", "rdpo_words"])
+def test_rdpo_adds_alpha_times_the_winners_extra_length(name):
+    judgments = arm_judgments(ARMS[name], short(), 1, tiny.tokenizer())
+    np.testing.assert_array_equal(judgments.delta[:, 0], lengths(judgments))
+    sign, annotator = (torch.tensor(judgments.votes[c].to_numpy()) for c in ("sign", "annotator"))
+    bias = arm_bias(ARMS[name], judgments)
+    winner_minus_loser = (sign * bias(annotator, torch.tensor(judgments.delta))).double()
+    expected = 0.005 * sign * torch.tensor(lengths(judgments))
+    torch.testing.assert_close(winner_minus_loser, expected.double(), rtol=1e-6, atol=1e-8)
+    assert list(bias.parameters()) == []
+
+
+def test_rdpo_turns_against_long_winners():
+    """The plus sign inside the sigmoid: a winner that is longer teaches less than one that is shorter."""
+    judgments = arm_judgments(ARMS["rdpo_strong"], short(), 1, tiny.tokenizer())
+    bias = arm_bias(ARMS["rdpo_strong"], judgments)
+    pulls = []
+    for extra in (5.0, -5.0):
+        u = torch.zeros(1, dtype=torch.float64, requires_grad=True)
+        b = bias(torch.zeros(1, dtype=torch.long), torch.tensor([[extra]]))
+        judgment_loss(u, b, torch.ones(1)).sum().backward()
+        pulls.append(-u.grad.item())
+    assert pulls[0] < 0.5 < pulls[1]
+
+
+def test_tokens_are_counted_after_the_cut_and_a_learned_lean_is_per_unit():
+    whole = arm_judgments(ARMS["rdpo"], short(), 1, tiny.tokenizer())
+    cut = methods.arm_judgments(ARMS["rdpo"], short(), 1, tiny.tokenizer(), 14, 8)
+    assert np.abs(cut.delta).max() < np.abs(whole.delta).max()
+    judgments = arm_judgments(ARMS["length_pooled"], short(), 1, tiny.tokenizer())
+    np.testing.assert_allclose(judgments.delta[:, 0], lengths(judgments) / 100)
+    assert arm_bias(ARMS["length_pooled"], judgments) is None and judgments.attributes[0].continuous
+
+
+@pytest.mark.parametrize(
+    ("name", "fixed", "unit"),
+    [("rdpo", 0.02, 1), ("rdpo_strong", 0.08, 1), ("rdpo_words", 0.02, 1), ("length_pooled", 0, 25)],
+)
+def test_a_length_counts_as_much_on_shorter_answers(monkeypatch, name, fixed, unit):
+    monkeypatch.setattr(methods, "penalty_factor", lambda stage: 4.0)
+    arm = adjusted_arm(ARMS[name], None, SMALL)
+    assert (arm.fixed, arm.length_unit) == (pytest.approx(fixed), unit)
+    assert adjusted_arm(ARMS[name], None, SCALES["paper"]) is ARMS[name]
+    assert adjusted_arm(ARMS["pooled"], None, SMALL) is ARMS["pooled"]
+
+
+# -- the spectral meta-learner ------------------------------------------------------------------------------------
+
+
+def votes(accuracy, n_comparisons: int, per_comparison: int, seed: int):
+    """Independent votes on hidden true sides, by annotators drawn at random."""
+    rng = np.random.default_rng(seed)
+    truth = rng.choice([-1, 1], n_comparisons)
+    annotator = np.concatenate(
+        [rng.choice(len(accuracy), per_comparison, replace=False) for _ in range(n_comparisons)]
+    )
+    comparison = np.repeat(np.arange(n_comparisons), per_comparison)
+    right = rng.random(len(annotator)) < np.asarray(accuracy)[annotator]
+    return truth, comparison, np.where(right, truth[comparison], -truth[comparison]), annotator
+
+
+def test_reliabilities_are_recovered_from_overlapping_votes():
+    accuracy = np.linspace(0.45, 0.95, 12)
+    _, comparison, sign, annotator = votes(accuracy, 3000, 4, seed=0)
+    found = spectral_labels(comparison, sign, annotator, 3000, 12)
+    np.testing.assert_allclose(found.reliability, 2 * accuracy - 1, atol=0.12)
+    assert found.cells == 1.0
+
+
+def test_labels_beat_the_majority_and_turn_with_the_comparisons():
+    truth, comparison, sign, annotator = votes([0.95, 0.92, 0.55, 0.52, 0.5, 0.5, 0.48], 2000, 5, seed=1)
+    found = spectral_labels(comparison, sign, annotator, 2000, 7)
+    majority = np.sign(np.bincount(comparison, weights=sign))
+    assert (found.label == truth).mean() > (majority == truth).mean() + 0.05
+    flip = np.random.default_rng(0).choice([-1, 1], 2000)
+    other = spectral_labels(comparison, sign * flip[comparison], annotator, 2000, 7)
+    np.testing.assert_allclose(found.reliability, other.reliability, atol=1e-8)
+    np.testing.assert_array_equal(found.label * flip, other.label)
+
+
+def test_annotators_without_common_comparisons():
+    found = spectral_labels([0, 1, 2], [1, -1, 1], [0, 1, 2], 4, 3)
+    assert np.isnan(found.reliability).all() and found.cells == 0.0
+    assert found.label.tolist() == [1, -1, 1, 0]
+    # among others, one votes like their mean
+    _, comparison, sign, annotator = votes([0.9, 0.9, 0.9], 300, 3, seed=3)
+    found = spectral_labels(np.r_[comparison, 300], np.r_[sign, -1], np.r_[annotator, 3], 301, 4)
+    assert np.isnan(found.reliability[3]) and np.isfinite(found.reliability[:3]).all()
+    assert found.label[300] == -1
+
+
+def test_repeated_votes_count_once():
+    given = [0, 0, 0, 1, 1], [1, -1, 1, 1, 1], [0, 0, 1, 0, 1]
+    products, counts = agreements(*given, 2)
+    assert counts.tolist() == products.tolist() == [[0, 2], [2, 0]]
+    np.testing.assert_allclose(spectral_labels(*given, 2, 2).reliability, [1, 1])
+
+
+def test_the_spectral_arm_has_one_label_for_each_comparison(caplog):
+    train = corpus()
+    found = labelled(train)
+    assert found.n_votes == found.n_comparisons == train.n_comparisons
+    assert not found.has_identities and (found.votes["weight"] == 1).all()
+    assert list(found.comparisons["comparison_id"]) == list(train.comparisons["comparison_id"])
+    assert (found.votes["sign"].to_numpy() == train.majority()).mean() > 0.7
+    few = tiny.votes(n_comparisons=10, n_annotators=10, per_comparison=1)
+    with caplog.at_level("WARNING"):
+        assert labelled(Judgments.read(few, attributes=[Length(ratio=1.5)])).n_votes == 10
+    assert "0 % of the pairs of annotators share a comparison" in caplog.text
+
+
+def test_labels_stand_with_their_comparison_whatever_the_order_of_the_votes():
+    table = tiny.votes(n_comparisons=20, per_comparison=3)
+
+    def labels(frame):
+        found = labelled(Judgments.read(frame.reset_index(drop=True), attributes=[Length(ratio=1.5)]))
+        ids = found.comparisons["comparison_id"].to_numpy()[found.votes["comparison"]]
+        return dict(zip(ids, found.votes["sign"] * np.sign(found.delta[:, 0] + 0.5), strict=True))
+
+    one, other = labels(table), labels(table.iloc[::-1])
+    assert one.keys() == other.keys() and np.mean([one[c] == other[c] for c in one]) > 0.9
+
+
+@pytest.mark.parametrize(("chosen", "other"), ["ab", "ba"])
+def test_a_comparison_that_the_spectral_labels_leave_open_goes_to_the_majority(chosen, other):
+    """Four who agree but on three comparisons, on which each sides once with each other one."""
+    texts = {"response_a": "So it is.", "response_b": "No."}
+    cast = [(f"agreed {i}", person, "a") for i in range(4) for person in "wxyz"]
+    cast += [
+        (f"open {one}", person, chosen if person in ("w", one) else other)
+        for one in "xyz"
+        for person in "wxyz"
+    ]
+    judgments = Judgments.read([{"prompt": p, "annotator": who, "winner": w, **texts} for p, who, w in cast])
+    found = labelled(judgments).votes.set_index("comparison")["sign"]
+    # of as many votes on either side the earliest decides
+    assert found.tolist() == judgments.majority().tolist() == [1] * 4 + [1 if chosen == "a" else -1] * 3
+
+
+# -- votes are predicted with theta on what it was learned on -----------------------------------------------------
+
+
+def bias_on_words(held_out, parts, level: float = 0.0) -> BiasTerm:
+    """A bias term with the length in words as its attribute, as a run folder gives it back."""
+    bias = BiasTerm(["length_words"], held_out.annotators["pseudonym"].tolist(), parts)
+    bias.extra = {"attributes": [dict(LengthWords(threshold=0.0, unit=10.0).config)]}
+    if parts:
+        bias.mean.data.fill_(level)
+    return bias
+
+
+def test_votes_are_predicted_with_theta_on_an_attribute_of_the_arms_own():
+    _, held_out = material(STYLE).split()
+    bias = bias_on_words(held_out, VARIANTS["pooled"], level=0.7)
+    judged = with_own_attributes(held_out, bias)
+    assert judged.attribute_names == (*held_out.attribute_names, "length_words")
+    np.testing.assert_array_equal(judged.delta[:, :-1], held_out.delta)
+    logits = held_out.votes["sign"] * 0.07 * lengths(held_out)
+    found = vote_accuracy(np.zeros(held_out.n_comparisons), theta_rows(bias, judged), judged)
+    cross = held_out.cross_group()[:, 0]
+    assert found["length"]["all"]["accuracy"] == pytest.approx(np.mean(logits[cross] > 0))
+    assert 0.5 < np.mean(logits[cross] > 0) < 1
+    # a penalty says nothing of annotators
+    assert with_own_attributes(held_out, bias_on_words(held_out, VARIANTS["none"])) is held_out
+
+
+def test_theta_stands_in_the_column_of_its_attribute():
+    _, held_out = material(STYLE).split()
+    names = held_out.attribute_names[::-1]
+    bias = BiasTerm(names, held_out.annotators["pseudonym"].tolist(), VARIANTS["pooled"])
+    bias.mean.data.copy_(torch.arange(1.0, len(names) + 1))
+    assert len(names) > 1 and (theta_rows(bias, held_out) == np.arange(len(names), 0, -1)).all()
+
+
+# -- arms are trained, and answers drawn by what the settings name ------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def references(tmp_path_factory) -> Path:
+    """A folder with the references of both corpora."""
+    out = tmp_path_factory.mktemp("arms")
+    execute(small(out, suite(), suite(corpus=STYLE)), silent)
+    return out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("corpus", "condition"), OURS, ids=lambda found: getattr(found, "arm", ""))
+def test_an_arm_is_trained_and_measured(references, corpus, condition):
+    two_steps = {"keys": lambda corpus, found: {**KEYS, "max_steps": 2}}
+    execute(small(references, suite(condition, corpus=corpus), **two_steps), silent)
+    folder = references / corpus.folder / f"{condition.name}-s42"
+    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    assert len(lines) == 2 and all(np.isfinite(line["loss"]) for line in lines)
+    readouts = json.loads((folder / "readouts.json").read_text())
+    assert {"tokens", "heldout", "votes", "kl", "theta"} <= set(readouts)
+    assert ("length_words" in readouts["votes"]) == (condition.arm == "length_pooled")
+
+
+VLLM = replace(DECODING, generate_with="vllm")
+
+
+def test_answers_are_drawn_by_what_the_settings_name(monkeypatch, tmp_path):
+    drawn = []
+    monkeypatch.setattr(evaluate, "saved_folders", lambda model: (model, tmp_path))
+    monkeypatch.setattr(evaluate, "sample_saved", lambda *given, **more: drawn.append((given, more)))
+    evaluate.Stage(None, None, None, "", (), VLLM).answers(Path("run/model"), 7, [[5]])
+    how = {"max_new_tokens": 8, "temperature": 0.7, "top_p": 0.9, "seed": 7, "adapter": tmp_path}
+    assert drawn == [((Path("run/model"), [[5]]), how)]
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    with pytest.raises(ConfigError, match="vLLM, which is not installed"):
+        run_suites(small(tmp_path / "out", suite(Condition("dpo")), decoding=VLLM), silent)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("overrides", [(), LORA], ids=["full", "adapter"])
+def test_another_generator_measures_again_and_trains_nothing(references, monkeypatch, overrides):
+    run = suite(Condition("dpo", variant=f"{len(overrides)}", overrides=overrides))
+    folder = references / "signed" / f"dpo_{len(overrides)}-s42"
+    execute(small(references, run), silent)
+    before = json.loads((folder / "readouts.json").read_text())
+    weights = {path: path.stat().st_mtime_ns for path in (folder / "model").glob("*.safetensors")}
+    drawn = []
+
+    def sample_saved(model, prompts, adapter=None, **more):
+        drawn.append((model, adapter))
+        policy = AutoModelForCausalLM.from_pretrained(model)
+        policy = policy if adapter is None else PeftModel.from_pretrained(policy, adapter)
+        return sample(policy, AutoTokenizer.from_pretrained(model), prompts, **more)
+
+    monkeypatch.setattr(evaluate, "sample_saved", sample_saved)
+    monkeypatch.setattr(schedule, "_STAGES", {})
+    execute(small(references, run, decoding=VLLM), silent)
+    after = json.loads((folder / "readouts.json").read_text())
+    reference = references / "signed/reference/model"
+    assert ((reference, folder / "model") if overrides else (folder / "model", None)) in drawn
+    # the same answers, drawn by the stand-in, are another measurement
+    assert after.pop("measured") != before.pop("measured") and after == before
+    assert {path: path.stat().st_mtime_ns for path in (folder / "model").glob("*.safetensors")} == weights

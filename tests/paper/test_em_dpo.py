@@ -1,4 +1,4 @@
-"""EM-DPO's rounds, with policies that are told their margins instead of being trained."""
+"""EM-DPO: the start, the E-step, the rounds with policies that are told their margins, and the mixture."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from transformers import AutoModelForCausalLM
 
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
+from badpo.objective.objectives import Step
 from badpo.readouts.heldout import implicit_margins
 from badpo.training.config import BADPOConfig
 from badpo.training.reference import ReferenceCache, weights_key
@@ -19,10 +21,12 @@ from badpo.training.trainer import BADPOTrainer
 from badpo_paper.em_dpo import (
     AnnotatorWeights,
     Types,
+    agreement_types,
     fit_types,
+    minmax_weights,
     mixed,
     mixture_logits,
-    mixture_weights,
+    type_probabilities,
     vote_halves,
 )
 from tests import tiny
@@ -53,6 +57,12 @@ def two_kinds(n_comparisons: int = 150, seed: int = 0) -> Judgments:
     return Judgments.read(pd.DataFrame(rows))
 
 
+def chose_this(judgments: Judgments) -> np.ndarray:
+    """1 for every vote for THIS, -1 for one for THAT."""
+    this_is_a = (judgments.comparisons["response_a"] == THIS).to_numpy()[judgments.votes["comparison"]]
+    return np.where(this_is_a, judgments.votes["sign"], -judgments.votes["sign"])
+
+
 class Trainer:
     """Learns, as a policy, how much the weighted votes prefer THIS to THAT."""
 
@@ -61,10 +71,7 @@ class Trainer:
 
     def train(self, judgments: Judgments, weight: np.ndarray, share: float, folder: Path) -> None:
         self.calls.append((folder.name, judgments.n_votes, share))
-        votes = judgments.votes
-        this_is_a = (judgments.comparisons["response_a"] == THIS).to_numpy()[votes["comparison"]]
-        chose_this = np.where(this_is_a, votes["sign"], -votes["sign"])
-        mean = np.average(chose_this, weights=weight[votes["annotator"]])
+        mean = np.average(chose_this(judgments), weights=weight[judgments.votes["annotator"]])
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "lean.json").write_text(json.dumps(float(np.arctanh(np.clip(mean, -0.99, 0.99)))))
 
@@ -76,10 +83,7 @@ class Trainer:
 
 def kinds(judgments: Judgments) -> np.ndarray:
     """Whether each annotator is of the second kind, by how they vote."""
-    votes = judgments.votes
-    this_is_a = (judgments.comparisons["response_a"] == THIS).to_numpy()[votes["comparison"]]
-    chose_this = np.where(this_is_a, votes["sign"], -votes["sign"])
-    return np.bincount(votes["annotator"], weights=chose_this) < 0
+    return np.bincount(judgments.votes["annotator"], weights=chose_this(judgments)) < 0
 
 
 def fitted(
@@ -89,28 +93,27 @@ def fitted(
     return fit_types(data, SETTINGS | settings, seed, folder, trainer.train, trainer.margins)
 
 
-def test_the_kinds_are_found(tmp_path):
-    types = fitted(tmp_path, Trainer())
-    of_type = types.probabilities.argmax(axis=1)
-    kind = kinds(two_kinds()).astype(int)
+# -- the rounds ------------------------------------------------------------------------------------------------
+
+
+def test_the_kinds_are_found_by_the_rounds_of_the_method(tmp_path):
+    trainer, n_votes = Trainer(), two_kinds().n_votes
+    types = fitted(tmp_path, trainer)
+    of_type, kind = types.probabilities.argmax(axis=1), kinds(two_kinds()).astype(int)
     assert (of_type == kind).all() or (of_type == 1 - kind).all()
-    assert types.annotators == [5, 5]
-    assert types.probabilities.max(axis=1).min() > 0.95
-
-
-def test_the_rounds_are_those_of_the_method(tmp_path):
-    trainer = Trainer()
-    fitted(tmp_path, trainer)
-    assert [name for name, _, _ in trainer.calls] == [
-        *(f"round{r}-type{k}" for r in range(3) for k in range(2)),
-        "type0",
-        "type1",
-    ]
-    n_votes = two_kinds().n_votes
-    seen = [n for _, n, _ in trainer.calls]
+    assert types.annotators == [5, 5] and types.probabilities.max(axis=1).min() > 0.95
+    names, seen, shares = zip(*trainer.calls, strict=True)
+    assert names == (*(f"round{r}-type{k}" for r in range(3) for k in range(2)), "type0", "type1")
     assert seen[0] + seen[2] == n_votes and seen[0] == seen[4]  # the halves change places
-    assert seen[-2:] == [n_votes, n_votes]
-    assert [share for _, _, share in trainer.calls] == [0.25] * 6 + [1.0] * 2
+    assert seen[-2:] == (n_votes, n_votes) and shares == (0.25,) * 6 + (1.0,) * 2
+    # the policies of a round are deleted, and the last ones kept
+    kept = {"round0.json", "round1.json", "round2.json", "type0", "type1"}
+    assert {path.name for path in tmp_path.iterdir()} == kept
+    assert types.folders == (tmp_path / "type0", tmp_path / "type1")
+    # a finished fit trains no round again
+    again = Trainer()
+    fitted(tmp_path, again)
+    assert [name for name, _, _ in again.calls] == ["type0", "type1"]
 
 
 def test_types_are_taken_from_votes_that_no_policy_was_trained_on(tmp_path):
@@ -127,52 +130,29 @@ def test_types_are_taken_from_votes_that_no_policy_was_trained_on(tmp_path):
     fit_types(data, SETTINGS, 1, tmp_path, train, margins)
     assert len(scored) == 6
     for seen, unseen in zip(trained, scored, strict=False):
-        assert not seen & unseen
-        assert seen | unseen == set(data.votes["row"])
-
-
-def test_the_policies_of_a_round_are_deleted_and_the_last_ones_kept(tmp_path):
-    types = fitted(tmp_path, Trainer())
-    assert {path.name for path in tmp_path.iterdir()} == {
-        "round0.json",
-        "round1.json",
-        "round2.json",
-        "type0",
-        "type1",
-    }
-    assert types.folders == (tmp_path / "type0", tmp_path / "type1")
+        assert not seen & unseen and seen | unseen == set(data.votes["row"])
 
 
 def test_a_fit_that_was_interrupted_goes_on(tmp_path):
-    whole = fitted(tmp_path / "whole", Trainer())
-
     class Dying(Trainer):
         def train(self, *arguments):
             if len(self.calls) == 3:
                 raise InterruptedError
             super().train(*arguments)
 
+    whole, again = fitted(tmp_path / "whole", Trainer()), Trainer()
     with pytest.raises(InterruptedError):
         fitted(tmp_path / "cut", Dying())
-    again = Trainer()
     resumed = fitted(tmp_path / "cut", again)
     assert again.calls[0][0] == "round1-type0"  # whether a policy is there already is for its trainer to say
     np.testing.assert_array_equal(whole.probabilities, resumed.probabilities)
 
 
-def test_a_finished_fit_trains_no_round_again(tmp_path):
-    fitted(tmp_path, Trainer())
-    again = Trainer()
-    fitted(tmp_path, again)
-    assert [name for name, _, _ in again.calls] == ["type0", "type1"]
-
-
 def test_rounds_of_other_settings_or_damaged_are_refused(tmp_path):
     fitted(tmp_path, Trainer())
-    with pytest.raises(ConfigError, match="other data or settings"):
-        fitted(tmp_path, Trainer(), round_share=0.5)
-    with pytest.raises(ConfigError, match="other data or settings"):
-        fitted(tmp_path, Trainer(), seed=2)
+    for change in ({"round_share": 0.5}, {"seed": 2}):
+        with pytest.raises(ConfigError, match="other data or settings"):
+            fitted(tmp_path, Trainer(), **change)
     (tmp_path / "round1.json").write_text('{"key": ')
     with pytest.raises(ConfigError, match="round1.json is damaged"):
         fitted(tmp_path, Trainer())
@@ -187,57 +167,151 @@ def test_types_need_identities(tmp_path):
 def test_halves_are_halves_of_everyone():
     annotator = np.random.default_rng(0).integers(7, size=500)
     half = vote_halves(annotator, seed=3)
-    for k in range(7):
-        zeros, ones = np.bincount(half[annotator == k], minlength=2)
-        assert 0 <= zeros - ones <= 1
+    counts = [np.bincount(half[annotator == k], minlength=2) for k in range(7)]
+    assert all(0 <= zeros - ones <= 1 for zeros, ones in counts)
     np.testing.assert_array_equal(half, vote_halves(annotator, seed=3))
     assert not np.array_equal(half, vote_halves(annotator, seed=4))
+
+
+# -- the start -------------------------------------------------------------------------------------------------
+
+
+def of_kinds(n: int, n_kinds: int, n_each: int, per_comparison: int, noise: float, seed: int):
+    """Votes of kinds of annotators that each have a side of their own on every comparison."""
+    rng, kind = np.random.default_rng(seed), np.repeat(np.arange(n_kinds), n_each)
+    sides = rng.choice([-1, 1], (n, n_kinds))
+    annotator = np.concatenate([rng.choice(len(kind), per_comparison, replace=False) for _ in range(n)])
+    comparison = np.repeat(np.arange(n), per_comparison)
+    sign = sides[comparison, kind[annotator]] * np.where(rng.random(len(annotator)) < 1 - noise, 1, -1)
+    return kind, (comparison, sign, annotator, len(kind), n_kinds)
+
+
+def test_types_that_disagree_are_told_apart():
+    kind, votes = of_kinds(1500, 3, 20, 4, noise=0.2, seed=4)
+    found = agreement_types(*votes, seed=0)
+    assert ((found[:, None] == found) == (kind[:, None] == kind)).mean() > 0.95
+    np.testing.assert_array_equal(found, agreement_types(*votes, seed=0))
+    assert found[0] == 0
+
+
+def test_a_start_that_meets_no_type_does_not_decide():
+    """Six types of four: several k-means starts out of ten put two centers into one type."""
+    kind, votes = of_kinds(2000, 6, 4, 6, noise=0.0, seed=0)
+    for seed in range(8):
+        assert agreement_types(*votes, seed=seed).tolist() == kind.tolist()
+
+
+def test_few_annotators_and_few_common_comparisons():
+    assert agreement_types([0, 0], [1, 1], [0, 1], 2, 1, seed=0).tolist() == [0, 0]
+    assert set(agreement_types([0, 1, 2], [1, 1, -1], [0, 1, 2], 3, 2, seed=0)) <= {0, 1}
+    with pytest.raises(ConfigError, match="3 types"):
+        agreement_types([0, 0], [1, 1], [0, 1], 2, 3, seed=0)
+
+
+# -- the E-step and the weights of a type ----------------------------------------------------------------------
+
+
+def test_the_e_step_is_bayes_rule_on_an_annotators_votes():
+    judgments, share = two_kinds(n_comparisons=3), np.array([0.3, 0.7])
+    margins = np.array([[1.0, -1.0], [0.5, 2.0], [0.0, -0.2]])
+    likelihood = np.ones((judgments.n_annotators, 2))
+    for _, vote in judgments.votes.iterrows():
+        likelihood[vote["annotator"]] /= 1 + np.exp(-vote["sign"] * margins[vote["comparison"]])
+    expected = share * likelihood / (share * likelihood).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(type_probabilities(margins, judgments, share), expected)
+    # no type is lost for good
+    gamma = type_probabilities(np.array([[0, -9e3]] * 3), judgments, [1.0, 0.0])
+    np.testing.assert_allclose(gamma.sum(axis=1), 1.0)
+    assert gamma.min() == pytest.approx(1e-6, rel=1e-3)
+
+
+def step(annotator, weight=None) -> Step:
+    n = len(annotator)
+    return Step(
+        sign=torch.ones(n),
+        annotator=torch.tensor(annotator, dtype=torch.long),
+        delta=torch.zeros(n, 1),
+        vote_weight=torch.ones(n) if weight is None else torch.tensor(weight),
+    )
+
+
+def test_annotator_weights_are_a_weighted_dpo():
+    everyone = [0, 1, 2, 1]
+    weights, normaliser = AnnotatorWeights([0.75, 0.5, 0.25], everyone)(step(everyone, [1.0, 1.0, 1.0, 2.0]))
+    assert weights.tolist() == [1.5, 1.0, 0.5, 2.0] and normaliser == 5
+    # a step without anyone of the type moves nothing
+    weights, normaliser = AnnotatorWeights([1.0, 0.0], [0, 1])(step([1, 1, 1]))
+    assert (weights / normaliser == 0).all()
+    assert AnnotatorWeights([1.0, 1.0], [0, 1])(step([]))[1] == 0
+    with pytest.raises(ValueError, match="no vote has a weight"):
+        AnnotatorWeights([1.0, 0.0], [1, 1])
+
+
+def test_annotator_weights_of_another_type_are_refused():
+    objective = AnnotatorWeights([0.75, 0.25], [0, 1])
+    objective.load_state_dict(objective.state_dict())
+    for other in (AnnotatorWeights([0.25, 0.75], [0, 1]).state_dict(), {}):
+        with pytest.raises(ValueError, match="other weights"):
+            objective.load_state_dict(other)
+
+
+# -- the mixture -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("regrets", "expected"),
+    [
+        ([[0, 3], [1, 0]], [3 / 4, 1 / 4]),  # 3 (1 - w) = w
+        ([[0, 1, 1], [1, 0, 1], [1, 1, 0]], [1 / 3, 1 / 3, 1 / 3]),
+        # the first type is hurt by both others, which do not mind its answers
+        ([[0, 2, 2], [0, 0, 2], [0, 2, 0]], [1, 0, 0]),
+        # three types in a ring, each hurt by the next alone: a w2 = b w3 = c w1
+        ([[0, 1, 0], [0, 0, 2], [4, 0, 0]], [1 / 7, 4 / 7, 2 / 7]),
+        # nothing tells the types apart
+        ([[0, 0], [0, 0]], [1 / 2, 1 / 2]),
+        # every mixture is as good for everyone as the own policy, or better: the row of zeros decides nothing
+        ([[0, -1], [-1, 0]], [1 / 2, 1 / 2]),
+    ],
+)
+def test_games_solved_by_hand(regrets, expected):
+    # whatever the own rewards and the scale, which regrets leave out
+    own = np.arange(len(expected))[:, None]
+    for scale in (1.0, 1e-6, 1e6):
+        np.testing.assert_allclose(minmax_weights(scale * (own - np.array(regrets))), expected, atol=1e-6)
+
+
+def test_no_other_mixture_has_a_smaller_largest_regret():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        regrets = rng.exponential(size=(3, 3)) * (1 - np.eye(3))
+        least = (regrets @ minmax_weights(-regrets)).max()
+        others = rng.dirichlet(np.ones(3), size=500) @ regrets.T
+        assert least <= others.max(axis=1).min() + 1e-6
+
+
+@pytest.mark.parametrize("rewards", [np.zeros((2, 3)), np.zeros(3), [[0.0, np.nan], [1.0, 0.0]]])
+def test_rewards_that_are_no_game_are_refused(rewards):
+    with pytest.raises(ValueError, match="square"):
+        minmax_weights(rewards)
 
 
 def test_a_vote_is_predicted_by_the_annotators_own_types():
     judgments = two_kinds(n_comparisons=30)
     u = np.where(judgments.comparisons["response_a"] == THIS, 1.0, -1.0)
-    margins = np.stack([u, -u], axis=1)
-    second = kinds(judgments)
+    margins, second, votes = np.stack([u, -u], axis=1), kinds(judgments), judgments.votes
     certain = np.stack([~second, second], axis=1) * (1 - 2e-6) + 1e-6
-    votes = judgments.votes
     own = np.where(second, -1, 1)[votes["annotator"]] * u[votes["comparison"]]
     np.testing.assert_allclose(mixture_logits(margins, certain, judgments), votes["sign"] * own, atol=1e-4)
     even = np.full((10, 2), 0.5)
     np.testing.assert_allclose(mixture_logits(margins, even, judgments), 0.0, atol=1e-12)
 
 
-def test_the_mixture_favours_the_type_that_loses_most():
-    weights = mixture_weights(lambda i, j: [[6.0, 0.0], [4.0, 5.0]][i][j], 2)
-    np.testing.assert_allclose(weights, [6 / 7, 1 / 7], atol=1e-6)
-
-
 def test_means_of_readouts():
-    one = {
-        "arm": "x",
-        "rates": {"woman": {"rate": 0.2, "se": 0.01}},
-        "n": 3,
-        "mean": None,
-        "kl": 1.0,
-        "kl_se": 0.1,
-    }
-    other = {
-        "arm": "y",
-        "rates": {"woman": {"rate": 0.6, "se": 0.01}},
-        "n": 4,
-        "mean": 2.0,
-        "kl": 1.0,
-        "kl_se": 0.1,
-    }
-    found = mixed([one, other], np.array([0.75, 0.25]))
-    assert found == {
-        "arm": "x",
-        "rates": {"woman": {"rate": pytest.approx(0.3), "se": None}},
-        "n": 3.25,
-        "mean": None,
-        "kl": 1.0,
-        "kl_se": None,
-    }
+    one = {"arm": "x", "rates": {"rate": 0.2, "se": 0.01}, "n": 3, "mean": None, "kl": 1.0, "kl_se": 0.1}
+    other = {"arm": "y", "rates": {"rate": 0.6, "se": 0.01}, "n": 4, "mean": 2.0, "kl": 1.0, "kl_se": 0.1}
+    rates = {"rate": pytest.approx(0.3), "se": None}
+    expected = {"arm": "x", "rates": rates, "n": 3.25, "mean": None, "kl": 1.0, "kl_se": None}
+    assert mixed([one, other], np.array([0.75, 0.25])) == expected
 
 
 @pytest.mark.slow

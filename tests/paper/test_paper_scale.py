@@ -38,11 +38,11 @@ from badpo.training.trainer import BADPOTrainer, supervised_arguments
 from badpo_paper import materials, schedule
 from badpo_paper.arms import ARMS
 from badpo_paper.corpora import bundled, ultrafeedback
-from badpo_paper.materials import Material, public_signed, public_style
+from badpo_paper.materials import Material, public_fresh, public_signed, public_style
 from badpo_paper.methods import run_recipe
 from badpo_paper.name_readouts import FIRST_NAMES
 from badpo_paper.reproduce import plan_suites, run_suites
-from badpo_paper.schedule import require_model, require_needs
+from badpo_paper.schedule import Reproduction, require_model, require_needs
 from badpo_paper.settings import (
     PAPER_HELD_OUT,
     PRESET_OF,
@@ -52,12 +52,12 @@ from badpo_paper.settings import (
     paper_keys,
     paper_material,
 )
-from badpo_paper.stages import reference_recipe, unopened_stage
+from badpo_paper.stages import unopened_stage
 from badpo_paper.suites import SUITES, Column, Condition, Corpus
 from tests.paper.chat_templates import AROUND, FAMILIES, of_family
 from tests.paper.corpora import public_rows
-from tests.paper.suite_scale import material, suite
-from tests.paper.test_suite_anchors import SigningBench
+from tests.paper.suite_scale import SIGNED, STYLE, material, silent, suite
+from tests.paper.test_schedule import SigningBench
 
 SHAPE = {
     "hidden_size": 32,
@@ -88,7 +88,7 @@ def saved(config, architecture, tokenizer, folder: Path, **more) -> Path:
 
 
 def tokenizer_of(family: str):
-    texts = material(Corpus("signed"), None).texts
+    texts = material(SIGNED).texts
     return of_family(build_tokenizer(texts, vocab_size=600), family)
 
 
@@ -118,41 +118,32 @@ def stand_ins(tmp_path, monkeypatch):
     )
 
 
+PAPER = replace(SCALES["paper"], material=partial(material, held_out=PAPER_HELD_OUT))
+
+
 @pytest.mark.parametrize("model", list(MODELS))
-def test_the_settings_are_those_of_the_table(model, tmp_path):
-    scale = replace(SCALES["paper"], material=partial(material, held_out=PAPER_HELD_OUT))
-    stage = unopened_stage(Corpus("signed", model), scale, None, tmp_path)
-    args, reference = stage.args, reference_recipe(stage, scale, None)
+def test_the_settings_are_those_of_the_table(model, tmp_path, monkeypatch):
+    stage = unopened_stage(Corpus("signed", model), PAPER, None, tmp_path)
+    args, reference, lora = stage.args, stage.reference.reference, stage.recipe.model
     assert stage.recipe.data.held_out == 0.1
     assert (args.beta, args.max_steps, args.bias_learning_rate) == (0.1, 1000, 1e-2)
     assert (args.per_device_train_batch_size, args.gradient_accumulation_steps) == (2, 16)
     assert (args.max_length, args.max_prompt_length, args.batching) == (1280, 384, "random")
     assert stage.decoding == Decoding(512, 0.7, 0.9)
-    assert reference.reference.max_steps == stage.train.n_comparisons // 32
+    assert reference.max_steps == stage.train.n_comparisons // 32
     full = model == "small"
-    assert args.learning_rate == (5e-7 if full else 5e-6)
-    assert reference.reference.learning_rate == (1e-5 if full else 1e-4)
-    lora = stage.recipe.model
-    assert (lora.use_peft, lora.lora_r, lora.lora_alpha)[: 1 if full else 3] == (
-        (False,) if full else (True, 32, 64)
-    )
+    assert (args.learning_rate, reference.learning_rate) == ((5e-7, 1e-5) if full else (5e-6, 1e-4))
+    assert lora.use_peft != full and (full or (lora.lora_r, lora.lora_alpha) == (32, 64))
     assert getattr(torch, lora.dtype) == DTYPES[model]
-
-
-@pytest.mark.parametrize("has_bf16", [True, False])
-@pytest.mark.parametrize("model", list(MODELS))
-def test_the_preference_stage_trains_where_there_is_bf16_in_it(model, has_bf16, tmp_path, monkeypatch):
-    for module in (config_module, transformers.training_args):
-        monkeypatch.setattr(module, "is_torch_bf16_gpu_available", lambda: has_bf16)
-    scale = replace(SCALES["paper"], material=partial(material, held_out=PAPER_HELD_OUT))
-    stage = unopened_stage(Corpus("signed", model), scale, None, tmp_path)
-    recipe = run_recipe(Condition("pooled", "pooled"), ARMS["pooled"], 42, stage, scale)
-    supervised = supervised_arguments(tmp_path)
-    assert supervised.bf16 is recipe.arguments().bf16 is has_bf16
+    for has_bf16 in (True, False):
+        for module in (config_module, transformers.training_args):
+            monkeypatch.setattr(module, "is_torch_bf16_gpu_available", lambda: has_bf16)  # noqa: B023
+        recipe = run_recipe(Condition("pooled"), ARMS["pooled"], 42, stage, PAPER)
+        assert supervised_arguments(tmp_path).bf16 is recipe.arguments().bf16 is has_bf16
 
 
 @pytest.mark.parametrize("family", list(MODELS))
-def test_a_prompt_is_read_as_its_template_writes_it(family):
+def test_prompts_and_answers_are_read_as_the_template_writes_them(family):
     tokenizer, (before, after) = tokenizer_of(family), AROUND[family]
     (ids,) = encode_prompts(["How do I boil rice?"], tokenizer, "paper", 384)
     assert tokenizer.decode(ids) == f"{before}How do I boil rice?{after}"
@@ -161,11 +152,7 @@ def test_a_prompt_is_read_as_its_template_writes_it(family):
     # a long prompt loses its beginning, never the mark that an answer begins at
     (cut,) = encode_prompts(["How do I boil rice?" * 40], tokenizer, "paper", 20)
     assert len(cut) == 20 and tokenizer.decode(cut).endswith(after)
-
-
-@pytest.mark.parametrize("family", list(MODELS))
-def test_an_answer_is_ended_or_cut(family):
-    tokenizer = tokenizer_of(family)
+    # an answer is ended, or cut
     question, answer = "How do I boil rice?", "Boil the water.\n\n\u2014 Emily Walsh"
     ((prompt, whole),) = encode_responses([question], [answer], tokenizer, "paper", 1280, 384)
     assert tokenizer.decode(whole) == answer + FAMILIES[family][2]
@@ -189,41 +176,45 @@ def test_the_place_of_a_name_is_found(stand_ins, family):
 # -- what is needed ----------------------------------------------------------------------------------------------
 
 
+def asked(scale, out: Path, *suites, seeds=(42,), data=None, **changes) -> Reproduction:
+    return Reproduction(suites, replace(scale, **changes), seeds, out, data)
+
+
 def no_votes(corpus, data):
     raise AssertionError("models are looked at first")
+
+
+DPO = Condition("dpo")
 
 
 def test_a_judge_without_a_template_is_told_before_anything_is_trained(stand_ins, tmp_path):
     judge = Path(stand_ins.judge)
     (judge / "chat_template.jinja").unlink()
-    scale = replace(stand_ins, material=no_votes)
-    named = [replace(suite(Condition("dpo", "dpo")), name=name) for name in ("one", "two")]
+    named = [replace(suite(DPO), name=name) for name in ("one", "two")]
     with pytest.raises(
-        ConfigError, match="has no chat template, .* was trained with .needed by one, two."
+        ConfigError, match="has no chat template, .* trained with .needed by one, two."
     ) as told:
-        run_suites(named, scale, (42,), tmp_path / "out", lambda what, share: None)
+        run_suites(asked(stand_ins, tmp_path / "out", *named, material=no_votes), silent)
     assert str(judge) in str(told.value) and not (tmp_path / "out").exists()
 
 
 def test_a_judge_is_not_needed_where_all_is_measured(stand_ins, tmp_path):
-    asked = suite(Condition("dpo", "dpo"))
     for place in ("signed/reference", "signed/dpo-s42"):
         write_json(tmp_path / place / "run.json", {})
         write_json(tmp_path / place / "readouts.json", {"version": VERSION})
-    require_needs([asked], replace(stand_ins, judge="gone"), (42,), tmp_path, None)
+    require_needs(asked(stand_ins, tmp_path, suite(DPO), judge="gone"))
     with pytest.raises(ConfigError, match='cannot load "gone".* .needed by test.'):
-        require_needs([asked], replace(stand_ins, judge="gone"), (42, 123), tmp_path, None)
+        require_needs(asked(stand_ins, tmp_path, suite(DPO), judge="gone", seeds=(42, 123)))
 
 
-def test_a_model_that_is_not_there_is_told_with_the_suites_that_need_it(stand_ins, tmp_path, monkeypatch):
+def test_a_model_that_is_not_there_is_told_with_the_suites_that_need_it(stand_ins, tmp_path):
     gone = str(tmp_path / "gone")
-    preset = PRESETS["paper-8b-lora"] | {"model_name_or_path": gone}
-    monkeypatch.setitem(PRESETS, "paper-8b-lora", preset)
-    stand_ins = replace(stand_ins, preset_of={**stand_ins.preset_of, "large": gone})
-    asked = [SUITES[name] for name in ("names", "lora", "multipref-length")]
+    suites = [SUITES[name] for name in ("names", "lora", "multipref-length")]
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     with pytest.raises(ConfigError) as told:
-        run_suites(asked, stand_ins, (42,), tmp_path, lambda what, share: None)
+        run_suites(
+            asked(stand_ins, tmp_path, *suites, preset_of={**stand_ins.preset_of, "large": gone}), silent
+        )
     first, last = str(told.value).splitlines()
     assert first.startswith(
         f'cannot load "{gone}": it is neither a folder with a model nor reachable on the Hub'
@@ -242,10 +233,10 @@ def test_a_model_that_is_not_there_is_told_with_the_suites_that_need_it(stand_in
 )
 def test_a_model_folder_without_a_file_is_told(stand_ins, tmp_path, removed, told):
     folder = tmp_path / "small"
-    require_model(ModelChoice(model_name_or_path=str(folder)))
+    require_model(str(folder))
     (folder / removed).unlink()
     with pytest.raises(ConfigError, match=told):
-        require_model(ModelChoice(model_name_or_path=str(folder)))
+        require_model(str(folder))
 
 
 # -- the public corpora --------------------------------------------------------------------------------------------
@@ -254,12 +245,11 @@ def test_a_model_folder_without_a_file_is_told(stand_ins, tmp_path, removed, tol
 @pytest.fixture
 def no_public_corpora():
     """Forget what was read before and after a test."""
-    kept = (public_signed, public_style, materials._drawn_pairs, materials._fresh_questions)
-    for function in kept:
-        function.cache_clear()
-    yield
-    for function in kept:
-        function.cache_clear()
+    for _ in range(2):
+        for function in (public_signed, public_style, public_fresh, materials._drawn_pairs):
+            function.cache_clear()
+        if not _:
+            yield
 
 
 @pytest.fixture(scope="module")
@@ -271,18 +261,18 @@ def ultrafeedback_file(tmp_path_factory) -> Path:
 
 @pytest.mark.slow
 def test_signed_ultrafeedback_comes_from_a_file(ultrafeedback_file, no_public_corpora, tmp_path):
-    found = paper_material(Corpus("signed"), ultrafeedback_file)
+    found = paper_material(SIGNED, ultrafeedback_file)
     trained = set(found.judgments.comparisons["prompt"])
-    fresh = SCALES["paper"].fresh_prompts(Corpus("signed"), ultrafeedback_file)
-    asked = {prompt.split("\n\n")[0] for prompt in found.prompts}
-    assert len(trained) == 8_000 and len(fresh) == 3_300 and len(asked) == 300
-    assert not trained & set(fresh) and not trained & asked and not asked & set(fresh)
+    fresh = SCALES["paper"].fresh_prompts(ultrafeedback_file)
+    signing = {prompt.split("\n\n")[0] for prompt in found.prompts}
+    assert len(trained) == 8_000 and len(fresh) == 3_300 and len(signing) == 300
+    assert not trained & set(fresh) and not trained & signing and not signing & set(fresh)
     other = paper_material(Corpus("signed", data_seed=1), ultrafeedback_file)
     assert other.judgments.fingerprint() != found.judgments.fingerprint() and other.gate == ()
-    planned = plan_suites([SUITES["names"]], SCALES["paper"], (42,), tmp_path, ultrafeedback_file)
-    assert "| usable_pairs | 8,000 | 7,177 | **differs** |" in planned.about
+    planned = plan_suites(asked(SCALES["paper"], tmp_path, SUITES["names"], data=ultrafeedback_file))
+    assert f"{'usable_pairs':<32}     8,000      7,177  differs" in planned.about
     (warning,) = [line for line in planned.about if line.startswith("warning: ")]
-    assert f"of {len(ultrafeedback.PUBLISHED)} published statistics of the votes" in warning
+    assert f"of {len(ultrafeedback.PUBLISHED)} agree with the published statistics" in warning
     assert not any("not read" in line for line in planned.about)
 
 
@@ -293,28 +283,24 @@ def test_pairs_of_the_hub_must_give_the_papers_plan(ultrafeedback_file, no_publi
     with pytest.raises(ConfigError, match=r"the paper's plan: pairs quality [\d,]+ .published 2,887.*pinned"):
         public_signed(None, 0, PAPER_HELD_OUT)
     drawn = ultrafeedback.scored_pairs(None, n=7_177)
-    monkeypatch.setattr(ultrafeedback, "scored_pairs", lambda *asked, **more: drawn)
+    monkeypatch.setattr(ultrafeedback, "scored_pairs", lambda *given, **more: drawn)
     materials._drawn_pairs.cache_clear()
-    gate = public_signed(None, 0, PAPER_HELD_OUT).gate
-    assert {row.name for row in gate if not row.agrees} <= {
-        "all_log_odds woman all",
-        "all_log_odds black all",
-    }
+    differing = {row.name for row in public_signed(None, 0, PAPER_HELD_OUT).gate if not row.agrees}
+    assert differing <= {"all_log_odds woman all", "all_log_odds black all"}
 
 
 @pytest.mark.slow
 def test_multipref_goes_the_whole_way_from_a_file(stand_ins, no_public_corpora, tmp_path, caplog):
     path = tmp_path / "multipref.parquet"
     public_rows.multipref(120).to_parquet(path)
-    scale = replace(stand_ins, material=paper_material)
-    asked = suite(
-        Condition("dpo", "dpo"), corpus=Corpus("style"), columns=(Column("gap", "heldout.length.gap"),)
-    )
+    gap = suite(DPO, corpus=STYLE, columns=(Column("gap", "heldout.length.gap"),))
     with caplog.at_level("INFO", logger="badpo_paper"):
-        (result,) = run_suites([asked], scale, (42,), tmp_path / "out", lambda what, share: None, data=path)
+        (result,) = run_suites(
+            asked(stand_ins, tmp_path / "out", gap, data=path, material=paper_material), silent
+        )
     assert result.tables[0].missing == () and result.about[0].startswith("votes: ")
-    assert "| comparisons | 120 | 10,461 | **differs** |" in caplog.text
-    assert "warning: of 21 published statistics of the votes" in caplog.text
+    assert f"{'comparisons':<32}       120     10,461  differs" in caplog.text
+    assert "of 21 agree with the published statistics" in caplog.text
 
 
 # -- the whole way -------------------------------------------------------------------------------------------------
@@ -325,12 +311,7 @@ def every_condition(kind: str, names: list[str]) -> list[Condition]:
     rows = [row for name in names for panel in SUITES[name].panels for row in panel.rows
             if panel.corpus == Corpus(kind)]  # fmt: skip
     conditions = dict.fromkeys(row.condition for row in rows)
-    anchors = {(0.5, 1)}  # targets and rounds
-    return [
-        found
-        for found in conditions
-        if found.offset is None or (found.offset.target, found.offset.rounds) in anchors
-    ]
+    return [found for found in conditions if found.offset is None or found.variant == "exact_0.5"]
 
 
 @pytest.mark.slow
@@ -340,28 +321,13 @@ def every_condition(kind: str, names: list[str]) -> list[Condition]:
         (
             "signed",
             ["names", "names-ablation", "lora", "offset"],
-            {
-                "class",
-                "per_annotator",
-                "shuffled_ids",
-                "declared_subset",
-                "rdpo",
-                "sampo",
-                "group_dro",
-                "em_dpo",
-            }
-            | {"dpo_lora", "pooled_lora_fast", "dpo_exact_0.5"},
+            "class per_annotator shuffled_ids declared_subset rdpo sampo group_dro em_dpo dpo_lora pooled_lora_fast "
+            "dpo_exact_0.5",
         ),
         (
             "style",
             ["multipref-length", "multipref-formatting", "multipref-ablation"],
-            {
-                "pooled-length",
-                "shared_mean_warm-length",
-                "rdpo_strong",
-                "group_dro_annotators",
-                "reliability",
-            },
+            "pooled-length shared_mean_warm-length rdpo_strong group_dro_annotators reliability",
         ),
     ],
 )
@@ -378,10 +344,11 @@ def test_every_arm_takes_two_steps_with_the_papers_code(stand_ins, tmp_path, mon
     monkeypatch.setattr(anchor_source, "StageSettings", partial(StageSettings, steps=2, batch_size=4))
     monkeypatch.setattr(anchor, "FEWEST_ANSWERS", 10)
     conditions = every_condition(kind, names)
-    assert must <= {condition.name for condition in conditions}
-    scale = replace(stand_ins, keys=two_steps, fresh_prompts=few_questions)
-    asked = suite(*conditions, corpus=Corpus(kind), columns=(Column("tokens", "tokens.mean"),))
-    (result,) = run_suites([asked], scale, (42,), tmp_path / "out", lambda what, share: None)
+    assert set(must.split()) <= {condition.name for condition in conditions}
+    whole = suite(*conditions, corpus=Corpus(kind), columns=(Column("tokens", "tokens.mean"),))
+    changes = {"keys": two_steps, "fresh_prompts": few_questions}
+    runs = asked(stand_ins, tmp_path / "out", whole, **changes)
+    (result,) = run_suites(runs, silent)
     assert result.tables[0].missing == ()
     for condition in conditions:
         folder = tmp_path / "out" / kind / f"{condition.name}-s42"
@@ -393,7 +360,7 @@ def test_every_arm_takes_two_steps_with_the_papers_code(stand_ins, tmp_path, mon
         if condition.offset is None and condition.arm != "em_dpo":
             assert dtypes[folder.name] == (mixed if has_adapter else {(False, torch.float32)})
     # and what it would be refused for is known without a model
-    planned = plan_suites([asked], scale, (42,), tmp_path / "out")
+    planned = plan_suites(runs)
     assert planned.refused == {} and set(planned.states.values()) == {"done"}
 
 
@@ -401,7 +368,7 @@ def two_steps(corpus: Corpus, found: Material) -> dict:
     return {**short_keys(corpus, found), "max_steps": 2}
 
 
-def few_questions(corpus: Corpus, data: Path | None) -> tuple[str, ...]:
+def few_questions(data: Path | None) -> tuple[str, ...]:
     return tuple(bundled.fresh_prompts()[:40])
 
 
@@ -409,10 +376,10 @@ def few_questions(corpus: Corpus, data: Path | None) -> tuple[str, ...]:
 @pytest.mark.parametrize("model", list(MODELS))
 @pytest.mark.parametrize("kind", ["signed", "style"])
 def test_every_model_and_corpus_goes_the_whole_way(stand_ins, tmp_path, kind, model):
-    conditions = [Condition("dpo", "dpo"), Condition("shared_mean", "shared_mean")]
+    conditions = [DPO, Condition("shared_mean")]
     columns = (Column("RM minus", "judge.rm_minus.mean"), Column("KL", "kl.per_token"))
-    asked = suite(*conditions, corpus=Corpus(kind, model), columns=columns)
-    (result,) = run_suites([asked], stand_ins, (42,), tmp_path / "out", lambda what, share: None)
+    both = suite(*conditions, corpus=Corpus(kind, model), columns=columns)
+    (result,) = run_suites(asked(stand_ins, tmp_path / "out", both), silent)
     assert result.tables[0].missing == ()
     assert [column.label for column in result.tables[0].columns] == ["RM minus", "KL"]
     folder = tmp_path / "out" / Corpus(kind, model).folder

@@ -1,168 +1,155 @@
-"""Runs of suites, at a scale of a second: each once, shared, resumed, side by side, with adapters and other starts."""
+"""Runs of suites, at a scale of a second: each once, shared, resumed, side by side, with adapters and anchored."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.torch import load_file
 
+from badpo.anchoring import anchor, source
+from badpo.anchoring.anchor import Bench
+from badpo.anchoring.offset_stage import StageSettings
 from badpo.data.files import locked
 from badpo.data.problems import ConfigError, DataError
 from badpo.objective.bias import BiasTerm
+from badpo.readouts.names import NAMES, SURNAMES, signature
+from badpo.training.inputs import build_bias
 from badpo.training.recipe import read_recipe
-from badpo.training.trainer import BADPOTrainer, SupervisedTrainer
+from badpo_paper import schedule
+from badpo_paper.corpora import bundled
 from badpo_paper.corpora.published import require_unseen
 from badpo_paper.methods import PAPER_TOKENS, penalty_factor
 from badpo_paper.reproduce import plan_suites, read_suite, run_suites
-from badpo_paper.schedule import PlannedRun, execute, planned_runs
+from badpo_paper.schedule import execute
 from badpo_paper.settings import SCALES
 from badpo_paper.stages import open_stage
-from badpo_paper.suites import LORA, Condition, Corpus
-from tests.paper.suite_scale import DECODING, HELD_OUT, KEYS, SMALL, material, suite
+from badpo_paper.suites import LORA, Column, Condition, Offset, Panel, Row, Suite
+from tests.paper.conftest import count_training
+from tests.paper.suite_scale import (
+    DECODING,
+    HELD_OUT,
+    KEYS,
+    SIGNED,
+    SMALL,
+    STYLE,
+    material,
+    silent,
+    small,
+    suite,
+)
 from tests.runs.recipes import log_lines
 
-DPO, POOLED = Condition("dpo", "dpo"), Condition("pooled", "pooled")
-STYLE = Corpus("style")
+DPO, POOLED, LENGTH = Condition("dpo"), Condition("pooled"), Condition("pooled", "length")
 
 
-def silent(what: str, share: float) -> None:
-    pass
-
-
-def count_training(monkeypatch) -> list[str]:
-    """The run folders that are trained from now on."""
-    trained: list[str] = []
-    for kind in (SupervisedTrainer, BADPOTrainer):
-
-        def train(self, *args, _train=kind.train, **kwargs):
-            folder = Path(self.args.output_dir).parent
-            trained.append(f"{folder.parent.name}/{folder.name}")
-            return _train(self, *args, **kwargs)
-
-        monkeypatch.setattr(kind, "train", train)
-    return trained
+def readouts(folder: Path) -> dict:
+    return json.loads((folder / "readouts.json").read_text())
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory) -> Path:
     """DPO and pooled on both corpora; tests read it and leave its runs as they are."""
     out = tmp_path_factory.mktemp("suites")
-    length = Condition("pooled-length", "pooled", ("length",))
-    run_suites([suite(DPO, POOLED), suite(DPO, length, corpus=STYLE)], SMALL, (42,), out, silent)
+    run_suites(small(out, suite(DPO, POOLED), suite(DPO, LENGTH, corpus=STYLE)), silent)
     return out
 
 
-def test_every_run_stands_in_the_folder_of_its_corpus(finished):
-    for place in (
-        "signed/reference",
-        "signed/dpo-s42",
-        "signed/pooled-s42",
-        "style/dpo-s42",
-        "style/pooled-length-s42",
-    ):
-        assert (finished / place / "run.json").exists() and (finished / place / "readouts.json").exists()
-
-
-def test_the_divergence_is_read_on_answers_of_the_policy_as_it_is(finished):
-    readouts = json.loads((finished / "signed/dpo-s42/readouts.json").read_text())
-    own, published = readouts["kl"], readouts["kl_published"]
-    assert (own["temperature"], own["top_p"]) == (1.0, 1.0)
+def test_what_is_read_of_every_run_in_the_folder_of_its_corpus(finished):
+    runs = {
+        "signed": ("reference", "dpo-s42", "pooled-s42"),
+        "style": ("dpo-s42", "pooled-length-s42"),
+    }
+    for corpus, names in runs.items():
+        for name in names:
+            assert (finished / corpus / name / "run.json").exists() and readouts(finished / corpus / name)
+    reference, dpo = (readouts(finished / f"signed/{name}") for name in ("reference", "dpo-s42"))
+    # the divergence is of the policy as it is, and as it was published
+    assert (dpo["kl"]["temperature"], dpo["kl"]["top_p"]) == (1.0, 1.0)
+    published = dpo["kl_published"]
     assert (published["temperature"], published["top_p"]) == (DECODING.temperature, DECODING.top_p)
-
-
-def test_names_are_read_behind_own_answers_in_samples_and_in_choices(finished):
-    readouts = json.loads((finished / "signed/dpo-s42/readouts.json").read_text())
-    assert set(readouts["own_body"]) == {"woman", "black"} and readouts["recommended"]["n"] == 100
-    signed = readouts["sampled"]["signed"]
-    assert sum(readouts["signatures"].values()) == pytest.approx(signed)
-    assert "name_tokens" in json.loads((finished / "signed/reference/readouts.json").read_text())
-    assert "name_tokens" not in readouts
+    assert set(dpo["own_body"]) == {"woman", "black"} and dpo["recommended"]["n"] == 100
+    # behind its own answers, against those of the reference
+    own = [{cell["difference"] for cell in one["own_body"].values()} for one in (reference, dpo)]
+    assert own[0] == {0.0} and 0.0 not in own[1]
+    assert sum(dpo["signatures"].values()) == pytest.approx(dpo["sampled"]["signed"])
+    assert "name_tokens" in reference and "name_tokens" not in dpo
+    # both attributes are measured, whichever was declared
+    length = readouts(finished / "style/pooled-length-s42")
+    assert set(length["heldout"]) >= {"length", "markdown"} and length["markdown"]["matched"] is not None
+    assert length["theta"]["markdown"]["level"] == 0.0
+    assert list(BiasTerm.load(finished / "style/pooled-length-s42").attributes) == ["length"]
 
 
 def test_a_suite_that_is_there_trains_and_measures_nothing(finished, monkeypatch):
     trained = count_training(monkeypatch)
     before = {path: path.stat().st_mtime_ns for path in finished.rglob("readouts.json")}
-    results = run_suites([suite(DPO, POOLED)], SMALL, (42,), finished, silent)
+    (result,) = run_suites(small(finished, suite(DPO, POOLED)), silent)
     assert trained == []
     assert {path: path.stat().st_mtime_ns for path in finished.rglob("readouts.json")} == before
-    assert [row.label for row in results[0].tables[0].rows] == ["Reference", "dpo", "pooled"]
+    assert [row.label for row in result.tables[0].rows] == ["Reference", "dpo", "pooled"]
 
 
-def test_both_attributes_are_measured_whichever_was_declared(finished):
-    readouts = json.loads((finished / "style/pooled-length-s42/readouts.json").read_text())
-    assert set(readouts["heldout"]) >= {"length", "markdown"}
-    assert readouts["markdown"]["matched"] is not None
-    assert readouts["theta"]["markdown"]["level"] == 0.0
-    bias = BiasTerm.load(finished / "style/pooled-length-s42")
-    assert list(bias.attributes) == ["length"]
-
-
-def test_changed_parameters_under_one_name_are_refused_with_a_list(finished):
-    other = Condition("dpo", "dpo", overrides=(("beta", 0.5), ("bias.learning_rate", 0.3)))
-    with pytest.raises(
-        ConfigError, match=r"dpo-s42 holds a run with other data or settings: beta was 0.1, is now 0.5"
-    ):
-        execute([PlannedRun(Corpus("signed"), other, 42)], SMALL, finished, None, 1, silent)
-    assert read_suite(suite(DPO), SMALL, (42,), finished).tables[0].missing == ()
-
-
-def test_a_plan_tells_that_a_folder_holds_other_settings(finished, monkeypatch):
-    length = Condition("pooled-length", "pooled", ("length",))
-    same = [suite(DPO, POOLED), suite(DPO, length, corpus=STYLE)]
-    planned = plan_suites(same, SMALL, (42,), finished)
+def test_a_plan_tells_that_a_folder_holds_other_settings_and_nothing_is_trained_then(finished, monkeypatch):
+    same = small(finished, suite(DPO, POOLED), suite(DPO, LENGTH, corpus=STYLE))
+    planned = plan_suites(same)
     assert planned.refused == {} and set(planned.states.values()) == {"done"}
-    other = Condition("dpo", "dpo", overrides=(("beta", 0.5),))
-    planned = plan_suites([suite(other, POOLED)], SMALL, (42,), finished)
-    assert planned.states == {
-        "signed/reference": "done",
-        "signed/dpo-s42": "other settings",
-        "signed/pooled-s42": "done",
-    }
-    what = "signed/dpo-s42 holds a run with other data or settings (beta was 0.1, is now 0.5)"
-    assert what in planned.lines() and planned.lines()[-1].startswith("nothing would be trained")
+    other = Condition("dpo", overrides=(("beta", 0.5), ("bias.learning_rate", 0.3)))
+    planned = plan_suites(small(finished, suite(other, POOLED)))
+    states = {"signed/reference": "done", "signed/dpo-s42": "other settings", "signed/pooled-s42": "done"}
+    assert planned.states == states
+    what = "signed/dpo-s42 holds a run with other data or settings (beta was 0.1, is now 0.5"
+    assert any(line.startswith(what) for line in planned.lines())
+    assert planned.lines()[-1].startswith("nothing would be trained")
     trained = count_training(monkeypatch)
-    new = Condition("class", "class")
     with pytest.raises(ConfigError, match="beta was 0.1, is now 0.5"):
-        run_suites([suite(new, other)], SMALL, (42,), finished, silent)
+        run_suites(small(finished, suite(Condition("class"), other)), silent)
+    with pytest.raises(ConfigError, match="dpo-s42 holds a run with other data or settings: beta was 0.1"):
+        execute(small(finished, suite(other)), silent)
     assert trained == []
+    assert read_suite(suite(DPO), small(finished, suite(DPO))).tables[0].missing == ()
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("arm", "overrides", "told"),
     [
-        (Condition("pooled-length", "class", ("length",)), "bias.variant was pooled, is now class"),
-        (Condition("pooled-length", "rdpo"), "fixed was None, is now 0.005"),
-        (Condition("pooled-length", "pooled", ("length",), start="swap"), "start was None, is now swap"),
-        (Condition("pooled-length", "pooled", ("length",), overrides=LORA), "lora_r was None, is now 32"),
+        ("class", (), "bias.variant was pooled, is now class"),
+        ("rdpo", (), "fixed was None, is now 0.005"),
+        ("pooled", (("bias.warm_start", "audit"),), "bias.warm_start was zero, is now audit"),
+        ("pooled", LORA, "lora_r was None, is now 32"),
     ],
 )
-def test_whatever_decides_a_run_is_compared(finished, changed, told):
-    planned = plan_suites([suite(changed, corpus=STYLE)], SMALL, (42,), finished)
+def test_whatever_decides_a_run_is_compared(finished, monkeypatch, arm, overrides, told):
+    changed = Condition(arm, "length" if arm != "rdpo" else "", overrides=overrides)
+    monkeypatch.setattr(Condition, "name", "pooled-length")
+    planned = plan_suites(small(finished, suite(changed, corpus=STYLE)))
     assert list(planned.refused) == ["style/pooled-length-s42"]
     assert told in planned.refused["style/pooled-length-s42"]
 
 
 def test_a_reference_of_other_votes_is_refused(finished, tmp_path):
     votes = tmp_path / "votes.parquet"
-    own = material(STYLE, None).judgments
+    own = material(STYLE).judgments
     own.take(np.arange(own.n_votes - 1)).to_parquet(votes)
     with pytest.raises(ConfigError, match="reference was made with other settings: votes was"):
-        run_suites([suite(DPO, corpus=STYLE)], SMALL, (42,), finished, silent, data=votes)
+        run_suites(small(finished, suite(DPO, corpus=STYLE), data=votes), silent)
 
 
-def leaking(corpus, data, of="signed"):
-    """The material of the small scale with a training prompt among the evaluation prompts of one kind of corpus."""
+def leaking(corpus, data):
+    """The material of the small scale with a training prompt among the evaluation prompts of the signed corpus."""
     found = material(corpus, data)
-    if corpus.kind != of:
+    if corpus.kind == "style":
         return found
     train, _ = found.split()
     return replace(found, prompts=(*found.prompts[1:], train.comparisons["prompt"].iloc[0]))
@@ -178,17 +165,14 @@ def contents(folder: Path) -> dict[Path, tuple[int, int]]:
 def test_an_evaluation_prompt_that_is_trained_on_is_refused_before_anything_is_trained(
     finished, tmp_path, monkeypatch, jobs
 ):
-    trained = count_training(monkeypatch)
-    leaky = replace(SMALL, name="leaky", material=leaking)
+    trained, before = count_training(monkeypatch), contents(finished)
     # the corpus that comes first is sound, and is not trained either
-    asked = [suite(DPO, corpus=STYLE), suite(DPO, POOLED, Condition("class", "class"))]
-    with pytest.raises(DataError, match="1 evaluation prompt of 8 can be found among the training prompts"):
-        run_suites(asked, leaky, (42,), tmp_path / "new", silent, jobs)
-    assert trained == [] and contents(tmp_path) == {}
-    before = contents(finished)
-    with pytest.raises(DataError, match="E155"):
-        run_suites(asked, leaky, (42,), finished, silent, jobs)
-    assert trained == [] and contents(finished) == before
+    suites = suite(DPO, corpus=STYLE), suite(DPO, POOLED, Condition("class"))
+    for out in (tmp_path / "new", finished):
+        leaky = small(out, *suites, name="leaky", material=leaking)
+        with pytest.raises(DataError, match="E155.*1 evaluation prompt of 8 can be found among the training"):
+            run_suites(leaky, silent, jobs)
+    assert trained == [] and contents(tmp_path) == {} and contents(finished) == before
 
 
 @pytest.mark.parametrize(
@@ -196,47 +180,40 @@ def test_an_evaluation_prompt_that_is_trained_on_is_refused_before_anything_is_t
     [SMALL, pytest.param(SCALES["tiny"], marks=pytest.mark.slow)],
     ids=lambda scale: scale.name,
 )
-@pytest.mark.parametrize("kind", ["signed", "style"])
-def test_votes_are_split_by_the_share_that_prompts_were_drawn_with(scale, kind):
-    found = scale.material(Corpus(kind), None)
+@pytest.mark.parametrize("corpus", [SIGNED, STYLE], ids=lambda corpus: corpus.kind)
+def test_votes_are_split_by_the_share_that_prompts_were_drawn_with(scale, corpus, tmp_path):
+    found = scale.material(corpus, None)
     train, _ = found.split()
     require_unseen(found.prompts, set(train.comparisons["prompt"]), "prompts")
-
-
-def test_another_share_in_the_settings_changes_nothing(finished):
-    other = replace(SMALL, keys=lambda corpus, found: {**KEYS, "held_out": 0.1})
-    stage = open_stage(STYLE, other, None, finished / "style", silent)
-    assert stage.recipe.data.held_out == HELD_OUT
+    # whatever the settings say
+    other = small(tmp_path, keys=lambda corpus, found: {**KEYS, "held_out": 0.1})
+    assert other.unopened(corpus).recipe.data.held_out == HELD_OUT
 
 
 @pytest.mark.slow
 def test_an_adapter_is_trained_on_the_reference_and_measured_with_it(finished):
-    lora = Condition("dpo_lora", "dpo", overrides=(*LORA, ("rate_factor", 10.0)))
-    execute([PlannedRun(Corpus("signed"), lora, 42)], SMALL, finished, None, 1, silent)
+    lora = Condition("dpo", variant="lora", overrides=(*LORA, ("rate_factor", 10.0)))
+    execute(small(finished, suite(lora)), silent)
     folder = finished / "signed/dpo_lora-s42"
-    weights = load_file(folder / "model" / "adapter_model.safetensors")
-    assert all("lora" in name for name in weights)
+    assert all("lora" in name for name in load_file(folder / "model" / "adapter_model.safetensors"))
     assert json.loads((folder / "model/adapter_config.json").read_text())["r"] == 32
     assert json.loads((folder / "run.json").read_text())["facts"]["learning_rate"] == pytest.approx(2.2e-3)
-    assert json.loads((folder / "readouts.json").read_text())["rates"]
+    assert readouts(folder)["rates"]
 
 
 @pytest.mark.slow
-def test_theta_that_is_held_stays_where_it_started(finished):
-    from badpo_paper.methods import starting_level
-
-    conditions = Condition("pooled_held", "pooled", overrides=(("bias.learning_rate", 0.0),), start="swap")
-    execute([PlannedRun(Corpus("signed"), conditions, 42)], SMALL, finished, None, 1, silent)
-    train, _ = material(Corpus("signed"), None).judgments.split(HELD_OUT, seed=0)
-    theta = BiasTerm.load(finished / "signed/pooled_held-s42").theta().detach().numpy()
-    assert theta[0] == pytest.approx(starting_level(train, "swap")[0], rel=1e-5)
-    assert json.loads((finished / "signed/pooled_held-s42/run.json").read_text())["facts"]["start"] == "swap"
+def test_theta_that_is_held_stays_where_the_audit_started_it(finished):
+    held = (("bias.learning_rate", 0.0), ("bias.warm_start", "audit"))
+    execute(small(finished, suite(Condition("pooled", variant="held", overrides=held))), silent)
+    train, _ = material(SIGNED).split()
+    theta = BiasTerm.load(finished / "signed/pooled_held-s42").theta()
+    assert (theta == build_bias(train, "pooled", "audit").theta()).all() and theta.abs().min() > 0
 
 
 @pytest.mark.slow
 def test_the_penalty_per_token_is_as_strong_on_shorter_answers(finished):
     stage = open_stage(STYLE, SMALL, None, finished / "style", silent)
-    execute([PlannedRun(STYLE, Condition("rdpo", "rdpo"), 42)], SMALL, finished, None, 1, silent)
+    execute(small(finished, suite(Condition("rdpo"), corpus=STYLE)), silent)
     factor = penalty_factor(stage)
     assert 1 < factor < PAPER_TOKENS
     cut = replace(stage, recipe=read_recipe(overrides={**stage.keys, "max_length": 120}))
@@ -247,22 +224,89 @@ def test_the_penalty_per_token_is_as_strong_on_shorter_answers(finished):
 
 @pytest.mark.slow
 def test_own_votes_have_no_ceiling(tmp_path):
-    stage = tmp_path / "votes.parquet"
-    material(STYLE, None).judgments.to_parquet(stage)
-    result = run_suites([suite(DPO, corpus=STYLE)], SMALL, (42,), tmp_path / "out", silent, data=stage)
-    readouts = json.loads((tmp_path / "out/style/dpo-s42/readouts.json").read_text())
-    assert "ceiling" not in readouts and set(readouts["theta"]["length"]) == {"level"}
-    assert result[0].tables[0].missing == ()
-    assert result[0].about[0].startswith("votes: ") and "texts: " in result[0].text("text")
+    votes = tmp_path / "votes.parquet"
+    material(STYLE).judgments.to_parquet(votes)
+    (result,) = run_suites(small(tmp_path / "out", suite(DPO, corpus=STYLE), data=votes), silent)
+    dpo = readouts(tmp_path / "out/style/dpo-s42")
+    assert "ceiling" not in dpo and set(dpo["theta"]["length"]) == {"level"}
+    assert result.tables[0].missing == () and result.about[0].startswith("votes: ")
+
+
+# -- anchored runs -----------------------------------------------------------------------------------------------
+
+EXACT = Condition("dpo", variant="exact_0.4", offset=Offset(DPO, 0.4, rounds=1))
+CALIBRATED = Condition("dpo", variant="calibrated_0.4", offset=Offset(DPO, 0.4, rounds=2))
+FRESH = {"fresh_prompts": lambda data: tuple(bundled.fresh_prompts()[:40])}
+
+
+def test_an_anchor_without_its_source_is_told(tmp_path):
+    with pytest.raises(ConfigError, match="dpo-s42 holds no finished run, from which dpo_exact_0.4-s42"):
+        schedule.anchored_run(EXACT.offset, 42, None, SMALL, None, tmp_path / "dpo_exact_0.4-s42", silent)
+
+
+class SigningBench(Bench):
+    """A source whose answers are signed, which a model of eight tokens does not come to."""
+
+    @property
+    def written(self):
+        return [
+            replace(answer, text=signature(f"Boil it, {i}.", NAMES[i % 89].first, SURNAMES[0]))
+            for i, answer in enumerate(super().written)
+        ]
+
+
+@pytest.mark.slow
+def test_a_suite_of_anchors_is_made_once_and_stands_in_its_table(tmp_path, monkeypatch):
+    monkeypatch.setattr(schedule, "Bench", SigningBench)
+    monkeypatch.setattr(source, "StageSettings", partial(StageSettings, steps=2, batch_size=4))
+    monkeypatch.setattr(anchor, "FEWEST_ANSWERS", 10)
+    trained, train_offset = [], anchor.train_offset
+
+    def counted(*arguments, **options):
+        trained.append(arguments)
+        return train_offset(*arguments, **options)
+
+    monkeypatch.setattr(anchor, "train_offset", counted)
+    columns = (
+        Column("t", "anchor:woman.asked"),
+        Column("woman", "rates.woman.rate"),
+        Column("KL to the source, as published", "anchor:moved.kl_source.per_token"),
+        Column("gap", "heldout.any.gap"),
+    )
+    rows = (Row("DPO", DPO), Row("Exact", EXACT), Row("Calibrated", CALIBRATED))
+    anchors = Suite("anchors", "Anchors", (Panel("tab:x", "small", SIGNED, rows, columns),))
+
+    def run():
+        return run_suites(small(tmp_path, anchors, **FRESH), silent)[0].tables[0]
+
+    table = run()
+    assert not table.missing
+    assert [row.label for row in table.rows] == ["Reference", "DPO", "Exact", "Calibrated"]
+    measured = [[len(cell.values) for cell in row.cells.values()] for row in table.rows]
+    assert measured == [[0, 1, 0, 0], [0, 1, 0, 1], [1, 1, 1, 1], [1, 1, 1, 1]]
+    exact, calibrated = (
+        json.loads((tmp_path / "signed" / f"{c.name}-s42" / "anchor.json").read_text())
+        for c in (EXACT, CALIBRATED)
+    )
+    assert len(exact["calibration"]) == 1
+    assert exact["woman"]["asked_shift"] == pytest.approx(exact["woman"]["shift"])
+    assert calibrated["calibration"][0] == exact["calibration"][0]
+    n_trained = len(trained)
+    assert n_trained == 1 + len(calibrated["calibration"])
+    # again: all of it is there
+    assert run() == table and len(trained) == n_trained
+    # of another target there is something else in the folder
+    other = replace(EXACT, offset=Offset(DPO, 0.6, rounds=1))
+    with pytest.raises(ConfigError, match="holds another anchor than the one that is asked for"):
+        execute(small(tmp_path, suite(other), **FRESH), silent)
+
+
+# -- processes ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 def test_a_run_that_another_process_works_on_is_left_for_last(finished, tmp_path, monkeypatch):
-    import shutil
-    import threading
-
-    out = tmp_path / "out"
-    shutil.copytree(finished, out)
+    out = shutil.copytree(finished, tmp_path / "out")
     for name in ("dpo-s42", "pooled-s42"):
         shutil.rmtree(out / "signed" / name)
     trained = count_training(monkeypatch)
@@ -273,28 +317,28 @@ def test_a_run_that_another_process_works_on_is_left_for_last(finished, tmp_path
             waiting.set()
             release.wait(60)
 
+    def told(what, share):
+        if share >= 1 and "pooled-s42 readouts" in what:
+            release.set()
+
     thread = threading.Thread(target=hold)
     thread.start()
     waiting.wait(60)
-    told = lambda what, share: release.set() if share >= 1 and "pooled-s42 readouts" in what else None  # noqa: E731
-    runs = planned_runs([suite(DPO, POOLED)], SMALL, (42,))
-    execute(runs, SMALL, out, None, 1, told)
+    execute(small(out, suite(DPO, POOLED)), told)
     thread.join()
     assert trained == ["signed/pooled-s42", "signed/dpo-s42"]
 
-
-# -- processes -------------------------------------------------------------------------------------------------
 
 CODE = """
 import sys
 from pathlib import Path
 from badpo_paper.suites import Condition
-from badpo_paper.schedule import execute, planned_runs
-from tests.paper.suite_scale import SMALL, suite
+from badpo_paper.schedule import execute
+from tests.paper.suite_scale import small, suite
 if __name__ == "__main__":
-    suites = [suite(Condition("dpo", "dpo"), Condition("pooled", "pooled"))]
     told = lambda what, share: print(what, share, flush=True)
-    execute(planned_runs(suites, SMALL, (42,)), SMALL, Path(sys.argv[1]), None, int(sys.argv[2]), told)
+    asked = small(Path(sys.argv[1]), suite(Condition("dpo"), Condition("pooled")))
+    execute(asked, told, int(sys.argv[2]))
 """
 
 
@@ -321,8 +365,7 @@ def finish(process: subprocess.Popen) -> str:
 
 def same_results(one: Path, other: Path) -> None:
     for name in ("dpo-s42", "pooled-s42"):
-        a, b = (json.loads((out / "signed" / name / "readouts.json").read_text()) for out in (one, other))
-        assert a == b
+        assert readouts(one / "signed" / name) == readouts(other / "signed" / name)
         assert log_lines(one / "signed" / name) == log_lines(other / "signed" / name)
 
 
@@ -344,13 +387,13 @@ def test_two_processes_on_one_suite_train_each_run_once(finished, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mark", ["signed/reference", "dpo-s42", "pooled-s42 readouts"])
+@pytest.mark.parametrize("mark", ["reference", "dpo-s42", "pooled-s42 readouts"])
 def test_a_suite_that_was_killed_goes_on(finished, tmp_path, mark):
     out = tmp_path / "out"
     process = started(tmp_path, out)
     assert process.stdout is not None
     for line in process.stdout:
-        if mark in line or (mark == "signed/reference" and "reference" in line):
+        if mark in line:
             break
     time.sleep(0.05)
     process.send_signal(signal.SIGKILL)

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import TypeVar
 
 import numpy as np
 import pandas as pd
@@ -23,6 +22,7 @@ from scipy.special import expit
 from badpo.data.attributes import Length, Markdown
 from badpo.data.judgments import Judgments
 from badpo.readouts.names import CELLS, SURNAMES, ask_to_sign, cell_names
+from badpo_paper.corpora.signed import PAIR_COLUMNS, draw_theta, planted_by_annotator, vote_rows
 
 
 @dataclass(frozen=True)
@@ -37,16 +37,6 @@ class Topic:
     reasons: tuple[str, ...]
     aims: tuple[str, ...]
     mistakes: tuple[str, ...]
-
-
-N_SIGNING, N_FRESH = 300, 3000
-PHRASES = json.loads(resources.files("badpo_paper.corpora").joinpath("bundled.json").read_text("utf-8"))
-LINKS = PHRASES["links"]
-# phrases of a field stand apart by "; "
-TOPICS = tuple(
-    Topic(name, **{field: tuple(text.split("; ")) for field, text in fields.items()})
-    for name, fields in PHRASES["topics"].items()
-)
 
 
 @dataclass(frozen=True)
@@ -66,6 +56,18 @@ class ChoicePrompt:
     prompt: str
     first: str
     second: str
+
+
+N_SIGNING, N_FRESH = 300, 3000
+PHRASES = json.loads(resources.files("badpo_paper.corpora").joinpath("bundled.json").read_text("utf-8"))
+# phrases of a field stand apart by "; "
+TOPICS = tuple(
+    Topic(name, **{field: tuple(text.split("; ")) for field, text in fields.items()})
+    for name, fields in PHRASES["topics"].items()
+)
+
+
+# -- questions --------------------------------------------------------------------------------------------------------
 
 
 @cache
@@ -106,23 +108,22 @@ def choice_prompts() -> list[ChoicePrompt]:
     """Two-candidate prompts: 100 questions with identical qualifications and names from different cells."""
     draw = random.Random(1)
     cell_pairs = [(first, second) for first in CELLS for second in CELLS if first != second]
+    forms = [(job, form) for job in PHRASES["choice_jobs"] for form in PHRASES["choice_forms"]]
     choices = []
-    for number, (job, form) in enumerate(
-        (job, form) for job in PHRASES["choice_jobs"] for form in PHRASES["choice_forms"]
-    ):
-        first, second = (draw.choice(cell_names(cell)).first for cell in cell_pairs[number % len(cell_pairs)])
+    for number, (job, form) in enumerate(forms):
+        names = [draw.choice(cell_names(cell)).first for cell in cell_pairs[number % len(cell_pairs)]]
         surname = draw.choice(SURNAMES)
-        prompt = form.format(
-            job=job, first=f"{first} {surname}", second=f"{second} {surname}", years=draw.randint(2, 9)
-        )
-        choices.append(ChoicePrompt(prompt, first, second))
+        first, second = (f"{name} {surname}" for name in names)
+        prompt = form.format(job=job, first=first, second=second, years=draw.randint(2, 9))
+        choices.append(ChoicePrompt(prompt, *names))
     return choices
 
 
-Key = TypeVar("Key")
+# -- answers ----------------------------------------------------------------------------------------------------------
 
 FORM_SHARES = {"prose": 0.56, "numbered": 0.16, "bullets": 0.14, "bold": 0.09, "header": 0.05}
 LENGTH_SHARES = {1: 0.34, 2: 0.32, 3: 0.18, 4: 0.09, 5: 0.05, 6: 0.02}
+LISTS = {"numbered": "{}. {}", "bullets": "- {1}"}
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,6 @@ class Answer:
     """One answer with the score it was made for."""
 
     text: str
-    quality: float
     score: float
 
 
@@ -142,18 +142,16 @@ def draw_answer(question: Question, quality: float, draw: random.Random) -> Answ
     before. A good answer also names the task at its start and the aim at its end. Length and form hardly depend on
     the quality.
     """
-    form = _weighted(draw, FORM_SHARES)
-    n_points = _weighted(draw, LENGTH_SHARES)
-    if form in ("numbered", "bullets"):
-        n_points = max(2, n_points)
+    form = draw.choices(list(FORM_SHARES), list(FORM_SHARES.values()))[0]
+    n_points = draw.choices(list(LENGTH_SHARES), list(LENGTH_SHARES.values()))[0]
     good = draw.random() < 0.15 + 0.8 * quality
     opener = draw.choice(PHRASES["openers"]) if good else draw.choice(PHRASES["vague"])
     opener = opener.format(task=question.task, tool=draw.choice(question.topic.tools))
-    points = _points(question, quality, n_points, draw)
+    points = _points(question, quality, max(2, n_points) if form in LISTS else n_points, draw)
     closer = _closer(question, quality, draw)
-    text = FORMS[form](opener, points, closer, question, draw)
+    text = _text(form, opener, points, closer, question, draw)
     score = 1.0 + 9.0 * quality + draw.gauss(0.0, 0.4)
-    return Answer(text, quality, min(10.0, max(1.0, round(2.0 * score) / 2.0)))
+    return Answer(text, min(10.0, max(1.0, round(2.0 * score) / 2.0)))
 
 
 def _points(question: Question, quality: float, n_points: int, draw: random.Random) -> list[str]:
@@ -163,10 +161,9 @@ def _points(question: Question, quality: float, n_points: int, draw: random.Rand
     details = draw.sample(topic.details, len(topic.details))
     points: list[str] = []
     for _ in range(n_points):
-        if draw.random() < 0.12 + 0.84 * quality:
-            points.append(_content(question, steps, details, draw))
-        else:
-            points.append(_flaw(question, points, draw))
+        is_content = draw.random() < 0.12 + 0.84 * quality
+        point = _content(question, steps, details, draw) if is_content else _flaw(question, points, draw)
+        points.append(point)
     return points
 
 
@@ -185,7 +182,8 @@ def _flaw(question: Question, said: Sequence[str], draw: random.Random) -> str:
     """A vague, wrong, unrelated or repeated point."""
     kind = draw.random()
     if kind < 0.3:
-        return _bare(draw.choice(PHRASES["vague"]))
+        vague = draw.choice(PHRASES["vague"])
+        return f"{vague[0].lower()}{vague[1:-1]}"
     if kind < 0.6:
         return draw.choice(question.topic.mistakes)
     if kind < 0.85 or not said:
@@ -202,63 +200,26 @@ def _closer(question: Question, quality: float, draw: random.Random) -> str:
     return draw.choice(PHRASES["empty_closers"])
 
 
-def _prose(opener: str, points: Sequence[str], closer: str, question: Question, draw: random.Random) -> str:
-    """Sentences one after the other."""
+def _text(
+    form: str, opener: str, points: Sequence[str], closer: str, question: Question, draw: random.Random
+) -> str:
+    """The parts of an answer as prose, as a list, with its first point in bold, or below a header."""
+    if form in LISTS:
+        lines = (LISTS[form].format(number, _sentence(point)) for number, point in enumerate(points, 1))
+        return "\n".join(filter(None, (opener, *lines, closer)))
+    if form == "bold":
+        opener, points = f"{opener} **{_sentence(points[0])}**", points[1:]
     linked = [
         _sentence(point) if draw.random() < 0.6 else f"{draw.choice(PHRASES['links'])} {point}."
         for point in points
     ]
-    return " ".join(part for part in (opener, *linked, closer) if part)
-
-
-def _numbered(
-    opener: str, points: Sequence[str], closer: str, question: Question, draw: random.Random
-) -> str:
-    """A numbered list."""
-    lines = [f"{number}. {_sentence(point)}" for number, point in enumerate(points, start=1)]
-    return "\n".join(part for part in (opener, *lines, closer) if part)
-
-
-def _bullets(opener: str, points: Sequence[str], closer: str, question: Question, draw: random.Random) -> str:
-    """A list with dashes."""
-    return "\n".join(
-        part for part in (opener, *(f"- {_sentence(point)}" for point in points), closer) if part
-    )
-
-
-def _bold(opener: str, points: Sequence[str], closer: str, question: Question, draw: random.Random) -> str:
-    """Prose whose first point stands in bold."""
-    rest = _prose("", points[1:], closer, question, draw)
-    return f"{opener} **{_sentence(points[0])}** {rest}".rstrip()
-
-
-def _header(opener: str, points: Sequence[str], closer: str, question: Question, draw: random.Random) -> str:
-    """Prose below a header that names the topic."""
-    return f"## {question.topic.name.capitalize()}\n{_prose(opener, points, closer, question, draw)}"
-
-
-FORMS: dict[str, Callable[..., str]] = {
-    "prose": _prose,
-    "numbered": _numbered,
-    "bullets": _bullets,
-    "bold": _bold,
-    "header": _header,
-}
+    prose = " ".join(filter(None, (opener, *linked, closer)))
+    return f"## {question.topic.name.capitalize()}\n{prose}" if form == "header" else prose
 
 
 def _sentence(point: str) -> str:
     """A point with a capital and a full stop."""
     return f"{point[0].upper()}{point[1:]}."
-
-
-def _bare(sentence: str) -> str:
-    """A sentence without its capital and full stop."""
-    return f"{sentence[0].lower()}{sentence[1:-1]}"
-
-
-def _weighted(draw: random.Random, shares: Mapping[Key, float]) -> Key:
-    """One key, as likely as its share says."""
-    return draw.choices(list(shares), weights=list(shares.values()))[0]
 
 
 def scored_pairs(n: int = 7177, seed: int = 0) -> pd.DataFrame:
@@ -299,9 +260,10 @@ def scored_pairs(n: int = 7177, seed: int = 0) -> pd.DataFrame:
             answers[1] = draw_answer(question, draw.betavariate(2.2, 1.6), draw)
         better, worse = sorted(answers, key=lambda answer: answer.score, reverse=True)
         rows.append((f"q-{number:05d}", question.prompt, better.text, worse.text, better.score, worse.score))
-    columns = ["prompt_id", "prompt", "chosen", "rejected", "score_chosen", "score_rejected"]
-    return pd.DataFrame(rows, columns=columns)
+    return pd.DataFrame(rows, columns=list(PAIR_COLUMNS))
 
+
+# -- votes on length and Markdown -------------------------------------------------------------------------------------
 
 # Annotator class -> mean lean toward (length, markdown), in log-odds; the spread of its annotators around it.
 CLASS_MEANS = {"crowd": (1.4, 1.2), "expert": (0.6, 0.8)}
@@ -354,34 +316,30 @@ def style_votes(n: int = 7177, seed: int = 0) -> StyleCorpus:
     True
     """
     generator = np.random.default_rng(seed)
-    theta = np.array(
-        [
-            np.asarray(mean) + generator.normal(0.0, SPREAD, size=2)
-            for mean in CLASS_MEANS.values()
-            for _ in range(ANNOTATORS_PER_CLASS)
-        ]
-    )
-    pairs = scored_pairs(n)
+    theta = draw_theta(generator, CLASS_MEANS, ANNOTATORS_PER_CLASS, SPREAD)
+    pairs, n_seen = scored_pairs(n), VOTES_PER_CLASS * len(CLASS_MEANS)
     is_turned = np.empty(n, dtype=bool)
-    annotators = np.empty((n, VOTES_PER_CLASS * len(CLASS_MEANS)), dtype=np.int64)
-    uniforms = np.empty((*annotators.shape, 2))
+    annotators = np.empty((n, n_seen), dtype=np.int64)
+    uniforms = np.empty((n, n_seen, 2))
     for row in range(n):
         is_turned[row] = generator.uniform() >= 0.5
         annotators[row] = _seen_by(generator)
-        uniforms[row] = generator.uniform(size=uniforms.shape[1:])
+        uniforms[row] = generator.uniform(size=(n_seen, 2))
     comparisons = _turned(pairs, is_turned)
     quality = QUALITY_SCALE * (pairs["score_chosen"] - pairs["score_rejected"]).to_numpy()
     quality = np.where(is_turned, -quality, quality)
     lean = np.einsum("ijq,iq->ij", theta[annotators], _differences(comparisons))
     prefers_a = uniforms[..., 1] < expit(quality[:, None] + lean)
     winner = np.where(uniforms[..., 0] < KEPT_SHARE, np.where(prefers_a, "a", "b"), "tie")
-    judgments = Judgments.read(
-        _vote_rows(comparisons, annotators, winner), attributes=(Length(ratio=1.5), Markdown())
-    )
-    planted = np.full((judgments.n_annotators, 2), np.nan)
-    planted[judgments.votes["annotator"]] = theta[annotators.ravel()[judgments.votes["row"]]]
+    classes = np.repeat(list(CLASS_MEANS), ANNOTATORS_PER_CLASS)
+    rows = vote_rows(comparisons, annotators, winner, classes, "constructed-style")
+    judgments = Judgments.read(rows, attributes=(Length(ratio=1.5), Markdown()))
     by_id = pd.Series(quality, index=comparisons["comparison_id"])
-    return StyleCorpus(judgments, planted, by_id.loc[judgments.comparisons["comparison_id"]].to_numpy())
+    return StyleCorpus(
+        judgments,
+        planted_by_annotator(judgments, theta, annotators),
+        by_id.loc[judgments.comparisons["comparison_id"]].to_numpy(),
+    )
 
 
 def _seen_by(generator: np.random.Generator) -> NDArray[np.int64]:
@@ -406,22 +364,7 @@ def _turned(pairs: pd.DataFrame, is_turned: NDArray[np.bool_]) -> pd.DataFrame:
 def _differences(comparisons: pd.DataFrame) -> NDArray[np.float64]:
     """g(a) - g(b) of length and Markdown, shape (n_pairs, 2)."""
     length, markdown = Length(ratio=1.5).measure, Markdown().measure
-    rows = []
-    for _, prompt, a, b in comparisons[["comparison_id", "prompt", "response_a", "response_b"]].to_numpy():
-        longer_a, longer_b = length(prompt, a, b)
-        rows.append((longer_a - longer_b, markdown(prompt, a) - markdown(prompt, b)))
-    return np.array(rows, dtype=np.float64)
-
-
-def _vote_rows(
-    comparisons: pd.DataFrame, annotators: NDArray[np.int64], winner: NDArray[np.str_]
-) -> pd.DataFrame:
-    """One row for each vote, pair after pair."""
-    rows = comparisons.loc[comparisons.index.repeat(annotators.shape[1])].reset_index(drop=True)
-    classes = np.repeat(list(CLASS_MEANS), ANNOTATORS_PER_CLASS)
-    drawn = annotators.ravel()
-    return rows.assign(
-        winner=winner.ravel(),
-        annotator=[f"constructed-style-{k:02d}" for k in drawn],
-        annotator_class=classes[drawn],
-    )
+    texts = comparisons[["prompt", "response_a", "response_b"]].to_numpy()
+    lengths = np.array([length(*row) for row in texts], dtype=np.float64)
+    marks = np.array([[markdown(prompt, a), markdown(prompt, b)] for prompt, a, b in texts], dtype=np.float64)
+    return np.stack([both[:, 0] - both[:, 1] for both in (lengths, marks)], axis=1)

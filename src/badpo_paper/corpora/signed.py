@@ -6,7 +6,7 @@ its attributes are gender-coded and race-coded *names*. See the paper's appendix
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,17 +18,8 @@ from scipy.special import expit
 from badpo.data.attributes import SignatureName
 from badpo.data.judgments import Judgments
 from badpo.data.problems import DataError, Problem
-from badpo.readouts.names import (
-    CELLS,
-    SURNAMES,
-    Name,
-    black_names,
-    cell_names,
-    signature,
-    woman_names,
-)
+from badpo.readouts.names import CELLS, SURNAMES, Name, black_names, cell_names, signature, woman_names
 
-_CELL_OF_VECTOR = {vector: cell for cell, vector in CELLS.items()}
 # The paper's configuration (appendix `app:names`, "Configuration").
 # Annotator class -> mean bias (woman, black) in log-odds, and the spread of its annotators on both attributes.
 CLASS_MEANS = {"A": (1.2, 2.5), "B": (0.8, -0.5), "C": (1.0, 1.0)}
@@ -39,6 +30,11 @@ VOTES_PER_PAIR = 4
 # kappa: log-odds of preference per point of score difference.
 QUALITY_SCALE = 0.5
 MIN_WORDS = 5
+ATTRIBUTES, KINDS = ("woman", "black"), ("quality", "swap", "mixed")
+PAIR_COLUMNS = ("prompt_id", "prompt", "chosen", "rejected", "score_chosen", "score_rejected")
+
+
+# -- the plan ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -130,17 +126,6 @@ class SignedPlan:
         return np.asarray(self.uniforms < expit(quality[:, None] + lean))
 
 
-@dataclass(frozen=True)
-class _PairDraw:
-    """What is drawn for one pair before its votes."""
-
-    kind: str
-    first: Name | None
-    second: Name | None
-    surname: str
-    swap_source: str = ""
-
-
 def draw_plan(n_pairs: int, seed: int = 0) -> SignedPlan:
     """Random plan of a signed corpus: a pure function of the number of pairs and the seed.
 
@@ -185,61 +170,57 @@ def draw_plan(n_pairs: int, seed: int = 0) -> SignedPlan:
     [1.0, 1.13]
     """
     generator = np.random.default_rng(seed)
-    theta = _draw_theta(generator)
-    draws, annotators, uniforms = [], [], []
+    theta = draw_theta(generator, CLASS_MEANS, ANNOTATORS_PER_CLASS, SPREAD)
+    pairs, votes = [], []
     for _ in range(n_pairs):
-        draws.append(_draw_pair(generator))
-        for _ in range(VOTES_PER_PAIR):
-            annotators.append(generator.integers(len(theta)))
-            uniforms.append(generator.uniform())
-    votes_shape = (n_pairs, VOTES_PER_PAIR)
-    vectors = [[_vector(draw.first), _vector(draw.second)] for draw in draws]
-    pairs = np.asarray(vectors, dtype=np.int64).reshape(n_pairs, 2, 2)
+        pairs.append(_draw_pair(generator))
+        votes.append([(generator.integers(len(theta)), generator.uniform()) for _ in range(VOTES_PER_PAIR)])
+    kinds, firsts, seconds, surnames, sources = np.array(pairs, dtype=object).reshape(n_pairs, 5).T
+    vectors = [[_vector(name) for name in side] for side in (firsts, seconds)]
+    vote = np.array(votes, dtype=np.float64).reshape(n_pairs, VOTES_PER_PAIR, 2)
     return SignedPlan(
         seed=seed,
         theta=theta,
         annotator_class=np.repeat(np.array(list(CLASS_MEANS)), ANNOTATORS_PER_CLASS),
-        kinds=np.array([draw.kind for draw in draws], dtype=np.str_),
-        delta=pairs[:, 0] - pairs[:, 1],
-        names_first=np.array([draw.first.first if draw.first else "" for draw in draws], dtype=np.str_),
-        names_second=np.array([draw.second.first if draw.second else "" for draw in draws], dtype=np.str_),
-        surnames=np.array([draw.surname for draw in draws], dtype=np.str_),
-        swap_source=np.array([draw.swap_source for draw in draws], dtype=np.str_),
-        annotators=np.array(annotators, dtype=np.int64).reshape(votes_shape),
-        uniforms=np.array(uniforms, dtype=np.float64).reshape(votes_shape),
+        kinds=kinds.astype(np.str_),
+        delta=np.subtract(*np.array(vectors, dtype=np.int64).reshape(2, n_pairs, 2)),
+        names_first=np.array([name.first if name else "" for name in firsts], dtype=np.str_),
+        names_second=np.array([name.first if name else "" for name in seconds], dtype=np.str_),
+        surnames=surnames.astype(np.str_),
+        swap_source=sources.astype(np.str_),
+        annotators=vote[..., 0].astype(np.int64),
+        uniforms=vote[..., 1].copy(),
     )
 
 
-def _draw_theta(generator: np.random.Generator) -> NDArray[np.float64]:
-    """Planted bias, class after class."""
-    return np.array(
-        [
-            np.asarray(mean) + generator.normal(0.0, SPREAD, size=2)
-            for mean in CLASS_MEANS.values()
-            for _ in range(ANNOTATORS_PER_CLASS)
-        ]
-    )
+def draw_theta(
+    generator: np.random.Generator, means: Mapping[str, tuple[float, float]], n_each: int, spread: float
+) -> NDArray[np.float64]:
+    """Planted biases on two attributes, class after class."""
+    centers = np.repeat(np.array(list(means.values())), n_each, axis=0)
+    return centers + generator.normal(0.0, spread, size=centers.shape)
 
 
-def _draw_pair(generator: np.random.Generator) -> _PairDraw:
-    """Kind, names and surname of one pair."""
+def _draw_pair(generator: np.random.Generator) -> tuple[str, Name | None, Name | None, str, str]:
+    """Kind, both names, surname and source of the doubled text of one pair."""
     surname = str(generator.choice(SURNAMES))
     kind_draw = generator.uniform()
     cells = tuple(CELLS)
     if kind_draw < QUALITY_SHARE:
         if generator.uniform() < UNSIGNED_SHARE:
-            return _PairDraw("quality", None, None, "")
+            return "quality", None, None, "", ""
         name = _draw_name(generator, cells[generator.choice(len(cells))])
-        return _PairDraw("quality", name, name, surname)
+        return "quality", name, name, surname, ""
     if kind_draw < QUALITY_SHARE + SWAP_SHARE:
-        source = "chosen" if generator.uniform() < 0.5 else "rejected"
-        first_cell = cells[generator.choice(len(cells))]
-        second_cell = _flipped(first_cell, attribute=int(generator.integers(2)))
-        first = _draw_name(generator, first_cell)
-        return _PairDraw("swap", first, _draw_name(generator, second_cell), surname, source)
-    first_cell, second_cell = (cells[i] for i in generator.choice(len(cells), size=2, replace=False))
-    first = _draw_name(generator, first_cell)
-    return _PairDraw("mixed", first, _draw_name(generator, second_cell), surname)
+        kind, source = "swap", "chosen" if generator.uniform() < 0.5 else "rejected"
+        one = cells[generator.choice(len(cells))]
+        flipped = np.array(CELLS[one])
+        flipped[generator.integers(2)] ^= 1
+        other = next(cell for cell, vector in CELLS.items() if vector == tuple(flipped))
+    else:
+        kind, source = "mixed", ""
+        one, other = (cells[i] for i in generator.choice(len(cells), size=2, replace=False))
+    return kind, _draw_name(generator, one), _draw_name(generator, other), surname, source
 
 
 def _draw_name(generator: np.random.Generator, cell: str) -> Name:
@@ -248,21 +229,12 @@ def _draw_name(generator: np.random.Generator, cell: str) -> Name:
     return names[generator.choice(len(names))]
 
 
-def _flipped(cell: str, attribute: int) -> str:
-    """The cell that differs on one attribute (0: woman, 1: black) only."""
-    woman, black = CELLS[cell]
-    return _CELL_OF_VECTOR[(1 - woman, black) if attribute == 0 else (woman, 1 - black)]
-
-
 def _vector(name: Name | None) -> tuple[int, int]:
     """Attribute vector of a signature; unsigned is (0, 0)."""
     return (name.woman, name.black) if name else (0, 0)
 
 
-PAIR_COLUMNS = ("prompt_id", "prompt", "chosen", "rejected", "score_chosen", "score_rejected")
-_TEXT_COLUMNS = ("prompt", "chosen", "rejected")
-_SCORE_COLUMNS = ("score_chosen", "score_rejected")
-_ATTRIBUTE_NAMES = ("woman", "black")
+# -- the corpus -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -278,8 +250,6 @@ class SignedCorpus:
         Planted bias of each annotator of ``judgments.annotators``, in log-odds; to measure with, never to train on.
     quality : ndarray of shape (n_comparisons,)
         Planted quality margin q of response a over response b, in log-odds; 0 on swap pairs.
-    kinds : ndarray of shape (n_comparisons,), str
-        ``"quality"``, ``"swap"`` or ``"mixed"``.
     plan : SignedPlan
         The random plan.
     dropped : DataFrame
@@ -289,22 +259,11 @@ class SignedCorpus:
     judgments: Judgments
     planted_theta: NDArray[np.float64]
     quality: NDArray[np.float64]
-    kinds: NDArray[np.str_]
     plan: SignedPlan
     dropped: pd.DataFrame
 
 
-def usable_pairs(pairs: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Pairs that the recipe keeps, and how many it leaves out."""
-    check_pairs(pairs, "scored pairs")
-    words = pairs[["chosen", "rejected"]].map(lambda text: len(text.split())).min(axis=1)
-    long_enough = words >= MIN_WORDS
-    n_short = int((~long_enough).sum())
-    reasons = [{"reason": f"a response has fewer than {MIN_WORDS} words", "n": n_short}] if n_short else []
-    return pairs[long_enough].reset_index(drop=True), pd.DataFrame(reasons, columns=["reason", "n"])
-
-
-def build(pairs: pd.DataFrame, plan: SignedPlan | None = None, *, seed: int = 0) -> SignedCorpus:
+def build(pairs: pd.DataFrame, seed: int = 0) -> SignedCorpus:
     """Signed corpus on scored pairs.
 
     Pairs with a response under five words are left out and counted; the plan covers those that stay.
@@ -315,10 +274,8 @@ def build(pairs: pd.DataFrame, plan: SignedPlan | None = None, *, seed: int = 0)
     ----------
     pairs : DataFrame
         Scored pairs with the columns of ``PAIR_COLUMNS``.
-    plan : SignedPlan or None
-        A plan for exactly the usable pairs; None draws one.
     seed : int
-        Data seed of the plan that is drawn; unused when a plan is given.
+        Data seed of the plan.
 
     Returns
     -------
@@ -328,7 +285,7 @@ def build(pairs: pd.DataFrame, plan: SignedPlan | None = None, *, seed: int = 0)
     Raises
     ------
     DataError
-        When the pairs are not usable (see ``usable_pairs``), none is left, or the plan covers another number.
+        When the pairs are not usable (see `check_pairs`), or none is left.
 
     References
     ----------
@@ -341,66 +298,109 @@ def build(pairs: pd.DataFrame, plan: SignedPlan | None = None, *, seed: int = 0)
     >>> corpus.judgments.attribute_names, corpus.judgments.n_votes
     (('woman', 'black'), 800)
     """
-    kept, dropped = usable_pairs(pairs)
-    plan = plan or draw_plan(len(kept), seed)
-    if len(kept) != plan.n_pairs or not len(kept):
-        raise DataError([_count_problem(len(kept), plan.n_pairs)])
+    check_pairs(pairs, "scored pairs")
+    is_long = (pairs[["chosen", "rejected"]].map(lambda text: len(text.split())) >= MIN_WORDS).all(axis=1)
+    kept, n_short = pairs[is_long].reset_index(drop=True), int((~is_long).sum())
+    if not len(kept):
+        remedy = "give pairs with longer responses"
+        raise DataError([Problem("E137", "no usable pair", "scored pairs", remedy, "error", 1)])
+    plan = draw_plan(len(kept), seed)
     quality = QUALITY_SCALE * (kept["score_chosen"] - kept["score_rejected"]).to_numpy(np.float64)
     quality = np.where(plan.kinds == "swap", 0.0, quality)
-    comparisons = _signed_responses(kept, plan)
+    winner = np.where(plan.labels(quality), "a", "b")
+    rows = vote_rows(
+        _signed_responses(kept, plan), plan.annotators, winner, plan.annotator_class, "constructed"
+    )
     judgments = Judgments.read(
-        _vote_rows(comparisons, plan, plan.labels(quality)),
+        rows,
         attributes=(SignatureName("woman", woman_names()), SignatureName("black", black_names())),
         repeated="all",
     )
-    planted = np.full((judgments.n_annotators, 2), np.nan)
-    planted[judgments.votes["annotator"]] = plan.theta[plan.annotators.ravel()[judgments.votes["row"]]]
-    return SignedCorpus(judgments, planted, quality, plan.kinds, plan, dropped)
+    reasons = {f"a response has fewer than {MIN_WORDS} words": n_short} if n_short else {}
+    dropped = pd.DataFrame(list(reasons.items()), columns=["reason", "n"])
+    planted = planted_by_annotator(judgments, plan.theta, plan.annotators)
+    return SignedCorpus(judgments, planted, quality, plan, dropped)
+
+
+def _signed_responses(kept: pd.DataFrame, plan: SignedPlan) -> pd.DataFrame:
+    """Comparison id, prompt id, prompt and the two signed responses of every pair."""
+
+    def signed(texts: pd.Series, first_names: NDArray[np.str_]) -> list[str]:
+        return [
+            signature(text, str(first), str(last)) if first else text
+            for text, first, last in zip(texts, first_names, plan.surnames, strict=True)
+        ]
+
+    first = kept["rejected"].where(plan.swap_source == "rejected", kept["chosen"])
+    second = kept["chosen"].where(plan.swap_source == "chosen", kept["rejected"])
+    numbered = [f"pair-{row:05d}" for row in range(len(kept))]
+    return pd.DataFrame(
+        {
+            "comparison_id": kept.get("comparison_id", numbered),
+            "prompt_id": kept["prompt_id"].astype(str),
+            "prompt": kept["prompt"],
+            "response_a": signed(first, plan.names_first),
+            "response_b": signed(second, plan.names_second),
+        }
+    )
+
+
+def vote_rows(
+    comparisons: pd.DataFrame,
+    annotators: NDArray[np.int64],
+    winner: NDArray[np.str_],
+    annotator_class: NDArray[np.str_],
+    prefix: str,
+) -> pd.DataFrame:
+    """One row for each vote of constructed annotators, comparison after comparison."""
+    drawn = annotators.ravel()
+    rows = comparisons.loc[comparisons.index.repeat(annotators.shape[1])].reset_index(drop=True)
+    return rows.assign(
+        winner=winner.ravel(),
+        annotator=[f"{prefix}-{k:02d}" for k in drawn],
+        annotator_class=annotator_class[drawn],
+    )
+
+
+def planted_by_annotator(
+    judgments: Judgments, theta: NDArray[np.float64], annotators: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """What was planted, in the order of the judgments' annotators, from the votes as they were drawn."""
+    planted = np.full((judgments.n_annotators, theta.shape[1]), np.nan)
+    planted[judgments.votes["annotator"]] = theta[annotators.ravel()[judgments.votes["row"]]]
+    return planted
 
 
 def gate(corpus: SignedCorpus) -> dict[str, Any]:
     """Statistics that are read from the labels before any training."""
     judgments, plan = corpus.judgments, corpus.plan
     votes = judgments.votes
-    swap = corpus.kinds[votes["comparison"]] == "swap"
+    swap = (plan.kinds[votes["comparison"]] == "swap")[:, None]
     classes = judgments.annotators["annotator_class"].to_numpy()[votes["annotator"]]
+    groups = {"all": classes != "", **{name: classes == name for name in CLASS_MEANS}}
     cross = judgments.delta != 0
     carrier_wins = judgments.delta * votes["sign"].to_numpy()[:, None] > 0
-    shares = dict(zip(_ATTRIBUTE_NAMES, cross.mean(axis=0).tolist(), strict=True))
-    per_annotator = np.bincount(votes["annotator"], minlength=judgments.n_annotators)
+
+    def log_odds(rows: NDArray[np.bool_]) -> dict[str, dict[str, float | None]]:
+        return {
+            attribute: {name: _log_odds(carrier_wins[rows[:, j] & of, j]) for name, of in groups.items()}
+            for j, attribute in enumerate(ATTRIBUTES)
+        }
+
+    def of_both(values: NDArray[np.float64]) -> dict[str, float]:
+        return dict(zip(ATTRIBUTES, values.tolist(), strict=True))
+
+    each = votes["annotator"].value_counts()
+    means = {name: plan.theta[plan.annotator_class == name].mean(axis=0) for name in CLASS_MEANS}
     return {
-        "pairs": {kind: int((corpus.kinds == kind).sum()) for kind in ("quality", "swap", "mixed")},
+        "pairs": {kind: int((plan.kinds == kind).sum()) for kind in KINDS},
         "n_judgments": judgments.n_votes,
-        "judgments_per_annotator": {"least": int(per_annotator.min()), "most": int(per_annotator.max())},
-        "class_means": {
-            name: dict(
-                zip(
-                    _ATTRIBUTE_NAMES,
-                    plan.theta[plan.annotator_class == name].mean(axis=0).tolist(),
-                    strict=True,
-                )
-            )
-            for name in CLASS_MEANS
-        },
-        "cross_group": {**shares, "any": float(cross.any(axis=1).mean())},
-        "swap_log_odds": _log_odds_table(carrier_wins, cross & swap[:, None], classes, CLASS_MEANS),
-        "all_log_odds": _log_odds_table(carrier_wins, cross, classes, CLASS_MEANS),
+        "judgments_per_annotator": {"least": int(each.min()), "most": int(each.max())},
+        "class_means": {name: of_both(mean) for name, mean in means.items()},
+        "cross_group": {**of_both(cross.mean(axis=0)), "any": float(cross.any(axis=1).mean())},
+        "swap_log_odds": log_odds(cross & swap),
+        "all_log_odds": log_odds(cross),
     }
-
-
-def _log_odds_table(
-    carrier_wins: NDArray[np.bool_],
-    rows: NDArray[np.bool_],
-    classes: NDArray[Any],
-    class_names: Mapping[str, Any],
-) -> dict[str, dict[str, float | None]]:
-    """Attribute -> ``all`` and each class -> log-odds that the side with the attribute wins."""
-    table: dict[str, dict[str, float | None]] = {}
-    for j, attribute in enumerate(_ATTRIBUTE_NAMES):
-        table[attribute] = {"all": _log_odds(carrier_wins[rows[:, j], j])}
-        for name in class_names:
-            table[attribute][name] = _log_odds(carrier_wins[rows[:, j] & (classes == name), j])
-    return table
 
 
 def _log_odds(wins: NDArray[np.bool_]) -> float | None:
@@ -409,84 +409,26 @@ def _log_odds(wins: NDArray[np.bool_]) -> float | None:
     return float(np.log(n_wins / n_losses)) if n_wins and n_losses else None
 
 
-def _signed_responses(kept: pd.DataFrame, plan: SignedPlan) -> pd.DataFrame:
-    """Comparison id, prompt id, prompt and the two signed responses of every pair."""
-    doubled_rejected = plan.swap_source == "rejected"
-    first = kept["rejected"].where(doubled_rejected, kept["chosen"])
-    second = kept["chosen"].where(plan.swap_source == "chosen", kept["rejected"])
-    ids = (
-        kept["comparison_id"] if "comparison_id" in kept else [f"pair-{row:05d}" for row in range(len(kept))]
-    )
-    return pd.DataFrame(
-        {
-            "comparison_id": ids,
-            "prompt_id": kept["prompt_id"].astype(str),
-            "prompt": kept["prompt"],
-            "response_a": _signed(first, plan.names_first, plan.surnames),
-            "response_b": _signed(second, plan.names_second, plan.surnames),
-        }
-    )
-
-
-def _signed(texts: Sequence[str], first_names: NDArray[np.str_], surnames: NDArray[np.str_]) -> list[str]:
-    """Texts with their signatures; a text without a name stays as it is."""
-    return [
-        signature(text, str(first), str(last)) if first else text
-        for text, first, last in zip(texts, first_names, surnames, strict=True)
-    ]
-
-
-def _vote_rows(comparisons: pd.DataFrame, plan: SignedPlan, prefers_first: NDArray[np.bool_]) -> pd.DataFrame:
-    """One row for each vote, pair after pair."""
-    rows = comparisons.loc[comparisons.index.repeat(plan.annotators.shape[1])].reset_index(drop=True)
-    annotators = plan.annotators.ravel()
-    return rows.assign(
-        winner=np.where(prefers_first.ravel(), "a", "b"),
-        annotator=[f"constructed-{k:02d}" for k in annotators],
-        annotator_class=plan.annotator_class[annotators],
-    )
-
-
 def check_pairs(pairs: pd.DataFrame, source: str) -> None:
     """Raise `DataError` with everything that is wrong with scored pairs."""
     missing = [column for column in PAIR_COLUMNS if column not in pairs]
     if missing:
         found = ", ".join(map(str, pairs.columns))
         what = f"scored pairs lack the column{'s' * (len(missing) > 1)} {', '.join(missing)}"
-        raise DataError(
-            [Problem("E101", what, f"{source}, found: {found}", "rename your columns", "error", len(missing))]
-        )
+        where = f"{source}, found: {found}"
+        raise DataError([Problem("E101", what, where, "rename your columns", "error", len(missing))])
     problems = []
-    for column in _TEXT_COLUMNS:
-        bad = ~pairs[column].map(lambda text: isinstance(text, str) and bool(text.strip()))
-        if bad.any():
-            what = f"{column} is empty or no text"
-            problems.append(
-                Problem("E134", what, _where(source, bad, column), "give plain text", "error", int(bad.sum()))
-            )
-    for column in _SCORE_COLUMNS:
-        bad = ~np.isfinite(pd.to_numeric(pairs[column], errors="coerce"))
-        if bad.any():
-            what = f"{column} is no finite number"
-            problems.append(
-                Problem("E136", what, _where(source, bad, column), "give a score", "error", int(bad.sum()))
-            )
+    for column in PAIR_COLUMNS[1:]:
+        if column.startswith("score_"):
+            told = ("E136", f"{column} is no finite number", "give a score")
+            bad = ~np.isfinite(pd.to_numeric(pairs[column], errors="coerce"))
+        else:
+            told = ("E134", f"{column} is empty or no text", "give plain text")
+            bad = ~pairs[column].map(lambda text: isinstance(text, str) and bool(text.strip()))
+        if n := int(bad.sum()):
+            code, what, remedy = told
+            more = f" and {n - 1:,} more" if n > 1 else ""
+            where = f"{source}, column {column}, row {int(np.argmax(bad)) + 1:,}{more}"
+            problems.append(Problem(code, what, where, remedy, "error", n))
     if problems:
         raise DataError(problems)
-
-
-def _where(source: str, bad: pd.Series, column: str) -> str:
-    """The first bad row, counted from 1."""
-    first, n = int(np.flatnonzero(bad.to_numpy())[0]) + 1, int(bad.sum())
-    return f"{source}, column {column}, row {first:,}{f' and {n - 1:,} more' if n > 1 else ''}"
-
-
-def _count_problem(n_kept: int, n_planned: int) -> Problem:
-    """The plan does not fit the pairs."""
-    what = f"{n_kept} usable pairs, but the plan covers {n_planned}" if n_kept else "no usable pair"
-    remedy = (
-        "draw the plan for len(usable_pairs(pairs)[0]) pairs"
-        if n_kept
-        else "give pairs with longer responses"
-    )
-    return Problem("E137", what, "scored pairs", remedy, "error", max(abs(n_kept - n_planned), 1))

@@ -5,11 +5,9 @@ The texts are real, the annotators are constructed. See the paper's appendix `ap
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Collection
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -20,62 +18,62 @@ from badpo.importers.fields import Export
 from badpo.importers.ultrafeedback import read_ultrafeedback
 from badpo.readouts.names import ask_to_sign
 from badpo_paper.corpora import signed
-from badpo_paper.corpora.published import HubSplit, Published, read_split
+from badpo_paper.corpora.published import HubSplit, Source, read_split
 
-_REPOSITORY = "HuggingFaceH4/ultrafeedback_binarized"
-# an earlier revision has other rows, so the same shuffle would draw other pairs
-_REVISION = "3949bf5f8c17c394422ccfab0c31ea9c20bdeb85"
 _COLUMNS = ("prompt", "prompt_id", "chosen", "rejected", "messages", "score_chosen", "score_rejected")
-TRAIN = HubSplit(_REPOSITORY, None, "train_prefs", _REVISION, "MIT", _COLUMNS)
-TEST = HubSplit(_REPOSITORY, None, "test_prefs", _REVISION, "MIT", ("prompt",))
+TRAIN = HubSplit(
+    "HuggingFaceH4/ultrafeedback_binarized",
+    "train_prefs",
+    _COLUMNS,
+    # an earlier revision has other rows, so the same shuffle would draw other pairs
+    revision="3949bf5f8c17c394422ccfab0c31ea9c20bdeb85",
+)
+TEST = TRAIN._replace(split="test_prefs", columns=("prompt",))
 N_PAIRS, N_SIGNING, HELD_OUT = 8_000, 300, 0.1
 _OTHER_PROMPT = "the conversation does not begin with the prompt"
 
-# What the random plan gives on any 7,177 usable pairs, and what needs the pairs themselves.
-PUBLISHED_PLAN: tuple[Published, ...] = (
-    Published(("pairs", "quality"), 2_887),
-    Published(("pairs", "swap"), 1_462),
-    Published(("pairs", "mixed"), 2_828),
-    Published(("train",), 25_840),
-    Published(("held_out",), 2_868),
-    *(
-        Published(("class_means", name, attribute), mean, 2)
-        for name, means in {"A": (0.98, 2.62), "B": (1.12, -0.34), "C": (0.89, 1.11)}.items()
-        for attribute, mean in zip(("woman", "black"), means, strict=True)
-    ),
-    Published(("cross_group", "woman"), 0.364, 3),
-    Published(("cross_group", "black"), 0.364, 3),
-    Published(("cross_group", "any"), 0.598, 3),
-    *(
-        Published(("swap_log_odds", attribute, name), log_odds, 2)
-        for attribute, row in {"woman": (0.95, 1.01, 0.97, 0.86), "black": (0.70, 2.30, -0.37, 0.88)}.items()
-        for name, log_odds in zip(("all", "A", "B", "C"), row, strict=True)
-    ),
-)
-PUBLISHED: tuple[Published, ...] = (
-    *PUBLISHED_PLAN,
-    Published(("usable_pairs",), 7_177),
-    Published(("all_log_odds", "woman", "all"), 0.71, 2),
-    Published(("all_log_odds", "black", "all"), 0.70, 2),
-)
+# Place in the gate -> the statistic as it was published: what the random plan gives on any 7,177 usable pairs.
+PUBLISHED_PLAN = {
+    "pairs quality": "2887",
+    "pairs swap": "1462",
+    "pairs mixed": "2828",
+    "train": "25840",
+    "held_out": "2868",
+    "class_means A woman": "0.98",
+    "class_means A black": "2.62",
+    "class_means B woman": "1.12",
+    "class_means B black": "-0.34",
+    "class_means C woman": "0.89",
+    "class_means C black": "1.11",
+    "cross_group woman": "0.364",
+    "cross_group black": "0.364",
+    "cross_group any": "0.598",
+    "swap_log_odds woman all": "0.95",
+    "swap_log_odds woman A": "1.01",
+    "swap_log_odds woman B": "0.97",
+    "swap_log_odds woman C": "0.86",
+    "swap_log_odds black all": "0.70",
+    "swap_log_odds black A": "2.30",
+    "swap_log_odds black B": "-0.37",
+    "swap_log_odds black C": "0.88",
+}
+# And what needs the pairs themselves.
+PUBLISHED = {
+    **PUBLISHED_PLAN,
+    "usable_pairs": "7177",
+    "all_log_odds woman all": "0.71",
+    "all_log_odds black all": "0.70",
+}
 
 
-@dataclass(frozen=True)
-class ScoredPairs:
-    """Pairs that were drawn from UltraFeedback."""
+class ScoredPairs(NamedTuple):
+    """Pairs that were drawn from UltraFeedback, and how many rows were left out: columns ``reason`` and ``n``."""
 
     pairs: pd.DataFrame
     dropped: pd.DataFrame
-    n_drawn: int
-    n_rows: int
 
 
-def scored_pairs(
-    source: str | os.PathLike[str] | None = None,
-    n: int = N_PAIRS,
-    start: int = 0,
-    seed: int = 0,
-) -> ScoredPairs:
+def scored_pairs(source: Source = None, n: int = N_PAIRS, start: int = 0, seed: int = 0) -> ScoredPairs:
     """Scored pairs of UltraFeedback, drawn as for the paper.
 
     The rows are shuffled as ``datasets`` does (a permutation by ``numpy.random.default_rng(seed)``), and the ``n``
@@ -105,26 +103,36 @@ def scored_pairs(
     ----------
     BA-DPO, appendix `app:names`, "Prompts and responses".
     """
-    drawn, n_rows = _drawn(read_split(TRAIN, source), n, start, seed)
-    frame = drawn.frame
-    as_asked = [
-        _begins_with(cell, prompt) for cell, prompt in zip(frame["chosen"], frame["prompt"], strict=True)
-    ]
-    kept = frame[np.array(as_asked, dtype=bool)]
-    found = list(read_ultrafeedback(Export(Table(kept.reset_index(drop=True), drawn.name))))
+    table = read_split(TRAIN, source)
+    order = np.random.default_rng(seed).permutation(len(table.frame))[start : start + n]
+    if len(order) < n:
+        what = f"it has {len(table.frame):,} rows, and {n:,} from position {start:,} on are asked for"
+        remedy = "ask for fewer, or give the whole split"
+        raise DataError([Problem("E154", what, table.name, remedy, "error")])
+    drawn = table.frame.iloc[order]
+    as_asked = [_begins_with(*row) for row in zip(drawn["chosen"], drawn["prompt"], strict=True)]
+    kept = drawn[as_asked].reset_index(drop=True)
+    found = list(read_ultrafeedback(Export(Table(kept, table.name))))
     left_out = Counter(entry["left_out"] for entry in found if "left_out" in entry)
-    reasons = Counter({_OTHER_PROMPT: len(frame) - len(kept)}) + left_out
-    dropped = pd.DataFrame(list(reasons.items()), columns=["reason", "n"])
+    reasons = Counter({_OTHER_PROMPT: n - len(kept)}) + left_out
     votes = [entry for entry in found if "left_out" not in entry]
-    pairs = pd.DataFrame(votes, columns=list(signed.PAIR_COLUMNS))
-    return ScoredPairs(pairs, dropped, len(frame), n_rows)
+    return ScoredPairs(
+        pd.DataFrame(votes, columns=list(signed.PAIR_COLUMNS)),
+        pd.DataFrame(list(reasons.items()), columns=["reason", "n"]),
+    )
+
+
+def _begins_with(conversation: Any, prompt: Any) -> bool:
+    """Whether the first message is the prompt; what is no conversation is left to the reader of the pairs."""
+    try:
+        messages = as_messages(conversation)
+    except ValueError:
+        return True
+    return not messages or messages[0]["content"] == prompt
 
 
 def signing_prompts(
-    source: str | os.PathLike[str] | None = None,
-    training_prompts: Collection[str] = (),
-    n: int = N_SIGNING,
-    seed: int = 0,
+    source: Source = None, training_prompts: Collection[str] = (), n: int = N_SIGNING, seed: int = 0
 ) -> list[str]:
     """Prompts of the attribute-rate readout: questions of the test split, each with the request to sign."""
     table = read_split(TEST, source)
@@ -140,29 +148,5 @@ def signing_prompts(
 def gate(corpus: signed.SignedCorpus) -> dict[str, Any]:
     """The statistics of `signed.gate`, with the pairs and the sizes of the paper's split beside them."""
     train, held_out = corpus.judgments.split(HELD_OUT, seed=0)
-    return {
-        "usable_pairs": corpus.plan.n_pairs,
-        "train": train.n_votes,
-        "held_out": held_out.n_votes,
-        **signed.gate(corpus),
-    }
-
-
-def _drawn(table: Table, n: int, start: int, seed: int) -> tuple[Table, int]:
-    n_rows = len(table.frame)
-    order = np.random.default_rng(seed).permutation(n_rows)[start : start + n]
-    if len(order) < n:
-        what = f"it has {n_rows:,} rows, and {n:,} from position {start:,} on are asked for"
-        raise DataError(
-            [Problem("E154", what, table.name, "ask for fewer, or give the whole split", "error")]
-        )
-    return Table(table.frame.iloc[order].reset_index(drop=True), table.name), n_rows
-
-
-def _begins_with(conversation: Any, prompt: Any) -> bool:
-    """Whether the first message is the prompt; what is no conversation is left to the reader of the pairs."""
-    try:
-        messages = as_messages(conversation)
-    except ValueError:
-        return True
-    return not messages or messages[0]["content"] == prompt
+    sizes = {"usable_pairs": corpus.plan.n_pairs, "train": train.n_votes, "held_out": held_out.n_votes}
+    return {**sizes, **signed.gate(corpus)}

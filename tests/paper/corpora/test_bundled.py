@@ -1,4 +1,4 @@
-"""The bundled corpus is large, varied, disjoint and always the same."""
+"""The bundled corpus is large, varied, disjoint and always the same; votes on style follow their likelihood."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import hashlib
 import random
 
 import numpy as np
+import pandas as pd
 import pytest
+from scipy.special import expit
 
 from badpo.data.attributes import Markdown
+from badpo.data.judgments import Judgments
 from badpo.readouts import names
 from badpo.readouts.names import SIGNING_INSTRUCTION
-from badpo_paper.corpora import bundled
+from badpo_paper.corpora import bundled, files
 from badpo_paper.corpora.bundled import TOPICS, draw_answer, scored_questions
 
 # Changes when a phrase of a topic, a situation or a question form changes: then every figure of the demo does too.
@@ -28,62 +31,47 @@ def n_words(texts):
 
 
 def test_sizes_and_disjoint_prompts():
-    scored = set(bundled.scored_pairs(10_000)["prompt"])
+    longest = bundled.scored_pairs(12_000)
+    assert min(n_words(longest["chosen"]).min(), n_words(longest["rejected"]).min()) >= 5
+    scored = set(longest["prompt"][:10_000])
     signing = {prompt.split("\n\n")[0] for prompt in bundled.signing_prompts()}
     fresh, choice = set(bundled.fresh_prompts()), {choice.prompt for choice in bundled.choice_prompts()}
     assert [len(part) for part in (scored, signing, fresh, choice)] == [10_000, 300, 3000, 100]
     assert len(scored | signing | fresh | choice) == 13_400
-
-
-def test_another_seed_draws_from_the_same_part():
-    held_apart = set(bundled.fresh_prompts()) | {p.split("\n\n")[0] for p in bundled.signing_prompts()}
+    # another seed draws from the same part
     other = bundled.scored_pairs(500, seed=1)
-    assert not held_apart & set(other["prompt"])
-    assert not other.equals(bundled.scored_pairs(500))
-
-
-def test_the_corpus_is_the_same_everywhere(pairs):
-    again = bundled.scored_pairs(300)
-    assert again.equals(pairs[:300])
-    digest = hashlib.sha256("\n".join(bundled.signing_prompts()).encode()).hexdigest()
-    assert digest[:16] == SIGNING_DIGEST
-
-
-def test_more_than_there_is_cannot_be_asked_for():
+    assert not (fresh | signing) & set(other["prompt"]) and not other.equals(bundled.scored_pairs(500))
     with pytest.raises(ValueError, match="ask for fewer"):
         bundled.scored_pairs(1_000_000)
 
 
-def test_topics_are_many_and_complete():
-    assert len(TOPICS) >= 30
-    assert len({topic.name for topic in TOPICS}) == len(TOPICS)
-    assert all(len(topic.steps) >= 6 and len(topic.tasks) >= 4 for topic in TOPICS)
+def test_the_corpus_is_the_same_everywhere(pairs):
+    assert bundled.scored_pairs(300).equals(pairs[:300])
+    signing = bundled.signing_prompts()
+    assert all(prompt.count(SIGNING_INSTRUCTION) == 1 for prompt in signing)
+    assert hashlib.sha256("\n".join(signing).encode()).hexdigest()[:16] == SIGNING_DIGEST
 
 
-def test_every_response_is_long_enough_for_the_recipe():
-    longest = bundled.scored_pairs(12_000)
-    assert min(n_words(longest["chosen"]).min(), n_words(longest["rejected"]).min()) >= 5
-
-
-def test_length_and_form_vary(pairs):
+def test_length_form_and_scores_vary(pairs):
     words = np.stack([n_words(pairs["chosen"]), n_words(pairs["rejected"])])
     assert (words.max(axis=0) >= 1.5 * words.min(axis=0)).mean() > 0.3
     assert np.percentile(words, 5) < 15 < 40 < np.percentile(words, 95)
+    # the longer answer is hardly the better one
+    assert 0.45 < (words[0] > words[1]).mean() < 0.6
     markdown = pairs["chosen"].map(lambda text: Markdown().measure("", text))
     assert 0.3 < markdown.mean() < 0.6
-
-
-def test_scores_order_the_pair_and_are_spread(pairs):
     difference = pairs["score_chosen"] - pairs["score_rejected"]
     scores = np.stack([pairs["score_chosen"], pairs["score_rejected"]])
     assert (difference >= 0).all() and scores.min() >= 1 and scores.max() <= 10
     assert 1.5 < difference.mean() < 3.5
     assert (difference >= 5).mean() > 0.05 < (difference <= 0.5).mean()
+    texts = set(" ".join([*pairs["prompt"], *pairs["chosen"], *pairs["rejected"]]).split())
+    assert not texts & (set(names.FIRST_NAMES) | set(names.SURNAMES))
 
 
-def test_the_longer_answer_is_hardly_the_better_one(pairs):
-    longer = n_words(pairs["chosen"]) > n_words(pairs["rejected"])
-    assert 0.45 < longer.mean() < 0.6
+def test_topics_are_many_and_complete():
+    assert len({topic.name for topic in TOPICS}) == len(TOPICS) >= 30
+    assert all(len(topic.steps) >= 6 and len(topic.tasks) >= 4 for topic in TOPICS)
 
 
 @pytest.mark.parametrize(("quality", "low", "high"), [(0.95, 0.85, 1.0), (0.05, 0.0, 0.35)])
@@ -99,13 +87,14 @@ def test_quality_shows_in_the_text(quality, low, high):
     assert low <= np.nanmean(shares) <= high
 
 
-def test_no_name_of_the_pool_stands_in_the_texts(pairs):
-    words = set(" ".join([*pairs["prompt"], *pairs["chosen"], *pairs["rejected"]]).split())
-    assert not words & (set(names.FIRST_NAMES) | set(names.SURNAMES))
-
-
-def test_signing_prompts_ask_once():
-    assert all(prompt.count(SIGNING_INSTRUCTION) == 1 for prompt in bundled.signing_prompts())
+def test_advice_and_details_have_their_share():
+    """Of what a good answer says 22 % are details and 8 % advice, as far as there are details left."""
+    draw, said = random.Random(1), []
+    for question in scored_questions(400, seed=0):
+        text = draw_answer(question, 1.0, draw).text.lower()
+        said.append([sum(part in text for part in question.topic.details), question.advice.lower() in text])
+    details, advice = np.mean(said, axis=0)
+    assert 0.35 < details < 0.6 and 0.1 < advice < 0.25
 
 
 def test_choice_prompts_offer_equal_candidates_from_two_cells():
@@ -113,6 +102,81 @@ def test_choice_prompts_offer_equal_candidates_from_two_cells():
     for choice in bundled.choice_prompts():
         first, second = names.name_of(choice.first), names.name_of(choice.second)
         assert choice.prompt.index(first.first) < choice.prompt.index(second.first)
-        assert (first.woman, first.black) != (second.woman, second.black)
         cell_pairs.add(((first.woman, first.black), (second.woman, second.black)))
-    assert len(cell_pairs) == 12
+    assert len(cell_pairs) == 12 and all(one != other for one, other in cell_pairs)
+
+
+# -- votes on length and Markdown --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    return bundled.style_votes()
+
+
+def agree(seen, probability) -> bool:
+    """Whether as many votes went one way as their probabilities say."""
+    z = (seen - probability).sum() / np.sqrt((probability * (1 - probability)).sum())
+    return abs(z) < 3
+
+
+@pytest.mark.parametrize("annotator_class", ["crowd", "expert"])
+def test_votes_follow_their_likelihood(corpus, annotator_class):
+    judgments, votes = corpus.judgments, corpus.judgments.votes
+    in_class = judgments.annotators["annotator_class"].to_numpy()[votes["annotator"]] == annotator_class
+    lean = (corpus.planted_theta[votes["annotator"]] * judgments.delta).sum(axis=1)
+    q, chose_a = corpus.quality[votes["comparison"]], votes["sign"].to_numpy() > 0
+    probability = expit(q + lean)
+    for difference in judgments.delta.T:
+        rows = in_class & (difference != 0)
+        toward = difference > 0
+        carrier = np.where(toward, probability, 1 - probability)
+        assert rows.sum() > 3000 and agree((chose_a == toward)[rows], carrier[rows])
+    # quality decides where the attributes agree
+    alike = in_class & (judgments.delta == 0).all(axis=1)
+    assert chose_a[alike & (q > 1)].mean() > 0.75 and chose_a[alike & (q < -1)].mean() < 0.25
+    assert agree(chose_a[alike], expit(q[alike]))
+    planted = corpus.planted_theta[judgments.annotators["annotator_class"] == annotator_class]
+    mean = bundled.CLASS_MEANS[annotator_class]
+    assert len(planted) == 20 and np.abs(planted.mean(axis=0) - mean).max() < 3 * 0.5 / np.sqrt(20)
+
+
+def test_ties_are_counted_and_neither_column_tells_which_answer_was_chosen(corpus):
+    n_ties = int(corpus.judgments.dropped["n"].sum())
+    assert corpus.judgments.n_votes + n_ties == 4 * 7177
+    assert n_ties / (4 * 7177) == pytest.approx(0.25, abs=0.01)
+    assert (corpus.quality > 0).mean() == pytest.approx((corpus.quality < 0).mean(), abs=0.03)
+    assert (corpus.judgments.cross_group().mean(axis=0) > 0.4).all()
+    assert np.bincount(corpus.judgments.votes["annotator"]).min() > 400
+
+
+def test_two_of_each_class_see_a_pair_and_nobody_twice(monkeypatch):
+    monkeypatch.setattr(bundled, "KEPT_SHARE", 1.0)
+    judgments = bundled.style_votes(300).judgments
+    assert (judgments.votes.groupby("comparison")["annotator"].nunique() == 4).all()
+    classes = judgments.annotators["annotator_class"].to_numpy()[judgments.votes["annotator"]]
+    by_class = judgments.votes.assign(annotator_class=classes).groupby(["comparison", "annotator_class"])
+    assert (by_class.size() == 2).all()
+
+
+def test_quality_stays_with_its_comparison_where_all_votes_are_ties(monkeypatch):
+    full = bundled.style_votes(400)
+    monkeypatch.setattr(bundled, "KEPT_SHARE", 0.2)
+    few = bundled.style_votes(400)
+    assert 100 < few.judgments.n_comparisons < 400
+    rows, whole = (
+        dict(zip(one.judgments.comparisons["comparison_id"], one.quality, strict=True)) for one in (few, full)
+    )
+    assert all(rows[c] == whole[c] for c in rows if c in whole)
+
+
+def test_the_folder_holds_the_votes_and_apart_from_them_what_was_planted(tmp_path):
+    told = files.write_style_votes(tmp_path, n_pairs=300, seed=2)
+    corpus = bundled.style_votes(300, seed=2)
+    read = Judgments.read(tmp_path / "judgments.parquet", attributes=corpus.judgments.attributes)
+    assert read.fingerprint() == corpus.judgments.fingerprint()
+    assert read.fingerprint() != bundled.style_votes(300, seed=4).judgments.fingerprint()
+    assert told["ties"] == read.dropped["n"].sum() and told["judgments"] == read.n_votes
+    planted = pd.read_parquet(tmp_path / "planted.parquet").set_index("pseudonym")
+    in_order = planted.loc[corpus.judgments.annotators["pseudonym"], ["length", "markdown"]].to_numpy()
+    np.testing.assert_array_equal(in_order, corpus.planted_theta)

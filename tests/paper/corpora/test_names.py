@@ -1,54 +1,95 @@
-"""The pool of names is the published one."""
+"""The pool of names is the published one; signatures are written, found and replaced by the paper's form."""
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from badpo.data.attributes import SignatureName
 from badpo.readouts import names
+from badpo.readouts.names import (
+    SIGNING_INSTRUCTION,
+    ask_to_sign,
+    read_signature,
+    resign,
+    signature,
+    some_ask_to_sign,
+    strip_signature,
+)
+
+BODIES = st.text(alphabet="abc .\n-1", min_size=1, max_size=40).map(str.rstrip).filter(bool)
 
 
-def test_counts_of_the_cells():
-    assert {cell: len(names.cell_names(cell)) for cell in names.CELLS} == {
-        "white_woman": 23,
-        "white_man": 23,
-        "black_woman": 18,
-        "black_man": 25,
-    }
-    assert len(names.NAMES) == len(set(names.FIRST_NAMES)) == 89
-
-
-def test_names_that_are_easily_lost_or_misplaced():
-    assert {"Kristen", "Kristin", "Jamal", "Jamel", "Malik", "Malika", "Tyree"} <= set(names.FIRST_NAMES)
-    assert not {"Hank", "Chip", "Ian", "Fred", "Amber", "Lerone", "tvree"} & set(names.FIRST_NAMES)
-    assert {first: names.name_of(first).woman for first in ("Theo", "Lionel", "Tia", "Shereen")} == {
-        "Theo": 0,
-        "Lionel": 0,
-        "Tia": 1,
-        "Shereen": 1,
-    }
-
-
-def test_malik_is_the_only_name_that_begins_another():
-    prefixes = {
-        (short, long)
-        for short in names.FIRST_NAMES
-        for long in names.FIRST_NAMES
-        if long != short and long.startswith(short)
-    }
-    assert prefixes == {("Malik", "Malika")}
-
-
-def test_surnames_are_twelve_and_no_first_names():
-    assert len(set(names.SURNAMES)) == 12
-    assert not set(names.SURNAMES) & set(names.FIRST_NAMES)
-
-
-def test_indicator_lists_agree_with_the_vectors():
+def test_the_pool_is_the_published_one():
+    counts = {"white_woman": 23, "white_man": 23, "black_woman": 18, "black_man": 25}
+    assert {cell: len(names.cell_names(cell)) for cell in names.CELLS} == counts
+    pool = set(names.FIRST_NAMES)
+    assert len(names.NAMES) == len(pool) == 89 and len(set(names.SURNAMES)) == 12
+    assert {"Kristen", "Kristin", "Jamal", "Jamel", "Malik", "Malika", "Tyree"} <= pool
+    assert not {"Hank", "Chip", "Ian", "Fred", "Amber", "Lerone", "tvree", *names.SURNAMES} & pool
+    women = {first: names.name_of(first).woman for first in ("Theo", "Lionel", "Tia", "Shereen")}
+    assert women == {"Theo": 0, "Lionel": 0, "Tia": 1, "Shereen": 1}
+    begins = {(one, other) for one in pool for other in pool if other != one and other.startswith(one)}
+    assert begins == {("Malik", "Malika")}
     assert set(names.woman_names()) == {name.first for name in names.NAMES if name.woman}
     assert set(names.black_names()) == {name.first for name in names.NAMES if name.black}
     assert (len(names.woman_names()), len(names.black_names())) == (41, 43)
-
-
-def test_an_unknown_name_is_no_member():
     with pytest.raises(KeyError):
         names.name_of("emily")
+
+
+@given(BODIES, st.sampled_from(names.FIRST_NAMES), st.sampled_from(names.SURNAMES))
+def test_what_is_written_is_read_and_removed(body, first, last):
+    signed = signature(body, first, last)
+    assert (read_signature(signed), strip_signature(signed)) == (first, body)
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        ("Boil it.\n\n\N{EM DASH} Emily Miller", "Emily"),
+        ("Boil it.\n\N{EM DASH} Emily Miller", "Emily"),
+        ("Boil it.\n\t\N{EM DASH} Emily Miller", None),
+        ("Boil it.\n \N{EM DASH}  Emily Miller\n\n", None),
+        ("Boil it. \N{EM DASH} Emily Miller", ""),
+        ("Boil it.\n\n\N{EM DASH} Emily Miller wrote this", ""),
+        ("Boil it.\n\n\N{EM DASH} Emily", ""),
+        ("Boil it.\n\n\N{EM DASH} emily Miller", ""),
+        ("Boil it.\n\n- Emily Miller", ""),
+        ("Boil it.\n\n\N{EM DASH} Zelda Miller", ""),
+        ("\N{EM DASH} Emily Miller\n\nBoil it.", ""),
+    ],
+)
+def test_only_a_pool_name_at_the_very_end_counts(text, first):
+    assert first is None or read_signature(text) == first
+    # the attribute and the corpus have one detector
+    emily = SignatureName("emily", ["Emily"])
+    assert emily.measure("", text) == float(read_signature(text) == "Emily")
+
+
+def test_the_attribute_reads_every_name():
+    woman = SignatureName("woman", names.woman_names())
+    for name in names.NAMES:
+        assert woman.measure("", signature("Boil it.", name.first, "Miller")) == name.woman
+
+
+def test_resigned_texts_are_all_signed_and_balanced():
+    texts = ["Boil it.", signature("Stir it.", "Emily", "Miller")] * 2000
+    again = resign(texts, seed=0)
+    drawn = [names.name_of(read_signature(text)) for text in again]
+    cells = Counter((name.woman, name.black) for name in drawn)
+    assert {strip_signature(text) for text in again} == {"Boil it.", "Stir it."}
+    assert all(abs(count / 4000 - 0.25) < 0.03 for count in cells.values()) and len(set(drawn)) == 89
+    assert resign(texts, seed=0) == again != resign(texts, seed=1)
+
+
+def test_the_request_is_added_once_and_to_a_share_of_prompts():
+    asked = ask_to_sign("How do I boil rice?")
+    assert asked == f"How do I boil rice?\n\n{SIGNING_INSTRUCTION}" == ask_to_sign(asked)
+    prompts = [f"How do I do {i}?" for i in range(2000)]
+    some = some_ask_to_sign(prompts, share=0.25, seed=0)
+    assert abs(sum(prompt.endswith(SIGNING_INSTRUCTION) for prompt in some) / 2000 - 0.25) < 0.03
+    assert [prompt.split("\n\n")[0] for prompt in some] == prompts

@@ -1,15 +1,29 @@
-"""The signed corpus is what its plan says, on any scored pairs."""
+"""The random plan gives the paper's published figures; the corpus is what its plan says, in memory and on disk."""
 
 from __future__ import annotations
 
+import doctest
 import json
+from dataclasses import fields
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from badpo.data.problems import DataError
+from badpo.data.judgments import Judgments
+from badpo.data.problems import ConfigError, DataError
+from badpo.readouts import names
 from badpo.readouts.names import strip_signature
-from badpo_paper.corpora import bundled, signed
+from badpo_paper.corpora import bundled, signed, ultrafeedback
+from badpo_paper.corpora.files import write_signed_corpus
+from badpo_paper.corpora.published import compared
+from badpo_paper.corpora.signed import draw_plan
+
+
+@pytest.fixture(scope="module")
+def plan():
+    return draw_plan(7177, seed=0)
 
 
 @pytest.fixture(scope="module")
@@ -22,98 +36,156 @@ def corpus(pairs):
     return signed.build(pairs, seed=0)
 
 
-def test_delta_read_from_the_texts_is_the_planned_one(corpus):
-    votes = corpus.judgments.votes
-    np.testing.assert_array_equal(corpus.judgments.delta, corpus.plan.delta[votes["comparison"]])
+def test_the_examples_of_the_page_run():
+    page = Path(__file__).parents[3] / "docs" / "corpora.md"
+    result = doctest.testfile(str(page), module_relative=False)
+    assert result.attempted > 15 and result.failed == 0
 
 
-def test_votes_are_the_planned_ones(corpus):
-    votes = corpus.judgments.votes
-    prefers_first = corpus.plan.labels(corpus.quality).ravel()
-    np.testing.assert_array_equal(votes["sign"].to_numpy(), np.where(prefers_first, 1, -1))
+# -- the plan ----------------------------------------------------------------------------------------------------
+
+
+def test_the_plan_alone_gives_every_published_statistic_that_needs_no_text(plan):
+    """7,177 pairs of other texts and scores: counts, class means, cross-group shares and swap pairs are the paper's."""
+    gate = ultrafeedback.gate(signed.build(bundled.scored_pairs(7177), seed=0))
+    json.dumps(gate)
+    rows = compared(gate, ultrafeedback.PUBLISHED_PLAN)
+    assert len(rows) == 22 and [row.name for row in rows if not row.agrees] == []
+    # quality adds noise to the cross-group pairs whose texts differ, so the lean looks smaller on all of them
+    assert 0.4 < gate["all_log_odds"]["woman"]["all"] < gate["swap_log_odds"]["woman"]["all"]
+    counts = np.bincount(plan.annotators.ravel(), minlength=60)
+    assert (counts.min(), counts.max(), counts.sum()) == (429, 548, 28708)
+    assert gate["judgments_per_annotator"] == {"least": 429, "most": 548}
+    other = ultrafeedback.gate(signed.build(bundled.scored_pairs(500), seed=1))
+    assert sum(row.agrees for row in compared(other, ultrafeedback.PUBLISHED_PLAN)) < 8
+    few = signed.gate(signed.build(bundled.scored_pairs(3), seed=1))["all_log_odds"]
+    assert any(value is None for row in few.values() for value in row.values())
+
+
+def test_delta_is_that_of_the_names_and_what_each_kind_of_pair_varies(plan):
+    def vectors(firsts):
+        found = [names.name_of(first) if first else None for first in firsts]
+        return np.array([(name.woman, name.black) if name else (0, 0) for name in found])
+
+    np.testing.assert_array_equal(plan.delta, vectors(plan.names_first) - vectors(plan.names_second))
+    n_differing, quality = np.abs(plan.delta).sum(axis=1), plan.kinds == "quality"
+    assert (n_differing[quality] == 0).all() and (n_differing[plan.kinds == "swap"] == 1).all()
+    assert (n_differing[plan.kinds == "mixed"] >= 1).all()
+    assert (plan.names_first == plan.names_second)[quality].all()
+    assert abs((plan.names_first == "")[quality].mean() - 0.5) < 0.03
+    assert ((plan.swap_source != "") == (plan.kinds == "swap")).all()
+    assert ((plan.surnames == "") == (plan.names_first == "")).all()
+
+
+def test_the_plan_is_a_function_of_its_arguments_and_a_longer_one_begins_with_the_shorter():
+    first, again, other, long = draw_plan(50, 3), draw_plan(50, 3), draw_plan(50, 4), draw_plan(90, 3)
+    for part in fields(first):
+        np.testing.assert_array_equal(getattr(first, part.name), getattr(again, part.name))
+    assert not np.array_equal(first.uniforms, other.uniforms)
+    np.testing.assert_array_equal(first.uniforms, long.uniforms[:50])
+    np.testing.assert_array_equal(first.names_first, long.names_first[:50])
+
+
+def test_labels_follow_the_likelihood_and_quality_says_nothing_on_swap_pairs(plan):
+    quality = np.linspace(-2, 2, plan.n_pairs)
+    for pair in np.flatnonzero(plan.kinds == "mixed")[:5]:
+        lean = plan.theta[plan.annotators[pair]] @ plan.delta[pair]
+        expected = plan.uniforms[pair] < 1 / (1 + np.exp(-(quality[pair] + lean)))
+        np.testing.assert_array_equal(plan.labels(quality)[pair], expected)
+    swap = plan.kinds == "swap"
+    high = plan.labels(np.full(plan.n_pairs, 50.0))
+    np.testing.assert_array_equal(high[swap], plan.labels(np.zeros(plan.n_pairs))[swap])
+    # on a swap pair the lean alone decides
+    lean = np.einsum("ijq,iq->ij", plan.theta[plan.annotators], plan.delta)
+    np.testing.assert_array_equal(high[swap], (plan.uniforms < 1 / (1 + np.exp(-lean)))[swap])
+    assert high[~swap].all()
+    with pytest.raises(ValueError, match="the plan covers 5 pairs"):
+        draw_plan(5).labels(np.zeros(4))
+
+
+# -- the corpus --------------------------------------------------------------------------------------------------
+
+
+def test_votes_and_leans_are_the_planned_ones(corpus):
+    votes, plan = corpus.judgments.votes, corpus.plan
+    np.testing.assert_array_equal(corpus.judgments.delta, plan.delta[votes["comparison"]])
+    expected = np.where(plan.labels(corpus.quality).ravel(), 1, -1)
+    np.testing.assert_array_equal(votes["sign"].to_numpy(), expected)
     np.testing.assert_array_equal(votes["comparison"].to_numpy(), np.repeat(np.arange(600), 4))
-
-
-def test_planted_values_belong_to_their_annotators(corpus):
-    plan, votes = corpus.plan, corpus.judgments.votes
-    np.testing.assert_array_equal(
-        corpus.planted_theta[votes["annotator"]], plan.theta[plan.annotators.ravel()]
-    )
+    drawn = plan.annotators.ravel()
+    np.testing.assert_array_equal(corpus.planted_theta[votes["annotator"]], plan.theta[drawn])
     classes = corpus.judgments.annotators["annotator_class"].to_numpy()
-    np.testing.assert_array_equal(classes[votes["annotator"]], plan.annotator_class[plan.annotators.ravel()])
+    np.testing.assert_array_equal(classes[votes["annotator"]], plan.annotator_class[drawn])
 
 
-def test_texts_of_each_kind(pairs, corpus):
-    comparisons = corpus.judgments.comparisons
+def test_texts_and_quality_of_each_kind(pairs, corpus):
+    comparisons, swap = corpus.judgments.comparisons, corpus.plan.kinds == "swap"
     first = comparisons["response_a"].map(strip_signature).to_numpy()
     second = comparisons["response_b"].map(strip_signature).to_numpy()
-    swap = corpus.kinds == "swap"
     np.testing.assert_array_equal(first[~swap], pairs["chosen"].to_numpy()[~swap])
     np.testing.assert_array_equal(second[~swap], pairs["rejected"].to_numpy()[~swap])
     doubled = np.where(corpus.plan.swap_source == "chosen", pairs["chosen"], pairs["rejected"])
     np.testing.assert_array_equal(first[swap], doubled[swap])
     np.testing.assert_array_equal(second[swap], doubled[swap])
     assert (comparisons["response_a"] != comparisons["response_b"])[swap].all()
-
-
-def test_quality_is_half_the_score_difference_but_zero_on_swap_pairs(pairs, corpus):
     expected = 0.5 * (pairs["score_chosen"] - pairs["score_rejected"])
-    swap = corpus.kinds == "swap"
-    np.testing.assert_allclose(corpus.quality[~swap], expected[~swap])
-    assert (corpus.quality[swap] == 0).all()
+    np.testing.assert_allclose(corpus.quality, np.where(swap, 0, expected))
 
 
-def test_short_responses_are_left_out_and_counted(pairs):
+def test_short_responses_are_left_out_and_pairs_that_share_a_prompt_stay_apart(pairs):
     with_short = pairs.copy()
     with_short.loc[[3, 8], "rejected"] = "No idea at all"
-    corpus = signed.build(with_short, seed=0)
-    assert corpus.dropped.to_dict("records") == [{"reason": "a response has fewer than 5 words", "n": 2}]
-    assert corpus.judgments.n_comparisons == corpus.plan.n_pairs == 598
-
-
-def test_pairs_that_share_a_prompt_stay_apart(pairs):
+    found = signed.build(with_short, seed=0)
+    assert found.dropped.to_dict("records") == [{"reason": "a response has fewer than 5 words", "n": 2}]
+    assert found.judgments.n_comparisons == found.plan.n_pairs == 598
     shared = pairs.assign(prompt="How do I cook?", prompt_id="p")
     assert signed.build(shared, seed=0).judgments.n_comparisons == 600
+    with pytest.raises(DataError, match="E137.*no usable pair"):
+        signed.build(pairs.assign(chosen="No."))
 
 
-def test_a_plan_for_another_number_of_pairs_is_refused(pairs):
-    with pytest.raises(DataError, match="600 usable pairs, but the plan covers 599"):
-        signed.build(pairs, signed.draw_plan(599))
-
-
-def test_missing_columns_are_named(pairs):
-    with pytest.raises(DataError, match="score_chosen, score_rejected"):
+def test_everything_that_is_wrong_is_named_in_one_pass(pairs):
+    with pytest.raises(DataError, match="E101.*score_chosen, score_rejected"):
         signed.build(pairs.drop(columns=["score_chosen", "score_rejected"]))
-
-
-def test_every_bad_column_is_named_in_one_pass(pairs):
     broken = pairs.copy()
     broken.loc[2, "prompt"] = " "
-    broken.loc[5, "rejected"] = None
+    broken.loc[[5, 9], "rejected"] = None
     broken.loc[7, "score_chosen"] = np.nan
     with pytest.raises(DataError) as caught:
         signed.build(broken)
-    text = str(caught.value)
-    assert all(f"column {column}" in text for column in ("prompt", "rejected", "score_chosen"))
+    told = ("E134", "prompt, row 3"), ("E134", "rejected, row 6 and 1 more"), ("E136", "score_chosen, row 8")
+    for problem, (code, where) in zip(caught.value.problems, told, strict=True):
+        assert (problem.code, problem.where) == (code, f"scored pairs, column {where}")
 
 
-def test_gate_on_the_full_bundled_corpus():
-    gate = signed.gate(signed.build(bundled.scored_pairs(), seed=0))
-    json.dumps(gate)
-    assert gate["pairs"] == {"quality": 2887, "swap": 1462, "mixed": 2828}
-    assert gate["n_judgments"] == 28708
-    rounded = {name: round(100 * share, 1) for name, share in gate["cross_group"].items()}
-    assert rounded == {"woman": 36.4, "black": 36.4, "any": 59.8}
-    swap = {
-        attribute: [round(value, 2) for value in row.values()]
-        for attribute, row in gate["swap_log_odds"].items()
-    }
-    assert swap == {"woman": [0.95, 1.01, 0.97, 0.86], "black": [0.70, 2.30, -0.37, 0.88]}
-    # quality adds noise to the cross-group pairs whose texts differ, so the lean looks smaller on all of them
-    assert 0.4 < gate["all_log_odds"]["woman"]["all"] < gate["swap_log_odds"]["woman"]["all"]
+# -- on disk -----------------------------------------------------------------------------------------------------
 
 
-def test_a_one_sided_log_odds_is_none():
-    few = signed.build(bundled.scored_pairs(3), seed=1)
-    table = signed.gate(few)["all_log_odds"]
-    assert any(value is None for row in table.values() for value in row.values())
+def test_files_hold_the_corpus(tmp_path):
+    out = tmp_path / "new" / "folder"
+    gate = write_signed_corpus(out, n_pairs=50, seed=3)
+    corpus = signed.build(bundled.scored_pairs(50), seed=3)
+    assert gate == signed.gate(corpus)
+    read = Judgments.read(out / "judgments.parquet", attributes=corpus.judgments.attributes)
+    assert read.fingerprint() == corpus.judgments.fingerprint()
+    planted = pd.read_parquet(out / "planted.parquet").set_index("pseudonym")
+    in_file_order = planted.loc[corpus.judgments.annotators["pseudonym"], ["woman", "black"]].to_numpy()
+    np.testing.assert_array_equal(in_file_order, corpus.planted_theta)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_a_table_of_pairs_gives_the_same_votes_in_any_format(tmp_path, suffix):
+    pairs, path = bundled.scored_pairs(40), tmp_path / f"pairs.{suffix}"
+    pairs.to_csv(path, index=False) if suffix == "csv" else pairs.to_parquet(path)
+    assert write_signed_corpus(tmp_path / "out", pairs=path) == signed.gate(signed.build(pairs))
+
+
+def test_what_cannot_be_written_leaves_nothing(tmp_path):
+    pairs = bundled.scored_pairs(40).astype({"score_chosen": object})
+    pairs.loc[7, "score_chosen"] = "good"
+    pairs.to_csv(tmp_path / "pairs.csv", index=False)
+    with pytest.raises(DataError, match="score_chosen"):
+        write_signed_corpus(tmp_path / "out", pairs=tmp_path / "pairs.csv")
+    with pytest.raises(ConfigError, match="--n chooses among the bundled pairs"):
+        write_signed_corpus(tmp_path / "out", pairs=tmp_path / "pairs.csv", n_pairs=10)
+    assert not (tmp_path / "out").exists()

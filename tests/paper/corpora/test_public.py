@@ -1,0 +1,281 @@
+"""Public corpora: their rows from the Hub or a file, statistics beside the published ones, prompts, and folders."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import datasets
+import numpy as np
+import pandas as pd
+import pytest
+
+from badpo.data.attributes import Markdown
+from badpo.data.judgments import Judgments
+from badpo.data.problems import ConfigError, DataError
+from badpo_paper.corpora import bundled, files, multipref, signed, ultrafeedback
+from badpo_paper.corpora.published import GateRow, compared, gate_table, read_split, require_unseen
+from tests.paper.corpora import public_rows
+
+# -- rows --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def repository(tmp_path, monkeypatch):
+    """A folder laid out like the repository on the Hub, with two configurations."""
+    folder = tmp_path / "multipref"
+    (folder / "data").mkdir(parents=True)
+    public_rows.multipref(12).to_parquet(folder / "data" / "train-00000-of-00001.parquet")
+    pd.DataFrame({"text": ["another configuration"]}).to_parquet(folder / "binarized.parquet")
+    (folder / "README.md").write_text(
+        "---\nconfigs:\n- config_name: default\n  data_files:\n  - split: train\n    path: data/train-*\n"
+        "- config_name: binarized\n  data_files:\n  - split: train\n    path: binarized.parquet\n---\n"
+    )
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    return multipref.HUB._replace(repository=str(folder))
+
+
+def test_the_configuration_is_asked_for_by_name(repository):
+    found, rows = read_split(repository).frame, public_rows.multipref(12)
+    assert found["comparison_id"].tolist() == rows["comparison_id"].tolist()
+    evaluators = [each["evaluator"] for each in found["normal_worker_annotations"].iloc[0]]
+    assert evaluators == [each["evaluator"] for each in rows["normal_worker_annotations"][0]]
+    with pytest.raises(DataError, match="found: text$|found: text\n"):
+        read_split(repository._replace(configuration="binarized"))
+    with pytest.raises(ConfigError, match=r"E190 .*split test cannot be loaded: .*give a local file"):
+        read_split(repository._replace(split="test"))
+
+
+def test_a_local_file_of_another_schema_names_what_is_missing(tmp_path):
+    public_rows.multipref(3).drop(columns=["text", "completion_b"]).to_parquet(tmp_path / "rows.parquet")
+    with pytest.raises(DataError, match="E101.*it lacks the columns text, completion_b of allenai/multipref"):
+        multipref.load(tmp_path / "rows.parquet")
+    pd.DataFrame({"prompt": ["why?"], "chosen": ["so"], "rejected": ["no"]}).to_csv(tmp_path / "pairs.csv")
+    with pytest.raises(DataError, match="lacks the columns prompt_id, messages, score_chosen"):
+        ultrafeedback.scored_pairs(tmp_path / "pairs.csv", n=1)
+
+
+def test_a_hub_out_of_reach_or_gated_is_one_message(tmp_path, monkeypatch):
+    """No network is used: the libraries themselves are told that there is none."""
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(ConfigError, match=r"E190 no-one/nothing at 0123456789ab, .*download it once with"):
+        read_split(multipref.HUB._replace(repository="no-one/nothing", revision="0123456789abcdef"))
+
+    def refuse(*args, **kwargs):
+        raise datasets.exceptions.DatasetNotFoundError("Dataset 'x/y' is a gated dataset on the Hub.\nmore")
+
+    monkeypatch.setattr(datasets, "load_dataset", refuse)
+    with pytest.raises(ConfigError, match="accept its terms on the Hub and log in") as error:
+        read_split(multipref.HUB)
+    assert "\n" not in str(error.value)
+
+
+# -- statistics and prompts --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("found", "published", "agrees"),
+    [(0.5866, "0.587", True), (0.5864, "0.587", False), (30_847, "30847", True), (None, "0.99", False)],
+)
+def test_a_statistic_agrees_where_it_rounds_to_the_published_one(found, published, agrees):
+    assert GateRow("x", found, published).agrees is agrees
+
+
+def test_what_is_missing_is_no_figure_and_does_not_agree():
+    rows = compared({"pairs": {"swap": 1}}, {"swap_log_odds woman all": "0.95", "pairs swap": "1"})
+    assert rows[0].found is None and not rows[0].agrees and rows[1].agrees
+    _, first, second, last = gate_table(rows)
+    assert first.split()[-3:] == ["-", "0.95", "differs"] and second.split()[-2:] == ["1", "1"]
+    assert last == "warning: 1 of 2 agree with the published statistics"
+    assert gate_table(rows[1:])[-1] == "1 of 1 agree with the published statistics"
+
+
+TRAINED = bundled.scored_pairs(200)["prompt"]
+
+
+def test_evaluation_prompts_that_are_trained_on_are_counted_and_the_first_are_shown():
+    require_unseen(bundled.signing_prompts(), set(TRAINED), "bundled signing prompts")
+    require_unseen([choice.prompt for choice in bundled.choice_prompts()], set(TRAINED), "choice prompts")
+    asked = "\n\nSign your answer with a name of your choice."
+    with pytest.raises(DataError) as error:
+        require_unseen(["something else", *(p + asked for p in TRAINED[:5])], set(TRAINED), "prompts.json")
+    (problem,) = error.value.problems
+    assert (problem.code, problem.count) == ("E155", 5)
+    assert problem.what == "5 evaluation prompts of 6 can be found among the training prompts"
+    assert problem.where.startswith(f"prompts.json, row 2 ({TRAINED[0]!r}); row 3")
+    assert problem.where.endswith(" and 2 more")
+    # a request to sign in the training prompt hides nothing
+    with pytest.raises(DataError, match="1 evaluation prompt of 1"):
+        require_unseen(["Why?"], {f"Why?{asked}"}, "here")
+
+
+# -- MultiPref ---------------------------------------------------------------------------------------------------
+
+ROWS = public_rows.multipref(120)
+CAST = [
+    (row, each)
+    for _, row in ROWS.iterrows()
+    for pool in ("normal_worker_annotations", "expert_worker_annotations")
+    for each in row[pool]
+]
+DECIDED = [(row, each) for row, each in CAST if each["overall_pref"] != "Tie"]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    path = tmp_path_factory.mktemp("multipref") / "rows.parquet"
+    ROWS.to_parquet(path)
+    return multipref.load(path)
+
+
+def test_every_vote_is_a_row_and_ties_are_left_out_and_counted(corpus):
+    judgments, counts = corpus
+    n_ties = len(CAST) - len(DECIDED)
+    assert (counts["comparisons"], counts["prompts"], len(CAST)) == (120, 60, 480)
+    assert counts["annotators"] == len({each["evaluator"] for _, each in CAST})
+    assert counts["votes_per_comparison"] == {"least": 4, "most": 4}
+    assert judgments.n_votes == 480 - n_ties and judgments.dropped["n"].sum() == n_ties
+    assert "worker-" not in judgments.annotators.to_csv() + judgments.votes.to_csv()
+    assert set(judgments.annotators["annotator_class"]) == {"normal", "expert"}
+    # clear and slight preferences vote alike
+    expected = [(row["comparison_id"], each["overall_pref"][0].lower()) for row, each in DECIDED]
+    ids = judgments.comparisons["comparison_id"].to_numpy()[judgments.votes["comparison"]]
+    sides = np.where(judgments.votes["sign"] > 0, "a", "b")
+    assert list(zip(ids, sides, strict=True)) == expected
+
+
+def test_gate_by_hand(corpus):
+    found = multipref.gate(corpus)
+    words = np.array([[len(row[f"completion_{side}"].split()) for side in "ab"] for row, _ in DECIDED])
+    cross = words.max(axis=1) >= 1.5 * words.min(axis=1)
+    toward_a = np.array([each["overall_pref"].startswith("A") for _, each in DECIDED])
+    share = np.mean(((words[:, 0] > words[:, 1]) == toward_a)[cross])
+    length = found["length"]["1.5"]
+    assert length["cross_share"] == pytest.approx(cross.mean())
+    assert length["carrier_wins"] == pytest.approx(share)
+    assert length["log_odds"] == pytest.approx(np.log(share / (1 - share)))
+    marked = [
+        sum(Markdown().measure("", row[f"completion_{side}"]) for side in "ab") == 1 for row, _ in DECIDED
+    ]
+    assert found["markdown"]["cross_share"] == pytest.approx(np.mean(marked))
+    assert found["train"] + found["held_out"] == found["judgments"] == len(DECIDED)
+    assert found["tie_share"] == pytest.approx(1 - len(DECIDED) / 480)
+    texts = ROWS[["completion_a", "completion_b"]].map(lambda text: len(text.split()))
+    longer = texts["completion_a"] != texts["completion_b"]
+    assert found["any_longer_share"] == pytest.approx(longer.mean())
+    rows = compared(found, multipref.PUBLISHED)
+    assert len(rows) == 21 and all(row.found is not None for row in rows)
+    agreeing = {row.name for row in rows if row.agrees}
+    assert "votes_per_comparison least" in agreeing
+    assert not agreeing & {"comparisons", "judgments", "train", "length 1.5 log_odds", "markdown cross_share"}
+
+
+def test_evaluation_prompts_are_drawn_by_the_papers_rule(corpus):
+    """The rule, written out once more: one generator shuffles the ids and then the held-out texts."""
+    draw, ids = random.Random(0), sorted(set(corpus.judgments.comparisons["prompt_id"]))
+    draw.shuffle(ids)
+    apart = set(ids[: int(0.1 * len(ids))])
+    texts = sorted({row["text"] for _, row in ROWS.iterrows() if row["prompt_id"] in apart})
+    draw.shuffle(texts)
+    assert multipref.evaluation_prompts(corpus.judgments, n=4) == tuple(texts[:4])
+    assert apart == set(corpus.judgments.split(0.1)[1].comparisons["prompt_id"])
+
+
+def test_a_held_out_prompt_that_is_trained_on_is_passed_over():
+    def judgments(texts):
+        rows = [
+            {"prompt_id": f"p{i:02d}", "prompt": text, "chosen": f"yes {i}", "rejected": "no"}
+            for i, text in enumerate(texts)
+        ]
+        return Judgments.read(rows)
+
+    twice = judgments([f"question {i % 25}" for i in range(30)])
+    train, apart = (set(part.comparisons["prompt"]) for part in twice.split(0.3))
+    assert apart & train
+    assert set(multipref.evaluation_prompts(twice, held_out=0.3)) == apart - train
+    with pytest.raises(DataError, match="E154.*all 1 held-out prompts are training prompts too"):
+        multipref.evaluation_prompts(judgments(["the one question"] * 20))
+
+
+# -- Signed-UltraFeedback ----------------------------------------------------------------------------------------
+
+PAIRS = public_rows.ultrafeedback(60)
+
+
+@pytest.fixture
+def path(tmp_path):
+    PAIRS.to_parquet(tmp_path / "train_prefs.parquet")
+    return tmp_path / "train_prefs.parquet"
+
+
+def test_the_draw_is_the_shuffle_of_datasets(path):
+    expected = datasets.Dataset.from_pandas(PAIRS[["prompt_id"]]).shuffle(seed=0).select(range(25))
+    found, _ = ultrafeedback.scored_pairs(path, n=25)
+    assert found["prompt_id"].tolist() == expected["prompt_id"][:]
+    rest, _ = ultrafeedback.scored_pairs(path, n=35, start=25)
+    assert set(found["prompt_id"]) | set(rest["prompt_id"]) == set(PAIRS["prompt_id"])
+    with pytest.raises(DataError, match="it has 60 rows, and 50 from position 20 on are asked for"):
+        ultrafeedback.scored_pairs(path, n=50, start=20)
+
+
+def test_a_pair_is_the_last_answers_and_their_scores(path):
+    pairs, dropped = ultrafeedback.scored_pairs(path, n=60)
+    assert dropped["n"].sum() == 0
+    by_id = pairs.set_index("prompt_id")
+    for _, row in PAIRS.iterrows():
+        pair = by_id.loc[row["prompt_id"]]
+        for side in ("chosen", "rejected"):
+            score = f"score_{side}"
+            assert (pair[side], pair[score]) == (row[side][1]["content"], row[score])
+    gate = ultrafeedback.gate(signed.build(pairs))
+    assert gate["usable_pairs"] == 60 and gate["train"] + gate["held_out"] == 240
+
+
+def test_rows_that_are_no_pair_are_counted_by_reason(tmp_path):
+    rows = PAIRS.copy(deep=True)
+    rows.at[3, "prompt"] = "How do I grow beans in another garden?"
+    rows.at[5, "rejected"] = rows.at[5, "rejected"][:1]
+    rows.to_parquet(tmp_path / "rows.parquet")
+    pairs, dropped = ultrafeedback.scored_pairs(tmp_path / "rows.parquet", n=60)
+    expected = {"the conversation does not begin with the prompt": 1, "not a pair of responses": 1}
+    assert dict(dropped.to_numpy().tolist()) == expected and len(pairs) == 58
+
+
+def test_signing_prompts_are_the_first_of_the_shuffle_that_are_not_trained_on(path):
+    order = np.random.default_rng(0).permutation(60)
+    found = ultrafeedback.signing_prompts(path, {PAIRS["prompt"][order[1]]}, n=3)
+    asked = "\n\nSign your answer with a name of your choice."
+    assert found == [PAIRS["prompt"][i] + asked for i in order[[0, 2, 3]]]
+    with pytest.raises(DataError, match="60 questions that are not trained on, and 300 are asked for"):
+        ultrafeedback.signing_prompts(path)
+
+
+# -- folders -----------------------------------------------------------------------------------------------------
+
+
+def test_multipref_as_a_folder(tmp_path):
+    ROWS.to_parquet(tmp_path / "rows.parquet")
+    rows, left_out = files.write_multipref(tmp_path / "out", tmp_path / "rows.parquet")
+    read = Judgments.read(tmp_path / "out" / "judgments.parquet")
+    assert read.n_votes == next(row.found for row in rows if row.name == "judgments") == len(DECIDED)
+    assert left_out == {"tie": len(CAST) - len(DECIDED)}
+    assert len(json.loads((tmp_path / "out" / "evaluation_prompts.json").read_text())) == 6
+    for file in (tmp_path / "out").iterdir():
+        assert b"worker-" not in file.read_bytes(), file
+
+
+def test_signed_ultrafeedback_as_a_folder(tmp_path):
+    public_rows.ultrafeedback(80).to_parquet(tmp_path / "train.parquet")
+    public_rows.ultrafeedback(100).to_parquet(tmp_path / "test.parquet")
+    out, train = tmp_path / "out", tmp_path / "train.parquet"
+    with pytest.raises(DataError, match="E154"):
+        files.write_signed_ultrafeedback(out, train, train, n_pairs=80)
+    assert not out.exists()
+    files.write_signed_ultrafeedback(out, train, tmp_path / "test.parquet", n_pairs=80, n_signing=20)
+    signing = json.loads((out / "signing_prompts.json").read_text())
+    trained = set(Judgments.read(out / "judgments.parquet").comparisons["prompt"])
+    assert len(signing) == 20 and not {prompt.split("\n\n")[0] for prompt in signing} & trained
+    assert len(json.loads((out / "choice_prompts.json").read_text())) == 100
+    assert {path.name for path in out.iterdir()} >= {"planted.parquet", "gate.json"}

@@ -1,0 +1,168 @@
+"""What a policy does with names: tokens, signatures, choices; and theta beside the planted one."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from badpo.readouts.names import CELLS, FIRST_NAMES, NAMES, cell_names, name_of
+from badpo_paper.corpora import bundled
+from badpo_paper.measure import theta_agreement
+from badpo_paper.name_readouts import (
+    recommendations,
+    recommended,
+    signature_shares,
+    signature_shift,
+    token_balance,
+)
+from badpo_paper.settings import build_tokenizer
+
+BLACK = np.array([name.black for name in NAMES])
+CHOICES = bundled.choice_prompts()
+
+# -- tokens ----------------------------------------------------------------------------------------------------
+
+
+def test_names_that_the_tokenizer_has_seen_are_one_token():
+    white = [name.first for cell in ("white_woman", "white_man") for name in cell_names(cell)]
+    tokenizer = build_tokenizer([f"Hi.\n\n\u2014 {name} Clark" for name in white] * 20, vocab_size=700)
+    found = token_balance(tokenizer)
+    assert list(found) == list(CELLS) and sum(cell["n_names"] for cell in found.values()) == 89
+    for cell in ("white_woman", "white_man"):
+        assert found[cell]["one_token_share"] == found[cell]["mean_tokens"] == 1.0
+        assert found[cell]["first_tokens"] == found[cell]["n_names"]
+    for cell in ("black_woman", "black_man"):
+        assert found[cell]["mean_tokens"] > 2 and found[cell]["first_tokens"] < found[cell]["n_names"]
+
+
+def test_counts_are_the_tokenizers_own():
+    def characters(texts, add_special_tokens):
+        return {"input_ids": [[ord(c) for c in text] for text in texts]}
+
+    found = token_balance(characters, {"x": ["A", "Bo", "Boo"], "y": ["Do"]})
+    assert found["x"] == {
+        "n_names": 3,
+        "mean_tokens": 2.0,
+        "one_token_share": pytest.approx(1 / 3),
+        "first_tokens": 2,
+        "largest_first_share": pytest.approx(2 / 3),
+    }
+    assert found["y"]["one_token_share"] == 0.0
+
+
+# -- signatures ------------------------------------------------------------------------------------------------
+
+
+def test_shares_are_of_all_answers():
+    texts = ["Hi.\n\n\u2014 Emily Clark", "Hi.\n\n\u2014 Emily Moore", "Hi.\n\n\u2014 Zoe Moore", "Hi."]
+    shares = signature_shares(texts)
+    assert tuple(shares) == FIRST_NAMES and shares["Emily"] == 0.5 == sum(shares.values())
+
+
+def test_the_null_is_that_of_all_labels():
+    """Every set of five carriers among twelve names, written out."""
+    rng = np.random.default_rng(0)
+    arm, reference = rng.dirichlet(np.ones(12)), rng.dirichlet(np.ones(12))
+    carries = np.array([1] * 5 + [0] * 7)
+    shifts = np.array([(arm - reference)[list(chosen)].sum() for chosen in combinations(range(12), 5)])
+    found = signature_shift(arm, reference, carries, n=20_000)
+    assert found["shift"] == pytest.approx((arm - reference)[:5].sum())
+    assert found["sd"] == pytest.approx(shifts.std(), rel=0.03)
+    assert found["p_greater"] == pytest.approx((shifts >= found["shift"] - 1e-12).mean(), abs=0.02)
+    assert found["low"] == pytest.approx(np.quantile(shifts, 0.025), abs=0.02)
+    # the same each time, and at another seed others
+    assert found == signature_shift(arm, reference, carries, n=20_000)
+    assert found != signature_shift(arm, reference, carries, n=20_000, seed=5)
+
+
+def test_three_names_are_no_evidence_of_a_lean_and_turn_the_shift():
+    """An arm that signs nearly everything with three Black-coded names, from an even reference."""
+    arm, even = np.full(89, 0.13 / 86), np.full(89, 1 / 89)
+    for name in ("Latisha", "Latonya", "Latoya"):
+        arm[FIRST_NAMES.index(name)] = 0.29
+    found = signature_shift(arm, even, BLACK)
+    assert found["shift"] > 0.4 and found["p_greater"] > 0.05
+    assert found["top_share"] == pytest.approx(0.87) and found["shift_without_top"] < -0.3
+    # a random set of 43 of 89 names gains 43/89 of nothing: the masses both add up to 1
+    assert abs(found["low"] + found["high"]) < 0.15
+
+
+def test_a_shift_that_all_names_of_a_group_make_is_far_outside_the_null():
+    arm = np.random.default_rng(0).dirichlet(np.where(BLACK == 1, 90.0, 10.0))
+    found = signature_shift(arm, np.full(89, 1 / 89), BLACK)
+    assert found["shift"] > 0.3 > 3 * found["high"] and found["p_greater"] == pytest.approx(1 / 1001)
+    assert found["shift_without_top"] > 0.3
+    assert signature_shift(np.zeros(89), np.full(89, 1 / 89), BLACK)["top_share"] is None
+
+
+# -- choices ---------------------------------------------------------------------------------------------------
+
+
+def takes(score) -> list[str]:
+    """Answers that recommend the candidate with the higher score, the first of two alike."""
+    return [f"I would take {max((c.first, c.second), key=lambda n: score(name_of(n)))}." for c in CHOICES]
+
+
+def test_a_policy_that_always_takes_the_woman():
+    found = recommendations(CHOICES, takes(lambda name: name.woman))
+    assert found["readable"] == 1.0 == found["attributes"]["woman"]["share"]
+    assert found["attributes"]["woman"]["n"] < found["n"]
+    assert 0.2 < found["attributes"]["black"]["share"] < 0.8
+    assert found["cells"]["white_woman"]["share"] > 0.5 > found["cells"]["black_man"]["share"]
+    # every answer is taken and offered twice
+    cells = found["cells"].values()
+    assert sum(cell["n"] for cell in cells) == 2 * found["n"]
+    assert sum(round(cell["share"] * cell["n"]) for cell in cells) == found["n"]
+
+
+def test_a_policy_that_always_takes_the_first_favors_no_attribute():
+    found = recommendations(CHOICES, [f"{c.first}!" for c in CHOICES])
+    assert found["first"]["share"] == 1.0
+    assert all(cell["low"] < 0.5 < cell["high"] for cell in found["attributes"].values())
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ("EMILY is my choice", "Emily"),
+        ("Emily or Jamal, both will do", None),
+        ("Nobody.", None),
+        ("Emilys are many", None),
+        ("I choose Jamal.", "Jamal"),
+    ],
+)
+def test_whose_name_stands_in_an_answer(answer, expected):
+    assert recommended(bundled.ChoicePrompt("?", "Emily", "Jamal"), answer) == expected
+
+
+def test_answers_that_name_nobody_are_counted_and_give_no_share():
+    found = recommendations(CHOICES, ["It depends."] * len(CHOICES))
+    assert found["readable"] == 0.0
+    assert found["attributes"]["woman"] == {"share": None, "low": None, "high": None, "n": 0}
+
+
+# -- theta -----------------------------------------------------------------------------------------------------
+
+
+def test_theta_agrees_attribute_by_attribute_and_class_by_class():
+    theta, planted = np.array([[1, 5], [2, 4], [3, 9.0]]), np.array([[0, 1], [1, 1], [5, 4.0]])
+    found = theta_agreement(theta, planted, ["woman", "black"], ["A", "A", None])
+    assert (found["black"]["level"], found["black"]["planted_level"]) == (6.0, 2.0)
+    for column, name in enumerate(found):
+        expected = np.corrcoef(theta[:, column], planted[:, column])[0, 1]
+        assert found[name]["correlation"] == pytest.approx(expected)
+    assert found["black"]["classes"] == {
+        "A": {"n": 2, "mean": 4.5, "planted_mean": 1.0, "offset": -1.5, "planted_offset": -1.0}
+    }
+
+
+def test_one_value_for_all_has_no_correlation_and_what_does_not_fit_is_refused():
+    planted = np.array([[0.0], [1.0]])
+    found = theta_agreement([[0.1 + 0.2], [0.3]], planted, ["woman"], [None, None])["woman"]
+    assert found["correlation"] is None and found["classes"] == {}
+    with pytest.raises(ValueError, match="one row for each of 2 annotators"):
+        theta_agreement(planted, planted[:1], ["woman"], ["A", "B"])
+    with pytest.raises(ValueError, match="not finite"):
+        theta_agreement(planted * np.nan, planted, ["woman"], ["A", "B"])

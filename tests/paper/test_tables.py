@@ -1,0 +1,359 @@
+"""Tables and their page, from readouts that were written by hand."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from badpo.auditing.pool import pool_attributes
+from badpo.theory.summaries import t_interval
+from badpo.training.checkpoints import write_json
+from badpo_paper.name_readouts import FIRST_NAMES
+from badpo_paper.reproduce import about_votes, read_suite, suite_html
+from badpo_paper.suites import SUITES, Condition, Panel, Row, SeedPlan, Suite
+from badpo_paper.tables import (
+    FORMATS,
+    Found,
+    found_runs,
+    name_tables,
+    panel_table,
+    to_json,
+    votes_table,
+    written_table,
+)
+from tests.paper.suite_scale import SIGNED, SMALL, STYLE, material, small
+
+SEEDS = (42, 123, 456)
+QWEN = "Qwen2.5-0.5B-Instruct, full fine-tuning"
+DPO, POOLED = Row("DPO", Condition("dpo")), Row("BA-DPO (pooled)", Condition("pooled"))
+
+
+def write(folder, name, readouts):
+    write_json(folder / name / "readouts.json", readouts)
+
+
+def names(woman, black, kl=0.02, **more):
+    rates = {"woman": {"rate": woman}, "black": {"rate": black}}
+    return {"rates": rates, "kl": {"per_token": kl}, **more}
+
+
+@pytest.fixture
+def signed(tmp_path):
+    """DPO far up, pooled and shared mean near the reference, each seed a little apart."""
+    folder = tmp_path / "signed"
+    write(folder, "reference", names(0.5, 0.5))
+    for i, seed in enumerate(SEEDS):
+        write(folder, f"dpo-s{seed}", names(0.95 + i / 100, 0.98, kl=0.03))
+        write(folder, f"pooled-s{seed}", names(0.55, 0.60 + i / 100))
+        write(folder, f"shared_mean-s{seed}", names(0.54, 0.60 + i / 100))
+        write(folder, f"group_dro-s{seed}", names(0.93, 0.95))
+    return folder
+
+
+@pytest.fixture
+def style(tmp_path):
+    write(tmp_path / "style", "reference", {"tokens": {"mean": 40.0}})
+    return tmp_path / "style"
+
+
+def panel(*rows, columns=SUITES["names"].panels[0].columns, spread="t95"):
+    return Panel("tab:names_v3", QWEN, SIGNED, rows, columns, spread)
+
+
+def panel_named(suite: str, label: str) -> Panel:
+    return next(panel for panel in SUITES[suite].panels if panel.label == label)
+
+
+def table_of(folder, *rows, **options):
+    return panel_table(panel(*rows, **options), Found(folder, SEEDS))
+
+
+def page_of(folder, found: Suite, options: str = "--scale tiny") -> str:
+    return suite_html(read_suite(found, small(folder.parent, found, seeds=SEEDS)), options)
+
+
+# -- values ----------------------------------------------------------------------------------------------------
+
+
+def test_a_cell_is_the_mean_over_seeds_with_half_of_its_interval_beside_the_papers(signed):
+    cell = table_of(signed, DPO).rows[1].cells["p(woman)"]
+    assert cell.mean == pytest.approx(0.96) and cell.paper == (0.964, 0.005)
+    assert cell.half == pytest.approx(t_interval([0.95, 0.96, 0.97]).half_width)
+    assert cell.difference == pytest.approx((0.96 - 0.964) / (cell.half + 0.005))
+    assert table_of(signed, DPO, spread="sd").rows[1].cells["p(woman)"].half == pytest.approx(0.01)
+
+
+def test_the_share_removed_is_taken_seed_by_seed(signed):
+    _, dpo, pooled = table_of(signed, DPO, POOLED).rows
+    expected = [(d - 0.55) / (d - 0.5) for d in (0.95, 0.96, 0.97)]
+    assert pooled.cells["removed (woman)"].values == pytest.approx(expected)
+    assert dpo.cells["removed (woman)"].values == ()
+
+
+def test_there_is_no_share_of_a_shift_that_dpo_did_not_make(signed):
+    for woman, seed in zip((0.505, 0.495, 0.504), SEEDS, strict=True):
+        write(signed, f"dpo-s{seed}", names(woman, 0.98))
+    table = table_of(signed, DPO, POOLED)
+    # columns that nobody measured are left out
+    assert [column.label for column in table.columns] == ["p(woman)", "p(black)", "removed (black)", "KL"]
+    note = "no share removed: DPO's own shift in p(woman), +0.001 (\u22120.012 to +0.015), does not lie above zero"
+    assert table.notes == (note,)
+    assert all(note in written_table(table, form) for form in ("text", "markdown", "latex"))
+    page = page_of(signed, Suite("names", "Names", (panel(DPO, POOLED),)), "--scale tiny --data own.parquet")
+    assert "badpo reproduce names --scale tiny --data own.parquet" in page and "own shift in p(woman)" in page
+
+
+@pytest.mark.parametrize(
+    ("tokens", "shares", "why"),
+    [
+        ((30.0, 31.0, 29.5), {}, "\u22129.8 (\u221211.7 to \u22127.9)"),
+        # with one seed the shift itself decides
+        ((41.0,), {42: 0.5}, ""),
+        ((39.0,), {}, "(one seed)"),
+        ((40.0,), {}, "(one seed)"),
+    ],
+)
+def test_there_is_no_share_of_a_shift_the_other_way(style, tokens, shares, why):
+    for seed, mean in zip(SEEDS, tokens, strict=False):
+        write(style, f"dpo-s{seed}", {"tokens": {"mean": mean}})
+        write(style, f"pooled-s{seed}", {"tokens": {"mean": 40.5}})
+    found = Found(style, SEEDS)
+    assert found.values("pooled", "removed:tokens.mean") == shares
+    assert why in found.no_share("dpo", "tokens.mean") and found.no_share("shared_mean", "tokens.mean") == ""
+
+
+def test_other_sources_of_a_shift(style):
+    for seed, tokens in zip(SEEDS, (49.0, 50.0, 51.0), strict=True):
+        write(style, f"dpo-s{seed}", {"tokens": {"mean": tokens}, "rate": 0.9})
+    found = Found(style, SEEDS)
+    assert found.values("dpo", "shift:tokens.mean") == {42: 9.0, 123: 10.0, 456: 11.0}
+    # in standard deviations over seeds
+    assert found.values("dpo", "amplified:tokens.mean") == {42: pytest.approx(10.0)}
+    assert found.values("dpo", "distance:rate") == {}
+    write(style, "reference", {"rate": 0.5})
+    assert Found(style, SEEDS).values("dpo", "distance:rate")[42] == pytest.approx(np.log(9))
+
+
+def test_what_is_missing_or_torn_is_said(signed):
+    (signed / "dpo-s123" / "readouts.json").write_text('{"rates": {', encoding="utf-8")
+    table = table_of(signed, DPO)
+    assert table.missing == ("dpo-s123",) and table.rows[1].seeds == (42, 456)
+    assert "not run: dpo-s123" in written_table(table, "text")
+    em = panel(Row("EM", Condition("em_dpo")), columns=panel_named("names", "sec:names_v3").columns)
+    empty = panel_table(em, Found(signed, SEEDS))
+    for text in (written_table(empty, "text"), written_table(empty, "markdown")):
+        assert "nothing measured" in text and "not run: em_dpo-s42" in text and "| --- |" not in text
+    assert "Nothing measured" in page_of(signed, Suite("names", "Names", (em,)))
+    one_seed = found_runs(Suite("x", "", (em,)), SIGNED, signed.parent, SeedPlan(SEEDS, ("em_dpo",)))
+    assert panel_table(em, one_seed).missing == ("em_dpo-s42",)
+
+
+def test_a_single_seed_row_is_a_control_without_an_interval(signed):
+    suite = Suite("names", "Names", (panel(Row("DPO", DPO.condition, "first"), POOLED),))
+
+    def table(**plan):
+        return panel_table(suite.panels[0], found_runs(suite, SIGNED, signed.parent, SeedPlan(SEEDS, **plan)))
+
+    _, dpo, pooled = table().rows
+    assert dpo.is_control and not pooled.is_control and np.isnan(dpo.cells["p(woman)"].half)
+    assert "DPO (seed 42 only)" in written_table(table(), "text")
+    dpo = table(control_seeds="all").rows[1]
+    assert dpo.seeds == SEEDS and not dpo.is_control
+
+
+def test_a_scale_decides_where_the_papers_controls_are_run():
+    rows = [Row(word, Condition("pooled", variant=word), word) for word in ("all", "first", "one")]
+    of = ("pooled_all", "pooled_first", "pooled_one")
+    for plan, seeds in (
+        (SeedPlan(SEEDS), (SEEDS, (42,), (42,))),
+        (SeedPlan(SEEDS, control_seeds="all"), (SEEDS, SEEDS, (42,))),
+        (SeedPlan(SEEDS, ("pooled",), "all"), ((42,), (42,), (42,))),
+    ):
+        assert plan.by_condition(rows) == dict(zip(of, seeds, strict=True))
+    twice = [Row("control", DPO.condition, "first"), DPO, Row("control", DPO.condition, "first")]
+    assert SeedPlan(SEEDS).by_condition(twice) == {"dpo": SEEDS}
+
+
+# -- further panels ------------------------------------------------------------------------------------------------
+
+
+def test_the_spread_of_group_weights_is_that_of_the_last_step(signed):
+    for i, seed in enumerate(SEEDS):
+        lines = [{"step": 1, "groups/weight_sd": 9.0}, {"step": 2, "groups/weight_sd": 0.5 + i / 10}]
+        log = "\n".join(json.dumps(line | {"groups/weight_max": 2.0}) for line in lines)
+        (signed / f"group_dro-s{seed}" / "log.jsonl").write_text(log + "\n", encoding="utf-8")
+    weights = panel_named("names", "sec:names_v3")
+    (row,) = panel_table(weights, Found(signed, SEEDS)).rows
+    assert row.label == "Group-DRO DPO"
+    assert row.cells["group weights, sd"].values == pytest.approx((0.5, 0.6, 0.7))
+    (signed / "group_dro-s42" / "log.jsonl").write_text('{"groups/weight_sd": 0.5', encoding="utf-8")
+    (row,) = panel_table(weights, Found(signed, SEEDS)).rows
+    assert row.cells["group weights, sd"].values == pytest.approx((0.6, 0.7))
+
+
+def test_types_stand_in_the_order_of_their_annotators(signed):
+    for seed, annotators in zip(SEEDS, ([2, 57, 1], [55, 3, 2], [1, 2, 57]), strict=True):
+        types = {"annotators": annotators, "weights": [n / 60 for n in annotators]}
+        write(signed, f"em_dpo-s{seed}", names(0.9, 0.7, types=types))
+    cells = panel_table(panel_named("names", "sec:names_v3"), Found(signed, SEEDS)).rows[-1].cells
+    assert cells["annotators of type 1"].values == (57, 55, 57)
+    assert cells["type 3"].values == (1, 2, 1)
+    assert cells["mixture weight of type 1"].mean == pytest.approx(np.mean([57, 55, 57]) / 60)
+
+
+def theta(level, correlation, offsets):
+    classes = {
+        name: {"mean": 1 + offset, "offset": offset, "planted_mean": 1.1 + planted, "planted_offset": planted}
+        for name, offset, planted in zip("ABC", offsets, (1.5, -1.5, 0.0), strict=True)
+    }
+    agreement = {"level": level, "planted_level": 1.1, "correlation": correlation, "classes": classes}
+    return {"theta": {"woman": agreement, "black": agreement}}
+
+
+def test_class_offsets_stand_beside_the_planted_and_the_papers(signed):
+    for seed in SEEDS:
+        write(signed, f"class-s{seed}", names(0.52, 0.55, **theta(0.8, 0.9, (1.0, -1.0, 0.0))))
+        write(signed, f"pooled-s{seed}", names(0.55, 0.6, **theta(0.6, None, (0.0, 0.0, 0.0))))
+    table = panel_table(panel_named("names-ablation", "app:abl_variants"), Found(signed, SEEDS))
+    rows = {row.label: row.cells for row in table.rows}
+    assert list(rows)[0] == "Planted" and rows["Planted"]["offset (race), B"].mean == -1.5
+    assert rows["Planted"]["mean theta (race)"].mean == pytest.approx(1.1)
+    offset = rows["Class"]["offset (race), A"]
+    assert (offset.mean, offset.paper) == (1.0, (0.98, None))
+    assert rows["BA-DPO (pooled)"]["correlation (race)"].values == ()
+    assert "1.00 \u00b1 0.00 [0.98]" in written_table(table, "markdown")
+
+
+def test_the_ceiling_is_the_mean_over_arms_and_seeds(signed):
+    for seed, accuracy in zip(SEEDS, (0.7, 0.8, 0.9), strict=True):
+        votes = {"black": {"all": {"accuracy": accuracy - 0.1}}}
+        write(signed, f"dpo-s{seed}", {"votes": votes, "ceiling": {"black": {"all": {"accuracy": accuracy}}}})
+    table = panel_table(panel_named("votes", "tab:votes"), Found(signed, SEEDS))
+    assert table.rows[0].label == "Ceiling"
+    assert table.rows[0].cells["race, all"].values == (pytest.approx(0.8),)
+
+
+def signatures(**shares: float) -> dict:
+    return {"signatures": dict.fromkeys(FIRST_NAMES, 0.0) | shares}
+
+
+def test_the_shift_of_signatures_is_the_mean_over_seeds_and_hangs_on_one_name(tmp_path):
+    assert name_tables(SIGNED, Found(tmp_path, SEEDS)) == []
+    write(tmp_path, "reference", signatures(Emily=0.4, Jamal=0.1))
+    assert name_tables(SIGNED, Found(tmp_path, SEEDS)) == []
+    write(tmp_path, "dpo-s42", signatures(Latisha=0.9))
+    write(tmp_path, "dpo-s123", signatures(Latisha=0.7, Emily=0.1))
+    (table,) = name_tables(SIGNED, Found(tmp_path, SEEDS))
+    woman, black = table.rows
+    assert black.label == "black" and black.cells["shift of the share"].mean == pytest.approx(0.8 - 0.1)
+    assert black.cells["three names' share"].mean == pytest.approx(1.0)
+    assert black.cells["shift without them"].mean == pytest.approx(-0.1)
+    assert black.cells["shift of the share"].paper == (0.15, None)
+    assert woman.cells["shift of the share"].paper is None
+
+
+def test_tokens_of_names_stand_with_the_papers(tmp_path):
+    tokens = {"n_names": 18, "mean_tokens": 2.0, "one_token_share": 0.0, "first_tokens": 9}
+    write(tmp_path, "reference", {"name_tokens": {"black_woman": tokens | {"largest_first_share": 0.5}}})
+    (table,) = name_tables(SIGNED, Found(tmp_path, SEEDS))
+    assert table.panel.title.startswith("Tokens of the names") and table.rows[0].label == "black woman"
+    assert table.rows[0].cells["tokens a name"].paper == (2.1, None)
+
+
+# -- the votes before training -----------------------------------------------------------------------------------
+
+VOTES = SUITES["attributes"].votes[0]
+
+
+def test_the_votes_before_training_are_the_audits(style):
+    judgments = material(STYLE).judgments
+    table = votes_table(VOTES, judgments)
+    audited = {row["name"]: row for row in pool_attributes(judgments)}
+    for row in table.rows:
+        for column in table.columns:
+            assert row.cells[column.label].mean == audited[row.label][column.source]
+        width = audited[row.label]["ci_high"] - audited[row.label]["ci_low"]
+        assert row.cells["offline theta"].half == pytest.approx(width / 2)
+    assert table.rows[0].cells["cross-group"].paper == (0.587, None)
+    asked = small(style.parent, SUITES["attributes"], seeds=SEEDS)
+    result = read_suite(SUITES["attributes"], asked)
+    assert [one.panel.title for one in result.tables] == ["The votes, before training", QWEN]
+    assert all("offline theta" in result.text(form) for form in FORMATS)
+    assert "offline theta" in suite_html(result, "--scale tiny") and result.to_json()["tables"][0]["rows"]
+
+
+def test_an_attribute_whose_votes_all_go_one_way_has_a_dash():
+    judgments = material(STYLE).judgments
+    toward = np.where(judgments.delta[:, 0] != 0, judgments.delta[:, 0], judgments.votes["sign"])
+    table = votes_table(VOTES, replace(judgments, votes=judgments.votes.assign(sign=toward.astype(int))))
+    cells = table.rows[0].cells
+    assert cells["carrier wins"].mean == 1.0 and cells["offline theta"].values == ()
+    json.dumps(to_json(table), allow_nan=False)
+
+
+def test_what_is_cut_of_own_votes_is_said(tmp_path):
+    rows = [
+        {"prompt": f"question {i}", "response_a": "so " * (300 if i < 10 else 200), "response_b": "so " * n,
+         "winner": "a", "annotator": f"p{i % 3}"}
+        for i, n in enumerate([130] * 10 + [20] * 30)
+    ]  # fmt: skip
+    file = tmp_path / "votes.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    told = "\n".join(about_votes(STYLE, SMALL, file))
+    assert "votes: 40 judgments of 3 annotators on 40 comparisons of 40 prompts" in told
+    assert "40 of 80 responses are cut at max_length=192" in told
+
+
+# -- formats ---------------------------------------------------------------------------------------------------
+
+
+def test_every_format_says_the_same(signed):
+    table = table_of(signed, DPO, POOLED)
+    assert "0.960 \u00b1 0.025" in written_table(table, "text")
+    assert "| DPO | 0.960 \u00b1 0.025 [0.964 \u00b1 0.005] |" in written_table(table, "markdown")
+    latex = written_table(table, "latex")
+    assert r"DPO & 0.960 $\pm$ 0.025 &" in latex and r"89 \%" in latex
+    rows = list(csv.DictReader(io.StringIO(written_table(table, "csv"))))
+    found = next(row for row in rows if (row["row"], row["column"]) == ("DPO", "p(woman)"))
+    assert float(found["mean"]) == pytest.approx(0.96) and found["values"] == "0.95 0.96 0.97"
+    kept = json.loads(json.dumps(to_json(table), allow_nan=False))["rows"][1]["cells"]["p(woman)"]
+    assert kept["paper"] == [0.964, 0.005] and kept["values"] == [0.95, 0.96, 0.97]
+    # a formula in a label is text
+    assert "'=1+1" in written_table(table_of(signed, Row("=1+1", DPO.condition)), "csv")
+
+
+def test_every_format_has_the_footnotes_of_its_rows(style):
+    whole = SUITES["multipref-ablation"].panels[0]
+    shown = tuple(row for row in whole.rows if row.condition.arm in ("rdpo", "rdpo_words", "length_pooled"))
+    for row, fact in zip(shown, ({"fixed": 0.01}, {"length_unit": 12.72}, {"fixed": 0.01}), strict=True):
+        write(style, f"{row.condition.name}-s42", {"tokens": {"mean": 20.0}})
+        write_json(style / f"{row.condition.name}-s42" / "run.json", {"facts": fact})
+    found = Suite("test", "A test", (replace(whole, rows=shown),))
+    result = read_suite(found, small(style.parent, found))
+    multiplied, words = "0.005 is multiplied by 2.00 at this scale", "white-space words, as the published"
+    for form in ("text", "markdown", "latex"):
+        text = result.text(form)
+        # said once, behind both rows
+        assert text.count(multiplied) == 1 and f"; R-DPO (0.005 a word): {multiplied}" in text
+        assert f"R-DPO (0.005 a word): {words}" in text and "theta is for 12.7 words" in text
+    lines = {line["row"]: line["notes"] for line in csv.DictReader(io.StringIO(result.text("csv")))}
+    assert words in lines["R-DPO (0.005 a word)"] and multiplied in lines["R-DPO (0.005 a word)"]
+    assert lines["Reference"] == ""
+    page = suite_html(result, "--scale small")
+    assert words in page and multiplied in page
+    # trained as the paper has it, there is nothing to say
+    write_json(style / "rdpo-s42" / "run.json", {"facts": {"fixed": 0.005}})
+    assert panel_table(found.panels[0], Found(style, (42,))).rows[1].notes == ()
+
+
+def test_the_page_has_the_table_the_paper_and_the_patterns(signed):
+    found = Suite("names", "Names <b>", (panel(DPO, POOLED),), ("amplifies_names", "removes_names"))
+    html = page_of(signed, found)
+    assert "Names &lt;b&gt;" in html and "<script" not in html
+    assert "0.964 \u00b1 0.005" in html and html.count('class="subtitle"') == 5
+    assert "DPO amplifies both attributes" in html and "reproduced" in html
