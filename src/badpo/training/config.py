@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ from badpo.data.privacy import pseudonyms
 from badpo.data.problems import ConfigError
 from badpo.objective.bias import VARIANTS
 from badpo.training.trl_keys import (
-    ACCEPTED_WITHOUT_EFFECT,
     DEFAULT_OUTPUT_DIR,
     PAPER_MAX_PROMPT_LENGTH,
     REFUSED,
@@ -61,6 +61,12 @@ def computes_in_bf16(use_cpu: bool) -> bool:
     The weights that are trained stay in the precision that they were loaded in. Both stages ask here.
     """
     return is_torch_bf16_gpu_available() and not use_cpu
+
+
+@cache
+def _tell_of_float32() -> None:
+    """Once for all stages of a process."""
+    logger.info("this device has no bf16: training in float32")
 
 
 @dataclass
@@ -193,9 +199,9 @@ class BADPOConfig(TrainingArguments):
         return {name: value for name, value in told.items() if name != "gold_annotators"}
 
     def __post_init__(self):
-        self._tell_of_trl_keys()
-        complaints = [*self._out_of_range(), *self._refused()]
-        if complaints:
+        if self.warmup_ratio is not None and not self.warmup_steps:
+            self.warmup_steps, self.warmup_ratio = self.warmup_ratio, None
+        if complaints := [*self._out_of_range(), *self._refused()]:
             raise ConfigError("\n".join(complaints))
         self.gold_annotators = pseudonyms(list(dict.fromkeys(str(name) for name in self.gold_annotators)))
         if self.encoding == "paper" and self.max_prompt_length is None:
@@ -225,16 +231,15 @@ class BADPOConfig(TrainingArguments):
             if getattr(self, name) not in choices and (name, getattr(self, name)) != ("bias", None)
         ]
         for name in ("learning_rate", "bias_learning_rate"):
-            if not 0 <= getattr(self, name) <= LARGEST_RATE:
-                complaints.append(
-                    f"{name} is {getattr(self, name)}; it must lie between 0 and {LARGEST_RATE}"
-                )
+            if not 0 <= (rate := getattr(self, name)) <= LARGEST_RATE:
+                complaints.append(f"{name} is {rate}; it must lie between 0 and {LARGEST_RATE}")
         gold, has_bias, n_prompt = self.gold_annotators, self.bias != "none", self.max_prompt_length
         longest = self.max_length - 1 if self.max_length is not None else float("inf")
         checks = {
             f"beta is {self.beta}; it must be positive (with 0 nothing is learned) and at most {LARGEST_BETA}": (
                 not 0 < self.beta <= LARGEST_BETA
             ),
+            "warmup_ratio and warmup_steps say the same; keep warmup_steps": self.warmup_ratio is not None,
             f"max_length is {self.max_length}; a prompt and a response need 2 tokens or more": longest < 1,
             "max_prompt_length is used with encoding: paper only (TRL has no such key any more); with encoding: trl "
             "raise max_length instead": n_prompt is not None and self.encoding != "paper",
@@ -257,28 +262,16 @@ class BADPOConfig(TrainingArguments):
 
     def _refused(self) -> list[str]:
         keys = [key for key in REFUSED if key != "trust_remote_code" and hasattr(self, key)]
-        reasons = (refusal(key, _plain(getattr(self, key))) for key in keys)
-        return [reason for reason in reasons if reason is not None]
-
-    def _tell_of_trl_keys(self) -> None:
-        """Follow an older name, and name what has no effect, as reading a recipe does."""
-        if self.warmup_ratio is not None:
-            if self.warmup_steps:
-                raise ConfigError("warmup_ratio and warmup_steps say the same; keep warmup_steps")
-            logger.info("warmup_ratio: %s is read as warmup_steps: %s", self.warmup_ratio, self.warmup_ratio)
-            self.warmup_steps, self.warmup_ratio = self.warmup_ratio, None
-        for own in fields(self):
-            reason = ACCEPTED_WITHOUT_EFFECT.get(own.name)
-            default = own.default_factory() if own.default_factory is not MISSING else own.default
-            if reason and _plain(getattr(self, own.name)) != _plain(default):
-                logger.info("%s has no effect: %s", own.name, reason)
+        values = (getattr(self, key) for key in keys)
+        # the Trainer's enumerations stand for their values
+        reasons = [refusal(key, getattr(v, "value", v)) for key, v in zip(keys, values, strict=True)]
+        return list(filter(None, reasons))
 
     def _choose_bf16(self) -> None:
-        has_bf16 = computes_in_bf16(bool(self.use_cpu))
         asked = not self.fp16 if self.bf16 is None else self.bf16
-        self.bf16 = asked and (has_bf16 or bool(self.bf16 and self.use_cpu))
+        self.bf16 = asked and (computes_in_bf16(bool(self.use_cpu)) or bool(self.bf16 and self.use_cpu))
         if asked and not self.bf16:
-            logger.info("this device has no bf16: training in float32")
+            _tell_of_float32()
 
     def _choose_checkpointing(self) -> None:
         # Under their new names these arguments bring no deprecation warning; an older Trainer has the old ones only.
@@ -301,7 +294,3 @@ def _told(name: str, value: Any) -> Any:
     if isinstance(value, str | Path) and Path(value).is_absolute():
         return Path(value).name
     return value
-
-
-def _plain(value):
-    return getattr(value, "value", value)
