@@ -15,7 +15,7 @@ _OWN = ("id", "status", "_server_id", "fields", "responses", "suggestions", "met
 def read_argilla(export: Export) -> Iterator[dict[str, Any]]:
     """One row for each submitted response to one question.
 
-    The question is a label, such as ``response_a``, ``A`` or ``tie``, or a ranking of the two fields. Drafts and
+    The question is a label, such as ``response_a``, ``A`` or ``tie``, or the two fields in order. Drafts and
     discarded responses are left out and counted. ``columns={"winner": "preference"}`` names the question where there
     are several; ``prompt``, ``response_a``, ``response_b`` name fields that cannot be recognised.
     """
@@ -30,10 +30,9 @@ def read_argilla(export: Export) -> Iterator[dict[str, Any]]:
     )
     parts = ("", ".users", ".status")
     export.used |= {"id", "fields", "responses", prompt, a, b, *(f"{question}{_FLAT}{p}" for p in parts)}
-    for record, fields, answers in records:
+    for number, (record, fields, answers) in enumerate(records, start=1):
         pair = {"prompt": fields.get(prompt), "response_a": fields.get(a), "response_b": fields.get(b)}
-        if "id" in record:
-            pair["comparison_id"] = str(record["id"])
+        pair["comparison_id"] = str(record.get("id", f"record {number}"))
         for answer in answers.get(question, ()):
             who, status = (None if is_missing(x) else str(x) for x in map(answer.get, ("user_id", "status")))
             vote = {"winner": _winner(answer.get("value"), a, b, export), "annotator": who}
@@ -63,18 +62,9 @@ def _fields(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _winner(value: Any, a: str, b: str, export: Export) -> str | None:
-    """The side that a label names or a ranking puts first; None for an empty answer."""
-    if isinstance(value, Mapping):  # a ranking is an object of lists, a list of objects, or labels in order
-        pairs = zip(listed(value.get("rank")), listed(value.get("value")), strict=False)
-        value = [{"rank": rank, "value": label} for rank, label in pairs]
-    if not isinstance(value, list):
-        return None if is_missing(value) else export.side_of(value, a, b)
-    entries = [
-        entry if isinstance(entry, Mapping) else {"rank": i, "value": entry} for i, entry in enumerate(value)
-    ]
-    ranked = [(entry["rank"], entry.get("value")) for entry in entries if not is_missing(entry.get("rank"))]
-    best = [label for rank, label in ranked if rank == min(ranked, key=lambda pair: pair[0])[0]]
-    return None if not best else "tie" if len(best) > 1 else export.side_of(best[0], a, b)
+    """The side that a label names, or the first of labels in order; None for an empty answer."""
+    label = next(iter(value), None) if isinstance(value, list) else value
+    return None if is_missing(label) else export.side_of(label, a, b)
 
 
 IMPORTER = Importer(

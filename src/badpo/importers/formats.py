@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from badpo.data.files import appearing
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import pseudonyms
 from badpo.data.problems import ConfigError, DataError, Problem, did_you_mean
-from badpo.data.tables import KNOWN, Table, as_ids, read_table, recognise, write_table
+from badpo.data.tables import KNOWN, Table, as_ids, as_objects, read_table, recognise, write_table
 from badpo.importers import arena, argilla, label_studio, multipref, prism, prodigy, ultrafeedback
 from badpo.importers.fields import NO_PREFERENCE, TEXTS, Export, Importer, personal_fields
 
@@ -129,25 +128,26 @@ def _answers(importer: Importer, export: Export) -> list[dict[str, Any]]:
 
 def _table_of(name: str, export: Export, answers: Sequence[dict[str, Any]]) -> Table:
     """The votes among the answers as a table, with the others counted by reason and pseudonym."""
-    reasons = [
-        answer.get("left_out") or (NO_PREFERENCE if answer.get("winner", "") is None else None)
-        for answer in answers
-    ]
-    votes = [answer for answer, reason in zip(answers, reasons, strict=True) if not reason]
-    if not votes:
-        counts = ", ".join(f"{reason}: {n:,}" for reason, n in Counter(reasons).items())
+    names = dict.fromkeys(column for answer in answers for column in answer)
+    frame = pd.DataFrame(
+        {column: [answer.get(column) for answer in answers] for column in names}, dtype=object
+    )
+    reason = frame.get("left_out", pd.Series(None, index=frame.index, dtype=object))
+    if "winner" in frame:
+        reason = reason.mask(reason.isna() & frame["winner"].isna(), NO_PREFERENCE)
+    votes = frame[reason.isna()].drop(columns="left_out", errors="ignore").reset_index(drop=True)
+    if not len(votes):
+        counts = ", ".join(f"{why}: {n:,}" for why, n in reason.value_counts(sort=False).items())
         raise export.refusal("E104", f"no vote to import ({counts or 'no answers in it'})", "export it again")
+    left_out = pd.DataFrame({"reason": reason, "annotator": frame.get("annotator")})[reason.notna()]
     # an id that is none is told where it stands beside a vote
-    told = (answer.get("annotator") for answer, reason in zip(answers, reasons, strict=True) if reason)
-    ids = as_ids([who if isinstance(who, str | int | float) else None for who in told])
-    known = [who for who in dict.fromkeys(ids) if who is not None]
-    named = dict(zip(known, pseudonyms(known), strict=True))
-    left_out = Counter(zip(filter(None, reasons), (named.get(who, "unknown") for who in ids), strict=True))
-    dropped = tuple({"reason": why, "annotator": who, "n": n} for (why, who), n in left_out.items())
-    names = [column for column in votes[0] if column != "left_out"]
-    frame = pd.DataFrame({column: [vote.get(column) for vote in votes] for column in names}, dtype=object)
-    frame = frame.loc[:, frame.notna().any() | frame.columns.isin(TEXTS)]
-    return Table(frame, f"{export.table.name} ({name}, one row for each vote)", dropped=dropped)
+    told = left_out["annotator"].map(lambda who: who if isinstance(who, str | int | float) else None)
+    number, known = pd.factorize(as_ids(told))
+    left_out["annotator"] = as_objects([*pseudonyms(list(known)), "unknown"])[number]
+    counted = left_out.value_counts(sort=False).reset_index(name="n")
+    votes = votes.loc[:, votes.notna().any() | votes.columns.isin(TEXTS)]
+    name = f"{export.table.name} ({name}, one row for each vote)"
+    return Table(votes, name, dropped=tuple(counted.to_dict("records")))
 
 
 def import_file(

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from badpo.data.problems import counted
-from badpo.importers.fields import NO_PREFERENCE, NOT_A_PAIR, NOT_SUBMITTED, Export, Importer, listed
+from badpo.importers.fields import NOT_A_PAIR, NOT_SUBMITTED, Export, Importer, listed
 
 _PEOPLE = ("_annotator_id", "_session_id")
 # what Prodigy calls a session that nobody named: the moment at which it began
@@ -31,23 +31,17 @@ def read_prodigy(export: Export) -> Iterator[dict[str, Any]]:
         ties = {str(one["id"]) for one in options if export.side_of(one["id"]) == "tie"}
         sides = [one for one in options if str(one["id"]) not in ties]
         accepted = {str(choice) for choice in listed(task.get("accept"))}
+        row = {"prompt": task.get(prompt), "annotator": annotator, "shown_first": "a"}
         if task.get("answer") != "accept":
-            yield {"left_out": NOT_SUBMITTED, "annotator": annotator}
+            yield row | {"left_out": NOT_SUBMITTED}
         elif len(sides) != 2:
-            yield {"left_out": NOT_A_PAIR, "annotator": annotator}
-        elif not accepted:
-            yield {"left_out": NO_PREFERENCE, "annotator": annotator}
+            yield row | {"left_out": NOT_A_PAIR}
         else:
             a_won, b_won = (str(side["id"]) in accepted for side in sides)
             is_tie = a_won == b_won or not ties.isdisjoint(accepted)
-            yield {
-                "prompt": task.get(prompt),
-                "response_a": sides[0].get("text"),
-                "response_b": sides[1].get("text"),
-                "winner": "tie" if is_tie else "a" if a_won else "b",
-                "annotator": annotator,
-                "shown_first": "a",
-            }
+            winner = "tie" if is_tie else "a" if a_won else "b"
+            row |= {"response_a": sides[0].get("text"), "response_b": sides[1].get("text")}
+            yield row | {"winner": winner if accepted else None}
     if unnamed:
         what = f"{counted(unnamed, 'task')} of sessions that are named by a date: one person may have many"
         remedy = "have annotators open the app with ?session=NAME; until then trust only pooled figures"
