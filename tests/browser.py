@@ -18,13 +18,8 @@ import pytest
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 _SECONDS = 60
 _FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--disable-background-networking",
-    "--hide-scrollbars",
-    "--remote-debugging-pipe",
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"),
+    *("--disable-background-networking", "--remote-debugging-pipe"),
 )
 
 
@@ -56,13 +51,8 @@ class Browser:
             ]:
                 os.dup2(descriptor, target)
 
-        self._running = subprocess.Popen(
-            command,
-            close_fds=False,
-            preexec_fn=move_pipes,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        self._running = subprocess.Popen(command, close_fds=False, preexec_fn=move_pipes, **quiet)
         os.close(browser_in)
         os.close(browser_out)
         # a browser that hangs ends, and with it the wait for its answer
@@ -102,13 +92,8 @@ class Browser:
 
     def open(self, page: Path, width: int, scheme: str = "light") -> None:
         """Show a file in a window of this width, in a system that is light or dark, and wait until it is loaded."""
-        self.call(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=900,
-            deviceScaleFactor=1,
-            mobile=width < 600,
-        )
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
+        self.call("Emulation.setDeviceMetricsOverride", **size)
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
         self.events.clear()
         self.call("Page.navigate", url=page.resolve().as_uri())

@@ -9,6 +9,7 @@ import json
 import re
 import stat
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,24 +22,13 @@ from badpo.cli.main import app
 from badpo.data.privacy import pseudonym, pseudonym_key
 from tests.importers.test_exports import ALL, EXPORTS
 
-PLANTED = re.compile(rb"planted", re.IGNORECASE)
+# the ids, and not the word in a sentence of ours
+PLANTED = re.compile(rb"planted(?:[-.]\S| ?\d)", re.IGNORECASE)
 # where each export keeps who voted, and what it says about them besides
 PERSONAL = {
-    "annotator",
-    "evaluator",
-    "completed_by",
-    "updated_by",
-    "email",
-    "first_name",
-    "last_name",
-    "user_id",
-    "preference.responses.users",
-    "_session_id",
-    "_annotator_id",
-    "judge",
-    "reviewer_email",
-    "overall_own_reason",
-    "user_location",
+    *("annotator", "evaluator", "completed_by", "updated_by", "email", "first_name", "last_name", "user_id"),
+    *("preference.responses.users", "_session_id", "_annotator_id", "judge", "reviewer_email"),
+    *("overall_own_reason", "user_location"),
 }
 VARIANTS = {
     **{name: path for name, path in ALL.items() if name != "ultrafeedback"},
@@ -97,17 +87,11 @@ def write_planted(path: Path, folder: Path) -> Path:
 def table(n_prompts: int = 60) -> pd.DataFrame:
     """A table of votes by four people with planted ids, one of whom has an e-mail address for a name."""
     people = ["planted-1", "planted.2@example.org", "PLANTED03", "planted 4"]
+    texts = ("So.", "It just is so, always.")
     rows = [
-        {
-            "comparison_id": f"c{p}",
-            "prompt": f"Question {p}?",
-            "response_a": "It just is so, always." if p % 2 else "So.",
-            "response_b": "So." if p % 2 else "It just is so, always.",
-            "winner": "a" if (p + k) % 3 else "b",
-            "shown_first": "a" if p % 5 else "b",
-            "annotator": who,
-            "annotator_class": "staff" if k < 2 else "crowd",
-        }
+        {"comparison_id": f"c{p}", "prompt": f"Question {p}?", "shown_first": "a" if p % 5 else "b"}
+        | {"response_a": texts[p % 2], "response_b": texts[1 - p % 2], "winner": "a" if (p + k) % 3 else "b"}
+        | {"annotator": who, "annotator_class": "staff" if k < 2 else "crowd"}
         for p in range(n_prompts)
         for k, who in enumerate(people)
     ]
@@ -145,13 +129,9 @@ def test_no_importer_lets_an_id_through(name, places):
 def test_no_command_that_reads_a_table_lets_an_id_through(ending, places):
     source, out = places
     votes = source / f"votes.{ending}"
-    writers = {
-        "csv": lambda: table().to_csv(votes, index=False),
-        "jsonl": lambda: table().to_json(votes, orient="records", lines=True),
-        "json": lambda: table().to_json(votes, orient="records"),
-        "parquet": lambda: table().to_parquet(votes),
-    }
-    writers[ending]()
+    writers = {"csv": partial(pd.DataFrame.to_csv, index=False), "parquet": pd.DataFrame.to_parquet}
+    as_json = partial(pd.DataFrame.to_json, orient="records", lines=ending == "jsonl")
+    writers.get(ending, as_json)(table(), votes)
     length = ("--attribute", "length")
     commands = [
         ("check", votes, *length),
@@ -175,11 +155,14 @@ def test_no_command_that_reads_a_table_lets_an_id_through(ending, places):
 def test_a_table_that_is_wrong_is_told_without_ids(places):
     source, out = places
     wrong = table()
-    wrong.loc[3, "winner"] = None
-    wrong.loc[4, "response_a"] = None
-    wrong.loc[5, "annotator"] = None
-    wrong.loc[6, "annotator_class"] = "other"
-    wrong.loc[7, "shown_first"] = "left"
+    for row, name, value in (
+        (3, "winner", None),
+        (4, "response_a", None),
+        (5, "annotator", None),
+        (6, "annotator_class", "other"),
+        (7, "shown_first", "left"),
+    ):
+        wrong.loc[row, name] = value
     wrong["weight"] = -1
     wrong.to_csv(source / "votes.csv", index=False)
     for command in ("check", "audit"):
@@ -194,9 +177,8 @@ def test_a_table_that_is_wrong_is_told_without_ids(places):
 def test_an_id_that_is_not_there_is_not_repeated_into_a_file(places):
     source, out = places
     table().to_csv(source / "votes.csv", index=False)
-    anchored = ("--anchor", "planted-nobody")
-    result = badpo("audit", source / "votes.csv", "--attribute", "length", "-o", out / "audit", *anchored)
-    assert result.exit_code == 2
+    asked = ("--attribute", "length", "-o", out / "audit", "--anchor", "planted-nobody")
+    assert badpo("audit", source / "votes.csv", *asked).exit_code == 2
     assert leaks(out) == []
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import types
+from functools import partial
 from pathlib import Path
 
 import huggingface_hub
@@ -29,15 +30,9 @@ def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained")
     votes = tiny.votes(n_comparisons=40, n_annotators=6)
     votes["annotator"] = votes["annotator"].str.replace("person", "Planted")
-    config = write_recipe(
-        folder,
-        votes,
-        report_to="tensorboard",
-        logging_steps=1,
-        eval_strategy="steps",
-        eval_steps=2,
-        bias={"variant": "shared_mean", "gold_annotators": ["Planted 5"]},
-    )
+    often = {"report_to": "tensorboard", "logging_steps": 1, "eval_strategy": "steps", "eval_steps": 2}
+    gold = {"variant": "shared_mean", "gold_annotators": ["Planted 5"]}
+    config = write_recipe(folder, votes, **often, bias=gold)
     messages: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
@@ -149,13 +144,8 @@ def hub(monkeypatch):
 
     monkeypatch.setattr(huggingface_hub.HfApi, "create_repo", create_repo)
     monkeypatch.setattr(huggingface_hub.HfApi, "upload_folder", upload_folder)
-    for name in (
-        "upload_file",
-        "create_commit",
-        "upload_large_folder",
-        "preupload_lfs_files",
-        "run_as_future",
-    ):
+    others = ("upload_file", "create_commit", "upload_large_folder", "preupload_lfs_files", "run_as_future")
+    for name in others:
         monkeypatch.setattr(huggingface_hub.HfApi, name, unexpected, raising=False)
     for name in ("create_repo", "upload_folder", "upload_file", "create_commit"):
         monkeypatch.setattr(huggingface_hub, name, unexpected)
@@ -170,23 +160,18 @@ def test_everything_that_is_uploaded_is_about_nobody(tmp_path, hub, strategy):
         "hub_strategy": strategy,
         "hub_token": "hf_secret",
     }
-    if strategy.endswith("checkpoint") or strategy.endswith("checkpoints"):
+    run = partial(train_run, recipe(tmp_path, **settings(6, **asked)))
+    if "checkpoint" in strategy:
         with pytest.raises(ConfigError, match=f"hub_strategy: {strategy} is refused"):
-            train_run(recipe(tmp_path, **settings(6, **asked)))
+            run()
         assert hub == {}
         return
-    folder = train_run(recipe(tmp_path, **settings(6, **asked)))
+    folder = run()
     assert {"README.md", "config.json", "model.safetensors"} <= set(hub)
     assert set(hub) == {str(path.relative_to(folder / "model")) for path in files(folder / "model")}
-    about = [name.encode() for name in annotators_of(folder)] + [
-        b"Planted",
-        b"hf_secret",
-        str(tmp_path).encode(),
-    ]
-    thetas = load_file(folder / "bias.safetensors")
-    about += [
-        row.numpy().tobytes() for values in thetas.values() for row in values.reshape(-1, 1) if row.any()
-    ]
+    thetas = [value.reshape(-1, 1) for value in load_file(folder / "bias.safetensors").values()]
+    about = [row.numpy().tobytes() for rows in thetas for row in rows if row.any()]
+    about += [name.encode() for name in (*annotators_of(folder), "Planted", "hf_secret", str(tmp_path))]
     for name, content in hub.items():
         assert [mark for mark in about if mark in content] == [], name
     with safe_open(folder / "model" / "model.safetensors", "pt") as weights:

@@ -12,6 +12,7 @@ import stat
 from pathlib import Path
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from badpo.attributes import Length
@@ -47,22 +48,13 @@ FORBIDDEN_CALLS = {
 FORBIDDEN_METHODS = {"to_pickle", "read_pickle", "tofile"}
 
 
-def calls() -> list[tuple[str, str, ast.Call]]:
-    """Every call in the package: where it stands, what is called (dotted), and the call."""
-    found = []
-    for path in MODULES:
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call):
-                found.append((f"{path.relative_to(ROOT)}:{node.lineno}", ast.unparse(node.func), node))
-    return found
-
-
-CALLS = calls()
-
-
-def named(name: str) -> list[tuple[str, ast.Call]]:
-    """The calls of one function."""
-    return [(where, call) for where, called, call in CALLS if called == name or called.endswith(f".{name}")]
+# every call in the package: its file, what is called (dotted), and the call
+CALLS = [
+    (str(path.relative_to(ROOT / "src")), ast.unparse(node.func), node)
+    for path in MODULES
+    for node in ast.walk(ast.parse(path.read_text()))
+    if isinstance(node, ast.Call)
+]
 
 
 def value_of(call: ast.Call, keyword: str) -> str | None:
@@ -70,7 +62,66 @@ def value_of(call: ast.Call, keyword: str) -> str | None:
     return next((ast.unparse(entry.value) for entry in call.keywords if entry.arg == keyword), None)
 
 
-# -- nothing that runs what it reads ---------------------------------------------------------------------------
+def is_called(called: str, *names: str) -> bool:
+    return any(called == name or called.endswith(f".{name}") for name in names)
+
+
+# -- what no call does, and what calls in one file only do -------------------------------------------------------
+
+REMOTE = {None, "trust_remote_code", "choice.trust_remote_code", "args.trust_remote_code", "False"}
+NEVER = {
+    "runs what it reads": lambda called, call: (
+        called in FORBIDDEN_CALLS or called.split(".")[-1] in FORBIDDEN_METHODS
+    ),
+    "reads more than weights": lambda called, call: (
+        is_called(called, "torch.load") and value_of(call, "weights_only") != "True"
+    ),
+    "reads YAML that makes objects": lambda called, call: (
+        is_called(called, "yaml.load") and value_of(call, "Loader") != "_Loader"
+    ),
+    "writes YAML that only an unsafe loader reads": lambda called, call: called == "yaml.dump",
+    "takes a text for markup": lambda called, call: (
+        called == "Markup" and not all(isinstance(argument, ast.Constant) for argument in call.args)
+    ),
+    "asks a shell": lambda called, call: value_of(call, "shell") is not None,
+    # what the caller chose, or not mentioned, which transformers takes for no
+    "runs code of a model unasked": lambda called, call: value_of(call, "trust_remote_code") not in REMOTE,
+    "loads a tokenizer or configuration without saying that its code is not run": lambda called, call: (
+        called in ("AutoTokenizer.from_pretrained", "AutoConfig.from_pretrained")
+        and not value_of(call, "trust_remote_code")
+        and not any(keyword.arg is None for keyword in call.keywords)
+    ),
+}
+ONLY_IN = {
+    "badpo/data/yaml_files.py": lambda called, call: called in ("yaml.load", "yaml.safe_load"),
+    # what a terminal would obey is written out there
+    "badpo/cli/options.py": lambda called, call: (
+        called.split(".")[-1] in ("print", "echo", "secho", "print_exc", "print_exception")
+        or called in ("sys.stdout.write", "sys.stderr.write", "sys.__stdout__.write", "sys.__stderr__.write")
+    ),
+    "badpo/training/model_files.py": lambda called, call: (
+        called.endswith(".from_pretrained")
+        and called.split(".")[0] not in ("AutoTokenizer", "AutoConfig", "GenerationConfig")
+    ),
+    # SECURITY.md: only processes of one run connect; a store of torch is a server or a connection to one
+    "badpo/training/processes.py": lambda called, call: (
+        called.split(".")[-1].endswith("Store") and "Text" not in called
+    ),
+    "badpo/results/words.py": lambda called, call: is_called(called, "jinja2.Environment"),
+    "badpo/results/model_card.py": lambda called, call: (
+        is_called(called, "page_templates") and bool(call.args or call.keywords)
+    ),
+}
+
+
+@pytest.mark.parametrize("what", NEVER)
+def test_no_call(what):
+    assert [(file, call.lineno) for file, called, call in CALLS if NEVER[what](called, call)] == []
+
+
+@pytest.mark.parametrize("place", ONLY_IN)
+def test_calls_of_one_file_only(place):
+    assert {file for file, called, call in CALLS if ONLY_IN[place](called, call)} == {place}
 
 
 def test_no_module_imports_what_runs_what_it_reads_or_what_sends():
@@ -79,49 +130,15 @@ def test_no_module_imports_what_runs_what_it_reads_or_what_sends():
         for node in ast.walk(ast.parse(path.read_text())):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            wrong += [
-                f"{path}:{node.lineno} {name}" for name in names if name.split(".")[0] in FORBIDDEN_IMPORTS
-            ]
+            roots = {name.split(".")[0] for name in names}
+            wrong += [f"{path}:{node.lineno}"] if roots & FORBIDDEN_IMPORTS else []
+            # it hands objects to processes of its own
+            wrong += [str(path)] if "joblib" in roots and path.name != "schedule.py" else []
     assert not wrong
+    assert issubclass(_Loader, yaml.SafeLoader) and refusal("trust_remote_code", True)
 
 
-def test_only_the_scheduler_hands_objects_to_its_own_processes():
-    users = {
-        path.name
-        for path in MODULES
-        if re.search(r"^\s*(?:from|import) joblib", path.read_text(), re.MULTILINE)
-    }
-    assert users <= {"schedule.py"}
-
-
-def test_no_call_runs_what_it_reads():
-    wrong = [f"{where} {called}" for where, called, _ in CALLS if called in FORBIDDEN_CALLS]
-    wrong += [f"{where} {called}" for where, called, _ in CALLS if called.split(".")[-1] in FORBIDDEN_METHODS]
-    assert not wrong
-
-
-def test_torch_load_reads_weights_only():
-    assert [where for where, call in named("torch.load") if value_of(call, "weights_only") != "True"] == []
-
-
-def test_yaml_is_read_by_the_safe_loader():
-    import yaml
-
-    assert issubclass(_Loader, yaml.SafeLoader)
-    assert [where for where, call in named("yaml.load") if value_of(call, "Loader") != "_Loader"] == []
-    dumped = [where for where, called, _ in CALLS if called == "yaml.dump"]
-    assert dumped == [], "yaml.safe_dump writes nothing that only an unsafe loader reads"
-
-
-def test_a_shell_is_never_asked():
-    assert [where for where, _, call in CALLS if value_of(call, "shell") is not None] == []
-
-
-def test_code_of_a_model_is_run_only_where_the_flag_is_passed_on():
-    """``trust_remote_code`` is what the caller chose, or is not mentioned, which transformers takes for no."""
-    said = {value_of(call, "trust_remote_code") for _, _, call in CALLS} - {None}
-    assert said <= {"trust_remote_code", "choice.trust_remote_code", "args.trust_remote_code", "False"}, said
-    assert refusal("trust_remote_code", True)
+# -- recipes and models ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -162,24 +179,6 @@ def test_yaml_holds_plain_values_in_a_recipe_and_in_a_run(tmp_path, monkeypatch,
     assert not (tmp_path / "owned").exists()
 
 
-def test_yaml_is_read_in_one_place():
-    reads = [where for where, called, _ in CALLS if called in ("yaml.load", "yaml.safe_load")]
-    assert {where.partition(":")[0] for where in reads} == {"src/badpo/data/yaml_files.py"}
-
-
-# -- models ------------------------------------------------------------------------------------------------------
-
-
-def test_weights_and_adapters_are_loaded_in_one_place():
-    """And every class that finds out by itself what to load is told that code of the model's own is none."""
-    loads = [(where, called, call) for where, called, call in CALLS if called.endswith(".from_pretrained")]
-    for where, called, call in loads:
-        if called.split(".")[0] in ("AutoTokenizer", "AutoConfig"):
-            assert value_of(call, "trust_remote_code") or any(k.arg is None for k in call.keywords), where
-        elif called != "GenerationConfig.from_pretrained":
-            assert "training/model_files.py" in where, f"{where} {called}"
-
-
 @pytest.mark.parametrize(
     ("keyword", "value"),
     [
@@ -213,27 +212,12 @@ def test_a_recipe_may_choose_attention_and_dtype():
         "use_cache": False,
         "use_safetensors": True,
     }
-    asked = {
-        "model_init_kwargs": keywords,
-        "model_name_or_path": "m",
-        "dataset_name": "d.csv",
-        "output_dir": "o",
-    }
-    assert read_recipe(overrides=asked | {"bias": "none"}).model.init_kwargs["attn_implementation"] == "sdpa"
+    asked = {"model_name_or_path": "m", "dataset_name": "d.csv", "output_dir": "o", "bias": "none"}
+    recipe = read_recipe(overrides=asked | {"model_init_kwargs": keywords})
+    assert recipe.model.init_kwargs["attn_implementation"] == "sdpa"
 
 
 # -- terminals ---------------------------------------------------------------------------------------------------
-
-
-def test_everything_is_printed_in_one_place():
-    """`say`, `complain` and `print_json` write out what a terminal would obey; nothing goes past them."""
-    past = [
-        where
-        for where, called, _ in CALLS
-        if called.split(".")[-1] in ("print", "echo", "secho", "print_exc", "print_exception")
-        or called in ("sys.stdout.write", "sys.stderr.write", "sys.__stdout__.write", "sys.__stderr__.write")
-    ]
-    assert {where.partition(":")[0] for where in past} == {"src/badpo/cli/options.py"}
 
 
 HOSTILE = "\x1b[2J\x9b31m\x7f\u202e"
@@ -242,15 +226,13 @@ HOSTILE = "\x1b[2J\x9b31m\x7f\u202e"
 @pytest.mark.parametrize("options", [[], ["--json"]])
 def test_a_terminal_is_told_nothing_by_names_of_files_texts_and_attributes(tmp_path, options):
     table = tmp_path / f"votes{HOSTILE}.jsonl"
-    rows = [
-        {"prompt": f"q{i}", "response_a": f"red {HOSTILE}", "response_b": "blue", "winner": "ab"[i % 2]}
-        for i in range(6)
-    ]
+    row = {"response_a": f"red {HOSTILE}", "response_b": "blue"}
+    rows = [row | {"prompt": f"q{i}", "winner": "ab"[i % 2]} for i in range(6)]
     table.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    attribute = f"word_list:name=hue{HOSTILE},words=red"
+    declared = ["--attribute", f"word_list:name=hue{HOSTILE},words=red"]
     commands = (
-        ["attributes", "test", str(table), "--attribute", attribute],
-        ["check", str(table), "--attribute", attribute],
+        ["attributes", "test", str(table), *declared],
+        ["check", str(table), *declared],
         ["check", str(tmp_path / f"none{HOSTILE}.csv")],
         ["report", str(tmp_path / HOSTILE)],
     )
@@ -258,8 +240,7 @@ def test_a_terminal_is_told_nothing_by_names_of_files_texts_and_attributes(tmp_p
         result = CliRunner().invoke(app, [*command, *options])
         assert not set(result.output) & set(HOSTILE) - set("[2J31m"), (command, result.output)
         assert "u001b" in result.output or command[0] == "check"
-        if options:
-            json.loads(result.stdout)
+        assert not options or json.loads(result.stdout)
 
 
 def test_logs_of_any_library_are_written_out():
@@ -283,23 +264,11 @@ def test_every_page_has_the_content_policy_and_escapes():
         assert page.read_text().startswith('{% extends "layout.html.jinja" %}'), page.name
         assert "<head>" not in page.read_text() and "<html" not in page.read_text(), page.name
     assert page_templates().autoescape is True
-    assert [where.split(":")[0] for where, _ in named("jinja2.Environment")] == ["src/badpo/results/words.py"]
-    markdown = [where for where, call in named("page_templates") if call.args or call.keywords]
-    assert [where.split(":")[0] for where in markdown] == ["src/badpo/results/model_card.py"]
 
 
 def test_no_template_marks_a_text_as_safe():
     for template in TEMPLATES.iterdir():
         assert not re.search(r"\|\s*safe\b|autoescape", template.read_text()), template.name
-    wrong = [
-        where
-        for where, called, call in CALLS
-        if called == "Markup" and not all(isinstance(argument, ast.Constant) for argument in call.args)
-    ]
-    # what charts put together is escaped part by part; tests/results/test_charts.py tries to break out of it
-    assert {where.split(":")[0] for where in wrong} <= {
-        "src/badpo/results/charts.py",
-    }, wrong
 
 
 # -- links and names that lead out of a folder -------------------------------------------------------------------
@@ -358,20 +327,14 @@ def test_a_seal_names_nothing_outside_of_its_folder(run, name, monkeypatch):
 
 
 def test_forgetting_follows_a_link_to_the_table(tmp_path):
-    rows = [
-        {"prompt": "Why?", "chosen": "So.", "rejected": "No.", "annotator": name}
-        for name in ("ann_aaaaaaaaaats6n", "ann_bbbbbbbbbbsjzo")
-    ]
+    going, staying = "ann_aaaaaaaaaats6n", "ann_bbbbbbbbbbsjzo"
+    row = {"prompt": "Why?", "chosen": "So.", "rejected": "No."}
     table, link = tmp_path / "data" / "votes.jsonl", tmp_path / "votes.jsonl"
     table.parent.mkdir()
-    table.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    table.write_text("".join(json.dumps(row | {"annotator": name}) + "\n" for name in (going, staying)))
     link.symlink_to(table)
-    (trace,) = forget(find_people(["ann_aaaaaaaaaats6n"]), data=[link])
-    assert (
-        link.is_symlink()
-        and "ann_aaaaaaaaaats6n" not in table.read_text()
-        and "ann_bbbbbbbbbbsjzo" in table.read_text()
-    )
+    forget(find_people([going]), data=[link])
+    assert link.is_symlink() and going not in table.read_text() and staying in table.read_text()
 
 
 # -- who can read what is written --------------------------------------------------------------------------------
@@ -401,33 +364,15 @@ def test_the_key_and_the_mapping_are_for_their_owner_alone(tmp_path, monkeypatch
     assert mode(tmp_path / "mapping.json") == 0o600
 
 
-def test_what_an_audit_says_of_single_people_is_for_its_owner_alone(tmp_path, open_umask):
-    rows = [
-        {"prompt": f"q{i}", "response_a": "It just is so.", "response_b": "So.", "winner": "ab"[i % 2]}
-        for i in range(6)
-    ]
-    audit(rows, [Length()]).write(tmp_path / "audit")
-    modes = {path.name: mode(path) for path in (tmp_path / "audit").iterdir()}
-    assert modes == {
-        "report.html": 0o666,
-        **dict.fromkeys(("audit.json", "annotators.csv", "annotators.parquet", "requests.parquet"), 0o600),
-    }
+SIX_VOTES = [
+    {"prompt": f"q{i}", "response_a": "It just is so.", "response_b": "So.", "winner": "ab"[i % 2]}
+    for i in range(6)
+]
 
 
-# -- nothing is sent -----------------------------------------------------------------------------------------------
-
-
-def test_only_processes_of_one_run_connect_by_a_call_of_ours():
-    """SECURITY.md says so; a store of torch is a server or a connection to one."""
-    stores = [
-        where
-        for where, called, _ in CALLS
-        if called.split(".")[-1].endswith("Store") and "Text" not in called
-    ]
-    assert {where.rpartition(":")[0].rpartition("badpo/")[2] for where in stores} == {"training/processes.py"}
-
-
-def test_an_audit_opens_no_connection(tmp_path, monkeypatch):
+def test_an_audit_is_for_its_owner_alone_but_for_the_page_and_opens_no_connection(
+    tmp_path, monkeypatch, open_umask
+):
     asked = []
 
     def refuse(*place: object, **_: object) -> None:
@@ -436,9 +381,8 @@ def test_an_audit_opens_no_connection(tmp_path, monkeypatch):
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
-    rows = [
-        {"prompt": f"q{i}", "response_a": "It just is so.", "response_b": "So.", "winner": "ab"[i % 2]}
-        for i in range(6)
-    ]
-    audit(rows, [Length()]).write(tmp_path)
+    audit(SIX_VOTES, [Length()]).write(tmp_path / "audit")
+    modes = {path.name: mode(path) for path in (tmp_path / "audit").iterdir()}
+    personal = ("audit.json", "annotators.csv", "annotators.parquet", "requests.parquet")
+    assert modes == {"report.html": 0o666, **dict.fromkeys(personal, 0o600)}
     assert not asked  # also where somebody would have caught the refusal
