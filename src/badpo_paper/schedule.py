@@ -22,10 +22,11 @@ from badpo.anchoring.source import AnchorSource, Prompts, run_source
 from badpo.data.checks import check
 from badpo.data.files import RUN_SEAL, BusyError, holder, locked
 from badpo.data.problems import ConfigError, DataError
+from badpo.objective.bias import BiasTerm
 from badpo.readouts.judge import checked_judge
-from badpo.runs.evaluate import VERSION, load_bias, require_undamaged
+from badpo.runs.evaluate import VERSION
 from badpo.runs.run import BEGUN, Progress, keep_run, kept_facts, kept_json, settings_facts
-from badpo.runs.start import UNREADABLE, unreadable
+from badpo.runs.start import UNREADABLE, require_undamaged, unreadable
 from badpo.training.checkpoints import changed_facts
 from badpo.training.model_files import WEIGHTS
 from badpo_paper.arms import ARMS
@@ -226,7 +227,7 @@ def train_and_measure(
         return
     if condition.offset is not None:
         source = anchored_run(condition.offset, seed, stage, scale, data, folder, progress)
-        bias = load_bias(source)
+        bias = BiasTerm.load(source)
     else:
         bias = keep_run(recipe, folder, prepared(condition, arm, recipe, stage), scale.command, progress)
     measure_run(folder, stage, seed, bias, scale, progress)

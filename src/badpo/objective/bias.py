@@ -38,7 +38,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
 }
 
 
-class BiasFileError(RuntimeError):
+class BiasFileError(ConfigError):
     """The files of a bias term are missing, damaged, or do not belong together."""
 
 

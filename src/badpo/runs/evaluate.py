@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,17 +15,17 @@ import numpy as np
 import pandas as pd
 
 from badpo.data.attributes import attribute_from_config, plain_text
-from badpo.data.files import RUN_SEAL, locked, made_here, require_enclosed, resealed, run_damage
+from badpo.data.files import RUN_SEAL, locked, made_here, require_enclosed, resealed
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import is_about_single_people
 from badpo.data.problems import ConfigError
-from badpo.objective.bias import BiasFileError, BiasTerm
+from badpo.objective.bias import BiasTerm
 from badpo.readouts.generation import Decoding, Generation, sample, sample_saved, saved_folders
 from badpo.readouts.heldout import heldout_accuracy, implicit_margins, theta_rows_for, vote_accuracy
 from badpo.readouts.kl import divergence
 from badpo.readouts.sampled import attribute_values, json_number, mean_tokens
 from badpo.runs.run import Progress, kept_json, read_judgments, weights_of, write_card
-from badpo.runs.start import kept_reference, load_model
+from badpo.runs.start import kept_reference, load_model, require_undamaged
 from badpo.theory.summaries import cluster_mean
 from badpo.training.checkpoints import write_json
 from badpo.training.encoding import encode_prompts
@@ -260,7 +260,7 @@ def evaluate_run(folder: Path, progress: Progress, sources: RunSources = NOTHING
         )
     progress(f"{folder.name}: loading", 0.0)
     stage.prompts = tuple(stage.judged.comparisons.drop_duplicates("prompt_id")["prompt"][:N_PROMPTS])
-    bias = load_bias(folder)
+    bias = BiasTerm.load(folder)
     if sources.trusted or made_here(folder):
         reference = folder.parent / "reference"
         require_enclosed(reference)
@@ -312,12 +312,6 @@ def finished_stage(folder: Path, sources: RunSources) -> Stage:
     return Stage(recipe, train, held_out, start, (), Decoding(MAX_NEW_TOKENS))
 
 
-def require_undamaged(folder: Path, names: Collection[str] | None = None) -> None:
-    """Stop at a file of a finished run that is not what it was."""
-    if reason := run_damage(folder, names):
-        raise ConfigError(f"{folder.parent}/{reason}; restore the file, or remove {folder} and make it again")
-
-
 def start_model(recipe: Recipe, train: Judgments, args) -> str:
     """The folder or name of the model that a finished run started from."""
     if not recipe.reference.sft:
@@ -338,11 +332,3 @@ def load_trained(folder: Path, stage: Stage):
     policy = load_adapter(load_model(stage.start, stage.recipe.model)[0], folder / "model")
     policy.adapter_folder = folder / "model"  # for what reads the policy's files
     return policy
-
-
-def load_bias(folder: Path) -> BiasTerm:
-    """The bias term of a run; `ConfigError` when its files are missing or damaged."""
-    try:
-        return BiasTerm.load(folder)
-    except BiasFileError as error:
-        raise ConfigError(str(error)) from error

@@ -24,7 +24,6 @@ from badpo.data.files import (
     RUN_RECIPE,
     RUN_SEAL,
     file_checksum,
-    run_damage,
     write_atomically,
 )
 from badpo.data.judgments import Judgments
@@ -33,7 +32,7 @@ from badpo.data.problems import ConfigError, DataError, Problem
 from badpo.objective.bias import BiasTerm
 from badpo.objective.objectives import Objective, make_objective
 from badpo.results.model_card import model_card
-from badpo.runs.start import kept_reference, load_model, load_policy
+from badpo.runs.start import kept_reference, load_model, load_policy, require_undamaged
 from badpo.training.checkpoints import (
     changed_facts,
     checkpoints,
@@ -373,8 +372,7 @@ def kept_facts(folder: Path) -> dict[str, Any]:
 
 def is_there(folder: Path, facts: Mapping[str, Any]) -> bool:
     """Whether a folder holds the finished run of these facts, undamaged."""
-    if reason := run_damage(folder, but=MEASURED_FILES):
-        raise ConfigError(f"{folder.parent}/{reason}; restore the file, or remove {folder} to train it again")
+    require_undamaged(folder, but=MEASURED_FILES)
     is_begun = (folder / RUN_SEAL).exists() or (folder / BEGUN).exists()
     if is_begun and (changes := changed_facts(kept_facts(folder), facts)):
         raise ConfigError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -85,8 +85,7 @@ def kept_reference(
     folder = Path(recipe.output_dir) / "reference"
     if not (folder / "model").exists() or not (folder / RUN_SEAL).exists():
         return None
-    if reason := run_damage(folder):
-        raise ConfigError(f"{folder.parent}/{reason}; restore the file, or remove {folder} to train it again")
+    require_undamaged(folder)
     before = read_seal(folder / RUN_SEAL).get("facts", {})
     if changes := changed_facts(before, reference_facts(recipe, train, args, responses)):
         raise ConfigError(
@@ -94,6 +93,12 @@ def kept_reference(
             "Change them back, or choose another output_dir"
         )
     return folder / "model"
+
+
+def require_undamaged(folder: Path, names: Collection[str] | None = None, but: Collection[str] = ()) -> None:
+    """Stop at a file of a finished run that is not what it was."""
+    if reason := run_damage(folder, names, but):
+        raise ConfigError(f"{folder.parent}/{reason}; restore the file, or remove {folder} and make it again")
 
 
 def reference_facts(recipe: Recipe, train: Judgments, args, responses: Sequence[str] | None = None) -> dict:

@@ -464,11 +464,11 @@ def separated_by_attribute(judgments: Judgments, bias: BiasTerm) -> dict[str, in
     if not bias.parts:
         return {}
     free = bias.mask.cpu().numpy() > 0
-    votes = judgments.votes[free[judgments.votes["annotator"]]]
-    delta = np.where(judgments.cross_group(), judgments.delta, 0.0)[votes.index]
-    own = "deviation" in bias.parts
-    of_whom = votes["annotator"].to_numpy() * own
-    one_way = separated_annotators(of_whom, votes["sign"].to_numpy(), delta, len(free) if own else 1) != 0
+    annotator, sign = (judgments.votes[name].to_numpy() for name in ("annotator", "sign"))
+    read, own = free[annotator], "deviation" in bias.parts
+    delta = np.where(judgments.cross_group(), judgments.delta, 0.0)[read]
+    of_whom = annotator[read] * own
+    one_way = separated_annotators(of_whom, sign[read], delta, len(free) if own else 1) != 0
     n_people = (free[:, None] & one_way).sum(axis=0).tolist()
     return {name: n for name, n in zip(judgments.attribute_names, n_people, strict=True) if n}
 
@@ -495,6 +495,8 @@ class RunCallback(TrainerCallback):
         self._log = trainer.run_folder / LOG_FILE
         self._keep = keep
         self._nothing_left = False
+        self.trains = False
+        self.go_on = ""  # what is said after the next checkpoint, where the run is to stop there
 
     def on_train_begin(self, args, state, control, **kwargs):
         """Take up theta from the checkpoint that is resumed, and put the log back to what it was then."""
@@ -507,6 +509,7 @@ class RunCallback(TrainerCallback):
             before = b"" if resumed is None else (resumed / LOG_FILE).read_bytes()
             # theta's mean over a pool of one is that one's
             write_atomically(self._log, before, private=True)
+        self.trains = True
 
     def on_epoch_begin(self, args, state, control, train_dataloader=None, **kwargs):
         """Tell the sampler which epoch it plans."""
@@ -530,6 +533,10 @@ class RunCallback(TrainerCallback):
             with self._log.open("a") as log:
                 log.write(json.dumps(line | self._trainer.state_metrics()) + "\n")
 
+    def on_step_end(self, args, state, control, **kwargs):
+        """Ask for a checkpoint where the run is to stop."""
+        control.should_save = control.should_save or bool(self.go_on)
+
     def on_save(self, args, state, control, **kwargs):
         """Add theta and the log so far to the checkpoint, seal it, and only then delete older ones."""
         folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
@@ -544,6 +551,8 @@ class RunCallback(TrainerCallback):
             if self._keep is not None:
                 keep_newest(Path(args.output_dir), self._keep, _best(args, state))
         self._trainer.accelerator.wait_for_everyone()
+        if self.go_on:
+            raise KeyboardInterrupt(f"stopped after step {state.global_step}; go on with: {self.go_on}")
 
     def on_train_end(self, args, state, control, **kwargs):
         """Put theta back to where the best weights were, if they were put back."""
@@ -572,37 +581,21 @@ def _follow_the_schedule(schedule) -> None:
 def saving_when_told(trainer: Trainer, go_on: str) -> Iterator[None]:
     """At SIGTERM finish the step, write a checkpoint, and then raise KeyboardInterrupt; before the first step at once.
 
-    Of several processes each is ended by their launcher instead. The checkpoint is sealed by a callback that is there
-    already; the interrupt says ``go_on``, the command that takes up the checkpoint.
+    Of several processes each is ended by their launcher instead. The interrupt says ``go_on``, the command that takes
+    up the checkpoint.
     """
+    [run] = (own for own in trainer.callback_handler.callbacks if isinstance(own, RunCallback))
+
+    def tell(signum, frame):
+        if not run.trains:
+            raise KeyboardInterrupt
+        run.go_on = go_on
+
     if trainer.args.world_size > 1:
         yield
         return
-    saving = _SavingWhenTold(go_on)
-    trainer.add_callback(saving)
-    before = signal.signal(signal.SIGTERM, saving.tell)
+    before = signal.signal(signal.SIGTERM, tell)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-class _SavingWhenTold(TrainerCallback):
-    def __init__(self, go_on: str):
-        self._go_on = go_on
-        self._trains = self._told = False
-
-    def tell(self, signum, frame):
-        if not self._trains:
-            raise KeyboardInterrupt
-        self._told = True
-
-    def on_train_begin(self, args, state, control, **kwargs):
-        self._trains = True
-
-    def on_step_end(self, args, state, control, **kwargs):
-        control.should_save = control.should_save or self._told
-
-    def on_save(self, args, state, control, **kwargs):
-        if self._told:
-            raise KeyboardInterrupt(f"stopped after step {state.global_step}; go on with: {self._go_on}")
