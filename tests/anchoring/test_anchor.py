@@ -195,6 +195,8 @@ def test_wrong_requests_are_refused_with_a_remedy(arguments, message, tmp_path, 
 
 @pytest.mark.parametrize("out", ["dpo-s42", "dpo-s42/model", ".", "other", "notes"])
 def test_a_result_takes_no_place_of_anything_else(out, tmp_path):
+    result = badpo(tmp_path, "--target", "woman=0.5")
+    assert result.exit_code == USAGE and "neither a finished run" in result.stderr
     for name in ("dpo-s42/model/config.json", "dpo-s42/config.yaml", "other/run.json", "notes/a.txt"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("{}")
@@ -203,28 +205,14 @@ def test_a_result_takes_no_place_of_anything_else(out, tmp_path):
     assert (tmp_path / "dpo-s42" / "model" / "config.json").exists()
 
 
-def test_a_folder_that_holds_nothing_is_told(tmp_path):
-    result = badpo(tmp_path, "--target", "woman=0.5")
-    assert result.exit_code == USAGE and "neither a finished run" in result.stderr
-
-
 def test_too_few_prompts_and_too_few_signed_answers(signer, tmp_path):
     few = tmp_path / "few.txt"
     few.write_text("\n".join(PROMPTS[:30]))
     result = badpo(signer / "signer", "--prompts", few, "--target", "woman=0.5")
     assert result.exit_code == DATA and "30 prompts" in result.stderr
     few.write_text("\n".join(PROMPTS[:55]))
-    result = badpo(
-        signer / "signer",
-        "--prompts",
-        few,
-        "--target",
-        "woman=0.5",
-        "--mode",
-        "train",
-        "-o",
-        tmp_path / "out",
-    )
+    given = ("--prompts", few, "--target", "woman=0.5", "--mode", "train", "-o", tmp_path / "out")
+    result = badpo(signer / "signer", *given)
     assert result.exit_code == DATA and "the stage needs 50 or more" in result.stderr
 
 

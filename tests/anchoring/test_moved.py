@@ -18,6 +18,7 @@ from badpo.readouts.kl import kl_per_token
 from badpo.theory.summaries import cluster_mean
 
 PROMPTS = ["one?", "two?", "three?", "four?"]
+COLUMNS = ["prompt", "response_a", "response_b", "winner"]
 
 
 def answers(texts, ended=True):
@@ -25,16 +26,9 @@ def answers(texts, ended=True):
 
 
 def votes() -> Judgments:
-    rows = [
-        {"prompt": p, "prompt_id": p, "response_a": a, "response_b": b, "winner": w}
-        for p, a, b, w in [
-            ("one?", "- x", "y", "a"),
-            ("two?", "x", "- y", "a"),
-            ("three?", "x", "y", "b"),
-            ("four?", "x", "y", "a"),
-        ]
-    ]
-    return Judgments.read(pd.DataFrame(rows), attributes=[Markdown()])
+    sides = [("- x", "y", "a"), ("x", "- y", "a"), ("x", "y", "b"), ("x", "y", "a")]
+    rows = [(prompt, *side) for prompt, side in zip(PROMPTS, sides, strict=True)]
+    return Judgments.read(pd.DataFrame(rows, columns=COLUMNS), attributes=[Markdown()])
 
 
 def test_everything_is_counted_before_and_after():
@@ -51,21 +45,24 @@ def test_everything_is_counted_before_and_after():
     assert found["tokens"]["ratio"] == pytest.approx(17 / 11)
     assert found["undeclared"]["hedging"]["difference"] == -0.25
     assert found["undeclared"]["markdown"]["after"] == 0.25
-    assert found["heldout"] is None and found["kl_source"] is None and found["judge"] is None
+    assert (
+        found["heldout_from"] is None
+        and found["heldout"] is None
+        and found["kl_source"] is None
+        and found["judge"] is None
+    )
     json.dumps(found, allow_nan=False)
-
-
-def test_the_anchored_attribute_is_not_among_the_undeclared():
-    texts = answers(["a", "b", "c", "d"])
-    names = moved(Behavior(texts), Behavior(texts), PROMPTS, MarkdownStrip())["undeclared"]
-    assert "markdown" not in names and "hedging" in names
 
 
 def test_gap_and_same_group_accuracy_are_paired():
     texts = answers(["a", "b", "c", "d"])
     margins = [np.array([1.0, 1.0, 1.0, 1.0]), np.array([-1.0, 1.0, 1.0, 1.0])]
     sides = [Behavior(texts, margins=m) for m in margins]
-    found = moved(*sides, PROMPTS, MarkdownStrip(), votes())["heldout"]
+    told = moved(*sides, PROMPTS, MarkdownStrip(), votes())
+    found = told["heldout"]
+    assert told["heldout_from"] == "measured"
+    closed = replace(sides[1], margins_from="closed form")
+    assert moved(sides[0], closed, PROMPTS, MarkdownStrip(), votes())["heldout_from"] == "closed form"
     assert found["same"]["difference"] == 0.0 and found["same"]["ci_high"] == 0.0
     assert (found["gap"]["before"], found["gap"]["after"]) == (0.5, 0.0)
     assert found["gap"]["difference"] == -0.5
@@ -81,6 +78,8 @@ def test_divergence_and_judge_are_told_when_they_are_there():
         for one, added in ((Behavior(texts), 0.0), (side, 0.5))
     )
     found = moved(*sides, PROMPTS, MarkdownStrip())
+    # what is anchored is not among what nobody asked to move
+    assert "markdown" not in found["undeclared"] and "hedging" in found["undeclared"]
     assert found["kl_source"]["per_token"] == 0.5
     assert found["kl_reference"]["before"] is None
     assert found["judge"]["rm"]["difference"] == 0.5
@@ -98,12 +97,10 @@ def test_rates_of_names_and_of_answers():
     assert interval.estimate == 0.5 and 0.2 < interval.low < 0.3
 
 
-def test_an_answer_without_markdown_counts_although_nothing_can_be_edited():
+def test_what_is_counted():
+    """An answer without Markdown counts although nothing can be edited; rates without an answer are not zero."""
     found = answer_rates(answers(["- a", "b", "c d", "# e"]), MarkdownStrip())
     assert found.rate == pytest.approx([0.5]) and found.counted == 1.0
-
-
-def test_rates_without_an_answer_are_nan_and_not_zero():
     found = answer_rates(answers(["none", "neither"]), WordSwap("british", [("gray", "grey")]))
     assert np.isnan(found.rate).all() and np.isnan(found.intervals()[0].low)
 
@@ -120,27 +117,9 @@ def test_several_answers_to_a_prompt_are_no_independent_evidence():
     assert sampled["n"] == 2 and sampled["low"] == 0.0
 
 
-def test_where_held_out_margins_come_from_is_told():
-    texts, margins = answers(["a", "b", "c", "d"]), np.ones(4)
-    source = Behavior(texts, margins=margins)
-    closed = Behavior(texts, margins=margins, margins_from="closed form")
-    assert moved(source, closed, PROMPTS, MarkdownStrip(), votes())["heldout_from"] == "closed form"
-    assert moved(source, source, PROMPTS, MarkdownStrip(), votes())["heldout_from"] == "measured"
-    assert moved(Behavior(texts), Behavior(texts), PROMPTS, MarkdownStrip())["heldout_from"] is None
-
-
 def test_intervals_of_held_out_votes_are_clustered_by_prompt():
-    rows = [
-        {
-            "prompt": f"{p}?",
-            "response_a": f"- x{i}" if i % 2 else f"x{i}",
-            "response_b": f"y{i}",
-            "winner": "a",
-        }
-        for p in range(4)
-        for i in range(10)
-    ]
-    votes = Judgments.read(pd.DataFrame(rows), attributes=[Markdown()])
+    rows = [(f"{p}?", f"- x{i}" if i % 2 else f"x{i}", f"y{i}", "a") for p in range(4) for i in range(10)]
+    votes = Judgments.read(pd.DataFrame(rows, columns=COLUMNS), attributes=[Markdown()])
     texts, before = answers(["a", "b", "c", "d"]), np.ones(40)
     # one prompt in four changes, whole
     sides = [Behavior(texts, margins=m) for m in (before, np.where(np.arange(40) < 10, -1.0, 1.0))]
