@@ -115,7 +115,7 @@ def test_whatever_decides_a_result_is_in_its_key():
 def test_more_markdown_than_there_is_cannot_be_taught():
     def before(n: int):
         texts = ["- a"] * n + ["a"] * (20 - n)
-        return answer_rates([Generation((), (), text, True) for text in texts], MarkdownStrip())
+        return answer_rates([Generation((), (), text, True) for text in texts], MarkdownStrip(), range(20))
 
     bench = Bench.__new__(Bench)
     bench.anchor = Anchor(MarkdownStrip(), {"markdown": 0.5})

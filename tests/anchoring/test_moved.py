@@ -91,24 +91,24 @@ def test_rates_of_names_and_of_answers():
     assert table.rate == pytest.approx([0.5, 0.2])
     assert table.of(["b"]).rate == pytest.approx([0.2])
     swap = WordSwap("british", [("gray", "grey")])
-    found = answer_rates(answers(["so grey", "so gray", "none"]), swap)
+    found = answer_rates(answers(["so grey", "so gray", "none"]), swap, range(3))
     assert found.rate == pytest.approx([1 / 2]) and found.counted == pytest.approx(2 / 3)
-    interval = answer_rates(answers(["so grey", "so gray"] * 5), swap).intervals()[0]
+    interval = answer_rates(answers(["so grey", "so gray"] * 5), swap, range(10)).intervals()[0]
     assert interval.estimate == 0.5 and 0.2 < interval.low < 0.3
 
 
 def test_what_is_counted():
     """An answer without Markdown counts although nothing can be edited; rates without an answer are not zero."""
-    found = answer_rates(answers(["- a", "b", "c d", "# e"]), MarkdownStrip())
+    found = answer_rates(answers(["- a", "b", "c d", "# e"]), MarkdownStrip(), range(4))
     assert found.rate == pytest.approx([0.5]) and found.counted == 1.0
-    found = answer_rates(answers(["none", "neither"]), WordSwap("british", [("gray", "grey")]))
+    found = answer_rates(answers(["none", "neither"]), WordSwap("british", [("gray", "grey")]), range(2))
     assert np.isnan(found.rate).all() and np.isnan(found.intervals()[0].low)
 
 
 def test_several_answers_to_a_prompt_are_no_independent_evidence():
     texts = answers(["so grey", "so gray"] * 20)
     swap = WordSwap("british", [("gray", "grey")])
-    alone = answer_rates(texts, swap).intervals()[0]
+    alone = answer_rates(texts, swap, range(40)).intervals()[0]
     # the two prompts are always answered alike, twenty times each
     together = answer_rates(texts, swap, [0, 1] * 20).intervals()[0]
     assert (alone.n, together.n) == (40, 2) and together.low == 0.0 < 0.3 < alone.low

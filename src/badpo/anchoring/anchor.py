@@ -231,7 +231,8 @@ class Bench:
             with refusing():
                 table = signature_rates(policy, tokenizer, self.contexts[part], editor)
         else:
-            table = answer_rates(self.answers(policy, self.ids[part]), editor)
+            ids = self.ids[part]
+            table = answer_rates(self.answers(policy, ids), editor, range(len(ids)))
         return table.of(tuple(self.anchor.targets))
 
     def exact_shift(self, table: RateTable) -> np.ndarray:
@@ -460,15 +461,14 @@ def sampled_names(bench: Bench, shift: np.ndarray) -> tuple[dict, dict, Behavior
     before, source, anchor = bench.rates(bench.policy, "report"), bench.source, bench.anchor
     after = replace(before, log_probs=before.log_probs + before.carries @ shift)
     assert isinstance(anchor.editor, SignatureSwap)
-    with refusing():
-        answers, gains = redrawn_names(
-            bench.policy,
-            source.tokenizer,
-            bench.before.answers,
-            anchor.editor,
-            anchor.whole_shift(shift),
-            anchor.seed,
-        )
+    answers, gains = redrawn_names(
+        bench.policy,
+        source.tokenizer,
+        bench.before.answers,
+        anchor.editor,
+        anchor.whole_shift(shift),
+        anchor.seed,
+    )
     logps = answer_logps(bench.policy, answers)
     for values, gain in zip(logps, gains, strict=True):
         values[-1] += gain

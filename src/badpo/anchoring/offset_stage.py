@@ -10,6 +10,7 @@ import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from os.path import commonprefix
 from pathlib import Path
 from typing import Any
 
@@ -70,22 +71,14 @@ KeptAnswer = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 def kept_answer(prompt_ids, answer_ids, counterfactuals: Sequence[Sequence[int]] = ()) -> KeptAnswer:
     """An answer that is kept where it agrees with every counterfactual: before the first difference, after the last."""
-    answer = np.asarray(answer_ids, dtype=np.int64)
+    answer, prompt = list(answer_ids), list(prompt_ids)
     kept = np.ones(len(answer), dtype=bool)
-    for counterfactual in counterfactuals:
-        other = np.asarray(counterfactual, dtype=np.int64)
-        n = min(len(answer), len(other))
-        n_before = _n_shared(answer[:n], other[:n])
-        n_behind = _n_shared(answer[::-1][: n - n_before], other[::-1][: n - n_before])
+    for other in map(list, counterfactuals):
+        n_before = len(commonprefix([answer, other]))
+        n_behind = len(commonprefix([answer[n_before:][::-1], other[n_before:][::-1]]))
         # where something is only put in, the token that it stands before is the place of the choice
         kept[n_before : max(len(kept) - n_behind, n_before + 1)] = False
-    ids = np.concatenate([np.asarray(prompt_ids, dtype=np.int64), answer])
-    return ids, np.flatnonzero(kept) + len(prompt_ids) - 1
-
-
-def _n_shared(left: NDArray[np.int64], right: NDArray[np.int64]) -> int:
-    unequal = np.flatnonzero(left != right)
-    return int(unequal[0]) if len(unequal) else len(left)
+    return np.array(prompt + answer), np.flatnonzero(kept) + len(prompt) - 1
 
 
 def divergence_from_source(policy, source, answers: Sequence[KeptAnswer]) -> torch.Tensor:
@@ -302,9 +295,7 @@ def _counterfactuals(
 ) -> list[tuple[str, str]]:
     cell = draw.choice(cells)
     text = editor.edit(answer, cell, draw)
-    flipped = (
-        tuple(1 - value if j == i else value for j, value in enumerate(cell)) for i in range(len(cell))
-    )
+    flipped = [(*cell[:i], 1 - cell[i], *cell[i + 1 :]) for i in range(len(cell))]
     others = [editor.edit(answer, other, draw) for other in flipped if other in cells]
     return [(text, other) for other in others if other != text]
 

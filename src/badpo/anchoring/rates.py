@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
@@ -13,7 +13,7 @@ from scipy.special import softmax
 
 from badpo.anchoring.editors import CounterfactualEditor, SignatureSwap, carries
 from badpo.anchoring.sampling import whole_name_logps
-from badpo.data import attributes as declared
+from badpo.data.attributes import BUILT_IN
 from badpo.data.judgments import Judgments
 from badpo.data.tables import numbered
 from badpo.readouts.generation import Generation
@@ -47,7 +47,8 @@ class RateTable:
     @property
     def rate(self) -> NDArray[np.float64]:
         """Rate of each attribute, shape (n_attributes,)."""
-        return (softmax(self.log_probs, axis=1) @ self.carries).mean(axis=0)
+        with np.errstate(invalid="ignore"):  # NaN where no answer is counted
+            return (softmax(self.log_probs, axis=1) @ self.carries).mean(axis=0)
 
     def intervals(self) -> tuple[Interval, ...]:
         """The rate of each attribute with its interval over prompts; `share_interval` for counted answers."""
@@ -76,17 +77,16 @@ def signature_rates(policy, tokenizer, contexts: Sequence[Sequence[int]], editor
 
 
 def answer_rates(
-    answers: Sequence[Generation], editor: CounterfactualEditor, prompts: Sequence[int] | None = None
+    answers: Sequence[Generation], editor: CounterfactualEditor, prompts: Iterable[int]
 ) -> RateTable:
     """Rates of an editor's attributes among the sampled answers that it has cells for, each as likely as the others.
 
     An answer without a word of a list is on neither side of it. Counted as one without the attribute, it would be what
     a reweighting turns to, and the topic would move instead of the spelling.
     """
-    numbers = range(len(answers)) if prompts is None else prompts
     found = [
         (carries(editor, answer.text), prompt)
-        for answer, prompt in zip(answers, numbers, strict=True)
+        for answer, prompt in zip(answers, prompts, strict=True)
         if editor.cells(answer.text)
     ]
     # a cell that no answer is in is a choice too, and never made
@@ -110,21 +110,6 @@ def share_interval(values: ArrayLike, prompts: ArrayLike) -> Interval:
         return wilson_interval(int(ones[0]) * n_prompts, n_prompts)
     found = cluster_mean(ones, where)
     return replace(found, low=max(found.low, 0.0), high=min(found.high, 1.0))
-
-
-# Attributes that nobody asked to move, looked at in every answer.
-WATCHED = (
-    declared.Markdown,
-    declared.Lists,
-    declared.Headers,
-    declared.Bold,
-    declared.Emoji,
-    declared.Code,
-    declared.Links,
-    declared.Hedging,
-    declared.Refusal,
-    declared.FirstPerson,
-)
 
 
 @dataclass(frozen=True)
@@ -166,7 +151,13 @@ def moved(
     sampled = [answer_rates(side.answers, editor, numbers.tolist()).intervals() for side in sides]
     names = [attribute.name for attribute in editor.attributes]
     exchanged = {attribute.config["type"] for attribute in editor.attributes}
-    watched = [attribute for make in WATCHED if (attribute := make()).config["type"] not in exchanged]
+    # what nobody asked to move, looked at in every answer
+    plain = [row.make() for row in BUILT_IN.values() if not row.example]
+    watched = [
+        attribute
+        for attribute in plain
+        if attribute.scope == "response" and attribute.config["type"] not in exchanged
+    ]
 
     def paired(one: ArrayLike, other: ArrayLike) -> dict[str, Any]:
         one, other = (np.asarray(values, dtype=np.float64) for values in (one, other))

@@ -102,15 +102,11 @@ def redrawn_names(
         uniform = np.random.default_rng([seed, i]).random()
         drawn = min(int(np.searchsorted(cumulative[row], uniform, side="right")), len(names) - 1)
         text = editor.signed_as(answers[i].text, names[drawn])
-        found[i] = _rewritten(tokenizer, answers[i], text)
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+        end = answers[i].token_ids[-1:] if answers[i].ended else ()
+        found[i] = replace(answers[i], text=text, token_ids=(*ids, *end))
         gains[i] = added[drawn] - normaliser[row, 0]
     return found, gains
-
-
-def _rewritten(tokenizer, answer: Generation, text: str) -> Generation:
-    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-    end = answer.token_ids[-1:] if answer.ended else ()
-    return replace(answer, text=text, token_ids=(*ids, *end))
 
 
 Answer = TypeVar("Answer")
