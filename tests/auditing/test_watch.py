@@ -98,7 +98,6 @@ def test_the_first_of_repeated_votes_counts_and_a_unit_scales_the_attribute():
     once = fed([closed()], ["length"])
     again = fed([closed(people="xyx", sign=(1, -1, -1))], ["length"])
     assert again.table().equals(once.table())
-    assert (once.n_repeated, again.n_repeated) == (0, 1)
     assert fed([closed(delta=[100.0])], ["length"], units=[100.0]).table().equals(once.table())
 
 

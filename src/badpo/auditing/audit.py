@@ -218,13 +218,12 @@ def _position(judgments: Judgments) -> dict[str, Any] | None:
     known = np.isfinite(first)
     if not known.any():
         return None
-    sign = judgments.votes["sign"].to_numpy()[known]
-    cross, prompts = np.ones((len(sign), 1), dtype=bool), vote_prompts(judgments)[known]
-    (found,) = offline_log_odds(sign, first[known, None], cross, prompts)
-    ends: list[float | None] = [None, None]
-    if found.ci_low is not None or found.ci_high is not None:
+    cross, prompts = np.ones((known.sum(), 1), dtype=bool), vote_prompts(judgments)[known]
+    (found,) = offline_log_odds(judgments.votes["sign"][known], first[known, None], cross, prompts)
+    ends: tuple[Any, ...] = found.interval()
+    if ends != (None, None):
         # where every vote went one way the interval has one end, and the share itself is the other
-        ends = [found.carrier_wins if end is None else expit(end) for end in (found.ci_low, found.ci_high)]
+        ends = tuple(found.carrier_wins if end is None else expit(end) for end in ends)
     return {
         "n_annotators": voters(judgments, known),
         "n_known": found.n_cross,

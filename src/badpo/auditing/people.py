@@ -32,7 +32,7 @@ from badpo.estimation.significance import (
     equal_leans_test,
     recommend,
 )
-from badpo.theory.identifiability import annotator_components, informative_judgments
+from badpo.theory.identifiability import informative_judgments
 
 # exp(5) is odds of 148 to 1: no distance between people
 WIDEST_SPREAD = 5.0
@@ -379,14 +379,12 @@ def people_of(judgments: Judgments, design: Design, options: AuditOptions) -> Au
         spread = _spread(spreads[j], float(equal_p[j]), *classes[j])
         counts = _counts(design, leans, j) | {"n_flagged": table["flag"][table["attribute"] == name].sum()}
         pool[name] = counts | spread | _level(leans, j, int(anchored.sum()))
-    # the theorem's: annotators who judged one cross-group comparison, whatever the votes
-    theorem = annotator_components(design.stratum, design.annotator, design.cross, len(anchored))
     measures = ("gradient_norm", "log_likelihood", "u_scale", "quality_sd")
     checks = {
         "assignment": assignment
         and asdict(assignment) | {"by_attribute": _by_attribute(design, assignment.by_attribute)},
         "estimator": {"quality": quality, "why": why} | {name: getattr(leans, name) for name in measures},
-        "components": {"theorem": _graph(design, theorem), "informative": _graph(design, leans.component)},
+        "components": {"informative": _graph(design, leans.component)},
         "anchors": _anchors(design, anchored, options) if anchored.any() else None,
     }
     return AuditedPeople(leans, table, pool, checks)
@@ -449,24 +447,18 @@ def _counts(design: Design, leans: Leans, j: int) -> dict[str, Any]:
 
 def _level(leans: Leans, j: int, n_anchors: int) -> dict[str, Any]:
     """The mean lean of those who have one, for these annotators on other comparisons, and for others like them."""
-    if not leans.absolute[j]:
-        why = OUT_OF_REACH if n_anchors else NOT_IDENTIFIED
-        why = why if (leans.component[:, j] >= 0).any() else NO_INFORMATION
-        nothing = {"level": None, "level_ci": None, "level_ci_beyond": None, "n_level": 0}
-        return nothing | {"absolute": False, "absolute_why": why}
-    n, level = int((leans.se[:, j] > 0).sum()), leans.level[j]
-    beyond = stdtrit(n - 1, 0.975) * leans.level_se_beyond[j] if n > 1 else np.nan
-    reaches = ndtri(0.975) * leans.level_se[j], beyond
-    ends = [[level - reach, level + reach] if np.isfinite(reach) else None for reach in reaches]
-    is_anchored = (leans.status[:, j] == "anchored").any()
-    return {
-        "level": level,
-        "level_ci": ends[0],
-        "level_ci_beyond": ends[1],
-        "n_level": n,
-        "absolute": True,
-        "absolute_why": ANCHORED.format(n=counted(n_anchors, "annotator")) if is_anchored else VARIES,
-    }
+    is_known, level = bool(leans.absolute[j]), leans.level[j]
+    n = int((leans.se[:, j] > 0).sum()) if is_known else 0
+    reaches = ndtri(0.975) * leans.level_se[j], stdtrit(n - 1, 0.975) * leans.level_se_beyond[j]
+    ends = [[level - reach, level + reach] if is_known and np.isfinite(reach) else None for reach in reaches]
+    why = OUT_OF_REACH if n_anchors else NOT_IDENTIFIED
+    if not (leans.component[:, j] >= 0).any():
+        why = NO_INFORMATION
+    if is_known:
+        is_anchored = (leans.status[:, j] == "anchored").any()
+        why = ANCHORED.format(n=counted(n_anchors, "annotator")) if is_anchored else VARIES
+    shown = {"level": level if is_known else None, "level_ci": ends[0], "level_ci_beyond": ends[1]}
+    return shown | {"n_level": n, "absolute": is_known, "absolute_why": why}
 
 
 def _graph(design: Design, labels: NDArray[np.intp]) -> dict[str, Any]:

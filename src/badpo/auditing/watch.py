@@ -97,7 +97,6 @@ class AuditMonitor:
         self.attributes, self.alpha = tuple(attributes), float(alpha)
         self.units = tuple(units or [1.0] * len(self.attributes))
         self.definitions = definitions
-        self.n_repeated = 0
         if not self.attributes or len(set(self.attributes)) < len(self.attributes):
             raise ConfigError(f"a monitor takes one attribute or more, each once; got {self.attributes}")
         if not 0 < self.alpha < 1:
@@ -129,7 +128,6 @@ class AuditMonitor:
             raise ReopenedComparison(closed.comparison_id)
         sign, delta = self._arrays(closed)
         names, first = np.unique(np.asarray(closed.annotators, dtype=object), return_index=True)
-        self.n_repeated += len(sign) - len(first)
         self._seen[_id_digest(closed.comparison_id)] = _votes_digest(closed)
         sign, delta = sign[first], delta[first]
         share = winner_shares(sign, delta)
@@ -198,7 +196,6 @@ class AuditMonitor:
             "alpha": self.alpha,
             "units": self.units,
             "definitions": self.definitions,
-            "n_repeated": self.n_repeated,
             "annotators": {name: numbers.tolist() for name, numbers in self._evidence.items()},
             "comparisons": base64.b64encode(packed).decode(),
         }
@@ -221,7 +218,6 @@ class AuditMonitor:
             remedy = "Name another file, or delete it to begin anew"
             raise ConfigError(f"{path} is no state of badpo watch: {error}. {remedy}") from error
         monitor = cls(*(state[name] for name in ("attributes", "alpha", "units", "definitions")))
-        monitor.n_repeated = state["n_repeated"]
         monitor._evidence = {name: np.array(numbers) for name, numbers in state["annotators"].items()}
         packed, size = base64.b64decode(state["comparisons"]), _ID_BYTES + _VOTES_BYTES
         entries = (packed[i : i + size] for i in range(0, len(packed), size))
@@ -471,7 +467,6 @@ def _result(
     summary = {
         "alpha": monitor.alpha,
         **counts,
-        "n_repeated": monitor.n_repeated,
         "n_annotators": table["annotator"].nunique(),
         "closing": closing,
         "flagged": flagged,
