@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -94,7 +93,7 @@ def reproduce(
         1, min=1, help="Runs side by side, one thread each from two on; at most one a processor."
     ),
     data: Path | None = Option(
-        None, help="Your own votes, where length is asked about; at scale paper rows of the public corpus."
+        None, help="At scale paper: rows of the public corpus as a local file, in place of the Hub."
     ),
     out: Path = Option(Path("runs/reproduce"), "--out", "-o", help="Folder of the runs."),
     dry_run: bool = Option(False, "--dry-run", help="Say what would run."),
@@ -107,18 +106,22 @@ def reproduce(
 ) -> None:
     """Run the paper's experiments: tables, a page, and which patterns were found. Runs are shared and resumed."""
     from badpo.data.problems import did_you_mean
-    from badpo_paper.reproduce import asked_for, plan_suites, run_suites, write_suite_page
+    from badpo_paper.reproduce import asked_for, run_suites, write_suite_page
+    from badpo_paper.schedule import plan
     from badpo_paper.tables import FORMATS
 
-    if form not in FORMATS:
+    if form not in (formats := [*FORMATS, "csv"]):
         raise ConfigError(
-            f'"{form}" is no format.{did_you_mean(form, list(FORMATS))} Formats: {", ".join(FORMATS)}'
+            f'"{form}" is no format.{did_you_mean(form, formats)} Formats: {", ".join(formats)}'
         )
-    require_folder(out)
     asked = asked_for(suite, scale, parsed_seeds(seeds), out, data, generate_with)
     if dry_run:
-        planned = plan_suites(asked)
-        tell(as_json, asdict(planned), "\n".join(planned.lines()))
+        planned = plan(asked)
+        states, width = planned["states"], max(map(len, planned["states"]))
+        lines = [f"{place:<{width}}  {state}" for place, state in states.items()]
+        n_done = list(states.values()).count("done")
+        counted = f"{len(states)} runs, {n_done} of them done"
+        tell(as_json, planned, "\n".join([*lines, "", counted, *planned["about"]]))
         return
     quiet_libraries()
     jobs = min(jobs, os.cpu_count() or 1)
@@ -130,19 +133,10 @@ def reproduce(
     for result in results:
         # tables first: a page that cannot be written takes none of them away
         if not as_json:
-            say(result.text(form) + "\n" * (form != "csv"))
+            say(result.text(form).rstrip() + "\n" * (form != "csv"))
         page = write_suite_page(result, options, asked.out / f"{result.suite.name}.html")
         if form == "text" and not as_json:
             say(f"page: {page}\n")
-
-
-def require_folder(out: Path) -> None:
-    """Stop at a place that cannot hold the runs of suites."""
-    if out.exists() and not out.is_dir():
-        raise ConfigError(f'--out: "{out}" is no folder; name one, such as runs/reproduce')
-    for folder in (out, *out.absolute().parents):
-        if (folder / "run.json").exists():
-            raise ConfigError(f"--out: {folder} is the folder of one run; name one outside it")
 
 
 def quiet_libraries() -> None:

@@ -1,10 +1,10 @@
-"""Votes and prompts of a corpus, before any model: the bundled ones, the public ones, or a user's own."""
+"""Votes and prompts of a corpus, before any model: the bundled ones, the public ones, or a user's own pairs."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -13,9 +13,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from badpo.auditing.pool import log_odds_row
-from badpo.data.attributes import Length, Markdown, plain_text
+from badpo.data.attributes import plain_text
 from badpo.data.judgments import Judgments
-from badpo.data.problems import ConfigError, DataError, Problem
+from badpo.data.problems import DataError, Problem
 from badpo.readouts.names import NAMES, SURNAMES, ask_to_sign, signature
 from badpo_paper.corpora import bundled, multipref, signed, ultrafeedback
 from badpo_paper.corpora.files import read_scored_pairs
@@ -44,8 +44,6 @@ class Material:
         Share of prompts held out; the evaluation prompts were drawn with the same.
     gate : tuple of GateRow
         Statistics of a public corpus beside the published ones.
-    table : Path or None
-        A user's own file that holds the votes.
     """
 
     judgments: Judgments
@@ -54,7 +52,6 @@ class Material:
     texts: tuple[str, ...]
     held_out: float
     gate: tuple[GateRow, ...] = ()
-    table: Path | None = None
 
     def split(self) -> tuple[Judgments, Judgments]:
         """The judgments to train on, and those held out."""
@@ -149,20 +146,7 @@ def public_signed(path: Path | None, data_seed: int, held_out: float) -> Materia
     prompts = ultrafeedback.signing_prompts(path, apart, N_EVALUATION)
     # what is published is of data seed 0
     gate = () if data_seed else compared(ultrafeedback.gate(corpus), ultrafeedback.PUBLISHED)
-    if path is None:
-        require_papers_plan(gate)
     return Material(corpus.judgments, corpus.planted_theta, tuple(prompts), (), held_out, gate)
-
-
-def require_papers_plan(gate: tuple[GateRow, ...]) -> None:
-    """Refuse a corpus whose random plan is not the paper's: it follows from the number of pairs and the seed alone."""
-    wrong = [row for row in gate if row.name in ultrafeedback.PUBLISHED_PLAN and not row.agrees]
-    if wrong:
-        told = ", ".join("{} {} (published {})".format(row.name, *row.texts) for row in wrong)
-        raise ConfigError(
-            f"the pairs of {ultrafeedback.TRAIN.told} do not give the paper's plan: {told}. The revision is pinned, so "
-            "remove its copy from the Hub's cache and load it again, or give the rows as a file with --data"
-        )
 
 
 @cache
@@ -187,41 +171,20 @@ def public_fresh(data: Path | None) -> tuple[str, ...]:
 # -- votes on length and Markdown -------------------------------------------------------------------------------------
 
 
-def _style(judgments: Judgments, planted: NDArray[np.float64] | None, held_out: float) -> Material:
-    prompts = multipref.evaluation_prompts(judgments, N_EVALUATION, held_out)
-    frame = judgments.comparisons
-    texts = [plain_text(text) for column in ("prompt", "response_a", "response_b") for text in frame[column]]
-    return Material(judgments, planted, prompts, tuple(texts), held_out)
-
-
 @cache
 def bundled_style(n_pairs: int, data_seed: int, held_out: float) -> Material:
     """The bundled answers with votes that lean toward length and Markdown; held-out prompts."""
     corpus = bundled.style_votes(n_pairs, seed=data_seed)
-    return _style(corpus.judgments, corpus.planted_theta, held_out)
-
-
-@cache
-def own_style(path: Path, held_out: float) -> Material:
-    """A user's votes, with length and Markdown declared."""
-    judgments = Judgments.read(path, attributes=(Length(ratio=1.5), Markdown()))
-    try:
-        material = _style(judgments, None, held_out)
-    except DataError as error:
-        problems = [replace(found, where=f"{path}, {found.where}") for found in error.problems]
-        raise DataError(problems) from error
-    return replace(material, prompts=asked_often(material.prompts), table=path)
+    frame = corpus.judgments.comparisons
+    texts = [plain_text(text) for column in ("prompt", "response_a", "response_b") for text in frame[column]]
+    prompts = multipref.evaluation_prompts(corpus.judgments, N_EVALUATION, held_out)
+    return Material(corpus.judgments, corpus.planted_theta, prompts, tuple(texts), held_out)
 
 
 @cache
 def public_style(path: Path | None, held_out: float) -> Material:
     """MultiPref from the Hub, or from a local file of its schema."""
     corpus = multipref.load(path)
-    prompts = asked_often(multipref.evaluation_prompts(corpus.judgments, N_EVALUATION, held_out))
+    prompts = multipref.evaluation_prompts(corpus.judgments, N_EVALUATION, held_out)
     gate = compared(multipref.gate(corpus), multipref.PUBLISHED)
     return Material(corpus.judgments, None, prompts, (), held_out, gate)
-
-
-def asked_often(prompts: tuple[str, ...]) -> tuple[str, ...]:
-    """Prompts, all as often as makes up to `N_EVALUATION`: of a few, one answer to each says next to nothing."""
-    return prompts * max(1, N_EVALUATION // len(prompts))

@@ -100,13 +100,6 @@ def theta_agreement(
     ``classes`` have their ``mean`` and its ``offset`` from the level, learned and planted.
     """
     learned, truth = np.asarray(theta, dtype=np.float64), np.asarray(planted, dtype=np.float64)
-    if not learned.shape == truth.shape == (len(classes), len(attributes)):
-        raise ValueError(
-            f"theta needs one row for each of {len(classes)} annotators and one column for each of {len(attributes)} "
-            f"attributes; got {learned.shape} and {truth.shape}"
-        )
-    if not (np.isfinite(learned).all() and np.isfinite(truth).all()):
-        raise ValueError("theta holds a number that is not finite")
     found = {}
     for column, name in enumerate(attributes):
         both = pd.DataFrame({"mean": learned[:, column], "planted_mean": truth[:, column]})

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from markupsafe import Markup
 
 from badpo import __version__
@@ -17,28 +18,24 @@ from badpo.readouts.generation import GENERATORS, require_vllm
 from badpo.results.charts import DotPanel, DotRow, Mark, dot_plot, legend
 from badpo.results.words import page_templates, signed, write_whole
 from badpo.runs.run import Progress
-from badpo.training.encoding import encode_comparisons, length_report
 from badpo_paper.patterns import Pattern, found_patterns
-from badpo_paper.schedule import Reproduction, SuitePlan, execute, plan, require_needs
+from badpo_paper.schedule import Reproduction, execute, require_needs
 from badpo_paper.settings import SCALES, Scale
 from badpo_paper.suites import SUITES, Column, Corpus, Suite
 from badpo_paper.tables import (
     Cell,
     Found,
     PanelTable,
-    found_runs,
     name_tables,
     number,
     panel_table,
     published,
+    to_frame,
     to_json,
     votes_table,
     written,
     written_table,
 )
-
-FEW_PROMPTS = 30
-
 
 # -- what is asked for ------------------------------------------------------------------------------------------------
 
@@ -46,10 +43,7 @@ FEW_PROMPTS = 30
 def asked_for(
     suite: str, scale: str, seeds: Sequence[int], out: Path, data: Path | None, generator: str
 ) -> Reproduction:
-    """Suites by their name, or all of them, at a scale by its name; a user's own file is refused where it cannot stand.
-
-    The runs stand in ``out/SCALE``, those on a user's own votes in a folder of their own.
-    """
+    """Suites by their name, or all of them, at a scale by its name; those on a local file in a folder of their own."""
     suites = list(SUITES.values()) if suite == "all" else [SUITES[_known("suite", suite, SUITES)]]
     chosen = SCALES[_known("scale", scale, SCALES)]
     decoding = replace(chosen.decoding, generate_with=_known("generator of answers", generator, GENERATORS))
@@ -68,70 +62,15 @@ def _known(kind: str, name: str, known: Collection[str]) -> str:
 
 
 def require_usable(data: Path, suites: Sequence[Suite], scale: Scale) -> None:
-    """Refuse a user's own file that is not there, or that cannot stand in the place of a corpus."""
-    takers = [
-        suite.name
-        for suite in SUITES.values()
-        if not scale.own_pairs or any(corpus.kind == "style" for corpus in suite.corpora())
-    ]
+    """Refuse a file that is not there, or that cannot stand in the place of a public corpus."""
+    if scale.name != "paper":
+        raise ConfigError(
+            f"--data holds rows of a public corpus, which scale {scale.name} does not read; take paper"
+        )
     if len(suites) > 1:
-        raise ConfigError(
-            f"--data stands in the place of the corpus of one suite; name that suite: {', '.join(takers)}"
-        )
-    if suites[0].name not in takers:
-        raise ConfigError(
-            f"--data: {suites[0].name} is on names, and at scale {scale.name} a file cannot stand in the place of its "
-            f"pairs: {scale.own_pairs}. Take --scale paper, or a suite that takes votes: {', '.join(takers)}"
-        )
+        raise ConfigError("--data stands in the place of the corpus of one suite; name that suite")
     if not data.exists():
         raise ConfigError(f"--data: {data} is not there")
-
-
-# -- what is to be said of a user's own votes -------------------------------------------------------------------------
-
-
-def about_data(asked: Reproduction) -> tuple[str, ...]:
-    """What is to be said of a user's own file: of its votes, and of which corpora it is not."""
-    if asked.data is None:
-        return ()
-    here = [corpus for corpus in asked.corpora if asked.file_of(corpus)]
-    lines = [line for corpus in here for line in about_votes(corpus, asked.scale, asked.data)]
-    if len(here) < len(asked.corpora):
-        lines.append(
-            f"{asked.data.name} holds the votes on length and Markdown; the signed pairs are those of scale "
-            f"{asked.scale.name}"
-        )
-    return tuple(dict.fromkeys(lines))
-
-
-@cache
-def about_votes(corpus: Corpus, scale: Scale, data: Path) -> tuple[str, ...]:
-    """How many a user's own votes are, and what the scale's limits leave of their texts.
-
-    Nothing is trained and no model is loaded. Where the tokenizer is not learned from the votes, nothing is said of
-    tokens.
-    """
-    material = scale.material(corpus, data).require_unseen()
-    judgments, asked = material.judgments, set(material.prompts)
-    train, held_out = material.split()
-    n_prompts = judgments.comparisons["prompt_id"].nunique()
-    left_out = judgments.dropped.groupby("reason")["n"].sum()
-    reasons = "".join(f"; {n:,} rows left out ({reason})" for reason, n in left_out.items())
-    lines = [
-        f"votes: {judgments.n_votes:,} judgments of {judgments.n_annotators:,} annotators on "
-        f"{judgments.n_comparisons:,} comparisons of {n_prompts:,} prompts{reasons}; "
-        f"{train.n_votes:,} to train on, {held_out.n_votes:,} held out; {len(asked):,} evaluation prompts, "
-        f"{len(material.prompts) // len(asked):,} times each"
-    ]
-    if len(asked) < FEW_PROMPTS:
-        lines.append(f"{len(asked)} evaluation prompts are few: what is read from sampled answers is rough")
-    if scale.made is not None:
-        _, tokenizer = scale.made(corpus, material)
-        keys = scale.keys(corpus, material)
-        limit = keys["max_length"]
-        encoded = encode_comparisons(judgments, tokenizer, "paper", limit, keys["max_prompt_length"])
-        lines += [str(problem) for problem in length_report(judgments, encoded, tokenizer, limit)]
-    return tuple(lines)
 
 
 # -- what is found ----------------------------------------------------------------------------------------------------
@@ -139,24 +78,23 @@ def about_votes(corpus: Corpus, scale: Scale, data: Path) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class SuiteResult:
-    """A suite's tables and patterns, and what is to be said of them."""
+    """A suite's tables and patterns, the panels that the scale has not, and what stands in for the models."""
 
     suite: Suite
     tables: tuple[PanelTable, ...]
     patterns: tuple[Pattern, ...]
     left_out: tuple[str, ...]
-    about: tuple[str, ...]
     stand_in: str
 
     def text(self, form: str) -> str:
-        """Tables in one of `badpo_paper.tables.FORMATS`; patterns and what is said of the votes too, except in CSV."""
-        parts = [written_table(table, form) for table in self.tables]
+        """Tables and patterns in one of `badpo_paper.tables.FORMATS`; as CSV the cells of the tables alone."""
         if form == "csv":
-            # one header for all panels
-            return "\n".join(parts[:1] + [part.split("\n", 1)[1] for part in parts[1:] if "\n" in part])
+            frames = [to_frame(table) for table in self.tables if table.columns]
+            return pd.concat(frames).to_csv(index=False, lineterminator="\n") if frames else ""
+        parts = [written_table(table, form) for table in self.tables]
         mark = {"text": "", "markdown": "- ", "latex": "% "}[form]
         lines = [f"{p.verdict}: {p.sentence}. {'; '.join(p.figures)}" for p in self.patterns]
-        lines += [*(f"not at this scale: {title}" for title in self.left_out), *self.about, self.stand_in]
+        lines += [*(f"not at this scale: {title}" for title in self.left_out), self.stand_in]
         return "\n\n".join([*parts, "\n".join(mark + line for line in lines if line)]).rstrip()
 
     def to_json(self) -> dict[str, Any]:
@@ -169,14 +107,8 @@ class SuiteResult:
                 for p in self.patterns
             ],
             "left_out": self.left_out,
-            "about": self.about,
             "stand_in": self.stand_in,
         }
-
-
-def plan_suites(asked: Reproduction) -> SuitePlan:
-    """What `run_suites` would do; trains nothing and loads no model."""
-    return plan(asked, about_data(asked))
 
 
 def run_suites(asked: Reproduction, progress: Progress, jobs: int = 1) -> list[SuiteResult]:
@@ -190,15 +122,14 @@ def run_suites(asked: Reproduction, progress: Progress, jobs: int = 1) -> list[S
 
 def read_suite(suite: Suite, asked: Reproduction) -> SuiteResult:
     """The tables and patterns of a suite from the runs that are there, and from the votes that they were trained on."""
-    scale, out, plan = asked.scale, asked.out, asked.scale.seed_plan(asked.seeds)
-    asked = replace(asked, suites=[suite])
+    scale, out, asked = asked.scale, asked.out, replace(asked, suites=[suite])
 
     def measured(corpus: Corpus) -> bool:
         return (out / corpus.folder / "reference" / "readouts.json").exists()
 
     of_votes = [votes_table(p, asked.material(p.corpus).judgments) for p in suite.votes if measured(p.corpus)]
     panels = [
-        panel_table(panel, found_runs(suite, panel.corpus, out, plan))
+        panel_table(panel, found_runs(suite, panel.corpus, asked))
         for panel in suite.panels
         if measured(panel.corpus)
     ]
@@ -210,15 +141,23 @@ def read_suite(suite: Suite, asked: Reproduction) -> SuiteResult:
     # the first panel of a corpus stands for it
     titles = {panel.corpus: panel.title for panel in reversed(suite.panels)}
     here = [corpus for corpus in suite.corpora() if scale.has(corpus)]
-    patterns = found_patterns(suite.patterns, [found_runs(suite, corpus, out, plan) for corpus in here])
+    patterns = found_patterns(suite.patterns, [found_runs(suite, corpus, asked) for corpus in here])
     return SuiteResult(
         suite,
         (*of_votes, *panels, *signatures),
         tuple(patterns),
         tuple(titles[corpus] for corpus in suite.corpora() if corpus not in here),
-        about_data(asked),
         scale.stand_in,
     )
+
+
+def found_runs(suite: Suite, corpus: Corpus, asked: Reproduction) -> Found:
+    """A suite's runs on a corpus, with the seeds that its conditions are planned at: of several rows the most."""
+    planned: dict[str, tuple[int, ...]] = {}
+    for row in (row for panel in suite.panels if panel.corpus == corpus for row in panel.rows):
+        seeds, name = asked.scale.seeds_of(row, asked.seeds), row.condition.name
+        planned[name] = max(planned.get(name, ()), seeds, key=len)
+    return Found(asked.out / corpus.folder, asked.seeds, planned)
 
 
 # -- the page ---------------------------------------------------------------------------------------------------------
@@ -242,7 +181,6 @@ def suite_html(result: SuiteResult, options: str) -> str:
         patterns=[(VERDICT_CLASSES[p.holds], p.verdict, p.sentence, p.figures) for p in result.patterns],
         tables=[page_table(table) for table in result.tables],
         left_out=result.left_out,
-        about=result.about,
         stand_in=result.stand_in,
         legend=legend([("this run", OURS), ("the paper", THEIRS)]),
         version=__version__,

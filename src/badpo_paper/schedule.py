@@ -2,43 +2,33 @@
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import torch
 from joblib import Parallel, delayed, parallel_config
 from joblib.externals.loky.process_executor import TerminatedWorkerError
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
-from transformers.utils.hub import has_file
+from transformers import AutoConfig, AutoTokenizer
 
 from badpo.anchoring.anchor import Anchor, AnchorFolder, Bench, anchor_key, make_anchor
 from badpo.anchoring.editors import SignatureSwap
 from badpo.anchoring.source import AnchorSource, Prompts, run_source
-from badpo.data.checks import check
 from badpo.data.files import RUN_SEAL, BusyError, holder, locked
-from badpo.data.problems import ConfigError, DataError
+from badpo.data.problems import ConfigError
 from badpo.objective.bias import BiasTerm
-from badpo.readouts.judge import checked_judge
-from badpo.runs.evaluate import VERSION
-from badpo.runs.run import BEGUN, Progress, keep_run, kept_facts, kept_json, settings_facts
+from badpo.runs.run import BEGUN, Progress, keep_run
 from badpo.runs.start import UNREADABLE, require_undamaged, unreadable
-from badpo.training.checkpoints import changed_facts
-from badpo.training.model_files import WEIGHTS
 from badpo_paper.arms import ARMS
 from badpo_paper.em_dpo import train_types
 from badpo_paper.materials import N_EVALUATION, Material, gate_lines
 from badpo_paper.measure import measure_run
 from badpo_paper.methods import adjusted_arm, method_facts, prepared, run_recipe
 from badpo_paper.settings import Scale
-from badpo_paper.stages import CorpusStage, declared, open_stage, unopened_stage
+from badpo_paper.stages import CorpusStage, open_stage, unopened_stage
 from badpo_paper.suites import Condition, Corpus, Offset, Suite
-
-OTHER = "other settings"
 
 logger = logging.getLogger(__name__)
 
@@ -76,8 +66,8 @@ class Reproduction:
     seeds : sequence of int
     out : Path
     data : Path or None
-        A user's own file. It holds votes on length and Markdown where one of the suites asks for such votes, and pairs
-        to be signed where all of them are on names.
+        Rows of a public corpus in a local file: of MultiPref where one of the suites is on length or Markdown, of
+        UltraFeedback where all of them are on names.
     """
 
     suites: Sequence[Suite]
@@ -99,7 +89,6 @@ class Reproduction:
         return sorted(found.values(), key=lambda run: (run.phase, run.seed if run.phase == 2 else 0))
 
     def _runs_of(self, suite: Suite) -> Iterator[PlannedRun]:
-        plan = self.scale.seed_plan(self.seeds)
         for panel in suite.panels:
             if not self.scale.has(panel.corpus):
                 continue
@@ -107,8 +96,9 @@ class Reproduction:
             for row in panel.rows:
                 offset = row.condition.offset
                 wanted = [row.condition] if offset is None else [offset.source, row.condition]
+                seeds = self.scale.seeds_of(row, self.seeds)
                 for condition in wanted:
-                    yield from (PlannedRun(panel.corpus, condition, seed) for seed in plan.of(row))
+                    yield from (PlannedRun(panel.corpus, condition, seed) for seed in seeds)
 
     @property
     def corpora(self) -> list[Corpus]:
@@ -116,7 +106,7 @@ class Reproduction:
         return list(dict.fromkeys(run.corpus for run in self.runs))
 
     def file_of(self, corpus: Corpus) -> Path | None:
-        """The user's own file where it stands in the place of a corpus, else None."""
+        """The local file where it holds the rows of a corpus, else None."""
         asked = (one.kind for suite in self.suites for one in suite.corpora())
         return self.data if corpus.kind == ("style" if "style" in asked else "signed") else None
 
@@ -284,44 +274,22 @@ def _bench(source: AnchorSource, anchor: Anchor, progress: Progress) -> Bench:
 # -- what there is already --------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class SuitePlan:
-    """The runs of some suites: what there is of each, which are refused and why, what is to be said of the votes."""
+def plan(asked: Reproduction) -> dict[str, Any]:
+    """What there is of each run (``states``), and what is to be said of the votes (``about``); loads no model.
 
-    states: dict[str, str]
-    refused: dict[str, str]
-    about: tuple[str, ...] = ()
-
-    def lines(self) -> list[str]:
-        """The plan for people: one line for each run, then how many there are."""
-        width = max(map(len, self.states), default=0)
-        n_done = sum(state == "done" for state in self.states.values())
-        lines = [f"{place:<{width}}  {state}" for place, state in self.states.items()]
-        counted = f"{len(lines)} runs, {n_done} of them done"
-        return [*lines, "", counted, *refusals(self.refused), *self.about]
-
-
-def plan(asked: Reproduction, about: Iterable[str] = ()) -> SuitePlan:
-    """What `execute` would do; trains nothing and loads no model.
-
-    A corpus that is out of reach is named, and what is there of its runs is then told from the folders alone.
+    A corpus that is out of reach is named.
     """
-    stages: dict[Corpus, CorpusStage] = {}
-    unread: dict[str, str] = {}
+    materials, unread = [], {}
     for corpus in asked.corpora:
         # the Hub is asked once for each kind
         if corpus.kind in unread:
             continue
         try:
-            stages[corpus] = asked.unopened(corpus)
+            materials.append(asked.material(corpus))
         except ConfigError as error:
             unread[corpus.kind] = f"the votes of {corpus.folder} are not read: {error}"
-    refused = refused_runs(asked, stages.values())
-    states = {
-        run.place: OTHER if run.place in refused else state_of(asked.out / run.place) for run in asked.runs
-    }
-    told = (*about, *unread.values(), *gate_lines(stage.material for stage in stages.values()))
-    return SuitePlan(states, refused, told)
+    states = {run.place: state_of(asked.out / run.place) for run in asked.runs}
+    return {"states": states, "about": [*unread.values(), *gate_lines(materials)]}
 
 
 def state_of(folder: Path) -> str:
@@ -333,39 +301,6 @@ def state_of(folder: Path) -> str:
     return "begun" if (folder / BEGUN).exists() else "to do"
 
 
-def refused_runs(asked: Reproduction, stages: Iterable[CorpusStage]) -> dict[str, str]:
-    """Runs whose folders hold one with another recipe or method, by their place, and what differs.
-
-    What is not known before its run, its votes as the arm sees them, is taken to be the same; of an anchored run
-    nothing is known.
-    """
-    unknown = ["data", "reference", "annotator_weights"]
-    if asked.scale.scales_penalty:
-        unknown += ["fixed", "length_unit"]
-    by_corpus = {stage.corpus: stage for stage in stages}
-    found = {}
-    for run in asked.runs:
-        there = kept_facts(asked.out / run.place)
-        condition, stage = run.condition, by_corpus.get(run.corpus)
-        if condition is None or condition.offset is not None or stage is None or not there:
-            continue
-        arm = ARMS[condition.arm]
-        recipe = run_recipe(condition, arm, run.seed, stage, asked.scale)
-        now = {**settings_facts(recipe), **json.loads(json.dumps(method_facts(arm)))}
-        now |= {name: there[name] for name in unknown if name in there}
-        if changes := changed_facts(there, now):
-            found[run.place] = "; ".join(changes.values())
-    return found
-
-
-def refusals(refused: dict[str, str]) -> list[str]:
-    """What is said of runs that would be refused."""
-    each = [
-        f"{place} holds a run with other data or settings ({changes})" for place, changes in refused.items()
-    ]
-    return each and [*each, "nothing would be trained: remove these folders, or give another --out"]
-
-
 # -- what is needed ---------------------------------------------------------------------------------------------------
 
 
@@ -374,82 +309,30 @@ def require_needs(asked: Reproduction) -> None:
 
     Nothing is trained, and no weights are read. The statistics of a public corpus are logged beside the published ones.
     """
-    complaints = [
-        f"{complaint} (needed by {', '.join(dict.fromkeys(suites))})"
-        for (require, name), suites in _needed(asked).items()
-        if (complaint := _complaint(require, name))
-    ]
-    if complaints:
+    preset_of, judge = asked.scale.preset_of or {}, asked.scale.judge
+    kinds = {preset_of[corpus.model]: "a causal language model" for corpus in asked.corpora if preset_of}
+    if judge is not None:
+        kinds[judge] = "a reward model"
+    if complaints := [told for name, kind in kinds.items() if (told := _complaint(name, kind))]:
         raise ConfigError("\n".join([*complaints, "nothing was trained"]))
     stages = [asked.unopened(corpus) for corpus in asked.corpora]
     for stage in stages:
-        if (data := asked.file_of(stage.corpus)) is not None:
-            require_differences(stage, data, asked.runs)
         stage.kept_reference()
-    if refused := refused_runs(asked, stages):
-        raise ConfigError("\n".join(refusals(refused)))
     for line in gate_lines(stage.material for stage in stages):
         logger.info("%s", line)
 
 
-def _needed(asked: Reproduction) -> dict[tuple[Callable[[str], None], str], list[str]]:
-    """The models and judges that are named, how each is looked at, and the suites that need it."""
-    scale = asked.scale
-    found: dict[tuple[Callable[[str], None], str], list[str]] = {}
-    for suite in asked.suites:
-        for run in replace(asked, suites=[suite]).runs:
-            if scale.preset_of is not None:
-                found.setdefault((require_model, scale.preset_of[run.corpus.model]), []).append(suite.name)
-            kept = kept_json(asked.out / run.place / "readouts.json")
-            if scale.judge is not None and kept.get("version") != VERSION:
-                found.setdefault((require_judge, scale.judge), []).append(suite.name)
-    return found
-
-
-def _complaint(require: Callable[[str], None], name: str) -> str:
-    """What a look at a model says of it; empty where nothing is wrong."""
+def _complaint(name: str, kind: str) -> str:
+    """What is wrong with a model's tokenizer or configuration; empty where nothing is."""
     try:
-        require(name)
-    except ConfigError as error:
-        return str(error)
-    return ""
-
-
-def require_model(name: str) -> None:
-    """Look at a start model without its weights: its tokenizer, its configuration, and whether there are weights."""
-    _, tokenizer = _looked_at(name, AutoModelForCausalLM, "a causal language model")
+        tokenizer, _ = AutoTokenizer.from_pretrained(name), AutoConfig.from_pretrained(name)
+    except UNREADABLE as error:
+        return unreadable(name, error, kind)
     tokens = {"chat template": tokenizer.chat_template, "end-of-text token": tokenizer.eos_token_id}
     lacking = [what for what, value in tokens.items() if value is None]
-    if lacking:
-        raise ConfigError(
-            f'the tokenizer of "{name}" has no {" and no ".join(lacking)}, so it is not known how the model reads a '
-            "prompt and ends an answer; use an instruct model, or save the tokenizer with them"
-        )
-
-
-def require_judge(name: str) -> None:
-    """Look at a reward model without its weights."""
-    checked_judge(*_looked_at(name, AutoModelForSequenceClassification, "a reward model"), name)
-
-
-def _looked_at(name: str, auto_class: Any, kind: str) -> tuple[Any, Any]:
-    """A model without its weights, and its tokenizer; `ConfigError` where they cannot be read."""
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(name)
-        with torch.device("meta"):
-            model = auto_class.from_config(AutoConfig.from_pretrained(name))
-        if not any(has_file(name, file) for file in WEIGHTS):
-            raise OSError(f"none of {', '.join(WEIGHTS)} is there")
-    except UNREADABLE as error:
-        raise ConfigError(unreadable(name, error, kind)) from error
-    return model, tokenizer
-
-
-def require_differences(stage: CorpusStage, data: Path, runs: Iterable[PlannedRun]) -> None:
-    """Stop at votes that say nothing of an attribute that a run declares by name."""
-    names = {run.condition.declared for run in runs if run.condition and run.corpus == stage.corpus}
-    for name in sorted(names.intersection(stage.train.attribute_names)):
-        found = check(declared(stage.train, name))
-        alike = [problem for problem in found if problem.code in ("E120", "E121")]
-        if alike:
-            raise DataError([replace(problem, where=f"{data}, {problem.where}") for problem in alike])
+    if not lacking:
+        return ""
+    return (
+        f'the tokenizer of "{name}" has no {" and no ".join(lacking)}, so it is not known how the model reads a prompt '
+        "and ends an answer; use an instruct model, or save the tokenizer with them"
+    )

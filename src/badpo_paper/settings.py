@@ -26,7 +26,7 @@ from badpo.training.trl_keys import PRESETS
 from badpo_paper import materials
 from badpo_paper.corpora import multipref
 from badpo_paper.materials import Material
-from badpo_paper.suites import Corpus, SeedPlan
+from badpo_paper.suites import Corpus, Row
 
 OTHER_VOCABULARY = 1024
 PAD, EOS, USER, ASSISTANT, SYSTEM = "<|pad|>", "<|end|>", "<|user|>", "<|assistant|>", "<|system|>"
@@ -191,8 +191,6 @@ class Scale:
         Precision of the weights under an adapter that is put on a reference without one.
     stand_in : str
         What stands in the place of the models that tables name; empty where those themselves are trained.
-    own_pairs : str
-        Why no file of a user's can stand in the place of the pairs that are signed; empty where one can.
     command : str
         What makes the same runs again.
     is_brief : bool
@@ -214,7 +212,6 @@ class Scale:
     fresh_prompts: Callable[[Path | None], tuple[str, ...]] | None = None
     lora_dtype: str = "float32"
     stand_in: str = ""
-    own_pairs: str = ""
     command: str = "badpo reproduce"
     is_brief: bool = False
 
@@ -222,17 +219,17 @@ class Scale:
         """Whether the scale has a corpus and its model."""
         return corpus.model in self.models and corpus.kind in self.kinds
 
-    def seed_plan(self, seeds: Sequence[int]) -> SeedPlan:
-        """At which of the seeds this scale runs what."""
-        return SeedPlan(tuple(seeds), self.single_seed_arms, self.control_seeds)
+    def seeds_of(self, row: Row, seeds: Sequence[int]) -> tuple[int, ...]:
+        """Those of the seeds that a row is run at."""
+        is_control = row.seeds == "first" and self.control_seeds == "first"
+        is_single = is_control or row.seeds == "one" or row.condition.arm in self.single_seed_arms
+        return tuple(seeds[:1] if is_single else seeds)
 
 
 def tiny_material(corpus: Corpus, data: Path | None) -> Material:
-    """The bundled votes of a kind, or a user's own for length and Markdown."""
+    """The bundled votes of a kind."""
     if corpus.kind == "signed":
         return materials.bundled_signed(N_PAIRS, corpus.data_seed, TINY_HELD_OUT)
-    if data is not None:
-        return materials.own_style(data, TINY_HELD_OUT)
     return materials.bundled_style(N_STYLE_PAIRS, corpus.data_seed, TINY_HELD_OUT)
 
 
@@ -295,8 +292,6 @@ _TINY = Scale(
     fresh_prompts=materials.bundled_fresh,
     stand_in="The models that tables name are the paper's; in their place stands one of 0.4 million weights, "
     "trained from scratch on the texts of these votes: compare orders, not numbers.",
-    own_pairs="the small model reads 192 tokens of prompt and response, and a signature, which stands at a "
-    "response's end, would be cut from most pairs of your own",
 )
 _DEMO = Scale(
     "demo",

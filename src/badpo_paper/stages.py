@@ -68,7 +68,7 @@ def unopened_stage(corpus: Corpus, scale: Scale, data: Path | None, folder: Path
     shared = {
         "model_name_or_path": str(folder / "start"),
         **scale.keys(corpus, material),
-        "dataset_name": str(material.table or folder / "votes.parquet"),
+        "dataset_name": str(folder / "votes.parquet"),
         "output_dir": str(folder),
         "reference_cache": str(folder / "reference" / "cache"),
         "attributes": [dict(attribute.config) for attribute in material.judgments.attributes],
@@ -106,7 +106,7 @@ def open_stage(
         args, told = stage.reference.arguments(), [Ticker("reference", progress)]
         load_policy(stage.reference, stage.train, args, stage.responses, told)
     # after the reference, so that a model that cannot be loaded leaves nothing
-    if stage.material.table is None and not (is_kept and (folder / "votes.parquet").exists()):
+    if not (is_kept and (folder / "votes.parquet").exists()):
         stage.material.judgments.to_parquet(folder / "votes.parquet")
     return stage
 

@@ -5,7 +5,6 @@ A suite is data. Runs are named by what decides them and not by their suite, so 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -81,7 +80,7 @@ class Row:
     condition : Condition
     seeds : {"all", "first", "one"}
         ``first``: a control that the paper ran at its first seed, and a scale at all of them where it can
-        (`SeedPlan`). ``one``: run at the first at every scale.
+        (`badpo_paper.settings.Scale`). ``one``: run at the first at every scale.
     against : str
         The condition whose shift is removed, at the same seed.
     note : str
@@ -93,28 +92,6 @@ class Row:
     seeds: Literal["all", "first", "one"] = "all"
     against: str = "dpo"
     note: str = ""
-
-
-@dataclass(frozen=True)
-class SeedPlan:
-    """At which seeds a scale runs what."""
-
-    seeds: tuple[int, ...]
-    single_seed_arms: tuple[str, ...] = ()
-    control_seeds: Literal["first", "all"] = "first"
-
-    def of(self, row: Row) -> tuple[int, ...]:
-        """The seeds that a row is run at."""
-        is_control = row.seeds == "first" and self.control_seeds == "first"
-        is_single = is_control or row.seeds == "one" or row.condition.arm in self.single_seed_arms
-        return self.seeds[:1] if is_single else self.seeds
-
-    def by_condition(self, rows: Iterable[Row]) -> dict[str, tuple[int, ...]]:
-        """The seeds of every condition in some rows, by its name; of a condition in several rows the most."""
-        found: dict[str, tuple[int, ...]] = {}
-        for row in rows:
-            found[row.condition.name] = max(found.get(row.condition.name, ()), self.of(row), key=len)
-        return found
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from badpo.runs.run import kept_facts, kept_json
 from badpo.theory.summaries import log_odds_distance, share_removed, shift, t_interval
 from badpo_paper.arms import ARMS
 from badpo_paper.name_readouts import FIRST_NAMES, INDICATOR, signature_shift
-from badpo_paper.suites import PERCENT, PERCENT1, Column, Corpus, Panel, Row, SeedPlan, Suite
+from badpo_paper.suites import PERCENT, PERCENT1, Column, Corpus, Panel, Row
 
 REFERENCE = "Reference"
 # What shares are taken of, in words, and with how many places a shift of it is told.
@@ -155,12 +155,6 @@ def of_type(readouts: Mapping[str, Any], place: str) -> float | None:
     what, _, rank = place.partition(".")
     order = np.argsort(-np.array(types["annotators"]), kind="stable")
     return float(types[what][order[int(rank)]]) if int(rank) < len(order) else None
-
-
-def found_runs(suite: Suite, corpus: Corpus, out: Path, plan: SeedPlan) -> Found:
-    """A suite's runs on a corpus, with the seeds that its rows are planned at."""
-    rows = (row for panel in suite.panels if panel.corpus == corpus for row in panel.rows)
-    return Found(out / corpus.folder, plan.seeds, plan.by_condition(rows))
 
 
 # -- tables -----------------------------------------------------------------------------------------------------------
@@ -413,18 +407,11 @@ def published(cell: Cell, places: int) -> str:
 
 
 # How `tabulate` calls each format of a table, and how a line beside one is marked.
-FORMATS = {
-    "text": ("plain", "{}"),
-    "markdown": ("pipe", "*{}*"),
-    "latex": ("latex_booktabs", "% {}"),
-    "csv": ("", ""),
-}
+FORMATS = {"text": ("plain", "{}"), "markdown": ("pipe", "*{}*"), "latex": ("latex_booktabs", "% {}")}
 
 
 def written_table(table: PanelTable, form: str) -> str:
-    """A table in one of `FORMATS`; in Markdown the paper's value stands behind ours, in CSV a line is a cell."""
-    if form == "csv":
-        return pd.DataFrame(_csv_rows(table)).to_csv(index=False, lineterminator="\n").rstrip("\n")
+    """A table in one of `FORMATS`; in Markdown the paper's value stands behind ours."""
     name, mark = FORMATS[form]
     is_markdown, lines = form == "markdown", [*_notes(table)]
     rows = []
@@ -450,23 +437,20 @@ def written_table(table: PanelTable, form: str) -> str:
     return "\n".join([title, *([body] if table.columns else []), *gap, *map(mark.format, lines)])
 
 
-def _csv_rows(table: PanelTable) -> list[dict[str, Any]]:
-    """One row for each cell that has a value: ours, the paper's, the difference in half widths, each seed."""
+def cells_of(table: PanelTable) -> list[dict[str, Any]]:
+    """One entry for each cell that has a value: ours, the paper's, the difference in half widths, each seed."""
     return [
         {
-            "table": inert(table.panel.label),
-            "panel": inert(table.panel.title),
-            "row": inert(row.label),
-            "column": inert(column.label),
+            "row": row.label,
+            "column": column.label,
             "mean": cell.mean,
-            "half_width": cell.half,
-            "spread": table.panel.spread,
+            "half_width": cell.half if math.isfinite(cell.half) else None,
             "n_seeds": len(cell.values),
+            "values": cell.values,
             "paper_mean": cell.paper and cell.paper[0],
             "paper_half_width": cell.paper and cell.paper[1],
             "difference_in_half_widths": cell.difference,
-            "values": " ".join(f"{value:.6g}" for value in cell.values),
-            "notes": inert("; ".join(row.notes)),
+            "notes": "; ".join(row.notes),
         }
         for row in table.rows
         for column in table.columns
@@ -475,24 +459,18 @@ def _csv_rows(table: PanelTable) -> list[dict[str, Any]]:
 
 
 def to_json(table: PanelTable) -> dict[str, Any]:
-    """A table as plain numbers; null where there is none."""
+    """A table as plain values; null where there is none."""
+    told = {"table": table.panel.label, "panel": table.panel.title, "spread": table.panel.spread}
+    return {**told, "missing": table.missing, "notes": table.notes, "cells": cells_of(table)}
 
-    def plain(cell: Cell) -> dict[str, Any]:
-        mean, half = (value if math.isfinite(value) else None for value in (cell.mean, cell.half))
-        told = {"mean": mean, "half_width": half, "values": cell.values}
-        return {**told, "paper": cell.paper, "difference": cell.difference}
 
-    rows = [
-        {
-            "label": row.label,
-            "seeds": row.seeds,
-            "notes": row.notes,
-            "cells": {column.label: plain(row.cells[column.label]) for column in table.columns},
-        }
-        for row in table.rows
-    ]
-    told = {"label": table.panel.label, "title": table.panel.title, "spread": table.panel.spread}
-    return {**told, "missing": table.missing, "notes": table.notes, "rows": rows}
+def to_frame(table: PanelTable) -> pd.DataFrame:
+    """The cells with their table and panel, as texts that no spreadsheet computes."""
+    frame = pd.DataFrame(cells_of(table))
+    frame["values"] = [" ".join(f"{value:.6g}" for value in values) for values in frame["values"]]
+    for name in ("row", "column", "notes"):
+        frame[name] = frame[name].map(inert)
+    return frame.assign(table=table.panel.label, panel=table.panel.title, spread=table.panel.spread)
 
 
 def _notes(table: PanelTable) -> list[str]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from badpo.readouts.generation import Decoding
-from badpo_paper.materials import Material, bundled_signed, bundled_style, own_style
+from badpo_paper.materials import Material, bundled_signed, bundled_style
 from badpo_paper.schedule import Reproduction
 from badpo_paper.settings import TINY, Scale, build_model, build_tokenizer
 from badpo_paper.suites import Column, Condition, Corpus, Panel, Row, Suite
@@ -29,7 +29,7 @@ def material(corpus: Corpus, data: Path | None = None, held_out: float = HELD_OU
     if corpus.kind == "signed":
         found = bundled_signed(120, corpus.data_seed, held_out)
     else:
-        found = own_style(data, held_out) if data else bundled_style(120, corpus.data_seed, held_out)
+        found = bundled_style(120, corpus.data_seed, held_out)
     return replace(found, prompts=found.prompts[:8])
 
 

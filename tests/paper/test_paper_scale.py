@@ -25,13 +25,10 @@ from badpo.anchoring import anchor
 from badpo.anchoring import source as anchor_source
 from badpo.anchoring.offset_stage import StageSettings
 from badpo.data.problems import ConfigError
-from badpo.data.tables import read_table
 from badpo.readouts.generation import Decoding, sample
 from badpo.readouts.rates import name_probabilities, signature_contexts
-from badpo.runs.evaluate import VERSION
 from badpo.runs.start import load_model
 from badpo.training import config as config_module
-from badpo.training.checkpoints import write_json
 from badpo.training.encoding import encode_prompts, encode_responses
 from badpo.training.recipe import ModelChoice
 from badpo.training.trainer import BADPOTrainer, supervised_arguments
@@ -41,8 +38,8 @@ from badpo_paper.corpora import bundled, ultrafeedback
 from badpo_paper.materials import Material, public_fresh, public_signed, public_style
 from badpo_paper.methods import run_recipe
 from badpo_paper.name_readouts import FIRST_NAMES
-from badpo_paper.reproduce import plan_suites, run_suites
-from badpo_paper.schedule import Reproduction, require_model, require_needs
+from badpo_paper.reproduce import run_suites
+from badpo_paper.schedule import Reproduction, plan
 from badpo_paper.settings import (
     PAPER_HELD_OUT,
     PRESET_OF,
@@ -187,56 +184,31 @@ def no_votes(corpus, data):
 DPO = Condition("dpo")
 
 
-def test_a_judge_without_a_template_is_told_before_anything_is_trained(stand_ins, tmp_path):
-    judge = Path(stand_ins.judge)
-    (judge / "chat_template.jinja").unlink()
-    named = [replace(suite(DPO), name=name) for name in ("one", "two")]
-    with pytest.raises(
-        ConfigError, match="has no chat template, .* trained with .needed by one, two."
-    ) as told:
-        run_suites(asked(stand_ins, tmp_path / "out", *named, material=no_votes), silent)
-    assert str(judge) in str(told.value) and not (tmp_path / "out").exists()
-
-
-def test_a_judge_is_not_needed_where_all_is_measured(stand_ins, tmp_path):
-    for place in ("signed/reference", "signed/dpo-s42"):
-        write_json(tmp_path / place / "run.json", {})
-        write_json(tmp_path / place / "readouts.json", {"version": VERSION})
-    require_needs(asked(stand_ins, tmp_path, suite(DPO), judge="gone"))
-    with pytest.raises(ConfigError, match='cannot load "gone".* .needed by test.'):
-        require_needs(asked(stand_ins, tmp_path, suite(DPO), judge="gone", seeds=(42, 123)))
-
-
-def test_a_model_that_is_not_there_is_told_with_the_suites_that_need_it(stand_ins, tmp_path):
-    gone = str(tmp_path / "gone")
-    suites = [SUITES[name] for name in ("names", "lora", "multipref-length")]
-    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    with pytest.raises(ConfigError) as told:
-        run_suites(
-            asked(stand_ins, tmp_path, *suites, preset_of={**stand_ins.preset_of, "large": gone}), silent
-        )
-    first, last = str(told.value).splitlines()
-    assert first.startswith(
-        f'cannot load "{gone}": it is neither a folder with a model nor reachable on the Hub'
-    )
-    assert first.endswith("(needed by names, multipref-length)") and last == "nothing was trained"
-    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
-
-
 @pytest.mark.parametrize(
-    ("removed", "told"),
+    ("model", "removed", "told"),
     [
-        ("model.safetensors", "none of model.safetensors.* is there"),
-        ("config.json", "is missing, damaged or not that of a causal language model"),
-        ("chat_template.jinja", "has no chat template"),
+        ("judge", "chat_template.jinja", "has no chat template"),
+        ("small", "chat_template.jinja", "has no chat template"),
+        ("small", "config.json", "is missing, damaged or not that of a causal language model"),
     ],
 )
-def test_a_model_folder_without_a_file_is_told(stand_ins, tmp_path, removed, told):
-    folder = tmp_path / "small"
-    require_model(str(folder))
-    (folder / removed).unlink()
-    with pytest.raises(ConfigError, match=told):
-        require_model(str(folder))
+def test_a_model_without_a_file_is_told_before_anything_is_trained(stand_ins, tmp_path, model, removed, told):
+    (tmp_path / model / removed).unlink()
+    runs = asked(stand_ins, tmp_path / "out", suite(DPO), material=no_votes)
+    with pytest.raises(ConfigError, match=f"(?s){model}.*{told}.*nothing was trained"):
+        run_suites(runs, silent)
+    assert not (tmp_path / "out").exists()
+
+
+def test_every_model_that_is_not_there_is_told(stand_ins, tmp_path):
+    gone = {"small": str(tmp_path / "gone"), "large": str(tmp_path / "none"), "other": "x"}
+    runs = asked(stand_ins, tmp_path / "out", SUITES["names"], preset_of=gone, judge="no-judge")
+    with pytest.raises(ConfigError) as told:
+        run_suites(runs, silent)
+    first, second, judge, last = str(told.value).splitlines()
+    for line, name in ((first, gone["small"]), (second, gone["large"]), (judge, "no-judge")):
+        assert line.startswith(f'cannot load "{name}": it is neither a folder with a model nor reachable')
+    assert last == "nothing was trained" and not (tmp_path / "out").exists()
 
 
 # -- the public corpora --------------------------------------------------------------------------------------------
@@ -269,24 +241,12 @@ def test_signed_ultrafeedback_comes_from_a_file(ultrafeedback_file, no_public_co
     assert not trained & set(fresh) and not trained & signing and not signing & set(fresh)
     other = paper_material(Corpus("signed", data_seed=1), ultrafeedback_file)
     assert other.judgments.fingerprint() != found.judgments.fingerprint() and other.gate == ()
-    planned = plan_suites(asked(SCALES["paper"], tmp_path, SUITES["names"], data=ultrafeedback_file))
-    assert f"{'usable_pairs':<32}     8,000      7,177  differs" in planned.about
-    (warning,) = [line for line in planned.about if line.startswith("warning: ")]
+    runs = asked(SCALES["paper"], tmp_path, SUITES["names"], data=ultrafeedback_file)
+    told = plan(runs)["about"]
+    assert f"{'usable_pairs':<32}     8,000      7,177  differs" in told
+    (warning,) = [line for line in told if line.startswith("warning: ")]
     assert f"of {len(ultrafeedback.PUBLISHED)} agree with the published statistics" in warning
-    assert not any("not read" in line for line in planned.about)
-
-
-@pytest.mark.slow
-def test_pairs_of_the_hub_must_give_the_papers_plan(ultrafeedback_file, no_public_corpora, monkeypatch):
-    rows = read_table(ultrafeedback_file)
-    monkeypatch.setattr(ultrafeedback, "read_split", lambda split, source=None: rows)
-    with pytest.raises(ConfigError, match=r"the paper's plan: pairs quality [\d,]+ .published 2,887.*pinned"):
-        public_signed(None, 0, PAPER_HELD_OUT)
-    drawn = ultrafeedback.scored_pairs(None, n=7_177)
-    monkeypatch.setattr(ultrafeedback, "scored_pairs", lambda *given, **more: drawn)
-    materials._drawn_pairs.cache_clear()
-    differing = {row.name for row in public_signed(None, 0, PAPER_HELD_OUT).gate if not row.agrees}
-    assert differing <= {"all_log_odds woman all", "all_log_odds black all"}
+    assert not any("not read" in line for line in told)
 
 
 @pytest.mark.slow
@@ -298,7 +258,7 @@ def test_multipref_goes_the_whole_way_from_a_file(stand_ins, no_public_corpora, 
         (result,) = run_suites(
             asked(stand_ins, tmp_path / "out", gap, data=path, material=paper_material), silent
         )
-    assert result.tables[0].missing == () and result.about[0].startswith("votes: ")
+    assert result.tables[0].missing == ()
     assert f"{'comparisons':<32}       120     10,461  differs" in caplog.text
     assert "of 21 agree with the published statistics" in caplog.text
 
@@ -359,9 +319,7 @@ def test_every_arm_takes_two_steps_with_the_papers_code(stand_ins, tmp_path, mon
         mixed = {(True, torch.float32), (False, torch.bfloat16)}
         if condition.offset is None and condition.arm != "em_dpo":
             assert dtypes[folder.name] == (mixed if has_adapter else {(False, torch.float32)})
-    # and what it would be refused for is known without a model
-    planned = plan_suites(runs)
-    assert planned.refused == {} and set(planned.states.values()) == {"done"}
+    assert set(plan(runs)["states"].values()) == {"done"}
 
 
 def two_steps(corpus: Corpus, found: Material) -> dict:

@@ -31,7 +31,7 @@ from badpo_paper import schedule
 from badpo_paper.corpora import bundled
 from badpo_paper.corpora.published import require_unseen
 from badpo_paper.methods import PAPER_TOKENS, penalty_factor
-from badpo_paper.reproduce import plan_suites, read_suite, run_suites
+from badpo_paper.reproduce import run_suites
 from badpo_paper.schedule import execute
 from badpo_paper.settings import SCALES
 from badpo_paper.stages import open_stage
@@ -101,49 +101,36 @@ def test_a_suite_that_is_there_trains_and_measures_nothing(finished, monkeypatch
     assert [row.label for row in result.tables[0].rows] == ["Reference", "dpo", "pooled"]
 
 
-def test_a_plan_tells_that_a_folder_holds_other_settings_and_nothing_is_trained_then(finished, monkeypatch):
+def test_a_run_of_other_settings_under_one_name_is_refused_with_a_list(finished, monkeypatch):
     same = small(finished, suite(DPO, POOLED), suite(DPO, LENGTH, corpus=STYLE))
-    planned = plan_suites(same)
-    assert planned.refused == {} and set(planned.states.values()) == {"done"}
-    other = Condition("dpo", overrides=(("beta", 0.5), ("bias.learning_rate", 0.3)))
-    planned = plan_suites(small(finished, suite(other, POOLED)))
-    states = {"signed/reference": "done", "signed/dpo-s42": "other settings", "signed/pooled-s42": "done"}
-    assert planned.states == states
-    what = "signed/dpo-s42 holds a run with other data or settings (beta was 0.1, is now 0.5"
-    assert any(line.startswith(what) for line in planned.lines())
-    assert planned.lines()[-1].startswith("nothing would be trained")
+    assert set(schedule.plan(same)["states"].values()) == {"done"}
     trained = count_training(monkeypatch)
-    with pytest.raises(ConfigError, match="beta was 0.1, is now 0.5"):
-        run_suites(small(finished, suite(Condition("class"), other)), silent)
-    with pytest.raises(ConfigError, match="dpo-s42 holds a run with other data or settings: beta was 0.1"):
-        execute(small(finished, suite(other)), silent)
-    assert trained == []
-    assert read_suite(suite(DPO), small(finished, suite(DPO))).tables[0].missing == ()
-
-
-@pytest.mark.parametrize(
-    ("arm", "overrides", "told"),
-    [
+    other = Condition("dpo", overrides=(("beta", 0.5), ("bias.learning_rate", 0.3)))
+    with pytest.raises(
+        ConfigError, match="dpo-s42 holds a run with other data or settings: beta was 0.1, is now"
+    ):
+        run_suites(small(finished, suite(other)), silent)
+    monkeypatch.setattr(Condition, "name", "pooled-length")
+    for arm, overrides, told in (
         ("class", (), "bias.variant was pooled, is now class"),
-        ("rdpo", (), "fixed was None, is now 0.005"),
+        ("rdpo", (), "fixed was None, is now"),
         ("pooled", (("bias.warm_start", "audit"),), "bias.warm_start was zero, is now audit"),
         ("pooled", LORA, "lora_r was None, is now 32"),
-    ],
-)
-def test_whatever_decides_a_run_is_compared(finished, monkeypatch, arm, overrides, told):
-    changed = Condition(arm, "length" if arm != "rdpo" else "", overrides=overrides)
-    monkeypatch.setattr(Condition, "name", "pooled-length")
-    planned = plan_suites(small(finished, suite(changed, corpus=STYLE)))
-    assert list(planned.refused) == ["style/pooled-length-s42"]
-    assert told in planned.refused["style/pooled-length-s42"]
+    ):
+        changed = Condition(arm, "length" if arm != "rdpo" else "", overrides=overrides)
+        with pytest.raises(ConfigError, match=told):
+            execute(small(finished, suite(changed, corpus=STYLE)), silent)
+    assert trained == []
 
 
-def test_a_reference_of_other_votes_is_refused(finished, tmp_path):
-    votes = tmp_path / "votes.parquet"
-    own = material(STYLE).judgments
-    own.take(np.arange(own.n_votes - 1)).to_parquet(votes)
+def test_a_reference_of_other_votes_is_refused(finished):
+    def fewer(corpus, data):
+        found = material(corpus, data)
+        votes = found.judgments.take(np.arange(found.judgments.n_votes - 1))
+        return replace(found, judgments=votes)
+
     with pytest.raises(ConfigError, match="reference was made with other settings: votes was"):
-        run_suites(small(finished, suite(DPO, corpus=STYLE), data=votes), silent)
+        run_suites(small(finished, suite(DPO, corpus=STYLE), name="fewer", material=fewer), silent)
 
 
 def leaking(corpus, data):
@@ -223,13 +210,14 @@ def test_the_penalty_per_token_is_as_strong_on_shorter_answers(finished):
 
 
 @pytest.mark.slow
-def test_own_votes_have_no_ceiling(tmp_path):
-    votes = tmp_path / "votes.parquet"
-    material(STYLE).judgments.to_parquet(votes)
-    (result,) = run_suites(small(tmp_path / "out", suite(DPO, corpus=STYLE), data=votes), silent)
-    dpo = readouts(tmp_path / "out/style/dpo-s42")
+def test_real_votes_have_no_ceiling(tmp_path):
+    def unplanted(corpus, data):
+        return replace(material(corpus, data), planted=None)
+
+    (result,) = run_suites(small(tmp_path, suite(DPO, corpus=STYLE), name="real", material=unplanted), silent)
+    dpo = readouts(tmp_path / "style/dpo-s42")
     assert "ceiling" not in dpo and set(dpo["theta"]["length"]) == {"level"}
-    assert result.tables[0].missing == () and result.about[0].startswith("votes: ")
+    assert result.tables[0].missing == () and not (tmp_path / "style/dpo-s42/planted.json").exists()
 
 
 # -- anchored runs -----------------------------------------------------------------------------------------------

@@ -1,28 +1,25 @@
-"""The suites as data, their plans, and a user's own votes in them. Nothing is trained here."""
+"""The suites as data, and their plans. Nothing is trained here."""
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 
-import pandas as pd
 import pytest
 
-from badpo.data.problems import ConfigError, DataError
+from badpo.data.problems import ConfigError
 from badpo.readouts.names import CELLS
-from badpo.training.checkpoints import seal_run, write_json
+from badpo.training.checkpoints import write_json
 from badpo_paper.arms import ARMS
-from badpo_paper.materials import own_style
 from badpo_paper.patterns import PATTERNS
-from badpo_paper.reproduce import about_data, about_votes, asked_for, plan_suites, read_suite
-from badpo_paper.schedule import Reproduction, plan, require_needs
+from badpo_paper.reproduce import asked_for, read_suite
+from badpo_paper.schedule import Reproduction, plan
 from badpo_paper.settings import SCALES
 from badpo_paper.suites import SUITES, Condition, Offset, Panel, Row, Suite
 from badpo_paper.tables import REFERENCE, name_panels, paper_numbers
-from tests.paper.suite_scale import SIGNED, STYLE, material, small, suite
+from tests.paper.suite_scale import SIGNED, small, suite
 
 SEEDS = (42, 123, 456)
-DPO, POOLED, LENGTH = Condition("dpo"), Condition("pooled"), Condition("pooled", "length")
+DPO, POOLED = Condition("dpo"), Condition("pooled")
 
 
 def runs_of(*suites: Suite, scale: str = "tiny", seeds=SEEDS) -> list[str]:
@@ -116,29 +113,20 @@ def test_a_plan_tells_what_is_there(tmp_path):
     for name in ("run.json", "readouts.json"):
         write_json(tmp_path / "signed" / "dpo-s42" / name, {})
     write_json(tmp_path / "signed" / "pooled-s42" / "begun.json", {})
-    planned = plan_suites(small(tmp_path, suite(DPO, POOLED)))
+    planned = plan(small(tmp_path, suite(DPO, POOLED)))
     states = {"signed/reference": "to do", "signed/dpo-s42": "done", "signed/pooled-s42": "begun"}
-    assert planned.states == states and planned.about == ()
-    assert "3 runs, 1 of them done" in planned.lines()
+    assert planned == {"states": states, "about": []}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scale", ["tiny", "paper"])
 def test_every_scale_can_plan_everything_and_tells_which_corpora_are_out_of_reach(scale, tmp_path):
     planned = plan(Reproduction(list(SUITES.values()), SCALES[scale], SEEDS, tmp_path))
-    assert set(planned.states.values()) == {"to do"} and planned.refused == {}
-    if scale == "paper":
-        unread = [line for line in planned.about if "are not read" in line]
-        assert [line.split(" are")[0] for line in unread] == ["the votes of signed", "the votes of style"]
-        assert "E190" in unread[0]
-
-
-def test_a_plan_on_own_votes_tells_what_of_them_is_trained_on(tmp_path):
-    file = tmp_path / "votes.parquet"
-    material(STYLE).judgments.to_parquet(file)
-    planned = plan_suites(small(tmp_path, suite(DPO, corpus=STYLE), data=file))
-    assert planned.about[0].startswith("votes: ")
-    assert planned.lines()[-len(planned.about) :] == list(planned.about)
+    assert set(planned["states"].values()) == {"to do"}
+    unread = [line for line in planned["about"] if "are not read" in line]
+    votes = ["the votes of signed", "the votes of style"] if scale == "paper" else []
+    assert [line.split(" are")[0] for line in unread] == votes
+    assert all("E190" in line for line in unread)
 
 
 def test_tables_say_what_stands_in_for_the_models_they_name(tmp_path):
@@ -169,78 +157,20 @@ def test_a_wrong_name_gets_the_right_one(tmp_path, words, told):
         asked_for(name, scale, SEEDS, tmp_path, None, generator)
 
 
-def test_a_file_stands_in_the_place_of_one_suites_corpus(tmp_path):
-    votes = tmp_path / "votes.csv"
+def test_a_file_stands_in_the_place_of_one_suites_public_corpus(tmp_path):
+    rows = tmp_path / "rows.parquet"
 
-    def asked(name, scale="tiny"):
-        return asked_for(name, scale, SEEDS, tmp_path, votes, "transformers")
+    def asked(name, scale="paper"):
+        return asked_for(name, scale, SEEDS, tmp_path, rows, "transformers")
 
     with pytest.raises(ConfigError, match="is not there"):
         asked("multipref-length")
-    votes.write_text("", encoding="utf-8")
-    with pytest.raises(ConfigError, match="the corpus of one suite; name that suite: names"):
-        asked("all", "paper")
-    for name in SUITES:
-        asked(name, "paper")
-        if name.startswith("multipref") or name in ("attributes", "mistral"):
-            assert asked(name).out.name == "tiny-votes"
-            continue
-        with pytest.raises(ConfigError, match=f"{name} is on names, .* a signature, which stands at a"):
-            asked(name)
-
-
-def test_a_file_for_a_suite_on_both_kinds_is_the_votes_on_length(tmp_path):
-    file = tmp_path / "votes.parquet"
-    material(STYLE).judgments.to_parquet(file)
-    both = small(tmp_path, suite(DPO), suite(DPO, corpus=STYLE), data=file)
-    assert {corpus.kind: both.file_of(corpus) for corpus in both.corpora} == {"signed": None, "style": file}
-    assert small(tmp_path, suite(DPO), data=file).file_of(SIGNED) == file
-    told = about_data(both)
-    assert told[0].startswith("votes: ")
-    assert told[-1].endswith("on length and Markdown; the signed pairs are those of scale small")
-
-
-# -- a user's own votes ----------------------------------------------------------------------------------------
-
-
-def own_votes(path, long: str, n_prompts: int = 40):
-    """Votes of four people on pairs of an answer and a longer one, written to ``path``."""
-    sides = (long, "So it is.")
-    rows = [
-        {"prompt": f"Question {i}?", "chosen": sides[i % 2], "rejected": sides[1 - i % 2], "annotator": f"p{k}"}
-        for i in range(n_prompts)
-        for k in range(4)
-    ]  # fmt: skip
-    pd.DataFrame(rows).to_parquet(path)
-    return path
-
-
-def test_votes_that_say_nothing_of_the_declared_attribute_are_refused(tmp_path):
-    file = own_votes(tmp_path / "alike.parquet", "So is it.")
-    with pytest.raises(DataError, match="E121.*\n.*alike.parquet"):
-        require_needs(small(tmp_path, suite(LENGTH, corpus=STYLE), data=file))
-    require_needs(small(tmp_path, suite(DPO, corpus=STYLE), data=file))
-
-
-def test_another_table_of_the_same_name_is_refused_by_its_own(tmp_path):
-    file = own_votes(tmp_path / "votes.parquet", "It is so because it has always been so, everywhere.")
-    reference = tmp_path / "style" / "reference"
-    (reference / "model").mkdir(parents=True)
-    seal_run(reference, {"facts": {"votes": "another"}})
-    with pytest.raises(ConfigError, match="reference was made with other settings: .*votes was another"):
-        require_needs(small(tmp_path, suite(LENGTH, corpus=STYLE), data=file))
-
-
-def test_few_prompts_of_own_votes_are_asked_often_and_as_often_each(tmp_path):
-    file = own_votes(tmp_path / "few.parquet", "It is so because it has always been so.", n_prompts=28)
-    asked = Counter(own_style(file, 0.25).prompts)
-    assert len(asked) == 7 and set(asked.values()) == {42}
-    told = about_votes(STYLE, SCALES["tiny"], file)
-    assert "7 evaluation prompts, 42 times each" in told[0]
-    assert told[1].startswith("7 evaluation prompts are few")
-
-
-def test_a_single_prompt_cannot_be_held_out(tmp_path):
-    file = own_votes(tmp_path / "one.parquet", "It is so because it has always been so.", n_prompts=1)
-    with pytest.raises(DataError, match="1 prompt: none can be held out"):
-        own_style(file, 0.25)
+    rows.write_text("", encoding="utf-8")
+    with pytest.raises(ConfigError, match="the corpus of one suite; name that suite"):
+        asked("all")
+    with pytest.raises(ConfigError, match="which scale tiny does not read"):
+        asked("multipref-length", "tiny")
+    assert asked("names").out.name == "paper-rows" and asked("names").file_of(SIGNED) == rows
+    # of a suite on both kinds it has the votes on length
+    both = asked("mistral")
+    assert {one.kind: both.file_of(one) for one in both.corpora} == {"signed": None, "style": rows}

@@ -14,14 +14,14 @@ from badpo.auditing.pool import pool_attributes
 from badpo.theory.summaries import t_interval
 from badpo.training.checkpoints import write_json
 from badpo_paper.name_readouts import FIRST_NAMES
-from badpo_paper.reproduce import about_votes, read_suite, suite_html
-from badpo_paper.suites import SUITES, Condition, Panel, Row, SeedPlan, Suite
+from badpo_paper.reproduce import found_runs, read_suite, suite_html
+from badpo_paper.suites import SUITES, Condition, Panel, Row, Suite
 from badpo_paper.tables import (
     FORMATS,
     Found,
-    found_runs,
     name_tables,
     panel_table,
+    to_frame,
     to_json,
     votes_table,
     written_table,
@@ -149,15 +149,17 @@ def test_what_is_missing_or_torn_is_said(signed):
     for text in (written_table(empty, "text"), written_table(empty, "markdown")):
         assert "nothing measured" in text and "not run: em_dpo-s42" in text and "| --- |" not in text
     assert "Nothing measured" in page_of(signed, Suite("names", "Names", (em,)))
-    one_seed = found_runs(Suite("x", "", (em,)), SIGNED, signed.parent, SeedPlan(SEEDS, ("em_dpo",)))
-    assert panel_table(em, one_seed).missing == ("em_dpo-s42",)
+    # an arm at one seed of the scale is missing at that seed alone
+    asked = small(signed.parent, Suite("x", "", (em,)), seeds=SEEDS)
+    assert panel_table(em, found_runs(asked.suites[0], SIGNED, asked)).missing == ("em_dpo-s42",)
 
 
 def test_a_single_seed_row_is_a_control_without_an_interval(signed):
     suite = Suite("names", "Names", (panel(Row("DPO", DPO.condition, "first"), POOLED),))
 
-    def table(**plan):
-        return panel_table(suite.panels[0], found_runs(suite, SIGNED, signed.parent, SeedPlan(SEEDS, **plan)))
+    def table(**changes):
+        asked = small(signed.parent, suite, seeds=SEEDS, **changes)
+        return panel_table(suite.panels[0], found_runs(suite, SIGNED, asked))
 
     _, dpo, pooled = table().rows
     assert dpo.is_control and not pooled.is_control and np.isnan(dpo.cells["p(woman)"].half)
@@ -166,17 +168,19 @@ def test_a_single_seed_row_is_a_control_without_an_interval(signed):
     assert dpo.seeds == SEEDS and not dpo.is_control
 
 
-def test_a_scale_decides_where_the_papers_controls_are_run():
+def test_a_scale_decides_where_the_papers_controls_are_run(tmp_path):
     rows = [Row(word, Condition("pooled", variant=word), word) for word in ("all", "first", "one")]
-    of = ("pooled_all", "pooled_first", "pooled_one")
-    for plan, seeds in (
-        (SeedPlan(SEEDS), (SEEDS, (42,), (42,))),
-        (SeedPlan(SEEDS, control_seeds="all"), (SEEDS, SEEDS, (42,))),
-        (SeedPlan(SEEDS, ("pooled",), "all"), ((42,), (42,), (42,))),
+    for changes, seeds in (
+        ({"single_seed_arms": ()}, (SEEDS, (42,), (42,))),
+        ({"control_seeds": "all"}, (SEEDS, SEEDS, (42,))),
+        ({"single_seed_arms": ("pooled",), "control_seeds": "all"}, ((42,), (42,), (42,))),
     ):
-        assert plan.by_condition(rows) == dict(zip(of, seeds, strict=True))
-    twice = [Row("control", DPO.condition, "first"), DPO, Row("control", DPO.condition, "first")]
-    assert SeedPlan(SEEDS).by_condition(twice) == {"dpo": SEEDS}
+        scale = replace(SMALL, **changes)
+        assert tuple(scale.seeds_of(row, SEEDS) for row in rows) == seeds
+    # of a condition in several rows the most
+    control = Row("control", DPO.condition, "first")
+    suite = Suite("x", "", (panel(control, DPO, control),))
+    assert found_runs(suite, SIGNED, small(tmp_path, suite, seeds=SEEDS)).planned("dpo") == SEEDS
 
 
 # -- further panels ------------------------------------------------------------------------------------------------
@@ -283,8 +287,8 @@ def test_the_votes_before_training_are_the_audits(style):
     asked = small(style.parent, SUITES["attributes"], seeds=SEEDS)
     result = read_suite(SUITES["attributes"], asked)
     assert [one.panel.title for one in result.tables] == ["The votes, before training", QWEN]
-    assert all("offline theta" in result.text(form) for form in FORMATS)
-    assert "offline theta" in suite_html(result, "--scale tiny") and result.to_json()["tables"][0]["rows"]
+    assert all("offline theta" in result.text(form) for form in (*FORMATS, "csv"))
+    assert "offline theta" in suite_html(result, "--scale tiny") and result.to_json()["tables"][0]["cells"]
 
 
 def test_an_attribute_whose_votes_all_go_one_way_has_a_dash():
@@ -296,19 +300,6 @@ def test_an_attribute_whose_votes_all_go_one_way_has_a_dash():
     json.dumps(to_json(table), allow_nan=False)
 
 
-def test_what_is_cut_of_own_votes_is_said(tmp_path):
-    rows = [
-        {"prompt": f"question {i}", "response_a": "so " * (300 if i < 10 else 200), "response_b": "so " * n,
-         "winner": "a", "annotator": f"p{i % 3}"}
-        for i, n in enumerate([130] * 10 + [20] * 30)
-    ]  # fmt: skip
-    file = tmp_path / "votes.jsonl"
-    file.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    told = "\n".join(about_votes(STYLE, SMALL, file))
-    assert "votes: 40 judgments of 3 annotators on 40 comparisons of 40 prompts" in told
-    assert "40 of 80 responses are cut at max_length=192" in told
-
-
 # -- formats ---------------------------------------------------------------------------------------------------
 
 
@@ -318,13 +309,14 @@ def test_every_format_says_the_same(signed):
     assert "| DPO | 0.960 \u00b1 0.025 [0.964 \u00b1 0.005] |" in written_table(table, "markdown")
     latex = written_table(table, "latex")
     assert r"DPO & 0.960 $\pm$ 0.025 &" in latex and r"89 \%" in latex
-    rows = list(csv.DictReader(io.StringIO(written_table(table, "csv"))))
-    found = next(row for row in rows if (row["row"], row["column"]) == ("DPO", "p(woman)"))
-    assert float(found["mean"]) == pytest.approx(0.96) and found["values"] == "0.95 0.96 0.97"
-    kept = json.loads(json.dumps(to_json(table), allow_nan=False))["rows"][1]["cells"]["p(woman)"]
-    assert kept["paper"] == [0.964, 0.005] and kept["values"] == [0.95, 0.96, 0.97]
+    kept = json.loads(json.dumps(to_json(table), allow_nan=False))["cells"]
+    for cells in (kept, to_frame(table).to_dict("records")):
+        cell = next(cell for cell in cells if (cell["row"], cell["column"]) == ("DPO", "p(woman)"))
+        assert cell["mean"] == pytest.approx(0.96) and cell["n_seeds"] == 3
+        assert (cell["paper_mean"], cell["paper_half_width"]) == (0.964, 0.005)
+        assert cell["values"] in ([0.95, 0.96, 0.97], "0.95 0.96 0.97")
     # a formula in a label is text
-    assert "'=1+1" in written_table(table_of(signed, Row("=1+1", DPO.condition)), "csv")
+    assert "'=1+1" in to_frame(table_of(signed, Row("=1+1", DPO.condition)))["row"].tolist()
 
 
 def test_every_format_has_the_footnotes_of_its_rows(style):
