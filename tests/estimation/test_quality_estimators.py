@@ -227,9 +227,9 @@ def test_wrong_input_is_named(kind):
         fit(*(good | {"sign": [1, 0]}).values(), 2)
     with pytest.raises(ValueError, match="annotator indices"):
         fit(*good.values(), 1)
-    with pytest.raises(ValueError, match="delta is not finite at vote 0"):
+    with pytest.raises(ValueError, match="delta is not finite at judgment 0"):
         fit(*(good | {"delta": [[np.nan], [1.0]]}).values(), 2)
-    with pytest.raises(ValueError, match="one comparison, sign"):
+    with pytest.raises(ValueError, match="1 signs"):
         fit(*(good | {"sign": [1]}).values(), 2)
 
 

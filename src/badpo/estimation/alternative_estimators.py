@@ -69,8 +69,7 @@ class RandomQuality:
     def curvature(self, logits: Floats, extra: Floats) -> Curvature:
         """Derivatives of the sum of the values, the nodes held where they are."""
         score, cross = np.empty(len(logits)), np.empty((len(logits), 1))
-        entries = np.empty(self._blocks.n_pairs)
-        squares = self._blocks.squares(entries)
+        entries, squares = self._blocks.squares()
         extra_score = extra_information = 0.0
         variance = np.exp(2 * extra[0])
         for number, part, votes, nodes, terms in self._chunks(logits, float(extra[0])):
@@ -87,8 +86,8 @@ class RandomQuality:
             squares[number][part] = -(centered * mass[:, None, :]) @ centered.transpose(0, 2, 1)
             diagonal = np.arange(votes.shape[1])
             squares[number][part, diagonal, diagonal] += np.einsum("nth,nh->nt", chance * (1 - chance), mass)
-        information = self._blocks.matrix(entries)
-        return Curvature(score, information, np.array([extra_score]), cross, np.array([[extra_information]]))
+        extras = np.array([extra_score]), cross, np.array([[extra_information]])
+        return Curvature(score, self._blocks.matrix(entries), *extras)
 
 
 def fit_random(

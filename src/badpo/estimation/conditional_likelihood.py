@@ -10,10 +10,10 @@ in which the quality no longer stands.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import combinations
-from math import comb
 from typing import NamedTuple
 
 import numpy as np
@@ -80,23 +80,16 @@ class ComparisonBlocks:
         sizes = self.sizes[chosen]
         starts = np.cumsum(sizes) - sizes
         n_votes = int(sizes.sum())
-        return np.repeat(self.starts[chosen] - starts, sizes) + np.arange(n_votes), ComparisonBlocks(
-            starts, n_votes
-        )
+        votes = np.repeat(self.starts[chosen] - starts, sizes) + np.arange(n_votes)
+        return votes, ComparisonBlocks(starts, n_votes)
 
-    def squares(self, entries: NDArray) -> list[NDArray]:
-        """An entry per pair of votes as views of shape (n_comparisons of that size, size, size), as in ``stacks``."""
+    def squares(self) -> tuple[Floats, list[Floats]]:
+        """Zeros for each pair of votes on one comparison, and views (n_comparisons of a size, size, size) of them."""
         shapes = [(*votes.shape, votes.shape[1]) for votes in self.stacks]
-        ends = np.cumsum([0, *(np.prod(shape) for shape in shapes)])
-        return [
-            entries[start:end].reshape(shape)
-            for start, end, shape in zip(ends[:-1], ends[1:], shapes, strict=True)
-        ]
-
-    @property
-    def n_pairs(self) -> int:
-        """Pairs of votes on one comparison, in either order, each with itself included."""
-        return int((self.sizes**2).sum())
+        ends = np.cumsum([0, *map(math.prod, shapes)])
+        entries = np.zeros(ends[-1])
+        parts = np.split(entries, ends[1:-1])[: len(shapes)]
+        return entries, [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
 
     def matrix(self, entries: Floats) -> sparse.csr_array:
         """The block-diagonal matrix of shape (n_votes, n_votes), one block per comparison."""
@@ -104,13 +97,11 @@ class ComparisonBlocks:
 
     @cached_property
     def _layout(self) -> tuple[NDArray, NDArray]:
-        kind = np.int32 if self.n_pairs < 2**31 else np.int64
-        columns = np.empty(self.n_pairs, dtype=kind)
-        for square, votes in zip(self.squares(columns), self.stacks, strict=True):
-            square[:] = votes[:, None, :]
-        ends = np.zeros(self.n_votes + 1, dtype=kind)
-        np.cumsum(np.repeat(self.sizes, self.sizes), out=ends[1:])
-        return columns, ends
+        """Columns of the entries of `matrix`, and where each row begins."""
+        ends = np.cumsum(np.append(0, np.repeat(self.sizes, self.sizes)))
+        kind = np.int32 if ends[-1] < 2**31 else np.int64
+        columns = [np.repeat(votes.astype(kind), votes.shape[1], axis=0).ravel() for votes in self.stacks]
+        return np.concatenate([np.zeros(0, kind), *columns]), ends.astype(kind)
 
 
 def sorted_blocks(comparison: ArrayLike) -> tuple[Ints, ComparisonBlocks]:
@@ -164,7 +155,7 @@ def winners(logits: Floats, n_wins: int) -> Winners:
     (array([7.]), array([[0.857, 0.571, 0.571]]))
     """
     size = logits.shape[1]
-    if comb(size, n_wins) > MOST_LISTED:
+    if math.comb(size, n_wins) > MOST_LISTED:
         return _by_frequencies(logits, n_wins)
     members = _sets_of_winners(size, n_wins)
     weight, total, highest = _weights(members, logits)
@@ -177,7 +168,7 @@ def winners(logits: Floats, n_wins: int) -> Winners:
 def log_total(logits: Floats, n_wins: int) -> Floats:
     """The first of the `winners`, for comparisons with equally many votes."""
     size = logits.shape[1]
-    if comb(size, n_wins) > MOST_LISTED:
+    if math.comb(size, n_wins) > MOST_LISTED:
         return _frequencies(logits, n_wins).log_total
     _, total, highest = _weights(_sets_of_winners(size, n_wins), logits)
     return highest + np.log(total)
@@ -185,7 +176,7 @@ def log_total(logits: Floats, n_wins: int) -> Floats:
 
 @cache
 def _sets_of_winners(size: int, n_wins: int) -> Floats:
-    members = np.zeros((comb(size, n_wins), size))
+    members = np.zeros((math.comb(size, n_wins), size))
     for row, chosen in zip(members, combinations(range(size), n_wins), strict=True):
         row[list(chosen)] = 1.0
     return members
@@ -277,7 +268,7 @@ class KnownWins:
             size, of = votes.shape[1], wins[blocks.comparison[votes[:, 0]]]
             for n_wins in range(1, size):
                 rows = np.flatnonzero(of == n_wins)
-                width = max(size**2, min(comb(size, n_wins), MOST_LISTED))
+                width = max(size**2, min(math.comb(size, n_wins), MOST_LISTED))
                 step = max(1, AT_ONCE // width)
                 parts = (rows[start : start + step] for start in range(0, len(rows), step))
                 self._alike += [(number, _consecutive(part), n_wins) for part in parts]
@@ -301,8 +292,7 @@ class KnownWins:
         score = np.zeros(len(logits))
         stacked, scores = self._blocks.stacked(logits), self._blocks.stacked(score)
         won = self._blocks.stacked(self._won)
-        entries = np.zeros(self._blocks.n_pairs)
-        covariances = self._blocks.squares(entries)
+        entries, covariances = self._blocks.squares()
         for number, rows, n_wins in self._alike:
             found = winners(stacked[number][rows], n_wins)
             scores[number][rows] = won[number][rows] - found.chance

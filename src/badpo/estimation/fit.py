@@ -33,6 +33,7 @@ from badpo.theory.identifiability import (
     annotator_components,
     free_directions,
     informative_judgments,
+    judgment_arrays,
     separated_annotators,
     separating_mixes,
 )
@@ -277,35 +278,20 @@ def lean_votes(
     free_quality: bool = True,
 ) -> LeanVotes:
     """Look votes over and arrange them."""
-    c, k, s, d = np.asarray(comparison), np.asarray(annotator), np.asarray(sign), np.asarray(delta)
-    held = np.zeros(n_annotators, dtype=bool) if anchored is None else np.asarray(anchored, dtype=bool)
-    _require_sound(c, s, k, d, held, n_annotators)
-    crossed = np.zeros((n_annotators, d.shape[1]), dtype=bool)
+    c, k, d, m = judgment_arrays(comparison, annotator, delta, n_annotators)
+    s = np.asarray(sign, float)
+    wrong = np.flatnonzero(np.abs(s) != 1)
+    if len(s) != len(c) or len(wrong):
+        told = f"the sign of vote {wrong[0]} is {s[wrong[0]]:g}" if len(wrong) else f"{len(s)} signs"
+        raise ValueError(f"one sign for each of {len(c)} votes is needed, +1 chose a and -1 chose b; {told}")
+    held = np.zeros(m, dtype=bool) if anchored is None else np.asarray(anchored, dtype=bool)
+    if held.shape != (m,):
+        raise ValueError(f"anchored needs one entry for each of {m} annotators; got {held.shape}")
+    crossed = np.zeros((m, d.shape[1]), dtype=bool)
     for j, difference in enumerate(d.T):
-        crossed[k[difference != 0].astype(np.intp), j] = True
-    votes = np.arange(len(c)), c, s.astype(float), k.astype(np.intp), d.astype(float)
-    return LeanVotes.arranged(*votes, crossed=crossed, anchored=held, free_quality=free_quality)
-
-
-def _require_sound(c: NDArray, s: NDArray, k: NDArray, d: NDArray, held: Bools, n_annotators: int) -> None:
-    if d.ndim != 2 or not len(c) == len(k) == len(s) == len(d):
-        raise ValueError(
-            f"one comparison, sign, annotator and row of delta per vote are needed; got shapes {c.shape}, {s.shape}, "
-            f"{k.shape} and {d.shape}"
-        )
-    if len(k) and not 0 <= k.min() <= k.max() < n_annotators:
-        raise ValueError(
-            f"annotator indices must lie between 0 and {n_annotators - 1}; got {k.min()} to {k.max()}"
-        )
-    unknown = np.abs(s) != 1
-    if unknown.any():
-        row = int(np.flatnonzero(unknown)[0])
-        raise ValueError(f"the sign of vote {row} is {s[row]:g}; +1 chose a and -1 chose b")
-    if not np.isfinite(d).all():
-        row, column = np.argwhere(~np.isfinite(d))[0]
-        raise ValueError(f"delta is not finite at vote {row}, attribute {column}")
-    if held.shape != (n_annotators,):
-        raise ValueError(f"anchored needs one entry for each of {n_annotators} annotators; got {held.shape}")
+        crossed[k[difference != 0], j] = True
+    pool: Any = {"crossed": crossed, "anchored": held, "free_quality": free_quality}
+    return LeanVotes.arranged(np.arange(len(c)), c, s, k, d, **pool)
 
 
 # -- which leans are finite ----------------------------------------------------------------------------------

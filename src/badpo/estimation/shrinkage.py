@@ -184,38 +184,32 @@ class Spread:
         return (np.log(weight).sum(axis=-1) - np.log(total) - squares) / 2
 
     @cached_property
-    def tau(self) -> float:
-        """The most likely tau; NaN of one estimate, which says nothing about a spread."""
-        if len(self.value) < 2:
-            return np.nan
+    def share(self) -> float:
+        """The most likely tau / (scale + tau)."""
         shares = np.linspace(0.0, 1.0, 101)[:-1]
-        best = int(self.log_likelihood(self._at(shares)).argmax())
+        best = int(self.log_likelihood(self.at(shares)).argmax())
         found = minimize_scalar(
-            lambda share: -float(self.log_likelihood(self._at(share))),
+            lambda share: -float(self.log_likelihood(self.at(share))),
             bounds=(shares[max(best - 1, 0)], min(shares[best] + 0.01, 1 - 1e-6)),
             method="bounded",
             options={"xatol": 1e-8},
         )
-        tau = float(self._at(found.x))
-        return tau if self.log_likelihood(tau) > self.log_likelihood(0.0) else 0.0
+        is_above = self.log_likelihood(self.at(found.x)) > self.log_likelihood(0.0)
+        return float(found.x) if is_above else 0.0
 
-    def _at(self, share: ArrayLike) -> Floats:
+    def at(self, share: ArrayLike) -> Floats:
+        """Tau at some shares."""
         return self.scale * np.asarray(share, float) / (1 - np.asarray(share, float))
 
-    def interval(self, drop: float = DROP) -> tuple[float, float]:
-        """Where the likelihood is within ``drop`` of its top; from 0 where it never falls so far below it."""
-        if len(self.value) < 2:
-            return 0.0, np.inf
-        target = self.log_likelihood(self.tau) - drop
+    def ends(self, drop: float) -> Floats:
+        """The shares between which the likelihood is within ``drop`` of its top; from 0 where it never falls so far."""
+        target = self.log_likelihood(self.at(self.share)) - drop
 
-        def above(tau: float) -> float:
-            return float(self.log_likelihood(tau) - target)
+        def above(share: float) -> float:
+            return float(self.log_likelihood(self.at(share)) - target)
 
-        high = self.tau + self.scale
-        while above(high) > 0:
-            high *= 2
-        low = float(brentq(above, 0.0, self.tau)) if above(0.0) < 0 else 0.0
-        return low, float(brentq(above, self.tau, high))
+        low = brentq(above, 0.0, self.share) if above(0.0) < 0 else 0.0
+        return np.array([low, brentq(above, self.share, 1 - 1e-12)])
 
     def posterior(self) -> tuple[Floats, Floats]:
         r"""Taus and their posterior masses under a flat prior of :math:`\tau^2`.
@@ -224,10 +218,9 @@ class Spread:
         the truth as often as they say (Morris and Tang, 2011, "Estimating random effects via adjustment for density
         maximization"). Up to three annotators do not outvote it: tau may then be large, and next to nothing is shrunk.
         """
-        ends = np.array(self.interval(NEGLIGIBLE))
-        low, high = ends / (self.scale + ends) if len(self.value) > 1 else (0.0, 1.0)
+        low, high = self.ends(NEGLIGIBLE) if len(self.value) > 1 else (0.0, 1.0)
         shares = low + (high - low) * (np.arange(SPREAD_NODES) + 0.5) / SPREAD_NODES
-        taus = self._at(shares)
+        taus = self.at(shares)
         return taus, _masses_of(shares, self.log_likelihood(taus))
 
 
@@ -282,14 +275,18 @@ def shrink_normal(deviation: ArrayLike, se: ArrayLike) -> Shrunk:
     if not known.any():
         return _nothing_known(len(value))
     spread = Spread(value[known], error[known])
+    tau, low, high, other = np.nan, 0.0, np.inf, None
+    if len(spread.value) > 1:
+        tau, (low, high) = float(spread.at(spread.share)), spread.at(spread.ends(DROP)).tolist()
+        other = _free_posterior(spread, known)
     return Shrunk(
         posterior=_normal_posterior(spread, known),
-        other=_free_posterior(spread, known) if len(spread.value) > 1 else None,
+        other=other,
         basis=np.where(known, "estimate", "prior").astype(object),
-        tau=spread.tau,
-        tau_low=spread.interval()[0],
-        tau_high=spread.interval()[1],
-        reliability=_reliability(spread.tau, spread.se),
+        tau=tau,
+        tau_low=low,
+        tau_high=high,
+        reliability=_reliability(tau, spread.se),
     )
 
 
@@ -321,7 +318,7 @@ def _free_posterior(spread: Spread, known: Bools) -> Mixture:
     those of the normal prior.
     """
     m, value, variance = len(known), spread.value[:, None], spread.se[:, None] ** 2
-    kernel = spread.tau * len(value) ** -0.2
+    kernel = float(spread.at(spread.share)) * len(value) ** -0.2
     # those with a far larger error than most would only make the grid coarse
     trusted = spread.value[spread.se <= 3 * np.median(spread.se)]
     center, reach = np.median(trusted), np.ptp(trusted)
@@ -604,16 +601,17 @@ def _one_by_one(
     wins = n_votes * chance + precision * mode / unit
 
     def log_posterior(lean: Floats) -> Floats:
-        x = odds[:, None] + unit[:, None] * (lean - mode[:, None])
-        return wins[:, None] * x - n_votes[:, None] * np.logaddexp(0, x) - precision[:, None] * lean**2 / 2
+        x = odds + unit * (lean - mode)
+        return wins * x - n_votes * np.logaddexp(0, x) - precision * lean**2 / 2
 
-    lean = mode[:, None] + np.sqrt(variance)[:, None] * _POINTS
-    log_ratio = log_posterior(lean) - log_posterior(mode[:, None]) + _POINTS**2 / 2
-    mass = np.exp(log_ratio) * _WEIGHTS / np.sqrt(2 * np.pi)
-    total = mass.sum(axis=1)
-    mass /= total[:, None]
-    mean = (mass * lean).sum(axis=1)
-    sd = np.sqrt((mass * (lean - mean[:, None]) ** 2).sum(axis=1))
+    # a row for each point
+    points, weights = _POINTS[:, None], _WEIGHTS[:, None] / np.sqrt(2 * np.pi)
+    lean = mode + np.sqrt(variance) * points
+    mass = np.exp(log_posterior(lean) - log_posterior(mode) + points**2 / 2) * weights
+    total = mass.sum(axis=0)
+    mass /= total
+    mean = (mass * lean).sum(axis=0)
+    sd = np.sqrt((mass * (lean - mean) ** 2).sum(axis=0))
     return mean, sd, float(np.log(total).sum())
 
 

@@ -60,7 +60,7 @@ def annotator_components(
     >>> annotator_components([0, 0, 1, 2], [0, 1, 2, 3], [1, 1, -1, 0]).ravel()
     array([ 0,  0,  1, -1])
     """
-    comparison, annotator, delta, n_annotators = _judgments(comparison, annotator, delta, n_annotators)
+    comparison, annotator, delta, n_annotators = judgment_arrays(comparison, annotator, delta, n_annotators)
     columns = [_components_of(comparison[x != 0], annotator[x != 0], n_annotators) for x in delta.T]
     return np.stack(columns, axis=1) if columns else np.zeros((n_annotators, 0), dtype=np.intp)
 
@@ -101,7 +101,7 @@ def informative_judgments(
     >>> informative_judgments([0, 0, 1, 1, 2, 2], [0, 1, 0, 1, 0, 0], [1, 1, 1, -1, 1, -1], [1] * 6).ravel()
     array([False, False,  True,  True, False, False])
     """
-    comparison, annotator, delta, _ = _judgments(comparison, annotator, delta, None)
+    comparison, annotator, delta, _ = judgment_arrays(comparison, annotator, delta, None)
     comparison = _numbered(comparison)
     contested, several = _varies_within(comparison, np.asarray(sign)), _varies_within(comparison, annotator)
     compared = [several if several.all() else several | _varies_within(comparison, x) for x in delta.T]
@@ -151,7 +151,9 @@ def separated_annotators(
     array([1, 0, 0], dtype=int8)
     """
     annotator = np.asarray(annotator)
-    _, annotator, delta, n_annotators = _judgments(np.zeros_like(annotator), annotator, delta, n_annotators)
+    _, annotator, delta, n_annotators = judgment_arrays(
+        np.zeros_like(annotator), annotator, delta, n_annotators
+    )
     toward = np.asarray(sign)[:, None] * delta
     chose, refused = np.zeros((2, n_annotators, delta.shape[1]), dtype=bool)
     for j, votes in enumerate(toward.T):
@@ -187,7 +189,9 @@ def separating_mixes(
     ([[0.0, -1.0]], [[1.0, 0.0]])
     """
     annotator = np.asarray(annotator)
-    _, annotator, delta, n_annotators = _judgments(np.zeros_like(annotator), annotator, delta, n_annotators)
+    _, annotator, delta, n_annotators = judgment_arrays(
+        np.zeros_like(annotator), annotator, delta, n_annotators
+    )
     q = delta.shape[1]
     size = np.abs(delta).max(axis=1, initial=0.0)
     votes = np.asarray(sign)[:, None] * delta / np.maximum(size, 1e-300)[:, None]
@@ -283,7 +287,7 @@ def free_directions(
     >>> free_directions([0, 0, 1, 1], [0, 1, 0, 1], [1, -1, 1, 1]).n_free
     0
     """
-    comparison, annotator, delta, n_annotators = _judgments(comparison, annotator, delta, n_annotators)
+    comparison, annotator, delta, n_annotators = judgment_arrays(comparison, annotator, delta, n_annotators)
     scale = np.sqrt(np.mean(delta**2, axis=0)) if len(delta) else np.ones(delta.shape[1])
     scale[scale == 0] = 1.0
     design = _design(annotator, delta / scale, n_annotators)
@@ -294,7 +298,10 @@ def free_directions(
     return FreeDirections(sparse.csr_array(basis), n_annotators, delta.shape[1])
 
 
-def _judgments(comparison, annotator, delta, n_annotators) -> tuple[NDArray, NDArray, NDArray, int]:
+def judgment_arrays(
+    comparison: ArrayLike, annotator: ArrayLike, delta: ArrayLike, n_annotators: int | None
+) -> tuple[Ints, Ints, Floats, int]:
+    """The judgments as arrays of whole numbers and a matrix; `ValueError` where they do not fit together."""
     comparison, annotator = np.asarray(comparison), np.asarray(annotator)
     delta = np.asarray(delta, float)
     delta = delta[:, None] if delta.ndim == 1 else delta
