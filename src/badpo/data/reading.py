@@ -74,13 +74,13 @@ def read_votes(
     if not len(layout.frame):
         raise DataError([Problem("E104", "the table has no rows", table.name, "export it again", "error")])
     findings = Findings(table, layout)
-    rows, texts, annotators, ids = _rows(layout, winners or {}, choices, findings)
+    rows, texts, annotators = _rows(layout, winners or {}, choices, findings)
     carried = _carried(layout.frame, keep, pairs, findings)
     findings.stop_at_errors()
     votes, dropped = _votes(rows, table, choices["repeated"], findings)
-    _report_comparisons(votes, "comparison_id" in ids, findings)
     firsts = votes[~votes["number"].duplicated()]
-    comparisons = _comparisons(firsts, texts, ids)
+    _report_comparisons(votes, firsts, findings)
+    comparisons = _comparisons(firsts, texts)
     annotator, order = pd.factorize(votes["annotator"])
     shown = as_objects([None, "a", "b"])[votes["shown"]]
     read = pd.DataFrame(
@@ -169,8 +169,8 @@ class Findings:
 
 def _rows(
     layout: Layout, winners: Mapping[str, str], choices: Mapping[str, str], findings: Findings
-) -> tuple[pd.DataFrame, Objects, pd.DataFrame, dict[str, Objects]]:
-    """What each row says, in numbers; the distinct texts, the annotators, and ids by their column."""
+) -> tuple[pd.DataFrame, Objects, pd.DataFrame]:
+    """What each row says, in numbers, and ids that the table has; the distinct texts, and the annotators."""
     frame = layout.frame
     number, annotators = _annotators(frame, findings, choices["annotators_missing"])
     if unread := [name for name in _NOT_READ if name in frame]:
@@ -182,13 +182,12 @@ def _rows(
         findings.note("W108", what, remedy, len(images))
     texts, (prompt, first, second) = _texts(layout, findings)
     rows = pd.DataFrame({"annotator": number, "prompt": prompt, "first": first, "second": second})
-    ids = _compared(rows, findings)
+    _compare(rows, findings)
     rows["sign"], rows["weight"] = 1, 1.0
     if layout.kind == "a_b":
         remedy = 'write a, b or tie, or say what the labels mean: winners={"LABEL": "a", ...}'
-        labels = findings.ids("winner", "E107", remedy)
         known = _WINNERS | {str(label): _WINNERS[side] for label, side in winners.items()}
-        sign = _meant(labels, "winner", "E107", known, remedy, findings)
+        sign = _meant("winner", "E107", known, remedy, findings)
         if choices["ties"] == "error":
             findings.rows("E130", "ties", "winner", sign == 0, "leave them out: ties='drop'")
         rows["sign"] = np.nan_to_num(sign).astype(np.int64)
@@ -199,20 +198,18 @@ def _rows(
         findings.rows("E106", "the weight is no number above 0", "weight", wrong, remedy)
     known = _FIRST_SHOWN[layout.kind]
     remedy = f"write {' or '.join(known)}, or leave the cell empty"
-    labels = findings.ids("shown_first", "E109")
-    shown = _meant(labels, "shown_first", "E109", known, remedy, findings)
+    shown = _meant("shown_first", "E109", known, remedy, findings)
     rows["shown"] = np.nan_to_num(shown).astype(np.int64)
-    return rows, texts, annotators, ids
+    return rows, texts, annotators
 
 
 def _numbers(column: pd.Series) -> Floats:
     return pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
 
 
-def _meant(
-    labels: Objects | None, name: str, code: str, known: Mapping[str, int], remedy: str, findings: Findings
-) -> Floats:
-    """What labels stand for; NaN where there is none, or one that is not known, which is reported."""
+def _meant(name: str, code: str, known: Mapping[str, int], remedy: str, findings: Findings) -> Floats:
+    """What the labels of a column stand for; NaN where there is none, or one that is not known, which is reported."""
+    labels = findings.ids(name, code, remedy if name == "winner" else None)
     if labels is None:
         return np.full(len(findings.annotators), np.nan)
     number, distinct = pd.factorize(labels)
@@ -324,7 +321,7 @@ def _texts(layout: Layout, findings: Findings) -> tuple[Objects, Ints]:
     """
     sides, has_prompt = _SIDES[layout.kind], "prompt" in layout.theirs
     names, pool = [*["prompt"] * has_prompt, *sides], TextPool()
-    codes = np.stack([pool.numbers(layout.frame[name]) for name in names])
+    codes = np.stack([pool.numbers(layout.frame[name].to_numpy(dtype=object)) for name in names])
     for name, column in zip(names, codes, strict=True):
         findings.rows("E134", f"no {name}", name, column == -1, "fill it in, or leave the row out")
     remedy = 'give text, or a list of messages with "role" and "content"'
@@ -373,34 +370,31 @@ def _is_blank(value: Text) -> bool:
     return not any(content.strip() for content in contents)
 
 
-def _compared(rows: pd.DataFrame, findings: Findings) -> dict[str, Objects]:
-    """Give ``rows`` their ``pair`` of texts and their ``comparison``; ids that the table has, by their column."""
+def _compare(rows: pd.DataFrame, findings: Findings) -> None:
+    """Give ``rows`` their ``pair`` of texts, their ``comparison``, and the ids that the table has."""
     low, high = rows[["first", "second"]].min(axis=1), rows[["first", "second"]].max(axis=1)
     pair = rows.groupby([rows["prompt"], low, high], sort=False).ngroup()
     rows["pair"] = rows["comparison"] = pair.where((rows["prompt"] >= 0) & (low >= 0), -1)
-    ids = {}
     for name in ("judgment_id", "comparison_id", "prompt_id"):
         remedy = f"fill it in, or leave the column out: columns={{'{name}': None}}"
         found = findings.ids(name, "E108", remedy)
         if found is not None:
-            ids[name] = found
-    if "judgment_id" in ids:
-        judgment = pd.Series(ids["judgment_id"])
-        twice = judgment.notna() & judgment.duplicated(keep=False)
+            rows[name] = pd.Series(found, dtype=object)
+    if "judgment_id" in rows:
+        twice = rows["judgment_id"].notna() & rows["judgment_id"].duplicated(keep=False)
         what, remedy = "the judgment_id stands in more than one row", "keep one row for each judgment"
         findings.rows("E132", what, "judgment_id", twice, remedy)
-    if "comparison_id" in ids:
-        rows["comparison"] = pd.factorize(ids["comparison_id"])[0]
+    if "comparison_id" in rows:
+        rows["comparison"] = pd.factorize(rows["comparison_id"])[0]
         what = "the comparison_id stands for other texts in an earlier row"
         remedy = (
             "give each pair of responses an id of its own, or leave ids out: columns={'comparison_id': None}"
         )
         findings.rows("E116", what, "comparison_id", _unlike_first(rows, rows["pair"]), remedy)
-    if "prompt_id" in ids:
-        changed = _unlike_first(rows, pd.Series(pd.factorize(ids["prompt_id"])[0]))
+    if "prompt_id" in rows:
+        changed = _unlike_first(rows, pd.Series(pd.factorize(rows["prompt_id"])[0]))
         what = "another prompt_id than in the comparison's first row"
         findings.rows("W117", what, "prompt_id", changed, "write one; the first is used")
-    return ids
 
 
 def _unlike_first(rows: pd.DataFrame, value: pd.Series) -> pd.Series:
@@ -529,17 +523,17 @@ def _repeated(rows: pd.DataFrame, repeated: str, findings: Findings) -> pd.Index
     return rows.index[before & (repeated == "last")]
 
 
-def _comparisons(firsts: pd.DataFrame, texts: Objects, ids: Mapping[str, Objects]) -> pd.DataFrame:
+def _comparisons(firsts: pd.DataFrame, texts: Objects) -> pd.DataFrame:
     """The comparisons, from the first vote on each; ids that the table lacks are made of the texts."""
     prompt, a, b = (texts[firsts[side]] for side in ("prompt", "first", "second"))
-    found = {name: ids[name][firsts.index] for name in ("comparison_id", "prompt_id") if name in ids}
-    if "comparison_id" not in ids:
+    if "comparison_id" not in firsts:
         sides = (sorted(pair, key=text_key) for pair in zip(a, b, strict=True))
-        found["comparison_id"] = [_digest("c", p, *pair) for p, pair in zip(prompt, sides, strict=True)]
-    if "prompt_id" not in ids:
-        digests = {code: _digest("p", texts[code]) for code in firsts["prompt"].unique()}
-        found["prompt_id"] = [digests[code] for code in firsts["prompt"]]
-    columns = {"comparison_id": found["comparison_id"], "prompt_id": found["prompt_id"]}
+        digests = [_digest("c", p, *pair) for p, pair in zip(prompt, sides, strict=True)]
+        firsts = firsts.assign(comparison_id=pd.Series(digests, firsts.index, dtype=object))
+    if "prompt_id" not in firsts:
+        of_prompt = {code: _digest("p", texts[code]) for code in firsts["prompt"].unique()}
+        firsts = firsts.assign(prompt_id=firsts["prompt"].map(of_prompt).astype(object))
+    columns = {name: firsts[name].to_numpy() for name in ("comparison_id", "prompt_id")}
     columns |= {"prompt": prompt, "response_a": a, "response_b": b}
     return pd.DataFrame({name: pd.Series(values, dtype=object) for name, values in columns.items()})
 
@@ -550,9 +544,8 @@ def _digest(prefix: str, *values: Any) -> str:
     return f"{prefix}-{hashlib.sha256(joined.encode()).hexdigest()[:16]}"
 
 
-def _report_comparisons(votes: pd.DataFrame, has_ids: bool, findings: Findings) -> None:
-    firsts = votes[~votes["number"].duplicated()]
-    if not has_ids and len(firsts) < len(votes):
+def _report_comparisons(votes: pd.DataFrame, firsts: pd.DataFrame, findings: Findings) -> None:
+    if "comparison_id" not in votes and len(firsts) < len(votes):
         what = (
             f"{counted(len(votes), 'judgment')} on {counted(len(firsts), 'comparison')}: rows with the same prompt "
             "and the same two texts, in either order, are votes on one comparison"
