@@ -18,6 +18,7 @@ import torch
 import yaml
 from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import DistributedType
+from peft import LoraConfig
 from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback
 
@@ -89,35 +90,36 @@ class BrokenAt(TrainerCallback):
         self.trainer._margins = margins
 
 
+FLAGS = {
+    "resume": "from the newest checkpoint",
+    "uneven": "fewer comparisons than micro-batches",
+    "own-annotators": "nobody judges two comparisons",
+    "untied": "an output embedding of its own",
+    "multimodal": "with a vision tower that nothing goes through",
+    "experts": "with the routers' auxiliary loss",
+    "lora": "an adapter of every linear layer",
+    "bf16": "under autocast",
+    "fsdp": "with the FSDP2 settings that are shipped",
+    "evaluate": "every two steps, on an odd number of votes",
+    "as-accelerate-does": "which leaves weights whole on processors",
+    "own-weights": "each process starts with other weights",
+}
+
+
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The options of a run."""
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--resume", action="store_true")
+    for name, told in FLAGS.items():
+        parser.add_argument(f"--{name}", action="store_true", help=told)
     parser.add_argument("--die-at", type=int, metavar="STEP")
     parser.add_argument(
         "--die-rank", type=int, metavar="RANK", help="the process that dies; else all of them"
     )
-    parser.add_argument("--steps", type=int, default=6)
-    parser.add_argument("--uneven", action="store_true", help="fewer comparisons than micro-batches")
     parser.add_argument("--batching", default="random")
-    parser.add_argument("--own-annotators", action="store_true", help="nobody judges two comparisons")
     parser.add_argument("--bias", default="shared_mean")
     parser.add_argument("--objective", choices=OBJECTIVES, default="votes")
-    parser.add_argument("--untied", action="store_true")
-    parser.add_argument(
-        "--multimodal", action="store_true", help="with a vision tower that nothing goes through"
-    )
-    parser.add_argument("--experts", action="store_true", help="with the routers' auxiliary loss")
-    parser.add_argument("--lora", action="store_true")
-    parser.add_argument("--bf16", action="store_true")
-    parser.add_argument("--fsdp", action="store_true", help="with the FSDP2 settings that are shipped")
-    parser.add_argument("--evaluate", action="store_true", help="every two steps, on an odd number of votes")
-    parser.add_argument(
-        "--as-accelerate-does", action="store_true", help="which leaves weights whole on processors"
-    )
     parser.add_argument("--logits-at-once", type=int, metavar="N")
-    parser.add_argument("--own-weights", action="store_true", help="each process starts with other weights")
     parser.add_argument("--break", dest="broken", choices=["margin", "gradient", "theta", "weights"])
     parser.add_argument("--break-at", type=int, default=3, metavar="STEP")
     return parser.parse_args(arguments)
@@ -131,17 +133,14 @@ def votes(asked: argparse.Namespace) -> pd.DataFrame:
     return table
 
 
-def fsdp_settings() -> dict:
-    """What the shipped configuration says of FSDP, for processes that no launcher has told it to."""
-    return yaml.safe_load((SHIPPED / "fsdp2.yaml").read_text())["fsdp_config"]
-
-
 def config(asked: argparse.Namespace) -> BADPOConfig:
     """The settings of a run; the step is the same for every number of processes."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     # with --uneven a step has fewer comparisons than micro-batches, so that some processes get empty ones
     per_device, accumulation = (1, 8) if asked.uneven else (2, 4)
-    sharded = {"fsdp": True, "fsdp_config": fsdp_settings()} if asked.fsdp and world > 1 else {}
+    # what the shipped configuration says, for processes that no launcher has told
+    shipped = yaml.safe_load((SHIPPED / "fsdp2.yaml").read_text())["fsdp_config"]
+    sharded = {"fsdp": True, "fsdp_config": shipped} if asked.fsdp and world > 1 else {}
     return BADPOConfig(
         output_dir=str(asked.folder),
         per_device_train_batch_size=per_device,
@@ -149,7 +148,7 @@ def config(asked: argparse.Namespace) -> BADPOConfig:
         gradient_accumulation_steps=accumulation // world,
         batching=asked.batching,
         bias=asked.bias,
-        max_steps=asked.steps,
+        max_steps=6,
         learning_rate=1e-3,
         bias_learning_rate=1e-2,
         save_strategy="steps",
@@ -197,13 +196,6 @@ def multimodal():
     )
 
 
-def lora():
-    """An adapter of every linear layer."""
-    from peft import LoraConfig
-
-    return LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM")
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train, save the model and theta, and what was evaluated."""
     asked = parsed(arguments)
@@ -225,7 +217,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         train_dataset=judgments,
         eval_dataset=judgments.take(range(7)) if asked.evaluate else None,
         processing_class=tiny.tokenizer(),
-        peft_config=lora() if asked.lora else None,
+        peft_config=LoraConfig(r=4, lora_alpha=8, target_modules="all-linear") if asked.lora else None,
         callbacks=callbacks,
         objective=OBJECTIVES[asked.objective](judgments.n_annotators),
     )

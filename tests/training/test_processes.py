@@ -1,21 +1,31 @@
-"""Real processes: two or four give what one gives, divided or not, and a killed group goes on to the same bits."""
+"""Real processes give what one gives, divided or not, go on to the same bits, and end together with one message."""
 
 from __future__ import annotations
 
 import json
 import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+import typer
 from safetensors.torch import load_file
+from torch.distributed import DistNetworkError, TCPStore
 
-from tests.training.groups import Groups
+from badpo.cli.options import reporting_errors
+from badpo.training.processes import lost_peer, speaks_for_all
+from tests import tiny
+from tests.runs.recipes import write_recipe
+from tests.training.groups import ROOT, Groups, free_port
 
-pytestmark = pytest.mark.slow
-
-MODELS = {"tied": (), "untied": ("--untied",), "adapter": ("--lora",)}
+slow = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -58,21 +68,7 @@ def losses(folder: Path) -> list[float]:
     return [json.loads(line)["loss"] for line in (folder / "log.jsonl").read_text().splitlines()]
 
 
-def assert_same_run(ours: Path, theirs: Path) -> None:
-    assert losses(ours) == pytest.approx(losses(theirs), rel=1e-5)
-    torch.testing.assert_close(theta(ours), theta(theirs), rtol=1e-4, atol=1e-5)
-    assert weights(ours).keys() == weights(theirs).keys()
-    for name, value in weights(theirs).items():
-        torch.testing.assert_close(weights(ours)[name], value, rtol=1e-3, atol=1e-5)
-
-
-def assert_same_bits(ours: Path, theirs: Path) -> None:
-    assert (ours / "log.jsonl").read_text() == (theirs / "log.jsonl").read_text()
-    assert torch.equal(theta(ours), theta(theirs))
-    for name, value in weights(theirs).items():
-        assert torch.equal(weights(ours)[name], value), name
-
-
+@slow
 @pytest.mark.parametrize(
     ("n", "options"),
     [
@@ -81,45 +77,41 @@ def assert_same_bits(ours: Path, theirs: Path) -> None:
         (4, ("--uneven",)),
         (4, ("--uneven", "--batching", "grouped")),
         (2, ("--batching", "comparisons")),
-        (2, ("--own-annotators",)),
         (4, ("--own-annotators", "--uneven", "--bias", "per_annotator")),
         (2, ("--lora",)),
+        (2, ("--multimodal",)),
         (4, ("--experts", "--uneven")),
         (2, ("--objective", "sampo")),
         (4, ("--objective", "group_dro", "--uneven")),
+        (4, ("--fsdp",)),
+        (2, ("--fsdp", "--untied")),
+        (2, ("--fsdp", "--lora")),
+        (2, ("--fsdp", "--logits-at-once", "200")),
+        (4, ("--fsdp", "--uneven")),
     ],
 )
 def test_processes_equal_one(groups, alone, tmp_path, n, options):
-    assert_same_run(succeeded(groups, n, tmp_path, *options), alone(*options))
+    ours, theirs = succeeded(groups, n, tmp_path, *options), alone(*(o for o in options if o != "--fsdp"))
+    assert losses(ours) == pytest.approx(losses(theirs), rel=1e-5)
+    torch.testing.assert_close(theta(ours), theta(theirs), rtol=1e-4, atol=1e-5)
+    assert weights(ours).keys() == weights(theirs).keys()
+    for name, value in weights(theirs).items():
+        torch.testing.assert_close(weights(ours)[name], value, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize(("model", "n"), [("tied", 4), ("untied", 2), ("adapter", 2)])
-def test_divided_weights_equal_one_process(groups, alone, tmp_path, n, model):
-    options = MODELS[model]
-    assert_same_run(succeeded(groups, n, tmp_path, "--fsdp", *options), alone(*options))
-
-
-def test_divided_weights_in_chunks_of_the_vocabulary_equal_one_process(groups, alone, tmp_path):
-    options = ("--logits-at-once", "200")
-    assert_same_run(succeeded(groups, 2, tmp_path, "--fsdp", *options), alone(*options))
-
-
-def test_divided_weights_with_fewer_comparisons_than_micro_batches(groups, alone, tmp_path):
-    assert_same_run(succeeded(groups, 4, tmp_path, "--fsdp", "--uneven"), alone("--uneven"))
-
-
+@slow
 @pytest.mark.parametrize(("n", "options"), [(4, ()), (2, ("--fsdp",)), (4, ("--fsdp",))])
 def test_evaluation_on_votes_that_do_not_divide_evenly(groups, alone, tmp_path, n, options):
     found = succeeded(groups, n, tmp_path, "--evaluate", *options)
-    for ours, theirs in zip(*(evaluated(folder) for folder in (found, alone("--evaluate"))), strict=True):
-        assert ours == pytest.approx(theirs, rel=1e-5)
-    assert len(evaluated(found)) == 3
+    ours, theirs = (
+        json.loads((folder / "evaluated.json").read_text()) for folder in (found, alone("--evaluate"))
+    )
+    assert len(ours) == len(theirs) == 3
+    for one, other in zip(ours, theirs, strict=True):
+        assert one == pytest.approx(other, rel=1e-5)
 
 
-def evaluated(folder: Path) -> list[dict]:
-    return json.loads((folder / "evaluated.json").read_text())
-
-
+@slow
 @pytest.mark.parametrize("options", [(), ("--lora",)], ids=["all weights", "adapter"])
 @pytest.mark.parametrize("divided", [(), ("--fsdp",)], ids=["whole", "divided"])
 def test_two_processes_in_bf16_start_at_log_two_and_equal_one(groups, alone, tmp_path, options, divided):
@@ -129,22 +121,20 @@ def test_two_processes_in_bf16_start_at_log_two_and_equal_one(groups, alone, tmp
     assert losses(found) == pytest.approx(losses(alone("--bf16", *options)), rel=1e-4)
 
 
-@pytest.mark.parametrize("n", [2, 4])
-def test_all_killed_and_resumed_equals_uninterrupted_to_the_bit(groups, tmp_path, n):
+@slow
+@pytest.mark.parametrize(("n", "options"), [(2, ()), (4, ()), (2, ("--fsdp",)), (2, ("--fsdp", "--lora"))])
+def test_all_killed_and_resumed_equals_uninterrupted_to_the_bit(groups, tmp_path, n, options):
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    succeeded(groups, n, whole)
-    assert set(groups.run(n, cut, "--die-at", "4").statuses) == {-9}
-    assert_same_bits(succeeded(groups, n, cut, "--resume"), whole)
+    succeeded(groups, n, whole, *options)
+    assert set(groups.run(n, cut, "--die-at", "4", *options).statuses) == {-9}
+    succeeded(groups, n, cut, "--resume", *options)
+    assert (cut / "log.jsonl").read_text() == (whole / "log.jsonl").read_text()
+    assert torch.equal(theta(cut), theta(whole))
+    for name, value in weights(whole).items():
+        assert torch.equal(weights(cut)[name], value), name
 
 
-@pytest.mark.parametrize("options", [(), ("--lora",)], ids=["tied", "adapter"])
-def test_divided_weights_killed_and_resumed_to_the_bit(groups, tmp_path, options):
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    succeeded(groups, 2, whole, "--fsdp", *options)
-    assert set(groups.run(2, cut, "--fsdp", "--die-at", "4", *options).statuses) == {-9}
-    assert_same_bits(succeeded(groups, 2, cut, "--fsdp", "--resume", *options), whole)
-
-
+@slow
 @pytest.mark.parametrize(("rank", "options"), [(0, ()), (3, ()), (1, ("--fsdp",))])
 def test_one_that_dies_ends_all(groups, tmp_path, rank, options):
     ended = groups.run(4, tmp_path, "--die-at", "3", "--die-rank", str(rank), *options, seconds=60)
@@ -153,46 +143,165 @@ def test_one_that_dies_ends_all(groups, tmp_path, rank, options):
     assert all(status == 1 for i, status in enumerate(ended.statuses) if i != rank), ended.statuses
 
 
-def test_processes_that_do_not_start_alike_are_refused(groups, tmp_path):
-    ended = groups.run(2, tmp_path, "--own-weights", seconds=60)
-    assert not ended.hung
-    assert all("the processes do not start alike: reference differ" in text for text in ended.outputs)
-
-
-def test_divided_weights_are_refused_where_they_would_stay_whole(groups, tmp_path):
-    ended = groups.run(2, tmp_path, "--fsdp", "--as-accelerate-does", seconds=60)
-    assert all("fsdp was asked for, but" in text for text in ended.outputs)
-
-
-def test_weights_that_no_text_goes_through_are_no_hindrance(groups, alone, tmp_path):
-    assert_same_run(succeeded(groups, 2, tmp_path, "--multimodal"), alone("--multimodal"))
-
-
-@pytest.mark.parametrize("options", [(), ("--bf16",), ("--fsdp",)])
-def test_a_start_away_from_the_reference_on_one_process_stops_all_of_them(groups, tmp_path, options):
-    ended = groups.run(2, tmp_path, "--break", "weights", "--break-at", "1", *options, seconds=60)
-    assert not ended.hung and ended.statuses == (1, 1), ended.outputs
-    told = [text.splitlines()[-1] for text in ended.outputs]
-    assert told[0] == told[1] and "though the policy is its own reference" in told[0]
-
-
+@slow
 @pytest.mark.parametrize(
-    ("broken", "options"),
+    ("options", "said"),
     [
-        ("margin", ()),
-        ("margin", ("--fsdp",)),
-        ("gradient", ("--bf16",)),
-        ("gradient", ("--fsdp",)),
-        ("theta", ()),
+        (("--own-weights",), "the processes do not start alike: reference differ"),
+        # divided weights, where they would stay whole
+        (("--fsdp", "--as-accelerate-does"), "fsdp was asked for, but"),
+        (("--break", "weights", "--break-at", "1"), "though the policy is its own reference"),
+        (("--break", "weights", "--break-at", "1", "--bf16"), "though the policy is its own reference"),
+        (("--break", "weights", "--break-at", "1", "--fsdp"), "though the policy is its own reference"),
+        (("--break", "margin"), "NotFiniteError: step 3: .*comparison c"),
+        (("--break", "margin", "--fsdp"), "NotFiniteError: step 3: .*comparison c"),
+        (("--break", "gradient", "--bf16"), "NotFiniteError: step 3: .*comparisons are c"),
+        (("--break", "gradient", "--fsdp"), "NotFiniteError: step 3: .*comparisons are c"),
+        (("--break", "theta"), "NotFiniteError: step 3: .*comparison c"),
     ],
 )
-def test_what_is_not_finite_on_one_process_stops_all_of_them(groups, tmp_path, broken, options):
-    ended = groups.run(2, tmp_path, "--break", broken, *options, seconds=60)
+def test_what_is_wrong_on_one_process_stops_all_of_them_alike(groups, tmp_path, options, said):
+    ended = groups.run(2, tmp_path, *options, seconds=60)
     assert not ended.hung and ended.statuses == (1, 1), ended.outputs
-    for text in ended.outputs:
-        said = text.splitlines()[-1]
-        assert "NotFiniteError: step 3: " in said, text
-        assert "comparison" in said and " c" in said
-    assert len(losses(tmp_path)) == 2
-    newest = max((tmp_path / "checkpoints").glob("checkpoint-*"))
-    assert newest.name == "checkpoint-2"
+    told = [text.splitlines()[-1] for text in ended.outputs]
+    assert all(re.search(said, line) for line in told), told
+    if "step 3" in said:
+        assert len(losses(tmp_path)) == 2
+        newest = max((tmp_path / "checkpoints").glob("checkpoint-*"))
+        assert newest.name == "checkpoint-2"
+
+
+# -- under a launcher ------------------------------------------------------------------------------------------------
+
+
+def launched(n: int, folder: Path, *options: str, **changes) -> subprocess.Popen:
+    """`badpo train` in ``n`` processes, as accelerate launch starts them."""
+    table = tiny.for_the_longer(tiny.votes(n_comparisons=40, n_annotators=6))
+    reference = {"sft": True, "num_train_epochs": 1}
+    sizes = dict(per_device_train_batch_size=2, gradient_accumulation_steps=4 // n)
+    config = write_recipe(folder, table, max_steps=8, reference=reference, **sizes, **changes)
+    launcher = ["torch.distributed.run", "--nproc_per_node", str(n), "--master_port", str(free_port()), "-m"]
+    command = [*(launcher if n > 1 else ()), "badpo", "train", "--config", str(config), *options]
+    settings = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src"), "ACCELERATE_USE_CPU": "true"}
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-m", *command], cwd=ROOT, env={**os.environ, **settings}, **pipes
+    )
+
+
+def finished(process: subprocess.Popen) -> str:
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, output
+    return output
+
+
+def of_rank(launcher: subprocess.Popen, rank: int) -> int:
+    """The process id of a rank of a launcher."""
+    children = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()
+    for child in children:
+        if f"\0RANK={rank}\0" in "\0" + Path(f"/proc/{child}/environ").read_text():
+            return int(child)
+    raise AssertionError(f"no rank {rank} among {children}")
+
+
+@slow
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the ranks in /proc")
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_dies_ends_the_run_with_one_message_and_it_resumes_to_what_one_process_gives(
+    tmp_path, rank
+):
+    run, alone = (tmp_path / name / "runs" / "shared_mean-s42" for name in ("two", "one"))
+    process = launched(2, tmp_path / "two")
+    sealed = run / "checkpoints" / "checkpoint-2" / "complete.json"
+    while not sealed.exists():
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.05)
+    os.kill(of_rank(process, rank), signal.SIGKILL)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode != 0
+    assert output.count("another process of this run has ended") == 1, output
+    assert output.count("--resume") == 1
+
+    output = finished(launched(2, tmp_path / "two", "--resume"))
+    assert output.count(f"next: badpo evaluate {run}") == 1, output
+    finished(launched(1, tmp_path / "one"))
+    assert losses(run) == pytest.approx(losses(alone), rel=1e-5)
+    for name, value in weights(alone).items():
+        torch.testing.assert_close(weights(run)[name], value, rtol=1e-3, atol=1e-5)
+
+
+@slow
+def test_an_error_that_all_processes_meet_is_told_once(tmp_path):
+    process = launched(2, tmp_path, bias="clas")
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode != 0
+    assert output.count("E202") == 1, output
+
+
+# -- how one of several ends, without starting several ----------------------------------------------------------------
+
+
+@pytest.fixture
+def one_of_two(monkeypatch):
+    """As the launcher of two processes would start this one; the store is the launcher's."""
+    before = signal.getsignal(signal.SIGTERM)
+    port = free_port()
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", str(port))
+    yield TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
+    signal.signal(signal.SIGTERM, before)
+
+
+@reporting_errors
+def told_to_end() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(5)
+
+
+@reporting_errors
+def left_alone() -> None:
+    raise RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:3021")
+
+
+@pytest.mark.parametrize("ended", [told_to_end, left_alone])
+def test_the_first_to_end_says_why_and_the_others_are_silent(one_of_two, capsys, ended):
+    with pytest.raises(typer.Exit) as first:
+        ended()
+    said = capsys.readouterr().err
+    assert first.value.exit_code == 1
+    assert said.count("another process of this run has ended") == 1 and "--resume" in said
+    with pytest.raises(typer.Exit):
+        left_alone()
+    assert capsys.readouterr().err == ""
+
+
+@reporting_errors
+def alone_with_a_library() -> None:
+    raise RuntimeError("no module of gloomy weights")
+
+
+def test_an_error_of_its_own_is_not_laid_to_others(one_of_two, capsys):
+    with pytest.raises(typer.Exit):
+        alone_with_a_library()
+    assert capsys.readouterr().err.startswith("RuntimeError: no module of gloomy weights")
+
+
+def test_a_process_that_cannot_reach_the_launcher_speaks(one_of_two, monkeypatch):
+    monkeypatch.delenv("MASTER_PORT")
+    assert speaks_for_all()
+
+
+def test_a_signal_while_ending_changes_nothing(one_of_two):
+    with pytest.raises(typer.Exit):
+        left_alone()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_only_errors_between_processes_are_taken_for_a_lost_one(one_of_two):
+    assert lost_peer(RuntimeError("Connection reset by peer"))
+    assert lost_peer(DistNetworkError("the store is gone"))
+    assert lost_peer(RuntimeError("NCCL error in: a.cpp, remote process exited or there was a network error"))
+    assert not lost_peer(RuntimeError("NCCL error in: a.cpp:94, invalid usage"))
+    assert not lost_peer(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+    assert not lost_peer(ValueError("Connection closed by peer"))
