@@ -49,7 +49,14 @@ class Tally:
         self._thresholds = torch.tensor([a.threshold for a in judgments.attributes], device=device)
         names = judgments.attribute_names
         of_attributes = (f"rewards/accuracies_{kind}/{a}" for a in names for kind in ("same", "cross"))
-        self._names = ["loss", "rewards/margins", "rewards/accuracies", "votes/accuracy", *of_attributes]
+        self._names = [
+            "loss",
+            "rewards/margins",
+            "rewards/accuracies",
+            "votes/accuracy",
+            "aux_loss",
+            *of_attributes,
+        ]
         self.sums = torch.zeros(len(self._names), 2, dtype=torch.float64, device=device)
         self.losses: list[Tensor] = []
         self._n_broken = torch.zeros((), dtype=torch.float64, device=device)
@@ -60,19 +67,24 @@ class Tally:
         """Add the judgments of a micro-batch: u, b and the loss of each, in the a-minus-b orientation."""
         values = margins, bias_logits, losses = margins.detach(), bias_logits.detach(), losses.detach()
         sign, weight, delta = inputs["sign"], inputs["weight"], inputs["delta"]
+        share, load = (inputs[name] if "router_load" in inputs else 0.0 for name in ("share", "router_load"))
         correct = (sign * margins > 0).double()
-        each = torch.ones_like(correct)
+        each, nothing = torch.ones_like(correct), correct.new_zeros(())
         ratios = [
             (weight * losses, weight),
             (sign * margins, each),
             (correct, each),
             (sign * (margins + bias_logits) > 0, each),
+            # of routers' loads the mean over steps: the shares of a step's micro-batches add up to 1
+            (nothing + share * load, nothing + share),
         ]
         # in the precision of delta: a difference of exactly the threshold must not become more by rounding
         cross = delta.abs() > self._thresholds.to(delta)
         for column in cross.unbind(dim=1):
             ratios += [(correct * ~column, ~column), (correct * column, column)]
-        self.sums += torch.stack([part.sum().double() for pair in ratios for part in pair]).view(-1, 2)
+        self.sums += torch.stack([part.detach().sum().double() for pair in ratios for part in pair]).view(
+            -1, 2
+        )
         self.losses.append(losses)
         self._n_broken += (~torch.stack([torch.isfinite(value) for value in values]).all(dim=0)).sum()
         self._seen.append((inputs["votes"], values))

@@ -180,9 +180,9 @@ class BADPOTrainer(_StepTrainer):
         objective=None,
     ):
         args = copy.copy(args) if args is not None else BADPOConfig()
-        given = {"data_collator": data_collator, "compute_metrics": compute_metrics}
-        given |= {"quantization_config": quantization_config}
-        _require_understood(args, train_dataset, processing_class, given)
+        not_taken = {"data_collator": data_collator, "compute_metrics": compute_metrics}
+        not_taken |= {"quantization_config": quantization_config}
+        _require_understood(args, train_dataset, processing_class, not_taken)
         self.run_folder = Path(args.output_dir)
         require_enclosed(self.run_folder)
         # The Trainer's files hold pickles and the annotators' estimates; only run_folder/model is ever published.
@@ -240,8 +240,6 @@ class BADPOTrainer(_StepTrainer):
         self.model.add_model_tags(["ba-dpo", "dpo"])
         self.router_aux_loss_coef = router_coefficient(plain, args.router_aux_loss_coef)
         self.aux_loss_enabled = self.router_aux_loss_coef != 0.0
-        # since the last log: the sum over the steps of the auxiliary loss, and the number of steps
-        self._auxiliary = torch.zeros(2, dtype=torch.float64, device=args.device)
         prepare_division(self.accelerator, bool(args.fsdp))
         self.bias.to(args.device)
         parameters = list(self.bias.parameters())
@@ -396,9 +394,7 @@ class BADPOTrainer(_StepTrainer):
         self._tally.add(inputs, margins, bias_logits, losses)
         loss = (weight * losses).sum() / num_items_in_batch
         if self.aux_loss_enabled:
-            auxiliary = inputs["share"] * inputs["router_load"]
-            self._auxiliary[0] += auxiliary.detach()
-            loss = loss + self.router_aux_loss_coef * auxiliary
+            loss = loss + self.router_aux_loss_coef * inputs["share"] * inputs["router_load"]
         # DDP averages gradients over processes, while the normaliser is already the sum over them
         return (loss * self.args.world_size).float()
 
@@ -423,8 +419,9 @@ class BADPOTrainer(_StepTrainer):
     def _margins(self, model, inputs) -> torch.Tensor:
         # what DDP's wrapper does by itself; divided weights have no wrapper
         with self.accelerator.autocast():
-            found = model(scoring=inputs["scoring"])
-        token_logps, inputs["router_load"] = found if isinstance(found, tuple) else (found, None)
+            token_logps = model(scoring=inputs["scoring"])
+        if isinstance(token_logps, tuple):
+            token_logps, inputs["router_load"] = token_logps
         if self.state.global_step == 0:
             reference = inputs["reference_logps"]
             from_reference = torch.stack([token_logps.detach() - reference, reference]).double()
@@ -443,7 +440,6 @@ class BADPOTrainer(_StepTrainer):
             self.objective.sums(self._step, torch.cat(done.losses)),
         )
         self._logged.sums += done.sums
-        self._auxiliary[1] += 1 / self.args.world_size
         if not skipped:
             self.objective.learn(learned)
         if self.bias_optimizer is not None:
@@ -482,10 +478,6 @@ class BADPOTrainer(_StepTrainer):
             since = self._logged.metrics() | publishable(self.state_metrics(), self.bias)
             logs = logs | {name: value for name, value in since.items() if name != "loss" or name in logs}
             self._logged = Tally(self.judgments, self.args.device)
-            if self.aux_loss_enabled:
-                auxiliary, n_steps = self.accelerator.reduce(self._auxiliary, reduction="sum").tolist()
-                logs["aux_loss"] = auxiliary / n_steps
-                self._auxiliary.zero_()
         super().log(logs, start_time)
 
     def evaluate(
@@ -614,28 +606,28 @@ class BADPOTrainer(_StepTrainer):
             self.save_bias(self.run_folder)
 
 
-def _require_understood(args, train_dataset, processing_class, given: Mapping[str, object]) -> None:
+def _require_understood(args, train_dataset, processing_class, not_taken: Mapping[str, object]) -> None:
     """Raise `ConfigError` with a sentence for every argument that `DPOTrainer` takes and this trainer cannot."""
-    reasons = {
-        "data_collator": "a micro-batch holds each comparison once and its votes apart, as the trainer's own collator "
-        "makes it; leave data_collator out",
+    remedies = {
+        "data_collator": "micro-batches hold each comparison once and its votes apart, as the trainer makes them",
         "compute_metrics": "evaluation keeps no logits; take the metrics of `evaluate`",
-        "quantization_config": "training on a quantised base has not been tested here; give a peft_config, with "
-        'model_init_kwargs={"dtype": "bfloat16"}',
+        "quantization_config": "give a peft_config, with model_init_kwargs={'dtype': 'bfloat16'}",
     }
-    complaints = {f"{name} is refused: {reasons[name]}": value is not None for name, value in given.items()}
-    complaints |= {
-        f"args is a {type(args).__name__}; give a BADPOConfig, which takes the same arguments and those of the bias": (
-            not isinstance(args, BADPOConfig)
-        ),
-        "`train_dataset` is required: give Judgments, or a table that Judgments.read takes": train_dataset
-        is None,
-        "processing_class is a processor, and only text is trained on; give processing_class.tokenizer": (
-            isinstance(processing_class, ProcessorMixin)
-        ),
-    }
-    if any(complaints.values()):
-        raise ConfigError("\n".join(complaint for complaint, holds in complaints.items() if holds))
+    complaints = [
+        f"{name} is refused: {remedies[name]}" for name, given in not_taken.items() if given is not None
+    ]
+    if not isinstance(args, BADPOConfig):
+        complaints.append(
+            f"args is a {type(args).__name__}; give a BADPOConfig, which takes the same arguments"
+        )
+    if train_dataset is None:
+        complaints.append("`train_dataset` is required: give Judgments, or a table that Judgments.read takes")
+    if isinstance(processing_class, ProcessorMixin):
+        complaints.append(
+            "only text is trained on; give processing_class.tokenizer in place of the processor"
+        )
+    if complaints:
+        raise ConfigError("\n".join(complaints))
 
 
 def _require_one_gpu(n_gpu: int) -> None:
