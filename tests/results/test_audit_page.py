@@ -16,7 +16,7 @@ from badpo.auditing.audit import audit
 from badpo.auditing.result import AuditResult
 from badpo.estimation.shrinkage import shrink_normal
 from badpo.estimation.significance import recommend
-from badpo.results.audit_page import audit_html, class_figure, shareable
+from badpo.results.audit_page import audit_html, audit_table, class_figure, shareable
 from badpo.results.audit_people import FEWEST_DRAWN, MOST_ROWS, caterpillar_figure, people_html
 from badpo.results.words import decimal
 from tests.auditing.planted import votes
@@ -49,8 +49,11 @@ def test_it_stands_alone_and_says_what_it_is_and_what_it_cannot_say(result):
     text = Page(html).text
     assert "This page may be passed on." in text
     assert "not known: if everyone leaned more toward it" in text
-    for word in ("bad annotator", "biased annotator", "unbiased model"):
+    for word in ("bad annotator", "biased annotator", "unbiased model", "counted as if every vote"):
         assert word not in text.lower()
+    terminal = " ".join(audit_table(result.summary).split())
+    assert terminal.startswith("votes.csv: 1,200 judgments, 75 prompts, 12 annotators attribute differs")
+    assert "counted as if every vote were independent it would be 0." in terminal
 
 
 # -- hostile texts -------------------------------------------------------------------------------------------
@@ -168,7 +171,9 @@ def test_a_level_that_rests_on_few_people_is_withheld(result, n):
     summary["pool"]["length"] |= {"level": 0.5, "level_ci": [0.1, 0.9], "level_ci_beyond": None, "n_level": n}
     assert (shareable(summary)["pool"]["length"]["level"] is None) == (n < 5)
     assert ("0.50 (0.10 to 0.90" in Page(audit_html(summary)).text) == (n >= 5)
-    assert shareable(result.summary)["pool"]["length"]["absolute_why"].startswith("not known")
+    informed = {"n_estimated": 2, "n_insufficient": 1, "n_separated": n - 3}
+    summary["pool"]["length"] |= informed
+    assert (shareable(summary)["pool"]["length"]["tau"] is None) == (n < 5)
 
 
 def test_one_person_cannot_be_computed_from_the_pages_of_two_audits():
