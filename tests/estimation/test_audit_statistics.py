@@ -11,7 +11,6 @@ import pytest
 from badpo.auditing.watch import AuditMonitor, ClosedComparison
 from bench import audit_statistics
 from bench.audit_statistics import (
-    SCENES,
     Case,
     Pool,
     alarms,
@@ -35,12 +34,6 @@ def test_slope_and_coverage(votes_each):
     assert 0.91 < found["coverage"] < 0.985
     assert 0.90 < found["posterior_coverage"] < 0.99
     assert 70 < found["informative"] < 85
-
-
-def test_specialists_do_not_mislead_the_conditional_likelihood():
-    row = measured(Case({}, 9, SCENES["specialists"], estimates), 4)
-    assert 0.9 < row["slope"]["mean"] < 1.15
-    assert 0.90 < row["coverage"]["mean"] < 0.99
 
 
 def test_flags_are_mostly_right(monkeypatch):

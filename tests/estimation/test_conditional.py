@@ -150,22 +150,6 @@ def test_single_and_unanimous_votes_say_nothing():
     np.testing.assert_array_equal(added.n_informative, base.n_informative)
 
 
-def test_a_separated_annotator_is_infinite_and_leaves_the_others_finite():
-    votes, _ = pool(n=400, m=8, seed=8)
-    comparison, sign, annotator, delta, m = votes
-    sign = sign.copy()
-    mine = (annotator == 0) & (delta[:, 0] != 0)
-    sign[mine] = np.sign(delta[mine, 0])
-    leans = fit_conditional(comparison, sign, annotator, delta, m)
-    assert leans.status[0, 0] == "separated_high"
-    assert leans.deviation[0, 0] == np.inf
-    assert np.isfinite(leans.deviation[1:]).all()
-    assert (leans.status[1:] == "ok").all()
-    others = annotator != 0
-    without = fit_conditional(comparison[others], sign[others], annotator[others], delta[others], m)
-    np.testing.assert_allclose(leans.deviation[1:], without.deviation[1:], atol=0.35)
-
-
 def test_an_attribute_that_varies_within_comparisons_has_a_level():
     rng = np.random.default_rng(3)
     n, m = 4000, 12
@@ -178,21 +162,6 @@ def test_an_attribute_that_varies_within_comparisons_has_a_level():
     assert leans.absolute.all()
     assert abs(leans.level[0] - theta.mean()) < 4 * leans.level_se[0]
     assert np.abs((leans.deviation[:, 0] - theta) / leans.se[:, 0]).max() < 4
-
-
-def test_groups_that_never_met_are_separate_components():
-    first, theta = pool(n=300, m=6, seed=10)
-    second, _ = pool(n=300, m=6, seed=11)
-    both = [
-        np.concatenate([first[0], second[0] + 1000]),
-        np.concatenate([first[1], second[1]]),
-        np.concatenate([first[2], second[2] + 6]),
-        np.concatenate([first[3], second[3]]),
-    ]
-    leans = fit_conditional(*both, 12)
-    assert len(set(leans.component[:, 0])) == 2
-    np.testing.assert_allclose(leans.deviation[:6], fit_conditional(*first).deviation, atol=1e-8)
-    np.testing.assert_allclose(leans.deviation[6:], fit_conditional(*second).deviation, atol=1e-8)
 
 
 @pytest.mark.parametrize(("per_comparison", "between"), [(2.5, 0.0), (0.0, 0.8)])

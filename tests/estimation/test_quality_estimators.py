@@ -139,14 +139,6 @@ def test_a_missing_quality_attenuates_and_a_given_one_does_not():
     assert slope(drawn_alike, votes) == pytest.approx(1.0, abs=0.2)
 
 
-def test_specialists_mislead_the_random_quality():
-    """The reason why it is not the default."""
-    votes, arrays = drawn(Pool(4000, n_annotators=20, better=1.0, specialists=True))
-    leans = fit_random(*arrays)
-    inside = (leans.ci_low[:, 0] <= votes.deviation) & (votes.deviation <= leans.ci_high[:, 0])
-    assert inside.mean() < 0.7
-
-
 # -- what is not known ---------------------------------------------------------------------------------------
 
 

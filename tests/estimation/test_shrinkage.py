@@ -157,12 +157,6 @@ def test_against_draws():
     assert mixture.quantile(0.9)[0] == pytest.approx(np.quantile(draws, 0.9), abs=0.02)
 
 
-def test_rows_stay_apart():
-    mixture = Mixture(np.array([[0.0], [5.0]]), np.ones((2, 1)), np.ones((2, 1)))
-    np.testing.assert_allclose(mixture.quantile(0.5), [0.0, 5.0], atol=1e-6)
-    np.testing.assert_allclose(mixture.cdf(np.array([0.0, 5.0])), 0.5)
-
-
 PROBABILITIES = st.lists(st.floats(0, 1), min_size=1, max_size=20)
 
 

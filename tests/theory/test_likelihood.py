@@ -89,17 +89,6 @@ def test_bias_gradient_is_the_papers():
         torch.testing.assert_close(theta.grad[k], -int(mine.sum()) / 60 * mean, rtol=1e-12, atol=1e-14)
 
 
-def test_gradients_agree_with_finite_differences():
-    u, theta, delta, sign = draw(6, n=12)
-    delta = delta * torch.rand(12, 2, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
-
-    def loss(u, theta):
-        return judgment_loss(u, bias_logit(theta, delta), sign)
-
-    assert torch.autograd.gradcheck(loss, (u.requires_grad_(), theta.requires_grad_()), atol=1e-9)
-    assert torch.autograd.gradgradcheck(loss, (u, theta), atol=1e-8)
-
-
 def test_moving_a_constant_from_theta_into_the_reward_changes_no_probability():
     """Cor. degeneracy, for a vector of attributes: (r + c . g, theta - c)."""
     generator = torch.Generator().manual_seed(8)

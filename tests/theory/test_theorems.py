@@ -73,16 +73,6 @@ def test_training_to_the_optimum_reaches_the_closed_form_policy():
     torch.testing.assert_close(bias.theta().detach(), theta, rtol=0, atol=1e-6)
 
 
-def test_the_tilt_multiplies_the_odds_of_a_counterfactual_by_exp_c_over_beta():
-    """Section theory and Cor. anchor: the policy of r + c g."""
-    reward, reference, *_ = population(torch.zeros(1, 1, dtype=torch.float64))
-    c, carries = 0.3, torch.tensor([1.0, 0.0, 1.0, 0.0], dtype=torch.float64)
-    before = (reference[0] + reward[0] / BETA).log_softmax(dim=0)
-    after = (reference[0] + (reward[0] + c * carries) / BETA).log_softmax(dim=0)
-    odds = (after[0] - after[1]) - (before[0] - before[1])
-    assert odds.item() == pytest.approx(c / BETA, abs=1e-12)
-
-
 # -- Theorem identif -------------------------------------------------------------------------------------------
 
 
@@ -134,16 +124,6 @@ def test_the_loss_is_convex_with_the_theorems_null_space(pools, offsets):
     assert free_directions(*votes[:3]).n_free == offsets
     components = annotator_components(*votes[:3])
     assert components.max() + 1 + (components < 0).sum() == offsets
-
-
-def test_the_loss_lies_below_its_chords():
-    votes = [torch.from_numpy(x) for x in votes_of([3, 2])]
-    generator = torch.Generator().manual_seed(1)
-    n = 2 * (int(votes[0].max()) + 1) + int(votes[1].max()) + 1
-    for _ in range(20):
-        x, y = 3 * torch.randn(2, n, generator=generator, dtype=torch.float64)
-        middle = full_loss((x + y) / 2, *votes)
-        assert middle <= (full_loss(x, *votes) + full_loss(y, *votes)) / 2 + 1e-12
 
 
 def test_minimisers_share_their_probabilities_and_differ_by_the_theorems_offset():
@@ -205,10 +185,3 @@ def test_a_policy_can_carry_the_mean_but_no_deviation():
     )
     with_one = np.column_stack([design, deviation[annotator] * delta])
     assert np.linalg.matrix_rank(with_one) == np.linalg.matrix_rank(design) + 1
-
-
-def test_a_deviation_is_unrepresentable_unless_all_are_equal():
-    comparison, annotator, delta, _ = votes_of([3], n_pairs=4)
-    design = reward_design(comparison)
-    assert unexplained(design, np.array([0.7, 0.7, 0.7])[annotator] * delta) < 1e-12
-    assert unexplained(design, np.array([0.7, 0.7, 0.71])[annotator] * delta) > 1e-3

@@ -3,9 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.optimize import minimize
-from scipy.special import expit, logsumexp, softmax
+from scipy.special import logsumexp, softmax
 
-from badpo.estimation.alternative_estimators import fit_fixed
 from badpo.theory.summaries import log_odds_distance
 from badpo.theory.tilt import (
     fit_calibration,
@@ -47,16 +46,6 @@ def test_log_odds_of_every_pair_move_by_exactly_c_over_beta():
         expected = (carries[y] - carries[other]) @ c / BETA
         change = (moved[:, y] - moved[:, other]) - (logs[:, y] - logs[:, other])
         np.testing.assert_allclose(change, expected, atol=1e-12)
-
-
-def test_the_rate_is_strictly_increasing_in_its_own_shift():
-    logs, carries = prompts(20)
-    for attribute in (0, 1):
-        shifts = np.zeros((41, 2))
-        shifts[:, attribute] = np.linspace(-8, 8, 41)
-        rates = np.array([tilted_rates(logs, carries, s)[attribute] for s in shifts])
-        assert (np.diff(rates) > 0).all()
-        assert rates[0] < 0.1 and rates[-1] > 0.9
 
 
 @pytest.mark.parametrize("target", [0.3, 0.5, 0.7])
@@ -167,44 +156,3 @@ def test_rounds_that_cannot_be_inverted_are_refused():
         fit_calibration([-3.0], [-np.inf])
     with pytest.raises(ValueError, match="per round"):
         fit_calibration([], [])
-
-
-def test_a_tilted_policy_leaves_the_audit_as_it_was():
-    """Same votes, quality from the source's margins and from the tilted policy's: only the level moves, by -c."""
-    rng = np.random.default_rng(5)
-    n_people, n = 12, 1500
-    theta = 0.6 + rng.normal(0, 0.5, (n_people, 2))
-    source = rng.normal(0, 1, n)
-    delta = rng.integers(-1, 2, (n, 2)).astype(float)
-    comparison, annotator = np.repeat(np.arange(n), 2), rng.integers(n_people, size=2 * n)
-    d = delta[comparison]
-    logits = source[comparison] + (theta[annotator] * d).sum(axis=1)
-    sign = np.where(rng.random(2 * n) < 1 / (1 + np.exp(-logits)), 1, -1)
-    c = BETA * shift_to_targets(*prompts(50), [0.5, 0.5])
-
-    votes = dict(comparison=comparison, sign=sign, annotator=annotator, delta=d, n_annotators=n_people)
-    before, after = fit_fixed(**votes, quality=source), fit_fixed(**votes, quality=source + delta @ c)
-    np.testing.assert_allclose(after.deviation, before.deviation, atol=1e-6)
-
-    # at scale 1, without the scale being fitted: maximum likelihood annotator by annotator
-    def level_and_deviation(quality):
-        rows = [annotator == k for k in range(n_people)]
-        people = np.array([leans_at_scale_one(quality[comparison[i]], d[i], sign[i]) for i in rows])
-        return people.mean(axis=0), people - people.mean(axis=0)
-
-    level, deviation = level_and_deviation(source)
-    tilted_level, tilted_deviation = level_and_deviation(source + delta @ c)
-    np.testing.assert_allclose(tilted_deviation, deviation, atol=1e-6)
-    np.testing.assert_allclose(tilted_level, level - c, atol=1e-6)
-    assert np.abs(c).min() > 0.1
-
-
-def leans_at_scale_one(quality, toward, sign):
-    """Newton's method on the log-likelihood of one annotator's votes."""
-    theta = np.zeros(toward.shape[1])
-    for _ in range(50):
-        chance = expit(quality + toward @ theta)
-        slope = toward.T @ ((sign > 0) - chance)
-        theta += np.linalg.solve((toward * (chance * (1 - chance))[:, None]).T @ toward, slope)
-    assert np.abs(slope).max() < 1e-9
-    return theta
