@@ -26,6 +26,7 @@ from badpo.results.words import cleaned, decimal, page_templates, shown
 MOST_ROWS, FEWEST_DRAWN = 60, 2
 _KINDS = ("fewer informative votes than asked for", "flagged", "estimated")
 _FEW, _FLAGGED, _ESTIMATED = range(3)
+_LEGEND = legend((name, style) for style, name in enumerate(_KINDS))
 # share of annotators within, how many standard deviations that is, dash
 _FUNNEL_LIMITS = ((95, 1.959964, 2), (99.8, 3.090232, 3))
 _SMALLEST_REACH, _LARGEST_REACH, _LARGEST_SE = 1.0, 4.0, 2.0
@@ -74,7 +75,7 @@ def caterpillar_figure(summary: Mapping[str, Any], annotators: pd.DataFrame) -> 
         "votes, which says nothing about the lean; names of annotators are pseudonyms. Not drawn: "
         f"{'; '.join(left_out)}. Everyone is in {summary['annotators_file']}."
     )
-    return dot_figure("Single annotators", panels, caption, _legend())
+    return dot_figure("Single annotators", panels, caption, _LEGEND)
 
 
 def funnel_figure(summary: Mapping[str, Any], annotators: pd.DataFrame) -> Figure | None:
@@ -109,7 +110,7 @@ def funnel_figure(summary: Mapping[str, Any], annotators: pd.DataFrame) -> Figur
         f"standard errors and tau. {' '.join(notes)}"
     )
     title = "Funnel: deviation against uncertainty"
-    return Figure(title, panels, caption, legend=_legend()) if panels else None
+    return Figure(title, panels, caption, legend=_LEGEND) if panels else None
 
 
 def agreement_figure(summary: Mapping[str, Any], annotators: pd.DataFrame) -> Figure | None:
@@ -133,7 +134,7 @@ def agreement_figure(summary: Mapping[str, Any], annotators: pd.DataFrame) -> Fi
         "Someone far out at usual agreement sees things differently; someone with low agreement in the middle may be "
         "less careful, or judge harder comparisons. Neither is a finding of dishonesty."
     )
-    return Figure("Lean against agreement", panels, caption, legend=_legend()) if panels else None
+    return Figure("Lean against agreement", panels, caption, legend=_LEGEND) if panels else None
 
 
 def _by_attribute(
@@ -166,10 +167,6 @@ def _reach(people: pd.DataFrame) -> tuple[float, float]:
 
 def _middle(pool: Mapping[str, Any]) -> Level:
     return Level(0.0, "no lean" if pool["absolute"] else "pool mean")
-
-
-def _legend() -> Any:
-    return legend((name, style) for style, name in enumerate(_KINDS))
 
 
 def _clouds(people: pd.DataFrame, x: str, y: str) -> list[Series]:

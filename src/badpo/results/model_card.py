@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,7 @@ def _attribute_row(run: Run, reference: Run | None, name: str, config: Mapping[s
         "rate": rate,
         "apart": math.nan if is_continuous(config) else float(log_odds_distance(rate, start)),
         "gap": run.reading("heldout", name),
+        "number": partial(signed, places=3),
     }
 
 

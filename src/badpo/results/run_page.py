@@ -156,8 +156,15 @@ def _without_folder(word: str) -> str:
 
 def figures(suite: MeasuredRuns) -> list[Figure]:
     """Every figure for which the runs hold the numbers, in the order of the page."""
-    drawn = (_rates_figure, _amounts_figure, theta_over_steps, _gap_figure, _votes_figure, _kl_figure)
-    return [figure for draw in drawn if (figure := draw(suite)) is not None]
+    drawn = [
+        _quantity_figure(suite, is_rate=True),
+        _quantity_figure(suite, is_rate=False),
+        theta_over_steps(suite),
+        _gap_figure(suite),
+        _votes_figure(suite),
+        _kl_figure(suite),
+    ]
+    return [figure for figure in drawn if figure is not None]
 
 
 def style_of(suite: MeasuredRuns, arm: str) -> int:
@@ -193,8 +200,7 @@ def _arm_panels(
 
 
 def _on_one_axis(panels: Sequence[DotPanel]) -> list[DotPanel]:
-    marks = [mark for panel in panels for row in panel.rows for mark in row.marks]
-    values = [value for mark in marks for value in mark.extent()]
+    values = [value for panel in panels for mark in panel.marks for value in mark.extent()]
     return [replace(panel, limits=(min(values), max(values))) for panel in panels]
 
 
@@ -207,33 +213,23 @@ def _interval_note(suite: MeasuredRuns) -> str:
     return "Line: 95 % interval over the prompts measured."
 
 
-def _quantity_panels(suite: MeasuredRuns, is_rate: bool) -> list[DotPanel]:
+def _quantity_figure(suite: MeasuredRuns, is_rate: bool) -> Figure | None:
     panels = []
-    for quantity in quantities(suite):
-        if quantity.is_rate == is_rate:
-            reference = suite.estimate(REFERENCE, *quantity.place)
-            level = Level(reference.value, "reference") if reference else None
-            how = {"limits": (0.0, 1.0) if is_rate else None, "number": quantity.number}
-            panels += _arm_panels(suite, quantity.symbol, quantity.symbol, level, quantity.place, **how)
-    return panels
-
-
-def _rates_figure(suite: MeasuredRuns) -> Figure | None:
-    how = "It is the share among sampled answers."
+    for quantity in (quantity for quantity in quantities(suite) if quantity.is_rate == is_rate):
+        reference = suite.estimate(REFERENCE, *quantity.place)
+        level = Level(reference.value, "reference") if reference else None
+        how = {"limits": (0.0, 1.0) if is_rate else None, "number": quantity.number}
+        panels += _arm_panels(suite, quantity.symbol, quantity.symbol, level, quantity.place, **how)
+    caption = f"By arm. The dashed line is the reference. {_interval_note(suite)}"
+    if not is_rate:
+        return dot_figure("Length and amounts", panels, f"Means over sampled answers. {caption}")
+    how_read = "the share among sampled answers"
     if any(run.readouts.rates for run in suite.runs):
-        how = (
-            "It is read from probabilities at the place where the attribute is decided, with the reference\u2019s own "
-            "answer before it, the same for every arm; sampled answers saturate earlier."
+        how_read = (
+            "read from probabilities at the place where the attribute is decided, with the reference\u2019s own "
+            "answer before it, the same for every arm; sampled answers saturate earlier"
         )
-    caption = (
-        f"Rate of each attribute, by arm. {how} The dashed line is the reference. {_interval_note(suite)}"
-    )
-    return dot_figure("Attribute rates", _quantity_panels(suite, is_rate=True), caption)
-
-
-def _amounts_figure(suite: MeasuredRuns) -> Figure | None:
-    caption = f"Means over sampled answers, by arm. The dashed line is the reference. {_interval_note(suite)}"
-    return dot_figure("Length and amounts", _quantity_panels(suite, is_rate=False), caption)
+    return dot_figure("Attribute rates", panels, f"The rate of an attribute is {how_read}. {caption}")
 
 
 def _gap_figure(suite: MeasuredRuns) -> Figure | None:

@@ -6,7 +6,6 @@ import math
 import re
 import unicodedata
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -189,17 +188,17 @@ def page_templates(autoescape: bool = True) -> jinja2.Environment:
         "count_text": count_text,
         "markdown": markdown_text,
     }
-    environment.globals |= {
-        "count": count_text,
-        "decimal": decimal,
-        "definition": attribute_definition,
-        "interval": interval_text,
-        "lean": lean_text,
-        "p_value": p_value,
-        "percent": percent,
-        "signed": signed,
-        "signed_three": partial(signed, places=3),
-    }
+    for told in (
+        attribute_definition,
+        count_text,
+        decimal,
+        interval_text,
+        lean_text,
+        p_value,
+        percent,
+        signed,
+    ):
+        environment.globals[told.__name__] = told
     return environment
 
 
