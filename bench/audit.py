@@ -29,7 +29,6 @@ PLAN = {
     "L": ("conditional", "sklearn"),
 }
 LIBRARIES = ("numpy", "scipy", "statsmodels", "scikit-learn")
-THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 # -- votes of large pools with known leans ----------------------------------------------------------------------
 
@@ -191,7 +190,7 @@ def main() -> None:
     parser = timing.options_parser(__doc__.splitlines()[0], list(SIZES))
     parser.add_argument("--tool", choices=list(FITS), action="append", help="only this tool; may be repeated")
     options = parser.parse_args()
-    os.environ |= dict.fromkeys(THREADS, "1")
+    os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     sizes = options.case or list(PLAN)
     rows = compare(sizes, options.tool)
     notes = [

@@ -93,8 +93,6 @@ SMALLER: dict[str, Callable] = {
     "demo shape": lambda old: {} if isinstance(old, dict) else old,
     "scales": smaller_scales,
 }
-# Files of the base that have another name today: a part of the path, and the new one.
-RENAMED: dict[str, str] = {}
 
 # -- what may differ between two runs of the same code ----------------------------------------------------------------
 # Where a file name stands in a seal, so do checksums of files with times in them.
@@ -446,8 +444,6 @@ def contents(folder: Path) -> dict[str, Any]:
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
         if path.is_file() and not FILES_LEFT_OUT.search(name):
-            for old, new in RENAMED.items():
-                name = name.replace(old, new)
             values[f"{name}: mode"] = oct(path.stat().st_mode & 0o777)
             values |= {f"{name}: {place}": value for place, value in _values(_read(path, str(folder)))}
     return values

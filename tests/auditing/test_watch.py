@@ -288,19 +288,6 @@ def test_ties_count_toward_the_votes_of_a_comparison(table, state, tmp_path):
     assert "W421" in str(found)
 
 
-def test_a_column_says_what_is_closed(table, state, tmp_path):
-    number = table["comparison_id"].str[1:].astype(int)
-    marked = table.assign(done=np.where(number < 100, "yes", "no"))
-    marked.loc[marked["comparison_id"] == "c5", "done"] = ["yes", "yes", "yes", "no"]
-    found = watch(marked, [Length()], state, closed="done")
-    assert (found.summary["n_new"], found.summary["n_open"]) == (99, 201)
-    assert 'column "done"' in str(found)
-    flags = table.assign(done=number < 100)
-    assert watch(flags, [Length()], tmp_path / "other.json", closed="done").summary["n_new"] == 100
-    with pytest.raises(DataError, match="neither closed nor open"):
-        watch(table.assign(done="perhaps"), [Length()], tmp_path / "third.json", closed="done")
-
-
 def test_a_reopened_comparison_is_refused_and_named_and_its_id_does_nothing_in_a_terminal(table, state):
     renamed = table.assign(comparison_id=table["comparison_id"].replace("c0", "\x1b[2Jc0\u202e"))
     before = watch(renamed, [Length()], state)
@@ -330,7 +317,6 @@ def test_a_state_made_otherwise_is_refused(table, state, attributes, alpha, mess
     ("options", "message"),
     [
         ({"attributes": []}, "needs an attribute"),
-        ({"closed": "x", "votes_per_comparison": 4}, "not both"),
         ({"votes_per_comparison": 1}, "2 or more"),
         ({"alpha": 1.5}, "alpha"),
     ],

@@ -258,8 +258,6 @@ MEANING = (
     "A flag says that someone votes unlike their co-voters on such comparisons, not that they are wrong. Someone who "
     "leans nowhere among co-voters who lean is unlike them, and so is someone who answers at random."
 )
-_CLOSED = dict.fromkeys(("true", "1", "yes", "closed"), True)
-_CLOSED |= dict.fromkeys(("false", "0", "no", "open"), False)
 _NAMED = 10
 
 
@@ -297,7 +295,6 @@ def watch(
     attributes: Sequence[Attribute],
     state: str | os.PathLike[str],
     *,
-    closed: str | None = None,
     votes_per_comparison: int | None = None,
     alpha: float = 0.05,
     **reading: Any,
@@ -312,12 +309,9 @@ def watch(
         The same in every call.
     state : path
         Where the monitor's state is kept between calls; made when it is not there.
-    closed : str or None
-        A column that says whether a comparison is closed (true or false, yes or no, 1 or 0). A comparison is closed
-        when all its rows say so.
     votes_per_comparison : int or None
-        A comparison is closed when it has so many judgments. Ties count where the table has comparison ids.
-        With neither this nor ``closed`` all comparisons in the table are taken as closed.
+        A comparison is closed when it has so many judgments. Ties count where the table has comparison ids. Without
+        it all comparisons in the table are taken as closed.
     alpha : float
         Share of the flags that may be false.
     **reading
@@ -336,24 +330,16 @@ def watch(
     """
     if not attributes:
         raise ConfigError("watch needs an attribute to look at, such as length")
-    if closed is not None and votes_per_comparison is not None:
-        raise ConfigError(
-            "say which comparisons are closed by a column or by their number of votes, not both"
-        )
     if votes_per_comparison is not None and votes_per_comparison < 2:
         raise ConfigError(f"votes per comparison must be 2 or more to compare; got {votes_per_comparison}")
-    keep = [*reading.pop("keep", ()), *([closed] if closed else [])]
     # with the state held before the table is read, whoever is forgotten meanwhile is in neither
     with locked(state, wait=True):
-        judgments = Judgments.read(data, attributes=attributes, keep=keep, **reading)
+        judgments = Judgments.read(data, attributes=attributes, **reading)
         if not judgments.has_identities:
             what, remedy = "the table has no annotator column", "name it: columns={'annotator': 'yours'}"
             raise DataError([Problem("E421", what, "column annotator", remedy, "error")])
         closing = "All comparisons in the table were taken as closed."
         is_closed, warnings = np.ones(judgments.n_comparisons, dtype=bool), list[Problem]()
-        if closed is not None:
-            closing = f'A comparison is closed when the column "{closed}" says so in all its rows.'
-            is_closed = _closed_by_column(judgments, closed)
         if votes_per_comparison is not None:
             closing = f"A comparison is closed when it has {votes_per_comparison} judgments."
             n_judged, warnings = _judgments_of(judgments, data, reading.get("columns"))
@@ -382,20 +368,8 @@ def _judgments_of(
         f"{counted(n_ties, 'tie')} could not be counted toward the votes of a comparison; those with a tie may stay "
         "open"
     )
-    remedy = "name a column that says which comparisons are closed, or give comparison ids with the ties"
+    remedy = "give comparison ids with the ties, or leave comparisons that are still open out of the table"
     return n_votes, [Problem("W421", what, "column winner", remedy, "warning", n_ties)]
-
-
-def _closed_by_column(judgments: Judgments, column: str) -> NDArray[np.bool_]:
-    cells = judgments.votes[column].map(lambda cell: str(cell).strip().casefold().removesuffix(".0"))
-    labels = cells.map(_CLOSED)
-    unknown = judgments.votes["row"][labels.isna()] + 1
-    if len(unknown):
-        what = f"{counted(len(unknown), 'judgment')} that is neither closed nor open"
-        where = f"column {column}, rows {', '.join(map(str, unknown[:5]))}"
-        remedy = f"write one of {', '.join(_CLOSED)}"
-        raise DataError([Problem("E422", what, where, remedy, "error")])
-    return labels.astype(bool).groupby(judgments.votes["comparison"]).all().to_numpy()
 
 
 def _monitor(state: Path, judgments: Judgments, alpha: float) -> AuditMonitor:

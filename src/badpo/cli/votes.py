@@ -105,11 +105,8 @@ def watch(
     state: Path = Option(..., help="File that keeps what was counted between calls."),
     attribute: AttributeOption = None,
     attribute_file: AttributeFile = None,
-    closed: str | None = Option(
-        None, metavar="COLUMN", help="Column that says whether a comparison is closed."
-    ),
     votes_per_comparison: int | None = Option(
-        None, metavar="N", help="A comparison is closed when it has so many judgments."
+        None, metavar="N", help="A comparison is closed when it has so many judgments; without it all are."
     ),
     alpha: float = Option(0.05, help="Share of the flags that may be false."),
     column: ColumnOption = None,
@@ -126,7 +123,6 @@ def watch(
         data,
         declared(attribute),
         state,
-        closed=closed,
         votes_per_comparison=votes_per_comparison,
         alpha=alpha,
         **named(column, winner),
