@@ -54,7 +54,7 @@ def test_every_attribute_has_an_example_that_works_and_stands_behind_the_door():
     for row in rows:
         config = {"type": row["type"], **BUILT_IN[row["type"]].example}
         assert attribute_from_config(config).scope == row["scope"]
-        assert row["what"] and "`" not in row["what"] and row["example"].startswith(row["type"])
+        assert row["what"].strip() and "`" not in row["what"] and row["example"].startswith(row["type"])
     assert {constructor.__name__ for constructor in ATTRIBUTES.values()} <= set(door.__all__)
     assert all(getattr(door, name) is not None for name in door.__all__)
 

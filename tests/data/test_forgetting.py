@@ -448,6 +448,7 @@ COPIES = {
     "text.bak": lambda path: path.write_text(f"of {TOM}."),
     "in_json": lambda path: path.write_text(json.dumps({"note": f"a\n{TOM}\nb"})),
     "pseudonym.tsv": lambda path: path.write_text(f"n\n{pseudonyms([TOM])[0]}\n"),
+    "other_case": lambda path: path.write_text("WORKER-3 "),
     "copy.gz": lambda path: path.write_bytes(gzip.compress(TOM.encode() * 1)),
     "copy.xlsx": write_zip,
     "nested.bin": lambda path: pq.write_table(pa.table({"x": [["y" * 99, TOM]]}), path),

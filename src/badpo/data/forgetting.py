@@ -47,6 +47,9 @@ from badpo.theory import Bools
 
 RECORD = "forgotten.jsonl"
 _FEWEST_LETTERS, _FEWEST_DIGITS = 6, 9  # of an id that is looked for in any text
+_LARGE = (
+    2**28
+)  # bytes, such as weights: these are not copied, so that ids are found as they are written alone
 Paths = Iterable[str | os.PathLike[str]]
 
 
@@ -406,13 +409,14 @@ def _search(files: Sequence[Path], folders: Sequence[Path], people: People) -> d
         raw for raw in people.raw_ids if len(raw) >= (_FEWEST_DIGITS if raw.isdigit() else _FEWEST_LETTERS)
     }
     forms = {form for name in long for form in (name, json.dumps(name)[1:-1])} | people.pseudonyms
+    forms |= {form.lower() for form in forms}
     # an id that begins like theirs is not theirs
     patterns = [re.compile(re.escape(form.encode()) + rb"(?![0-9A-Za-z])") for form in forms]
     found = {}
     for path in dict.fromkeys([*beside, *sorted(below)]):
         try:
-            contents = (pattern.search(content) for content in _contents(path) for pattern in patterns)
-            if any(contents) or _is_in_column(path, people):
+            contents = (x if len(x) > _LARGE else x[:].lower() for x in _contents(path))
+            if any(one.search(x) for x in contents for one in patterns) or _is_in_column(path, people):
                 found[path] = "a file that names them"
         except FileNotFoundError:
             continue  # a link to nothing, or a file that another process has removed
