@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 from pathlib import Path
 
 import pandas as pd
@@ -157,20 +156,6 @@ def test_no_annotator_column(tmp_path, votes, told, caplog):
     assert (tmp_path / "runs" / "pooled-s42" / "run.json").exists()
 
 
-def test_every_problem_of_a_table_at_once(tmp_path, votes):
-    votes["judgment_id"] = 1
-    votes.loc[0, "prompt"] = None
-    votes.loc[1, "annotator"] = None
-    votes.loc[2, "winner"] = "left"
-    votes.loc[3, "response_a"] = None
-    result = train(tmp_path, votes)
-    refused(result, DATA, tmp_path, "E132", "E134", "E112", "E107", 'column "response_a", row 4')
-    as_json = train(tmp_path, votes, "--json")
-    found = json.loads(as_json.stdout)
-    assert found["exit_code"] == DATA
-    assert "E112" in found["error"]
-
-
 def test_no_message_shows_an_annotators_own_id(tmp_path, votes):
     votes["annotator"] = votes["annotator"].str.replace("person", "clara")
     votes.loc[1, "annotator"] = None
@@ -179,27 +164,12 @@ def test_no_message_shows_an_annotators_own_id(tmp_path, votes):
     assert "[ann_" in result.stderr and "clara" not in result.output
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("gone.csv", None, "there is no such file"),
-        ("votes.xlsx", b"PK", 'files that end in ".xlsx" are not known'),
-        ("votes.csv", b"prompt,chosen,rejected\n", "the table has no rows"),
-        ("votes.csv", b"prompt,chosen\na,b,c\n", "the header has 2 columns"),
-        ("votes.csv", b"prompt,chosen,rejected\n\xff\xfe,b,c\n", "is not UTF-8"),
-        ("votes.parquet", b"PAR1 no", "the table cannot be read"),
-        ("cut.jsonl", b'{"prompt": "a"}\n{"prompt"', "line 2"),
-    ],
-)
-def test_a_table_that_cannot_be_read(tmp_path, name, content, message):
-    path = tmp_path / name
-    if content is not None:
-        path.write_bytes(content)
-    result = train(tmp_path, dataset_name=str(path))
-    refused(result, DATA, tmp_path, message, str(path), "remedy:")
+def test_a_table_that_is_not_there(tmp_path):
+    path = tmp_path / "gone.csv"
+    refused(train(tmp_path, dataset_name=str(path)), DATA, tmp_path, "there is no such file", str(path))
 
 
-# -- lengths, tokenizers, models -----------------------------------------------------------------------------
+# -- tokenizers and models -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sft", [False, True])

@@ -20,7 +20,7 @@ from badpo.runs import evaluate
 from badpo.training.trainer import BADPOTrainer
 from tests import tiny
 from tests.public_face import assert_face, keys
-from tests.runs.recipes import as_trl, log_lines, write_recipe, written
+from tests.runs.recipes import log_lines, write_recipe, written
 
 ROOT = Path(__file__).parents[2]
 RUN = Path("runs") / "shared_mean-s42"
@@ -147,44 +147,6 @@ def test_train_evaluate_and_report(tmp_path, short_answers):
     assert json.loads(reported.stdout) == {"report": str(tmp_path / "report.html")}
     page = (tmp_path / "report.html").read_text()
     assert "pooled" in page and "length" in page
-
-
-def test_resume_continues_and_a_finished_run_is_refused(tmp_path, monkeypatch):
-    config = write_recipe(tmp_path)
-    finish_step = BADPOTrainer.finish_step
-
-    def stop(self):
-        if self.state.global_step + 1 == 4:
-            raise RuntimeError("the power went")
-        return finish_step(self)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(BADPOTrainer, "finish_step", stop)
-        stopped = badpo("train", "--config", config)
-    assert stopped.exit_code == 1
-    assert "RuntimeError: the power went" in stopped.stderr and "Traceback" not in stopped.stderr
-    assert badpo("train", "--config", config).exit_code == 2
-    resumed = badpo("train", "--config", config, "--resume")
-    assert resumed.exit_code == 0, resumed.stderr
-    assert [line["step"] for line in log_lines(tmp_path / RUN)] == [1, 2, 3, 4]
-    for flags in ((), ("--resume",)):
-        again = badpo("train", "--config", config, *flags)
-        assert again.exit_code == 2
-        assert "holds a finished run; remove it or choose another output_dir" in again.stderr
-
-
-def test_trl_recipe_on_a_trl_table(tmp_path):
-    """Keys of a ``trl dpo`` file and a table of chosen and rejected, with the three keys that are ours."""
-    votes = as_trl(tiny.votes(40, 6))
-    config = write_recipe(tmp_path, votes, warmup_ratio=0.1, dataset_num_proc=2)
-    result = badpo(
-        "train", "--config", config, "--attribute", "length:ratio=2", "--bias.variant", "per_annotator"
-    )
-    assert result.exit_code == 0, result.stderr
-    assert "dataset_num_proc has no effect" in result.stderr
-    bias = json.loads((tmp_path / "runs" / "per_annotator-s42" / "bias.json").read_text())
-    assert bias["parts"] == ["deviation"]
-    assert bias["extra"]["attributes"] == [{"type": "length", "name": "length", "ratio": 2.0}]
 
 
 @pytest.mark.slow

@@ -85,25 +85,18 @@ def test_an_untrained_policy_is_its_reference(tmp_path):
     assert reference["tokens"] == readouts["tokens"]
 
 
-def test_the_reference_is_measured_once_for_all_runs(tmp_path):
-    run_and_measure(tmp_path)
+def test_the_reference_is_measured_once_for_all_runs_and_again_where_it_is_another(tmp_path):
+    run_and_measure(tmp_path, max_steps=1)
     path = tmp_path / "runs" / "reference" / "readouts.json"
-    reference = json.loads(path.read_text())
-    assert reference["arm"] == "reference" and reference["tokens"]["n"] == 8
-    before = path.stat().st_mtime_ns
-    run_and_measure(tmp_path, bias="pooled")
-    assert path.stat().st_mtime_ns == before
-
-
-def test_the_reference_of_another_model_is_measured_again(tmp_path):
-    run_and_measure(tmp_path)
-    path = tmp_path / "runs" / "reference" / "readouts.json"
-    before = json.loads(path.read_text())
+    before, written_at = json.loads(path.read_text()), path.stat().st_mtime_ns
+    assert before["arm"] == "reference" and before["tokens"]["n"] == 8
+    run_and_measure(tmp_path, max_steps=1, bias="pooled")
+    assert path.stat().st_mtime_ns == written_at
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
     with torch.no_grad():
         model.lm_head.weight.mul_(-1)
     model.save_pretrained(tmp_path / "model")
-    run_and_measure(tmp_path, bias="pooled")
+    run_and_measure(tmp_path, max_steps=1, bias="none")
     after = json.loads(path.read_text())
     assert after["measured"] != before["measured"] and after["tokens"] != before["tokens"]
 
@@ -116,22 +109,20 @@ def test_an_adapter_is_measured_on_the_model_it_was_trained_on(tmp_path, sft):
     assert readouts["kl"]["per_token"] == pytest.approx(0, abs=1e-6)
 
 
+WORDS = [{"type": "word_list", "name": "animals", "words": ["cat", "dog"]}, "length"]
+
+
 def test_chat_messages_and_attributes_of_single_responses(tmp_path):
-    votes = as_chat(tiny.votes(40, 6))
-    words = [{"type": "word_list", "name": "animals", "words": ["cat", "dog"]}, "length"]
-    readouts = run_and_measure(tmp_path, votes, attributes=words)
+    readouts = run_and_measure(tmp_path, as_chat(tiny.votes(40, 6)), attributes=WORDS)
     assert set(readouts["generated"]) == {"animals"}  # a ratio of two lengths has no value for one answer
     assert 0 <= readouts["generated"]["animals"]["rate"] <= 1
     assert set(readouts["theta"]) == {"animals", "length"}
 
 
 def test_one_held_out_prompt_has_no_interval_and_valid_json(tmp_path):
-    words = [{"type": "word_list", "name": "animals", "words": ["cat", "dog"]}]
-    readouts = run_and_measure(tmp_path, attributes=words, held_out=0.03)
-    text = (tmp_path / "runs" / "shared_mean-s42" / "readouts.json").read_text()
-    assert readouts["tokens"]["n"] == 1
-    assert readouts["generated"]["animals"]["se"] is None
-    assert "NaN" not in text
+    readouts = run_and_measure(tmp_path, attributes=WORDS[:1], held_out=0.03)
+    assert readouts["tokens"]["n"] == 1 and readouts["generated"]["animals"]["se"] is None
+    assert "NaN" not in (tmp_path / "runs" / "shared_mean-s42" / "readouts.json").read_text()
 
 
 def test_plain_dpo_without_an_attribute(tmp_path):

@@ -117,18 +117,14 @@ def test_a_run_folder_has_everything(tmp_path):
     bias = BiasTerm.load(folder)
     assert bias.parts == ("mean", "deviation")
     assert bias.theta().abs().sum() > 0
-    run = read_run(folder)
-    assert (run.arm, run.seed) == ("shared_mean", 42)
-    assert "badpo train --config" in run.environment.command
-
-
-def test_the_trained_model_loads_plainly_and_has_moved(tmp_path):
-    folder = train_run(recipe(tmp_path))
     model = AutoModelForCausalLM.from_pretrained(folder / "model")
     tokenizer = AutoTokenizer.from_pretrained(folder / "model")
     assert tokenizer("the cat")["input_ids"] == tiny.tokenizer()("the cat")["input_ids"]
     start = load_file(tmp_path / "model" / "model.safetensors")
     assert any(not torch.equal(value, start[name]) for name, value in model.state_dict().items())
+    run = read_run(folder)
+    assert (run.arm, run.seed) == ("shared_mean", 42)
+    assert "badpo train --config" in run.environment.command
 
 
 def test_the_written_config_gives_the_same_run_again(tmp_path):
@@ -151,30 +147,16 @@ def test_no_file_of_a_run_holds_a_token_or_a_place_of_this_machine(tmp_path):
     assert [path for path, content in files.items() if str(tmp_path).encode() in content] == []
 
 
-def test_arms_and_seeds_have_folders_of_their_own(tmp_path):
-    folders = [
-        train_run(recipe(tmp_path, **changes))
-        for changes in (
-            {"bias": "none", "seed": 1},
-            {"bias": "pooled", "seed": 1},
-            {"bias": {"variant": "pooled", "warm_start": "offline"}, "seed": 1},
-        )
-    ]
-    assert [folder.name for folder in folders] == ["dpo-s1", "pooled-s1", "pooled_warm-s1"]
-    assert not same_weights(folders[0], folders[1])
-
-
-def test_the_objective_of_a_recipe_is_trained_by_and_names_the_folder(tmp_path):
+def test_arms_seeds_and_objectives_have_folders_of_their_own(tmp_path):
     weighed = {"name": "group_weights", "groups": "annotator", "eta": 0.5}
-    folder = train_run(recipe(tmp_path, max_steps=1, bias={"variant": "pooled"}, objective=weighed))
-    assert folder.name == "pooled_group_weights-s42"
-    assert log_lines(folder)[0]["groups/weight_sd"] > 0
-    assert yaml.safe_load((folder / "config.yaml").read_text())["objective"] == weighed
-
-
-def test_plain_dpo_needs_no_attribute(tmp_path):
-    folder = train_run(recipe(tmp_path, bias="none", attributes=None))
-    assert BiasTerm.load(folder).theta().shape == (6, 0)
+    warm = {"variant": "pooled", "warm_start": "offline"}
+    changes = [{"bias": "none"}, {"bias": "pooled"}, {"bias": warm}, {"bias": "pooled", "objective": weighed}]
+    folders = [train_run(recipe(tmp_path, max_steps=2, seed=1, **change)) for change in changes]
+    names = ["dpo-s1", "pooled-s1", "pooled_warm-s1", "pooled_group_weights-s1"]
+    assert [folder.name for folder in folders] == names
+    assert not same_weights(folders[0], folders[1])
+    assert log_lines(folders[-1])[0]["groups/weight_sd"] > 0
+    assert yaml.safe_load((folders[-1] / "config.yaml").read_text())["objective"] == weighed
 
 
 @pytest.mark.parametrize("layout", [as_trl, as_chat])
@@ -335,6 +317,9 @@ def test_a_stopped_run_is_resumed_to_the_same_weights(tmp_path, monkeypatch):
 
 
 def test_an_unfinished_run_is_neither_started_anew_nor_resumed_otherwise(tmp_path, monkeypatch):
+    with pytest.raises(ConfigError, match="no whole checkpoint to resume from; train without --resume"):
+        train_run(recipe(tmp_path), resume=True)
+    assert not written(tmp_path / "runs")
     stop_at_step(monkeypatch, 4)
     with pytest.raises(KeyboardInterrupt):
         train_run(recipe(tmp_path))
@@ -377,12 +362,6 @@ def test_a_run_that_was_stopped_before_it_was_sealed_is_finished_by_resuming(tmp
     assert train_run(recipe(tmp_path), resume=True) == folder
     assert (folder / "run.json").read_bytes() == sealed
     assert (folder / "model" / "README.md").exists()
-
-
-def test_there_is_nothing_to_resume(tmp_path):
-    with pytest.raises(ConfigError, match="no whole checkpoint to resume from; train without --resume"):
-        train_run(recipe(tmp_path), resume=True)
-    assert not written(tmp_path / "runs")
 
 
 @pytest.mark.parametrize("resume", [False, True])
