@@ -116,3 +116,8 @@ def test_a_repeated_vote_changes_nothing():
     again = [np.concatenate([each, each[:30]]) for each in (comparison, -sign, annotator, delta)]
     again[1][: len(sign)] = sign
     assert assignment_test(*again) == assignment_test(comparison, sign, annotator, delta)
+
+
+def test_exchanges_that_change_nothing_count_as_large():
+    found = assignment_test([0, 0, 1, 1], [1, 1, 1, -1], [0, 1, 2, 3], np.ones((4, 1)), n_permutations=19)
+    assert found.p_value == 1.0 and found.statistic == pytest.approx(4.0)

@@ -234,7 +234,9 @@ def both_ways(votes, anchored=None):
     active = status == "ok"
     at = KnownWins(used.blocks, used.sign).curvature(np.zeros(len(used.row)))
     expected, exact = (identified_leans(used, active, by_rank) for by_rank in (False, True))
-    return expected, confirmed(expected, Information(used.design(active), at)), exact
+    information = Information(used.design(active), at)
+    assert np.abs(information.times(exact.flat)).max(initial=0.0) < 1e-8
+    return expected, confirmed(expected, information), exact
 
 
 def same_partition(first, second) -> bool:
@@ -258,9 +260,12 @@ def test_the_graph_is_confirmed_and_says_what_the_rank_says(options, anchored):
     assert sure
     np.testing.assert_array_equal(expected.absolute, exact.absolute)
     np.testing.assert_array_equal(expected.compared, exact.compared)
+    n_groups = 0
     for j in range(2):
         relative = (expected.attribute == j) & ~exact.absolute
         assert same_partition(expected.group[relative], exact.group[relative])
+        n_groups += len(set(exact.group[relative]))
+    assert exact.flat.shape[1] == n_groups
 
 
 def test_groups_that_meet_where_attributes_move_together_are_not_confirmed():

@@ -11,6 +11,7 @@ from badpo.theory.summaries import (
     cluster_difference,
     cluster_mean,
     length_matched_mean,
+    log_odds_distance,
     ratio_of_sums,
     share_removed,
     shift,
@@ -55,6 +56,13 @@ def test_wilson_agrees_with_scipy(k, n):
     expected = stats.binomtest(k, n).proportion_ci(0.95, method="wilson")
     interval = wilson_interval(k, n)
     assert (interval.low, interval.high) == pytest.approx((expected.low, expected.high), abs=1e-12)
+
+
+@pytest.mark.parametrize("rates", [(1.2, 0.5), (0.5, -0.1)])
+def test_log_odds_are_of_rates(rates):
+    assert log_odds_distance([0.5, 0.9], 0.5) == pytest.approx([0.0, math.log(9)])
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        log_odds_distance(*rates)
 
 
 def test_rows_that_are_copies_add_no_evidence():
