@@ -12,7 +12,8 @@ import pytest
 
 from badpo.attributes import Length
 from badpo.auditing.audit import audit
-from badpo.auditing.result import AuditResult, plain
+from badpo.auditing.pool import plain
+from badpo.auditing.result import AuditResult
 from tests.auditing.planted import votes
 
 FILES = {"audit.json", "annotators.parquet", "annotators.csv", "requests.parquet", "report.html"}

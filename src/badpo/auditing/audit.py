@@ -15,8 +15,8 @@ from scipy.special import expit
 
 from badpo import __version__
 from badpo.auditing.people import AuditedPeople, AuditOptions, Design, people_of
-from badpo.auditing.pool import pool_attributes, scan_features, vote_prompts, voters
-from badpo.auditing.result import ANNOTATORS_FILE, REQUESTS_FILE, SCHEMA, AuditResult, plain
+from badpo.auditing.pool import plain, pool_attributes, scan_features, vote_prompts, voters
+from badpo.auditing.result import ANNOTATORS_FILE, REQUESTS_FILE, SCHEMA, AuditResult
 from badpo.data.attributes import Attribute
 from badpo.data.checks import check
 from badpo.data.judgments import Judgments

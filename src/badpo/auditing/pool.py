@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +13,6 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import logit
 
-from badpo.auditing.result import plain
 from badpo.data.attributes import BUILT_IN, LengthWords, markedly_longer
 from badpo.data.judgments import Judgments, measure_sides
 from badpo.data.markers import split_signature
@@ -147,6 +147,23 @@ def _sweep(judgments: Judgments, prompts: NDArray) -> list[dict[str, Any]]:
         {"parameter": "ratio", "value": ratio} | {name: row[name] for name in shown}
         for ratio, row in zip(LENGTH_RATIOS, rows, strict=True)
     ]
+
+
+def plain(value: Any) -> Any:
+    """The value as JSON has it: numpy's numbers and arrays as Python's, what is not finite as None.
+
+    Examples
+    --------
+    >>> plain({"n": np.int64(3), "ci": (np.nan, 1.5), "known": np.bool_(True)})
+    {'n': 3, 'ci': [None, 1.5], 'known': True}
+    """
+
+    def python(found: Any) -> Any:
+        if isinstance(found, np.generic | np.ndarray):
+            return found.tolist()
+        raise TypeError(f"{type(found).__name__} has no place in audit.json")
+
+    return json.loads(json.dumps(value, default=python), parse_constant=lambda _: None)
 
 
 # -- swap pairs --------------------------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from badpo.data.files import appearing, locked
@@ -143,20 +142,3 @@ class AuditResult:
         data, names = self.summary["data"], ", ".join(self.attributes["name"])
         votes = f"{data['n_judgments']:,} judgments by {data['n_annotators']:,} annotators"
         return f"AuditResult({votes}; attributes: {names})"
-
-
-def plain(value: Any) -> Any:
-    """The value as JSON has it: numpy's numbers and arrays as Python's, what is not finite as None.
-
-    Examples
-    --------
-    >>> plain({"n": np.int64(3), "ci": (np.nan, 1.5), "known": np.bool_(True)})
-    {'n': 3, 'ci': [None, 1.5], 'known': True}
-    """
-
-    def python(found: Any) -> Any:
-        if isinstance(found, np.generic | np.ndarray):
-            return found.tolist()
-        raise TypeError(f"{type(found).__name__} has no place in audit.json")
-
-    return json.loads(json.dumps(value, default=python), parse_constant=lambda _: None)
