@@ -220,7 +220,7 @@ def _quantity_figure(suite: MeasuredRuns, is_rate: bool) -> Figure | None:
         level = Level(reference.value, "reference") if reference else None
         how = {"limits": (0.0, 1.0) if is_rate else None, "number": quantity.number}
         panels += _arm_panels(suite, quantity.symbol, quantity.symbol, level, quantity.place, **how)
-    caption = f"By arm. The dashed line is the reference. {_interval_note(suite)}"
+    caption = f"The dashed line is the reference. {_interval_note(suite)}"
     if not is_rate:
         return dot_figure("Length and amounts", panels, f"Means over sampled answers. {caption}")
     how_read = "the share among sampled answers"
