@@ -196,61 +196,46 @@ def test_two_at_once_lose_nothing_and_delete_nobody_else(tmp_path):
 
 def votes() -> pd.DataFrame:
     """Eight votes of each of eight people, the longer answer on the left."""
-    rng = np.random.default_rng(0)
-    rows = [
-        {
-            "prompt": f"Why {c}?",
-            "response_a": f"It just is so {c}.",
-            "response_b": f"So {c}.",
-            "annotator": name,
-        }
-        for c in range(8)
-        for name in PEOPLE
-    ]
-    return pd.DataFrame(rows).assign(winner=rng.choice(["a", "b"], 64), worker=PEOPLE[0])
+    rows = [(f"Why {c}?", f"It just is so {c}.", f"So {c}.", name) for c in range(8) for name in PEOPLE]
+    frame = pd.DataFrame(rows, columns=["prompt", "response_a", "response_b", "annotator"])
+    return frame.assign(winner=np.random.default_rng(0).choice(["a", "b"], 64))
 
 
 def write_run(folder: Path, read: Judgments, theta: np.ndarray, extra: dict) -> None:
     """What training leaves, with a checkpoint; theta of everyone."""
     save = pytest.importorskip("safetensors.numpy").save
-    names = read.annotators["pseudonym"].tolist()
-    for here in (folder, folder / "checkpoints" / "checkpoint-10"):
-        here.mkdir(parents=True)
-        (here / "bias.safetensors").write_bytes(save({"deviation": theta}))
-        (here / "bias.json").write_text(
-            json.dumps({"annotators": names, "extra": {"data": read.fingerprint()}})
-        )
-        (here / "log.jsonl").write_text(
-            json.dumps({"bias/theta/length": round(float(theta.mean()), 2)}) + "\n"
-        )
-    (folder / "checkpoints" / "checkpoint-10" / "objective.safetensors").write_bytes(save({"weights": theta}))
-    (folder / "model").mkdir()
-    (folder / "model" / "model.safetensors").write_bytes(bytes(64))
-    (folder / "config.yaml").write_text("bias: shared_mean\n")
-    (folder / "run.json").write_text(json.dumps({"facts": {"data": read.fingerprint()}, **extra}))
+    names, facts = read.annotators["pseudonym"].tolist(), {"data": read.fingerprint()}
+    checkpoint, mean = "checkpoints/checkpoint-10", round(float(theta.mean()), 2)
+    files = {"model/model.safetensors": bytes(64), f"{checkpoint}/objective.safetensors": save({"w": theta})}
+    for here in ("", f"{checkpoint}/"):
+        files[f"{here}bias.safetensors"] = save({"deviation": theta})
+        files[f"{here}bias.json"] = json.dumps({"annotators": names, "extra": facts}).encode()
+        files[f"{here}log.jsonl"] = json.dumps({"bias/theta/length": mean}).encode() + b"\n"
+    files["config.yaml"] = b"bias: shared_mean\n"
+    files["run.json"] = json.dumps({"facts": facts, **extra}).encode()
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
 
 
 @pytest.fixture
 def project(tmp_path) -> Path:
     """Everything that commands write of eight people, and copies that users and killed commands leave."""
-    root = tmp_path / "project"
+    root, raw = tmp_path / "project", votes()
     (root / "data").mkdir(parents=True)
-    raw = votes().drop(columns="worker")
     raw.to_csv(root / "data" / "votes.csv", index=False)
     raw.to_json(root / "data" / "votes.json", orient="records")
     raw.astype({"annotator": "category"}).to_parquet(root / "data" / "votes.parquet")
-    table = root / "judgments.parquet"
+    table, runs = root / "judgments.parquet", root / "runs"
     import_file(root / "data" / "votes.csv", table, mapping=root / "who.json")
     read = Judgments.read(table, attributes=[Length()])
     audit(read).write(root / "audit")
     watch(table, [Length()], root / "watch.json")
     theta = np.linspace(-1.03, 0.97, 8, dtype=np.float32).reshape(8, 1) ** 3
-    runs = root / "runs"
     write_run(runs / "shared_mean-s42", read, theta, {})
     write_run(runs / "em_dpo-s42" / "type0", read, theta, {"annotator_weights": theta.ravel().tolist()})
-    (runs / "em_dpo-s42" / "round0.json").write_text(
-        json.dumps({"key": "k", "probabilities": theta.tolist()})
-    )
+    rounds = json.dumps({"key": "k", "probabilities": theta.tolist()})
+    (runs / "em_dpo-s42" / "round0.json").write_text(rounds)
     (runs / "em_dpo-s42" / "begun.json").write_text("{}")
     for name in ("reference", "shared_mean-s42-anchored"):
         (runs / name / "model").mkdir(parents=True)
@@ -344,7 +329,7 @@ def test_what_stays_does_not_tell_what_went(project, monkeypatch):
         sha.encode() in content for sha in changed for content in left.values()
     )
     # every vote that they may have cast, tried against everything that is left
-    remaining = votes().drop(columns="worker")
+    remaining = votes()
     theirs = remaining.index[remaining["annotator"] == TOM]
     tried = remaining.copy()
     for key, stays in (
