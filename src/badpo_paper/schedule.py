@@ -249,7 +249,8 @@ def anchored_run(
             )
         key = (source.given, source.policy_key, source.reference_key, seed)
         bench = _last(_BENCHES, key, lambda: _bench(source, anchor, progress))
-        make_anchor(bench.at(anchor), "train", place)
+        bench.anchor = anchor
+        make_anchor(bench, "train", place)
     return of
 
 

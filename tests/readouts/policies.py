@@ -52,55 +52,29 @@ def tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
+SHAPE = {"vocab_size": 330, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+SHAPE |= {"num_attention_heads": 4, "num_key_value_heads": 2, "initializer_range": 0.3, "eos_token_id": 1}
+
+
 def qwen2(**changes) -> Qwen2ForCausalLM:
     """Grouped-query attention and rotary positions."""
     torch.manual_seed(0)
-    settings = {
-        "vocab_size": 330,
-        "hidden_size": 32,
-        "intermediate_size": 64,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 256,
-        "initializer_range": 0.3,
-        "pad_token_id": 0,
-        "eos_token_id": 1,
-    }
-    return Qwen2ForCausalLM(Qwen2Config(**settings | changes)).eval()
+    settings = SHAPE | {"max_position_embeddings": 256, "pad_token_id": 0} | changes
+    return Qwen2ForCausalLM(Qwen2Config(**settings)).eval()
 
 
 def gpt2() -> GPT2LMHeadModel:
     """Learned absolute positions."""
     torch.manual_seed(0)
-    config = GPT2Config(
-        vocab_size=330,
-        n_embd=32,
-        n_layer=2,
-        n_head=4,
-        n_positions=256,
-        initializer_range=0.3,
-        eos_token_id=1,
-        bos_token_id=1,
-    )
+    shape = {"vocab_size": 330, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 256}
+    config = GPT2Config(**shape, initializer_range=0.3, eos_token_id=1, bos_token_id=1)
     return GPT2LMHeadModel(config).eval()
 
 
 def mistral_with_window() -> MistralForCausalLM:
     """Attention that sees the last eight tokens only."""
     torch.manual_seed(0)
-    config = MistralConfig(
-        vocab_size=330,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        sliding_window=8,
-        initializer_range=0.3,
-        eos_token_id=1,
-    )
-    return MistralForCausalLM(config).eval()
+    return MistralForCausalLM(MistralConfig(**SHAPE, sliding_window=8)).eval()
 
 
 def answers(tok, n: int = 6) -> list[SimpleNamespace]:
@@ -137,21 +111,16 @@ def judgments(
     threshold=0.0,
 ) -> Judgments:
     """Judgments from arrays, with attributes that were measured elsewhere."""
-    delta = np.asarray(delta, dtype=np.float64).reshape(len(sign), -1)
-    n_comparisons = max(comparison) + 1
+    n = max(comparison) + 1
+    ids = [f"c{c}" for c in range(n)]
+    prompts = [f"p{c}" for c in range(n)] if prompts is None else prompts
+    people = [f"ann_{k}" for k in range(len(classes))]
     return Judgments(
-        comparisons=pd.DataFrame(
-            {
-                "comparison_id": [f"c{c}" for c in range(n_comparisons)],
-                "prompt_id": [f"p{c}" for c in range(n_comparisons)] if prompts is None else prompts,
-            }
-        ),
+        comparisons=pd.DataFrame({"comparison_id": ids, "prompt_id": prompts}),
         votes=pd.DataFrame({"comparison": comparison, "sign": sign, "annotator": annotator}),
-        annotators=pd.DataFrame(
-            {"pseudonym": [f"ann_{k}" for k in range(len(classes))], "annotator_class": list(classes)}
-        ),
+        annotators=pd.DataFrame({"pseudonym": people, "annotator_class": list(classes)}),
         attributes=tuple(Attribute(name, "response", None, threshold=threshold) for name in attributes),
-        delta=delta,
+        delta=np.asarray(delta, dtype=np.float64).reshape(len(sign), -1),
         dropped=pd.DataFrame(),
         findings=(),
         has_identities=True,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 import shutil
@@ -181,7 +180,7 @@ def anchor_key(source: AnchorSource, anchor: Anchor, mode: str) -> str:
 
 
 class Bench:
-    """A source on its prompts: what every anchor of it shares."""
+    """A source on its prompts: what every anchor of it shares, whatever the targets and rounds of ``anchor``."""
 
     def __init__(self, source: AnchorSource, anchor: Anchor, progress: Progress):
         self.source, self.anchor, self.progress = source, anchor, progress
@@ -201,12 +200,6 @@ class Bench:
             self.contexts[part] = signature_contexts(written, source.tokenizer)
         progress("the source on the prompts", 0.0)
         self.before = self.behavior(self.policy)
-
-    def at(self, anchor: Anchor) -> Bench:
-        """The same source on the same prompts, with other targets of the same attributes, or other rounds."""
-        other = copy.copy(self)
-        other.anchor = anchor
-        return other
 
     def texts(self, prompts: Sequence[str]) -> list[str]:
         """Prompts with the request to sign, where signatures are anchored."""
@@ -430,9 +423,14 @@ class AnchorFolder:
 def make_anchor(bench: Bench, mode: str, folder: AnchorFolder) -> dict:
     """Make the result of an anchor and put it into its folder."""
     found, model = (sample_mode(bench), None) if mode == "sample" else train_mode(bench, folder)
-    source = bench.source
-    told = {"source": source.name, "mode": mode, "seed": bench.anchor.seed}
-    result = {**found, **told, "converged": not found["reason"], "prompts": source.prompts.to_json()}
+    result = {
+        **found,
+        "source": bench.source.name,
+        "mode": mode,
+        "seed": bench.anchor.seed,
+        "converged": not found["reason"],
+        "prompts": bench.source.prompts.to_json(),
+    }
     folder.finish(result, model)
     return result
 

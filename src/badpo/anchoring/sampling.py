@@ -47,16 +47,13 @@ def whole_name_logps(
     complete = np.exp(closed)
     for column, path in enumerate(paths):
         # a token that closes this name may go on to longer ones instead
-        onward = {other[len(path)]: i for i, other in enumerate(paths) if _goes_on(path, other)}
+        n = len(path)
+        onward = {other[n]: i for i, other in enumerate(paths) if len(other) > n and other[:n] == path}
         for longer in (i for token, i in onward.items() if token in closing):
-            complete[:, column] -= np.exp(logps[:, longer, len(path)])
+            complete[:, column] -= np.exp(logps[:, longer, n])
     with np.errstate(divide="ignore"):
         # a name that is always left for a longer one leaves rounding error of either sign
         return logps.sum(axis=-1) + np.log(np.where(complete > 1e-6, complete, 0.0))
-
-
-def _goes_on(path: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    return len(other) > len(path) and other[: len(path)] == path
 
 
 def redrawn_names(
