@@ -326,7 +326,8 @@ def require_needs(asked: Reproduction) -> None:
 def _complaint(name: str, kind: str) -> str:
     """What is wrong with a model's tokenizer or configuration; empty where nothing is."""
     try:
-        tokenizer, _ = AutoTokenizer.from_pretrained(name), AutoConfig.from_pretrained(name)
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+        AutoConfig.from_pretrained(name, trust_remote_code=False)
     except UNREADABLE as error:
         return unreadable(name, error, kind)
     tokens = {"chat template": tokenizer.chat_template, "end-of-text token": tokenizer.eos_token_id}
