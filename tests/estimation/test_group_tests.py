@@ -72,6 +72,11 @@ def test_annotators_without_a_class_are_left_out():
     np.testing.assert_allclose(found.offset, alone.offset)
 
 
+def test_one_annotator_beyond_the_classes_is_enough_for_a_test():
+    votes, _ = pool(n=200, m=3, votes=2, seed=1)
+    assert 0 < class_offsets(*votes[:4], [0, 0, 1]).p_value[0] < 1
+
+
 def test_one_class_has_nothing_to_differ_from():
     votes, _ = pool(n=100, m=6, seed=1)
     found = class_offsets(*votes[:4], np.zeros(6, dtype=int))

@@ -111,6 +111,16 @@ def test_split_comparisons_are_asked_first():
     assert rounds["annotator"].tolist() == [6, 4, 5]
 
 
+def test_nobody_is_asked_for_more_rounds_than_informative_votes_are_lacking():
+    """Of five people who all met, the last has one informative vote and should have three."""
+    comparison = np.append(np.repeat(np.arange(20), 2), [20, 20])
+    annotator = np.append(np.tile([0, 1, 1, 2, 2, 3, 3, 0], 5), [0, 4])
+    sign = np.tile([1, -1], 21)
+    requests = joining_comparisons(comparison, sign, annotator, np.ones((42, 1)), 5, min_informative=3)
+    assert requests["annotator"].tolist().count(4) == 2
+    assert requests["round"].nunique() == 2
+
+
 @pytest.mark.parametrize("delta", [0.0, 1.0])
 def test_nothing_to_ask(delta):
     """No difference anywhere; or everyone judged everything."""
@@ -143,3 +153,4 @@ def test_votes_needed_is_right_about_a_larger_sample():
 def test_votes_needed_where_there_is_no_estimate():
     found = votes_needed([[0.5, np.nan], [np.nan, np.inf]], [[16, 0], [3, 5]], 0.98)
     np.testing.assert_array_equal(found, [16, np.nan])
+    assert votes_needed([[0.5]], [[1]], 0.98) == [1]
