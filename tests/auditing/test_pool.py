@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy.special import expit, logit
-from scipy.stats import false_discovery_control
 
 from badpo.attributes import (
     Bold,
@@ -335,16 +334,6 @@ def test_false_alarms_without_any_preference(spread):
     # 10 % and 5 % of sixty, and three standard errors
     assert np.mean(sure) <= 0.10 + 3 * 0.039
     assert np.mean(outside) <= 0.05 + 3 * 0.028
-
-
-def test_q_values_are_those_of_benjamini_and_hochberg():
-    judgments = Judgments.read(phrased(400, leans={"hedging": 0.25, "first_person": 0.2}, seed=3))
-    found = [row for row in scan_features(judgments) if row["q_value"] is not None]
-    measured = judgments.with_attributes([FEATURES[row["feature"]]() for row in found])
-    p_values = np.array([one.p_value for one in measured.offline_log_odds()])
-    ranks = p_values.argsort().argsort() + 1
-    assert (false_discovery_control(p_values) < p_values * len(p_values) / ranks - 1e-6).any()
-    assert [row["q_value"] for row in found] == pytest.approx(false_discovery_control(p_values))
 
 
 def test_84_000_real_votes():

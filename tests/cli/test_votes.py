@@ -21,7 +21,6 @@ ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "votes.csv"
 EXPORT = ROOT / "examples" / "label_studio.json"
 DOCUMENTED_KEY = "only for this example"
-REAL = ROOT.parent / "shared" / "data" / "ukpconvarg1_human.parquet"
 OK, USAGE, DATA = 0, 2, 3
 FILES = {"audit.json", "annotators.parquet", "annotators.csv", "requests.parquet", "report.html"}
 HOSTILE = {
@@ -200,20 +199,6 @@ def test_watch_needs_annotators(table, tmp_path):
     result = run("watch", tmp_path / "votes.parquet", "--state", tmp_path / "s.json", "--attribute", "length")
     assert result.exit_code == DATA
     assert "annotator" in result.stderr
-
-
-# -- many votes ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_84_000_real_judgments(tmp_path):
-    if not REAL.is_file():
-        pytest.skip("needs ukpconvarg1_human.parquet in ../shared/data beside the project")
-    result = run("audit", REAL, "--attribute", "length", "-o", tmp_path)
-    assert result.exit_code == OK, result.output
-    assert (tmp_path / "report.html").stat().st_size < 500_000
-    low, high = summary_of(tmp_path)["pool"]["length"]["tau_ci"]
-    assert low < 0.57 < high
 
 
 # -- import and forget ----------------------------------------------------------------------------------------
