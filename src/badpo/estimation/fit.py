@@ -7,7 +7,7 @@ The comparisons' quality is dealt with by a model (`badpo.estimation.newton.Qual
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -576,9 +576,7 @@ def _fit_finite(votes: LeanVotes, active: Bools, make_model: Callable[[LeanVotes
     guessed = votes.free_quality and not by_rank and top.receding is None
     if guessed and not confirmed(known, top.information):
         nobody = np.zeros(len(top.leans), dtype=bool)
-        known = Identified(
-            known.annotator, known.attribute, np.arange(len(nobody)), nobody, nobody, known.flat
-        )
+        known = replace(known, group=np.arange(len(nobody)), absolute=nobody, compared=nobody)
     return _Fit(votes, active, design, known, top)
 
 
@@ -691,7 +689,7 @@ def _in_place(fit: _Fit, n_leans: int) -> Floats | None:
     if fit.covariance is None or n_leans > LARGEST_DENSE:
         return None
     full = np.full((n_leans, n_leans), np.nan)
-    shown = np.flatnonzero(fit.known.compared)
-    there = np.flatnonzero(fit.active.ravel())[shown]
-    full[np.ix_(there, there)] = fit.covariance[np.ix_(shown, shown)]
+    there = np.flatnonzero(fit.active.ravel())
+    shown = fit.known.compared
+    full[np.ix_(there[shown], there[shown])] = fit.covariance[np.ix_(shown, shown)]
     return full
