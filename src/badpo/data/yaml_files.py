@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,43 +54,34 @@ class YamlFile:
 def read_yaml(path: str | Path) -> YamlFile:
     """Read a YAML file whose top level is a mapping; a `ConfigError` with the line where it is something else."""
     path = Path(path)
+    lines: dict[tuple[str, ...], int] = {}
     try:
         with path.open(encoding="utf-8") as file:
             text = file.read(_MOST_CHARACTERS + 1)
+        if len(text) > _MOST_CHARACTERS:
+            what = f"it has more than {_MOST_CHARACTERS:,} characters, as no recipe and no run has"
+            raise ConfigError(f"E208 {path.name}: {what}")
+        node = yaml.compose(text, Loader=_Loader)
+        if not isinstance(node, yaml.MappingNode | None):
+            what = "must be a list of keys and values, such as beta: 0.1"
+            raise ConfigError(f"E208 {path.name}:1: {what}")
+        for place, line in _places(node, ()) if node else ():
+            if place in lines:
+                what = f'"{".".join(place)}" stands here and on line {lines[place]}'
+                raise ConfigError(f"E201 {path.name}:{line}: {what}")
+            lines[place] = line
+        return YamlFile(path.name, yaml.load(text, Loader=_Loader) or {}, lines)
     except OSError as error:
         raise ConfigError(f"E208 {path}: cannot be read ({error.strerror or error})") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"E208 {path}: is not UTF-8 text (byte {error.start})") from error
-    if len(text) > _MOST_CHARACTERS:
-        raise ConfigError(
-            f"E208 {path.name}: it has more than {_MOST_CHARACTERS:,} characters, as no recipe and no run has"
-        )
-    try:
-        return _read_text(text, path.name)
-    except ConfigError:
-        raise
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise ConfigError(f"E208 {path.name}:{line}: not valid YAML: {error.problem}") from error
-    except (yaml.YAMLError, ValueError) as error:
-        raise ConfigError(f"E208 {path.name}: not valid YAML: {error}") from error
     except RecursionError as error:
         raise ConfigError(f"E208 {path.name}: its values are nested too deep") from error
-
-
-def _read_text(text: str, name: str) -> YamlFile:
-    loader = _Loader(text)
-    try:
-        node = loader.get_single_node()
-        if node is None:
-            return YamlFile(name, {}, {})
-        if not isinstance(node, yaml.MappingNode):
-            raise ConfigError(f"E208 {name}:1: must be a list of keys and values, such as beta: 0.1")
-        lines: dict[tuple[str, ...], int] = {}
-        _walk(node, (), name, lines)
-        return YamlFile(name, loader.construct_document(node), lines)
-    finally:
-        loader.dispose()
+    except (yaml.YAMLError, ValueError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"E208 {path.name}: not valid YAML: {error}") from error
 
 
 def parse_value(text: str) -> Any:
@@ -101,17 +93,13 @@ def parse_value(text: str) -> Any:
     return text if isinstance(value, dict) else value
 
 
-def _walk(node: yaml.Node, place: tuple[str, ...], name: str, lines: dict[tuple[str, ...], int]) -> None:
-    """Note the line of every key and of every entry of a list."""
+def _places(node: yaml.Node, place: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], int]]:
+    """Every key and every entry of a list, with its line."""
     inside = []
     if isinstance(node, yaml.MappingNode):
         inside = [(str(key.value), key, value) for key, value in node.value]
     elif isinstance(node, yaml.SequenceNode):
         inside = [(str(number), value, value) for number, value in enumerate(node.value)]
     for key, start, value in inside:
-        inner, line = (*place, key), start.start_mark.line + 1
-        if inner in lines:
-            told = f'E201 {name}:{line}: "{".".join(inner)}" stands here and on line {lines[inner]}'
-            raise ConfigError(told)
-        lines[inner] = line
-        _walk(value, inner, name, lines)
+        yield (*place, key), start.start_mark.line + 1
+        yield from _places(value, (*place, key))
