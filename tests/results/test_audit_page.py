@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from badpo.attributes import Length
+from badpo.attributes import Attribute, Length
 from badpo.auditing.audit import audit
 from badpo.auditing.result import AuditResult
 from badpo.estimation.shrinkage import shrink_normal
@@ -44,6 +44,13 @@ def test_it_stands_alone_and_says_what_it_is_and_what_it_cannot_say(result):
     terminal = " ".join(audit_table(result.summary).split())
     assert terminal.startswith("votes.csv: 1,200 judgments, 75 prompts, 12 annotators attribute differs")
     assert "counted as if every vote were independent it would be 0." in terminal
+
+
+def test_an_attribute_without_a_type_has_a_page_too():
+    question = Attribute("much", "response", lambda prompt, response: "more" in response)
+    found = audit(votes(100, 6)[0], [question])
+    assert "much: attribute" in Page(audit_html(found.summary)).text
+    assert "much" in audit_table(found.summary)
 
 
 # -- hostile texts -------------------------------------------------------------------------------------------

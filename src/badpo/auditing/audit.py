@@ -125,7 +125,7 @@ def audit(
             "about_single_people": True,
             "data": data_health(judgments, design, source),
             "settings": {
-                "attributes": [dict(attribute.config) for attribute in judgments.attributes],
+                "attributes": [{**found.config, "name": found.name} for found in judgments.attributes],
                 **asked,
             },
             "attributes": rows,
