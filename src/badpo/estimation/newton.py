@@ -203,15 +203,13 @@ def _climb(
     None if it always falls.
     """
     leans, extra, value = point
-    p = len(leans)
-    slack = 1e-12 * max(abs(value), 1.0)
+    least = value - 1e-12 * max(abs(value), 1.0)
     for halvings in range(40):
-        part = 0.5**halvings * step
-        new_leans, new_extra = leans + part[:p], extra + part[p:]
-        logits = design @ new_leans
-        new_value = float(model.values(logits, new_extra).sum())
-        if new_value >= value - slack:
-            return new_leans, new_extra, logits, new_value
+        change, extra_change = np.split(0.5**halvings * step, [len(leans)])
+        logits = design @ (leans + change)
+        reached = float(model.values(logits, extra + extra_change).sum())
+        if reached >= least:
+            return leans + change, extra + extra_change, logits, reached
     return None
 
 
