@@ -339,10 +339,10 @@ def test_a_pack_outside_of_the_tree_attention_fails_aloud(attention):
         packed_hidden(tiny_model(CONFIGS["qwen2"], attention), mixed_comparisons())
 
 
-def attention_call(model, n_tokens=3, n_keys=3, **keywords):
+def attention_call(model, n_tokens=3, **keywords):
     layer = model.get_decoder().layers[0].self_attn
     plan = TreePlan(np.array([[0, n_tokens, 0, 0]]), n_tokens, CPU)
-    query, key = torch.ones(1, 4, n_tokens, 8), torch.ones(1, 2, n_keys, 8)
+    query, key = torch.ones(1, 4, n_tokens, 8), torch.ones(1, 2, n_tokens, 8)
     return tree_attention_forward(layer, query, key, key, None, tree_plan=plan, **keywords)
 
 
@@ -355,7 +355,6 @@ def attention_call(model, n_tokens=3, n_keys=3, **keywords):
         ({"sliding_window": 2}, "a sliding window of 2 tokens on sequences of 3"),
         ({"dropout": 0.1}, "attention dropout of 0.1"),
         ({"is_causal": False}, "attention that is not causal"),
-        ({"n_keys": 5}, "one row of 3 tokens"),
     ],
 )
 def test_what_the_plan_does_not_do_is_refused(qwen2, keywords, named):

@@ -633,18 +633,6 @@ def test_saved_model_loads_plainly_keeps_its_dropout_and_names_no_annotator(tmp_
     assert not list((tmp_path / "model").glob("*.bin"))
 
 
-def test_tensorboard_gets_the_metrics_of_judgments(tmp_path):
-    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    trainer(tmp_path, report_to="tensorboard", max_steps=2).train()
-    [written] = tmp_path.rglob("events.out.tfevents.*")
-    found = events.EventAccumulator(str(written)).Reload()
-    for name in ("loss", "rewards/margins", "rewards/accuracies", "votes/accuracy", "bias/theta/length"):
-        scalars = found.Scalars(f"train/{name}")
-        assert [scalar.step for scalar in scalars] == [1, 2]
-        logged = [line[name] for line in log_lines(tmp_path)]
-        assert [scalar.value for scalar in scalars] == pytest.approx(logged, abs=1e-4)
-
-
 def test_only_the_model_folder_is_published(tmp_path, monkeypatch):
     import huggingface_hub
 

@@ -314,11 +314,6 @@ def tree_attention_forward(
             **options,
         )
     _refuse(module, tree_plan, dropout, is_causal, options)
-    if query.shape[0] != 1 or query.shape[2] != tree_plan.n_tokens or key.shape[2] != tree_plan.n_tokens:
-        raise ValueError(
-            f"the plan is for one row of {tree_plan.n_tokens} tokens; got queries {tuple(query.shape)} and "
-            f"keys {tuple(key.shape)}. A key-value cache cannot be used with a pack"
-        )
     query, key, value = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
     return tree_plan.attend(query, key, value, scaling)[None], None
 
