@@ -116,7 +116,7 @@ class Tally:
         n_broken, self.sums, *added = [
             values.view_as(part) for values, part in zip(split, parts, strict=True)
         ]
-        if not n_broken:
+        if n_broken <= 0:
             return added
         findings = gather_object(self._findings())
         what = "; ".join(findings[:N_NAMED])
