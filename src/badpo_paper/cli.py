@@ -51,7 +51,6 @@ def demo(
     out: Path = Option(Path("runs/demo"), "--out", "-o", help="Folder for the runs and the report."),
     seeds: str = Option("42", help="Training seeds, separated by commas."),
     model: str | None = Option(None, help="A causal language model, a folder or a name on the Hub."),
-    corpus: Path | None = Option(None, help="Scored pairs of your own instead of the bundled ones."),
     data_seed: int = Option(0, help="Seed of the votes that are drawn."),
     results: Path | None = Option(None, help="Also write the figures over the seeds to this Markdown file."),
     as_json: AsJson = False,
@@ -62,15 +61,15 @@ def demo(
 
     if not as_json:
         # nothing that trains is loaded yet
-        say("\n".join(lean_lines(demo_votes(corpus, data_seed).judgments)))
+        say("\n".join(lean_lines(demo_votes(data_seed).judgments)))
     from badpo_paper.demo import demo_table, run_demo, seeds_markdown
 
     numbers = parsed_seeds(seeds)
     with redirect_stdout(sys.stderr), terminal_progress(as_json) as progress:
-        summaries = run_demo(out, numbers, progress, model, corpus, data_seed)
+        summaries = run_demo(out, numbers, progress, model, data_seed)
 
     if results is not None:
-        given = {"out": out, "seeds": seeds, "model": model, "corpus": corpus, "data-seed": data_seed}
+        given = {"out": out, "seeds": seeds, "model": model, "data-seed": data_seed}
         asked = (f"--{name} {value}" for name, value in given.items() if value)
         text = (
             f"# The demo over training seeds\n\nPrinted by `badpo demo {' '.join(asked)} --results {results}`. The "

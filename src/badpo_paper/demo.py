@@ -17,7 +17,7 @@ from badpo.objective.bias import BiasTerm
 from badpo.results.charts import Figure, Series, TextTable, class_style, legend, point_cloud
 from badpo.results.run_files import MeasuredRuns, read_suite
 from badpo.results.run_page import report_html
-from badpo.results.words import REFERENCE, arm_label, decimal, shown, write_whole
+from badpo.results.words import REFERENCE, arm_label, decimal, write_whole
 from badpo.runs.run import Progress, kept_json
 from badpo.theory.summaries import log_odds_distance, share_removed
 from badpo.training.checkpoints import write_json
@@ -50,7 +50,6 @@ def run_demo(
     seeds: Sequence[int],
     progress: Progress,
     model: str | None = None,
-    pairs: Path | None = None,
     data_seed: int = 0,
 ) -> list[dict]:
     """Reference, DPO, pooled and shared-mean on a signed corpus; run folders, summaries and ``report.html``.
@@ -64,9 +63,6 @@ def run_demo(
     progress : function of (what is being done, share done of it)
     model : str or None
         Folder or Hub id of a causal language model; None builds a small one from its configuration.
-    pairs : Path or None
-        Scored pairs (``prompt``, ``chosen``, ``rejected``, ``score_chosen``, ``score_rejected``) as CSV, parquet or
-        JSONL; None is the bundled corpus.
     data_seed : int
         Of the votes that are drawn.
 
@@ -80,11 +76,11 @@ def run_demo(
     ConfigError
         The model cannot be loaded, or ``out`` holds runs with other data or settings.
     DataError
-        The pairs cannot be used, or the model's tokenizer does not fit the model.
+        The model's tokenizer does not fit the model.
     """
     started = time.perf_counter()
     suite = Suite("demo", "The demo", (demo_panel("The demo", data_seed=data_seed),))
-    execute(Reproduction([suite], demo_scale(model), seeds, out, pairs), progress)
+    execute(Reproduction([suite], demo_scale(model), seeds, out), progress)
     summaries = []
     for seed in seeds:
         folders = {REFERENCE: out / REFERENCE, **{name: out / f"{name}-s{seed}" for name in ARMS_SHOWN}}
@@ -136,7 +132,7 @@ def summarize(readouts: Mapping[str, dict], seed: int, seconds: float) -> dict:
         return {name: {a: _finite(read(name, a)) for a in attributes} for name in names}
 
     adjusted = [name for name in arms if name != "dpo"]
-    minus_ceiling = {name: readouts[name]["votes_minus_ceiling"] for name in adjusted}
+    minus_ceiling = {name: readouts[name].get("votes_minus_ceiling", {}) for name in adjusted}
     return {
         "seed": seed,
         "seconds": round(seconds, 1),
@@ -191,9 +187,9 @@ def demo_table(summary: Mapping[str, Any]) -> str:
         for name, rate in rates.items():
             share = summary["removed"].get(arm, {}).get(name)
             distance = summary["log_odds_distance"].get(arm, {}).get(name)
-            row[shown(name, 20), "rate"] = f"{rate:.2f}"
-            row[shown(name, 20), "removed"] = "" if share is None else f"{100 * share:.0f} %"
-            row[shown(name, 20), "log-odds"] = "" if distance is None else f"{distance:+.2f}"
+            row[name, "rate"] = f"{rate:.2f}"
+            row[name, "removed"] = "" if share is None else f"{100 * share:.0f} %"
+            row[name, "log-odds"] = "" if distance is None else f"{distance:+.2f}"
         divergence = summary["kl"].get(arm)
         row["", "KL/token"] = "" if divergence is None else f"{divergence:.4f}"
     frame = pd.DataFrame.from_dict(rows, orient="index")
@@ -203,12 +199,12 @@ def demo_table(summary: Mapping[str, Any]) -> str:
     lines = [line.rstrip() for line in frame.to_string(col_space=8).splitlines()]
     known = {a: r for a, r in summary["theta_correlation"].items() if r is not None}
     if known:
-        figures = ", ".join(f"{shown(attribute, 20)} r = {r:.2f}" for attribute, r in known.items())
+        figures = ", ".join(f"{attribute} r = {r:.2f}" for attribute, r in known.items())
         lines.append(f"learned against planted theta: {figures}")
     for attribute in summary["rates"][REFERENCE]:
         votes = {arm: by[attribute] for arm, by in summary["votes"].items()}
         figures = ", ".join(f"{arm_label(arm)} {by_class['all']:.3f}" for arm, by_class in votes.items())
-        lines.append(f"votes, {shown(attribute, 20)}: {figures}")
+        lines.append(f"votes, {attribute}: {figures}")
     return "\n".join(
         [*lines, "removed: 0 % is DPO, 100 % the reference; log-odds: distance to the reference"]
     )

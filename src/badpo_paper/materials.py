@@ -1,9 +1,8 @@
-"""Votes and prompts of a corpus, before any model: the bundled ones, the public ones, or a user's own pairs."""
+"""Votes and prompts of a corpus, before any model: the bundled ones, or the public ones."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,17 +14,12 @@ from numpy.typing import NDArray
 from badpo.auditing.pool import log_odds_row
 from badpo.data.attributes import plain_text
 from badpo.data.judgments import Judgments
-from badpo.data.problems import DataError, Problem
-from badpo.readouts.names import NAMES, SURNAMES, ask_to_sign, signature
+from badpo.readouts.names import NAMES, SURNAMES, signature
 from badpo_paper.corpora import bundled, multipref, signed, ultrafeedback
-from badpo_paper.corpora.files import read_scored_pairs
 from badpo_paper.corpora.published import GateRow, compared, gate_table, require_unseen
 
 N_EVALUATION, N_FRESH = 300, 3000
 N_DEMO_PAIRS, N_DEMO_PROMPTS = 4450, 150
-FEWEST_PROMPTS = 20
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -93,45 +87,23 @@ def lean_lines(judgments: Judgments) -> list[str]:
 # -- signed pairs -----------------------------------------------------------------------------------------------------
 
 
-def _signed(scored: pd.DataFrame, prompts: Sequence[str], data_seed: int, held_out: float) -> Material:
-    """Scored pairs, signed, with planted annotators; the tokenizer sees corpus, prompts and every name, signed."""
+@cache
+def bundled_signed(n_pairs: int, data_seed: int, held_out: float, n_prompts: int | None = None) -> Material:
+    """The bundled answers, signed, with planted annotators; prompts that ask to sign.
+
+    The tokenizer sees the corpus, the prompts and every name, signed.
+    """
+    scored, prompts = bundled.scored_pairs(n_pairs), bundled.signing_prompts()[:n_prompts]
     corpus = signed.build(scored, seed=data_seed)
-    for reason, n in corpus.dropped.itertuples(index=False):
-        logger.warning("%s of %s pairs are left out: %s", f"{n:,}", f"{len(scored):,}", reason)
     names = [signature("", name.first, SURNAMES[i % len(SURNAMES)]) for i, name in enumerate(NAMES)]
     columns = [scored[column].tolist() for column in ("prompt", "chosen", "rejected")]
     texts = (*columns[0], *columns[1], *columns[2], *prompts, *names)
     return Material(corpus.judgments, corpus.planted_theta, tuple(prompts), texts, held_out)
 
 
-@cache
-def bundled_signed(n_pairs: int, data_seed: int, held_out: float) -> Material:
-    """The bundled answers, signed; prompts that ask to sign."""
-    return _signed(bundled.scored_pairs(n_pairs), bundled.signing_prompts(), data_seed, held_out)
-
-
-@cache
-def demo_votes(pairs: Path | None, data_seed: int) -> Material:
-    """The demo's signed pairs, the bundled ones or a user's own, and prompts that ask to sign."""
-    if pairs is None:
-        scored, prompts = bundled.scored_pairs(N_DEMO_PAIRS), bundled.signing_prompts()[:N_DEMO_PROMPTS]
-    else:
-        scored, prompts = own_pairs(pairs)
-    return _signed(scored, prompts, data_seed, 0.25)
-
-
-def own_pairs(path: Path) -> tuple[pd.DataFrame, list[str]]:
-    """A user's scored pairs, with some prompts set apart for the signing readout."""
-    scored = read_scored_pairs(path)
-    prompts = sorted(scored["prompt"].unique())
-    if len(prompts) < FEWEST_PROMPTS:
-        what = f"{len(prompts)} prompts; one in five is set apart for the readouts, and a quarter is held out"
-        remedy = f"give pairs on {FEWEST_PROMPTS} prompts or more"
-        raise DataError([Problem("E137", what, f"{path}, column prompt", remedy, "error", len(prompts))])
-    n_apart = min(N_DEMO_PROMPTS, len(prompts) // 5)
-    kept = {prompts[i] for i in np.random.default_rng(0).permutation(len(prompts))[:n_apart]}
-    apart = scored["prompt"].isin(kept)
-    return scored[~apart].reset_index(drop=True), [ask_to_sign(prompt) for prompt in sorted(kept)]
+def demo_votes(data_seed: int) -> Material:
+    """The demo's part of the bundled answers."""
+    return bundled_signed(N_DEMO_PAIRS, data_seed, 0.25, N_DEMO_PROMPTS)
 
 
 @cache

@@ -165,7 +165,7 @@ class Scale:
     Attributes
     ----------
     name : str
-    material : function of (Corpus, a user's own file or None) giving `Material`
+    material : function of (Corpus, a local file of its rows or None) giving `Material`
     keys : function of (Corpus, Material) giving keys of a recipe
         Without places, votes and arm; the model by its name, unless it is made.
     made : function of (Corpus, Material) giving a start model and its tokenizer, or None
@@ -184,7 +184,7 @@ class Scale:
         Whether penalties per token are made stronger by as much as answers are shorter than the paper's.
     preset_of : mapping of a corpus's model to the name of a model, or None
         The start models that are named and looked at before anything is trained.
-    fresh_prompts : function of a user's own file or None, or None
+    fresh_prompts : function of a local file or None, or None
         Questions that are in no votes and not asked when policies are measured, for what is trained on a policy's own
         answers.
     lora_dtype : str
@@ -248,8 +248,8 @@ def tiny_model(corpus: Corpus, material: Material) -> tuple[Any, Any]:
 
 
 def demo_material(corpus: Corpus, data: Path | None) -> Material:
-    """The demo's votes, or those on a user's own pairs."""
-    return materials.demo_votes(data, corpus.data_seed)
+    """The demo's votes."""
+    return materials.demo_votes(corpus.data_seed)
 
 
 def demo_keys(corpus: Corpus, material: Material) -> Mapping[str, Any]:

@@ -39,10 +39,8 @@ def small_demo(arms=demo.ARMS_SHOWN, temperature=0.7, **changes):
         patch.setattr(settings, "DEMO", {**SMALL_KEYS, **changes})
         patch.setattr(demo, "SCALES", {"demo": replace(scale, decoding=decoding)})
         patch.setattr(demo, "ARMS_SHOWN", arms)
-        materials.demo_votes.cache_clear()
         schedule._STAGES.clear()
         yield
-    materials.demo_votes.cache_clear()
     schedule._STAGES.clear()
 
 

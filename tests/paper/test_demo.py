@@ -19,7 +19,6 @@ from badpo.results.run_files import read_suite
 from badpo.training.checkpoints import write_json
 from badpo.training.trainer import BADPOTrainer
 from badpo_paper.arms import ARMS
-from badpo_paper.corpora import bundled
 from badpo_paper.demo import (
     ARMS_SHOWN,
     demo_table,
@@ -223,16 +222,6 @@ def test_every_arm_runs(tmp_path):
 
 
 # -- a user's own ----------------------------------------------------------------------------------------------
-
-
-def test_the_demo_on_pairs_of_ones_own(tmp_path, tiny_demo, caplog):
-    pairs = bundled.scored_pairs(140).drop(columns="prompt_id")
-    pairs.loc[3, "rejected"] = "No."
-    pairs.to_csv(tmp_path / "pairs.csv", index=False)
-    run_demo(tmp_path / "out", [42], silent, pairs=tmp_path / "pairs.csv")
-    assert "1 of 132 pairs are left out: a response has fewer than 5 words" in caplog.text
-    readouts = json.loads((tmp_path / "out" / "dpo-s42" / "readouts.json").read_text())
-    assert readouts["sampled"]["n"] == 8
 
 
 def test_the_demo_on_a_model_of_ones_own(tmp_path, tiny_demo):

@@ -358,14 +358,14 @@ def test_a_damaged_file_of_a_run(tmp_path, told):
 def test_pairs_of_ones_own_that_cannot_be_used(tmp_path):
     pairs = pd.DataFrame({"prompt": ["a"] * 30, "chosen": "b c d e f", "rejcted": "b c d e g"})
     pairs.to_csv(tmp_path / "pairs.csv", index=False)
-    result = badpo("demo", "--corpus", tmp_path / "pairs.csv", "--out", tmp_path / "runs")
+    result = badpo("corpus", "signed", tmp_path / "pairs.csv", "--out", tmp_path / "runs")
     refused(result, DATA, tmp_path, "E101", "lack the columns rejected, score_chosen, score_rejected")
     assert f"{tmp_path / 'pairs.csv'}, found: prompt, chosen, rejcted" in result.stderr
     scored = pairs.rename(columns={"rejcted": "rejected"}).assign(score_chosen="2", score_rejected="1")
     scored.loc[4, "score_chosen"] = "good"
     scored.loc[[6, 7], "chosen"] = None
     scored.to_csv(tmp_path / "pairs.csv", index=False)
-    result = badpo("demo", "--corpus", tmp_path / "pairs.csv", "--out", tmp_path / "runs")
+    result = badpo("corpus", "signed", tmp_path / "pairs.csv", "--out", tmp_path / "runs")
     refused(
         result,
         DATA,
@@ -373,15 +373,6 @@ def test_pairs_of_ones_own_that_cannot_be_used(tmp_path):
         "pairs.csv, column chosen, row 7 and 1 more",
         "pairs.csv, column score_chosen, row 5",
     )
-
-
-def test_too_few_prompts_for_a_demo(tmp_path):
-    pairs = pd.DataFrame(
-        {"prompt": ["a", "b"], "chosen": "b c d e f", "rejected": "g", "score_chosen": 2, "score_rejected": 1}
-    )
-    pairs.to_json(tmp_path / "pairs.jsonl", orient="records", lines=True)
-    result = badpo("demo", "--corpus", tmp_path / "pairs.jsonl", "--out", tmp_path / "runs")
-    refused(result, DATA, tmp_path, "E137", "2 prompts", "give pairs on 20 prompts or more")
 
 
 def test_a_demo_on_a_model_that_is_not_there(tmp_path, monkeypatch):
