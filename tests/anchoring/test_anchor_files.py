@@ -29,6 +29,7 @@ from badpo.data.problems import ConfigError
 from badpo.readouts.generation import Decoding, Generation
 from badpo.training.checkpoints import write_json
 from tests import tiny
+from tests.readouts import policies
 
 TARGETS = {"woman": 0.4}
 
@@ -143,6 +144,13 @@ def test_a_run_is_reported_on_prompts_that_it_held_out_where_there_are_enough(mo
     train, held_out = votes(60).split(0.1, 0)
     few = anchor_source.run_prompts(train, held_out, "run")
     assert set(few.report) < set(train.comparisons["prompt"].astype(str)) and "trained on" in few.origin
+
+
+def test_what_a_bare_model_reads_fits_its_positions(tmp_path):
+    policies.qwen2().save_pretrained(tmp_path)
+    policies.tokenizer().save_pretrained(tmp_path)
+    stage = anchor_source.model_source(str(tmp_path), Prompts([], [], [], "here")).stage
+    assert (stage.encoding, stage.max_length, stage.max_prompt_length) == ("paper", 256, 128)
 
 
 # -- the whole ---------------------------------------------------------------------------------------------------
