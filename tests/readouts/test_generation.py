@@ -74,24 +74,6 @@ def test_same_seed_same_answers_whatever_the_batch_and_the_global_state(tok):
     assert torch.equal(torch.get_rng_state(), torch.manual_seed(1).get_state()) and len(state)
 
 
-def test_padded_prompts_get_the_logits_of_unpadded_ones(tok, monkeypatch):
-    """The logits that the sampler draws from, at every step, against plain forwards of each sequence."""
-    model = policies.gpt2()
-    seen = []
-    drawn = generation.next_tokens
-    monkeypatch.setattr(
-        generation, "next_tokens", lambda logits, *rest: seen.append(logits) or drawn(logits, *rest)
-    )
-    answers = sorted(sample(model, tok, PROMPTS, 6, seed=0), key=lambda answer: len(answer.prompt_ids))
-    assert not any(answer.ended for answer in answers)
-    for row, answer in enumerate(answers):
-        ids = [*answer.prompt_ids, *answer.token_ids]
-        with torch.no_grad():
-            plain = model(input_ids=torch.tensor([ids])).logits[0]
-        for step in range(6):
-            assert torch.allclose(seen[step][row], plain[len(answer.prompt_ids) - 1 + step], atol=1e-4)
-
-
 def test_answers_that_end_early_keep_the_end_token_and_disturb_no_other(tok):
     model = policies.qwen2()
     found = sample(model, tok, PROMPTS * 6, 60, temperature=3.0, top_p=0.99)
