@@ -383,6 +383,6 @@ def test_an_audit_is_for_its_owner_alone_but_for_the_page_and_opens_no_connectio
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
     audit(SIX_VOTES, [Length()]).write(tmp_path / "audit")
     modes = {path.name: mode(path) for path in (tmp_path / "audit").iterdir()}
-    personal = ("audit.json", "annotators.csv", "annotators.parquet", "requests.parquet")
+    personal = ("audit.json", "annotators.csv", "annotators.parquet")
     assert modes == {"report.html": 0o666, **dict.fromkeys(personal, 0o600)}
     assert not asked  # also where somebody would have caught the refusal

@@ -9,11 +9,12 @@ import pandas as pd
 import pytest
 
 from badpo.attributes import Column, Length, Markdown, Position
-from badpo.auditing.audit import audit
+from badpo.auditing.audit import audit, votes_needed
 from badpo.auditing.people import AuditOptions, Design, anchored_annotators
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import pseudonyms
 from badpo.data.problems import ConfigError, DataError
+from badpo.estimation.fit import fit_conditional
 from tests.auditing.planted import LONG, SHORT, seen_in_order, votes
 
 COLUMNS = (
@@ -219,6 +220,30 @@ def test_with_too_little_to_condition_on_qualities_are_taken_as_random():
     assert "have no informative vote" in estimator["why"] and "at random" in estimator["why"]
 
 
+def test_votes_needed_is_right_about_a_larger_sample():
+    random = np.random.default_rng(1)
+
+    def fit(n):
+        comparison = np.repeat(np.arange(n), 4)
+        annotator = np.argsort(random.random((n, 20)), axis=1)[:, :4].ravel()
+        delta = random.choice([-1.0, 1.0], n)[comparison, None]
+        chance = 1 / (1 + np.exp(-random.normal(0, 1, n)[comparison]))
+        return fit_conditional(
+            comparison, np.where(random.random(4 * n) < chance, 1, -1), annotator, delta, 20
+        )
+
+    small = fit(600)
+    needed = votes_needed(small.se, small.n_informative, half_width=0.25)
+    large = fit(int(600 * needed[0] / np.median(small.n_informative)))
+    assert 1.96 * np.median(large.se) == pytest.approx(0.25, rel=0.1)
+
+
+def test_votes_needed_where_there_is_no_estimate():
+    found = votes_needed([[0.5, np.nan], [np.nan, np.inf]], [[16, 0], [3, 5]], 0.98)
+    np.testing.assert_array_equal(found, [16, np.nan])
+    assert votes_needed([[0.5]], [[1]], 0.98) == [1]
+
+
 # -- little or odd data --------------------------------------------------------------------------------------
 
 
@@ -226,7 +251,7 @@ def test_without_annotators_the_pool_part_still_works():
     result = audit(votes(300, 6)[0].drop(columns=["annotator", "annotator_class"]), [Length()])
     assert result.attributes["log_odds"][0] > 0
     assert result.annotators.empty and " ".join(result.annotators.columns) == COLUMNS
-    assert result.requests.empty and not result.summary["data"]["has_annotators"]
+    assert not result.summary["data"]["has_annotators"]
     assert "N110" in codes(result) and "W110" not in codes(result)
     assert result.pool["length"]["tau"] is None
 

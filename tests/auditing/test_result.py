@@ -16,7 +16,7 @@ from badpo.auditing.pool import plain
 from badpo.auditing.result import AuditResult
 from tests.auditing.planted import votes
 
-FILES = {"audit.json", "annotators.parquet", "annotators.csv", "requests.parquet", "report.html"}
+FILES = {"audit.json", "annotators.parquet", "annotators.csv", "report.html"}
 
 
 @pytest.fixture(scope="module")
@@ -37,15 +37,12 @@ def test_every_file_says_the_same_an_earlier_audit_goes_and_a_stranger_stays(res
     assert names_in(tmp_path) == FILES | {"notes.txt"}
     summary = json.loads((tmp_path / "audit.json").read_text())
     assert summary == result.summary and summary["about_single_people"] is True
-    annotators, requests = (
-        pd.read_parquet(tmp_path / f"{name}.parquet") for name in ("annotators", "requests")
-    )
-    assert annotators.attrs == requests.attrs == {"about_single_people": True}
+    annotators = pd.read_parquet(tmp_path / "annotators.parquet")
+    assert annotators.attrs == {"about_single_people": True}
     pd.testing.assert_frame_equal(annotators, result.annotators, check_dtype=False)
     spreadsheet = pd.read_csv(tmp_path / "annotators.csv")
     assert spreadsheet["annotator"].tolist() == annotators["annotator"].tolist()
     np.testing.assert_allclose(spreadsheet["deviation"], annotators["deviation"])
-    assert len(requests) == result.summary["next"]["n_requests"]
 
 
 def test_a_failure_leaves_the_earlier_audit_as_it_was(result, tmp_path, monkeypatch):

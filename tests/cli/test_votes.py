@@ -22,7 +22,7 @@ EXAMPLE = ROOT / "examples" / "votes.csv"
 EXPORT = ROOT / "examples" / "label_studio.json"
 DOCUMENTED_KEY = "only for this example"
 OK, USAGE, DATA = 0, 2, 3
-FILES = {"audit.json", "annotators.parquet", "annotators.csv", "requests.parquet", "report.html"}
+FILES = {"audit.json", "annotators.parquet", "annotators.csv", "report.html"}
 HOSTILE = {
     "nul": "w\0",
     "script": "<script>alert(1)</script>",

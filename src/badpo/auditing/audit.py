@@ -10,30 +10,25 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike, NDArray
 from scipy.sparse.linalg import eigsh
-from scipy.special import expit
+from scipy.special import expit, ndtri
 
 from badpo import __version__
 from badpo.auditing.people import AuditedPeople, AuditOptions, Design, people_of
 from badpo.auditing.pool import plain, pool_attributes, scan_features, vote_prompts, voters
-from badpo.auditing.result import ANNOTATORS_FILE, REQUESTS_FILE, SCHEMA, AuditResult
+from badpo.auditing.result import ANNOTATORS_FILE, SCHEMA, AuditResult
 from badpo.data.attributes import Attribute
 from badpo.data.checks import check
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError, Problem, Severity, counted
 from badpo.estimation.fit import Leans
-from badpo.estimation.next_votes import joining_comparisons, votes_needed
 from badpo.estimation.pool import offline_log_odds
 from badpo.estimation.significance import pool_agreement, self_contradictions
 from badpo.results.audit_verdicts import audit_verdicts
 
 Progress = Callable[[str, float], None]
 HALF_WIDTHS = (0.5, 0.25)
-REQUEST_COLUMNS = ["round", "comparison_id", "prompt_id", "annotator", "attribute", "reason"]
-HOW_TO_REQUEST = (
-    "the votes of a round enter as a comparison of their own, under a new comparison_id: added to the votes that made "
-    "the comparison look worth asking about, they would bias the estimates"
-)
 
 
 def audit(
@@ -111,7 +106,6 @@ def audit(
     design = Design(judgments)
     progress("annotators", 0.2)
     people = people_of(judgments, design, options)
-    requests = _requests(judgments, design, min_informative)
     progress("pool", 0.7)
     rows = pool_attributes(judgments)
     progress("undeclared features", 0.8)
@@ -132,7 +126,7 @@ def audit(
             "pool": people.pool,
             "checks": people.checks,
             "scan": scan_features(judgments),
-            "next": _next_steps(design, people.leans, requests),
+            "next": {"votes_needed": next_votes(design, people.leans)},
             "warnings": _as_rows([*problems, *audit_findings(judgments, design, options, people)], data),
             "annotators_file": ANNOTATORS_FILE,
         }
@@ -140,10 +134,9 @@ def audit(
     for row, verdict in zip(summary["attributes"], audit_verdicts(summary), strict=True):
         row["verdict"] = verdict.finding
     voted = people.table["n_judgments"] > 0
-    tables = people.table[voted & judgments.has_identities].reset_index(drop=True), requests
-    for table in tables:
-        table.attrs["about_single_people"] = True
-    return AuditResult(summary, *tables)
+    annotators = people.table[voted & judgments.has_identities].reset_index(drop=True)
+    annotators.attrs["about_single_people"] = True
+    return AuditResult(summary, annotators)
 
 
 def _judgments(data: Any, attributes: Sequence[Attribute], reading: dict[str, Any]) -> Judgments:
@@ -236,44 +229,37 @@ def _position(judgments: Judgments) -> dict[str, Any] | None:
 # -- what to collect next ----------------------------------------------------------------------------------------
 
 
-def _requests(judgments: Judgments, design: Design, min_informative: int) -> pd.DataFrame:
-    """Votes to ask for, those of one round on one comparison; none where nobody knows who voted."""
-    if not design.has_identities:
-        return pd.DataFrame(columns=REQUEST_COLUMNS, dtype=object)
-    found = joining_comparisons(design.comparison, *design.votes[1:], min_informative=min_informative)
-    places = found[["comparison", "annotator", "attribute"]].to_numpy(dtype=np.intp)
-    comparison, annotator, attribute = places.T
-    asked = found[["round", "reason"]].reset_index(drop=True)
-    for name in ("comparison_id", "prompt_id"):
-        asked[name] = judgments.comparisons[name].to_numpy()[comparison]
-    asked["annotator"] = design.annotators[annotator]
-    asked["attribute"] = np.array(design.attributes, dtype=object)[attribute]
-    return asked[REQUEST_COLUMNS]
-
-
-def _next_steps(design: Design, leans: Leans, requests: pd.DataFrame) -> dict[str, Any]:
-    """The part ``next`` of audit.json.
-
-    ``votes_needed`` has for each attribute and half-width of an interval the informative votes in all that the median
-    annotator needs, and the judgments that come to so many.
-    """
+def next_votes(design: Design, leans: Leans) -> list[dict[str, Any]]:
+    """For each attribute and half-width how many votes the median annotator needs in all."""
     share = leans.n_informative.sum(axis=0) / max(len(design.comparison), 1)
-    needed = []
+    rows = []
     for half_width in HALF_WIDTHS:
         votes = votes_needed(leans.se, leans.n_informative, half_width)
         with np.errstate(divide="ignore", invalid="ignore"):
             judged = np.ceil(votes / share)
-        table = pd.DataFrame(
-            {"attribute": design.attributes, "informative_votes": votes, "judgments": judged}
-        )
-        needed += table.assign(half_width=half_width).to_dict("records")
-    return {
-        "votes_needed": needed,
-        "n_requests": len(requests),
-        "n_rounds": requests["round"].nunique(),
-        "requests_file": REQUESTS_FILE,
-        "how": HOW_TO_REQUEST,
-    }
+        columns = {"attribute": design.attributes, "informative_votes": votes, "judgments": judged}
+        rows += pd.DataFrame(columns).assign(half_width=half_width).to_dict("records")
+    return rows
+
+
+def votes_needed(se: ArrayLike, n_informative: ArrayLike, half_width: float) -> NDArray[np.float64]:
+    r"""Informative votes until the median annotator's 95 % interval is as narrow as asked for, for each attribute.
+
+    The information of votes adds up, so with v = n se^2 the variance of one informative vote
+
+    .. math:: n^* = v\, (1.96 / h)^2
+
+    ``se`` and ``n_informative`` are of shape (n_annotators, n_attributes); NaN where nobody has an estimate. Votes on
+    comparisons that turn out unanimous, or whose sides do not differ, come on top.
+
+    Examples
+    --------
+    >>> votes_needed([[0.5], [0.4], [np.nan]], [[20], [25], [0]], half_width=0.25)
+    array([277.])
+    """
+    se, n = np.asarray(se, float), np.asarray(n_informative, float)
+    of_one_vote = pd.DataFrame(np.where(np.isfinite(se) & (n > 0), n * se**2, np.nan))
+    return np.ceil(of_one_vote.median().to_numpy() * (float(ndtri(0.975)) / half_width) ** 2)
 
 
 # -- warnings and notices ----------------------------------------------------------------------------------------
@@ -309,7 +295,8 @@ FINDINGS = {
     ),
     "W406": (
         "annotators form {:,} groups that the informative votes do not compare ({}{})",
-        "requests.parquet lists the comparisons that would join them",
+        "let people of each group judge the same comparisons; the column component of annotators.parquet says "
+        "who is in which",
     ),
     "W407": (
         "the anchors differ among themselves (p = {:.2g}): they cannot all lean nowhere",
@@ -317,11 +304,11 @@ FINDINGS = {
     ),
     "W408": (
         "the anchors do not reach everyone, so the level stays open",
-        "let an anchor judge comparisons with the others; requests.parquet names some",
+        "let an anchor judge comparisons with the others",
     ),
     "W409": (
         "{} do not say how far annotators differ; no estimate is shrunk",
-        "have more people judge the same comparisons; requests.parquet names some",
+        "have more people judge the same comparisons",
     ),
     "W410": (
         "a flag need not be a lean: care is not modelled (whoever answers at random can look as if they lean), nor is "

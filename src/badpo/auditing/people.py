@@ -55,8 +55,7 @@ NOT_IDENTIFIED = (
     "would be the same; naming annotators who are known to lean nowhere (anchors) would tell"
 )
 OUT_OF_REACH = (
-    "not known: the votes do not compare everyone with the annotators declared to lean nowhere (anchors); "
-    "requests.parquet lists comparisons that would"
+    "not known: the votes do not compare everyone with the annotators declared to lean nowhere (anchors)"
 )
 ANCHORED = "known because {n} are declared to lean nowhere (anchors); it stands and falls with that"
 VARIES = (

@@ -17,7 +17,6 @@ from badpo.data.files import appearing, locked
 SCHEMA = "badpo.audit/1"
 ANNOTATORS_FILE = "annotators.parquet"
 ANNOTATORS_CSV = "annotators.csv"
-REQUESTS_FILE = "requests.parquet"
 SUMMARY_FILE = "audit.json"
 REPORT_FILE = "report.html"
 PEOPLE_FILE = "people.html"
@@ -36,20 +35,16 @@ class AuditResult:
     annotators : DataFrame
         One row for each annotator and attribute, in the order of the annotators' ids; `docs/audit.md` explains the
         columns. Estimates about people: treat it as personal data.
-    requests : DataFrame
-        Comparisons worth another vote, and by whom.
 
     Examples
     --------
-    >>> result = AuditResult({"schema": SCHEMA, "attributes": [{"name": "length", "odds": 2.5}]}, pd.DataFrame(),
-    ...     pd.DataFrame())
+    >>> result = AuditResult({"schema": SCHEMA, "attributes": [{"name": "length", "odds": 2.5}]}, pd.DataFrame())
     >>> result.attributes["odds"].tolist()
     [2.5]
     """
 
     summary: dict[str, Any]
     annotators: pd.DataFrame
-    requests: pd.DataFrame
 
     @property
     def attributes(self) -> pd.DataFrame:
@@ -113,7 +108,6 @@ class AuditResult:
             # what is begun first appears last, when everything is written
             self.to_json(begun(SUMMARY_FILE))
             self.to_html(begun(REPORT_FILE))
-            self.requests.to_parquet(begun(REQUESTS_FILE), index=False)
             write_csv(self.annotators, begun(ANNOTATORS_CSV))
             self.annotators.to_parquet(begun(ANNOTATORS_FILE), index=False)
             for name in (SUMMARY_FILE, PEOPLE_FILE):
