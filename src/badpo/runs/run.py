@@ -289,15 +289,12 @@ class Prepared:
         None weights every vote as the table does.
     facts : mapping
         JSON: what tells the run from others with the same recipe and votes.
-    started : function of the trainer, or None
-        Called before the first step.
     """
 
     judgments: Judgments
     bias: BiasTerm | None = None
     objective: Objective | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
-    started: Callable[[BADPOTrainer], None] | None = None
 
 
 def keep_run(recipe: Recipe, folder: Path, prepared: Prepared, command: str, progress: Progress) -> BiasTerm:
@@ -413,8 +410,6 @@ def make_trainer(
     )
     if callbacks:
         trainer.remove_callback(PrinterCallback)
-    if prepared.started is not None:
-        prepared.started(trainer)
     return trainer
 
 
