@@ -173,6 +173,12 @@ def killed(command: str, *moments: str, smaller: bool = False) -> None:
         process.wait()
 
 
+def launched(command: str) -> None:
+    """``badpo`` in two processes, as ``accelerate launch`` starts them."""
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", "2"]
+    subprocess.run([*launch, *_command(command)[1:]], check=True)
+
+
 def planted(**changes) -> pd.DataFrame:
     """Votes whose leans are known."""
     from tests.auditing.planted import votes
@@ -404,7 +410,7 @@ CASES = {
     "train": Case((project, *(f"{TRAIN} --bias {variant}" for variant in VARIANTS), f"{TRAIN} --dry-run",
                    "evaluate runs/dpo-s42 runs/shared_mean-s42", "report runs --out report.html")),
     "train-warm": Case((partial(project, bias={"variant": "shared_mean", "warm_start": "offline"}), TRAIN), 1e-5),
-    "two-processes": Case((project, f"{TRAIN} --num_processes 2")),
+    "two-processes": Case((project, partial(launched, TRAIN))),
     "train-killed": Case((partial(project, reference={"sft": True, "num_train_epochs": 1}),
                           partial(killed, TRAIN, "runs/*/checkpoints/checkpoint-20/complete.json"),
                           f"{TRAIN} --resume")),

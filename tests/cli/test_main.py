@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import re
 import subprocess
 import sys
@@ -225,23 +224,6 @@ def test_train_gives_the_recipe_to_one_function(monkeypatch, tmp_path):
     assert recipe.model.trust_remote_code is False
     assert "dataset_num_proc" in result.stderr
     assert str(tmp_path / "length" / "pooled-s7") in result.stdout
-
-
-def test_several_processes_are_started_by_accelerate_once(monkeypatch, tmp_path):
-    started = []
-    monkeypatch.setattr(os, "execv", lambda program, command: started.append(command))
-    monkeypatch.setattr("badpo.runs.run.train_run", lambda *arguments: tmp_path / "run")
-    monkeypatch.setenv("BADPO_LAUNCHED", "")  # so that it is put back
-    monkeypatch.delenv("BADPO_LAUNCHED")
-    words = [
-        *("train", "--num_processes", "2", "--attribute", "length"),
-        *("--model_name_or_path", "m", "--dataset_name", "votes.csv"),
-    ]
-    monkeypatch.setattr(sys, "argv", ["badpo", *words])
-    assert run(*words).exit_code == 0
-    assert run(*words).exit_code == 0  # as the launcher starts it
-    program = [sys.executable, "-m", "accelerate.commands.launch"]
-    assert started == [[*program, "--num_processes", "2", "-m", "badpo", *words]]
 
 
 def test_remote_code_needs_the_flag(monkeypatch, tmp_path):

@@ -89,24 +89,10 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch,
     assert "Åsa" in text and text.endswith("}\n") and json.loads(text) == {"name": "Åsa", "n": 1}
 
 
-@pytest.mark.parametrize(
-    ("error", "code"),
-    [
-        (OSError(28, "No space left on device", "model.safetensors"), errno.ENOSPC),
-        (OSError(errno.EXDEV, os.strerror(errno.EXDEV), "model"), errno.EXDEV),
-        (Exception("No space left on device (os error 28)"), errno.ENOSPC),
-        (RuntimeError("PytorchStreamWriter failed writing file data.pkl: file write failed"), errno.EIO),
-        (RuntimeError("basic_ios::clear: iostream error"), errno.EIO),
-        (ZeroDivisionError(), None),
-    ],
-    ids=["safetensors", "rename", "tokenizers", "torch", "torch's stream", "another"],
-)
-def test_a_failed_write_is_told_as_what_it_is_and_leaves_no_folder(tmp_path, error, code):
-    kind = type(error) if code is None else OSError
-    with pytest.raises(kind) as raised, whole_folder(tmp_path / "model") as unfinished:
+def test_a_failed_write_leaves_no_folder(tmp_path):
+    with pytest.raises(OSError, match="No space"), whole_folder(tmp_path / "model") as unfinished:
         unfinished.mkdir()
-        raise error
-    assert code is None or (raised.value.errno == code and raised.value.filename)
+        raise OSError(errno.ENOSPC, "No space left on device")
     assert not list(tmp_path.iterdir())
 
 
@@ -322,37 +308,13 @@ def test_another_version_is_refused_unless_it_is_allowed(tmp_path, monkeypatch, 
     told = refusal(make(folder))
     assert f"torch {before}" in told and "is now torch 0.0" in told
     assert "go on with --allow-changed code" in told
+    assert refusal(make(folder), allow_changed=["beta"]) == "beta cannot be allowed to change; only code can"
+    told = refusal(make(folder, max_steps=6), allow_changed=["code"])
+    assert "max_steps was 4, is now 6. Change them back, or start a new output_dir" in told
     run = make(folder)
     run.train(resume_from_checkpoint=True, allow_changed=["code"])
     assert "resumed with a change that was allowed: code was" in caplog.text
     assert log_lines(folder) == log_lines(tmp_path / "whole")
-
-
-class Rates(TrainerCallback):
-    """The learning rates that the optimizer steps with."""
-
-    def __init__(self):
-        self.seen: list[float] = []
-
-    def on_pre_optimizer_step(self, args, state, control, optimizer=None, **kwargs):
-        self.seen.append(optimizer.param_groups[0]["lr"])
-
-
-@pytest.mark.parametrize("schedule", ["constant", "linear"])
-def test_a_run_can_be_made_longer_and_follows_the_schedule_of_its_new_length(tmp_path, schedule):
-    options = dict(lr_scheduler_type=schedule)
-    begun(tmp_path / "run", max_steps=2, **options)
-    assert "go on with --allow-changed max_steps" in refusal(make(tmp_path / "run", **options))
-    longer, whole = make(tmp_path / "run", **options), make(tmp_path / "whole", **options)
-    rates = [Rates(), Rates()]
-    for run, seen in zip((longer, whole), rates, strict=True):
-        run.add_callback(seen)
-    longer.train(resume_from_checkpoint=True, allow_changed=["max_steps"])
-    whole.train()
-    assert rates[0].seen == rates[1].seen[2:]
-    logged = [[x["learning_rate"] for x in run.state.log_history if "loss" in x] for run in (longer, whole)]
-    assert logged[0][2:] == logged[1][2:] == rates[0].seen
-    assert same_weights(longer, whole) == (schedule == "constant")
 
 
 def test_another_pseudonym_key_is_told_with_the_key_as_the_remedy(tmp_path, monkeypatch):
@@ -360,14 +322,6 @@ def test_another_pseudonym_key_is_told_with_the_key_as_the_remedy(tmp_path, monk
     monkeypatch.setenv("BADPO_PSEUDONYM_KEY", "the key of another machine")
     told = refusal(make(tmp_path, max_steps=2))
     assert "pseudonym key was" in told and "bring the key of the machine that began the run" in told
-
-
-def test_what_cannot_be_allowed_is_said(tmp_path):
-    begun(tmp_path, max_steps=2)
-    assert refusal(make(tmp_path), allow_changed=["beta"]).startswith('"beta" cannot be allowed to change;')
-    assert 'Did you mean "max_steps"?' in refusal(make(tmp_path), allow_changed=["max_step"])
-    told = refusal(make(tmp_path, beta=0.2), allow_changed=["max_steps"])
-    assert "beta was 0.1, is now 0.2" in told and "max_steps was 2" in told
 
 
 # -- what a resumed run goes on with -----------------------------------------------------------------------------

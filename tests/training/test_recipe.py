@@ -77,7 +77,7 @@ def test_a_recipe_is_read_and_becomes_arguments(tmp_path):
         "warm_start": "zero",
         "gold_annotators": [],
     }
-    assert (recipe.reference.sft, recipe.objective, recipe.notices, recipe.launch) == (False, {}, (), ())
+    assert (recipe.reference.sft, recipe.objective, recipe.notices) == (False, {}, ())
     args = recipe.arguments(output_dir=str(tmp_path / "arm"), use_cpu=True)
     assert (args.bias, args.learning_rate, args.output_dir) == ("pooled", 5e-7, str(tmp_path / "arm"))
 
@@ -99,7 +99,6 @@ def test_a_trl_file_is_taken_with_notices(tmp_path):
 # What TRL 1.16 documents: its page of the command line, and the head of trl/scripts/dpo.py.
 DOCUMENTED = [
     ("", {}),
-    ("num_processes: 4", {"launch": ("--num_processes", "4")}),
     ("torch_dtype: bfloat16", {"dtype": "bfloat16"}),
     ("num_train_epochs: 1\nno_remove_unused_columns: true\nuse_peft: true\noutput_dir: own", {"out": "own"}),
     ("report_to:\n  none\nlearning_rate:\n  0.0001\nlr_scheduler_type:\n  cosine\n", {"rate": 1e-4}),
@@ -112,12 +111,11 @@ def test_the_files_that_trl_documents_are_taken(tmp_path, text, told):
     recipe = read(tmp_path, named + text, {"attributes": "length"})
     assert recipe.training["bias"] is None
     found = {
-        "launch": recipe.launch,
         "dtype": recipe.model.dtype,
         "out": recipe.output_dir,
         "rate": recipe.arguments(use_cpu=True).learning_rate,
     }
-    assert found == {"launch": (), "dtype": "float32", "out": "runs/badpo", "rate": 1e-6} | told
+    assert found == {"dtype": "float32", "out": "runs/badpo", "rate": 1e-6} | told
 
 
 @pytest.mark.parametrize("name", ["dtype", "torch_dtype"])
@@ -127,21 +125,10 @@ def test_the_keywords_of_the_model_have_the_last_word_as_in_trl(tmp_path, name):
     assert recipe.model.init_kwargs == expected
 
 
-def test_trls_flags_are_taken(tmp_path):
-    given = "--model_name_or_path m --dataset_name d --no_remove_unused_columns --num_processes 2"
+def test_trls_flags_are_taken():
+    given = "--model_name_or_path m --dataset_name d --no_remove_unused_columns --num_processes 1"
     recipe = read_recipe(None, parsed_flags(given.split()) | {"attributes": "length"})
-    assert recipe.launch == ("--num_processes", "2")
     assert any("remove_unused_columns has no effect" in notice.what for notice in recipe.notices)
-
-
-def test_a_file_for_the_launcher_is_named_by_the_caller_only(tmp_path):
-    own = written(tmp_path, "num_processes: 2\n", "own.yaml")
-    assert "--accelerate_config FILE" in complaint(tmp_path, RECIPE + f"accelerate_config: {own}\n")
-    recipe = read(tmp_path, RECIPE, {"accelerate_config": str(own), "num_processes": 3})
-    assert recipe.launch == ("--config_file", str(own), "--num_processes", "3")
-    shipped = read(tmp_path, RECIPE + "accelerate_config: zero2\nnum_processes: 1\n").launch
-    assert shipped[1].endswith("zero2.yaml") and shipped[2:] == ("--num_processes", "1")
-    assert read(tmp_path, RECIPE + "num_processes: 1\n").launch == ()
 
 
 def test_remote_code_is_allowed_by_the_caller_only(tmp_path):
@@ -228,7 +215,14 @@ def test_an_objective_is_a_name_or_a_block(tmp_path):
         ("lora_r: sixteen\n", "E202 run.yaml:12: lora_r is 'sixteen': "),
         ("held_out: 1.0\n", "E202 run.yaml:12: held_out is 1.0: "),
         ("dtype: int8\n", "E202 run.yaml:12: dtype is 'int8': input should be 'auto', 'float32', "),
-        ("num_processes: 0\n", "E202 run.yaml:12: num_processes is 0: "),
+        (
+            "num_processes: 4\n",
+            "E205 run.yaml:12: num_processes: 4 is refused: the launcher starts the processes: `accelerate launch ",
+        ),
+        (
+            "accelerate_config: zero2\n",
+            "E205 run.yaml:12: accelerate_config: zero2 is refused: the launcher ",
+        ),
         ("winners: left\n", "E202 run.yaml:12: winners is 'left': "),
         ("model_init_kwargs: left\n", "E202 run.yaml:12: model_init_kwargs is 'left': "),
         ("model_init_kwargs: {token: hf_x}\n", "E205 run.yaml:12: model_init_kwargs.token is refused: "),

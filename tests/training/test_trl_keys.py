@@ -13,18 +13,18 @@ from trl import DatasetMixtureConfig, DPOConfig, ModelConfig, ScriptArguments
 
 from badpo.training.config import RENAMED, BADPOConfig
 from badpo.training.recipe import DataChoice, ModelChoice
-from badpo.training.trl_keys import ACCEPTED_WITHOUT_EFFECT, HONOURED, LAUNCH, REFUSED, refusal
+from badpo.training.trl_keys import ACCEPTED_WITHOUT_EFFECT, HONOURED, REFUSED, refusal
 
 TRL_CLASSES = (ScriptArguments, DPOConfig, ModelConfig, DatasetMixtureConfig)
 TRL_FIELDS = {field.name: field for owner in TRL_CLASSES for field in dataclasses.fields(owner)}
 # TRL's parser reads the block itself, before any of the classes, and hands the others to accelerate launch.
-PARSER_KEYS = {"env", *LAUNCH}
+PARSER_KEYS = {"env", "num_processes", "accelerate_config"}
 OURS = {field.name for field in dataclasses.fields(BADPOConfig)}
 # An older Trainer has these under their old names only; a recipe that uses the new ones is then refused with a remedy.
 NEWER = set(RENAMED.values()) - OURS
 HONOURED_MODEL = HONOURED.keys() & ModelChoice.model_fields
 HONOURED_DATA = HONOURED.keys() & DataChoice.model_fields
-HONOURED_TRAINING = HONOURED.keys() - HONOURED_MODEL - HONOURED_DATA - LAUNCH.keys()
+HONOURED_TRAINING = HONOURED.keys() - HONOURED_MODEL - HONOURED_DATA
 PAGE = Path(__file__).parents[2] / "docs" / "results" / "trl_keys.md"
 
 
@@ -35,7 +35,7 @@ def test_every_trl_key_stands_in_one_list():
     assert HONOURED_TRAINING - NEWER <= OURS
 
 
-@pytest.mark.parametrize("key", sorted(HONOURED.keys() - NEWER - LAUNCH.keys()))
+@pytest.mark.parametrize("key", sorted(HONOURED.keys() - NEWER))
 def test_the_kind_of_an_honoured_key_is_that_of_trl(key):
     owner = next(cls for cls in TRL_CLASSES if key in {field.name for field in dataclasses.fields(cls)})
     annotation = typing.get_type_hints(owner)[key]
@@ -88,7 +88,6 @@ def page() -> str:
         "Model": HONOURED_MODEL,
         "Data": HONOURED_DATA,
         "Training": HONOURED_TRAINING,
-        "Launch": LAUNCH,
     }
     for kind, keys in honoured.items():
         lines += ["", f"{kind}: {', '.join(f'`{key}`' for key in sorted(keys))}."]

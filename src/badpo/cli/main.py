@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict
 from importlib.metadata import EntryPoint, entry_points
@@ -124,20 +123,6 @@ app.command()(forget)
 def main() -> None:
     """Run the command line; the entry point of the ``badpo`` script."""
     app()
-
-
-def _start_processes(arguments: Sequence[str]) -> None:
-    """Become ``accelerate launch`` of this command, unless a launcher has started it already."""
-    if "BADPO_LAUNCHED" in os.environ:
-        return
-    if "WORLD_SIZE" in os.environ:
-        if is_first_process():
-            complain("num_processes and accelerate_config have no effect: a launcher started this")
-        return
-    os.environ["BADPO_LAUNCHED"] = "1"
-    command = [sys.executable, "-m", "accelerate.commands.launch", *arguments, "-m", "badpo", *sys.argv[1:]]
-    sys.stdout.flush()
-    os.execv(sys.executable, command)
 
 
 def _show_version(asked: bool) -> None:
@@ -273,12 +258,12 @@ def train(
     attribute: AttributeOption = None,
     attribute_file: AttributeFile = None,
     arm_file: ArmFile = None,
-    dry_run: bool = Option(False, help="Plan, counts, memory and a self-test; nothing is trained."),
+    dry_run: bool = Option(False, help="Plan, counts and a self-test; nothing is trained."),
     resume: bool = Option(False, help="Continue from the newest checkpoint whose checksums agree."),
     allow_changed: list[str] | None = Option(
         None,
         metavar="NAME",
-        help="With --resume: what may differ from the checkpoint: code, max_steps or num_train_epochs; repeatable.",
+        help="With --resume: what may differ from the checkpoint; only code, the versions of packages.",
     ),
     trust_remote_code: bool = Option(False, help="Let the model run code of its own from the Hub."),
     as_json: AsJson = False,
@@ -294,8 +279,6 @@ def train(
     if not as_json:
         for notice in recipe.notices if is_first_process() else ():
             complain(notice)
-    if recipe.launch and not dry_run:
-        _start_processes(recipe.launch)
     from badpo.runs.run import plan_run, train_run
 
     if dry_run:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import yaml
 from transformers import PrinterCallback, TrainerCallback
 
@@ -37,10 +36,8 @@ from badpo.training.checkpoints import (
     changed_facts,
     checkpoints,
     environment,
-    naming_failed_writes,
     newest_complete,
     remove_unsealed,
-    require_allowed,
     saving_when_told,
     seal_run,
     whole_folder,
@@ -56,10 +53,6 @@ logger = logging.getLogger(__name__)
 
 BEGUN = "begun.json"  # which run an unfinished folder is of
 MEASURED_FILES = ("planted.json", "readouts.json")  # written anew by every measurement
-BYTES_PER_TRAINED_PARAMETER = 16  # fp32 weight, gradient and two Adam moments
-BYTES_PER_LAYER_ACTIVATION = (
-    34  # per token and hidden unit of a decoder layer, in bf16, without checkpointing
-)
 
 # -- what a run would do -----------------------------------------------------------------------------------------
 
@@ -78,7 +71,6 @@ class Plan:
     n_bias_parameters: int
     n_trained: int
     n_parameters: int
-    memory_gib: float
     self_tests: tuple[SelfTest, ...]
     findings: tuple[Problem, ...]
 
@@ -92,14 +84,13 @@ class Plan:
             f"steps       {self.n_steps:,}",
             f"policy      {self.n_trained:,} of {self.n_parameters:,} weights trained",
             f"bias        {self.n_bias_parameters:,} numbers with their own Adam",
-            f"memory      about {self.memory_gib:.1f} GiB at the peak",
             *(f"self-test   against the model's own forward, in {test}" for test in self.self_tests),
             *(str(finding) for finding in self.findings),
         ]
 
 
 def plan_run(recipe: Recipe) -> Plan:
-    """Everything a run would start with: data read, tokens counted, memory estimated, forward tested.
+    """Everything a run would start with: data read, tokens counted, forward tested.
 
     Nothing is trained and no file is written. Where the recipe asks for a supervised reference that is not there
     yet, the tests are made on the model that it would start from.
@@ -123,7 +114,6 @@ def plan_run(recipe: Recipe) -> Plan:
         n_bias_parameters=sum(p.numel() for p in trainer.bias.parameters()),
         n_trained=sum(p.numel() for p in weights if p.requires_grad),
         n_parameters=sum(p.numel() for p in weights),
-        memory_gib=memory_estimate(trainer) / 2**30,
         self_tests=tuple(trainer.self_tests),
         findings=(*findings, *trainer.findings),
     )
@@ -136,23 +126,6 @@ def n_steps(trainer: BADPOTrainer) -> int:
         return args.max_steps
     n = judgments.n_comparisons if args.batching == "comparisons" else judgments.n_votes
     return math.ceil(args.num_train_epochs * math.ceil(n / args.step_size))
-
-
-def memory_estimate(trainer: BADPOTrainer) -> float:
-    """Bytes at the peak of training: weights, gradients, moments, activations and one chunk of logits."""
-    config = trainer.model.config
-    trained = sum(p.numel() for p in trainer.model.parameters() if p.requires_grad)
-    frozen = sum(p.numel() * p.element_size() for p in trainer.model.parameters() if not p.requires_grad)
-    largest = int(
-        np.sort(trainer.encoded.lengths.sum(axis=1))[-trainer.args.per_device_train_batch_size :].sum()
-    )
-    layers = 1 if trainer.args.gradient_checkpointing else config.num_hidden_layers
-    return (
-        trained * BYTES_PER_TRAINED_PARAMETER
-        + frozen
-        + largest * config.hidden_size * (BYTES_PER_LAYER_ACTIVATION * layers + 4 * config.num_hidden_layers)
-        + 8 * 2**22
-    )
 
 
 # -- a run of a recipe -------------------------------------------------------------------------------------------
@@ -170,7 +143,7 @@ def train_run(recipe: Recipe, resume: bool = False, allow_changed: Sequence[str]
     resume : bool
         Continue from the newest whole checkpoint of the same run folder.
     allow_changed : sequence of str
-        What may differ from that checkpoint: names in `badpo.training.checkpoints.ALLOWED_CHANGES`.
+        What may differ from that checkpoint: "code", or nothing.
 
     Raises
     ------
@@ -205,7 +178,6 @@ def train_run(recipe: Recipe, resume: bool = False, allow_changed: Sequence[str]
 
 def _require_trainable(folder: Path, resume: bool, allow_changed: Sequence[str]) -> None:
     """Refuse to write over a run, and to continue one that is finished or not there."""
-    require_allowed(allow_changed)
     if allow_changed and not resume:
         raise ConfigError("--allow-changed says what may differ from a checkpoint; it needs --resume")
     begun = [path.name for path in checkpoints(folder / "checkpoints") if (path / MARKER).exists()]
@@ -429,11 +401,11 @@ def _train_into(
         write_recipe(folder, recipe)
         write_json(folder / RUN_ENVIRONMENT, made_with)
     try:
-        with saving_when_told(trainer, go_on or command), naming_failed_writes(folder):
+        with saving_when_told(trainer, go_on or command):
             trainer.train(resume_from_checkpoint=resume or None, allow_changed=allow_changed)
             with whole_folder(folder / "model", is_writer) as unfinished:
                 trainer.save_model(str(unfinished))
-    except OSError:
+    except Exception:  # a disk without room, which every library tells in its own way
         remove_unsealed(folder / "checkpoints")
         raise
     if is_writer:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import json
 import logging
-import os
 import platform
 import shutil
 import signal
@@ -21,7 +19,6 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
-from torch.optim.lr_scheduler import LambdaLR
 from transformers import Trainer, TrainerCallback
 from transformers.trainer import TRAINER_STATE_NAME
 
@@ -42,7 +39,7 @@ from badpo.data.files import (
 )
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import KEY_VARIABLE, key_name, keyed_digest
-from badpo.data.problems import ConfigError, did_you_mean
+from badpo.data.problems import ConfigError
 from badpo.objective.bias import BiasTerm
 from badpo.theory.identifiability import separated_annotators
 from badpo.training.inputs import gold_cross_votes
@@ -54,13 +51,6 @@ logger = logging.getLogger(__name__)
 # Packages that decide what is computed, and others that a run is told to be made with.
 CODE = ("ba-dpo", "torch", "transformers", "accelerate", "peft", "numpy")
 PACKAGES = (*CODE, "trl", "pandas", "scipy", "safetensors")
-# tokenizers and torch's writers say of a failed write no more than this
-FAILED_WRITE_SIGNS = (
-    "No space left on device",
-    "inline_container.cc",
-    "PytorchStreamWriter",
-    "iostream error",
-)
 
 # -- files and folders that appear whole -------------------------------------------------------------------------
 
@@ -76,38 +66,21 @@ def write_json(path: Path, value, private: bool = False) -> None:
 def whole_folder(folder: Path, is_writer: bool = True) -> Iterator[Path]:
     """A folder to write into that takes the place of ``folder`` only when everything is in it.
 
-    Of several processes one is the writer. After an error nothing is left; `naming_failed_writes` holds.
+    Of several processes one is the writer. After an error nothing is left.
     """
     unfinished = folder.with_name(f".{folder.name}.unfinished")
     if is_writer:
         shutil.rmtree(unfinished, ignore_errors=True)
     try:
-        with naming_failed_writes(folder):
-            yield unfinished
-            if is_writer:
-                flush_tree(unfinished)
-                shutil.rmtree(folder, ignore_errors=True)
-                unfinished.rename(folder)
-                flush_folder(folder.parent)
+        yield unfinished
+        if is_writer:
+            flush_tree(unfinished)
+            shutil.rmtree(folder, ignore_errors=True)
+            unfinished.rename(folder)
+            flush_folder(folder.parent)
     finally:
         if is_writer:
             shutil.rmtree(unfinished, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def naming_failed_writes(place: Path) -> Iterator[None]:
-    """Turn what a library says of a write that failed into an `OSError`; other errors pass."""
-    try:
-        yield
-    except OSError as error:
-        error.filename = error.filename or str(place)
-        raise
-    except Exception as error:  # tokenizers raises a bare Exception
-        if not any(sign in str(error) for sign in FAILED_WRITE_SIGNS):
-            raise
-        is_full = FAILED_WRITE_SIGNS[0] in str(error) or shutil.disk_usage(place.parent).free < 2**20
-        code = errno.ENOSPC if is_full else errno.EIO
-        raise OSError(code, os.strerror(code), str(place)) from error
 
 
 def flush_tree(folder: Path) -> None:
@@ -212,12 +185,7 @@ def remove_unsealed(folder: Path) -> None:
 # -- what a run and its checkpoints must share -------------------------------------------------------------------
 
 KEY = "pseudonym key"
-# Facts that a resumed run may change when it is told to, and what is said of each.
-ALLOWED_CHANGES = {
-    "code": "another version may round differently",
-    "max_steps": "the learning rate goes on as the schedule of the new length says",
-    "num_train_epochs": "the learning rate goes on as the schedule of the new length says",
-}
+CODE_FACT = "code"  # the one that a resumed run may change, when it is told to
 # Arguments that decide what a checkpoint holds. What the others of ours lead to is a fact of its own.
 _ARGUMENTS = (
     "attention",
@@ -280,7 +248,7 @@ def run_facts(run) -> dict[str, Any]:
             json.dumps({**computed_with, "adapter": None}, sort_keys=True, default=str).encode()
         ),
         "objective": _objective_name(run.objective),
-        "code": ", ".join([*code, f"scoring {scoring_code()}"]),
+        CODE_FACT: ", ".join([*code, f"scoring {scoring_code()}"]),
         f"{'comparisons' if args.batching == 'comparisons' else 'judgments'} per step": args.step_size,
         **{name: getattr(args, name) for name in _ARGUMENTS},
     }
@@ -316,14 +284,6 @@ def changed_facts(before: Mapping, now: Mapping) -> dict[str, str]:
     return {name: f"{name} was {before.get(name)}, is now {now.get(name)}" for name in differing}
 
 
-def require_allowed(names: Sequence[str]) -> None:
-    """Raise `ConfigError` for names of changes that can never be allowed."""
-    for name in names:
-        if name not in ALLOWED_CHANGES:
-            hint = did_you_mean(name, list(ALLOWED_CHANGES))
-            raise ConfigError(f'"{name}" cannot be allowed to change;{hint} {", ".join(ALLOWED_CHANGES)} can')
-
-
 # -- going on from a checkpoint ----------------------------------------------------------------------------------
 
 
@@ -334,7 +294,8 @@ def ready_to_train(run, asked: bool | str | None, allowed: Sequence[str]) -> Pat
     one are, which it would mix with.
     """
     folder, resumed = Path(run.args.output_dir), None
-    require_allowed(allowed)
+    if not {*allowed} <= {CODE_FACT}:
+        raise ConfigError(f"{', '.join(allowed)} cannot be allowed to change; only {CODE_FACT} can")
     if asked:
         resumed = _whole(folder, asked)
         _require_alike(resumed, run.facts, allowed)
@@ -380,10 +341,9 @@ def _require_alike(checkpoint: Path, facts: Mapping[str, Any], allowed: Sequence
     if changes.keys() <= {*allowed}:
         return
     remedy = "Change them back, or start a new output_dir"
-    if changes.keys() <= ALLOWED_CHANGES.keys():
-        options = " ".join(f"--allow-changed {name}" for name in changes)
-        remedy += f"; or go on with {options}: {', and '.join(ALLOWED_CHANGES[name] for name in changes)}"
-    if KEY in changes:
+    if changes.keys() == {CODE_FACT}:
+        remedy += f"; or go on with --allow-changed {CODE_FACT}: another version may round differently"
+    elif KEY in changes:
         remedy = (
             "Pseudonyms and the checksums of votes are made with the pseudonym key, which is another one here: bring "
             f"the key of the machine that began the run ({KEY_VARIABLE}, or pseudonym.key in the configuration folder)"
@@ -503,7 +463,6 @@ class RunCallback(TrainerCallback):
         trainer, resumed = self._trainer, self._trainer.resumed_from
         if resumed is not None:
             load_state(trainer, resumed)
-            _follow_the_schedule(trainer.lr_scheduler)
         trainer.settle_gradient_buckets()
         if state.is_world_process_zero:
             before = b"" if resumed is None else (resumed / LOG_FILE).read_bytes()
@@ -565,16 +524,6 @@ def _best(args, state) -> Path | None:
     """The checkpoint whose weights the Trainer puts back at the end, where it is asked to."""
     name = state.best_model_checkpoint if args.load_best_model_at_end else None
     return None if name is None else Path(name)
-
-
-def _follow_the_schedule(schedule) -> None:
-    """Set the learning rates that a schedule has at its step: a checkpoint holds those of another length of the run."""
-    schedule = getattr(schedule, "scheduler", schedule)
-    if isinstance(schedule, LambdaLR):
-        rates = zip(schedule.base_lrs, schedule.lr_lambdas, strict=True)
-        schedule._last_lr = [base * factor(schedule.last_epoch) for base, factor in rates]
-        for group, rate in zip(schedule.optimizer.param_groups, schedule._last_lr, strict=True):
-            group["lr"] = rate
 
 
 @contextlib.contextmanager

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -254,7 +253,6 @@ class _Keys(ModelChoice, DataChoice, _Honoured):
     batching: str = "random"
     attention: str = "packed"
     reference_cache: str | None = None
-    num_processes: Whole | None = Field(default=None, ge=1)
     bias: BiasBlock
     reference: ReferenceBlock
     privacy: PrivacyBlock
@@ -270,31 +268,6 @@ class _Keys(ModelChoice, DataChoice, _Honoured):
                 "--attribute length:ratio=1.5, or train plain DPO with bias: {variant: none}"
             )
         return declared
-
-    @field_validator("accelerate_config")
-    @classmethod
-    def _file_of_trl(cls, name: str, info: ValidationInfo) -> str:
-        """One of the files that TRL has for ``accelerate launch``, by its name; another one only from the caller."""
-        trl = find_spec("trl")
-        for folder in trl.submodule_search_locations or () if trl else ():
-            path = Path(folder) / "accelerate_configs" / f"{name}.yaml"
-            if name.isidentifier() and path.is_file():
-                return str(path)
-        if "accelerate_config" not in (info.context or ()):
-            raise ConfigError(
-                f"accelerate_config: {name} is refused: a recipe may name one of TRL's files (multi_gpu, zero2, ...); "
-                "name a file of your own yourself: --accelerate_config FILE"
-            )
-        return name
-
-    @property
-    def launch(self) -> tuple[str, ...]:
-        """Arguments for ``accelerate launch``, which starts the run; none where one process trains."""
-        n, config = self.num_processes, self.accelerate_config
-        processes = () if n is None else ("--num_processes", str(n))
-        if config is None:
-            return () if n == 1 else processes
-        return ("--config_file", config, *processes)
 
 
 # What stands in every recipe, where neither the file nor a preset says another thing.
@@ -325,10 +298,8 @@ class Recipe:
     reference : ReferenceBlock
     objective : dict
         Its ``name`` in `badpo.objective.objectives.OBJECTIVES` and its settings; empty for every vote's own weight.
-    launch : tuple of str
-        Arguments for ``accelerate launch``, which starts the run; none where one process trains.
     keys : dict
-        The recipe in full but for ``launch``, with the preset's values written out; reading it again gives this recipe.
+        The recipe in full, with the preset's values written out; reading it again gives this recipe.
     notices : tuple of Problem
         What was accepted without effect.
     """
@@ -340,7 +311,6 @@ class Recipe:
     attributes: tuple[dict[str, Any], ...]
     reference: ReferenceBlock
     objective: dict[str, Any]
-    launch: tuple[str, ...]
     keys: dict[str, Any]
     notices: tuple[Problem, ...]
 
@@ -398,7 +368,7 @@ def read_recipe(
 def _read(file: YamlFile, overrides: Mapping[str, Any], trust_remote_code: bool) -> Recipe:
     reading = _Reading(file, overrides)
     found = reading.keys()
-    keys = found.model_dump(exclude_unset=True, exclude={*trl_keys.LAUNCH})
+    keys = found.model_dump(exclude_unset=True)
     of_model, of_data, apart = (
         {name: keys[name] for name in known if name in keys}
         for known in (ModelChoice.model_fields, DataChoice.model_fields, {**_DEFAULTS, "objective": {}})
@@ -418,7 +388,6 @@ def _read(file: YamlFile, overrides: Mapping[str, Any], trust_remote_code: bool)
         attributes=tuple(found.attributes),
         reference=found.reference,
         objective=found.objective,
-        launch=found.launch,
         keys=keys,
         notices=tuple(reading.notices),
     )
@@ -436,7 +405,7 @@ class _Reading:
     def keys(self) -> Any:
         """The keys, checked; a `ConfigError` with everything that is wrong with them."""
         try:
-            found = _Keys.model_validate(self._merged(), context=self._overrides)
+            found = _Keys.model_validate(self._merged())
         except ValidationError as error:
             for detail in error.errors():
                 self._tell(detail)
@@ -506,7 +475,7 @@ _NEEDED = {
     "model_name_or_path": "the model to train, a folder or a name on the Hub",
     "dataset_name": "the table of judgments",
 }
-_CODES = {"attributes": "E204", "model_init_kwargs": "E205", "accelerate_config": "E205"}
+_CODES = {"attributes": "E204", "model_init_kwargs": "E205"}
 
 
 def _layered(below: Mapping[Any, Any], above: Mapping[Any, Any]) -> dict[str, Any]:

@@ -16,9 +16,6 @@ DEFAULT_OUTPUT_DIR = "runs/badpo"
 # Older names of keys, and the present ones.
 ALIASES: dict[str, str] = {"warmup_ratio": "warmup_steps", "torch_dtype": "dtype"}
 
-# What TRL hands to ``accelerate launch``; the command line does so too.
-LAUNCH: dict[str, Any] = {"num_processes": int, "accelerate_config": str}
-
 # By kind, in the names of `transformers.TrainingArguments` and of TRL's configuration classes.
 _BY_KIND: dict[Any, str] = {
     str: """
@@ -49,10 +46,7 @@ _BY_KIND: dict[Any, str] = {
         deepspeed debug
     """,
 }
-HONOURED: dict[str, Any] = {
-    **{name: kind for kind, names in _BY_KIND.items() for name in names.split()},
-    **LAUNCH,
-}
+HONOURED: dict[str, Any] = {name: kind for kind, names in _BY_KIND.items() for name in names.split()}
 
 ACCEPTED_WITHOUT_EFFECT: dict[str, str] = {
     "attn_implementation": "the attention is chosen by `attention: packed` or `padded`",
@@ -103,9 +97,14 @@ _QUANTISED = (
     "training on a quantised base has not been tested here; use `dtype: bfloat16` with `use_peft: true`"
 )
 _LORA_SHAPE = "only plain LoRA on linear layers has been tested here"
+_LAUNCHER = (
+    "the launcher starts the processes: `accelerate launch --num_processes N -m badpo train --config RECIPE`, "
+    "with `--config_file FILE` for a configuration of its own"
+)
 _ONE_TABLE = "name one table of judgments with `dataset_name`"
 
 REFUSED: dict[str, str] = {
+    "accelerate_config": _LAUNCHER,
     "activation_offloading": _OTHER_FORWARD,
     "auto_find_batch_size": "a restart would keep the trained weights and reset theta; set "
     "`per_device_train_batch_size`",
@@ -132,6 +131,7 @@ REFUSED: dict[str, str] = {
     "loss_type": _OTHER_LOSS,
     "loss_weights": _OTHER_LOSS,
     "neftune_noise_alpha": "noise in the policy alone would make the first margin other than 0",
+    "num_processes": _LAUNCHER,
     "parallelism_config": "sequences are not split over devices; use `fsdp` or `deepspeed`",
     "resume_from_checkpoint": "`badpo train --resume` takes the newest checkpoint whose checksums agree",
     "save_only_model": _FULL_CHECKPOINT + "; the finished model is in `model/`",
@@ -162,6 +162,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "loss_type": ("sigmoid", ["sigmoid"]),
     "loss_weights": ([1],),
     "neftune_noise_alpha": (0,),
+    "num_processes": (1,),
     "train_sampling_strategy": ("random",),
     "truncation_mode": ("keep_start",),
 }
