@@ -12,16 +12,15 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.strategies import SearchStrategy
 
 BATCH = 250
-_LONGEST_SHOWN = 1_500
 
 
 @dataclass(frozen=True)
 class Target:
-    """One part of the program, the inputs that it has to stand, and how many among every thousand are its own."""
+    """One part of the program, the inputs that it has to stand, and its share of all inputs."""
 
     inputs: SearchStrategy[Any]
     check: Callable[[Any], None]  # whatever it raises is a crash: what the part may refuse, it catches itself
-    per_thousand: int
+    share: int
 
 
 @dataclass
@@ -30,16 +29,15 @@ class Attack:
 
     n_inputs: int = 0
     seeds: list[int] = field(default_factory=list)
-    seconds: float = 0.0
     crashes: dict[str, str] = field(default_factory=dict)
 
 
 def attack(target: Target, n_inputs: int, first_seed: int, budget_seconds: float) -> Attack:
     """Try inputs until there were enough or the time is over; a crash does not end it."""
-    done, start = Attack(), time.monotonic()
+    done, end = Attack(), time.monotonic() + budget_seconds
 
     def tried(value: Any) -> None:
-        if time.monotonic() - start > budget_seconds:
+        if time.monotonic() > end:
             return
         done.n_inputs += 1
         try:
@@ -47,11 +45,12 @@ def attack(target: Target, n_inputs: int, first_seed: int, budget_seconds: float
         except Exception as error:
             last = traceback.extract_tb(error.__traceback__)[-1]
             where = f"{type(error).__name__} at {last.filename}:{last.lineno}"
-            shown = f"{where}: {error!r} on {value!r}"[:_LONGEST_SHOWN]
+            shown = f"{where}: {error!r} on {value!r}"[:1_500]
             done.crashes[where] = min(shown, done.crashes.get(where, shown), key=len)
 
     # Hypothesis never gives one input twice in a batch, so that a batch of a small strategy may end early
-    while done.n_inputs < n_inputs and time.monotonic() - start < budget_seconds:
+    before = -1
+    while before < done.n_inputs < n_inputs and time.monotonic() < end:
         before = done.n_inputs
         done.seeds.append(first_seed + len(done.seeds))
         batch = settings(
@@ -62,13 +61,10 @@ def attack(target: Target, n_inputs: int, first_seed: int, budget_seconds: float
             suppress_health_check=list(HealthCheck),
         )
         seed(done.seeds[-1])(batch(given(target.inputs)(lambda value: tried(value))))()
-        if done.n_inputs == before:
-            break
-    done.seconds = time.monotonic() - start
     return done
 
 
 def shares(targets: Mapping[str, Target], n_inputs: int) -> dict[str, int]:
     """How many of all inputs each target gets: at least one."""
-    total = sum(target.per_thousand for target in targets.values())
-    return {name: max(1, round(n_inputs * t.per_thousand / total)) for name, t in targets.items()}
+    total = sum(target.share for target in targets.values())
+    return {name: max(1, round(n_inputs * t.share / total)) for name, t in targets.items()}
