@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy.special import expit, logit, stdtrit
+from scipy.special import expit, stdtrit
 
 from badpo.estimation.pool import (
     carrier_sides,
@@ -39,77 +39,6 @@ def test_exact_dependences_are_named_and_do_not_reach_the_others():
     assert not dependent_columns(near).any()
 
 
-def test_alone_it_is_the_offline_estimate():
-    rng = np.random.default_rng(3)
-    side, prompt = rng.integers(-1, 2, (400, 1)), rng.integers(0, 15, 400)
-    sign = np.where(rng.random(400) < expit(0.8 * side[:, 0]), 1, -1)
-    (joint,) = joint_log_odds(side, sign, prompt)
-    (alone,) = offline_log_odds(sign, side, side != 0, prompt)
-    assert (joint.estimate, joint.low, joint.high) == pytest.approx(
-        (alone.log_odds, alone.ci_low, alone.ci_high), rel=1e-6
-    )
-
-
-def test_planted_leans_are_told_apart_and_covered():
-    rng = np.random.default_rng(4)
-    covered = []
-    for _ in range(60):
-        first = rng.integers(-1, 2, 1200)
-        second = np.where(rng.random(1200) < 0.6, first, rng.integers(-1, 2, 1200))
-        prompt = rng.integers(0, 20, 1200)
-        lean = 0.8 * first - 0.4 * second
-        sign = np.where(rng.random(1200) < expit(lean), 1, -1)
-        found = joint_log_odds(np.column_stack([first, second]), sign, prompt)
-        covered.append([one.low < truth < one.high for one, truth in zip(found, (0.8, -0.4), strict=True)])
-    assert (np.mean(covered, axis=0) > 0.86).all()
-    assert np.mean(covered) < 1
-
-
-def test_what_cannot_be_told_is_none_and_the_rest_stays():
-    rng = np.random.default_rng(5)
-    x = rng.integers(-1, 2, (300, 2)).astype(float)
-    sign = np.where(rng.random(300) < expit(x[:, 0]), 1, -1)
-    prompt = rng.integers(0, 30, 300)
-    one_way = np.where(np.arange(300) < 20, sign, 0)
-    columns = np.column_stack([x[:, 0], x[:, 1], x[:, 1], np.zeros(300), one_way])
-    found = joint_log_odds(columns, sign, prompt)
-    assert [one is None for one in found] == [False, True, True, True, True]
-    alone = joint_log_odds(x, sign, prompt)[0]
-    assert found[0].estimate == pytest.approx(alone.estimate)
-    assert joint_log_odds([[1, 0], [0, -1], [2, 1], [-1, -2]], [1, 1, 1, 1], range(4)) == (None, None)
-    assert joint_log_odds(np.zeros((0, 2)), [], []) == (None, None)
-
-
-def swap_votes(lean, n_pairs=200, n_votes=8, spread=2.0, seed=0):
-    """Votes on pairs of bodies of very different quality; the attribute stands on either one."""
-    rng = np.random.default_rng(seed)
-    stratum = np.repeat(np.arange(n_pairs), n_votes)
-    quality = spread * rng.normal(size=n_pairs)
-    side = rng.choice([-1, 1], n_pairs * n_votes)
-    sign = np.where(rng.random(len(side)) < expit(quality[stratum] + lean * side), 1, -1)
-    return side, sign, stratum, stratum // 5
-
-
-def test_swapped_votes_give_the_lean_whatever_the_quality():
-    estimates, covered = [], []
-    for seed in range(40):
-        found = swap_log_odds(*swap_votes(0.9, seed=seed))
-        estimates.append(found.estimate)
-        covered.append(found.low < 0.9 < found.high)
-    assert np.mean(estimates) == pytest.approx(0.9, abs=0.04)
-    assert np.mean(covered) > 0.85
-    side, sign, _, prompt = swap_votes(0.9)
-    (pooled,) = offline_log_odds(sign, side[:, None], side[:, None] != 0, prompt)
-    assert pooled.log_odds < 0.7  # quality attenuates the pool's own log-odds
-
-
-def test_swapped_votes_without_information():
-    assert swap_log_odds([1, 1], [1, -1], [0, 0], [0, 0]) is None
-    assert swap_log_odds([1, -1], [1, -1], [0, 0], [0, 0]) is None
-    assert swap_log_odds([0, 0], [1, -1], [0, 0], [0, 0]) is None
-    assert swap_log_odds([], [], [], []) is None
-
-
 def one(wins, clusters=None):
     """The estimate of 0/1 wins of a side that always stands as a."""
     sign = np.where(np.asarray(wins) > 0, 1, -1)
@@ -128,13 +57,6 @@ def test_hand_arithmetic():
     assert found.interval(naive=True) == pytest.approx(
         (found.log_odds - 1.959964 * se, found.log_odds + 1.959964 * se), abs=1e-6
     )
-
-
-def test_exchanging_the_sides_changes_nothing():
-    rng = np.random.default_rng(0)
-    sign = rng.choice([-1, 1], 200)
-    delta = rng.choice([-1.0, 0.0, 1.0], (200, 3))
-    assert offline_log_odds(sign, delta, delta != 0) == offline_log_odds(-sign, -delta, delta != 0)
 
 
 def test_copied_judgments_widen_only_the_clustered_interval():
@@ -182,44 +104,10 @@ def test_no_cross_group_judgment_and_no_judgment_at_all():
 # -- logistic regression and clustered errors ---------------------------------------------------------------------
 
 
-def votes(n=4000, n_prompts=40, truth=(1.0, -0.5, 0.02), seed=0):
-    rng = np.random.default_rng(seed)
-    x = np.column_stack([rng.integers(-1, 2, (n, 2)), 30 * rng.normal(size=n)]).astype(float)
-    sign = np.where(rng.random(n) < expit(x @ np.array(truth)), 1, -1)
-    return x, sign, rng.integers(0, n_prompts, n)
-
-
-def test_exchanging_the_sides_and_changing_units_change_nothing_else():
-    x, sign, prompt = votes(500)
-    turned, unit = np.where(np.arange(500) % 2, 1, -1), np.array([1, 1, 100])
-    once = joint_log_odds(x, sign, prompt)
-    again = joint_log_odds(x * turned[:, None] * unit, sign * turned, prompt)
-    for first, second, scale in zip(once, again, unit, strict=True):
-        for name in ("estimate", "se", "low", "high"):
-            assert scale * getattr(second, name) == pytest.approx(getattr(first, name), rel=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("columns", "signs", "known"),
-    [
-        ([[1.0], [1.0], [-2.0]], [1, 1, -1], [False]),
-        ([[1.0, 0.0], [1.0, 1.0], [0.0, 1.0], [0.0, 1.0]], [1, 1, 1, -1], [False, True]),
-        ([[1.0, 0.0], [0.0, -1.0], [2.0, 1.0], [-1.0, -2.0]], [1, 1, 1, 1], [False, False]),
-    ],
-    ids=["alone", "one of two", "only their mix"],
-)
-def test_separated_votes_have_no_coefficients(columns, signs, known):
-    found = joint_log_odds(columns * 3, signs * 3, list(range(len(signs))) * 3)
-    assert [one is not None for one in found] == known
-
-
 def test_one_exception_among_many_is_no_separation():
     n = 100_000
     (found,) = joint_log_odds(np.ones((n, 1)), np.r_[-1, np.ones(n - 1)], np.arange(n))
     assert found.estimate == pytest.approx(np.log(n - 1), rel=1e-6)
-
-
-NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(60)
 
 
 def least_squares(n_clusters=7, seed=0):
@@ -275,26 +163,66 @@ def test_what_one_cluster_determines_alone_has_no_error():
     assert np.isnan(cluster_errors(np.zeros((2, 1)), np.zeros((2, 1, 1))).se).all()
 
 
-def coverage(n_clusters, size_spread, mean_size, between, repeats=400, seed=0):
-    """Share of intervals that hold the true log-odds."""
-    rng = np.random.default_rng(seed)
-    level = logit(0.75)
-    truth = logit((WEIGHTS * expit(level + between * NODES)).sum() / WEIGHTS.sum())
-    held = []
-    for _ in range(repeats):
-        size = rng.poisson(mean_size * np.exp(rng.normal(-(size_spread**2) / 2, size_spread, n_clusters)))
-        group = np.repeat(np.arange(n_clusters), np.maximum(size, 1))
-        wins = rng.random(len(group)) < expit(level + between * rng.normal(size=n_clusters))[group]
-        sides = np.ones((len(group), 1))
-        (found,) = offline_log_odds(np.where(wins, 1, -1), sides, sides, group)
-        if found.log_odds is None:
-            continue
-        held.append(found.ci_low < truth < found.ci_high)
-    return np.mean(held)
+# -- joint and swapped log-odds -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("between", [0.0, 0.8], ids=["independent", "correlated"])
-@pytest.mark.parametrize("size_spread", [0.0, 1.0], ids=["equal", "unequal"])
-@pytest.mark.parametrize("n_clusters", [6, 10, 32])
-def test_intervals_cover_with_few_prompts(n_clusters, size_spread, between):
-    assert 0.92 <= coverage(n_clusters, size_spread, 20, between) <= 0.99
+def test_joint_log_odds_are_the_logistic_regression_with_clustered_errors():
+    from statsmodels.discrete.discrete_model import Logit
+
+    rng = np.random.default_rng(0)
+    x = np.column_stack([rng.integers(-1, 2, (900, 2)), 30 * rng.normal(size=900)])
+    won, prompt = rng.random(900) < expit(x @ [1.0, -0.5, 0.02]), rng.integers(0, 40, 900)
+    sign = np.where(won, 1, -1)
+    peer = Logit(won.astype(float), x).fit(disp=0)
+    chance = peer.predict()
+    rows = [prompt == each for each in range(40)]
+    score = [x[mine].T @ (won - chance)[mine] for mine in rows]
+    information = [(x[mine].T * (chance * (1 - chance))[mine]) @ x[mine] for mine in rows]
+    half = cluster_errors(score, information).half_width()
+    turned = np.where(np.arange(900) % 2, 1, -1)
+    for found in (
+        joint_log_odds(x, sign, prompt),
+        joint_log_odds(x * turned[:, None], sign * turned, prompt),
+    ):
+        np.testing.assert_allclose([one.estimate for one in found], peer.params, rtol=1e-5)
+        np.testing.assert_allclose([one.high - one.estimate for one in found], half, rtol=1e-4)
+    (alone,) = joint_log_odds(x[:, :1], sign, prompt)
+    (offline,) = offline_log_odds(sign, x[:, :1], x[:, :1] != 0, prompt)
+    assert (alone.estimate, alone.low) == pytest.approx((offline.log_odds, offline.ci_low), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("columns", "signs", "known"),
+    [
+        ([[1.0], [1.0], [-2.0]], [1, 1, -1], [False]),
+        ([[1.0, 0.0], [1.0, 1.0], [0.0, 1.0], [0.0, 1.0]], [1, 1, 1, -1], [False, True]),
+        ([[1.0, 0.0], [0.0, -1.0], [2.0, 1.0], [-1.0, -2.0]], [1, 1, 1, 1], [False, False]),
+        ([[1, 1, 0, 1], [-1, 1, 0, 1], [0, -1, 0, -1], [1, 0, 0, 0]], [1, -1, -1, -1], [True] + [False] * 3),
+        (np.zeros((0, 2)), [], [False, False]),
+    ],
+    ids=["alone", "one of two", "only their mix", "twice the same and none", "no votes"],
+)
+def test_what_the_votes_do_not_tell_has_no_coefficient(columns, signs, known):
+    found = joint_log_odds(np.repeat(columns, 3, axis=0), np.repeat(signs, 3), np.arange(3 * len(signs)))
+    assert [one is not None for one in found] == known
+
+
+def test_swapped_votes_are_half_the_odds_ratio_of_mantel_and_haenszel():
+    from statsmodels.stats.contingency_tables import StratifiedTable
+
+    rng = np.random.default_rng(0)
+    stratum = np.repeat(np.arange(400), 8)
+    side = rng.choice([-1, 1], len(stratum))
+    sign = np.where(rng.random(len(stratum)) < expit(2 * rng.normal(size=400)[stratum] + 0.9 * side), 1, -1)
+    cells = np.bincount(4 * stratum + 2 * (side < 0) + (sign < 0), minlength=1600).reshape(400, 2, 2)
+    peer = StratifiedTable(np.moveaxis(cells, 0, 2).astype(float))
+    found = swap_log_odds(side, sign, stratum, stratum)
+    assert found.estimate == pytest.approx(peer.logodds_pooled / 2)
+    assert found.se == pytest.approx(peer.logodds_pooled_se / 2, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("side", "sign"), [([1, 1], [1, -1]), ([1, -1], [1, -1]), ([0, 0], [1, -1]), ([], [])]
+)
+def test_swapped_votes_without_information(side, sign):
+    assert swap_log_odds(side, sign, [0] * len(side), [0] * len(side)) is None

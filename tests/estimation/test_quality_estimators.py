@@ -33,11 +33,6 @@ def drawn(pool, seed=0):
     return votes, votes.arrays
 
 
-def slope(leans, votes):
-    estimate, truth = leans.deviation[:, 0], votes.deviation
-    return float(estimate @ truth / (truth @ truth))
-
-
 # -- each against an independent maximum ---------------------------------------------------------------------
 
 
@@ -128,17 +123,6 @@ def test_derivatives_are_those_of_the_values(kind):
         np.testing.assert_allclose(-(up[1] - down[1]) / 2e-5, information[i], atol=1e-6)
 
 
-def test_a_missing_quality_attenuates_and_a_given_one_does_not():
-    votes, arrays = drawn(Pool(4000, n_annotators=20, quality_sd=2.0))
-    known = fit_fixed(*arrays, 0.1 * votes.quality)
-    assert known.u_scale == pytest.approx(10.0, rel=0.1)
-    assert slope(known, votes) == pytest.approx(1.0, abs=0.15)
-    assert slope(fit_fixed(*arrays, np.zeros(4000)), votes) < 0.8
-    drawn_alike = fit_random(*arrays)
-    assert drawn_alike.quality_sd == pytest.approx(2.0, abs=0.2)
-    assert slope(drawn_alike, votes) == pytest.approx(1.0, abs=0.2)
-
-
 # -- what is not known ---------------------------------------------------------------------------------------
 
 
@@ -211,38 +195,6 @@ def test_two_attributes_that_only_move_together_are_not_told_apart():
     assert (leans.status[1:] == "ok").all()
 
 
-@EVERY
-def test_wrong_input_is_named(kind):
-    fit = ALL[kind]
-    good = dict(comparison=np.arange(2), sign=[1, -1], annotator=np.array([0, 1]), delta=[[1.0], [1.0]])
-    with pytest.raises(ValueError, match="sign of vote 1 is 0"):
-        fit(*(good | {"sign": [1, 0]}).values(), 2)
-    with pytest.raises(ValueError, match="annotator indices"):
-        fit(*good.values(), 1)
-    with pytest.raises(ValueError, match="delta is not finite at judgment 0"):
-        fit(*(good | {"delta": [[np.nan], [1.0]]}).values(), 2)
-    with pytest.raises(ValueError, match="1 signs"):
-        fit(*(good | {"sign": [1]}).values(), 2)
-
-
-def test_a_quality_is_needed_for_every_comparison():
-    votes = (np.array([0, 5]), [1, -1], np.array([0, 1]), [[1.0], [1.0]], 2)
-    with pytest.raises(ValueError, match="quality has 3 entries"):
-        fit_fixed(*votes, [0.0, 1.0, 2.0])
-    with pytest.raises(ValueError, match="quality of comparison 1 is not finite"):
-        fit_fixed(*votes, [0.0, np.nan, 0.0, 0.0, 0.0, 0.0])
-
-
-@EVERY
-def test_no_votes_at_all(kind):
-    empty = np.zeros(0, dtype=int)
-    if kind == "fixed":
-        leans = fit_fixed(empty, empty, empty, np.zeros((0, 1)), 2, [])
-    else:
-        leans = ALL[kind](empty, empty, empty, np.zeros((0, 1)), 2)
-    assert (leans.status == "no_cross").all() and np.isnan(leans.deviation).all()
-
-
 def test_an_infinite_lean_beside_a_vast_quality_has_no_negative_information():
     """Mostly single votes: the spread of the quality runs away, and quadrature with it."""
     rng = np.random.default_rng(19)
@@ -256,3 +208,32 @@ def test_an_infinite_lean_beside_a_vast_quality_has_no_negative_information():
     known = np.isfinite(leans.finite_deviation)
     assert np.isinf(leans.deviation).sum() > 2 and leans.quality_sd > 5
     assert (leans.finite_se[known] > 0).all()
+
+
+GOOD = dict(
+    comparison=[0, 1], sign=[1, -1], annotator=[0, 1], delta=[[1.0], [1.0]], n_annotators=2, quality=[0.0] * 2
+)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"sign": [1, 0]}, "sign of vote 1 is 0"),
+        ({"n_annotators": 1}, "annotator indices"),
+        ({"delta": [[np.nan], [1.0]]}, "delta is not finite at judgment 0"),
+        ({"sign": [1]}, "1 signs"),
+        ({"comparison": [0, 5]}, "quality has 2 entries"),
+        ({"quality": [0.0, np.nan]}, "quality of comparison 1 is not finite"),
+    ],
+)
+def test_wrong_input_is_named(wrong, words):
+    with pytest.raises(ValueError, match=words):
+        fit_fixed(*(GOOD | wrong).values())
+
+
+@EVERY
+def test_no_votes_at_all(kind):
+    empty = np.zeros(0, dtype=int)
+    fit = (lambda *votes: fit_fixed(*votes, [])) if kind == "fixed" else ALL[kind]
+    leans = fit(empty, empty, empty, np.zeros((0, 1)), 2)
+    assert (leans.status == "no_cross").all() and np.isnan(leans.deviation).all()

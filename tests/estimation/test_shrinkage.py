@@ -7,9 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
+from scipy.special import expit, logsumexp
 from scipy.stats import false_discovery_control
 
+from badpo.estimation.fit import fit_conditional
 from badpo.estimation.shrinkage import (
+    DROP,
     Mixture,
     Spread,
     bayesian_fdr,
@@ -17,26 +20,15 @@ from badpo.estimation.shrinkage import (
     probability_exceeds,
     q_values,
     shrink_normal,
+    shrink_votes,
 )
+from bench.simulated_pools import Pool, draw_votes
 
 
 def drawn_pool(rng, m, tau, error):
     truth = tau * rng.normal(size=m)
     se = error * np.exp(0.4 * rng.normal(size=m))
     return truth, truth + se * rng.normal(size=m), se
-
-
-def test_restricted_likelihood_is_that_of_the_contrasts():
-    rng = np.random.default_rng(0)
-    value, se = rng.normal(size=5), rng.uniform(0.2, 1.0, 5)
-    contrast = np.eye(5)[1:] - np.eye(5)[:-1]
-    ours = Spread(value, se).log_likelihood
-
-    def exact(tau):
-        covariance = contrast @ np.diag(se**2 + tau**2) @ contrast.T
-        return stats.multivariate_normal(np.zeros(4), covariance).logpdf(contrast @ value)
-
-    assert ours(0.7) - ours(0.1) == pytest.approx(exact(0.7) - exact(0.1))
 
 
 def test_posterior_against_integration_over_tau_and_mu():
@@ -72,23 +64,6 @@ def test_the_interval_holds_its_share_and_scales():
         np.testing.assert_allclose(getattr(turned, name).mean, -mean, atol=1e-6)
 
 
-def test_tau_is_covered_and_its_uncertainty_is_in_the_intervals():
-    """Six annotators whose errors are as large as the spread: plugging tau in covers too little, averaging does not."""
-    rng = np.random.default_rng(3)
-    tau_covered, covered, plugged = [], [], []
-    for _ in range(150):
-        truth, value, se = drawn_pool(rng, 6, 0.5, 0.5)
-        found = shrink_normal(value, se)
-        tau_covered.append(found.tau_low <= 0.5 <= found.tau_high)
-        covered.append((found.post_low <= truth) & (truth <= found.post_high))
-        kept = found.tau**2 / (found.tau**2 + se**2)
-        center = np.average(value, weights=1 / (found.tau**2 + se**2))
-        plugged.append(np.abs(kept * value + (1 - kept) * center - truth) <= 1.96 * np.sqrt(kept) * se)
-    assert np.mean(tau_covered) > 0.92
-    assert 0.93 < np.mean(covered) < 0.99
-    assert np.mean(plugged) < 0.80
-
-
 def test_equal_annotators_have_no_spread_and_one_common_value():
     found = shrink_normal(np.full(30, 0.01), np.full(30, 0.5))
     assert (found.tau, found.tau_low, found.reliability) == (0.0, 0.0, 0.0)
@@ -117,17 +92,6 @@ def test_too_few_to_shrink():
     assert len(shrink_normal([], []).shrunk) == 0
 
 
-def test_the_free_prior_keeps_planted_outliers_where_the_normal_pulls_them_in():
-    rng = np.random.default_rng(6)
-    value = np.append(0.05 * rng.normal(size=95), np.full(5, 2.0))
-    se = np.full(100, 0.3)
-    value = value + se * rng.normal(size=100)
-    found = shrink_normal(value, se)
-    truth = np.append(np.zeros(95), np.full(5, 2.0))
-    free, normal = (np.mean((one.mean - truth) ** 2) for one in (found.other, found.posterior))
-    assert free < 0.7 * normal
-
-
 def test_two_camps_stay_two_camps_and_somebody_in_between_is_drawn_to_the_nearer_one():
     found = shrink_normal(np.append(np.repeat([-1.0, 1.0], 20), 0.4), np.full(41, 0.3))
     assert found.other.mean[40] > found.shrunk[40]
@@ -137,13 +101,6 @@ def test_an_estimate_far_off_the_grid_still_has_a_posterior():
     value = np.append(np.linspace(-0.5, 0.5, 30), 500.0)
     found = shrink_normal(value, np.append(np.full(30, 0.1), 1.0))
     assert np.isfinite(found.other.mean).all()
-
-
-def test_wrong_input_is_named():
-    with pytest.raises(ValueError, match="annotator 1 has standard error 0.0"):
-        shrink_normal([0.1, 0.2], [0.3, 0.0])
-    with pytest.raises(ValueError, match="shapes"):
-        shrink_normal([0.1, 0.2], [0.3])
 
 
 def test_against_draws():
@@ -158,26 +115,6 @@ def test_against_draws():
 
 
 PROBABILITIES = st.lists(st.floats(0, 1), min_size=1, max_size=20)
-
-
-def test_probability_is_that_of_the_posterior():
-    rng = np.random.default_rng(0)
-    value = rng.normal(size=400)
-    found = shrink_normal(value, np.full(400, 0.01))
-    sharp = (np.abs(value) > 0.5).astype(float)
-    assert np.mean(np.abs(probability_exceeds(found, 0.5) - sharp)) < 0.01
-    chance = probability_exceeds(shrink_normal(value, np.full(400, 1.0)), 0.0)
-    np.testing.assert_allclose(chance, 1.0)
-
-
-def test_probability_is_calibrated():
-    rng = np.random.default_rng(1)
-    truth = 0.5 * rng.normal(size=4000)
-    found = shrink_normal(truth + 0.4 * rng.normal(size=4000), np.full(4000, 0.4))
-    chance = probability_exceeds(found, 0.5)
-    for low, high in [(0.0, 0.3), (0.3, 0.7), (0.7, 1.0)]:
-        rows = (chance >= low) & (chance < high)
-        assert np.mean(np.abs(truth[rows]) > 0.5) == pytest.approx(chance[rows].mean(), abs=0.05)
 
 
 def test_a_flag_holds_under_both_priors():
@@ -223,17 +160,173 @@ def test_benjamini_hochberg_equals_scipy():
     assert len(benjamini_hochberg([], [])) == 0
 
 
-@pytest.mark.parametrize("rho", [-0.1, np.nan, np.inf])
-def test_wrong_rho(rho):
-    with pytest.raises(ValueError, match="rho"):
-        probability_exceeds(shrink_normal([0.1, 0.2], [0.1, 0.1]), rho)
-
-
-def test_wrong_rate():
-    with pytest.raises(ValueError, match="between 0 and 1"):
-        bayesian_fdr([0.5], 10)
-
-
 def test_q_values_never_fall_while_p_values_rise():
     found = q_values(np.array([0.01, 0.04, np.nan, 0.041]))
     np.testing.assert_allclose(found, [0.03, 0.041, np.nan, 0.041])
+
+
+def test_restricted_likelihood_is_that_of_the_contrasts_and_gives_the_interval_of_tau():
+    rng = np.random.default_rng(0)
+    value, se = rng.normal(size=8), rng.uniform(0.2, 0.5, 8)
+    contrast = np.eye(8)[1:] - np.eye(8)[:-1]
+
+    def exact(tau):
+        covariance = contrast @ np.diag(se**2 + tau**2) @ contrast.T
+        return stats.multivariate_normal(np.zeros(7), covariance).logpdf(contrast @ value)
+
+    ours, found = Spread(value, se).log_likelihood, shrink_normal(value, se)
+    assert ours(0.7) - ours(0.1) == pytest.approx(exact(0.7) - exact(0.1))
+    assert exact(found.tau) >= max(exact(found.tau + step) for step in (-0.01, 0.01))
+    for end in (found.tau_low, found.tau_high):
+        assert exact(found.tau) - exact(end) == pytest.approx(DROP, abs=0.1)
+
+
+def test_probability_is_that_of_the_posterior():
+    value = np.random.default_rng(0).normal(size=40)
+    found = replace(shrink_normal(value, np.full(40, 0.5)), other=None)
+    inside = found.posterior.cdf(0.5) - found.posterior.cdf(-0.5)
+    np.testing.assert_allclose(probability_exceeds(found, 0.5), 1 - inside)
+    np.testing.assert_allclose(probability_exceeds(found, 0.0), 1.0)
+
+
+FEW = shrink_normal([0.1, 0.2], [0.1, 0.1])
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: shrink_normal([0.1, 0.2], [0.3, 0.0]), "annotator 1 has standard error 0.0"),
+        (lambda: shrink_normal([0.1, 0.2], [0.3]), "shapes"),
+        (lambda: bayesian_fdr([0.5], 10), "between 0 and 1"),
+        *((lambda rho=rho: probability_exceeds(FEW, rho), "rho") for rho in (-0.1, np.nan, np.inf)),
+    ],
+)
+def test_wrong_input_is_named(call, words):
+    with pytest.raises(ValueError, match=words):
+        call()
+
+
+# -- shrunk from the votes -------------------------------------------------------------------------------------
+
+
+def drawn(pool, seed):
+    return draw_votes(pool, np.random.default_rng(seed))
+
+
+def test_against_brute_force_integration():
+    """Five annotators: the marginal likelihood of tau and the posterior means from 15,000 draws of the prior."""
+    n, m = 150, 5
+    votes = drawn(Pool(n, n_annotators=m, votes_each=3, spread=0.7), 3)
+    (found,) = shrink_votes(*votes.arrays)
+    rng = np.random.default_rng(1)
+    standard = rng.standard_normal((15_000, m))
+    standard -= standard.mean(axis=1, keepdims=True)
+    wins, side = (votes.sign > 0).reshape(n, 3), votes.delta[::3, 0]
+    who = votes.annotator.reshape(n, 3)
+
+    def log_likelihood(theta):
+        total = np.zeros(len(theta))
+        for c in np.flatnonzero((wins.sum(axis=1) % 3 != 0) & (side != 0)):
+            alone = 1 if wins[c].sum() == 1 else 0
+            logits = (2 * alone - 1) * side[c] * theta[:, who[c]]
+            total += logits[:, wins[c] == alone][:, 0] - logsumexp(logits, axis=1)
+        return total
+
+    def marginal(tau):
+        value = log_likelihood(tau * standard)
+        weight = np.exp(value - value.max())
+        return np.log(weight.mean()) + value.max(), weight @ (tau * standard) / weight.sum()
+
+    top, _ = marginal(found.tau)
+    for end in (found.tau_low, found.tau_high):
+        assert top - marginal(end)[0] == pytest.approx(DROP, abs=0.15)
+    taus = np.linspace(0.05, 4 * found.tau_high, 16)
+    log_marginal, means = zip(*(marginal(tau) for tau in taus), strict=True)
+    weight = taus * np.exp(np.array(log_marginal) - max(log_marginal))
+    np.testing.assert_allclose(found.shrunk, weight @ np.array(means) / weight.sum(), atol=0.05)
+
+
+def test_large_pools_are_close_to_the_exact_inverse(monkeypatch):
+    votes = drawn(Pool(2000, n_annotators=150), 2)
+    (exact,) = shrink_votes(*votes.arrays)
+    monkeypatch.setattr("badpo.estimation.shrinkage.LARGEST_DENSE", 10)
+    (close,) = shrink_votes(*votes.arrays)
+    np.testing.assert_allclose(close.shrunk, exact.shrunk, atol=0.02)
+    np.testing.assert_allclose(close.post_sd, exact.post_sd, rtol=0.03)
+    assert close.tau == pytest.approx(exact.tau, rel=0.03)
+
+
+def test_a_group_of_few_in_a_large_pool_is_taken_whole(monkeypatch):
+    """Two annotators alone fix their difference and nothing else: their level may not leak into a deviation."""
+    votes = drawn(Pool(2000, n_annotators=150), 2)
+    rng = np.random.default_rng(3)
+    of_two = np.unique(votes.comparison[votes.annotator < 2])
+    second = np.where(
+        np.isin(votes.comparison, of_two) & (votes.annotator < 2),
+        rng.choice([-1.0, 1.0], 2000)[votes.comparison],
+        0,
+    )
+    extra = 4000 + np.repeat(np.arange(60), 2)
+    comparison = np.append(votes.comparison, extra)
+    annotator = np.append(votes.annotator, np.tile([0, 1], 60))
+    sign = np.append(votes.sign, rng.choice([-1.0, 1.0], 120))
+    delta = np.column_stack(
+        [
+            np.append(votes.delta[:, 0], np.zeros(120)),
+            np.append(second, np.repeat(rng.choice([-1.0, 1.0], 60), 2)),
+        ]
+    )
+    exact = shrink_votes(comparison, sign, annotator, delta, 150)
+    monkeypatch.setattr("badpo.estimation.shrinkage.LARGEST_DENSE", 10)
+    close = shrink_votes(comparison, sign, annotator, delta, 150)
+    for one, other in zip(close, exact, strict=True):
+        np.testing.assert_allclose(one.shrunk, other.shrunk, atol=0.03)
+        np.testing.assert_allclose(one.post_sd, other.post_sd, rtol=0.05)
+
+
+def test_two_attributes_have_two_spreads():
+    rng = np.random.default_rng(5)
+    m, n = 30, 2500
+    lean = rng.normal(size=(m, 2)) * [0.9, 0.2]
+    who = np.array([rng.permutation(m)[:4] for _ in range(n)]).ravel()
+    comparison = np.repeat(np.arange(n), 4)
+    delta = rng.choice([-1.0, 0.0, 1.0], (n, 2))[comparison]
+    sign = np.where(rng.random(4 * n) < expit((lean[who] * delta).sum(axis=1)), 1, -1)
+    wide, narrow = shrink_votes(comparison, sign, who, delta, m)
+    assert wide.tau_low < lean[:, 0].std() < wide.tau_high
+    assert narrow.tau_low < lean[:, 1].std() < narrow.tau_high
+    assert np.corrcoef(wide.shrunk, lean[:, 0])[0, 1] > 0.95
+
+
+def test_infinite_estimates_are_drawn_in_and_strangers_rest_on_the_prior():
+    votes = drawn(Pool(600, n_annotators=20), 6)
+    sign = np.where((votes.annotator == 0) & (votes.delta[:, 0] != 0), np.sign(votes.delta[:, 0]), votes.sign)
+    (found,) = shrink_votes(votes.comparison, sign, votes.annotator, votes.delta, 21)
+    assert found.basis.tolist() == ["votes"] * 20 + ["prior"]
+    assert 0.3 < found.shrunk[0] < 6 and found.shrunk[0] == found.shrunk.max()
+    assert found.shrunk[20] == 0.0 and found.post_sd[20] > found.tau * 0.9
+
+
+def test_nothing_to_shrink():
+    (found,) = shrink_votes(np.arange(5), np.ones(5), np.arange(5), np.ones((5, 1)), 5)
+    assert np.isnan(found.tau) and np.isnan(found.shrunk).all()
+    assert (found.tau_low, found.tau_high) == (0.0, np.inf)
+    assert pytest.approx(1.9207, abs=1e-4) == DROP
+
+
+def test_a_spread_beside_an_attribute_whose_level_the_votes_fix_is_that_of_the_estimates():
+    random = np.random.default_rng(0)
+    n, m = 1200, 10
+    comparison, annotator = (
+        np.repeat(np.arange(n), 3),
+        np.argsort(random.random((n, m)), axis=1)[:, :3].ravel(),
+    )
+    of_sides, position = random.choice([-1.0, 1.0], n)[comparison], random.choice([-1.0, 1.0], 3 * n)
+    lean = 0.5 * random.standard_normal(m)
+    logit = random.standard_normal(n)[comparison] + lean[annotator] * of_sides + 0.8 * position
+    sign = np.where(random.random(3 * n) < 1 / (1 + np.exp(-logit)), 1, -1)
+    votes = comparison, sign, annotator, np.column_stack([position, of_sides]), m
+    leans = fit_conditional(*votes)
+    expected, found = shrink_normal(leans.deviation[:, 1], leans.se[:, 1]), shrink_votes(*votes)[1]
+    assert found.tau == pytest.approx(expected.tau, rel=0.05)
+    np.testing.assert_allclose(found.shrunk, expected.shrunk, atol=0.05)
