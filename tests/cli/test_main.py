@@ -139,7 +139,7 @@ def test_a_wrong_command_leaves_with_2(arguments, message):
     [
         (ConfigError("no such thing"), 2, "no such thing"),
         (
-            DataError([Problem("E104", "the table has no rows", "votes.csv", "export it again", "error")]),
+            DataError([Problem("E104", "the table has no rows", "votes.csv", "export it again")]),
             3,
             "E104",
         ),

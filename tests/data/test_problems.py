@@ -14,9 +14,7 @@ from badpo.data.tables import KNOWN
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "data.md"
-PROBLEMS = [
-    Problem(code, f"what {code}", "votes.csv, row 3", "mend it", "error") for code in ("E101", "E134")
-]
+PROBLEMS = [Problem(code, f"what {code}", "votes.csv, row 3", "mend it") for code in ("E101", "E134")]
 
 
 def test_all_problems_are_in_the_message_and_survive_pickling():
@@ -45,7 +43,7 @@ def test_did_you_mean_ignores_case_and_stays_silent_when_nothing_is_close(word, 
 
 
 def test_a_problem_shows_hostile_names_inert():
-    problem = Problem("E107", 'unknown winner "\x1b[2Ja\u202eb\x00\ud800"', "x" * 10_000, "r", "error")
+    problem = Problem("E107", 'unknown winner "\x1b[2Ja\u202eb\x00\ud800"', "x" * 10_000, "r")
     assert problem.what == 'unknown winner "\\u001b[2Ja\\u202eb\\u0000\\ud800"'
     assert len(problem.where) < 2_100 and problem.where.endswith("... (10,000 characters)")
 

@@ -308,7 +308,6 @@ def _too_few(n_usable: int, n_answers: int, fewest: int, editor: CounterfactualE
         "the policy's own answers",
         "give more prompts that ask for it (a signature must be asked for), or allow longer answers so that they "
         "are not cut before it",
-        "error",
         n_usable,
     )
 

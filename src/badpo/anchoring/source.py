@@ -212,7 +212,7 @@ def split_prompts(prompts: Sequence[str], where: str) -> Prompts:
     if len(distinct) < FEWEST_PROMPTS:
         what = f"{len(distinct)} prompts; a fifth is set apart to find the tilt on, and a fifth to report on"
         remedy = f"give {FEWEST_PROMPTS} prompts or more with --prompts"
-        raise DataError([Problem("E137", what, where, remedy, "error", len(distinct))])
+        raise DataError([Problem("E137", what, where, remedy, len(distinct))])
     shuffled = [distinct[i] for i in np.random.default_rng(0).permutation(len(distinct))]
     n = min(N_REPORT, len(distinct) // 5)
     return Prompts(shuffled[2 * n :], shuffled[n : 2 * n], shuffled[:n], where)

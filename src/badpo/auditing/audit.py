@@ -21,7 +21,7 @@ from badpo.auditing.result import ANNOTATORS_FILE, SCHEMA, AuditResult
 from badpo.data.attributes import Attribute
 from badpo.data.checks import check
 from badpo.data.judgments import Judgments
-from badpo.data.problems import ConfigError, DataError, Problem, Severity, counted
+from badpo.data.problems import ConfigError, DataError, Problem, counted, worst_first
 from badpo.estimation.fit import Leans
 from badpo.estimation.pool import offline_log_odds
 from badpo.estimation.significance import pool_agreement, self_contradictions
@@ -155,8 +155,7 @@ def _judgments(data: Any, attributes: Sequence[Attribute], reading: dict[str, An
 
 def _as_rows(problems: Sequence[Problem], data: Any) -> list[dict[str, Any]]:
     """Problems as rows, errors first; a path is shown by its file's name alone."""
-    order = ("error", "warning", "notice")
-    rows = [asdict(problem) for problem in sorted(problems, key=lambda p: order.index(p.severity))]
+    rows = [asdict(problem) for problem in worst_first(problems)]
     if isinstance(data, str | os.PathLike):
         path, name = str(data), Path(data).name
         for row in rows:
@@ -367,8 +366,7 @@ def _problems(where: str, rows: Sequence[Found]) -> Iterator[Problem]:
     for code, found, told in rows:
         if found:
             what, remedy = FINDINGS[code]
-            severity: Severity = "warning" if code[0] == "W" else "notice"
-            yield Problem(code, what.format(*told), where, remedy, severity, int(found))
+            yield Problem(code, what.format(*told), where, remedy, int(found))
 
 
 def _of_attribute(j: int, design: Design, options: AuditOptions, people: AuditedPeople) -> list[Found]:

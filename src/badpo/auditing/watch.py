@@ -58,7 +58,7 @@ class ReopenedComparison(DataError):
         remedy = (
             "feed a comparison once, with all its votes; votes that come later need a comparison of their own"
         )
-        super().__init__([Problem("E420", what, where, remedy, "error")])
+        super().__init__([Problem("E420", what, where, remedy)])
 
 
 class AuditMonitor:
@@ -337,7 +337,7 @@ def watch(
         judgments = Judgments.read(data, attributes=attributes, **reading)
         if not judgments.has_identities:
             what, remedy = "the table has no annotator column", "name it: columns={'annotator': 'yours'}"
-            raise DataError([Problem("E421", what, "column annotator", remedy, "error")])
+            raise DataError([Problem("E421", what, "column annotator", remedy)])
         closing = "All comparisons in the table were taken as closed."
         is_closed, warnings = np.ones(judgments.n_comparisons, dtype=bool), list[Problem]()
         if votes_per_comparison is not None:
@@ -369,7 +369,7 @@ def _judgments_of(
         "open"
     )
     remedy = "give comparison ids with the ties, or leave comparisons that are still open out of the table"
-    return n_votes, [Problem("W421", what, "column winner", remedy, "warning", n_ties)]
+    return n_votes, [Problem("W421", what, "column winner", remedy, n_ties)]
 
 
 def _monitor(state: Path, judgments: Judgments, alpha: float) -> AuditMonitor:
@@ -431,7 +431,7 @@ def _result(
         named = ", ".join(reopened[:_NAMED])
         what = f"{counted(len(reopened), 'comparison')} had other votes when counted; the new ones are refused: {named}"
         remedy = "close a comparison when it has all its votes; give votes that come later a comparison of their own"
-        warnings = [Problem("W420", what, "comparison_id", remedy, "warning", len(reopened)), *warnings]
+        warnings = [Problem("W420", what, "comparison_id", remedy, len(reopened)), *warnings]
     table = monitor.table()
     shown = table.loc[table["flag"], ["attribute", "annotator", "toward", "e_value", "n_informative"]]
     flagged = {

@@ -9,7 +9,7 @@ import numpy as np
 
 from badpo.data.attributes import Attribute, attribute_from_config, plain_text
 from badpo.data.judgments import Judgments, measure_sides
-from badpo.data.problems import ConfigError, Problem, counted
+from badpo.data.problems import ConfigError, Problem, counted, worst_first
 from badpo.data.tables import side_pairs
 from badpo.theory import Bools
 from badpo.theory.identifiability import annotator_components, separated_annotators
@@ -59,8 +59,7 @@ def check(judgments: Judgments) -> list[Problem]:
             _check_annotators(j, found)
     _check_scores(found)
     _check_collinear(found)
-    order = {"error": 0, "warning": 1, "notice": 2}
-    return sorted(found.problems, key=lambda problem: order[problem.severity])
+    return worst_first(found.problems)
 
 
 class _Found:
@@ -73,11 +72,8 @@ class _Found:
         self.annotator = judgments.votes["annotator"].to_numpy()
         self.cross = judgments.cross_group()
 
-    def warn(self, code: str, what: str, where: str, remedy: str, count: int = 1) -> None:
-        self.problems.append(Problem(code, what, where, remedy, "warning", count))
-
-    def refuse(self, code: str, what: str, where: str, remedy: str, count: int) -> None:
-        self.problems.append(Problem(code, what, where, remedy, "error", count))
+    def note(self, *problem: Any) -> None:
+        self.problems.append(Problem(*problem))
 
     def listed(self, chosen: Bools) -> str:
         names = self.names[chosen]
@@ -91,7 +87,7 @@ def _check_pool(found: _Found) -> None:
         return
     if (n_votes > 0).sum() == 1:
         what = "1 annotator: shared_mean and per_annotator are the same as pooled"
-        found.warn("W111", what, found.listed(n_votes > 0), "use bias: pooled")
+        found.note("W111", what, found.listed(n_votes > 0), "use bias: pooled")
         return
     usual, share = np.median(n_votes[n_votes > 0]), n_votes / n_votes.sum()
     classes = found.judgments.annotators["annotator_class"]
@@ -99,7 +95,7 @@ def _check_pool(found: _Found) -> None:
     for k in np.flatnonzero((share > LARGE_VOTE_SHARE) & (n_votes > MANY_MEDIANS * usual) & ~is_alone):
         what = f"one annotator cast {share[k]:.0%} of the votes; a model, or several people?"
         remedy = "give it an annotator_class of its own, or leave it out"
-        found.warn("W114", what, str(found.names[k]), remedy, int(n_votes[k]))
+        found.note("W114", what, str(found.names[k]), remedy, int(n_votes[k]))
 
 
 def _check_differences(j: int, found: _Found) -> bool:
@@ -114,26 +110,26 @@ def _check_differences(j: int, found: _Found) -> bool:
             values = np.unique(measure_sides(attribute, judgments.comparisons))
             if len(values) == 1:
                 what = f"{where} is {values[0]:g} for every response of {of_all}: nothing to estimate"
-                found.refuse("E120", what, where, "check the rule: badpo attributes test", n)
+                found.note("E120", what, where, "check the rule: badpo attributes test", n)
                 return False
         what = f"the sides differ{by_more} in 0 of {of_all}; only pairs that differ tell of a bias"
         remedy = "judge pairs that differ, lower the threshold, or do not declare the attribute"
-        found.refuse("E121", what, where, remedy, n)
+        found.note("E121", what, where, remedy, n)
         return False
     if n_cross < SMALL_CROSS_SHARE * n or n_cross < FEW_CROSS:
         what = f"the sides differ{by_more} in {n_cross:,} of {of_all} ({n_cross / n:.1%})"
-        found.warn("W121", what, where, "expect a wide interval; judge more pairs that differ", n_cross)
+        found.note("W121", what, where, "expect a wide interval; judge more pairs that differ", n_cross)
     if n_cross > LARGE_CROSS_SHARE * n and attribute.scope != "judgment":
         what = f"the sides differ{by_more} in {n_cross / n:.1%} of judgments; little is left to learn quality from"
         remedy = "raise the threshold or the ratio, so that pairs which hardly differ count as alike"
-        found.warn("W122", what, where, remedy, n_cross)
+        found.note("W122", what, where, remedy, n_cross)
     unknown = int(judgments.votes["shown_first"].isna().sum())
     if attribute.is_position and unknown:
         what = (
             f"{unknown:,} of {of_all} do not say which side was shown first: they tell nothing about position, and "
             "are compared only with one another"
         )
-        found.warn("W127", what, where, "fill in shown_first", unknown)
+        found.note("W127", what, where, "fill in shown_first", unknown)
     return True
 
 
@@ -145,7 +141,7 @@ def _check_annotators(j: int, found: _Found) -> None:
     if n := int(without.sum()):
         what = f"{counted(n, 'annotator')} of {(n_votes > 0).sum():,} never saw the sides differ"
         remedy = "their lean is not known; they are given the pool's mean"
-        found.warn("W123", what, f"{where}: {found.listed(without)}", remedy, n)
+        found.note("W123", what, f"{where}: {found.listed(without)}", remedy, n)
     delta = np.where(cross, judgments.delta[:, j], 0.0)
     one_way = separated_annotators(found.annotator, judgments.votes["sign"], delta, k).ravel() != 0
     if n := int(one_way.sum()):
@@ -153,7 +149,7 @@ def _check_annotators(j: int, found: _Found) -> None:
         what = f"{counted(n, 'annotator')} always sided one way"
         what += f" ({once:,} of them have one such vote)" if once else ""
         remedy = "a free estimate is unbounded; use shared_mean, and read the shrunken value"
-        found.warn("W124", what, f"{where}: {found.listed(one_way)}", remedy, n)
+        found.note("W124", what, f"{where}: {found.listed(one_way)}", remedy, n)
     comparison = judgments.votes["comparison"].to_numpy()
     groups = annotator_components(comparison, found.annotator, cross, k).ravel()
     if groups.max() > 0 and attribute.scope != "judgment":
@@ -166,7 +162,7 @@ def _check_annotators(j: int, found: _Found) -> None:
         remedy = (
             "the votes do not compare one group with another; let some people judge comparisons of two groups"
         )
-        found.warn("W125", what, where, remedy, len(sizes))
+        found.note("W125", what, where, remedy, len(sizes))
 
 
 def _check_scores(found: _Found) -> None:
@@ -180,7 +176,7 @@ def _check_scores(found: _Found) -> None:
             if n >= FEW_SCORED and against > n / 2 + np.sqrt(n):
                 what = f"{against / n:.0%} of {counted(n, 'judgment')} go against the scores: are the columns reversed?"
                 remedy = "look at some rows; if they are, exchange the responses or the winners"
-                found.warn("W135", what, f"columns {first} and {second}", remedy, against)
+                found.note("W135", what, f"columns {first} and {second}", remedy, against)
 
 
 def _check_collinear(found: _Found) -> None:
@@ -197,14 +193,14 @@ def _check_collinear(found: _Found) -> None:
             "say the same about" if null.sum() == 2 else "follow from one another (one is a sum of others) in"
         )
         what = f"{_quoted(names[null])} {same} every judgment; their biases cannot be told apart"
-        found.refuse("E126", what, where, "leave one of them out", int(null.sum()))
+        found.note("E126", what, where, "leave one of them out", int(null.sum()))
         return
     inflation = ((vectors**2) / values).sum(axis=1)
     high = inflation > LARGE_INFLATION
     if high.any():
         what = f"{_quoted(names[high])} nearly say the same (variance inflation up to {inflation.max():.0f})"
         remedy = "expect wide intervals; declare one of them, or judge pairs in which they part"
-        found.warn("W126", what, where, remedy, int(high.sum()))
+        found.note("W126", what, where, remedy, int(high.sum()))
 
 
 def _quoted(names: Iterable[str]) -> str:

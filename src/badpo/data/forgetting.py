@@ -226,7 +226,7 @@ def _rows_in(path: Path, people: People, column: str) -> _Rows:
         what = str(error) if column in names else f"is not in the table.{annotator_hint(names)}"
         remedy = "name it with --column annotator=..., or take them out in the program that wrote this and export again"
         where = f"{path}, found: {', '.join(names)}"
-        raise DataError([Problem("E101", f'column "{column}": {what}', where, remedy, "error")]) from error
+        raise DataError([Problem("E101", f'column "{column}": {what}', where, remedy)]) from error
     theirs = people.rows(ids)
     return _Rows(table, theirs, frozenset(name for name in ids[theirs] if not is_pseudonym(name)))
 

@@ -311,7 +311,7 @@ class Judgments:
         except (pa.ArrowException, OverflowError) as error:
             what = "the messages have fields besides role and content that are of several kinds, or empty"
             remedy = "leave those fields out, or give each of them values of one kind"
-            raise DataError([Problem("E105", what, str(path), remedy, "error")]) from error
+            raise DataError([Problem("E105", what, str(path), remedy)]) from error
 
     @property
     def n_votes(self) -> int:
@@ -393,7 +393,7 @@ def _sides(
                 "declare the attribute in Judgments.read; where the votes on one comparison differ in it, declare a "
                 "PythonFunction of the judgment"
             )
-            raise DataError([Problem("E128", what, "the comparisons", remedy, "error", len(missing))])
+            raise DataError([Problem("E128", what, "the comparisons", remedy, len(missing))])
         return comparisons[list(attribute.columns)].to_numpy(dtype=np.float64)
     numbers, distinct = texts()
     ids = comparisons["comparison_id"].to_numpy()
@@ -417,7 +417,7 @@ def _of_judgments(attribute: Attribute, comparisons: pd.DataFrame, votes: pd.Dat
             f'attribute "{attribute.name}" needs to know which side was shown first, and no judgment says so'
         )
         remedy = "give a column shown_first with a or b; all a, when the table's a side was always first"
-        raise DataError([Problem("E129", what, "the column shown_first", remedy, "error", len(votes))])
+        raise DataError([Problem("E129", what, "the column shown_first", remedy, len(votes))])
     # what `Position` measures, of all votes at once
     return shown.map({"a": 1.0, "b": -1.0}).fillna(0.0).to_numpy(dtype=np.float64)
 
@@ -435,14 +435,14 @@ def _called(attribute: Attribute, ids: Objects, rows: Iterable[Sequence[Any]]) -
         what = f'attribute "{attribute.name}" failed: {type(error).__name__}: {error}'
         where = f"first: comparison {ids[len(values)]}"
         remedy = f"its function must return {_RETURNS[attribute.scope]} for every text"
-        raise DataError([Problem("E127", what, where, remedy, "error")]) from error
+        raise DataError([Problem("E127", what, where, remedy)]) from error
     width = 2 if attribute.scope == "pair" else 1
     measured = np.array(values, dtype=np.float64).reshape(len(values), width)
     bad = np.flatnonzero(~np.isfinite(measured).all(axis=1))
     if len(bad):
         what = f'attribute "{attribute.name}" gives no finite number: {len(bad):,} of {len(measured):,}'
         where = f"first: comparison {ids[bad[0]]}"
-        raise DataError([Problem("E127", what, where, "return a number for every text", "error", len(bad))])
+        raise DataError([Problem("E127", what, where, "return a number for every text", len(bad))])
     return measured if width == 2 else measured[:, 0]
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 Severity = Literal["error", "warning", "notice"]
+SEVERITIES: dict[str, Severity] = {"E": "error", "W": "warning", "N": "notice"}  # the worst first
 
 _LONGEST_SENTENCE = 2_000
 _LONGEST_NAME = 200  # the comparison of two longer words takes seconds
@@ -31,13 +32,14 @@ class Problem:
     remedy : str
         What to do.
     severity : "error", "warning" or "notice"
-        An error stops the reader. A warning is legal but wrong for the statistics. A notice only counts.
+        As the letter of the code says. An error stops the reader. A warning is legal but wrong for the statistics. A
+        notice only counts.
     count : int
         How many rows, judgments, comparisons or annotators it concerns, as ``what`` says.
 
     Examples
     --------
-    >>> print(Problem("E107", "1 judgment has no winner", "votes.csv, row 3", "write a, b or tie", "error"))
+    >>> print(Problem("E107", "1 judgment has no winner", "votes.csv, row 3", "write a, b or tie"))
     E107 error: 1 judgment has no winner
         where:  votes.csv, row 3
         remedy: write a, b or tie
@@ -47,10 +49,11 @@ class Problem:
     what: str
     where: str
     remedy: str
-    severity: Severity
+    severity: Severity = field(init=False)
     count: int = 1
 
     def __post_init__(self):
+        object.__setattr__(self, "severity", SEVERITIES[self.code[0]])
         # labels and names of columns come from the table: nobody's terminal should obey them
         for name in ("what", "where", "remedy"):
             sentence = written_out(getattr(self, name))
@@ -62,6 +65,11 @@ class Problem:
         return (
             f"{self.code} {self.severity}: {self.what}\n    where:  {self.where}\n    remedy: {self.remedy}"
         )
+
+
+def worst_first(problems: Iterable[Problem]) -> list[Problem]:
+    """Errors, then warnings, then notices."""
+    return sorted(problems, key=lambda problem: [*SEVERITIES].index(problem.code[0]))
 
 
 class DataError(ValueError):

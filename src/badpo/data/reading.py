@@ -14,7 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from badpo.data.privacy import EVERYONE, direct_identifiers, folded_id, is_pseudonym, pseudonyms
-from badpo.data.problems import ConfigError, DataError, Problem, Severity, counted, did_you_mean
+from badpo.data.problems import ConfigError, DataError, Problem, counted, did_you_mean, worst_first
 from badpo.data.tables import (
     KNOWN,
     Layout,
@@ -46,7 +46,6 @@ _MODEL_NAMES = re.compile(
     r"gpt|claude|gemini|llama|mistral|mixtral|qwen|deepseek|gemma|command-r", re.IGNORECASE
 )
 _NOTICES = {"tie": "N130", "no annotator": "N112", "repeated vote": "N133"}
-_SEVERITIES: dict[str, Severity] = {"E": "error", "W": "warning", "N": "notice"}
 
 
 def read_votes(
@@ -72,7 +71,7 @@ def read_votes(
     table = read_table(source)
     layout = recognise(table.frame, table.name, columns)
     if not len(layout.frame):
-        raise DataError([Problem("E104", "the table has no rows", table.name, "export it again", "error")])
+        raise DataError([Problem("E104", "the table has no rows", table.name, "export it again")])
     findings = Findings(table, layout)
     rows, texts, annotators = _rows(layout, winners or {}, choices, findings)
     carried = _carried(layout.frame, keep, pairs, findings)
@@ -142,7 +141,7 @@ class Findings:
             if lines is not None and (lines[shown] != shown + 1).any():
                 told = ", ".join(f"{line:,}" for line in lines[shown])
                 where += f" (line{'s' * (len(shown) > 1)} {told} of the file)"
-        self.found.append(Problem(code, what, where, remedy, _SEVERITIES[code[0]], count))
+        self.found.append(Problem(code, what, where, remedy, count))
 
     def ids(self, name: str, code: str, remedy: str | None = None) -> Objects | None:
         """A column of ids or labels; None where the table has none, and where one cannot be read, which is noted.
@@ -164,7 +163,7 @@ class Findings:
     def stop_at_errors(self) -> None:
         """Raise `DataError` with everything found, errors first, when there is an error."""
         if any(problem.severity == "error" for problem in self.found):
-            raise DataError(sorted(self.found, key=lambda problem: problem.severity != "error"))
+            raise DataError(worst_first(self.found))
 
 
 def _rows(

@@ -260,7 +260,7 @@ def _frame_of_columns(names: Sequence[str], columns: Iterable[Any]) -> pd.DataFr
 
 
 def _unreadable(name: str | Path, what: str, remedy: str) -> DataError:
-    return DataError([Problem("E102", f"the table cannot be read: {what}", str(name), remedy, "error")])
+    return DataError([Problem("E102", f"the table cannot be read: {what}", str(name), remedy)])
 
 
 # -- names of columns ------------------------------------------------------------------------------------------
@@ -303,9 +303,7 @@ def recognise(frame: pd.DataFrame, source: str, columns: Mapping[str, str | None
     columns that are missing (E101) or misnamed (E103).
     """
     columns, found = columns or {}, pd.Index([str(name) for name in frame.columns], dtype=object)
-    problems = [
-        Problem("E103", what, source, remedy, "error") for what, remedy in _misnamed(found, columns).items()
-    ]
+    problems = [Problem("E103", what, source, remedy) for what, remedy in _misnamed(found, columns).items()]
     asked = {name: columns.get(name, name) for name in KNOWN}
     theirs = {name: column for name, column in asked.items() if column is not None and column in found}
     lacks = {kind: [name for name in names if name not in theirs] for kind, names in REQUIRED.items()}
@@ -319,7 +317,7 @@ def recognise(frame: pd.DataFrame, source: str, columns: Mapping[str, str | None
             "give prompt, chosen, rejected or prompt, response_a, response_b, winner, or map them with columns; what "
             "another program wrote, convert: badpo import SRC -o judgments.parquet"
         )
-        problems = [Problem("E101", what, where, remedy, "error", len(lacks[nearest]))]
+        problems = [Problem("E101", what, where, remedy, len(lacks[nearest]))]
     if problems:
         raise DataError(problems)
     frame = frame.set_axis(found, axis=1)

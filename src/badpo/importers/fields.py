@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from badpo.data.problems import DataError, Problem, Severity, did_you_mean
+from badpo.data.problems import DataError, Problem, did_you_mean
 from badpo.data.tables import Table
 
 # Names that fields of prompts and of the two responses usually have; any other is named with --column.
@@ -69,12 +69,11 @@ class Export:
 
     def note(self, code: str, what: str, remedy: str, count: int = 1) -> None:
         """Keep a warning or a notice for the user."""
-        severity: Severity = "notice" if code.startswith("N") else "warning"
-        self.findings.append(Problem(code, what, self.table.name, remedy, severity, count))
+        self.findings.append(Problem(code, what, self.table.name, remedy, count))
 
     def refusal(self, code: str, what: str, remedy: str) -> DataError:
         """The error for an export that cannot be read."""
-        return DataError([Problem(code, what, self.table.name, remedy, "error")])
+        return DataError([Problem(code, what, self.table.name, remedy)])
 
     def named(self, ours: str, found: Sequence[str]) -> str | None:
         """The field that the user names for a column of ours; E103 where it is not ``found``."""

@@ -356,7 +356,6 @@ def _parsed(text: bytes | str, expected: TypeAdapter[Content], path: Path, line:
                 f"not what a run holds: {wrong['msg'].partition(' or instance')[0]}",
                 f"{path}{line}, {'.'.join(map(str, wrong['loc'])) or 'the whole'}",
                 remedy,
-                "error",
             )
             for wrong in error.errors()
         ) from error

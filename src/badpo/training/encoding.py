@@ -242,7 +242,7 @@ def length_report(
 
     def found(code: str, n: int, what: str, where: str, remedy: str) -> None:
         if n:
-            findings.append(Problem(code, what, where, remedy, "warning", n))
+            findings.append(Problem(code, what, where, remedy, n))
 
     def first(broken: np.ndarray) -> str:
         return f"first: comparison {next(iter(judgments.comparisons['comparison_id'][broken]), '')}"
@@ -292,7 +292,7 @@ def require_matching_tokenizer(pairs: Sequence[Pair], tokenizer, n_embeddings: i
     what = f"token id {largest} ({token!r}) is outside the model's {n_embeddings} embeddings"
     where = f"the tokenizer has {len(tokenizer)} ids"
     remedy = "use the model's own tokenizer, or model.resize_token_embeddings(len(tokenizer))"
-    raise DataError([Problem("E151", what, where, remedy, "error")])
+    raise DataError([Problem("E151", what, where, remedy)])
 
 
 def model_problems(judgments: Judgments, model: str, encoding: str, max_length: int) -> list[Problem]:

@@ -273,7 +273,7 @@ def require_texts_alone(judgments: Judgments) -> None:
     """Raise `DataError` where the table has images, which the votes are about and the policy would not see."""
     images = [finding for finding in judgments.findings if finding.code == "W108"]
     if images:
-        raise DataError([dataclasses.replace(finding, severity="error") for finding in images])
+        raise DataError([dataclasses.replace(finding, code="E144") for finding in images])
 
 
 def chosen_variant(asked: str | None, judgments: Judgments) -> tuple[str, list[Problem]]:
@@ -283,7 +283,7 @@ def chosen_variant(asked: str | None, judgments: Judgments) -> tuple[str, list[P
         return asked or "shared_mean", []
     what = "bias: pooled was chosen, one lean for everyone, because the votes name no annotators"
     remedy = "map the column with columns: {annotator: NAME} to learn a lean for each; or write bias: pooled"
-    return "pooled", [Problem("N161", what, "the table of votes", remedy, "notice")]
+    return "pooled", [Problem("N161", what, "the table of votes", remedy)]
 
 
 def encode_judgments(
@@ -303,7 +303,7 @@ def encode_judgments(
     where, remedy = f"every prompt has {args.max_length} tokens or more", "raise max_length"
     if judgments.n_votes == 0:
         where, remedy = "there is no judgment", "look at what was left out when the table was read"
-    raise DataError([Problem("E140", "no comparison fits", where, remedy, "error")])
+    raise DataError([Problem("E140", "no comparison fits", where, remedy)])
 
 
 def require_matching_bias(bias: BiasTerm, judgments: Judgments, gold_named: Sequence[str] = ()) -> None:

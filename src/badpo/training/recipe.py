@@ -437,7 +437,7 @@ class _Reading:
     def _is_followed(self, key: str, value: Any) -> bool:
         if key in ACCEPTED_WITHOUT_EFFECT:
             what = f"{key} has no effect: {ACCEPTED_WITHOUT_EFFECT[key]}"
-            self.notices.append(Problem("N204", what, self._where((key,)), "nothing to do", "notice"))
+            self.notices.append(Problem("N204", what, self._where((key,)), "nothing to do"))
         elif reason := refusal(key, value):
             self._complain("E205", (key,), reason)
         return key not in ACCEPTED_WITHOUT_EFFECT and key not in REFUSED

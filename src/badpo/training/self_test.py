@@ -108,7 +108,6 @@ class StartDifference:
             f"model and reference, all tokens of the first step; mean margin {self.mean:.2g}",
             "leave ref_model out, or start from its weights, and keep disable_dropout on: only where both are equal "
             "at the start does theta = 0 anchor the policy at the reference's attribute rate",
-            "warning",
         )
 
 

@@ -129,4 +129,4 @@ def evaluation_prompts(
     if texts:
         what = f"all {len(texts):,} held-out prompts are training prompts too; none is left to evaluate on"
         remedy = "give one prompt_id to equal prompts, or hold more out"
-    raise DataError([Problem("E154", what, "judgments", remedy, "error")])
+    raise DataError([Problem("E154", what, "judgments", remedy)])

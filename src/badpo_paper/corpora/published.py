@@ -86,7 +86,7 @@ def require_unseen(prompts: Sequence[str], training_prompts: Collection[str], wh
     more = f" and {len(seen) - N_SHOWN:,} more" if len(seen) > N_SHOWN else ""
     what = f"{counted(len(seen), 'evaluation prompt')} of {len(prompts):,} can be found among the training prompts"
     remedy = "leave them out here, or hold them out of training"
-    raise DataError([Problem("E155", what, f"{where}, {shown}{more}", remedy, "error", len(seen))])
+    raise DataError([Problem("E155", what, f"{where}, {shown}{more}", remedy, len(seen))])
 
 
 def _question(prompt: str) -> str:
@@ -120,7 +120,7 @@ def read_split(split: HubSplit, source: Source = None) -> Table:
         where = f"{table.name}, found: {', '.join(map(str, table.frame.columns))}"
         what = f"it lacks the columns {', '.join(missing)} of {split.repository}"
         remedy = f"give a file with the schema of {split.told}"
-        raise DataError([Problem("E101", what, where, remedy, "error", len(missing))])
+        raise DataError([Problem("E101", what, where, remedy, len(missing))])
     return table
 
 

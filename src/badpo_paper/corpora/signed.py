@@ -303,7 +303,7 @@ def build(pairs: pd.DataFrame, seed: int = 0) -> SignedCorpus:
     kept, n_short = pairs[is_long].reset_index(drop=True), int((~is_long).sum())
     if not len(kept):
         remedy = "give pairs with longer responses"
-        raise DataError([Problem("E137", "no usable pair", "scored pairs", remedy, "error", 1)])
+        raise DataError([Problem("E137", "no usable pair", "scored pairs", remedy, 1)])
     plan = draw_plan(len(kept), seed)
     quality = QUALITY_SCALE * (kept["score_chosen"] - kept["score_rejected"]).to_numpy(np.float64)
     quality = np.where(plan.kinds == "swap", 0.0, quality)
@@ -416,7 +416,7 @@ def check_pairs(pairs: pd.DataFrame, source: str) -> None:
         found = ", ".join(map(str, pairs.columns))
         what = f"scored pairs lack the column{'s' * (len(missing) > 1)} {', '.join(missing)}"
         where = f"{source}, found: {found}"
-        raise DataError([Problem("E101", what, where, "rename your columns", "error", len(missing))])
+        raise DataError([Problem("E101", what, where, "rename your columns", len(missing))])
     problems = []
     for column in PAIR_COLUMNS[1:]:
         if column.startswith("score_"):
@@ -429,6 +429,6 @@ def check_pairs(pairs: pd.DataFrame, source: str) -> None:
             code, what, remedy = told
             more = f" and {n - 1:,} more" if n > 1 else ""
             where = f"{source}, column {column}, row {int(np.argmax(bad)) + 1:,}{more}"
-            problems.append(Problem(code, what, where, remedy, "error", n))
+            problems.append(Problem(code, what, where, remedy, n))
     if problems:
         raise DataError(problems)

@@ -108,7 +108,7 @@ def scored_pairs(source: Source = None, n: int = N_PAIRS, start: int = 0, seed: 
     if len(order) < n:
         what = f"it has {len(table.frame):,} rows, and {n:,} from position {start:,} on are asked for"
         remedy = "ask for fewer, or give the whole split"
-        raise DataError([Problem("E154", what, table.name, remedy, "error")])
+        raise DataError([Problem("E154", what, table.name, remedy)])
     drawn = table.frame.iloc[order]
     as_asked = [_begins_with(*row) for row in zip(drawn["chosen"], drawn["prompt"], strict=True)]
     kept = drawn[as_asked].reset_index(drop=True)
@@ -141,7 +141,7 @@ def signing_prompts(
     questions = dict.fromkeys(q for q in table.frame["prompt"].to_numpy()[order] if q not in trained)
     if len(questions) < n:
         what = f"{len(questions):,} questions that are not trained on, and {n:,} are asked for"
-        raise DataError([Problem("E154", what, table.name, "ask for fewer, or give a larger file", "error")])
+        raise DataError([Problem("E154", what, table.name, "ask for fewer, or give a larger file")])
     return [ask_to_sign(question) for question in list(questions)[:n]]
 
 
