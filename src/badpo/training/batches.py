@@ -67,9 +67,11 @@ def split_step(
     """
     if n_parts == 1:
         return [votes]
-    of = comparison[votes]
-    unique = np.unique(of)
-    return [votes[np.isin(of, unique[members])] for members in bin_pack(n_fed[unique], n_bins=n_parts)]
+    unique, position = np.unique(comparison[votes], return_inverse=True)
+    part_of = np.empty(len(unique), dtype=np.int64)
+    for number, members in enumerate(bin_pack(n_fed[unique], n_bins=n_parts)):
+        part_of[members] = number
+    return [votes[part_of[position] == number] for number in range(n_parts)]
 
 
 @dataclass(eq=False)

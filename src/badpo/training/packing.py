@@ -121,7 +121,9 @@ def plan_pack(pairs: Sequence[Pair], trees: Sequence[Tree]) -> tuple[Inputs, np.
             positions.append(np.arange(begin, end) - begin + prefix_end - start)
             if end > begin:
                 segments.append((begin, end, start, prefix_end))
-            path = np.concatenate([np.arange(root, fork), np.arange(end - len(own), end)])
+            path = np.arange(root, end)
+            if not is_first:
+                path = np.concatenate([np.arange(root, fork), np.arange(begin, end)])
             heads.append(path[first:])
             targets.append(response[first:])
             n_scored.append(len(response) - first)
