@@ -101,7 +101,7 @@ def test_it_is_measured_with_what_the_caller_names_and_stays_of_others(run, tmp_
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
     folder = run.parents[1]
     before = contents(run.parent)
-    sources = RunSources(str(folder / "model"), str(folder / "votes.jsonl"), str(folder / "cache"))
+    sources = RunSources(str(folder / "model"), str(folder / "votes.jsonl"))
     readouts = evaluate_run(run, silent, sources)
     assert readouts["heldout"]
     assert not made_here(run), "an evaluation does not make it ours"

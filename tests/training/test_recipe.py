@@ -226,7 +226,6 @@ def test_an_objective_is_a_name_or_a_block(tmp_path):
         ("winners: left\n", "E202 run.yaml:12: winners is 'left': "),
         ("model_init_kwargs: left\n", "E202 run.yaml:12: model_init_kwargs is 'left': "),
         ("model_init_kwargs: {token: hf_x}\n", "E205 run.yaml:12: model_init_kwargs.token is refused: "),
-        ("privacy: {pseudonymise: false}\n", "E202 run.yaml:12: privacy.pseudonymise is False: "),
         (
             "warmup_ratio: 0.1\nwarmup_steps: 10\n",
             "E203 run.yaml:12: warmup_ratio and warmup_steps say the same",

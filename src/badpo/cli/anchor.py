@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
+from typing import Literal
 
 import typer
 from typer import Argument, Option
@@ -16,7 +17,6 @@ from badpo.cli.options import (
     AsJson,
     AttributeFile,
     Debug,
-    RunCache,
     RunModel,
     RunTable,
     TrustRun,
@@ -39,13 +39,13 @@ def anchor(
     target: list[str] | None = Option(
         None, metavar="ATTRIBUTE=RATE", help="Where a rate is to end, such as woman=0.5; repeatable."
     ),
-    mode: str = Option(
-        "sample", metavar="sample|train", help="Reweight while sampling, or teach the policy the tilt itself."
+    mode: Literal["sample", "train"] = Option(
+        "sample", help="Reweight while sampling, or teach the policy the tilt itself."
     ),
     tolerance: float = Option(
-        0.03, help="Largest distance of a rate from its target; beyond it the exit status is 1."
+        0.03, min=0, max=1, help="Largest distance of a rate from its target; beyond it the exit status is 1."
     ),
-    rounds: int = Option(4, metavar="N", help="With train: most rounds of the calibration."),
+    rounds: int = Option(4, min=1, metavar="N", help="With train: most rounds of the calibration."),
     steps: int | None = Option(None, metavar="N", help="With train: optimizer steps of a round."),
     learning_rate: float | None = Option(
         None,
@@ -75,14 +75,12 @@ def anchor(
     arm_file: ArmFile = None,
     model: RunModel = None,
     data: RunTable = None,
-    reference_cache: RunCache = None,
     trust_run: TrustRun = False,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Choose where a policy's attribute rate ends, get it there, and see what else moved. No votes needed."""
     targets = parsed_targets(target)
-    check_request(targets, mode, tolerance, rounds)
     words = word_pairs(word, len(targets))
     from badpo.anchoring.anchor import require_own_folder
 
@@ -93,7 +91,7 @@ def anchor(
     from badpo.training.recipe import RunSources
 
     editor = editor_for(list(targets), words)
-    sources = RunSources(model, data, reference_cache, trust_run)
+    sources = RunSources(model, data, trust_run)
     with redirect_stdout(sys.stderr), terminal_progress(as_json) as progress:
         stage = {"steps": steps, "learning_rate": learning_rate}
         given = {name: value for name, value in stage.items() if value is not None}
@@ -114,6 +112,11 @@ def parsed_targets(texts: Sequence[str] | None) -> dict[str, float]:
     for name, value in parted(texts, "--target", EXAMPLE):
         if name in targets:
             raise ConfigError(f"--target {name} is given twice; every attribute has one target")
+        if name == "length":
+            raise ConfigError(
+                "length: a length has no fair rate, so there is nothing that a target could stand for; the reference's "
+                "own length is the only sensible anchor, and a run of badpo train with this attribute declared keeps it"
+            )
         try:
             targets[name] = float(value)
         except ValueError:
@@ -126,21 +129,6 @@ def parsed_targets(texts: Sequence[str] | None) -> dict[str, float]:
                 "To keep an attribute out altogether, forbid it when decoding"
             )
     return targets
-
-
-def check_request(targets: dict[str, float], mode: str, tolerance: float, rounds: int) -> None:
-    """Raise `ConfigError` for what cannot be meant, before anything is loaded."""
-    if mode not in ("sample", "train"):
-        raise ConfigError(f'--mode "{mode}"; choose sample or train')
-    if not 0 < tolerance < 1:
-        raise ConfigError(f"--tolerance {tolerance:g}: it is a distance between rates, such as 0.03")
-    if rounds < 1:
-        raise ConfigError(f"--rounds {rounds}: at least one round is needed")
-    if "length" in targets:
-        raise ConfigError(
-            "length: a length has no fair rate, so there is nothing that a target could stand for; the reference's own "
-            "length is the only sensible anchor, and a run of badpo train with this attribute declared keeps it"
-        )
 
 
 def word_pairs(texts: Sequence[str] | None, n_targets: int = 1) -> list[tuple[str, str]]:

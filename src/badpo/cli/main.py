@@ -32,7 +32,6 @@ from badpo.cli.options import (
     DataArgument,
     Debug,
     Repeated,
-    RunCache,
     RunModel,
     RunTable,
     TrustRun,
@@ -301,7 +300,6 @@ def evaluate(
     arm_file: ArmFile = None,
     model: RunModel = None,
     data: RunTable = None,
-    reference_cache: RunCache = None,
     trust_run: TrustRun = False,
     as_json: AsJson = False,
     debug: Debug = False,
@@ -310,7 +308,7 @@ def evaluate(
     from badpo.runs.evaluate import evaluate_run
     from badpo.training.recipe import RunSources
 
-    results, sources = {}, RunSources(model, data, reference_cache, trust_run)
+    results, sources = {}, RunSources(model, data, trust_run)
     with redirect_stdout(sys.stderr), terminal_progress(as_json) as progress:
         for folder in runs:
             with locked(folder):

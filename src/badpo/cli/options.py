@@ -13,7 +13,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -58,12 +58,10 @@ def parsed_sweep(text: str | None) -> tuple[str, list[Any]] | None:
 
 def _parameter(text: str) -> Any:
     """A number, true or false, or the text itself: words such as no and on stay words."""
-    if text in ("true", "false"):
-        return text == "true"
-    for number in (int, float):
-        with suppress(ValueError):
-            return number(text)
-    return text
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def parsed_flags(arguments: Sequence[str]) -> dict[str, Any]:
@@ -178,10 +176,6 @@ RunModel = Annotated[
 RunTable = Annotated[
     str | None,
     typer.Option("--data", metavar="FILE", help="The run's table, in place of what its recipe says."),
-]
-RunCache = Annotated[
-    str | None,
-    typer.Option("--reference-cache", metavar="FOLDER", help="The cache, in place of what its recipe says."),
 ]
 TrustRun = Annotated[
     bool, typer.Option("--trust-run", help="Take all that from the recipe of a run made elsewhere.")

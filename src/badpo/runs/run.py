@@ -62,13 +62,11 @@ class Plan:
     """What a run would do, before it does it."""
 
     run_folder: str
-    reference: str
     n_judgments: int
     n_comparisons: int
     n_annotators: int
     n_held_out: int
     n_steps: int
-    n_bias_parameters: int
     n_trained: int
     n_parameters: int
     self_tests: tuple[SelfTest, ...]
@@ -78,12 +76,10 @@ class Plan:
         """The plan for people, one fact per line."""
         return [
             f"run         {self.run_folder}",
-            f"reference   {self.reference}",
             f"judgments   {self.n_judgments:,} on {self.n_comparisons:,} comparisons by {self.n_annotators:,} "
             f"annotators; {self.n_held_out:,} judgments held out",
             f"steps       {self.n_steps:,}",
             f"policy      {self.n_trained:,} of {self.n_parameters:,} weights trained",
-            f"bias        {self.n_bias_parameters:,} numbers with their own Adam",
             *(f"self-test   against the model's own forward, in {test}" for test in self.self_tests),
             *(str(finding) for finding in self.findings),
         ]
@@ -98,20 +94,17 @@ def plan_run(recipe: Recipe) -> Plan:
     train, held_out = read_judgments(recipe)
     recipe, findings = examined(recipe, train)
     kept = kept_reference(recipe, train, recipe.arguments()) if recipe.reference.sft else None
-    told = f"{kept}, trained before" if kept else "trained first, on the majority-chosen responses"
     model, tokenizer = load_model(str(kept or recipe.model.model_name_or_path), recipe.model)
     with tempfile.TemporaryDirectory() as nowhere:
         trainer = make_trainer(recipe, nowhere, Prepared(train), held_out, model, tokenizer)
     judgments, weights = trainer.judgments, list(trainer.model.parameters())
     return Plan(
         run_folder=str(run_folder(recipe)),
-        reference=told if recipe.reference.sft else "the model as it is",
         n_judgments=judgments.n_votes,
         n_comparisons=judgments.n_comparisons,
         n_annotators=judgments.n_annotators,
         n_held_out=held_out.n_votes,
         n_steps=n_steps(trainer),
-        n_bias_parameters=sum(p.numel() for p in trainer.bias.parameters()),
         n_trained=sum(p.numel() for p in weights if p.requires_grad),
         n_parameters=sum(p.numel() for p in weights),
         self_tests=tuple(trainer.self_tests),

@@ -136,13 +136,6 @@ class ReferenceBlock(Block):
     per_device_train_batch_size: int | None = Field(default=None, gt=0)
 
 
-class PrivacyBlock(Block):
-    """What always holds; a file may say so, and may not say otherwise."""
-
-    pseudonymise: Literal[True] = True
-    share_annotator_estimates: Literal[False] = False
-
-
 class ModelChoice(Block):
     """Which model is trained, and whether through an adapter; TRL's names and defaults."""
 
@@ -255,7 +248,6 @@ class _Keys(ModelChoice, DataChoice, _Honoured):
     reference_cache: str | None = None
     bias: BiasBlock
     reference: ReferenceBlock
-    privacy: PrivacyBlock
     objective: Annotated[dict[str, Any], AfterValidator(_objective)] = {}
     attributes: list[Annotated[dict[str, Any], BeforeValidator(_attribute)]]
 
@@ -273,7 +265,7 @@ class _Keys(ModelChoice, DataChoice, _Honoured):
 # What stands in every recipe, where neither the file nor a preset says another thing.
 _DEFAULTS: dict[str, Any] = {
     "output_dir": trl_keys.DEFAULT_OUTPUT_DIR,
-    **{name: {} for name in ("columns", "bias", "reference", "privacy")},
+    **{name: {} for name in ("columns", "bias", "reference")},
     "attributes": [],
 }
 # A block that is given as a text names one of its keys.
@@ -529,11 +521,11 @@ _FLAGS = {"model_name_or_path": "--model", "dataset_name": "--data"}
 
 @dataclass(frozen=True)
 class RunSources:
-    """What the caller says of a run: the model that it started from, its table, a cache, and whether to trust the rest.
+    """What the caller says of a run: the model that it started from, its table, and whether to trust the rest.
 
     Attributes
     ----------
-    model_name_or_path, dataset_name, reference_cache : str or None
+    model_name_or_path, dataset_name : str or None
         In place of what the run's recipe names.
     trusted : bool
         Whether the recipe of a run that was not made with this machine's key may name them.
@@ -541,7 +533,6 @@ class RunSources:
 
     model_name_or_path: str | None = None
     dataset_name: str | None = None
-    reference_cache: str | None = None
     trusted: bool = False
 
 
