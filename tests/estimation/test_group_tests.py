@@ -4,62 +4,65 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy import stats
 
+from badpo.estimation.conditional_likelihood import winners
 from badpo.estimation.fit import fit_conditional
 from badpo.estimation.significance import class_offsets, equal_leans_test
 from tests.estimation.test_conditional import pool
 
 
-def test_equal_leans_are_seldom_told_apart_and_unequal_ones_are():
-    p_of = {}
-    for spread in (0.0, 0.5):
-        p_of[spread] = []
-        for seed in range(40):
-            votes, _ = pool(n=500, m=25, spread=spread, seed=seed)
-            p_of[spread].append(equal_leans_test(*votes[:4], fit_conditional(*votes))[0])
-    assert np.mean(np.array(p_of[0.0]) < 0.05) <= 0.15
-    assert np.mean(p_of[0.0]) == pytest.approx(0.5, abs=0.17)
-    assert np.mean(np.array(p_of[0.5]) < 0.05) >= 0.8
+def moments(votes, logits):
+    """Scores of the votes given how many won on each comparison, and their covariance, one comparison at a time."""
+    comparison, won = votes[0], votes[1] > 0
+    score, covariance = np.zeros(len(won)), np.zeros((len(won), len(won)))
+    for c in np.unique(comparison):
+        rows = np.flatnonzero(comparison == c)
+        if 0 < won[rows].sum() < len(rows):
+            found = winners(logits[None, rows], int(won[rows].sum()))
+            score[rows] = won[rows] - found.chance[0]
+            covariance[np.ix_(rows, rows)] = found.together[0] - np.outer(found.chance[0], found.chance[0])
+    return score, covariance
 
 
-def test_one_attribute_is_tested_beside_another_on_which_annotators_differ():
-    rng = np.random.default_rng(0)
-    p_values = []
-    for seed in range(12):
-        votes, theta = pool(n=1200, m=20, q=2, spread=0.0, seed=seed)
-        comparison, _, annotator, delta, m = votes
-        theta[:, 1] += rng.normal(size=m)
-        logit = rng.normal(size=1200)[comparison] + (theta[annotator] * delta).sum(axis=1)
-        sign = np.where(rng.random(len(logit)) < 1 / (1 + np.exp(-logit)), 1, -1)
-        leans = fit_conditional(comparison, sign, annotator, delta, m)
-        p_values.append(equal_leans_test(comparison, sign, annotator, delta, leans))
-    equal, unequal = np.array(p_values).T
-    assert (unequal < 1e-3).all()
-    assert np.mean(equal < 0.05) <= 0.25
+def test_equal_leans_are_tested_by_the_squared_scores_of_annotators_beside_the_other_attribute():
+    votes, _ = pool(n=150, m=8, q=2, seed=1)
+    leans = fit_conditional(*votes)
+    _, _, annotator, delta, m = votes
+    p_value = equal_leans_test(*votes[:4], leans)
+    for j in range(2):
+        score, covariance = moments(votes, leans.deviation[annotator, 1 - j] * delta[:, 1 - j])
+        mine = np.eye(m)[annotator] * delta[:, [j]]
+        variance = mine.T @ covariance @ mine
+        mean, spread = np.trace(variance), (variance**2).sum()
+        statistic = ((mine.T @ score) ** 2).sum()
+        assert p_value[j] == pytest.approx(stats.chi2.sf(statistic * mean / spread, mean**2 / spread))
+
+
+def test_classes_have_the_leans_of_one_annotator_each_with_errors_by_annotator_and_comparison():
+    votes, _ = pool(n=300, m=15, spread=0.8, seed=2)
+    comparison, sign, annotator, delta, m = votes
+    of = np.arange(m) % 3
+    leans = fit_conditional(comparison, sign, of[annotator], delta, 3)
+    score, covariance = moments(votes, leans.deviation[of[annotator], 0] * delta[:, 0])
+    design = np.eye(3)[of[annotator]] * delta
+    bread = np.linalg.pinv(design.T @ covariance @ design, rcond=1e-10)
+    each = score[:, None] * design
+    by_annotator, by_comparison = (np.eye(x.max() + 1)[x].T @ each for x in (annotator, comparison))
+    meat = by_annotator.T @ by_annotator + by_comparison.T @ by_comparison - each.T @ each
+    found = class_offsets(*votes[:4], of)
+    assert found.n.ravel().tolist() == [5, 5, 5]
+    np.testing.assert_allclose(found.offset, leans.deviation - leans.deviation.mean())
+    np.testing.assert_allclose(found.se.ravel(), np.sqrt(np.diag(bread @ meat @ bread)))
+    np.testing.assert_allclose(found.ci_high - found.offset, stats.t.ppf(0.975, 12) * found.se)
+    statistic = found.offset[:, 0] @ np.linalg.pinv(bread @ meat @ bread, rcond=1e-10) @ found.offset[:, 0]
+    assert found.p_value[0] == pytest.approx(stats.f.sf(statistic / 2, 2, 12))
 
 
 def test_nothing_to_test_is_nan():
     leans = fit_conditional([0, 0], [1, 1], [0, 1], [[1.0], [1.0]], 2)
     [test] = equal_leans_test([0, 0], [1, 1], [0, 1], [[1.0], [1.0]], leans)
     assert np.isnan(test)
-
-
-def test_class_offsets_are_recovered_with_intervals_that_hold():
-    inside = []
-    for seed in range(20):
-        rng = np.random.default_rng(seed)
-        votes, theta = pool(n=1500, m=45, spread=0.3, seed=seed)
-        comparison, _, annotator, delta, m = votes
-        of = np.arange(m) % 3
-        theta[:, 0] += np.array([0.6, 0.0, -0.6])[of]
-        logit = rng.normal(size=1500)[comparison] + (theta[annotator] * delta).sum(axis=1)
-        sign = np.where(rng.random(len(logit)) < 1 / (1 + np.exp(-logit)), 1, -1)
-        found = class_offsets(comparison, sign, annotator, delta, of)
-        assert found.n.ravel().tolist() == [15, 15, 15]
-        assert found.p_value[0] < 0.01
-        inside.append((found.ci_low.ravel() < [0.6, 0, -0.6]) & (found.ci_high.ravel() > [0.6, 0, -0.6]))
-        assert (found.offset * found.n).sum() == pytest.approx(0.0, abs=1e-9)
-    assert np.mean(inside) >= 0.85
 
 
 def test_annotators_without_a_class_are_left_out():

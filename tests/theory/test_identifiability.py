@@ -87,20 +87,6 @@ def test_components_are_numbered_by_size_and_mark_who_saw_no_difference():
     assert labels[:, 1].tolist() == [0, 0, -1, -1, -1, -1, 0, -1]
 
 
-def test_position_votes_identify_the_level():
-    """A judgment-scoped attribute that varies within comparisons: no policy can absorb it."""
-    rng = np.random.default_rng(0)
-    comparison, annotator = np.repeat(np.arange(40), 4), rng.integers(0, 6, 160)
-    shown_first = rng.choice([-1, 1], 160)
-    length = rng.integers(-1, 2, 40)[comparison]
-    free = free_directions(comparison, annotator, np.column_stack([length, shown_first]))
-    assert free.n_free == 1
-    assert free.level_identified().tolist() == [[False, True]] * 6
-    # shown in one order to everyone, it is an attribute of the comparison and its level is free again
-    same_for_all = np.column_stack([length, rng.choice([-1, 1], 40)[comparison]])
-    assert free_directions(comparison, annotator, same_for_all).n_free == 2
-
-
 def test_informative_votes_need_a_contested_comparison_and_two_sources():
     comparison = [0, 0, 1, 1, 2, 2, 3, 3, 4]
     annotator = [0, 1, 0, 1, 2, 2, 2, 2, 0]
@@ -140,15 +126,6 @@ def test_joint_separation_agrees_with_a_search_over_directions():
     alone = separated_annotators(annotator, sign, delta).any(axis=1)
     assert (found & ~alone).any()
     assert not (alone & ~found).any()
-
-
-def test_wrong_shapes_are_named():
-    with pytest.raises(ValueError, match="2 comparisons, 3 annotators, 2 rows of delta"):
-        free_directions([0, 1], [0, 1, 2], [1, 1])
-    with pytest.raises(ValueError, match="not finite at judgment 1, attribute 0"):
-        free_directions([0, 1], [0, 1], [1, np.nan])
-    with pytest.raises(ValueError, match="between 0 and 1"):
-        free_directions([0, 1], [0, 2], [1, 1], n_annotators=2)
 
 
 def test_no_votes_leave_everything_open():
@@ -192,3 +169,16 @@ def test_nearly_dependent_equations_are_still_equations():
 
 def test_no_equations_leave_every_unknown_free():
     assert null_basis(sparse.csr_array((0, 4))).toarray().tolist() == np.eye(4).tolist()
+
+
+@pytest.mark.parametrize(
+    ("votes", "words"),
+    [
+        (([0, 1], [0, 1, 2], [1, 1]), "2 comparisons, 3 annotators, 2 rows of delta"),
+        (([0, 1], [0, 1], [1, np.nan]), "not finite at judgment 1, attribute 0"),
+        (([0, 1], [0, 2], [1, 1], 2), "between 0 and 1"),
+    ],
+)
+def test_wrong_shapes_are_named(votes, words):
+    with pytest.raises(ValueError, match=words):
+        free_directions(*votes)

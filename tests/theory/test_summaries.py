@@ -65,67 +65,9 @@ def test_log_odds_are_of_rates(rates):
         log_odds_distance(*rates)
 
 
-def test_rows_that_are_copies_add_no_evidence():
-    x = np.random.default_rng(0).integers(0, 2, 30)
-    once = cluster_mean(x)
-    copied = cluster_mean(np.repeat(x, 6), np.repeat(np.arange(30), 6))
-    assert copied.se == pytest.approx(once.se)
-    assert copied.n == once.n == 30
-    assert cluster_mean(np.repeat(x, 6)).se < 0.5 * once.se
-
-
-def test_without_clusters_the_mean_is_students():
-    x = np.random.default_rng(1).normal(size=25)
-    interval, expected = cluster_mean(x), t_interval(x)
-    assert (interval.se, interval.low, interval.high) == pytest.approx(
-        (expected.se, expected.low, expected.high)
-    )
-
-
-def test_the_gaps_interval_knows_that_prompts_are_shared():
-    rng = np.random.default_rng(2)
-    prompt = np.repeat(np.arange(40), 10)
-    cross = np.tile([True, False], 200)
-    difficulty = np.repeat(rng.normal(size=40), 10)
-    correct = (difficulty + rng.normal(size=400) > 0).astype(float)
-    gap = cluster_difference(correct, cross, prompt)
-    assert gap.estimate == pytest.approx(correct[cross].mean() - correct[~cross].mean())
-    # both sides of the gap share their prompts, so the prompts' spread cancels out of it
-    assert gap.se < 0.8 * math.hypot(
-        cluster_mean(correct[cross], prompt[cross]).se, cluster_mean(correct[~cross], prompt[~cross]).se
-    )
-
-
 def test_an_empty_side_has_no_gap():
     gap = cluster_difference([1, 0, 1], [True, True, True])
     assert math.isnan(gap.estimate) and not gap.excludes(0.0)
-
-
-def test_a_ratio_of_sums_weighs_by_size_and_its_interval_covers():
-    assert ratio_of_sums([2.0, 9.0], [1.0, 3.0]).estimate == pytest.approx(11 / 4)
-    assert math.isnan(ratio_of_sums([], []).estimate)
-    rng = np.random.default_rng(4)
-    covered = 0
-    for _ in range(400):
-        tokens = rng.integers(20, 200, 60)
-        nats = 0.03 * tokens + rng.normal(size=60) * np.sqrt(tokens)
-        covered += not ratio_of_sums(nats, tokens).excludes(0.03)
-    assert 0.92 <= covered / 400 <= 0.98
-
-
-def test_a_policy_that_only_shortens_keeps_its_length_matched_mean():
-    rng = np.random.default_rng(5)
-
-    def chance(tokens):
-        return 0.1 + 0.8 * (tokens > 100)
-
-    reference = rng.integers(1, 200, 4000)
-    shorter = rng.choice(reference, 4000, p=(200 - reference) / (200 - reference).sum())
-    marked = rng.random(4000) < chance(shorter)
-    matched = length_matched_mean(marked, shorter, reference, n_bins=10)
-    assert marked.mean() < chance(reference).mean() - 0.1
-    assert not matched.excludes(chance(reference).mean())
-    assert 0.003 < matched.se < 0.02
 
 
 def test_length_matched_mean_by_hand():
@@ -153,15 +95,37 @@ def test_an_interval_that_touches_a_value_does_not_exclude_it(low, high, exclude
     assert Interval((low + high) / 2, 0.1, low, high, 3).excludes(0.0) == excluded
 
 
-def test_a_bin_without_an_answer_adds_to_the_error_what_leaving_one_out_shows():
+REFERENCE = np.random.default_rng(1).uniform(0, 100, 500)
+
+
+@pytest.mark.parametrize(
+    "figure",
+    [
+        lambda x, length, prompt: cluster_mean(x, prompt),
+        lambda x, length, prompt: cluster_difference(x, length > 20, prompt),
+        lambda x, length, prompt: ratio_of_sums(x, length),
+        # answers are short: the bins of long references are empty
+        lambda x, length, prompt: length_matched_mean(x, length, REFERENCE),
+    ],
+    ids=["mean", "difference", "ratio", "length-matched"],
+)
+def test_errors_are_what_leaving_out_each_prompt_shows(figure):
     rng = np.random.default_rng(0)
-    values, lengths = rng.normal(size=300), rng.uniform(0, 50, 300)
-    reference = rng.uniform(0, 100, 500)  # answers are short: the bins of long references are empty
-    found = length_matched_mean(values, lengths, reference)
-    left = np.array(
-        [
-            length_matched_mean(np.delete(values, i), np.delete(lengths, i), reference).estimate
-            for i in range(300)
-        ]
-    )
-    assert found.se == pytest.approx(np.sqrt(299 / 300 * ((left - left.mean()) ** 2).sum()), rel=0.02)
+    length, prompt = rng.uniform(5, 50, 600), np.repeat(np.arange(300), 2)
+    x = rng.normal(size=600) + rng.normal(size=300)[prompt]
+    if figure(x, length, prompt).n == 600:
+        prompt = np.arange(600)
+    n = prompt.max() + 1
+    left = [figure(*(each[prompt != p] for each in (x, length, prompt))).estimate for p in range(n)]
+    expected = np.sqrt((n - 1) / n * np.sum((np.array(left) - np.mean(left)) ** 2))
+    assert figure(x, length, prompt).se == pytest.approx(expected, rel=0.02)
+
+
+def test_estimates_by_hand():
+    assert ratio_of_sums([2.0, 9.0], [1.0, 3.0]).estimate == pytest.approx(11 / 4)
+    assert math.isnan(ratio_of_sums([], []).estimate)
+    assert cluster_difference([1, 0, 1, 1], [True, True, False, False]).estimate == pytest.approx(-0.5)
+    few, alone = cluster_mean([0.3, 0.9, -0.4], ["a", "a", "b"]), cluster_mean([0.3, 0.9, -0.4])
+    assert (few.n, alone.n) == (2, 3)
+    student = t_interval([0.3, 0.9, -0.4])
+    assert (alone.se, alone.low, alone.high) == pytest.approx((student.se, student.low, student.high))

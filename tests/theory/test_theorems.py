@@ -126,37 +126,6 @@ def test_the_loss_is_convex_with_the_theorems_null_space(pools, offsets):
     assert components.max() + 1 + (components < 0).sum() == offsets
 
 
-def test_minimisers_share_their_probabilities_and_differ_by_the_theorems_offset():
-    comparison, annotator, delta, _ = votes_of([4], n_pairs=6)
-    # every vote once each way, with weights: no separation, so a minimiser exists
-    weights = (
-        torch.rand(2, len(comparison), generator=torch.Generator().manual_seed(3), dtype=torch.float64) + 0.2
-    )
-    votes = [torch.from_numpy(x) for x in (comparison, annotator, delta)]
-    n = 2 * 6 + 4
-    found = []
-    for level in (-1.0, 1.0):
-        x = torch.randn(n, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-        x[12:] += level
-        x.requires_grad_()
-
-        def loss(x=x):
-            reward, theta = x[:12], x[12:, None]
-            u = reward[2 * votes[0]] - reward[2 * votes[0] + 1]
-            b = bias_logit(theta[votes[1]], votes[2][:, None])
-            one = torch.ones_like(u)
-            return (weights[0] * judgment_loss(u, b, one) + weights[1] * judgment_loss(u, b, -one)).sum()
-
-        minimize([x], loss, steps=10)
-        reward, theta = x.detach()[:12], x.detach()[12:]
-        logits = reward[2 * votes[0]] - reward[2 * votes[0] + 1] + theta[votes[1]] * votes[2]
-        found.append((logits, theta))
-    (logits, theta), (other_logits, other_theta) = found
-    torch.testing.assert_close(logits, other_logits, rtol=0, atol=1e-6)
-    torch.testing.assert_close(theta - theta.mean(), other_theta - other_theta.mean(), rtol=0, atol=1e-6)
-    assert abs(theta.mean() - other_theta.mean()) > 0.1
-
-
 # -- Prop. absorb ----------------------------------------------------------------------------------------------
 
 
