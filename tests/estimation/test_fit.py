@@ -8,19 +8,18 @@ import numpy as np
 import pytest
 
 from badpo.estimation import fit, newton
-from badpo.estimation.conditional_likelihood import KnownWins, sorted_blocks
+from badpo.estimation.conditional_likelihood import KnownWins
 from badpo.estimation.fit import (
     Identified,
     confirmed,
-    explained_by_receding,
     finite_part,
     fit_conditional,
     identified_leans,
     lean_votes,
-    overlapping_annotators,
 )
 from badpo.estimation.newton import Information
 from badpo.theory.identifiability import separating_mixes
+from tests.estimation.test_conditional import pool
 
 
 def small_pool(seed: int):
@@ -106,107 +105,50 @@ def test_what_is_finite_agrees_with_brute_force_and_the_rest_is_said(monkeypatch
     assert min(n_compared, n_not_finite) > 100
 
 
-def test_an_infinite_lean_that_takes_two_attributes_does_not_count_as_zero_elsewhere():
-    """0 is explained by a mix, on which their last vote is neutral: that vote says nothing of the others."""
-    rng = np.random.default_rng(0)
-    n, m = 300, 6
-    comparison = np.repeat(np.arange(n), 3)
-    annotator = np.argsort(rng.random((n, m)), axis=1)[:, :3].ravel()
-    delta = rng.normal(size=(n, 2))[comparison]
-    theta = rng.normal(size=(m, 2))
-    sign = np.where(rng.random(3 * n) < 1 / (1 + np.exp(-(theta[annotator] * delta).sum(axis=1))), 1, -1)
-    mine = annotator == 0
-    sign[mine] = np.where(delta[mine].sum(axis=1) > 0, 1, -1)
-    leans = fit_conditional(comparison, sign, annotator, delta, m)
-    others = ~mine
-    without = fit_conditional(comparison[others], sign[others], annotator[others], delta[others], m)
-    assert (leans.status[0] == "separated_high").all()
-    np.testing.assert_allclose(leans.deviation[1:], without.deviation[1:], atol=1e-6)
+def test_infinite_leans_beside_others():
+    """0 follows a mix of both attributes, or the first alone: how 0's votes go with the second is open then."""
+    (comparison, sign, annotator, _, m), _ = pool(n=300, m=6, votes=3)
+    delta, mine = np.random.default_rng(0).normal(size=(300, 2))[comparison], annotator == 0
+    delta[:, 0] = np.sign(delta[:, 0])
+    others = [each[~mine] for each in (comparison, sign, annotator, delta)]
+    without = fit_conditional(*others, m)
+    for follows, status in ((1.0, "separated_high"), (0.0, "no_information")):
+        weighed = delta * [1.0, 1.0 if follows else 0.1]
+        sign[mine] = np.where(weighed[mine] @ [1.0, follows] > 0, 1, -1)
+        leans = fit_conditional(comparison, sign, annotator, weighed, m)
+        assert leans.status[0].tolist() == ["separated_high", status]
+        assert (leans.status[1:] == "ok").all()
+        if follows:
+            # the last vote on a comparison beside one that infinity explains says nothing of the others
+            np.testing.assert_allclose(leans.deviation[1:], without.deviation[1:], atol=1e-6)
 
 
-def test_an_attribute_of_undetermined_sign_is_not_called_infinite():
-    """All votes of annotator 0 follow attribute 0; how they go with attribute 1 is open in both directions."""
-    rng = np.random.default_rng(1)
-    n, m = 200, 5
-    comparison = np.repeat(np.arange(n), 3)
-    annotator = np.argsort(rng.random((n, m)), axis=1)[:, :3].ravel()
-    delta = np.column_stack([rng.choice([-1.0, 1.0], n), 0.1 * rng.normal(size=n)])[comparison]
-    sign = rng.choice([-1, 1], size=3 * n)
-    mine = annotator == 0
-    sign[mine] = np.sign(delta[mine, 0]).astype(int)
-    leans = fit_conditional(comparison, sign, annotator, delta, m)
-    assert leans.status[0, 0] == "separated_high"
-    assert leans.status[0, 1] == "no_information"
-    assert (leans.status[1:] == "ok").all()
-
-
-def two_groups() -> tuple[np.ndarray, ...]:
-    """Annotators 0, 1 disagree both ways, so do 2, 3; whenever the groups meet, 0 or 1 wins. All sides differ."""
-    meetings = [(0, 1)] * 3 + [(1, 0)] * 2 + [(2, 3)] * 4 + [(3, 2)] * 2 + [(0, 2), (1, 3), (0, 3), (1, 2)]
+def decided(*meetings: tuple[int, int]):
+    """The leans after meetings of two, the winner first, all sides different."""
     comparison = np.repeat(np.arange(len(meetings)), 2)
-    return comparison, np.tile([1, -1], len(meetings)), np.ravel(meetings), np.ones((len(comparison), 1))
+    sign, delta = np.tile([1, -1], len(meetings)), np.ones((len(comparison), 1))
+    return fit_conditional(
+        comparison, sign, np.ravel(meetings), delta, np.max(meetings) + 1, min_informative=1
+    )
 
 
 def test_groups_that_part_are_components_with_finite_leans():
-    leans = fit_conditional(*two_groups(), 4, min_informative=1)
+    """0 and 1 disagree both ways, and so do 2 and 3; whenever the groups meet, 0 or 1 wins."""
+    within = [(0, 1)] * 3 + [(1, 0)] * 2 + [(2, 3)] * 4 + [(3, 2)] * 2
+    leans = decided(*within, (0, 2), (1, 3), (0, 3), (1, 2))
     assert leans.status.ravel().tolist() == ["ok"] * 4
     component = leans.component.ravel()
     assert component[0] == component[1] != component[2] == component[3]
-    assert (np.abs(leans.deviation) < 1).all()
-    assert (leans.se < 2).all()
     expected = np.array([np.log(3 / 2), -np.log(3 / 2), np.log(2), -np.log(2)]) / 2
     np.testing.assert_allclose(leans.deviation.ravel(), expected, atol=1e-6)
+    assert (leans.se < 2).all()
 
 
 def test_an_annotator_between_two_groups_is_not_estimated():
     """1 loses to 0 and wins against 2, always; 0 and 2 meet others of their own kind."""
-    meetings = [(0, 3), (3, 0), (2, 4), (4, 2), (0, 1), (1, 2), (3, 1), (1, 4)]
-    comparison = np.repeat(np.arange(len(meetings)), 2)
-    votes = comparison, np.tile([1, -1], len(meetings)), np.ravel(meetings), np.ones((len(comparison), 1))
-    leans = fit_conditional(*votes, 5, min_informative=1)
+    leans = decided((0, 3), (3, 0), (2, 4), (4, 2), (0, 1), (1, 2), (3, 1), (1, 4))
     assert leans.status[1, 0] == "no_information"
     assert np.isfinite(leans.deviation[[0, 2, 3, 4], 0]).all()
-
-
-def votes(seed: int, continuous: bool):
-    """Some 12 votes each of 20 annotators on up to three attributes, as (annotator, sign, delta)."""
-    rng = np.random.default_rng(seed)
-    q, n = int(rng.integers(1, 4)), 240
-    annotator = rng.integers(20, size=n)
-    delta = rng.normal(size=(n, q)) if continuous else rng.choice([-1.0, 0.0, 1.0], size=(n, q))
-    lean = rng.normal(size=(20, q))
-    chance = 1 / (1 + np.exp(-(lean[annotator] * delta).sum(axis=1)))
-    return annotator, np.where(rng.random(n) < chance, 1, -1), delta
-
-
-@pytest.mark.parametrize("continuous", [False, True])
-def test_no_separated_annotator_is_said_to_overlap_and_nearly_all_others_are(continuous):
-    n_overlapping, n_missed = 0, 0
-    for seed in range(30):
-        annotator, sign, delta = votes(seed, continuous)
-        differed = np.stack([np.bincount(annotator, x != 0, 20) > 0 for x in delta.T], axis=1)
-        found = overlapping_annotators(annotator, sign[:, None] * delta, differed)
-        lowest, highest = separating_mixes(annotator, sign, delta, 20)
-        separated = ((lowest < 0) | (highest > 0)).any(axis=1)
-        assert not (found & separated).any()
-        n_overlapping += int((~separated).sum())
-        n_missed += int((~separated & ~found).sum())
-    assert n_missed < 0.02 * n_overlapping
-
-
-def test_a_direction_along_which_a_loser_gains_is_none_of_recession():
-    _, blocks = sorted_blocks([0, 0, 1, 1])
-    won = np.array([True, False, True, False])
-    assert explained_by_receding(np.array([1.0, 0, 0, 0]), won, blocks).tolist() == [True, True, False, False]
-    assert not explained_by_receding(np.array([1.0, 0, 0, 1.0]), won, blocks).any()
-    assert not explained_by_receding(np.zeros(4), won, blocks).any()
-
-
-def test_votes_that_tie_at_the_border_remain():
-    _, blocks = sorted_blocks([0] * 4)
-    won = np.array([True, True, False, False])
-    change = np.array([2.0, 1.0, 1.0, 0.0])
-    assert explained_by_receding(change, won, blocks).tolist() == [True, False, False, True]
 
 
 # -- large designs ----------------------------------------------------------------------------------------------
@@ -239,11 +181,6 @@ def both_ways(votes, anchored=None):
     return expected, confirmed(expected, information), exact
 
 
-def same_partition(first, second) -> bool:
-    pairs = set(zip(first.tolist(), second.tolist(), strict=True))
-    return len(pairs) == len(set(first.tolist())) == len(set(second.tolist()))
-
-
 @pytest.mark.parametrize(
     ("options", "anchored"),
     [
@@ -263,7 +200,8 @@ def test_the_graph_is_confirmed_and_says_what_the_rank_says(options, anchored):
     n_groups = 0
     for j in range(2):
         relative = (expected.attribute == j) & ~exact.absolute
-        assert same_partition(expected.group[relative], exact.group[relative])
+        groups = expected.group[relative], exact.group[relative]
+        np.testing.assert_array_equal(*(each[:, None] == each for each in groups))
         n_groups += len(set(exact.group[relative]))
     assert exact.flat.shape[1] == n_groups
 
