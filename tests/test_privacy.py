@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-import stat
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -180,17 +179,6 @@ def test_an_id_that_is_not_there_is_not_repeated_into_a_file(places):
     asked = ("--attribute", "length", "-o", out / "audit", "--anchor", "planted-nobody")
     assert badpo("audit", source / "votes.csv", *asked).exit_code == 2
     assert leaks(out) == []
-
-
-def test_only_the_mapping_that_was_asked_for_tells_who_is_who(places):
-    source, out = places
-    table().to_csv(source / "votes.csv", index=False)
-    mapping = out / "who.json"
-    result = badpo("import", source / "votes.csv", "-o", out / "v.parquet", "--write-mapping", mapping)
-    assert result.exit_code == 0, result.output
-    assert leaks(out) == ["who.json"]
-    assert stat.S_IMODE(mapping.stat().st_mode) == 0o600
-    assert not PLANTED.search(said(result))
 
 
 def test_forget_names_pseudonyms_and_leaves_nothing_of_the_person(places):

@@ -20,10 +20,8 @@ from badpo.auditing.audit import audit
 from badpo.cli.main import app
 from badpo.data.files import seal_damage, write_seal
 from badpo.data.forgetting import find_people, forget
-from badpo.data.privacy import pseudonym_key
 from badpo.data.problems import ConfigError
 from badpo.data.yaml_files import _Loader
-from badpo.importers.formats import import_file
 from badpo.results.run_files import read_run, read_suite
 from badpo.results.words import page_templates
 from badpo.training.recipe import read_recipe
@@ -326,17 +324,6 @@ def test_a_seal_names_nothing_outside_of_its_folder(run, name, monkeypatch):
     assert "names a file outside of its folder" in str(seal_damage(run / "run.json"))
 
 
-def test_forgetting_follows_a_link_to_the_table(tmp_path):
-    going, staying = "ann_aaaaaaaaaats6n", "ann_bbbbbbbbbbsjzo"
-    row = {"prompt": "Why?", "chosen": "So.", "rejected": "No."}
-    table, link = tmp_path / "data" / "votes.jsonl", tmp_path / "votes.jsonl"
-    table.parent.mkdir()
-    table.write_text("".join(json.dumps(row | {"annotator": name}) + "\n" for name in (going, staying)))
-    link.symlink_to(table)
-    forget(find_people([going]), data=[link])
-    assert link.is_symlink() and going not in table.read_text() and staying in table.read_text()
-
-
 # -- who can read what is written --------------------------------------------------------------------------------
 
 
@@ -349,19 +336,6 @@ def open_umask():
 
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
-
-
-def test_the_key_and_the_mapping_are_for_their_owner_alone(tmp_path, monkeypatch, open_umask):
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.delenv("BADPO_PSEUDONYM_KEY", raising=False)
-    pseudonym_key()
-    assert mode(tmp_path / "config" / "badpo" / "pseudonym.key") == 0o600
-    assert mode(tmp_path / "config" / "badpo") == 0o700
-    rows = [{"prompt": "Why?", "chosen": "So.", "rejected": "No.", "annotator": "worker 7"}]
-    source = tmp_path / "votes.json"
-    source.write_text(json.dumps(rows))
-    import_file(source, tmp_path / "out.parquet", mapping=tmp_path / "mapping.json")
-    assert mode(tmp_path / "mapping.json") == 0o600
 
 
 SIX_VOTES = [

@@ -98,21 +98,6 @@ def test_imports_point_downward():
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize(
-    ("importer", "target", "expected"),
-    [
-        ("badpo.data.judgments", "badpo.training.encoding", True),
-        ("badpo.training.trainer", "badpo.data.judgments", False),
-        ("badpo.results.run_page", "badpo.readouts.kl", True),
-        ("badpo.results.run_page", "badpo.theory.summaries", False),
-        ("badpo_paper.demo", "badpo.results.run_page", False),
-        ("badpo.cli.options", "badpo.training.recipe", False),
-    ],
-)
-def test_upward_knows_the_floors(importer, target, expected):
-    assert upward(importer, target) is expected
-
-
 def test_no_import_cycle():
     names = set(modules())
     graph = {name: imported(path, names) & names - {name, "badpo"} for name, path in modules().items()}

@@ -59,9 +59,11 @@ def configuration(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("configuration")
 def test_key_file_is_made_once_and_only_for_its_owner(tmp_path):
+    before = os.umask(0)
     first = pseudonym_key()
+    os.umask(before)
     path = tmp_path / "badpo" / "pseudonym.key"
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [stat.S_IMODE(one.stat().st_mode) for one in (path, path.parent)] == [0o600, 0o700]
     assert len(first) == 64
     assert pseudonym_key() == first
     assert [file.name for file in path.parent.iterdir()] == ["pseudonym.key"]

@@ -13,7 +13,6 @@ import pytest
 from badpo.data.problems import DataError
 from badpo.data.tables import (
     TextPool,
-    annotator_hint,
     as_ids,
     as_messages,
     as_objects,
@@ -214,11 +213,6 @@ def test_missing_and_wrong_columns_are_all_named():
     assert 'columns has no entry "annotater". Did you mean "annotator"?' in texts[0]
     assert 'column "promt" (for prompt_id) is not in the table. Did you mean "prompt"?' in texts[1]
     assert '2 columns are called "chosen"' in wrong_columns(["prompt", "chosen", "chosen", "rejected"])[0]
-
-
-def test_annotator_hint_is_silent_without_a_likely_column():
-    assert annotator_hint(["prompt", "winner"]) == ""
-    assert "AnnotatorID" in annotator_hint(["AnnotatorID"])
 
 
 def test_side_pairs_need_both_sides_and_no_identifier():

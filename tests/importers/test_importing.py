@@ -9,8 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from badpo.data.judgments import Judgments
-from badpo.data.privacy import is_pseudonym, pseudonyms
+from badpo.data.privacy import pseudonyms
 from badpo.data.problems import ConfigError, DataError
 from badpo.importers.formats import import_file
 from badpo_paper.corpora.files import read_scored_pairs
@@ -18,14 +17,6 @@ from badpo_paper.corpora.files import read_scored_pairs
 ROOT = Path(__file__).parents[2]
 LABEL_STUDIO = ROOT / "examples" / "label_studio.json"
 EXPORTS = Path(__file__).parent / "exports"
-HOSTILE = (
-    "<script>alert(1)</script>",
-    "=cmd()",
-    "a\u202eb",
-    "nul\x00",
-    "x" * 1_000_000,
-    "someone@example.org",
-)
 
 
 @pytest.fixture(autouse=True)
@@ -62,17 +53,6 @@ def test_no_personal_field_leaves_the_export(tmp_path):
     ]
 
 
-def test_the_table_reads_back_with_what_was_left_out(tmp_path):
-    import_file(LABEL_STUDIO, tmp_path / "judgments.parquet")
-    judgments = Judgments.read(tmp_path / "judgments.parquet")
-    assert [is_pseudonym(name) for name in judgments.annotators["pseudonym"]] == [True] * 3
-    assert judgments.dropped["n"].sum() == 3
-    tom = pseudonyms(["7"])[0]
-    assert ("not submitted", tom) in set(
-        zip(judgments.dropped["reason"], judgments.dropped["annotator"], strict=True)
-    )
-
-
 def test_a_mapping_is_written_only_when_asked_and_for_one_reader(tmp_path):
     mapping = tmp_path / "private" / "who.json"
     told = import_file(LABEL_STUDIO, tmp_path / "j.parquet", mapping=mapping)
@@ -101,15 +81,6 @@ def test_kept_columns_must_not_tell_who_somebody_is(tmp_path):
         with pytest.raises(ConfigError, match=f"keep: {name} may tell who"):
             import_file(rows, tmp_path / "k.parquet", keep=[name])
     assert not (tmp_path / "k.parquet").exists()
-
-
-def test_hostile_ids_end_as_pseudonyms(tmp_path):
-    told = import_file(rows_with(HOSTILE), tmp_path / "j.parquet")
-    assert told["annotators"] == len(HOSTILE)
-    assert all(is_pseudonym(name) for name in pd.read_parquet(tmp_path / "j.parquet")["annotator"])
-    shown = "".join(str(problem) for problem in told["problems"])
-    assert "W301" in shown
-    assert not any(raw in shown for raw in HOSTILE)
 
 
 def test_scored_pairs_are_for_the_signed_corpus(tmp_path):
