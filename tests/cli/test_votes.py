@@ -240,9 +240,9 @@ def test_import_of_an_unknown_table_leaves_with_3(tmp_path):
     assert "E101" in result.stderr
 
 
-def test_the_help_names_every_format():
-    text = " ".join(run("import", "--help").output.replace("│", " ").split())
-    assert all(name in text for name in FORMATS)
+def test_a_wrong_format_lists_those_that_are_known(tmp_path):
+    result = run("import", EXPORT, "--format", "unheard of", "-o", tmp_path / "j.parquet")
+    assert result.exit_code == 2 and all(name in result.stderr for name in FORMATS)
 
 
 @pytest.fixture

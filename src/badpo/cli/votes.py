@@ -147,8 +147,7 @@ def import_votes(
         None,
         "--format",
         metavar="FORMAT",
-        help="multipref, label-studio, argilla, prodigy, arena, prism, ultrafeedback or table; "
-        "recognised when not given.",
+        help="A format by its name, such as label-studio; recognised when not given. A wrong name lists them.",
     ),
     column: ColumnOption = None,
     winner: WinnerOption = None,
