@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from badpo.estimation import fit, newton
-from badpo.estimation.conditional_likelihood import KnownWins
+from badpo.estimation.conditional_likelihood import KnownWins, sorted_blocks
 from badpo.estimation.fit import (
     Identified,
     confirmed,
+    explained_by_receding,
     finite_part,
     fit_conditional,
     identified_leans,
@@ -149,6 +150,21 @@ def test_an_annotator_between_two_groups_is_not_estimated():
     leans = decided((0, 3), (3, 0), (2, 4), (4, 2), (0, 1), (1, 2), (3, 1), (1, 4))
     assert leans.status[1, 0] == "no_information"
     assert np.isfinite(leans.deviation[[0, 2, 3, 4], 0]).all()
+
+
+@pytest.mark.parametrize(
+    ("comparison", "won", "change", "explained"),
+    [
+        ([0, 0, 1, 1], [1, 0, 1, 0], [1.0, 0, 0, 0], [True, True, False, False]),
+        ([0, 0, 1, 1], [1, 0, 1, 0], [1.0, 0, 0, 1.0], [False] * 4),
+        ([0, 0, 1, 1], [1, 0, 1, 0], [0.0] * 4, [False] * 4),
+        ([0] * 4, [1, 1, 0, 0], [2.0, 1.0, 1.0, 0.0], [True, False, False, True]),
+    ],
+    ids=["recession", "a loser gains", "nothing changes", "ties at the border remain"],
+)
+def test_votes_that_a_direction_explains(comparison, won, change, explained):
+    _, blocks = sorted_blocks(comparison)
+    assert explained_by_receding(np.array(change), np.array(won) > 0, blocks).tolist() == explained
 
 
 # -- large designs ----------------------------------------------------------------------------------------------

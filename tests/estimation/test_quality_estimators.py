@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from scipy import stats
 from scipy.integrate import quad
-from scipy.optimize import minimize
 from scipy.special import expit
 
 from badpo.estimation.alternative_estimators import (
@@ -37,26 +36,20 @@ def drawn(pool, seed=0):
 
 
 def test_fixed_is_a_logistic_regression_with_a_scale():
+    from statsmodels.discrete.discrete_model import Logit
+
     votes, arrays = drawn(Pool(300, n_annotators=6))
     leans = fit_fixed(*arrays, 2.0 * votes.quality)
-    columns = np.zeros((len(votes.sign), 7))
-    columns[np.arange(len(votes.sign)), votes.annotator] = votes.delta[:, 0]
-    columns[:, 6] = 2.0 * votes.quality[votes.comparison]
-
-    def loss(beta):
-        return np.logaddexp(0, -votes.sign * (columns @ beta)).sum()
-
-    def gradient(beta):
-        return -columns.T @ (votes.sign * expit(-votes.sign * (columns @ beta)))
-
-    best = minimize(loss, np.zeros(7), jac=gradient, tol=1e-12)
-    np.testing.assert_allclose(leans.deviation[:, 0], best.x[:6] - best.x[:6].mean(), atol=1e-5)
-    assert leans.u_scale == pytest.approx(best.x[6], abs=1e-5)
-    assert leans.log_likelihood == pytest.approx(-best.fun, abs=1e-6)
-    weight = expit(columns @ best.x) * expit(-columns @ best.x)
-    inverse = np.linalg.inv(columns.T @ (columns * weight[:, None]))[:6, :6]
+    columns = np.column_stack(
+        [np.eye(6)[votes.annotator] * votes.delta, 2.0 * votes.quality[votes.comparison]]
+    )
+    peer = Logit((votes.sign > 0).astype(float), columns).fit(disp=0)
+    np.testing.assert_allclose(leans.deviation[:, 0], peer.params[:6] - peer.params[:6].mean(), atol=1e-5)
+    assert leans.u_scale == pytest.approx(peer.params[6], abs=1e-5)
+    assert leans.log_likelihood == pytest.approx(peer.llf, abs=1e-6)
     centering = np.eye(6) - 1 / 6
-    np.testing.assert_allclose(leans.covariance, centering @ inverse @ centering, rtol=1e-4, atol=1e-8)
+    expected = centering @ peer.cov_params()[:6, :6] @ centering
+    np.testing.assert_allclose(leans.covariance, expected, rtol=1e-4, atol=1e-8)
 
 
 @pytest.mark.parametrize("log_sd", [-2.0, 0.0, 1.5])

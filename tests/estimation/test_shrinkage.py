@@ -23,6 +23,7 @@ from badpo.estimation.shrinkage import (
     shrink_votes,
 )
 from bench.simulated_pools import Pool, draw_votes
+from tests.estimation.test_conditional import pool
 
 
 def drawn_pool(rng, m, tau, error):
@@ -103,30 +104,7 @@ def test_an_estimate_far_off_the_grid_still_has_a_posterior():
     assert np.isfinite(found.other.mean).all()
 
 
-def test_against_draws():
-    rng = np.random.default_rng(0)
-    mixture = Mixture(np.array([[-1.0, 2.0, 0.5]]), np.array([[0.5, 1.0, 0.0]]), np.array([[0.3, 0.5, 0.2]]))
-    part = rng.choice(3, 200_000, p=mixture.weights[0])
-    draws = mixture.means[0, part] + mixture.sds[0, part] * rng.normal(size=200_000)
-    assert mixture.mean[0] == pytest.approx(draws.mean(), abs=0.01)
-    assert mixture.sd[0] == pytest.approx(draws.std(), abs=0.01)
-    assert mixture.cdf(0.7)[0] == pytest.approx(np.mean(draws <= 0.7), abs=0.005)
-    assert mixture.quantile(0.9)[0] == pytest.approx(np.quantile(draws, 0.9), abs=0.02)
-
-
 PROBABILITIES = st.lists(st.floats(0, 1), min_size=1, max_size=20)
-
-
-def test_a_flag_holds_under_both_priors():
-    """A tight crowd and a few far from it: the normal prior alone takes the crowd's edge for large deviations."""
-    rng = np.random.default_rng(3)
-    truth = np.append(0.3 * rng.normal(size=180), np.full(20, 1.2))
-    found = shrink_normal(truth + 0.2 * rng.normal(size=200), np.full(200, 0.2))
-    alone = probability_exceeds(replace(found, other=None), 0.5)
-    both = probability_exceeds(found, 0.5)
-    assert (both <= alone).all()
-    edge = (np.abs(truth) > 0.3) & (np.abs(truth) < 0.5)
-    assert both[edge].mean() < alone[edge].mean() - 0.03
 
 
 def test_nobody_known_is_nobody_flagged():
@@ -181,14 +159,6 @@ def test_restricted_likelihood_is_that_of_the_contrasts_and_gives_the_interval_o
         assert exact(found.tau) - exact(end) == pytest.approx(DROP, abs=0.1)
 
 
-def test_probability_is_that_of_the_posterior():
-    value = np.random.default_rng(0).normal(size=40)
-    found = replace(shrink_normal(value, np.full(40, 0.5)), other=None)
-    inside = found.posterior.cdf(0.5) - found.posterior.cdf(-0.5)
-    np.testing.assert_allclose(probability_exceeds(found, 0.5), 1 - inside)
-    np.testing.assert_allclose(probability_exceeds(found, 0.0), 1.0)
-
-
 FEW = shrink_normal([0.1, 0.2], [0.1, 0.1])
 
 
@@ -209,8 +179,8 @@ def test_wrong_input_is_named(call, words):
 # -- shrunk from the votes -------------------------------------------------------------------------------------
 
 
-def drawn(pool, seed):
-    return draw_votes(pool, np.random.default_rng(seed))
+def drawn(of, seed):
+    return draw_votes(of, np.random.default_rng(seed))
 
 
 def test_against_brute_force_integration():
@@ -256,48 +226,6 @@ def test_large_pools_are_close_to_the_exact_inverse(monkeypatch):
     assert close.tau == pytest.approx(exact.tau, rel=0.03)
 
 
-def test_a_group_of_few_in_a_large_pool_is_taken_whole(monkeypatch):
-    """Two annotators alone fix their difference and nothing else: their level may not leak into a deviation."""
-    votes = drawn(Pool(2000, n_annotators=150), 2)
-    rng = np.random.default_rng(3)
-    of_two = np.unique(votes.comparison[votes.annotator < 2])
-    second = np.where(
-        np.isin(votes.comparison, of_two) & (votes.annotator < 2),
-        rng.choice([-1.0, 1.0], 2000)[votes.comparison],
-        0,
-    )
-    extra = 4000 + np.repeat(np.arange(60), 2)
-    comparison = np.append(votes.comparison, extra)
-    annotator = np.append(votes.annotator, np.tile([0, 1], 60))
-    sign = np.append(votes.sign, rng.choice([-1.0, 1.0], 120))
-    delta = np.column_stack(
-        [
-            np.append(votes.delta[:, 0], np.zeros(120)),
-            np.append(second, np.repeat(rng.choice([-1.0, 1.0], 60), 2)),
-        ]
-    )
-    exact = shrink_votes(comparison, sign, annotator, delta, 150)
-    monkeypatch.setattr("badpo.estimation.shrinkage.LARGEST_DENSE", 10)
-    close = shrink_votes(comparison, sign, annotator, delta, 150)
-    for one, other in zip(close, exact, strict=True):
-        np.testing.assert_allclose(one.shrunk, other.shrunk, atol=0.03)
-        np.testing.assert_allclose(one.post_sd, other.post_sd, rtol=0.05)
-
-
-def test_two_attributes_have_two_spreads():
-    rng = np.random.default_rng(5)
-    m, n = 30, 2500
-    lean = rng.normal(size=(m, 2)) * [0.9, 0.2]
-    who = np.array([rng.permutation(m)[:4] for _ in range(n)]).ravel()
-    comparison = np.repeat(np.arange(n), 4)
-    delta = rng.choice([-1.0, 0.0, 1.0], (n, 2))[comparison]
-    sign = np.where(rng.random(4 * n) < expit((lean[who] * delta).sum(axis=1)), 1, -1)
-    wide, narrow = shrink_votes(comparison, sign, who, delta, m)
-    assert wide.tau_low < lean[:, 0].std() < wide.tau_high
-    assert narrow.tau_low < lean[:, 1].std() < narrow.tau_high
-    assert np.corrcoef(wide.shrunk, lean[:, 0])[0, 1] > 0.95
-
-
 def test_infinite_estimates_are_drawn_in_and_strangers_rest_on_the_prior():
     votes = drawn(Pool(600, n_annotators=20), 6)
     sign = np.where((votes.annotator == 0) & (votes.delta[:, 0] != 0), np.sign(votes.delta[:, 0]), votes.sign)
@@ -314,18 +242,52 @@ def test_nothing_to_shrink():
     assert pytest.approx(1.9207, abs=1e-4) == DROP
 
 
+def test_probability_is_that_of_the_posterior_and_holds_under_both_priors():
+    value = np.random.default_rng(0).normal(size=40)
+    found = shrink_normal(value, np.full(40, 0.5))
+    by_prior = []
+    for one in (found.posterior, found.other):
+        by_prior.append(probability_exceeds(replace(found, posterior=one, other=None), 0.5))
+        np.testing.assert_allclose(by_prior[-1], 1 - one.cdf(0.5) + one.cdf(-0.5))
+    np.testing.assert_allclose(probability_exceeds(found, 0.5), np.minimum(*by_prior))
+    np.testing.assert_allclose(probability_exceeds(found, 0.0), 1.0)
+
+
+def test_a_mixture_against_integration():
+    mixture = Mixture(np.array([[-1.0, 2.0, 0.5]]), np.array([[0.5, 1.0, 0.0]]), np.array([[0.3, 0.5, 0.2]]))
+    x = np.linspace(-8, 10, 200_001)
+    density = 0.3 * stats.norm.pdf(x, -1, 0.5) + 0.5 * stats.norm.pdf(x, 2, 1)
+    density = density / density.sum() * 0.8
+    density[np.searchsorted(x, 0.5)] += 0.2
+    mean = density @ x
+    assert mixture.mean[0] == pytest.approx(mean, abs=1e-3)
+    assert mixture.sd[0] == pytest.approx(np.sqrt(density @ (x - mean) ** 2), abs=1e-3)
+    for probability in (0.1, 0.9):
+        value = x[np.searchsorted(np.cumsum(density), probability)]
+        assert mixture.cdf(value)[0] == pytest.approx(probability, abs=1e-3)
+        assert mixture.quantile(probability)[0] == pytest.approx(value, abs=1e-3)
+
+
+def test_a_group_of_few_in_a_large_pool_is_taken_whole(monkeypatch):
+    """Two annotators alone fix their difference and nothing else: their level may not leak into a deviation."""
+    votes = drawn(Pool(2000, n_annotators=150), 2)
+    comparison = np.append(votes.comparison, 4000 + np.repeat(np.arange(60), 2))
+    annotator = np.append(votes.annotator, np.tile([150, 151], 60))
+    sign = np.append(votes.sign, np.random.default_rng(3).choice([-1.0, 1.0], 120))
+    arrays = comparison, sign, annotator, np.append(votes.delta, np.ones((120, 1)), axis=0), 152
+    (exact,) = shrink_votes(*arrays)
+    monkeypatch.setattr("badpo.estimation.shrinkage.LARGEST_DENSE", 10)
+    (close,) = shrink_votes(*arrays)
+    np.testing.assert_allclose(close.shrunk, exact.shrunk, atol=0.03)
+    np.testing.assert_allclose(close.post_sd, exact.post_sd, rtol=0.05)
+
+
 def test_a_spread_beside_an_attribute_whose_level_the_votes_fix_is_that_of_the_estimates():
-    random = np.random.default_rng(0)
-    n, m = 1200, 10
-    comparison, annotator = (
-        np.repeat(np.arange(n), 3),
-        np.argsort(random.random((n, m)), axis=1)[:, :3].ravel(),
-    )
-    of_sides, position = random.choice([-1.0, 1.0], n)[comparison], random.choice([-1.0, 1.0], 3 * n)
-    lean = 0.5 * random.standard_normal(m)
-    logit = random.standard_normal(n)[comparison] + lean[annotator] * of_sides + 0.8 * position
-    sign = np.where(random.random(3 * n) < 1 / (1 + np.exp(-logit)), 1, -1)
-    votes = comparison, sign, annotator, np.column_stack([position, of_sides]), m
+    (comparison, _, annotator, sides, m), lean = pool(n=1200, m=10, votes=3)
+    position = np.random.default_rng(0).choice([-1.0, 1.0], sides.shape)
+    logit = np.random.default_rng(1).normal(size=1200)[comparison] + lean[annotator, 0] * sides[:, 0]
+    sign = np.where(np.random.default_rng(2).random(len(sides)) < expit(logit + 0.8 * position[:, 0]), 1, -1)
+    votes = comparison, sign, annotator, np.hstack([position, sides]), m
     leans = fit_conditional(*votes)
     expected, found = shrink_normal(leans.deviation[:, 1], leans.se[:, 1]), shrink_votes(*votes)[1]
     assert found.tau == pytest.approx(expected.tau, rel=0.05)

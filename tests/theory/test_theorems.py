@@ -124,33 +124,3 @@ def test_the_loss_is_convex_with_the_theorems_null_space(pools, offsets):
     assert free_directions(*votes[:3]).n_free == offsets
     components = annotator_components(*votes[:3])
     assert components.max() + 1 + (components < 0).sum() == offsets
-
-
-# -- Prop. absorb ----------------------------------------------------------------------------------------------
-
-
-def reward_design(comparison: np.ndarray, n_responses_per_pair: int = 2) -> np.ndarray:
-    """Row j holds +1 at response a and -1 at response b: the margins any policy can give the judgments."""
-    design = np.zeros((len(comparison), n_responses_per_pair * (comparison.max() + 1)))
-    rows = np.arange(len(comparison))
-    design[rows, 2 * comparison], design[rows, 2 * comparison + 1] = 1.0, -1.0
-    return design
-
-
-def unexplained(design: np.ndarray, target: np.ndarray) -> float:
-    solution = np.linalg.lstsq(design, target, rcond=None)[0]
-    return float(np.linalg.norm(design @ solution - target))
-
-
-def test_a_policy_can_carry_the_mean_but_no_deviation():
-    comparison, annotator, delta, _ = votes_of([4], n_pairs=6)
-    design = reward_design(comparison)
-    theta = np.array([1.9, 0.3, -0.2, 0.8])
-    mean, deviation = theta.mean(), theta - theta.mean()
-    assert unexplained(design, mean * delta) < 1e-12
-    # everyone judged every pair, so nothing of the deviations falls into the space of rewards
-    assert unexplained(design, deviation[annotator] * delta) == pytest.approx(
-        np.linalg.norm(deviation[annotator] * delta), rel=1e-12
-    )
-    with_one = np.column_stack([design, deviation[annotator] * delta])
-    assert np.linalg.matrix_rank(with_one) == np.linalg.matrix_rank(design) + 1
