@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from badpo.objective.bias import BiasTerm
 from badpo.results.charts import Figure, Series, TextTable, class_style, legend, point_cloud
 from badpo.results.run_files import MeasuredRuns, read_suite
 from badpo.results.run_page import report_html
@@ -253,8 +252,11 @@ def learned_against_planted(suite: MeasuredRuns) -> Figure | None:
 def _learned_and_planted(suite: MeasuredRuns) -> Iterator[tuple[str, pd.DataFrame]]:
     """Of each arm's first seed, attribute by attribute: every annotator's class, planted and learned theta."""
     for run in (suite.of(arm)[0] for arm in suite.arms if arm != REFERENCE):
-        planted, bias = json.loads((run.folder / "planted.json").read_text()), BiasTerm.load(run.folder)
-        learned = pd.DataFrame(bias.theta().detach().numpy(), list(bias.annotators), list(bias.attributes))
+        theta = run.theta()
+        if theta is None:  # the types of EM-DPO have no bias term
+            continue
+        learned = pd.DataFrame(theta, run.bias.annotators, run.bias.attributes)
+        planted = json.loads((run.folder / "planted.json").read_text())
         people = pd.DataFrame(planted["annotators"]).set_index("pseudonym")
         truth = pd.DataFrame(people["theta"].tolist(), people.index, planted["attributes"])
         for attribute in truth.columns.intersection(learned.columns):

@@ -40,19 +40,11 @@ from badpo_paper.methods import (
 from badpo_paper.reproduce import run_suites
 from badpo_paper.schedule import execute
 from badpo_paper.settings import SCALES
-from badpo_paper.suites import LORA, SUITES, Condition
+from badpo_paper.suites import LORA, Condition
 from tests import tiny
-from tests.paper.suite_scale import DECODING, KEYS, SMALL, STYLE, material, silent, small, suite
+from tests.paper.suite_scale import DECODING, SMALL, STYLE, material, silent, small, suite
 
 arm_judgments = partial(methods.arm_judgments, max_length=192, max_prompt_length=96)
-# Conditions that the paper has not, with the corpus of their table.
-OURS = [
-    (panel.corpus, row.condition)
-    for name in ("names-ablation", "multipref-ablation")
-    for panel in SUITES[name].panels[:1]
-    for row in panel.rows
-    if row.seeds == "one" and row.condition.arm not in ("shuffled_ids", "reliability")
-]
 
 
 @cache
@@ -67,19 +59,6 @@ def short() -> Judgments:
 # -- the arms as data ---------------------------------------------------------------------------------------------
 
 
-def test_the_arms_are_these_and_no_two_are_the_same():
-    assert " ".join(ARMS) == (
-        "reference dpo pooled per_annotator shared_mean class shuffled_ids pooled_warm shared_mean_warm "
-        "declared_subset rdpo rdpo_strong rdpo_words length_pooled sampo ld_dpo group_dro group_dro_annotators "
-        "group_dro_parts reliability spectral em_dpo ipo ipo_pooled"
-    )
-    arms = list(ARMS.values())
-    assert not any(arm == other for i, arm in enumerate(arms) for other in arms[:i])
-    assert ARMS["reference"] == Arm(bias=None) and all(arm.bias in VARIANTS for arm in arms[1:])
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        ARMS["dpo"].bias = "pooled"
-
-
 def test_every_arm_is_told_from_the_others_by_its_recipe_or_its_facts():
     of_recipe = [(arm.bias, arm.warm_start, arm.objective, arm.settings) for arm in ARMS.values()]
     facts = {repr((*one, method_facts(arm))) for one, arm in zip(of_recipe, ARMS.values(), strict=True)}
@@ -89,10 +68,6 @@ def test_every_arm_is_told_from_the_others_by_its_recipe_or_its_facts():
     told = {name for arm in ARMS.values() if arm.objective != "types" for name in method_facts(arm)}
     in_recipe = {"bias", "warm_start", "gold", "objective", "settings"}
     assert told == {field.name for field in dataclasses.fields(Arm)} - in_recipe
-
-
-def test_an_arm_without_a_change_sees_the_judgments_themselves():
-    assert arm_judgments(ARMS["pooled"], corpus(), 1, None) is corpus()
 
 
 def test_shuffled_identities_and_a_declared_subset():
@@ -318,19 +293,6 @@ def references(tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("arms")
     execute(small(out, suite(), suite(corpus=STYLE)), silent)
     return out
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("corpus", "condition"), OURS, ids=lambda found: getattr(found, "arm", ""))
-def test_an_arm_is_trained_and_measured(references, corpus, condition):
-    two_steps = {"keys": lambda corpus, found: {**KEYS, "max_steps": 2}}
-    execute(small(references, suite(condition, corpus=corpus), **two_steps), silent)
-    folder = references / corpus.folder / f"{condition.name}-s42"
-    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
-    assert len(lines) == 2 and all(np.isfinite(line["loss"]) for line in lines)
-    readouts = json.loads((folder / "readouts.json").read_text())
-    assert {"tokens", "heldout", "votes", "kl", "theta"} <= set(readouts)
-    assert ("length_words" in readouts["votes"]) == (condition.arm == "length_pooled")
 
 
 VLLM = replace(DECODING, generate_with="vllm")

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from badpo.data.problems import ConfigError, DataError
+from badpo.data.problems import ConfigError
 from badpo.objective.bias import BiasTerm
 from badpo.results.run_files import read_suite
 from badpo.training.checkpoints import write_json
@@ -28,9 +28,9 @@ from badpo_paper.demo import (
     summarize,
 )
 from badpo_paper.settings import build_model, build_tokenizer
-from tests.paper.conftest import SMALL_KEYS, SMALL_MODEL, count_training, small_demo
+from tests.paper.conftest import SMALL_MODEL, count_training, small_demo
 from tests.results.suites import write_suite
-from tests.runs.recipes import log_lines, save_model, written
+from tests.runs.recipes import log_lines, written
 
 ATTRIBUTES, CLASSES = {"woman", "black"}, {"all", "A", "B", "C"}
 ARM_FOLDERS = {f"{name}-s42" for name in ARMS_SHOWN}
@@ -178,22 +178,6 @@ def test_an_interrupted_demo_continues_where_it_stopped(finished, tmp_path, monk
     assert same(tmp_path / "pooled-s42", finished / "pooled-s42")
 
 
-@pytest.mark.parametrize(
-    ("changes", "folder"),
-    [
-        ({"reference": {**SMALL_KEYS["reference"], "learning_rate": 1e-4}}, "reference"),
-        ({"warmup_steps": 0.5}, "dpo-s42"),
-        ({"beta": 0.5}, "dpo-s42"),
-    ],
-)
-def test_runs_of_other_settings_are_neither_reused_nor_overwritten(finished, changes, folder):
-    before = (finished / folder / "run.json").read_bytes()
-    with pytest.raises(ConfigError, match="other (data or )?settings") as caught:
-        run(finished, **changes)
-    assert str(finished / folder) in str(caught.value)
-    assert (finished / folder / "run.json").read_bytes() == before
-
-
 def test_readouts_of_other_lengths_need_no_training(finished, tmp_path, monkeypatch):
     """What only the readouts read is no part of a run's key."""
     out = shutil.copytree(finished, tmp_path / "suite")
@@ -231,16 +215,6 @@ def test_the_demo_on_a_model_of_ones_own(tmp_path, tiny_demo):
     run_demo(tmp_path / "out", [42], silent, model=str(tmp_path / "mine"))
     config = AutoModelForCausalLM.from_pretrained(tmp_path / "out" / "dpo-s42" / "model").config
     assert config.hidden_size == 32
-
-
-def test_a_model_that_does_not_fit_its_tokenizer_is_named_before_training(tmp_path, tiny_demo):
-    tokenizer = build_tokenizer(["boil the rice"], vocab_size=400)
-    save_model(tmp_path / "mine", n_tokens=64)
-    tokenizer.save_pretrained(tmp_path / "mine")
-    with pytest.raises(DataError, match="E151.*outside the model's 64 embeddings") as caught:
-        run_demo(tmp_path / "out", [42], silent, model=str(tmp_path / "mine"))
-    assert "use the model's own tokenizer" in str(caught.value)
-    assert not (tmp_path / "out" / "reference" / "model").exists()
 
 
 # -- tables ----------------------------------------------------------------------------------------------------

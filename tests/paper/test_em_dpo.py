@@ -9,15 +9,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
 
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
 from badpo.objective.objectives import Step
-from badpo.readouts.heldout import implicit_margins
-from badpo.training.config import BADPOConfig
-from badpo.training.reference import ReferenceCache, weights_key
-from badpo.training.trainer import BADPOTrainer
 from badpo_paper.em_dpo import (
     AnnotatorWeights,
     Types,
@@ -29,7 +24,6 @@ from badpo_paper.em_dpo import (
     type_probabilities,
     vote_halves,
 )
-from tests import tiny
 
 THIS, THAT = "red cat", "blue dog"  # words that the small tokenizer knows
 SETTINGS = {"n_types": 2, "n_rounds": 3, "round_share": 0.25}
@@ -280,15 +274,6 @@ def test_games_solved_by_hand(regrets, expected):
         np.testing.assert_allclose(minmax_weights(scale * (own - np.array(regrets))), expected, atol=1e-6)
 
 
-def test_no_other_mixture_has_a_smaller_largest_regret():
-    rng = np.random.default_rng(0)
-    for _ in range(20):
-        regrets = rng.exponential(size=(3, 3)) * (1 - np.eye(3))
-        least = (regrets @ minmax_weights(-regrets)).max()
-        others = rng.dirichlet(np.ones(3), size=500) @ regrets.T
-        assert least <= others.max(axis=1).min() + 1e-6
-
-
 @pytest.mark.parametrize("rewards", [np.zeros((2, 3)), np.zeros(3), [[0.0, np.nan], [1.0, 0.0]]])
 def test_rewards_that_are_no_game_are_refused(rewards):
     with pytest.raises(ValueError, match="square"):
@@ -312,47 +297,3 @@ def test_means_of_readouts():
     rates = {"rate": pytest.approx(0.3), "se": None}
     expected = {"arm": "x", "rates": rates, "n": 3.25, "mean": None, "kl": 1.0, "kl_se": None}
     assert mixed([one, other], np.array([0.75, 0.25])) == expected
-
-
-@pytest.mark.slow
-def test_the_kinds_are_found_with_policies_that_are_trained(tmp_path):
-    """The trainer itself: two kinds of annotators who want the opposite, and a policy for each."""
-    judgments = two_kinds(n_comparisons=60)
-    start = tiny.model()
-
-    def train(judgments, weight, share, folder):
-        run = BADPOTrainer(
-            tiny.model(),
-            args=BADPOConfig(
-                str(folder),
-                bias="none",
-                per_device_train_batch_size=32,
-                max_steps=round(100 * share),
-                learning_rate=3e-3,
-                save_strategy="no",
-                report_to="none",
-                use_cpu=True,
-                bf16=False,
-                gradient_checkpointing=False,
-                disable_tqdm=True,
-                reference_cache=str(tmp_path / "cache"),
-            ),
-            train_dataset=judgments,
-            processing_class=tiny.tokenizer(),
-            objective=AnnotatorWeights(weight, judgments.votes["annotator"]),
-        )
-        run.train()
-        run.save_model()
-
-    def margins(folder, judgments):
-        policy = AutoModelForCausalLM.from_pretrained(folder / "model")
-        cache = ReferenceCache(tmp_path / "cache", weights_key(start, "fp32"))
-        return implicit_margins(policy, start, cache, judgments, tiny.tokenizer(), "trl", 1024, None, 0.1)
-
-    settings = {"n_types": 2, "n_rounds": 2, "round_share": 0.3}
-    types = fit_types(judgments, settings, 1, tmp_path / "types", train, margins)
-    of_type, kind = types.probabilities.argmax(axis=1), kinds(judgments).astype(int)
-    assert (of_type == kind).all() or (of_type == 1 - kind).all()
-    u = np.stack([margins(folder, judgments) for folder in types.folders], axis=1)
-    assert (mixture_logits(u, types.probabilities, judgments) > 0).mean() > 0.8
-    assert abs(np.mean(u[:, 0] * judgments.majority() > 0) - 0.5) < 0.3  # neither type is the pool

@@ -92,15 +92,6 @@ def test_what_is_read_of_every_run_in_the_folder_of_its_corpus(finished):
     assert list(BiasTerm.load(finished / "style/pooled-length-s42").attributes) == ["length"]
 
 
-def test_a_suite_that_is_there_trains_and_measures_nothing(finished, monkeypatch):
-    trained = count_training(monkeypatch)
-    before = {path: path.stat().st_mtime_ns for path in finished.rglob("readouts.json")}
-    (result,) = run_suites(small(finished, suite(DPO, POOLED)), silent)
-    assert trained == []
-    assert {path: path.stat().st_mtime_ns for path in finished.rglob("readouts.json")} == before
-    assert [row.label for row in result.tables[0].rows] == ["Reference", "dpo", "pooled"]
-
-
 def test_a_run_of_other_settings_under_one_name_is_refused_with_a_list(finished, monkeypatch):
     same = small(finished, suite(DPO, POOLED), suite(DPO, LENGTH, corpus=STYLE))
     assert set(schedule.plan(same)["states"].values()) == {"done"}

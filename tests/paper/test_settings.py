@@ -28,16 +28,14 @@ def test_the_same_texts_give_the_same_tokenizer(texts, tokenizer):
     assert build_tokenizer(texts).backend_tokenizer.to_str() == tokenizer.backend_tokenizer.to_str()
 
 
-def test_any_text_survives_encoding(texts, tokenizer):
-    for text in (*texts[::300], "Füße, 12.5 % \N{EM DASH} naïve\n\n\tcode();", "  two  spaces "):
-        assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
-
-
 def test_it_loads_as_it_was_saved(texts, tokenizer, tmp_path):
     tokenizer.save_pretrained(tmp_path)
     build_model(tokenizer, seed=0, n_layers=1).save_pretrained(tmp_path)
     loaded = AutoTokenizer.from_pretrained(tmp_path)
     assert loaded(texts[-5:])["input_ids"] == tokenizer(texts[-5:])["input_ids"]
+    # any text survives encoding
+    for text in (*texts[::300], "Füße, 12.5 % \N{EM DASH} naïve\n\n\tcode();", "  two  spaces "):
+        assert loaded.decode(loaded(text)["input_ids"]) == text
     assert loaded.chat_template == tokenizer.chat_template
 
 
@@ -71,17 +69,3 @@ def test_size_and_seed_of_the_model(tokenizer):
         tokenizer.eos_token_id,
         tokenizer.pad_token_id,
     )
-
-
-def test_it_learns_a_text_it_has_seen(texts, tokenizer):
-    model = build_model(tokenizer, seed=0).train()
-    ids = torch.tensor([tokenizer(texts[-1])["input_ids"]])
-    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
-    losses = []
-    for _ in range(12):
-        loss = model(input_ids=ids, labels=ids).loss
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    assert losses[-1] < 0.3 * losses[0]

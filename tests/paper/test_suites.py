@@ -10,6 +10,7 @@ from badpo.data.problems import ConfigError
 from badpo.readouts.names import CELLS
 from badpo.training.checkpoints import write_json
 from badpo_paper.arms import ARMS
+from badpo_paper.name_readouts import FIRST_NAMES
 from badpo_paper.patterns import PATTERNS
 from badpo_paper.reproduce import asked_for, read_suite
 from badpo_paper.schedule import Reproduction, plan
@@ -138,6 +139,11 @@ def test_tables_say_what_stands_in_for_the_models_they_name(tmp_path):
     assert "one of 0.4 million weights" in tiny.text("text") and tiny.text("csv") == ""
     assert tiny.left_out == ("Llama-3.1-8B-Instruct, LoRA",) and paper.left_out == ()
     assert "in their place" not in paper.text("text")
+    # the tables of signatures stand behind the others, once there is something to show
+    write_json(tmp_path / "signed/reference/readouts.json", {"signatures": dict.fromkeys(FIRST_NAMES, 0.01)})
+    write_json(tmp_path / "signed/dpo-s42/readouts.json", {"signatures": dict.fromkeys(FIRST_NAMES, 0.01)})
+    samples = Reproduction([SUITES["names-samples"]], SCALES["tiny"], SEEDS, tmp_path)
+    assert len(read_suite(*samples.suites, samples).tables) > len(SUITES["names-samples"].panels)
 
 
 # -- what is asked for -------------------------------------------------------------------------------------------
