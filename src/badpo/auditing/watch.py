@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import os
@@ -22,8 +21,7 @@ from badpo.data.problems import ConfigError, DataError, Problem, counted
 from badpo.data.tables import as_ids, read_table, recognise
 from badpo.estimation.sequential import GRID, e_bh, log_e_values, log_tilt_ratios, mean_tilt, winner_shares
 
-STATE_SCHEMA = "badpo.watch/2"
-_ID_BYTES, _VOTES_BYTES = 8, 4
+STATE_SCHEMA = "badpo.watch/3"
 _LARGEST_LOG = 700.0  # e-values above 1e304 are shown as that
 
 # -- the monitor -------------------------------------------------------------------------------------------------
@@ -50,29 +48,18 @@ class ClosedComparison:
     delta: ArrayLike
 
 
-class ReopenedComparison(DataError):
-    """A comparison was fed that the monitor has had before; nothing was changed."""
-
-    def __init__(self, comparison_id: str):
-        what, where = "the comparison has been counted already", f"comparison {comparison_id}"
-        remedy = (
-            "feed a comparison once, with all its votes; votes that come later need a comparison of their own"
-        )
-        super().__init__([Problem("E420", what, where, remedy)])
-
-
 class AuditMonitor:
     """An e-process for each annotator and attribute, fed one closed comparison after the other.
 
-    The e-value of an annotator who votes as their co-voters do ever reaches 1 / alpha with probability at most alpha,
-    however often one looks. Stopping a comparison by looking at its votes breaks that.
+    At most a share alpha of the flags is false on average, however often one looks. Stopping a comparison by looking
+    at its votes breaks that.
 
     Parameters
     ----------
     attributes : sequence of str
         Names, in the order of the columns of delta.
     alpha : float
-        Level of an alarm about one annotator and attribute, and of the false discovery rate of the flags.
+        False discovery rate of the flags.
     units : sequence of float, or None
         Size of a unit of each attribute, 1 unless given. It may depend on the texts but not on votes.
     definitions : sequence of mapping, or None
@@ -82,7 +69,7 @@ class AuditMonitor:
     --------
     >>> monitor = AuditMonitor(["length"])
     >>> for i in range(30):
-    ...     _ = monitor.update(ClosedComparison(f"c{i}", ["ann", "bob", "eve"], [1, -1, -1], [1.0]))
+    ...     monitor.update(ClosedComparison(f"c{i}", ["ann", "bob", "eve"], [1, -1, -1], [1.0]))
     >>> monitor.table()[["annotator", "toward", "flag"]].values.tolist()
     [['ann', 'more', True], ['bob', 'less', True], ['eve', 'less', True]]
     """
@@ -103,44 +90,32 @@ class AuditMonitor:
             raise ConfigError(f"alpha is a share above 0 and below 1, such as 0.05; got {self.alpha}")
         if len(self.units) != len(self.attributes) or not all(0 < unit < np.inf for unit in self.units):
             raise ConfigError(f"one unit above 0 for each attribute is needed; got {self.units}")
-        self._threshold = -float(np.log(self.alpha)) - 1e-12
-        # of each annotator, a row for each attribute: log-likelihood ratios of the tilts of the grid, the highest
-        # log e-value so far, informative votes
+        # of each annotator, a row for each attribute: log-likelihood ratios of the tilts of the grid, informative votes
         self._evidence: dict[str, NDArray[np.float64]] = {}
-        self._seen: dict[bytes, bytes] = {}
+        self._seen: dict[str, str] = {}
 
-    def update(self, closed: ClosedComparison) -> tuple[tuple[str, str], ...]:
+    def update(self, closed: ClosedComparison) -> None:
         """Count the votes of a closed comparison.
-
-        Returns
-        -------
-        tuple of (annotator, attribute)
-            Whose e-value reaches 1 / alpha for the first time.
 
         Raises
         ------
-        ReopenedComparison
-            When a comparison with this id was fed before.
+        DataError
+            E420, when a comparison with this id was fed before; nothing is changed.
         ValueError
             When the shapes do not fit together.
         """
         if self.has_seen(closed.comparison_id):
-            raise ReopenedComparison(closed.comparison_id)
+            what, where = "the comparison has been counted already", f"comparison {closed.comparison_id}"
+            remedy = "feed a comparison once, with all its votes; later votes need a comparison of their own"
+            raise DataError([Problem("E420", what, where, remedy)])
         sign, delta = self._arrays(closed)
         names, first = np.unique(np.asarray(closed.annotators, dtype=object), return_index=True)
         self._seen[_id_digest(closed.comparison_id)] = _votes_digest(closed)
         sign, delta = sign[first], delta[first]
-        share = winner_shares(sign, delta)
-        ratios = log_tilt_ratios(sign[:, None] > 0, share[:, None], delta)
-        nothing = np.zeros((len(self.attributes), len(GRID) + 2))
-        evidence = np.stack([self._evidence.get(name, nothing) for name in names])
-        before = evidence[..., -2].copy()
-        evidence[..., :-2] += ratios
-        evidence[..., -2] = np.maximum(before, log_e_values(evidence[..., :-2]))
-        evidence[..., -1] += ratios.any(axis=-1)
-        self._evidence.update(zip(names, evidence, strict=True))
-        crossed = np.argwhere((before < self._threshold) & (evidence[..., -2] >= self._threshold))
-        return tuple((names[i], self.attributes[j]) for i, j in crossed.tolist())
+        ratios = log_tilt_ratios(sign[:, None] > 0, winner_shares(sign, delta)[:, None], delta)
+        evidence = np.concatenate([ratios, ratios.any(axis=-1, keepdims=True)], axis=-1)
+        for name, added in zip(names, evidence, strict=True):
+            self._evidence[name] = self._evidence.get(name, 0.0) + added
 
     def has_seen(self, comparison_id: str) -> bool:
         """Whether a comparison was fed."""
@@ -163,23 +138,19 @@ class AuditMonitor:
         -------
         DataFrame
             ``annotator, attribute``; ``n_informative``: votes on comparisons that differ and are not unanimous;
-            ``e_value`` now and ``highest`` so far; ``toward`` "more" or "less" of the attribute than the co-voters,
-            which is the direction of the evidence and no estimate; ``alarm``: ``highest`` is 1 / alpha or more, which
-            holds for this annotator and attribute alone; ``flag``: stands out among all annotators and attributes
-            (e-BH: at most a share alpha of the flags is false on average).
+            ``e_value``; ``toward`` "more" or "less" of the attribute than the co-voters, which is the direction of the
+            evidence and no estimate; ``flag``: stands out among all annotators and attributes (e-BH).
         """
         names = sorted(self._evidence)
         rows = pd.MultiIndex.from_product([names, self.attributes], names=["annotator", "attribute"])
-        found = np.array([self._evidence[name] for name in names]).reshape(len(rows), len(GRID) + 2)
-        ratios, highest, n_informative = found[:, :-2], found[:, -2], found[:, -1].astype(np.int64)
+        found = np.array([self._evidence[name] for name in names]).reshape(len(rows), len(GRID) + 1)
+        ratios, n_informative = found[:, :-1], found[:, -1].astype(np.int64)
         log_e = log_e_values(ratios)
         toward = np.where(mean_tilt(ratios) >= 0, "more", "less").astype(object)
         columns = {
             "n_informative": n_informative,
             "e_value": np.exp(np.minimum(log_e, _LARGEST_LOG)),
-            "highest": np.exp(np.minimum(highest, _LARGEST_LOG)),
             "toward": np.where(n_informative > 0, toward, ""),
-            "alarm": highest >= self._threshold,
             "flag": e_bh(log_e, self.alpha),
         }
         return pd.DataFrame(columns, rows).reset_index()
@@ -187,9 +158,8 @@ class AuditMonitor:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the state as JSON that only this user can read; the file appears whole or not at all.
 
-        It holds numbers per annotator and twelve bytes per comparison, no votes, and a checksum of itself.
+        It holds numbers per annotator and two digests per comparison, no votes, and a checksum of itself.
         """
-        packed = b"".join(key + votes for key, votes in self._seen.items())
         state = {
             "schema": STATE_SCHEMA,
             "attributes": self.attributes,
@@ -197,7 +167,7 @@ class AuditMonitor:
             "units": self.units,
             "definitions": self.definitions,
             "annotators": {name: numbers.tolist() for name, numbers in self._evidence.items()},
-            "comparisons": base64.b64encode(packed).decode(),
+            "comparisons": self._seen,
         }
         write_seal(Path(path), state, ())
 
@@ -219,9 +189,7 @@ class AuditMonitor:
             raise ConfigError(f"{path} is no state of badpo watch: {error}. {remedy}") from error
         monitor = cls(*(state[name] for name in ("attributes", "alpha", "units", "definitions")))
         monitor._evidence = {name: np.array(numbers) for name, numbers in state["annotators"].items()}
-        packed, size = base64.b64decode(state["comparisons"]), _ID_BYTES + _VOTES_BYTES
-        entries = (packed[i : i + size] for i in range(0, len(packed), size))
-        monitor._seen = {entry[:_ID_BYTES]: entry[_ID_BYTES:] for entry in entries}
+        monitor._seen = state["comparisons"]
         return monitor
 
     def _arrays(self, closed: ClosedComparison) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -237,15 +205,15 @@ class AuditMonitor:
         return sign, np.broadcast_to(delta, shape) / self.units
 
 
-def _id_digest(comparison_id: str) -> bytes:
-    return hashlib.blake2b(comparison_id.encode("utf-8", "surrogatepass"), digest_size=_ID_BYTES).digest()
+def _id_digest(comparison_id: str) -> str:
+    return hashlib.blake2b(comparison_id.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
-def _votes_digest(closed: ClosedComparison) -> bytes:
+def _votes_digest(closed: ClosedComparison) -> str:
     """The same for the same votes in another order, or with the two responses exchanged."""
     votes = sorted(zip(closed.annotators, (np.asarray(closed.sign) > 0).tolist(), strict=True))
     text = json.dumps([(annotator, side == votes[0][1]) for annotator, side in votes])
-    return hashlib.blake2b(text.encode(), digest_size=_VOTES_BYTES).digest()
+    return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
 
 
 # -- the command -------------------------------------------------------------------------------------------------
@@ -345,10 +313,33 @@ def watch(
             n_judged, warnings = _judgments_of(judgments, data, reading.get("columns"))
             is_closed = n_judged >= votes_per_comparison
         monitor = _monitor(Path(state), judgments, alpha)
-        counts, reopened = _feed(monitor, judgments, is_closed)
-        if counts["n_new"] or not Path(state).exists():
+        n_before, reopened = monitor.n_comparisons, _feed(monitor, judgments, is_closed)
+        if monitor.n_comparisons > n_before or not Path(state).exists():
             monitor.save(state)
-    return _result(monitor, counts, closing, reopened, warnings)
+    if reopened:
+        named = ", ".join(reopened[:_NAMED])
+        what = f"{counted(len(reopened), 'comparison')} had other votes when counted; the new ones are refused: {named}"
+        remedy = "close a comparison when it has all its votes; give votes that come later a comparison of their own"
+        warnings = [Problem("W420", what, "comparison_id", remedy, len(reopened)), *warnings]
+    table = monitor.table()
+    shown = table.loc[table["flag"], ["attribute", "annotator", "toward", "e_value", "n_informative"]]
+    of_attribute = {name: shown[shown["attribute"] == name] for name in monitor.attributes}
+    summary = {
+        "alpha": monitor.alpha,
+        "n_new": monitor.n_comparisons - n_before,
+        "n_counted": monitor.n_comparisons,
+        "n_open": int((~is_closed).sum()),
+        "n_annotators": table["annotator"].nunique(),
+        "closing": closing,
+        "flagged": {
+            name: rows.drop(columns="attribute").to_dict("records") for name, rows in of_attribute.items()
+        },
+        "reopened": reopened,
+        "warnings": [vars(problem) for problem in warnings],
+        "rule": f"Flags by e-BH at {monitor.alpha:.0%} over annotators and attributes, listed by pseudonym.",
+        "guarantee": GUARANTEE,
+    }
+    return WatchResult(summary, table)
 
 
 def _judgments_of(
@@ -402,51 +393,17 @@ def _typical_difference(delta: NDArray[np.float64]) -> float:
     return float(np.sqrt(np.mean(differs**2))) if len(differs) else 1.0
 
 
-def _feed(
-    monitor: AuditMonitor, judgments: Judgments, is_closed: NDArray[np.bool_]
-) -> tuple[dict[str, int], list[str]]:
-    """Feed what is closed and new, in the order of last votes; counts, and ids that were fed with other votes."""
-    votes = judgments.votes
+def _feed(monitor: AuditMonitor, judgments: Judgments, is_closed: NDArray[np.bool_]) -> list[str]:
+    """Feed what is closed and new, in the order of last votes; ids of comparisons that were fed with other votes."""
+    votes, reopened = judgments.votes, []
     names = judgments.annotators["pseudonym"].to_numpy()[votes["annotator"]]
-    ids = judgments.comparisons["comparison_id"].astype(str).to_numpy()
+    ids, sign = judgments.comparisons["comparison_id"].to_numpy(), votes["sign"].to_numpy()
     rows_of = votes.groupby("comparison").indices
-    before, reopened = monitor.n_comparisons, []
     for c in sorted(rows_of, key=lambda c: votes["row"].iat[rows_of[c][-1]]):
         rows = rows_of[c]
-        comparison = ClosedComparison(
-            ids[c], names[rows].tolist(), votes["sign"].to_numpy()[rows], judgments.delta[rows]
-        )
+        comparison = ClosedComparison(ids[c], names[rows].tolist(), sign[rows], judgments.delta[rows])
         if monitor.has_seen(ids[c]):
             reopened += [ids[c]] if monitor.is_reopened(comparison) else []
         elif is_closed[c]:
             monitor.update(comparison)
-    n_new = monitor.n_comparisons - before
-    return {"n_new": n_new, "n_counted": monitor.n_comparisons, "n_open": int((~is_closed).sum())}, reopened
-
-
-def _result(
-    monitor: AuditMonitor, counts: dict[str, int], closing: str, reopened: list[str], warnings: list[Problem]
-) -> WatchResult:
-    if reopened:
-        named = ", ".join(reopened[:_NAMED])
-        what = f"{counted(len(reopened), 'comparison')} had other votes when counted; the new ones are refused: {named}"
-        remedy = "close a comparison when it has all its votes; give votes that come later a comparison of their own"
-        warnings = [Problem("W420", what, "comparison_id", remedy, len(reopened)), *warnings]
-    table = monitor.table()
-    shown = table.loc[table["flag"], ["attribute", "annotator", "toward", "e_value", "n_informative"]]
-    flagged = {
-        name: shown[shown["attribute"] == name].drop(columns="attribute").to_dict("records")
-        for name in monitor.attributes
-    }
-    summary = {
-        "alpha": monitor.alpha,
-        **counts,
-        "n_annotators": table["annotator"].nunique(),
-        "closing": closing,
-        "flagged": flagged,
-        "reopened": reopened,
-        "warnings": [vars(problem) for problem in warnings],
-        "rule": f"Flags by e-BH at {monitor.alpha:.0%} over annotators and attributes, listed by pseudonym.",
-        "guarantee": GUARANTEE,
-    }
-    return WatchResult(summary, table)
+    return reopened
