@@ -171,7 +171,6 @@ def test_what_is_odd_is_kept_with_a_warning(table, code, count, what):
         (["0123", "123"], "W113", "leading zeros"),
         (["someone@example.org", "y"], "W301", "e-mail addresses"),
         (["A2X4Y6Z8B0C2D4", "y"], "W301", "Mechanical Turk"),
-        (["gpt-4-turbo", "y"], "W114", "a language model's name as id"),
     ],
 )
 def test_suspicious_ids_are_warned_of(ids, code, message):

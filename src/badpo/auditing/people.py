@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -378,11 +378,9 @@ def people_of(judgments: Judgments, design: Design, options: AuditOptions) -> Au
         spread = _spread(spreads[j], float(equal_p[j]), *classes[j])
         counts = _counts(design, leans, j) | {"n_flagged": table["flag"][table["attribute"] == name].sum()}
         pool[name] = counts | spread | _level(leans, j, int(anchored.sum()))
-    measures = ("gradient_norm", "log_likelihood", "u_scale", "quality_sd")
     checks = {
-        "assignment": assignment
-        and asdict(assignment) | {"by_attribute": _by_attribute(design, assignment.by_attribute)},
-        "estimator": {"quality": quality, "why": why} | {name: getattr(leans, name) for name in measures},
+        "assignment": assignment and {"p_value": assignment.p_value},
+        "estimator": {"quality": quality, "why": why},
         "components": {"informative": _graph(design, leans.component)},
         "anchors": _anchors(design, anchored, options) if anchored.any() else None,
     }

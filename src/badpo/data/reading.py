@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from badpo.data.privacy import EVERYONE, direct_identifiers, folded_id, is_pseudonym, pseudonyms
+from badpo.data.privacy import EVERYONE, direct_identifiers, folded_id, pseudonyms
 from badpo.data.problems import ConfigError, DataError, Problem, counted, did_you_mean, worst_first
 from badpo.data.tables import (
     KNOWN,
@@ -42,9 +41,6 @@ _FIRST_SHOWN = {"a_b": {"a": 1, "b": -1}, "chosen_rejected": {"a": 1, "b": -1, "
 _NOT_READ = ("tools", "chat_template_kwargs")
 _IMAGES = ("image", "images")
 _MODELS = ("model_a", "model_b")
-_MODEL_NAMES = re.compile(
-    r"gpt|claude|gemini|llama|mistral|mixtral|qwen|deepseek|gemma|command-r", re.IGNORECASE
-)
 _NOTICES = {"tie": "N130", "no annotator": "N112", "repeated vote": "N133"}
 
 
@@ -269,14 +265,6 @@ def _report_ids(raw_ids: list[str], annotators: pd.DataFrame, findings: Findings
         what = f"{counted(len(alike), 'group')} of annotators whose ids differ only in case, spaces or leading zeros"
         remedy = f"if they are the same people, write their ids alike before reading: {'; '.join(alike[:ROWS_SHOWN])}"
         findings.note("W113", what, remedy, len(alike))
-    named = [not is_pseudonym(raw_id) and _MODEL_NAMES.search(raw_id) is not None for raw_id in raw_ids]
-    is_model = np.array(named, dtype=bool)
-    people = annotators.loc[~is_model, "annotator_class"].unique()
-    mixed = annotators["pseudonym"][is_model & annotators["annotator_class"].isin(people)]
-    if len(mixed):
-        what = f"{counted(len(mixed), 'annotator')} with a language model's name as id, beside others in one class"
-        remedy = f"give them an annotator_class of their own: {', '.join(mixed[:ROWS_SHOWN])}"
-        findings.note("W114", what, remedy, len(mixed))
 
 
 # -- what was compared -----------------------------------------------------------------------------------------
