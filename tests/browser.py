@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import fcntl
 import json
 import os
@@ -107,12 +106,6 @@ class Browser:
     def reported(self, method: str) -> list[dict[str, Any]]:
         """What the browser reported under this name since the page was opened."""
         return [event["params"] for event in self.events if event["method"] == method]
-
-    def picture(self, x: float, y: float, width: float, height: float) -> bytes:
-        """A part of the page as PNG."""
-        clip = {"x": x, "y": y, "width": width, "height": height, "scale": 1}
-        shot = self.call("Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True)
-        return base64.b64decode(shot["data"])
 
     def _next(self) -> dict[str, Any]:
         while b"\0" not in self._unread:

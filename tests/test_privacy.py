@@ -179,22 +179,3 @@ def test_an_id_that_is_not_there_is_not_repeated_into_a_file(places):
     asked = ("--attribute", "length", "-o", out / "audit", "--anchor", "planted-nobody")
     assert badpo("audit", source / "votes.csv", *asked).exit_code == 2
     assert leaks(out) == []
-
-
-def test_forget_names_pseudonyms_and_leaves_nothing_of_the_person(places):
-    source, out = places
-    votes = source / "votes.csv"
-    table().to_csv(votes, index=False)
-    theirs = pseudonym("planted-1", pseudonym_key())
-    for command in (
-        ("import", votes, "-o", out / "v.parquet"),
-        ("audit", out / "v.parquet", "--attribute", "length", "-o", out / "audit"),
-    ):
-        assert badpo(*command).exit_code == 0
-    places_to_look = ("--data", votes, "--data", out / "v.parquet", "--audit", out / "audit")
-    result = badpo("forget", "planted-1", *places_to_look)
-    assert result.exit_code == 0, result.output
-    assert not PLANTED.search(said(result)) and theirs in result.stdout
-    assert f"badpo audit DATA --out {out / 'audit'}" in result.stdout
-    assert b"planted-1" not in votes.read_bytes() and b"planted.2" in votes.read_bytes()
-    assert [path for path in files(out) if theirs.encode() in content(path)] == []

@@ -140,19 +140,6 @@ def test_no_module_imports_what_runs_what_it_reads_or_what_sends():
 
 
 @pytest.mark.parametrize(
-    "keys",
-    [
-        {"trust_remote_code": True},
-        {"model_init_kwargs": {"trust_remote_code": True}},
-        {"attributes": [{"type": "python_function", "name": "x", "function": "os:system"}]},
-    ],
-)
-def test_a_recipe_cannot_ask_for_code(keys):
-    with pytest.raises(ConfigError, match="trust_remote_code|Python function"):
-        read_recipe(overrides=keys)
-
-
-@pytest.mark.parametrize(
     "value",
     [
         "!!python/object/apply:os.system ['touch owned']",

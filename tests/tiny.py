@@ -7,22 +7,7 @@ import pandas as pd
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-WORDS = [
-    "the",
-    "cat",
-    "dog",
-    "sat",
-    "ran",
-    "fast",
-    "slowly",
-    "home",
-    "and",
-    "then",
-    "red",
-    "blue",
-    "big",
-    "small",
-]
+WORDS = ["the", "cat", "dog", "sat", "ran", "fast", "slowly", "home", "and", "then", "red", "blue", "big", "small"]
 CHAT_TEMPLATE = (
     "{% for message in messages %}{{ '<' + message['role'] + '> ' + message['content'] + ' <end> ' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<assistant> ' }}{% endif %}"
@@ -43,24 +28,29 @@ def tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
+SIZES = {
+    **{"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4},
+    **{"num_key_value_heads": 2, "pad_token_id": 0, "eos_token_id": 1, "initializer_range": 0.2},
+}
+
+
 def model(seed: int = 0, n_tokens: int = 64, tied: bool = True) -> Qwen2ForCausalLM:
     """A two-layer Qwen2 with grouped-query attention, in fp32."""
     import torch
 
     torch.manual_seed(seed)
-    config = Qwen2Config(
-        vocab_size=n_tokens,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        tie_word_embeddings=tied,
-        pad_token_id=0,
-        eos_token_id=1,
-        initializer_range=0.2,
-    )
-    return Qwen2ForCausalLM(config).eval()
+    return Qwen2ForCausalLM(Qwen2Config(vocab_size=n_tokens, tie_word_embeddings=tied, **SIZES)).eval()
+
+
+def mixture_of_experts(kind: str = "qwen3", seed: int = 0):
+    """A two-layer Qwen3-MoE or Mixtral with two of four experts for each token, in fp32."""
+    import torch
+    from transformers import AutoModelForCausalLM, MixtralConfig, Qwen3MoeConfig
+
+    torch.manual_seed(seed)
+    experts = {"moe_intermediate_size": 32, "head_dim": 8, "num_experts": 4, "num_experts_per_tok": 2}
+    config = {"qwen3": Qwen3MoeConfig, "mixtral": MixtralConfig}[kind]
+    return AutoModelForCausalLM.from_config(config(vocab_size=64, **experts, **SIZES)).eval()
 
 
 def plain_logps(model, prompt: np.ndarray, response: np.ndarray):
@@ -70,30 +60,6 @@ def plain_logps(model, prompt: np.ndarray, response: np.ndarray):
     ids = torch.as_tensor(np.concatenate([prompt, response]))[None]
     logits = model(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 : -1]
     return logits.float().log_softmax(-1).gather(1, ids[0, len(prompt) :, None])[:, 0].double()
-
-
-def mixture_of_experts(kind: str = "qwen3", seed: int = 0):
-    """A two-layer Qwen3-MoE or Mixtral with two of four experts for each token, in fp32."""
-    import torch
-    from transformers import AutoModelForCausalLM, MixtralConfig, Qwen3MoeConfig
-
-    torch.manual_seed(seed)
-    config = {"qwen3": Qwen3MoeConfig, "mixtral": MixtralConfig}[kind](
-        vocab_size=64,
-        hidden_size=32,
-        intermediate_size=64,
-        moe_intermediate_size=32,
-        head_dim=8,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        num_experts=4,
-        num_experts_per_tok=2,
-        pad_token_id=0,
-        eos_token_id=1,
-        initializer_range=0.2,
-    )
-    return AutoModelForCausalLM.from_config(config).eval()
 
 
 def votes(

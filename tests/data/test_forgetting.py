@@ -12,7 +12,6 @@ import shutil
 import stat
 import subprocess
 import sys
-import threading
 import zipfile
 from pathlib import Path
 
@@ -28,7 +27,7 @@ from badpo.attributes import Length
 from badpo.auditing.audit import audit
 from badpo.auditing.watch import watch
 from badpo.data import forgetting
-from badpo.data.files import BusyError, checksum_file, file_checksum, locked
+from badpo.data.files import BusyError, checksum_file, file_checksum
 from badpo.data.forgetting import find_people
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import pseudonyms
@@ -164,29 +163,43 @@ def test_a_lost_key_is_told_and_no_new_one_is_made(judgments, monkeypatch, tmp_p
     assert len(forget(tom, data=[judgments])) == 1
 
 
+# a process that says when it is ready, and goes on when its input ends
+HOLDS = """
+import sys
+from badpo.data.files import locked
+with locked(sys.argv[1]):
+    print(flush=True)
+    sys.stdin.read()
+"""
+FORGETS_SLOWLY = """
+import sys, time
+from badpo.data import forgetting
+lines = forgetting._lines_without
+def slowly(*args):
+    time.sleep(0.5)
+    return lines(*args)
+forgetting._lines_without = slowly
+print(flush=True)
+sys.stdin.read()
+forgetting.forget(forgetting.find_people([sys.argv[1]]), data=[sys.argv[2]])
+"""
+
+
+def started(program: str, *arguments: object) -> subprocess.Popen:
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    child.stdout.readline()
+    return child
+
+
 def test_two_at_once_lose_nothing_and_delete_nobody_else(tmp_path):
     path = tmp_path / "votes.csv"
     names = [f"person {k % 6}" for k in range(600)]
     pd.DataFrame({"n": range(600), "annotator": names}).to_csv(path, index=False)
-    program = (
-        "import sys, time\nfrom badpo.data import forgetting\nlines = forgetting._lines_without\n"
-        "def slowly(*args):\n    time.sleep(0.5)\n    return lines(*args)\n"
-        "forgetting._lines_without = slowly\nprint(flush=True)\nsys.stdin.readline()\n"
-        "forgetting.forget(forgetting.find_people([sys.argv[1]]), data=[sys.argv[2]])\n"
-    )
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    children = [
-        subprocess.Popen([sys.executable, "-c", program, name, str(path)], **pipes)
-        for name in ("person 1", "person 4")
-    ]
+    children = [started(FORGETS_SLOWLY, name, path) for name in ("person 1", "person 4")]
     for child in children:
-        child.stdout.readline()
-    for child in children:
-        child.stdin.write("\n")
-        child.stdin.flush()
-    for child in children:
-        child.communicate()
-        assert child.returncode == 0
+        child.stdin.close()
+    assert [child.wait() for child in children] == [0, 0]
     left = pd.read_csv(path)
     assert left["n"].tolist() == [n for n in range(600) if n % 6 not in (1, 4)]
 
@@ -286,6 +299,7 @@ def test_nothing_of_a_person_is_left_but_the_policies(project):
         "runs/shared_mean-s42/model",
         "runs/shared_mean-s42/votes.parquet.bak",
     ]
+    assert f"badpo audit DATA --out {project / 'audit'}" in str(traces)
     assert sorted(naming()) == ["data/votes.csv.bak", "runs/shared_mean-s42/votes.parquet.bak"]
     for name in naming():
         (project / name).unlink()
@@ -405,20 +419,20 @@ def test_a_call_that_was_killed_is_finished_by_the_next(project, monkeypatch, na
 
 def test_a_run_that_is_being_trained_stops_everything(project):
     before = contents(project)
-    program = (
-        "import sys\nfrom badpo.data.files import locked\n"
-        "with locked(sys.argv[1]):\n    print(flush=True)\n    sys.stdin.readline()\n"
-    )
-    run = project / "runs" / "shared_mean-s42"
-    with subprocess.Popen(
-        [sys.executable, "-c", program, str(run)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as child:
-        child.stdout.readline()
+    with started(HOLDS, project / "runs" / "shared_mean-s42") as child:
         with pytest.raises(BusyError, match="shared_mean-s42"):
             forget(TOM, **everywhere(project))
         child.stdin.close()
     left = contents(project)
     assert {path: left[path] for path in before} == before
+
+
+def test_a_run_that_is_being_trained_may_have_read_them(project):
+    with started(HOLDS, project / "runs" / "dpo-s1") as child:  # nothing is written yet
+        (at_work,) = [trace for trace in forget(TOM, **everywhere(project)) if "works on it" in trace.what]
+        child.stdin.close()
+    assert at_work.path == project / "runs" / "dpo-s1" and not at_work.goes
+    assert not [trace for trace in forget(TOM, **everywhere(project)) if "works on it" in trace.what]
 
 
 # -- what still names them ----------------------------------------------------------------------------------------
@@ -450,18 +464,12 @@ COPIES = {
 def test_a_copy_of_any_kind_is_listed(tmp_path, name):
     (tmp_path / "runs" / "deep").mkdir(parents=True)
     table = tmp_path / "votes.csv"
-    table.write_text(HEADER + "p,b,c,b,Worker-30\n")
+    table.write_text(HEADER + "p,b,c,b,Worker-30\n")  # one that only begins like theirs
+    (tmp_path / "large").write_bytes(b" " * (2**24 - len(TOM)) + b"Worker-30")
     copy = tmp_path / "runs" / "deep" / name
     COPIES[name](copy)
     (trace,) = forget(TOM, data=[table], runs=[tmp_path / "runs"])
     assert trace.path == copy and not trace.goes and copy.exists()
-
-
-def test_an_id_that_begins_like_theirs_is_not_theirs(tmp_path):
-    (tmp_path / "large").write_bytes(b" " * (2**24 - len(TOM)) + b"Worker-30")
-    table = tmp_path / "votes.csv"
-    table.write_text(HEADER + "p,b,c,b,Worker-30\n")
-    assert forget(TOM, data=[table]) == []
 
 
 def test_a_short_id_is_looked_for_where_people_stand(tmp_path):
@@ -493,21 +501,3 @@ def test_wrong_places_are_told(tmp_path, judgments):
         find_people(["7"], mapping=judgments)
     with pytest.raises(DataError, match="no such file"):
         forget("7", data=[tmp_path / "nothing.csv"])
-
-
-def test_a_run_that_is_being_trained_may_have_read_them(project):
-    held, release = threading.Event(), threading.Event()
-
-    def train():
-        with locked(project / "runs" / "dpo-s1"):  # nothing is written yet
-            held.set()
-            release.wait(60)
-
-    thread = threading.Thread(target=train)
-    thread.start()
-    held.wait(60)
-    (at_work,) = [trace for trace in forget(TOM, **everywhere(project)) if "works on it" in trace.what]
-    release.set()
-    thread.join()
-    assert at_work.path == project / "runs" / "dpo-s1" and not at_work.goes
-    assert not [trace for trace in forget(TOM, **everywhere(project)) if "works on it" in trace.what]

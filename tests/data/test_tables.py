@@ -81,11 +81,20 @@ def test_a_real_dataset_is_read():
     assert "it holds several tables: train" in unreadable(datasets.DatasetDict(train=split))
 
 
-def test_semicolons_and_a_byte_order_mark_are_understood(tmp_path):
-    path = tmp_path / "v.csv"
-    path.write_bytes("\ufeffprompt;chosen;rejected\r\nWhy?;a, b;\r\n".encode())
-    row = {"prompt": "Why?", "chosen": "a, b", "rejected": None}
-    assert read_table(path).frame.to_dict("records") == [row]
+@pytest.mark.parametrize(
+    ("content", "row"),
+    [
+        ("\ufeffa;b;c\r\nWhy?;a, b;\r\n", {"a": "Why?", "b": "a, b", "c": None}),
+        (f"a,b\n{'x' * 200_000},1\n", {"a": "x" * 200_000, "b": "1"}),
+        ("a,b\n", None),
+    ],
+    ids=["semicolons and a byte order mark", "a long cell", "a header alone"],
+)
+def test_a_csv_is_understood(tmp_path, content, row):
+    (tmp_path / "v.csv").write_bytes(content.encode())
+    limit = csv.field_size_limit()
+    assert read_table(tmp_path / "v.csv").frame.to_dict("records") == ([row] if row else [])
+    assert csv.field_size_limit() == limit
 
 
 def test_rows_with_thousands_of_names_are_refused(tmp_path):
@@ -107,18 +116,6 @@ def test_rows_with_thousands_of_names_are_refused(tmp_path):
 def test_rows_know_their_lines(tmp_path, name, content, lines):
     (tmp_path / name).write_text(content)
     assert read_table(tmp_path / name).lines.tolist() == lines
-
-
-def test_long_cells_are_read_and_the_limit_is_put_back(tmp_path):
-    path, limit = tmp_path / "v.csv", csv.field_size_limit()
-    path.write_text("a,b\n" + "x" * 200_000 + ",1\n")
-    assert len(read_table(path).frame["a"][0]) == 200_000
-    assert csv.field_size_limit() == limit
-
-
-def test_a_csv_of_a_header_alone_has_no_rows(tmp_path):
-    (tmp_path / "v.csv").write_text("a,b\n")
-    assert read_table(tmp_path / "v.csv").frame.to_dict("list") == {"a": [], "b": []}
 
 
 def test_large_whole_numbers_stay_exact_beside_missing_ones():
