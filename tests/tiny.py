@@ -7,7 +7,22 @@ import pandas as pd
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-WORDS = ["the", "cat", "dog", "sat", "ran", "fast", "slowly", "home", "and", "then", "red", "blue", "big", "small"]
+WORDS = [
+    "the",
+    "cat",
+    "dog",
+    "sat",
+    "ran",
+    "fast",
+    "slowly",
+    "home",
+    "and",
+    "then",
+    "red",
+    "blue",
+    "big",
+    "small",
+]
 CHAT_TEMPLATE = (
     "{% for message in messages %}{{ '<' + message['role'] + '> ' + message['content'] + ' <end> ' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<assistant> ' }}{% endif %}"
