@@ -1,30 +1,24 @@
 """Groups of processes that train together, forked from one process that has imported everything.
 
 An import costs more than a tiny run: a test that starts four processes would mostly import.
-
-Usage of the server: python -m tests.training.groups, which reads one job as JSON per line and answers with one line.
 """
 
 from __future__ import annotations
 
-import json
+import multiprocessing
 import os
-import signal
 import socket
-import subprocess
-import sys
-import tempfile
 import time
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 120.0
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["tests.training.run_one"])
 
 
-@dataclass(frozen=True)
-class Ended:
+class Ended(NamedTuple):
     """How the processes of one group ended.
 
     Attributes
@@ -47,33 +41,6 @@ class Ended:
         return not self.hung and not any(self.statuses)
 
 
-class Groups:
-    """A server that forks groups of `tests.training.run_one`; to be used in a ``with`` block."""
-
-    def __enter__(self) -> Groups:
-        self._server = subprocess.Popen(
-            [sys.executable, "-m", "tests.training.groups"],
-            cwd=ROOT,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        return self
-
-    def __exit__(self, *_) -> None:
-        self._server.stdin.close()
-        self._server.wait(timeout=30)
-
-    def run(self, n: int, folder: Path, *options: str, seconds: float = SECONDS) -> Ended:
-        """Train in ``n`` processes; with one there is no process group at all."""
-        job = {"n": n, "arguments": [str(folder), *options], "seconds": seconds}
-        self._server.stdin.write(json.dumps(job) + "\n")
-        self._server.stdin.flush()
-        answer = json.loads(self._server.stdout.readline())
-        return Ended(tuple(answer["statuses"]), tuple(answer["outputs"]), answer["hung"])
-
-
 def free_port() -> int:
     """A port of this machine that nobody listens on."""
     with socket.socket() as free:
@@ -94,71 +61,32 @@ def rank_environment(rank: int, n: int, port: int) -> dict[str, str]:
     }
 
 
-def serve() -> None:
-    """Fork a group for every job on standard input."""
+def run_group(n: int, folder: Path, *options: str, seconds: float = SECONDS) -> Ended:
+    """Train in ``n`` processes; with one there is no process group at all."""
+    port, arguments = free_port(), [str(folder), *options]
+    folder.mkdir(parents=True, exist_ok=True)
+    outputs = [folder / f"output-{rank}.txt" for rank in range(n)]
+    processes = []
+    for rank, output in enumerate(outputs):
+        environment = rank_environment(rank, n, port) if n > 1 else {}
+        processes.append(FORKS.Process(target=_run, args=(arguments, environment, output)))
+        processes[-1].start()
+    deadline = time.monotonic() + seconds
+    for process in processes:
+        process.join(max(0.0, deadline - time.monotonic()))
+    hung = [process for process in processes if process.exitcode is None]
+    for process in hung:
+        process.kill()
+        process.join()
+    texts = [path.read_text(errors="replace") for path in outputs]
+    return Ended(tuple(process.exitcode for process in processes), tuple(texts), bool(hung))
+
+
+def _run(arguments: list[str], environment: dict[str, str], output: Path) -> None:
+    os.environ.update(environment)
+    file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    for stream in (1, 2):
+        os.dup2(file, stream)
     from tests.training import run_one
 
-    answers = os.fdopen(os.dup(1), "w")
-    for line in sys.stdin:
-        job = json.loads(line)
-        port = free_port()
-        with tempfile.TemporaryDirectory() as folder:
-            outputs = [Path(folder) / str(rank) for rank in range(job["n"])]
-            children = [
-                _fork(
-                    partial(run_one.main, job["arguments"]),
-                    rank_environment(rank, job["n"], port) if job["n"] > 1 else {},
-                    outputs[rank],
-                )
-                for rank in range(job["n"])
-            ]
-            statuses, hung = _wait(children, job["seconds"])
-            texts = [path.read_text(errors="replace") for path in outputs]
-        answers.write(json.dumps({"statuses": statuses, "outputs": texts, "hung": hung}) + "\n")
-        answers.flush()
-
-
-def _fork(program, environment: dict[str, str], output: Path) -> int:
-    sys.stdout.flush()
-    if pid := os.fork():
-        return pid
-    status = 1
-    try:
-        os.environ.update(environment)
-        file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        os.dup2(file, 1)
-        os.dup2(file, 2)
-        program()
-        status = 0
-    except SystemExit as ended:
-        status = ended.code if isinstance(ended.code, int) else 1
-    except BaseException:
-        import traceback
-
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
-
-
-def _wait(children: list[int], seconds: float) -> tuple[list[int], bool]:
-    statuses: dict[int, int] = {}
-    deadline = time.monotonic() + seconds
-    while len(statuses) < len(children) and time.monotonic() < deadline:
-        for pid in children:
-            if pid not in statuses:
-                ended, status = os.waitpid(pid, os.WNOHANG)
-                if ended:
-                    statuses[pid] = os.waitstatus_to_exitcode(status)
-        time.sleep(0.02)
-    hung = [pid for pid in children if pid not in statuses]
-    for pid in hung:
-        os.kill(pid, signal.SIGKILL)
-        statuses[pid] = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    return [statuses[pid] for pid in children], bool(hung)
-
-
-if __name__ == "__main__":
-    serve()
+    run_one.main(arguments)

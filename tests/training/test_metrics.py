@@ -180,20 +180,28 @@ def one_sided(annotators: set[str]) -> Judgments:
     return Judgments.read(table, attributes=[Length(ratio=1.5)])
 
 
-def told_to_be_separated(folder, data, bias: str) -> dict[str, int]:
-    run = trainer(folder, data, bias=bias)
-    run.save_bias(folder)
-    return json.loads((folder / "bias.json").read_text())["extra"]["separated"]
+EVERYONE = {f"person {k}" for k in range(5)}
 
 
-@pytest.mark.parametrize("bias", ["shared_mean", "per_annotator", "class"])
-def test_annotators_who_always_side_one_way_are_counted(tmp_path, bias):
-    data = one_sided({"person 1", "person 3"})
+@pytest.mark.parametrize(
+    ("bias", "one_way", "counts"),
+    [
+        *((bias, {"person 1", "person 3"}, True) for bias in ("shared_mean", "per_annotator", "class")),
+        # a pooled theta has no bound only where everyone sides one way
+        ("pooled", {"person 1"}, False),
+        ("pooled", EVERYONE, True),
+        ("none", EVERYONE, False),
+    ],
+)
+def test_annotators_who_always_side_one_way_are_counted(tmp_path, bias, one_way, counts):
+    data = one_sided(one_way)
     longer = pd.Series(data.votes["sign"].to_numpy() * data.delta[:, 0])
     differs = longer != 0
     expected = int((longer[differs].groupby(data.votes["annotator"][differs]).nunique() == 1).sum())
-    assert expected >= 2
-    assert told_to_be_separated(tmp_path, data, bias) == {"length": expected}
+    assert expected >= len(one_way)
+    trainer(tmp_path, data, bias=bias).save_bias(tmp_path)
+    separated = json.loads((tmp_path / "bias.json").read_text())["extra"]["separated"]
+    assert separated == ({"length": expected} if counts else {})
 
 
 @pytest.mark.parametrize(("n", "told"), [(4, "fewer than 5"), (12, "10")])
@@ -208,16 +216,3 @@ def test_the_report_counts_the_one_sided_and_names_nobody(tmp_path, n, told):
         f"BA-DPO (shared mean): annotators who always sided one way (woman-coded {told} of 60)."
     )
     assert not any(name in sentence for name in bias["annotators"])
-
-
-def test_a_pooled_theta_has_no_bound_only_where_everyone_sides_one_way(tmp_path):
-    everyone = one_sided({f"person {k}" for k in range(5)})
-    assert told_to_be_separated(tmp_path / "mixed", one_sided({"person 1"}), "pooled") == {}
-    assert told_to_be_separated(tmp_path / "alike", everyone, "pooled") == {"length": 5}
-    assert told_to_be_separated(tmp_path / "plain", everyone, "none") == {}
-
-
-def test_theta_of_the_one_sided_is_bounded_by_the_steps(tmp_path):
-    run = trainer(tmp_path, one_sided({"person 1"}), bias="per_annotator", max_steps=20, num_train_epochs=5)
-    run.train()
-    assert run.bias.theta().abs().max() <= 20 * run.args.bias_learning_rate * 1.01

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,34 +22,28 @@ from badpo.cli.options import reporting_errors
 from badpo.training.processes import lost_peer, speaks_for_all
 from tests import tiny
 from tests.runs.recipes import write_recipe
-from tests.training.groups import ROOT, Groups, free_port
+from tests.training.groups import ROOT, free_port, run_group
 
 slow = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def groups() -> Iterator[Groups]:
-    with Groups() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def alone(groups, tmp_path_factory):
+def alone(tmp_path_factory):
     """Runs of one process by their options, each made once."""
     made: dict[tuple[str, ...], Path] = {}
 
     def run(*options: str) -> Path:
         if options not in made:
             folder = tmp_path_factory.mktemp("one")
-            succeeded(groups, 1, folder, *options)
+            succeeded(1, folder, *options)
             made[options] = folder
         return made[options]
 
     return run
 
 
-def succeeded(groups: Groups, n: int, folder: Path, *options: str) -> Path:
-    ended = groups.run(n, folder, *options)
+def succeeded(n: int, folder: Path, *options: str) -> Path:
+    ended = run_group(n, folder, *options)
     assert ended.ok, "\n".join([f"statuses {ended.statuses}, hung {ended.hung}", *ended.outputs])
     return folder
 
@@ -88,34 +81,30 @@ def losses(folder: Path) -> list[float]:
         (2, ("--fsdp", "--lora")),
         (2, ("--fsdp", "--logits-at-once", "200")),
         (4, ("--fsdp", "--uneven")),
+        # votes that do not divide evenly
+        (4, ("--evaluate",)),
+        (2, ("--evaluate", "--fsdp")),
+        (4, ("--evaluate", "--fsdp")),
     ],
 )
-def test_processes_equal_one(groups, alone, tmp_path, n, options):
-    ours, theirs = succeeded(groups, n, tmp_path, *options), alone(*(o for o in options if o != "--fsdp"))
+def test_processes_equal_one(alone, tmp_path, n, options):
+    ours, theirs = succeeded(n, tmp_path, *options), alone(*(o for o in options if o != "--fsdp"))
     assert losses(ours) == pytest.approx(losses(theirs), rel=1e-5)
     torch.testing.assert_close(theta(ours), theta(theirs), rtol=1e-4, atol=1e-5)
     assert weights(ours).keys() == weights(theirs).keys()
     for name, value in weights(theirs).items():
         torch.testing.assert_close(weights(ours)[name], value, rtol=1e-3, atol=1e-5)
-
-
-@slow
-@pytest.mark.parametrize(("n", "options"), [(4, ()), (2, ("--fsdp",)), (4, ("--fsdp",))])
-def test_evaluation_on_votes_that_do_not_divide_evenly(groups, alone, tmp_path, n, options):
-    found = succeeded(groups, n, tmp_path, "--evaluate", *options)
-    ours, theirs = (
-        json.loads((folder / "evaluated.json").read_text()) for folder in (found, alone("--evaluate"))
-    )
-    assert len(ours) == len(theirs) == 3
-    for one, other in zip(ours, theirs, strict=True):
+    evaluated = [json.loads((folder / "evaluated.json").read_text()) for folder in (ours, theirs)]
+    assert [len(found) for found in evaluated] == [3 * ("--evaluate" in options)] * 2
+    for one, other in zip(*evaluated, strict=True):
         assert one == pytest.approx(other, rel=1e-5)
 
 
 @slow
 @pytest.mark.parametrize("options", [(), ("--lora",)], ids=["all weights", "adapter"])
 @pytest.mark.parametrize("divided", [(), ("--fsdp",)], ids=["whole", "divided"])
-def test_two_processes_in_bf16_start_at_log_two_and_equal_one(groups, alone, tmp_path, options, divided):
-    found = succeeded(groups, 2, tmp_path, "--bf16", *options, *divided)
+def test_two_processes_in_bf16_start_at_log_two_and_equal_one(alone, tmp_path, options, divided):
+    found = succeeded(2, tmp_path, "--bf16", *options, *divided)
     assert losses(found)[0] == pytest.approx(math.log(2), abs=1e-3)
     # autocast rounds each product, so that only the order of sums may differ: far below the rounding of bf16
     assert losses(found) == pytest.approx(losses(alone("--bf16", *options)), rel=1e-4)
@@ -123,11 +112,11 @@ def test_two_processes_in_bf16_start_at_log_two_and_equal_one(groups, alone, tmp
 
 @slow
 @pytest.mark.parametrize(("n", "options"), [(2, ()), (4, ()), (2, ("--fsdp",)), (2, ("--fsdp", "--lora"))])
-def test_all_killed_and_resumed_equals_uninterrupted_to_the_bit(groups, tmp_path, n, options):
+def test_all_killed_and_resumed_equals_uninterrupted_to_the_bit(tmp_path, n, options):
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    succeeded(groups, n, whole, *options)
-    assert set(groups.run(n, cut, "--die-at", "4", *options).statuses) == {-9}
-    succeeded(groups, n, cut, "--resume", *options)
+    succeeded(n, whole, *options)
+    assert set(run_group(n, cut, "--die-at", "4", *options).statuses) == {-9}
+    succeeded(n, cut, "--resume", *options)
     assert (cut / "log.jsonl").read_text() == (whole / "log.jsonl").read_text()
     assert torch.equal(theta(cut), theta(whole))
     for name, value in weights(whole).items():
@@ -136,8 +125,8 @@ def test_all_killed_and_resumed_equals_uninterrupted_to_the_bit(groups, tmp_path
 
 @slow
 @pytest.mark.parametrize(("rank", "options"), [(0, ()), (3, ()), (1, ("--fsdp",))])
-def test_one_that_dies_ends_all(groups, tmp_path, rank, options):
-    ended = groups.run(4, tmp_path, "--die-at", "3", "--die-rank", str(rank), *options, seconds=60)
+def test_one_that_dies_ends_all(tmp_path, rank, options):
+    ended = run_group(4, tmp_path, "--die-at", "3", "--die-rank", str(rank), *options, seconds=60)
     assert not ended.hung, ended.outputs
     assert ended.statuses[rank] == -9
     assert all(status == 1 for i, status in enumerate(ended.statuses) if i != rank), ended.statuses
@@ -160,8 +149,8 @@ def test_one_that_dies_ends_all(groups, tmp_path, rank, options):
         (("--break", "theta"), "NotFiniteError: step 3: .*comparison c"),
     ],
 )
-def test_what_is_wrong_on_one_process_stops_all_of_them_alike(groups, tmp_path, options, said):
-    ended = groups.run(2, tmp_path, *options, seconds=60)
+def test_what_is_wrong_on_one_process_stops_all_of_them_alike(tmp_path, options, said):
+    ended = run_group(2, tmp_path, *options, seconds=60)
     assert not ended.hung and ended.statuses == (1, 1), ended.outputs
     told = [text.splitlines()[-1] for text in ended.outputs]
     assert all(re.search(said, line) for line in told), told

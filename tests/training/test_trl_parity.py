@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import copy
 from functools import partial
 
 import pytest
-import torch
 from datasets import Dataset
 
 from badpo.attributes import Length
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
 from badpo.objective.objectives import DiscountedTail, IdentityPreference
-from badpo.training.config import BADPOConfig
 from badpo.training.logprobs import scoring_attention
-from badpo.training.trainer import BADPOTrainer
 from tests import tiny
+from tests.training.test_trainer import judgments, trained, trainer
 
 N_VOTES = 16
 
@@ -72,26 +69,17 @@ def trl_loss_and_gradients(rows, folder, max_length, tokenizer, model=tiny.model
     )
 
 
-def our_loss_and_gradients(frame, folder, objective=None, model=tiny.model, **options):
-    settings = dict(
-        output_dir=str(folder),
+def our_loss_and_gradients(frame, folder, model=tiny.model, **options):
+    run = trainer(
+        folder,
+        Judgments.read(frame, attributes=[Length(ratio=1.5)]),
+        model=model(),
+        ref_model=model(seed=1),
         per_device_train_batch_size=N_VOTES,
         gradient_accumulation_steps=1,
         beta=0.3,
         bias="none",
-        report_to="none",
-        use_cpu=True,
-        bf16=False,
-        gradient_checkpointing=False,
-        reference_cache=str(folder / "cache"),
-    )
-    run = BADPOTrainer(
-        model(),
-        ref_model=model(seed=1),
-        args=BADPOConfig(**(settings | options)),
-        train_dataset=Judgments.read(frame, attributes=[Length(ratio=1.5)]),
-        processing_class=tiny.tokenizer(),
-        objective=objective,
+        **options,
     )
     batches, normaliser = run.get_batch_samples(iter(run.get_train_dataloader()), 1, run.args.device)
     with scoring_attention(run.model, run._layout):
@@ -156,72 +144,19 @@ def test_the_routers_auxiliary_loss_is_added_as_trl_adds_it(tmp_path, kind, coef
 def test_the_auxiliary_loss_is_logged_over_the_whole_step(tmp_path):
     logged = []
     for size, parts in [(8, 1), (1, 8)]:
-        args = BADPOConfig(
-            str(tmp_path / str(size)),
+        run = trained(
+            tmp_path / str(size),
+            judgments(n_comparisons=4, per_comparison=4),
+            model=tiny.mixture_of_experts("qwen3"),
             per_device_train_batch_size=size,
             gradient_accumulation_steps=parts,
             batching="grouped",
             max_steps=2,
             logging_steps=2,
-            report_to="none",
-            use_cpu=True,
-            bf16=False,
-            reference_cache=str(tmp_path / "cache"),
         )
-        run = BADPOTrainer(
-            tiny.mixture_of_experts("qwen3"),
-            args=args,
-            train_dataset=tiny.votes(n_comparisons=4, per_comparison=4),
-            attributes=[Length(ratio=1.5)],
-            processing_class=tiny.tokenizer(),
-        )
-        run.train()
         logged += [line["aux_loss"] for line in run.state.log_history if "aux_loss" in line]
     # two comparisons of four votes a step: together, or each in a micro-batch of its own and six without any
     assert logged[0] == pytest.approx(logged[1], rel=0.05)
     assert 1.0 < logged[0] < 4.0
     with pytest.raises(ConfigError, match="router_aux_loss_coef is 0.5, and Qwen2ForCausalLM is no mixture"):
         our_loss_and_gradients(tiny.votes(), tmp_path / "dense", router_aux_loss_coef=0.5)
-
-
-@pytest.mark.parametrize("encoding", ["trl", "paper"])
-def test_from_token_ids(tmp_path, encoding):
-    frame = tiny.votes(n_comparisons=8, per_comparison=2)
-    ours = our_loss_and_gradients(frame, tmp_path / "ours", encoding=encoding)
-    run = ours[2]
-    rows = []
-    for comparison, sign in zip(run.judgments.votes["comparison"], run.judgments.votes["sign"], strict=True):
-        a, b = run.encoded.a_ids[comparison].tolist(), run.encoded.b_ids[comparison].tolist()
-        rows.append(
-            {
-                "prompt_ids": run.encoded.prompt_ids[comparison].tolist(),
-                "chosen_ids": a if sign > 0 else b,
-                "rejected_ids": b if sign > 0 else a,
-            }
-        )
-    collate = trl_collator(tiny.tokenizer())
-    policy, reference = copy.deepcopy(tiny.model()), tiny.model(seed=1)
-    theirs = plain_dpo(policy, reference, collate(rows), beta=0.3)
-    assert_same(ours, theirs)
-
-
-def trl_collator(tokenizer):
-    from trl.trainer.dpo_trainer import DataCollatorForPreference
-
-    return DataCollatorForPreference(pad_token_id=tokenizer.pad_token_id)
-
-
-def plain_dpo(policy, reference, batch, beta):
-    """The DPO loss written out on a padded batch [chosen; rejected], with every logit."""
-
-    def response_sums(model):
-        logits = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits[:, :-1]
-        logps = torch.log_softmax(logits, dim=-1).gather(2, batch["input_ids"][:, 1:, None])[..., 0]
-        return (logps * batch["completion_mask"][:, 1:]).sum(dim=1).chunk(2)
-
-    chosen, rejected = response_sums(policy)
-    with torch.no_grad():
-        ref_chosen, ref_rejected = response_sums(reference)
-    loss = -torch.nn.functional.logsigmoid(beta * (chosen - ref_chosen - rejected + ref_rejected)).mean()
-    loss.backward()
-    return float(loss.detach()), {name: p.grad for name, p in policy.named_parameters()}
