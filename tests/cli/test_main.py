@@ -188,53 +188,23 @@ def test_attributes_test_shows_shares_and_examples():
 
 def test_train_gives_the_recipe_to_one_function(monkeypatch, tmp_path):
     seen = {}
-
-    def train_run(recipe, resume, allow_changed):
-        seen.update(recipe=recipe, resume=resume, allow_changed=allow_changed)
-        return tmp_path / "length" / "pooled-s7"
-
-    monkeypatch.setattr("badpo.runs.run.train_run", train_run)
-    result = run(
-        *("train", "--config", ROOT / "examples" / "train.yaml", "--attribute", "length:ratio=2", "--resume"),
-        *(
-            "--bias.variant",
-            "pooled",
-            "--learning-rate",
-            "1e-5",
-            "--seed=7",
-            "--no_disable_dropout",
-            "--use_peft",
-        ),
-        *("--report_to", "tensorboard", "trackio", "--dataset_num_proc", "4"),
-    )
-    assert result.exit_code == 0, result.stderr
-    recipe = seen["recipe"]
-    assert seen["resume"] is True and not seen["allow_changed"]
-    assert recipe.attributes == ({"type": "length", "ratio": 2},)
-    expected = {
-        "bias": "pooled",
-        "learning_rate": 1e-5,
-        "seed": 7,
-        "disable_dropout": False,
-        "report_to": ["tensorboard", "trackio"],
-        "max_steps": 100,
-    }
-    assert {key: recipe.training[key] for key in expected} == expected
-    assert recipe.model.use_peft is True
-    assert recipe.model.trust_remote_code is False
-    assert "dataset_num_proc" in result.stderr
-    assert str(tmp_path / "length" / "pooled-s7") in result.stdout
-
-
-def test_remote_code_needs_the_flag(monkeypatch, tmp_path):
-    recipes = []
     monkeypatch.setattr(
         "badpo.runs.run.train_run",
-        lambda recipe, resume, allow_changed: recipes.append(recipe) or tmp_path,
+        lambda recipe, *options: seen.update(recipe=recipe, options=options) or tmp_path / "pooled-s7",
     )
     config = ("train", "--config", ROOT / "examples" / "train.yaml")
+    flags = "--attribute length:ratio=2 --resume --bias.variant pooled --learning-rate 1e-5 --seed=7"
+    trl = "--no_disable_dropout --use_peft --report_to tensorboard trackio --dataset_num_proc 4"
+    result = run(*config, *flags.split(), *trl.split())
+    assert result.exit_code == 0, result.stderr
+    recipe, expected = seen["recipe"], {"bias": "pooled", "learning_rate": 1e-5, "seed": 7, "max_steps": 100}
+    expected |= {"disable_dropout": False, "report_to": ["tensorboard", "trackio"]}
+    assert {key: recipe.training[key] for key in expected} == expected
+    assert recipe.attributes == ({"type": "length", "ratio": 2},) and seen["options"] == (True, ())
+    assert (recipe.model.use_peft, recipe.model.trust_remote_code) == (True, False)
+    assert "dataset_num_proc" in result.stderr and str(tmp_path / "pooled-s7") in result.stdout
     assert run(*config, "--trust-remote-code").exit_code == 0
-    assert recipes[0].model.trust_remote_code is True
+    assert seen["recipe"].model.trust_remote_code is True
     assert run(*config, "--model_init_kwargs.trust_remote_code", "true").exit_code == 2
 
 

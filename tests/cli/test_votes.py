@@ -139,13 +139,6 @@ def test_without_an_annotator_column(table, tmp_path):
     assert "annotator" in result.stdout and pd.read_parquet(folder / "annotators.parquet").empty
 
 
-def test_all_ties(table, tmp_path):
-    result, folder = audited(table.assign(winner="tie"), tmp_path)
-    assert result.exit_code == DATA
-    assert "tie" in result.stderr
-    assert not folder.exists()
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
@@ -173,13 +166,6 @@ def test_no_attribute_and_no_file(table, tmp_path):
     assert run("audit", tmp_path / "vote.parquet", "--attribute", "length").exit_code == DATA
 
 
-def test_a_folder_that_cannot_be_written(table, tmp_path):
-    (tmp_path / "audit").write_text("a file stands here")
-    result, _ = audited(table, tmp_path)
-    assert result.exit_code == 1
-    assert "Traceback" not in result.stderr
-
-
 # -- watch ---------------------------------------------------------------------------------------------------
 
 
@@ -192,13 +178,6 @@ def test_watch_counts_what_is_new(table, tmp_path):
         assert json.loads(result.stdout)["n_new"] == new
     text = run("watch", path, "--state", state, "--attribute", "length")
     assert "breaks the guarantee" in re.sub(r"\s+", " ", text.stdout)
-
-
-def test_watch_needs_annotators(table, tmp_path):
-    table.drop(columns="annotator").to_parquet(tmp_path / "votes.parquet")
-    result = run("watch", tmp_path / "votes.parquet", "--state", tmp_path / "s.json", "--attribute", "length")
-    assert result.exit_code == DATA
-    assert "annotator" in result.stderr
 
 
 # -- import and forget ----------------------------------------------------------------------------------------
@@ -230,14 +209,6 @@ def test_import_takes_names_labels_and_columns(tmp_path):
     assert "mail" not in table
     refused = run("import", tmp_path / "votes.csv", *columns, *out, "--keep", "mail")
     assert (refused.exit_code, "stays behind" in refused.stderr) == (2, True)
-
-
-def test_import_of_an_unknown_table_leaves_with_3(tmp_path):
-    pd.DataFrame({"x": [1]}).to_csv(tmp_path / "x.csv", index=False)
-    result = run("import", tmp_path / "x.csv", "-o", tmp_path / "j.parquet")
-    assert result.exit_code == 3
-    assert "E145" in result.stderr
-    assert "E101" in result.stderr
 
 
 def test_a_wrong_format_lists_those_that_are_known(tmp_path):

@@ -36,46 +36,20 @@ def batch(n: int, seed: int) -> dict[str, torch.Tensor]:
     }
 
 
-def test_the_loss_does_not_depend_on_the_micro_batches_and_is_the_mean_of_unit_weights():
-    margins = torch.randn(8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    batches = [batch(5, 0), batch(0, 1), batch(3, 2)]
-    unit = [rows | {"weight": torch.ones(len(rows["sign"]))} for rows in batches]
-    step = Step.of(unit)
-    weights, normaliser = VoteWeights()(step)
-    assert (
-        weights.dtype == normaliser.dtype == torch.float64 and len(step) == 8 and step.delta.shape == (8, 2)
-    )
-    losses = judgment_loss(margins, torch.zeros(8), torch.cat([rows["sign"] for rows in batches]))
-    assert torch.equal((weights * losses).sum() / normaliser, losses.mean())
-    # a share of the step without judgments adds nothing
-    assert VoteWeights()(Step.of([batch(0, 0)]))[1] == 0
+def test_the_loss_does_not_depend_on_the_micro_batches_and_is_the_weighted_mean():
     rows = batch(32, 4)
     margins = torch.randn(32, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     losses = judgment_loss(margins, torch.zeros(32), rows["sign"])
     names = ("sign", "annotator", "delta", "weight")
-    values = []
+    expected = float((rows["weight"].double() * losses).sum() / rows["weight"].double().sum())
     for sizes in ([32], [5, 0, 27], [8, 8, 8, 8]):
-        parts = [
-            dict(zip(names, part, strict=True))
-            for part in zip(*(rows[n].split(sizes) for n in names), strict=True)
-        ]
-        weights, normaliser = VoteWeights()(Step.of(parts))
-        pieces = [(w * x).sum() for w, x in zip(weights.split(sizes), losses.split(sizes), strict=True)]
-        values.append((sum(pieces) / normaliser).item())
-    assert values == pytest.approx([values[0]] * 3, rel=1e-15)
-
-
-def test_a_vote_of_weight_two_counts_as_two():
-    rows = batch(3, 5) | {"weight": torch.tensor([2.0, 1.0, 1.0])}
-    twice = {name: value[[0, 0, 1, 2]] for name, value in rows.items() if name != "scoring"} | {
-        "weight": torch.ones(4)
-    }
-    losses = torch.tensor([0.3, 0.7, 1.1], dtype=torch.float64)
-    weights, normaliser = VoteWeights()(Step.of([rows]))
-    other_weights, other_normaliser = VoteWeights()(Step.of([twice]))
-    assert (weights * losses).sum() / normaliser == (
-        other_weights * losses[[0, 0, 1, 2]]
-    ).sum() / other_normaliser
+        columns = zip(*(rows[name].split(sizes) for name in names), strict=True)
+        step = Step.of([dict(zip(names, part, strict=True)) for part in columns])
+        weights, normaliser = VoteWeights()(step)
+        assert weights.dtype == normaliser.dtype == torch.float64 and len(step) == 32
+        assert float((weights * losses).sum() / normaliser) == pytest.approx(expected, rel=1e-15)
+    # a share of the step without judgments adds nothing
+    assert VoteWeights()(Step.of([batch(0, 0)]))[1] == 0
 
 
 def test_the_state_is_empty_and_anothers_state_is_refused():
@@ -155,12 +129,6 @@ def weight_of(objective: GroupWeights) -> torch.Tensor:
     return objective.state_dict()["group_weights"]
 
 
-def test_before_anything_is_learned_it_is_dpo():
-    rows = step([0, 1, 1, 2], [1.0, 0.5, 2.0, 1.0])
-    for ours, theirs in zip(GroupWeights([0, 0, 1], 0.5)(rows), VoteWeights()(rows), strict=True):
-        assert torch.equal(ours, theirs)
-
-
 def test_the_worst_group_gains_weight():
     objective = taught(GroupWeights([0, 0, 1, 2], 0.5), [0, 1, 2, 3], [0.2, 0.4, 1.5, 0.6], times=3)
     weight = weight_of(objective)
@@ -173,17 +141,11 @@ def test_the_worst_group_gains_weight():
     assert objective.metrics()["groups/weight_sd"] > 0.4
 
 
-def test_reliability_takes_weight_from_the_worst_group():
+def test_a_group_moves_by_its_mean_loss_and_one_without_a_judgment_stays():
     weight = weight_of(taught(GroupWeights([0, 1], -0.5), [0, 1], [0.2, 1.5]))
-    assert weight[1] / weight[0] == pytest.approx(math.exp(-0.5 * 1.3))
-
-
-def test_a_group_without_a_judgment_keeps_its_weight_against_one_with_no_loss():
+    assert weight[1] / weight[0] == pytest.approx(math.exp(-0.5 * 1.3))  # reliability
     weight = weight_of(taught(GroupWeights([0, 1, 2], 0.5), [0, 1], [0.0, 1.0]))
     assert weight[2] == pytest.approx(float(weight[0]))
-
-
-def test_the_weights_of_a_group_do_not_depend_on_how_many_judgments_it_has():
     few = taught(GroupWeights([0, 1], 0.5), [0, 1], [0.3, 0.9])
     many = taught(GroupWeights([0, 1], 0.5), [0, 0, 0, 1], [0.1, 0.3, 0.5, 0.9])
     torch.testing.assert_close(weight_of(few), weight_of(many))
@@ -257,10 +219,6 @@ LENGTHS = np.array([[3, 7], [5, 5], [9, 2]])
 PLACES = np.array([4, 0, 11])
 
 
-def test_every_token_counts_in_dpo():
-    assert all((side == 1).all() for both in VoteWeights().token_weights(LENGTHS, PLACES, 0) for side in both)
-
-
 def test_sampo_counts_as_many_tokens_of_either_side():
     for (n_a, n_b), (a, b) in zip(LENGTHS, SampledTokens(3).token_weights(LENGTHS, PLACES, 5), strict=True):
         assert (len(a), len(b)) == (n_a, n_b)
@@ -279,12 +237,6 @@ def test_sampo_draws_anew_at_every_step_and_the_same_again():
     assert not np.array_equal(draws[0], draws[3])
     elsewhere = SampledTokens(0).token_weights(lengths, place + 1, 0)[0][1]
     assert not np.array_equal(draws[0], elsewhere)
-
-
-def test_sampo_does_not_depend_on_the_micro_batch():
-    whole = SampledTokens(0).token_weights(LENGTHS, PLACES, 2)
-    alone = SampledTokens(0).token_weights(LENGTHS[2:], PLACES[2:], 2)
-    np.testing.assert_array_equal(whole[2][0], alone[0][0])
 
 
 def test_sampo_draws_every_token_alike():

@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shlex
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,8 +12,6 @@ from badpo.cli.main import app
 from badpo.objective import objectives
 from badpo.objective.bias import BiasTerm
 from badpo.runs import evaluate
-from badpo.training.trainer import BADPOTrainer
-from tests import tiny
 from tests.public_face import assert_face, keys
 from tests.runs.recipes import log_lines, write_recipe, written
 
@@ -147,52 +140,3 @@ def test_train_evaluate_and_report(tmp_path, short_answers):
     assert json.loads(reported.stdout) == {"report": str(tmp_path / "report.html")}
     page = (tmp_path / "report.html").read_text()
     assert "pooled" in page and "length" in page
-
-
-@pytest.mark.slow
-def test_the_commands_as_programs(tmp_path):
-    """Standard output holds the result alone, warnings go to standard error, and a new process finds everything."""
-    folder = {name: str(tmp_path / name) for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME")}
-    environment = {**os.environ, **folder, "PYTHONPATH": str(ROOT / "src")}
-
-    def program(*arguments: object) -> subprocess.CompletedProcess:
-        command = [sys.executable, "-m", "badpo", *map(str, arguments)]
-        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
-
-    votes = tiny.votes(40, 6)
-    votes.loc[3, "winner"] = "tie"
-    config = write_recipe(tmp_path, votes)
-    trained = program("train", "--config", config, "--json")
-    assert trained.returncode == 0, trained.stderr
-    assert json.loads(trained.stdout) == {"run": str(tmp_path / RUN)}
-    assert "1 of 120 rows left out: tie" in trained.stderr and "W121" in trained.stderr
-    assert "person" not in trained.stderr.replace(str(tmp_path), "")
-    measured = program("evaluate", RUN, "--json")
-    assert measured.returncode == 0, measured.stderr
-    assert json.loads(measured.stdout)[str(RUN)]["arm"] == "shared_mean"
-    assert program("report", "runs").returncode == 0
-    assert (tmp_path / "report.html").exists()
-    assert program("train", "--config", config).returncode == 2
-    assert program("train", "--config", config, "--dataset_name", "no.csv", "--seed", "1").returncode == 3
-
-
-@pytest.mark.slow
-def test_a_run_that_is_told_to_end_goes_on_to_the_same_bits(tmp_path, monkeypatch):
-    undisturbed, told = tmp_path / "undisturbed", tmp_path / "told"
-    assert badpo("train", "--config", write_recipe(undisturbed)).exit_code == 0
-    write_recipe(told)
-    finish_step = BADPOTrainer.finish_step
-
-    def end_at_step_3(self):
-        if self.state.global_step == 2:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return finish_step(self)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(BADPOTrainer, "finish_step", end_at_step_3)
-        ended = badpo("train", "--config", told / "run.yaml")
-    assert ended.exit_code == 130 and "stopped after step 3" in ended.stderr
-    go_on = ended.stderr.splitlines()[-1].partition("go on with: badpo ")[2]
-    assert badpo(*shlex.split(go_on)).exit_code == 0
-    for name in ("model/model.safetensors", "bias.safetensors", "bias.json", "log.jsonl"):
-        assert (told / RUN / name).read_bytes() == (undisturbed / RUN / name).read_bytes(), name

@@ -126,9 +126,8 @@ def test_one_held_out_prompt_has_no_interval_and_valid_json(tmp_path):
 
 
 def test_plain_dpo_without_an_attribute(tmp_path):
-    readouts = run_and_measure(tmp_path, bias="none", attributes=None)
-    assert readouts["arm"] == "dpo"
-    assert readouts["theta"] == readouts["votes"] == {}
+    readouts = run_and_measure(tmp_path, max_steps=1, bias="none", attributes=None)
+    assert (readouts["arm"], readouts["theta"], readouts["votes"]) == ("dpo", {}, {})
     assert readouts["heldout"]["any"]["n_same"] == 24
 
 
@@ -158,15 +157,6 @@ def test_the_report_shows_the_runs_and_their_reference(tmp_path):
 # -- what cannot be measured ---------------------------------------------------------------------------------
 
 
-def test_a_card_that_a_kill_left_behind_is_written_by_the_next_call(tmp_path):
-    run_and_measure(tmp_path)
-    (card,) = tmp_path.rglob("model/README.md")
-    whole = card.read_text()
-    card.write_text("of before")
-    evaluate_run(card.parents[1], silent)
-    assert card.read_text() == whole
-
-
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
     """A folder with a model, votes and one finished run on a supervised reference."""
@@ -194,26 +184,31 @@ def test_what_cannot_be_measured_is_told(project, tmp_path, change, told):
     assert not (run / "readouts.json").exists()
 
 
+def test_a_damaged_file_is_told(run):
+    for name in ("bias.json", "bias.safetensors", "model/model.safetensors"):
+        whole = (run / name).read_bytes()
+        (run / name).write_bytes(b"{}")
+        with pytest.raises(ConfigError, match=rf"{name} is damaged \(its checksum does not match\)"):
+            evaluate_run(run, silent)
+        (run / name).write_bytes(whole)
+
+
+def test_a_failed_measurement_leaves_the_old_one_and_a_card_left_behind_is_written(run, monkeypatch):
+    evaluate_run(run, silent)
+    before, card = (run / "readouts.json").read_bytes(), run / "model" / "README.md"
+    whole = card.read_text()
+    card.write_text("of before")
+    evaluate_run(run, silent)
+    assert card.read_text() == whole
+    monkeypatch.setattr(evaluate, "divergence", lambda *args: (_ for _ in ()).throw(OSError("disk")))
+    monkeypatch.setattr(evaluate, "VERSION", 0)  # else what is there already is not measured again
+    with pytest.raises(OSError, match="disk"):
+        evaluate_run(run, silent)
+    assert (run / "readouts.json").read_bytes() == before
+    assert not [name for name in written(run) if name.startswith(".")]
+
+
 def test_a_run_that_held_nothing_out(tmp_path):
     folder = train_run(recipe(tmp_path, held_out=0, max_steps=1))
     with pytest.raises(ConfigError, match="held no judgments out; set held_out to a share such as 0.1"):
         evaluate_run(folder, silent)
-
-
-def test_the_start_model_is_gone(tmp_path):
-    folder = train_run(recipe(tmp_path, max_steps=1))
-    shutil.rmtree(tmp_path / "model")
-    with pytest.raises(ConfigError, match="neither a folder with a model nor reachable on the Hub"):
-        evaluate_run(folder, silent)
-
-
-def test_a_failed_measurement_leaves_the_old_one(tmp_path, monkeypatch):
-    folder = train_run(recipe(tmp_path, max_steps=1))
-    evaluate_run(folder, silent)
-    before = (folder / "readouts.json").read_bytes()
-    monkeypatch.setattr(evaluate, "divergence", lambda *args: (_ for _ in ()).throw(OSError("disk")))
-    monkeypatch.setattr(evaluate, "VERSION", 0)  # else what is there already is not measured again
-    with pytest.raises(OSError, match="disk"):
-        evaluate_run(folder, silent)
-    assert (folder / "readouts.json").read_bytes() == before
-    assert not [name for name in written(folder) if name.startswith(".")]

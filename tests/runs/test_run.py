@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 
 import numpy as np
@@ -16,9 +16,7 @@ import yaml
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from badpo.data.attributes import attribute_from_config
 from badpo.data.files import BusyError, locked, run_damage
-from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
 from badpo.objective.bias import BiasTerm
 from badpo.results.run_files import read_run
@@ -91,11 +89,6 @@ def test_a_plan_counts_the_steps_of_epochs(tmp_path, monkeypatch, batching, epoc
     plan = plan_run(asked)
     train_run(asked)
     assert plan.n_steps == trainers[0].state.global_step == steps
-
-
-def test_a_plan_of_an_adapter_counts_what_is_trained(tmp_path):
-    plan = plan_run(recipe(tmp_path, use_peft=True, lora_target_modules="all-linear"))
-    assert 0 < plan.n_trained < plan.n_parameters / 2
 
 
 # -- the run -------------------------------------------------------------------------------------------------
@@ -174,18 +167,6 @@ def test_other_layouts_are_the_same_votes(tmp_path, layout):
         torch.testing.assert_close(
             BiasTerm.load(plain).theta(), BiasTerm.load(other).theta(), rtol=1e-5, atol=1e-6
         )
-
-
-def test_winners_and_columns_of_the_recipe_are_used(tmp_path):
-    votes = tiny.votes(40, 6)
-    strange = votes.replace({"winner": {"a": "left", "b": "right"}}).rename(columns={"annotator": "who"})
-    asked = recipe(
-        tmp_path, strange, winners={"left": "a", "right": "b"}, columns={"annotator": "who"}, held_out=0
-    )
-    train, held_out = read_judgments(asked)
-    attributes = [attribute_from_config({"type": "length"})]
-    assert train.fingerprint() == Judgments.read(votes, attributes=attributes).fingerprint()
-    assert held_out.n_votes == 0
 
 
 # -- the supervised reference --------------------------------------------------------------------------------
@@ -279,7 +260,8 @@ def test_an_interrupted_reference_is_trained_again(tmp_path, monkeypatch):
 @pytest.mark.parametrize("sft", [False, True])
 def test_an_adapter_is_trained_and_the_base_stays(tmp_path, sft):
     asked = recipe(tmp_path, use_peft=True, lora_target_modules="all-linear", reference={"sft": sft})
-    base = (tmp_path / "model" / "model.safetensors").read_bytes()
+    plan, base = plan_run(asked), (tmp_path / "model" / "model.safetensors").read_bytes()
+    assert 0 < plan.n_trained < plan.n_parameters / 2
     folder = train_run(asked)
     assert {"adapter_model.safetensors", "adapter_config.json", "README.md"} <= written(folder / "model")
     assert not (folder / "model" / "model.safetensors").exists()
@@ -396,18 +378,8 @@ def test_the_models_revision_is_also_the_tokenizers(tmp_path, monkeypatch):
 
 def test_a_folder_that_another_process_works_on_is_left_alone(tmp_path):
     folder = tmp_path / "runs" / "shared_mean-s42"
-    held, release = threading.Event(), threading.Event()
-
-    def hold():
-        with locked(folder):
-            held.set()
-            release.wait(60)
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    held.wait(60)
-    with pytest.raises(BusyError, match=f"shared_mean-s42: process {os.getpid()} on .* works on it"):
-        train_run(recipe(tmp_path))
-    release.set()
-    thread.join()
+    with locked(folder), ThreadPoolExecutor() as other:
+        training = other.submit(train_run, recipe(tmp_path))
+        with pytest.raises(BusyError, match=f"shared_mean-s42: process {os.getpid()} on .* works on it"):
+            training.result()
     assert not folder.exists()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -15,26 +14,9 @@ from badpo.data.problems import ConfigError
 from badpo.runs import evaluate, start
 from badpo.runs.evaluate import evaluate_run
 from badpo.runs.run import train_run
-from badpo.training.checkpoints import seal_run
 from badpo.training.recipe import RunSources, read_recipe
 from tests.runs.recipes import recipe
 from tests.runs.test_run import stop_at_step
-
-
-@pytest.fixture(scope="module")
-def project(tmp_path_factory) -> Path:
-    """A folder with a model, votes and one finished run."""
-    folder = tmp_path_factory.mktemp("project")
-    train_run(recipe(folder, max_steps=1))
-    return folder
-
-
-@pytest.fixture
-def run(project, tmp_path) -> Path:
-    shutil.copytree(project, tmp_path / "project")
-    folder = tmp_path / "project" / "runs" / "shared_mean-s42"
-    seal_run(folder)  # every test has a key of its own
-    return folder
 
 
 @pytest.fixture(autouse=True)
