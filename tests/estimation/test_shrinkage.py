@@ -254,7 +254,7 @@ def test_probability_is_that_of_the_posterior_and_holds_under_both_priors():
 
 
 def test_a_mixture_against_integration():
-    mixture = Mixture(np.array([[-1.0, 2.0, 0.5]]), np.array([[0.5, 1.0, 0.0]]), np.array([[0.3, 0.5, 0.2]]))
+    mixture = Mixture(np.array([[-1.0, 2.0, 0.5]]), np.array([[0.5, 1.0, 1e-9]]), np.array([[0.3, 0.5, 0.2]]))
     x = np.linspace(-8, 10, 200_001)
     density = 0.3 * stats.norm.pdf(x, -1, 0.5) + 0.5 * stats.norm.pdf(x, 2, 1)
     density = density / density.sum() * 0.8

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,6 +26,7 @@ from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import brentq, minimize_scalar
 from scipy.sparse.linalg import cg
 from scipy.special import chdtri, ndtr, ndtri
+from scipy.stats import false_discovery_control
 
 from badpo.estimation.conditional_likelihood import KnownWins
 from badpo.estimation.fit import LeanVotes, lean_votes
@@ -41,6 +42,7 @@ BISECTIONS = 30
 GRID_POINTS = 200
 NPMLE_STEPS = 3000
 NPMLE_GAP = 1e-3
+NARROWEST_KERNEL = 1e-9
 LARGEST_SAMPLE = 2000
 LARGEST_DENSE = 600
 FEW = 40
@@ -58,7 +60,7 @@ _POINTS, _WEIGHTS = np.polynomial.hermite_e.hermegauss(15)
 class Mixture:
     """Row k, one for each annotator, is the distribution sum over j of weights[k, j] * N(means[k, j], sds[k, j]^2).
 
-    All three are of shape (m, n_parts) or broadcast to it. A standard deviation of 0 is a point mass.
+    All three are of shape (m, n_parts) or broadcast to it; the standard deviations are above 0.
     """
 
     means: Floats
@@ -78,10 +80,8 @@ class Mixture:
 
     def cdf(self, value: Floats | float) -> Floats:
         """Probability of at most ``value`` under every row."""
-        gap = np.broadcast_to(value, len(self.means))[:, None] - self.means
-        with np.errstate(divide="ignore", invalid="ignore"):
-            z = np.where(self.sds == 0, np.where(gap >= 0, np.inf, -np.inf), gap / self.sds)
-        return (self.weights * ndtr(z)).sum(axis=1)
+        gap = np.reshape(value, (-1, 1)) - self.means
+        return (self.weights * ndtr(gap / self.sds)).sum(axis=1)
 
     def quantile(self, probability: float) -> Floats:
         """The value below which every row has the given probability, to a billionth of the spread of its parts."""
@@ -144,10 +144,6 @@ class Shrunk:
         return self.posterior.quantile(0.975)
 
 
-def _reliability(tau: float, se: Floats) -> float:
-    return float(np.mean(tau**2 / (tau**2 + se**2))) if len(se) else np.nan
-
-
 def _nothing_known(m: int) -> Shrunk:
     """Too little for any posterior."""
     nothing = np.full((m, 1), np.nan)
@@ -163,8 +159,6 @@ class Spread:
     r"""The restricted likelihood of the spread tau of true leans, from estimates with known errors; at least one.
 
     .. math:: \hat d_k \sim N(\mu, \tau^2 + s_k^2), \qquad \mu \text{ integrated out under a flat prior}
-
-    It is searched on tau / (scale + tau), which is 0 to 1.
     """
 
     value: Floats
@@ -199,7 +193,7 @@ class Spread:
 
     def at(self, share: ArrayLike) -> Floats:
         """Tau at some shares."""
-        return self.scale * np.asarray(share, float) / (1 - np.asarray(share, float))
+        return _tau_at(np.asarray(share, float), self.scale)
 
     def ends(self, drop: float) -> Floats:
         """The shares between which the likelihood is within ``drop`` of its top; from 0 where it never falls so far."""
@@ -222,6 +216,11 @@ class Spread:
         shares = low + (high - low) * (np.arange(SPREAD_NODES) + 0.5) / SPREAD_NODES
         taus = self.at(shares)
         return taus, _masses_of(shares, self.log_likelihood(taus))
+
+
+def _tau_at(share: Any, scale: float) -> Any:
+    """Tau is searched on share = tau / (scale + tau), which is 0 to 1."""
+    return scale * share / (1 - share)
 
 
 def _masses_of(shares: Floats, log_likelihood: Floats) -> Floats:
@@ -275,18 +274,22 @@ def shrink_normal(deviation: ArrayLike, se: ArrayLike) -> Shrunk:
     if not known.any():
         return _nothing_known(len(value))
     spread = Spread(value[known], error[known])
-    tau, low, high, other = np.nan, 0.0, np.inf, None
-    if len(spread.value) > 1:
-        tau, (low, high) = float(spread.at(spread.share)), spread.at(spread.ends(DROP)).tolist()
-        other = _free_posterior(spread, known)
+    of_tau = np.nan, 0.0, np.inf
+    if known.sum() > 1:
+        low, high = spread.at(spread.ends(DROP)).tolist()
+        of_tau = float(spread.at(spread.share)), low, high
+    return _believed("estimate", known, _normal_posterior(spread, known), spread, of_tau)
+
+
+def _believed(
+    basis: str, known: Bools, posterior: Mixture, spread: Spread, of_tau: tuple[float, float, float]
+) -> Shrunk:
+    """What follows from the estimates of those who are known, their posterior, and tau with its interval."""
+    tau, low, high = of_tau
+    other = None if np.isnan(tau) else _free_posterior(spread, known)
+    reliability = float(np.mean(tau**2 / (tau**2 + spread.se**2)))
     return Shrunk(
-        posterior=_normal_posterior(spread, known),
-        other=other,
-        basis=np.where(known, "estimate", "prior").astype(object),
-        tau=tau,
-        tau_low=low,
-        tau_high=high,
-        reliability=_reliability(tau, spread.se),
+        posterior, other, np.where(known, basis, "prior").astype(object), tau, low, high, reliability
     )
 
 
@@ -318,7 +321,7 @@ def _free_posterior(spread: Spread, known: Bools) -> Mixture:
     those of the normal prior.
     """
     m, value, variance = len(known), spread.value[:, None], spread.se[:, None] ** 2
-    kernel = float(spread.at(spread.share)) * len(value) ** -0.2
+    kernel = max(float(spread.at(spread.share)), NARROWEST_KERNEL * spread.scale) * len(value) ** -0.2
     # those with a far larger error than most would only make the grid coarse
     trusted = spread.value[spread.se <= 3 * np.median(spread.se)]
     center, reach = np.median(trusted), np.ptp(trusted)
@@ -441,7 +444,7 @@ def shrink_votes(
                 options={"xatol": 1e-2},
             )
             share = float(best.x)
-            spread[j], mode = pool.scale[j] * share / (1 - share), at(share).mode
+            spread[j], mode = _tau_at(share, pool.scale[j]), at(share).mode
     found = [_nothing_known(n_annotators)] * len(spread)
     for j in known:
         found[j] = _shrunk_attribute(pool, spread, mode, j)
@@ -455,7 +458,7 @@ def _profile(pool: _Pool, spread: Floats, start: Floats, j: int) -> Callable[[fl
     def at(share: float) -> _Posterior:
         nonlocal mode
         spreads = spread.copy()
-        spreads[j] = pool.scale[j] * share / (1 - share)
+        spreads[j] = _tau_at(share, pool.scale[j])
         found = _given_spreads(pool, spreads, mode)
         mode = found.mode
         return found
@@ -467,7 +470,7 @@ def _shrunk_attribute(pool: _Pool, spread: Floats, start: Floats, j: int) -> Shr
     scale, mine = pool.scale[j], pool.attribute == j
     shares, found = _nodes(_profile(pool, spread, start, j), spread[j] / (scale + spread[j]))
     log_marginal = np.array([one.log_marginal for one in found])
-    taus, people = scale * shares / (1 - shares), pool.annotator[mine]
+    taus, people = _tau_at(shares, scale), pool.annotator[mine]
     means, sds = np.zeros((pool.n_annotators, len(shares))), np.tile(taus, (pool.n_annotators, 1))
     means[people] = np.stack([one.mean[mine] for one in found], axis=1)
     sds[people] = np.stack([one.sd[mine] for one in found], axis=1)
@@ -477,16 +480,8 @@ def _shrunk_attribute(pool: _Pool, spread: Floats, start: Floats, j: int) -> Shr
     mean, variance, prior = means[known, best], sds[known, best] ** 2, taus[best] ** 2
     precision = np.maximum(1 / variance - 1 / prior, 1e-6 / prior)
     observed = Spread(mean / variance / precision, 1 / np.sqrt(precision))
-    tau, low, high = _tau_with_interval(shares, log_marginal, scale)
-    return Shrunk(
-        posterior=Mixture(means, sds, _masses_of(shares, log_marginal)),
-        other=_free_posterior(observed, known),
-        basis=np.where(known, "votes", "prior").astype(object),
-        tau=tau,
-        tau_low=low,
-        tau_high=high,
-        reliability=_reliability(tau, observed.se),
-    )
+    posterior = Mixture(means, sds, _masses_of(shares, log_marginal))
+    return _believed("votes", known, posterior, observed, _tau_with_interval(shares, log_marginal, scale))
 
 
 def _nodes(at: Callable[[float], _Posterior], top: float) -> tuple[Floats, list[_Posterior]]:
@@ -507,7 +502,7 @@ def _tau_with_interval(shares: Floats, log_marginal: Floats, scale: float) -> tu
     """Tau where the curve through the nodes is highest, and the ends of where it is within 1.92 of that."""
     fine = np.linspace(shares[0], shares[-1], 2001)
     curve = PchipInterpolator(shares, log_marginal)(fine)
-    taus = scale * fine / (1 - fine)
+    taus = _tau_at(fine, scale)
     inside = np.flatnonzero(curve >= curve.max() - DROP)
     tau = float(taus[curve.argmax()])
     low = 0.0 if fine[inside[0]] <= NARROWEST + 1e-6 else float(taus[inside[0]])
@@ -656,9 +651,8 @@ def probability_exceeds(shrunk: Shrunk, rho: float) -> Floats:
     if not (np.isfinite(rho) and rho >= 0):
         raise ValueError(f"rho is the smallest deviation that matters, in log-odds, 0 or more; got {rho}")
     posteriors = [one for one in (shrunk.posterior, shrunk.other) if one is not None]
-    below = np.nextafter(-rho, -np.inf)
-    chances = [one.cdf(below) + 1 - one.cdf(rho) for one in posteriors]
-    return np.clip(np.min(chances, axis=0), 0.0, 1.0)
+    inside = [one.cdf(rho) - one.cdf(-rho) for one in posteriors]
+    return np.clip(1 - np.max(inside, axis=0), 0.0, 1.0)
 
 
 def bayesian_fdr(prob_exceeds: ArrayLike, fdr: float) -> Bools:
@@ -706,14 +700,11 @@ def benjamini_hochberg(deviation: ArrayLike, se: ArrayLike) -> Floats:
     """
     value, error = np.asarray(deviation, float), np.asarray(se, float)
     known = np.isfinite(value) & (error > 0)
-    distance = np.divide(value, error, out=np.full(len(value), np.nan), where=known)
-    return q_values(2 * ndtr(-np.abs(distance)))
+    return q_values(2 * ndtr(-np.abs(np.where(known, value, np.nan) / np.where(known, error, 1.0))))
 
 
 def q_values(p_values: Floats) -> Floats:
     """Benjamini and Hochberg's q-values of the p-values that are there; NaN for the others."""
-    order = np.argsort(p_values)  # NaN comes last
-    raised = p_values[order] * np.isfinite(p_values).sum() / np.arange(1, len(order) + 1)
-    found = np.empty(len(order))
-    found[order] = np.minimum(1.0, np.fmin.accumulate(raised[::-1])[::-1])
-    return np.where(np.isnan(p_values), np.nan, found)
+    known, found = ~np.isnan(p_values), np.full(len(p_values), np.nan)
+    found[known] = false_discovery_control(p_values[known])
+    return found
