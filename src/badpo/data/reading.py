@@ -74,20 +74,12 @@ def read_votes(
     findings.stop_at_errors()
     votes, dropped = _votes(rows, table, choices["repeated"], findings)
     firsts = votes[~votes["number"].duplicated()]
-    _report_comparisons(votes, firsts, findings)
-    comparisons = _comparisons(firsts, texts)
+    comparisons = _comparisons(votes, firsts, texts, findings)
     annotator, order = pd.factorize(votes["annotator"])
-    shown = as_objects([None, "a", "b"])[votes["shown"]]
-    read = pd.DataFrame(
-        {
-            "comparison": votes["number"],
-            "sign": votes["sign"],
-            "annotator": annotator,
-            "weight": votes["weight"],
-            "row": votes.index,
-            "shown_first": pd.Series(shown, votes.index, dtype=object),
-        }
-    )
+    shown = pd.Series(as_objects([None, "a", "b"])[votes["shown"]], votes.index, dtype=object)
+    read = votes.assign(comparison=votes["number"], annotator=annotator, row=votes.index, shown_first=shown)[
+        [*VOTE_COLUMNS]
+    ]
     for name, (values, other) in carried.items():
         read[name] = np.where(votes["turn"] < 0, other[votes.index], values[votes.index])
         of_comparison = read.loc[firsts.index, name].reset_index(drop=True)
@@ -437,13 +429,12 @@ def _carried(
 
 
 def _fault(column: pd.Series) -> str:
+    """Why a column cannot go along, in words; empty where it can."""
     try:
         column.nunique()
         pa.array(column, from_pandas=True)
-    except TypeError:
-        return "holds lists or objects, not single values"
-    except (pa.ArrowException, OverflowError, UnicodeError):
-        return "holds values of several kinds, which no table can be written with"
+    except (TypeError, pa.ArrowException, OverflowError, UnicodeError):
+        return "holds values of several kinds, or it holds lists or objects"
     return ""
 
 
@@ -510,8 +501,25 @@ def _repeated(rows: pd.DataFrame, repeated: str, findings: Findings) -> pd.Index
     return rows.index[before & (repeated == "last")]
 
 
-def _comparisons(firsts: pd.DataFrame, texts: Objects) -> pd.DataFrame:
+def _comparisons(
+    votes: pd.DataFrame, firsts: pd.DataFrame, texts: Objects, findings: Findings
+) -> pd.DataFrame:
     """The comparisons, from the first vote on each; ids that the table lacks are made of the texts."""
+    if n_repeated := len(firsts) - firsts["pair"].nunique():
+        what = f"{counted(n_repeated, 'comparison')} with the prompt and texts of another id; they stay apart"
+        remedy = (
+            "leave ids out to merge them: columns={'comparison_id': None}; where the very same votes stand twice, also "
+            "repeated='last'"
+        )
+        findings.note("N139", what, remedy, n_repeated, "comparison_id")
+    same = firsts[firsts["first"] == firsts["second"]]
+    if len(same):
+        n_votes = int(votes["number"].isin(same["number"]).sum())
+        of_votes = f"{counted(len(same), 'comparison')} ({counted(n_votes, 'judgment')})"
+        remedy = "check the export: was a difference lost? They are kept"
+        findings.note(
+            "W131", f"{of_votes} of two identical responses: no signal", remedy, len(same), rows=same.index
+        )
     prompt, a, b = (texts[firsts[side]] for side in ("prompt", "first", "second"))
     if "comparison_id" not in firsts:
         sides = (sorted(pair, key=text_key) for pair in zip(a, b, strict=True))
@@ -529,33 +537,3 @@ def _digest(prefix: str, *values: Any) -> str:
     """An id made of texts: the same for the same texts on every machine."""
     joined = json.dumps([text_key(value) for value in values])
     return f"{prefix}-{hashlib.sha256(joined.encode()).hexdigest()[:16]}"
-
-
-def _report_comparisons(votes: pd.DataFrame, firsts: pd.DataFrame, findings: Findings) -> None:
-    if "comparison_id" not in votes and len(firsts) < len(votes):
-        what = (
-            f"{counted(len(votes), 'judgment')} on {counted(len(firsts), 'comparison')}: rows with the same prompt "
-            "and the same two texts, in either order, are votes on one comparison"
-        )
-        remedy = "nothing; a comparison_id column would decide instead"
-        findings.note("N138", what, remedy, len(votes) - len(firsts))
-    turned = votes.index[votes["turn"] < 0]
-    if len(turned):
-        what = f"{counted(len(turned), 'judgment')} had the two responses the other way round and were turned"
-        remedy = "nothing; which side was shown first was turned with them"
-        findings.note("N118", what, remedy, len(turned), rows=turned)
-    if n_repeated := len(firsts) - firsts["pair"].nunique():
-        what = f"{counted(n_repeated, 'comparison')} with the prompt and texts of another id; they stay apart"
-        remedy = (
-            "leave ids out to merge them: columns={'comparison_id': None}; where the very same votes stand twice, also "
-            "repeated='last'"
-        )
-        findings.note("N139", what, remedy, n_repeated, "comparison_id")
-    same = firsts[firsts["first"] == firsts["second"]]
-    if len(same):
-        n_votes = int(votes["number"].isin(same["number"]).sum())
-        what = (
-            f"{counted(len(same), 'comparison')} ({counted(n_votes, 'judgment')}) of two identical responses"
-        )
-        remedy = "check the export: was a difference lost? They are kept"
-        findings.note("W131", f"{what}: no signal", remedy, len(same), rows=same.index)
