@@ -103,19 +103,14 @@ def settings(n_annotators: int, **changes):
     return {"table": votes, "logging_steps": 1, "eval_strategy": "steps", "eval_steps": 2, **changes}
 
 
-def test_a_tracker_gets_no_annotator(tmp_path, tracked):
-    gold = {"variant": "shared_mean", "gold_annotators": ["Planted 5"]}
-    folder, tracker = tracked(recipe(tmp_path, **settings(8, bias=gold)))
+@pytest.mark.parametrize(("n_learned", "told"), [(4, False), (5, True)])
+def test_a_tracker_gets_no_annotator_and_no_mean_over_a_few(tmp_path, tracked, n_learned, told):
+    gold = {"variant": "shared_mean", "gold_annotators": [f"Planted {n_learned}"]}
+    folder, tracker = tracked(recipe(tmp_path, **settings(n_learned + 1, bias=gold)))
+    assert len(annotators_of(folder)) == n_learned + 1
     text = "\n".join(tracker.got)
     assert not any(name in text for name in annotators_of(folder)) and "Planted" not in text
-    assert "gold_annotators" not in text
-    assert {"loss", "bias/theta/length", "eval_loss"} <= tracker.metrics
-
-
-@pytest.mark.parametrize(("n_annotators", "told"), [(4, False), (5, True)])
-def test_a_tracker_gets_no_mean_over_a_few_annotators(tmp_path, tracked, n_annotators, told):
-    folder, tracker = tracked(recipe(tmp_path, **settings(n_annotators)))
-    assert len(annotators_of(folder)) == n_annotators
+    assert "gold_annotators" not in text and {"loss", "eval_loss"} <= tracker.metrics
     assert ("bias/theta/length" in tracker.metrics) == told
     # the user's own log and card: the log stays in the run folder, the card is published
     assert "bias/theta/length" in (folder / "log.jsonl").read_text()

@@ -6,10 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 import badpo.attributes as door
-from badpo.cli.main import app
 from badpo.data import attributes, markers
 from badpo.data.attributes import (
     ATTRIBUTES,
@@ -202,15 +200,6 @@ def test_an_installed_package_brings_attributes(polite, monkeypatch):
 
     monkeypatch.setattr(attributes, "entry_points", entry_points)
     assert attribute_from_config({"type": "polite"}).config == {"type": "polite", "name": "polite"}
-
-
-def test_every_command_that_declares_takes_a_file(polite, monkeypatch):
-    command = ["check", str(VOTES), "--attribute", "polite:word=the", "--attribute-file", str(polite)]
-    told = CliRunner().invoke(app, command)
-    assert 'attribute "polite"' in told.output, told.output
-    assert CliRunner().invoke(app, [*command[:-1], "absent.py"]).exit_code == 2
-    monkeypatch.setattr(attributes, "ATTRIBUTES", dict(ATTRIBUTES))
-    assert CliRunner().invoke(app, command[:4]).exit_code == 2
 
 
 # -- marks in texts ----------------------------------------------------------------------------------------------

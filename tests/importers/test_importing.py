@@ -6,7 +6,6 @@ import json
 import stat
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from badpo.data.privacy import pseudonyms
@@ -71,16 +70,6 @@ def test_a_mapping_needs_people(tmp_path):
     with pytest.raises(ConfigError, match="nobody to map"):
         import_file(rows, tmp_path / "j.parquet", mapping=tmp_path / "who.json")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_kept_columns_must_not_tell_who_somebody_is(tmp_path):
-    rows = [row | {"topic": "x", "contact": "an@example.org", "age": 40} for row in rows_with(["1", "2"])]
-    import_file(rows, tmp_path / "j.parquet", keep=["topic"])
-    assert set(pd.read_parquet(tmp_path / "j.parquet")["topic"]) == {"x"}
-    for name in ("contact", "age"):
-        with pytest.raises(ConfigError, match=f"keep: {name} may tell who"):
-            import_file(rows, tmp_path / "k.parquet", keep=[name])
-    assert not (tmp_path / "k.parquet").exists()
 
 
 def test_scored_pairs_are_for_the_signed_corpus(tmp_path):
