@@ -65,6 +65,7 @@ def test_the_attribute_table_the_anchor_and_the_limits(run):
 def test_a_warm_start_is_not_said_to_start_at_zero_and_dpo_claims_nothing(run):
     warm = run.rename(run.with_name("shared_mean_warm-s42"))
     changed(warm / "readouts.json", arm="shared_mean_warm")
+    (warm / "config.yaml").write_text("bias: {variant: shared_mean, warm_start: offline}\n")
     card = model_card(warm)
     assert "theta starts at the log-odds of the training votes" in card
     assert "theta starts at zero" not in card

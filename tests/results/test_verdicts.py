@@ -17,7 +17,7 @@ from tests.results.suites import changed, write_suite
 
 def declared(kind: str, name: str) -> BiasContent:
     config = {"attributes": [{"type": kind, "name": name}]}
-    return BiasContent.model_validate({"attributes": [name], "extra": config})
+    return BiasContent.model_validate({"attributes": [name], "parts": ["mean"], "extra": config})
 
 
 CODED = declared("signature_name", "woman")
@@ -26,6 +26,8 @@ CODED = declared("signature_name", "woman")
 def run(arm: str, rate: float | None = None, seed: int = 42, se: float = 0.01, bias=CODED, **readouts) -> Run:
     if rate is not None:
         readouts["rates"] = {"woman": {"rate": rate, "se": se}}
+    if arm == "dpo":
+        bias = bias.model_copy(update={"parts": []})
     return Run(Path(f"{arm}-s{seed}"), arm, seed, Readouts.model_validate(readouts), (), bias)
 
 
@@ -82,6 +84,15 @@ def test_without_a_reference_nothing_is_compared():
     ]
 
 
+def test_a_run_that_learns_no_theta_is_none_of_ba_dpo():
+    baseline = BiasContent.model_validate({"attributes": ["woman"]})
+    titles = [
+        run(arm, bias=bias).title
+        for arm, bias in (("ipo", baseline), ("ipo_pooled", CODED), ("reference", CODED))
+    ]
+    assert titles == ["ipo", "BA-DPO (ipo pooled)", "the reference"]
+
+
 def test_a_declared_length_is_told_in_tokens_and_an_amount_as_a_mean():
     means = {"reference": 288.6, "dpo": 384.5, "pooled": 335.3}
     length = declared("length", "length")
@@ -127,6 +138,7 @@ def with_extra(folder, **changes) -> None:
 def test_each_arm_is_said_to_be_anchored_as_it_is(suite, arm, name):
     (suite / "pooled-s42").rename(suite / f"{arm}-s42")
     changed(suite / f"{arm}-s42" / "readouts.json", arm=arm)
+    (suite / f"{arm}-s42" / "config.yaml").write_text("bias: {warm_start: offline}\n")
     told = text(suite)
     assert "Anchored at the reference: BA-DPO (shared mean). Theta starts at zero" in told
     (warm,) = re.findall(r"with a warm start: ([^.]*)", told)

@@ -17,10 +17,7 @@ CODED = {"type": "signature_name", "name": "woman", "names": ["Emily", "Anne"]}
     ("function", "given", "expected"),
     [
         ("arm_label", ("shared_mean",), "shared mean"),
-        ("arm_title", ("shared_mean",), "BA-DPO (shared mean)"),
-        ("arm_title", ("dpo",), "DPO"),
-        ("arm_title", ("reference",), "the reference"),
-        ("arm_title", ("sampo",), "SamPO"),
+        ("arm_label", ("ld_dpo",), "ld dpo"),
         ("attribute_label", ("woman", CODED), "woman-coded"),
         ("attribute_definition", ({},), "not recorded"),
         ("attribute_definition", ({"type": "length", "ratio": 1.5, "a": None},), "length (ratio 1.5)"),
@@ -58,14 +55,14 @@ def test_words_and_numbers(function, given, expected):
 
 
 def test_arms_stand_with_the_reference_first_and_unknown_ones_last():
-    arms = ["shared_mean", "another", "dpo", "reference", "pooled", "rdpo"]
+    arms = ["shared_mean", "sampo", "dpo", "reference", "pooled", "another"]
     assert sorted(arms, key=words.arm_order) == [
         "reference",
         "dpo",
         "pooled",
         "shared_mean",
-        "rdpo",
         "another",
+        "sampo",
     ]
 
 

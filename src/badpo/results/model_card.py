@@ -24,7 +24,6 @@ from badpo.results.verdicts import anchor_of_run, gold_sentence
 from badpo.results.words import (
     DPO,
     REFERENCE,
-    arm_title,
     attribute_definition,
     attribute_label,
     count_text,
@@ -59,7 +58,7 @@ def model_card(run_folder: Path) -> str:
     return template.render(
         header=yaml.safe_dump(_header(run), sort_keys=False, allow_unicode=True).strip(),
         title=run_folder.resolve().name,
-        method=arm_title(run.arm),
+        method=run.title,
         is_dpo=run.arm == DPO or not run.bias.parts,
         anchor=anchor_of_run(run),
         gold=gold_sentence(run) if anchor_of_run(run) == "gold" else "",
@@ -116,8 +115,7 @@ def _lean(run: Run, name: str) -> str:
 
 
 def _settings(run: Run) -> dict[str, Any]:
-    block = run.config.get("bias")
-    bias = {"variant": run.bias.extra.variant, **(block if isinstance(block, dict) else {})}
+    bias = {"variant": run.bias.extra.variant, **run.recipe_bias}
     found = {**run.config, "bias": bias["variant"], "bias_learning_rate": bias.get("learning_rate")}
     told = {key: found[key] for key in _SETTINGS if found.get(key) is not None}
     return {"arm": shown(run.arm), "seed": run.seed, **told}

@@ -16,7 +16,7 @@ from scipy.special import ndtri
 from badpo.data.files import require_enclosed, run_damage
 from badpo.data.problems import ConfigError, DataError, Problem
 from badpo.data.yaml_files import read_yaml
-from badpo.results.words import DPO, REFERENCE, arm_order, attribute_label, built_in_of
+from badpo.results.words import DPO, REFERENCE, arm_label, arm_order, attribute_label, built_in_of
 from badpo.theory.summaries import Interval, log_odds_distance, share_removed, shift, t_interval
 
 _READ = ("readouts.json", "log.jsonl", "bias.json", "bias.safetensors", "config.yaml", "environment.json")
@@ -127,6 +127,19 @@ class Run:
     bias: BiasContent = BiasContent()
     config: Mapping[str, Any] = field(default_factory=dict)
     environment: Environment = Environment()
+
+    @property
+    def recipe_bias(self) -> Mapping[str, Any]:
+        """The recipe's block ``bias``, which may name the variant alone."""
+        block = self.config.get("bias")
+        return block if isinstance(block, Mapping) else {}
+
+    @property
+    def title(self) -> str:
+        """The name of the run's method inside a sentence; a run that learns theta is one of BA-DPO."""
+        if self.arm == REFERENCE:
+            return "the reference"
+        return f"BA-DPO ({arm_label(self.arm)})" if self.bias.parts else arm_label(self.arm)
 
     @property
     def configs(self) -> dict[str, Mapping[str, Any]]:

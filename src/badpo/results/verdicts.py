@@ -14,7 +14,6 @@ from badpo.results.run_files import Estimate, MeasuredRuns, Run, is_continuous
 from badpo.results.words import (
     DPO,
     REFERENCE,
-    arm_title,
     attribute_label,
     built_in_of,
     count_text,
@@ -33,7 +32,7 @@ def anchor_of_run(run: Run) -> Anchor:
         return "none"
     if run.bias.gold_annotators:
         return "gold"
-    return "warm" if run.arm.endswith(("_warm", "_audit")) else "reference"
+    return "reference" if run.recipe_bias.get("warm_start", "zero") == "zero" else "warm"
 
 
 def anchor_sentences(suite: MeasuredRuns) -> list[str]:
@@ -105,9 +104,9 @@ def _anchors(trained: Mapping[str, Run]) -> list[str]:
     for kind, sentence in _ANCHORS.items():
         runs = [run for run in trained.values() if anchor_of_run(run) == kind]
         if kind == "gold":
-            found += [sentence.format(arm_title(run.arm), gold_sentence(run)) for run in runs]
+            found += [sentence.format(run.title, gold_sentence(run)) for run in runs]
         elif runs:
-            *titles, last = (arm_title(run.arm) for run in runs)
+            *titles, last = (run.title for run in runs)
             found.append(sentence.format(f"{', '.join(titles)} and {last}" if titles else last))
     return found
 
@@ -115,10 +114,10 @@ def _anchors(trained: Mapping[str, Run]) -> list[str]:
 def _separated(trained: Mapping[str, Run]) -> list[str]:
     """The arms in which somebody's theta has no bounded estimate; people are counted and not named."""
     return [
-        f"{arm_title(arm)}: annotators who always sided one way ({counts}). No theta fits their votes best, and "
+        f"{run.title}: annotators who always sided one way ({counts}). No theta fits their votes best, and "
         "training moves theirs for as long as it lasts: read it as a direction, not as a size. The audit gives a "
         "bounded lean with its interval."
-        for arm, run in trained.items()
+        for run in trained.values()
         if (counts := _counts(run, run.bias.extra.separated, f" of {_rounded(run.bias.annotators)}"))
     ]
 
@@ -222,7 +221,7 @@ def _verdict(suite: MeasuredRuns, quantity: Quantity) -> RunVerdict:
 def _arm_sentence(suite: MeasuredRuns, quantity: Quantity, arm: str) -> str:
     own, reference = (suite.estimate(name, *quantity.place) for name in (arm, REFERENCE))
     found = suite.removal(arm, quantity.is_rate, *quantity.place)
-    subject, end = arm_title(arm), quantity.number(own.value if own else None)
+    subject, end = suite.of(arm)[0].title, quantity.number(own.value if own else None)
     distance = ""
     if found.distance is not None:
         unit = " in log-odds" if quantity.is_rate else ""
@@ -255,4 +254,5 @@ def _gap_text(found: Estimate | None) -> str:
 
 def gold_arms(suite: MeasuredRuns) -> list[str]:
     """The arms whose level gold annotators fix."""
-    return [arm_title(arm) for arm in suite.arms if anchor_of_run(suite.of(arm)[0]) == "gold"]
+    runs = (suite.of(arm)[0] for arm in suite.arms)
+    return [run.title for run in runs if anchor_of_run(run) == "gold"]

@@ -28,48 +28,22 @@ _ARMS = {
     "shared_mean": "shared mean",
     "per_annotator": "per annotator",
     "class": "class offsets",
-    "shuffled_ids": "shuffled ids",
     "pooled_warm": "warm pooled",
     "pooled_audit": "pooled, from the audit",
     "shared_mean_warm": "warm shared mean",
     "shared_mean_audit": "shared mean, from the audit",
-    "declared_subset": "declared subset",
-    "length_pooled": "pooled, length in words",
-    "ipo_pooled": "pooled, IPO",
-}
-# Methods that are no BA-DPO, with their whole names.
-_BASELINES = {
-    "rdpo": "R-DPO",
-    "rdpo_strong": "R-DPO (α = 0.02)",
-    "rdpo_words": "R-DPO (per word)",
-    "sampo": "SamPO",
-    "ld_dpo": "LD-DPO",
-    "group_dro": "Group-DRO",
-    "group_dro_annotators": "Group-DRO (annotators)",
-    "group_dro_parts": "Group-DRO (parts of 2)",
-    "reliability": "reliability-reweighted DPO",
-    "spectral": "spectral meta-learner",
-    "em_dpo": "EM-DPO + MinMax-DPO",
-    "ipo": "IPO",
 }
 
 
 def arm_label(arm: str) -> str:
     """The short name of an arm, for a row of a table or a chart."""
-    return {**_ARMS, **_BASELINES}.get(arm, shown(arm.replace("_", " "), 20))
+    return _ARMS.get(arm, shown(arm.replace("_", " "), 20))
 
 
 def arm_order(arm: str) -> tuple[int, str]:
-    """The place of an arm in tables and charts: the reference, DPO, BA-DPO's arms, baselines, then others by name."""
-    known = [*_ARMS, *_BASELINES]
+    """The place of an arm in tables and charts: the reference, DPO, the biases of a recipe, then others by name."""
+    known = list(_ARMS)
     return (known.index(arm), arm) if arm in known else (len(known), arm)
-
-
-def arm_title(arm: str) -> str:
-    """The name of an arm inside a sentence: what is neither the reference nor DPO nor a baseline is a BA-DPO arm."""
-    if arm == REFERENCE:
-        return "the reference"
-    return arm_label(arm) if arm == DPO or arm in _BASELINES else f"BA-DPO ({arm_label(arm)})"
 
 
 def built_in_of(config: Mapping[str, Any]) -> BuiltIn:
