@@ -75,12 +75,6 @@ def test_a_dry_run_tells_the_runs_and_writes_nothing(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_the_plan_at_the_papers_scale_names_the_large_model(tmp_path):
-    told = asked("names", "--scale", "paper", "--dry-run", "--out", str(tmp_path))
-    assert told.exit_code == 0, told.output
-    assert "signed-large/shared_mean-s456" in told.stdout
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [

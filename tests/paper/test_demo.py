@@ -12,7 +12,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
+from typer.testing import CliRunner
 
+from badpo.cli.main import app
 from badpo.data.problems import ConfigError
 from badpo.objective.bias import BiasTerm
 from badpo.results.run_files import read_suite
@@ -121,13 +123,15 @@ def test_theta_is_compared_with_the_annotators_it_was_planted_in(finished):
 # -- what is not done twice ----------------------------------------------------------------------------------
 
 
-def test_a_second_call_trains_nothing_and_says_the_same(finished, monkeypatch):
+def test_the_command_on_a_finished_demo_trains_nothing_and_says_the_same(finished, monkeypatch):
     trained = count_training(monkeypatch)
     kept = [path for name in ("model.safetensors", "log.jsonl") for path in finished.rglob(name)]
     before = [path.stat().st_mtime_ns for path in kept]
     seals = {path: path.read_bytes() for path in finished.rglob("run.json")}
     first = json.loads((finished / "summary.json").read_text())
-    (second,) = run(finished)
+    with small_demo():
+        told = CliRunner().invoke(app, ["demo", "--out", str(finished), "--json"])
+    second = json.loads(told.stdout)
     assert trained == [] and [path.stat().st_mtime_ns for path in kept] == before
     assert {path: path.read_bytes() for path in seals} == seals
     assert second | {"seconds": 0} == first | {"seconds": 0}

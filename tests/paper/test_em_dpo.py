@@ -274,12 +274,6 @@ def test_games_solved_by_hand(regrets, expected):
         np.testing.assert_allclose(minmax_weights(scale * (own - np.array(regrets))), expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("rewards", [np.zeros((2, 3)), np.zeros(3), [[0.0, np.nan], [1.0, 0.0]]])
-def test_rewards_that_are_no_game_are_refused(rewards):
-    with pytest.raises(ValueError, match="square"):
-        minmax_weights(rewards)
-
-
 def test_a_vote_is_predicted_by_the_annotators_own_types():
     judgments = two_kinds(n_comparisons=30)
     u = np.where(judgments.comparisons["response_a"] == THIS, 1.0, -1.0)

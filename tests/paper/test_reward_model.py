@@ -88,17 +88,6 @@ def test_the_loss_and_thetas_gradient_are_those_of_the_model(tmp_path):
     assert (delta != 0).any() and (expected != 0).any()
 
 
-def test_without_a_bias_it_is_trls(tmp_path):
-    data = judgments()
-    plain = BiasTerm(["length"], data.annotators["pseudonym"].tolist(), ())
-    run = trainer(tmp_path, data, plain)
-    batch = first_batch(run)
-    loss = run.compute_loss(run.model, dict(batch))
-    torch.testing.assert_close(loss.detach(), -torch.nn.functional.logsigmoid(rewards(run, batch)).mean())
-    run.train()
-    assert run.bias_optimizer is None
-
-
 @pytest.mark.slow
 def test_theta_climbs_the_likelihood_of_the_votes_where_the_reward_stands_still(tmp_path):
     data = judgments(n_comparisons=20)
@@ -142,10 +131,12 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path):
         assert torch.equal(p, q)
 
 
-def test_the_saved_reward_model_carries_no_annotator(tmp_path):
+@pytest.mark.parametrize("variant", ["none", "per_annotator"])
+def test_the_saved_reward_model_carries_no_annotator(tmp_path, variant):
     data = judgments()
-    run = trainer(tmp_path, data, build_bias(data, "per_annotator", "zero"))
+    run = trainer(tmp_path, data, build_bias(data, variant, "zero"))
     run.train()
+    assert (run.bias_optimizer is None) == (variant == "none")
     run.save_model(str(tmp_path / "model"))
     content = b"".join(path.read_bytes() for path in (tmp_path / "model").iterdir())
     assert not any(name.encode() in content for name in data.annotators["pseudonym"])

@@ -70,12 +70,6 @@ def test_only_a_pool_name_at_the_very_end_counts(text, first):
     assert emily.measure("", text) == float(read_signature(text) == "Emily")
 
 
-def test_the_attribute_reads_every_name():
-    woman = SignatureName("woman", names.woman_names())
-    for name in names.NAMES:
-        assert woman.measure("", signature("Boil it.", name.first, "Miller")) == name.woman
-
-
 def test_resigned_texts_are_all_signed_and_balanced():
     texts = ["Boil it.", signature("Stir it.", "Emily", "Miller")] * 2000
     again = resign(texts, seed=0)
