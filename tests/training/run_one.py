@@ -18,7 +18,6 @@ import torch
 import yaml
 from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import DistributedType
-from peft import LoraConfig
 from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback
 
@@ -29,6 +28,7 @@ from badpo.training import logprobs
 from badpo.training.config import BADPOConfig
 from badpo.training.trainer import BADPOTrainer
 from tests import tiny
+from tests.training import tiny_runs
 
 SHIPPED = Path(__file__).parents[2] / "examples" / "accelerate"
 
@@ -141,28 +141,19 @@ def config(asked: argparse.Namespace) -> BADPOConfig:
     # what the shipped configuration says, for processes that no launcher has told
     shipped = yaml.safe_load((SHIPPED / "fsdp2.yaml").read_text())["fsdp_config"]
     sharded = {"fsdp": True, "fsdp_config": shipped} if asked.fsdp and world > 1 else {}
-    return BADPOConfig(
-        output_dir=str(asked.folder),
+    return tiny_runs.config(
+        asked.folder,
         per_device_train_batch_size=per_device,
         per_device_eval_batch_size=3,
         gradient_accumulation_steps=accumulation // world,
         batching=asked.batching,
         bias=asked.bias,
-        max_steps=6,
-        learning_rate=1e-3,
-        bias_learning_rate=1e-2,
         save_strategy="steps",
         save_steps=2,
         eval_strategy="steps" if asked.evaluate else "no",
         eval_steps=2,
-        report_to="none",
-        use_cpu=True,
         bf16=asked.bf16,
-        gradient_checkpointing=False,
         router_aux_loss_coef=0.5 if asked.experts else None,
-        disable_tqdm=True,
-        reference_cache=str(asked.folder / "cache"),
-        seed=7,
         **sharded,
     )
 
@@ -217,7 +208,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         train_dataset=judgments,
         eval_dataset=judgments.take(range(7)) if asked.evaluate else None,
         processing_class=tiny.tokenizer(),
-        peft_config=LoraConfig(r=4, lora_alpha=8, target_modules="all-linear") if asked.lora else None,
+        peft_config=tiny_runs.lora() if asked.lora else None,
         callbacks=callbacks,
         objective=OBJECTIVES[asked.objective](judgments.n_annotators),
     )

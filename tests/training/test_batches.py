@@ -22,10 +22,7 @@ from badpo.training.batches import (
 from badpo.training.encoding import encode_comparisons
 from badpo.training.packing import packed_comparisons, padded_rows
 from tests import tiny
-
-
-def judgments(**options) -> Judgments:
-    return Judgments.read(tiny.votes(**options), attributes=[Length(ratio=1.5)])
+from tests.training.tiny_runs import judgments
 
 
 def encoded(data: Judgments) -> EncodedJudgments:
@@ -124,27 +121,27 @@ def test_a_comparison_stays_whole_and_parts_are_of_like_size():
         assert split_step(votes, comparison, fed, n_parts=1)[0].tolist() == votes.tolist()
 
 
-@pytest.mark.parametrize("world", [2, 3])
-def test_processes_share_out_every_step(world):
-    data = judgments()
+@pytest.mark.parametrize(
+    ("options", "world", "parts"),
+    [
+        ({}, 2, 2),
+        ({}, 3, 2),
+        # fewer comparisons than micro-batches, of which some are empty
+        ({"n_comparisons": 3, "per_comparison": 4}, 2, 4),
+    ],
+)
+def test_processes_share_out_every_step(options, world, parts):
+    data = judgments(**options)
     comparison = data.votes["comparison"].to_numpy()
-    alone = steps(sampler(data, batch_size=12, micro_batches=2 * world), 2 * world)
-    together = [steps(sampler(data, batch_size=12, rank=rank, world=world), 2) for rank in range(world)]
-    assert {len(plan) for plan in together} == {len(alone)}
+    alone = steps(sampler(data, 12, parts * world), parts * world)
+    together = [steps(sampler(data, 12, parts, rank=rank, world=world), parts) for rank in range(world)]
+    assert {len(plan) for plan in together} == {len(alone)} == {data.n_votes // 12}
     for whole, *shares in zip(alone, *together, strict=True):
-        assert {len(share) for share in shares} == {2}
+        assert {len(share) for share in shares} == {parts}
         assert sorted(flat(whole)) == sorted(vote for share in shares for vote in flat(share))
-        members = [set(comparison[flat(share)]) for share in shares]
+        members = [set(comparison[batch]) for share in shares for batch in share]
         assert sum(map(len, members)) == len(set.union(*members))
-
-
-def test_fewer_comparisons_than_micro_batches_leaves_empty_ones():
-    data = judgments(n_comparisons=3, per_comparison=4)
-    shares = [list(sampler(data, batch_size=12, micro_batches=4, rank=rank, world=2)) for rank in range(2)]
-    assert [len(share) for share in shares] == [4, 4]
-    batches = shares[0] + shares[1]
-    assert sorted(map(len, batches)) == [0] * 5 + [4] * 3
-    assert sorted(flat(batches)) == list(range(12))
+        assert sum(map(bool, members)) == min(len(set.union(*members)), parts * world)
 
 
 @pytest.mark.parametrize(("world", "size"), [(1, 4), (2, 3), (3, 5), (40, 2)])

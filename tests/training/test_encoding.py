@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from datasets import Dataset
 from tokenizers.processors import TemplateProcessing
 from transformers import LlamaConfig, PreTrainedTokenizerFast
 
@@ -23,6 +22,7 @@ from badpo.training.encoding import (
     require_matching_tokenizer,
 )
 from tests import tiny
+from tests.training.tiny_runs import trl_trainer
 
 
 def as_user(text: str) -> list[dict]:
@@ -65,23 +65,7 @@ def marking_tokenizer() -> PreTrainedTokenizerFast:
 
 def trl_sequences(rows: list[dict], tokenizer, max_length: int | None, folder) -> list[tuple]:
     """(prompt, chosen, rejected) ids as TRL's DPOTrainer trains on them, dropped and cut."""
-    from trl import DPOConfig, DPOTrainer
-
-    args = DPOConfig(
-        output_dir=str(folder),
-        max_length=max_length,
-        report_to="none",
-        use_cpu=True,
-        bf16=False,
-        gradient_checkpointing=False,
-    )
-    trainer = DPOTrainer(
-        tiny.model(),
-        ref_model=tiny.model(),
-        args=args,
-        train_dataset=Dataset.from_list(rows),
-        processing_class=tokenizer,
-    )
+    trainer = trl_trainer(rows, folder, tokenizer, max_length=max_length)
     kept = list(trainer.train_dataset)
     batch = trainer.data_collator(kept)
     responses = [

@@ -31,13 +31,9 @@ from badpo.training.inputs import (
     with_adapter,
 )
 from tests import tiny
-from tests.training.test_trainer import trained, trainer
+from tests.training.tiny_runs import judgments, trained, trainer
 
 GOLD = ["person 1", "person 3"]
-
-
-def judgments(**options) -> Judgments:
-    return Judgments.read(tiny.votes(**options), attributes=[Length(ratio=1.5)])
 
 
 def people(data: Judgments) -> list[str]:

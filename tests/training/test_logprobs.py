@@ -23,16 +23,9 @@ from badpo.training.logprobs import (
 )
 from badpo.training.packing import packed_comparisons, packed_responses, padded_rows
 from tests import tiny
+from tests.training.test_self_test import SIZES
 
-MISTRAL = MistralConfig(
-    vocab_size=64,
-    hidden_size=32,
-    intermediate_size=48,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    sliding_window=8,
-)
+MISTRAL = MistralConfig(**SIZES, sliding_window=8)
 GPTJ = GPTJConfig(vocab_size=64, n_embd=32, n_layer=1, n_head=4, n_positions=64, rotary_dim=4, bos_token_id=1)
 
 

@@ -20,7 +20,7 @@ from badpo.training.metrics import NotFiniteError, Tally, publishable
 from tests import tiny
 from tests.results.suites import write_suite
 from tests.training.run_one import BrokenAt
-from tests.training.test_trainer import judgments, log_lines, trainer
+from tests.training.tiny_runs import judgments, log_lines, trainer
 
 TWICE = types.SimpleNamespace(reduce=lambda values, reduction: 2 * values)  # two processes that hold the same
 # Four judgments on two attributes; the second attribute differs in the first two by 2 and 0.5.

@@ -30,60 +30,7 @@ from badpo.training.attention import TREE_ATTENTION
 from badpo.training.config import BADPOConfig
 from badpo.training.trainer import BADPOTrainer, SupervisedTrainer
 from tests import tiny
-
-
-def judgments(**options) -> Judgments:
-    return Judgments.read(tiny.votes(**options), attributes=[Length(ratio=1.5)])
-
-
-def config(folder, **options) -> BADPOConfig:
-    settings = dict(
-        output_dir=str(folder),
-        per_device_train_batch_size=4,
-        gradient_accumulation_steps=2,
-        max_steps=6,
-        learning_rate=1e-3,
-        bias_learning_rate=1e-2,
-        logging_steps=1,
-        save_strategy="no",
-        report_to="none",
-        use_cpu=True,
-        bf16=False,
-        gradient_checkpointing=False,
-        disable_tqdm=True,
-        reference_cache=str(folder / "cache"),
-        seed=7,
-    )
-    return BADPOConfig(**(settings | options))
-
-
-def trainer(folder, data=None, model=None, ref_model=None, bias_term=None, **options) -> BADPOTrainer:
-    arguments = {name: options.pop(name, None) for name in ("eval_dataset", "peft_config", "objective")}
-    return BADPOTrainer(
-        model if model is not None else tiny.model(),
-        ref_model,
-        config(folder, **options),
-        train_dataset=data if data is not None else judgments(),
-        processing_class=tiny.tokenizer(),
-        bias=bias_term,
-        **arguments,
-    )
-
-
-def lora(**options):
-    from peft import LoraConfig
-
-    return LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM", **options)
-
-
-def log_lines(folder) -> list[dict]:
-    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
-
-
-def trained(folder, data=None, **options) -> BADPOTrainer:
-    run = trainer(folder, data, **options)
-    run.train()
-    return run
+from tests.training.tiny_runs import config, judgments, log_lines, lora, trained, trainer
 
 
 def assert_same_run(one: BADPOTrainer, other: BADPOTrainer, rtol=1e-4, atol=1e-5) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
-from datasets import Dataset
 
 from badpo.attributes import Length
 from badpo.data.judgments import Judgments
@@ -13,7 +12,7 @@ from badpo.data.problems import ConfigError
 from badpo.objective.objectives import DiscountedTail, IdentityPreference
 from badpo.training.logprobs import scoring_attention
 from tests import tiny
-from tests.training.test_trainer import judgments, trained, trainer
+from tests.training.tiny_runs import judgments, trained, trainer, trl_trainer
 
 N_VOTES = 16
 
@@ -37,28 +36,9 @@ def preference_rows(frame) -> list[dict]:
     ]
 
 
-def trl_loss_and_gradients(rows, folder, max_length, tokenizer, model=tiny.model, **options):
-    from trl import DPOConfig, DPOTrainer
-
-    args = DPOConfig(
-        output_dir=str(folder),
-        per_device_train_batch_size=len(rows),
-        max_length=max_length,
-        beta=0.3,
-        report_to="none",
-        use_cpu=True,
-        bf16=False,
-        gradient_checkpointing=False,
-        **options,
-    )
-    # the reference is another model, so that the margins and their gradients are not those of the first step
-    peer = DPOTrainer(
-        model(),
-        ref_model=model(seed=1),
-        args=args,
-        train_dataset=Dataset.from_list(rows),
-        processing_class=tokenizer,
-    )
+def trl_loss_and_gradients(rows, folder, max_length, tokenizer, **options):
+    # with another reference the margins and their gradients are not those of the first step
+    peer = trl_trainer(rows, folder, tokenizer, max_length=max_length, beta=0.3, **options)
     batch = peer.data_collator([peer.train_dataset[i] for i in range(len(rows))])
     loss = peer.compute_loss(peer.model, batch)
     loss.backward()

@@ -1,0 +1,87 @@
+"""Runs of a few steps, ours and TRL's, on judgments and models small enough for a test."""
+
+from __future__ import annotations
+
+import json
+
+from datasets import Dataset
+from peft import LoraConfig
+from trl import DPOConfig, DPOTrainer
+
+from badpo.attributes import Length
+from badpo.data.judgments import Judgments
+from badpo.training.config import BADPOConfig
+from badpo.training.trainer import BADPOTrainer
+from tests import tiny
+
+
+def judgments(**options) -> Judgments:
+    return Judgments.read(tiny.votes(**options), attributes=[Length(ratio=1.5)])
+
+
+def config(folder, **options) -> BADPOConfig:
+    settings = dict(
+        output_dir=str(folder),
+        per_device_train_batch_size=4,
+        gradient_accumulation_steps=2,
+        max_steps=6,
+        learning_rate=1e-3,
+        bias_learning_rate=1e-2,
+        logging_steps=1,
+        save_strategy="no",
+        report_to="none",
+        use_cpu=True,
+        bf16=False,
+        gradient_checkpointing=False,
+        disable_tqdm=True,
+        reference_cache=str(folder / "cache"),
+        seed=7,
+    )
+    return BADPOConfig(**(settings | options))
+
+
+def trainer(folder, data=None, model=None, ref_model=None, bias_term=None, **options) -> BADPOTrainer:
+    arguments = {name: options.pop(name, None) for name in ("eval_dataset", "peft_config", "objective")}
+    return BADPOTrainer(
+        model if model is not None else tiny.model(),
+        ref_model,
+        config(folder, **options),
+        train_dataset=data if data is not None else judgments(),
+        processing_class=tiny.tokenizer(),
+        bias=bias_term,
+        **arguments,
+    )
+
+
+def lora(**options):
+    return LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM", **options)
+
+
+def log_lines(folder) -> list[dict]:
+    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+
+
+def trained(folder, data=None, **options) -> BADPOTrainer:
+    run = trainer(folder, data, **options)
+    run.train()
+    return run
+
+
+def trl_trainer(rows: list[dict], folder, tokenizer, model=tiny.model, **options) -> DPOTrainer:
+    """TRL's own on chosen and rejected responses; the reference is another model."""
+    args = DPOConfig(
+        output_dir=str(folder),
+        per_device_train_batch_size=len(rows),
+        report_to="none",
+        use_cpu=True,
+        bf16=False,
+        gradient_checkpointing=False,
+        **options,
+    )
+    return DPOTrainer(
+        model(),
+        ref_model=model(seed=1),
+        args=args,
+        train_dataset=Dataset.from_list(rows),
+        processing_class=tokenizer,
+    )
