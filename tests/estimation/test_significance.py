@@ -157,13 +157,19 @@ def moments(votes, logits):
     return score, covariance
 
 
-def test_equal_leans_are_tested_by_the_squared_scores_of_annotators_beside_the_other_attribute():
+@pytest.mark.parametrize("varies", [False, True])
+def test_equal_leans_are_tested_by_the_squared_scores_of_annotators_beside_the_other_attribute(varies):
     votes, _ = pool(n=150, m=8, q=2, seed=1)
-    leans = fit_conditional(*votes)
     _, _, annotator, delta, m = votes
+    if varies:
+        delta[:, 0] = np.random.default_rng(0).choice([-1.0, 1.0], len(delta))
+    leans = fit_conditional(*votes)
+    level = np.where(leans.absolute, leans.level, 0.0)
+    assert level.any() == varies
     p_value = equal_leans_test(*votes[:4], leans)
     for j in range(2):
-        score, covariance = moments(votes, leans.deviation[annotator, 1 - j] * delta[:, 1 - j])
+        logits = leans.deviation[annotator, 1 - j] * delta[:, 1 - j] + level[j] * delta[:, j]
+        score, covariance = moments(votes, logits)
         mine = np.eye(m)[annotator] * delta[:, [j]]
         variance = mine.T @ covariance @ mine
         mean, spread = np.trace(variance), (variance**2).sum()

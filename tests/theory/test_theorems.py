@@ -11,27 +11,6 @@ from badpo.theory.likelihood import bias_logit, judgment_loss, margin
 BETA = 0.2
 
 
-def minimize(parameters, loss_of, steps: int = 40) -> float:
-    optimizer = torch.optim.LBFGS(
-        parameters,
-        max_iter=200,
-        tolerance_grad=1e-13,
-        tolerance_change=0,
-        history_size=50,
-        line_search_fn="strong_wolfe",
-    )
-
-    def closure():
-        optimizer.zero_grad()
-        loss = loss_of()
-        loss.backward()
-        return loss
-
-    for _ in range(steps):
-        loss = optimizer.step(closure)
-    return float(loss.detach())
-
-
 # -- Prop. compat: the optimum is pi_ref exp(r / beta) / Z -----------------------------------------------------
 
 
@@ -64,10 +43,18 @@ def test_training_to_the_optimum_reaches_the_closed_form_policy():
     # annotator 0 is known to have no bias, which fixes the level that the other votes leave open
     bias = BiasTerm(["g"], ["gold", "x", "y"], ["deviation"], mask=torch.tensor([0.0, 1.0, 1.0])).double()
     policy = reference.clone().requires_grad_()
-    minimize(
-        [policy, *bias.parameters()],
-        lambda: expected_loss(policy, reference, responses, annotator, delta, chosen_a, bias),
+    exactly = {"tolerance_grad": 1e-13, "tolerance_change": 0, "history_size": 50}
+    optimizer = torch.optim.LBFGS(
+        [policy, *bias.parameters()], max_iter=2000, line_search_fn="strong_wolfe", **exactly
     )
+
+    def loss():
+        optimizer.zero_grad()
+        loss = expected_loss(policy, reference, responses, annotator, delta, chosen_a, bias)
+        loss.backward()
+        return loss
+
+    optimizer.step(loss)
     closed_form = (reference + reward / BETA).softmax(dim=1)
     torch.testing.assert_close(policy.detach().softmax(dim=1), closed_form, rtol=0, atol=1e-6)
     torch.testing.assert_close(bias.theta().detach(), theta, rtol=0, atol=1e-6)
