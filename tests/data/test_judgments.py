@@ -107,15 +107,6 @@ def test_chat_and_implicit_prompts_are_read():
     assert text["prompt"].tolist() == ["Why?"] * 2 and text["response_a"].tolist() == [f" {LONG}", " else"]
 
 
-def test_columns_are_mapped_and_ids_stay_text(tmp_path):
-    path = tmp_path / "votes.csv"
-    path.write_text("question,chosen,rejected,worker,pair\nWhy?,so,no,0123,007\nWhy?,no,so,123,007\n")
-    columns = {"prompt": "question", "annotator": "worker", "comparison_id": "pair", "prompt_id": None}
-    judgments = Judgments.read(path, columns=columns)
-    assert judgments.comparisons["comparison_id"].tolist() == ["007"]
-    assert judgments.n_annotators == 2 and "W113" in codes(judgments)
-
-
 def test_no_annotator_column_is_one_annotator():
     row = {"prompt": "Why?", "chosen": "so", "rejected": "no"}
     judgments = Judgments.read([row])

@@ -218,10 +218,6 @@ def _ordered(value: Any) -> None:
         _ordered(entry)
 
 
-def _damaged(content: bytes) -> st.SearchStrategy[tuple[str, bytes]]:
-    return st.tuples(st.just("yaml"), mutated_bytes(content))
-
-
 TARGETS = {
     "judgments from rows": Target(vote_rows(), refusing(_read_rows), 40),
     "judgments from files": Target(
@@ -230,7 +226,9 @@ TARGETS = {
         60,
     ),
     "recipe, changed values": Target(changed_json(RECIPE), refusing(_read_keys), 60),
-    "recipe, damaged text": Target(_damaged(EXAMPLE), _from_file(read_recipe), 30),
+    "recipe, damaged text": Target(
+        st.tuples(st.just("yaml"), mutated_bytes(EXAMPLE)), _from_file(read_recipe), 30
+    ),
     "prompts of an anchor": Target(table_files("csv", "jsonl", "txt"), _from_file(_read_prompts), 40),
     "command line": Target(WORDS, refusing(_command_line), 250),
     "audit of sparse designs": Target(sparse_votes(), refusing(_audited), 14),
