@@ -1,8 +1,7 @@
 """Generated inputs against every part that reads what others wrote: `make fuzz`.
 
-The inputs are those of tests/fuzz, from seeds of the clock. A crash is any error that is not one of ours, a ValueError
-that is not documented, a figure that is none, or a broken promise of the part, such as a vote that is neither read nor
-counted as left out.
+The inputs are those of tests/fuzz, from seeds of the clock. A crash is any error that is not one of ours, a figure that
+is none, or a broken promise of the part, such as a vote that is neither read nor counted as left out.
 """
 
 from __future__ import annotations
