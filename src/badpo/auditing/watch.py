@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import os
@@ -158,8 +159,9 @@ class AuditMonitor:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the state as JSON that only this user can read; the file appears whole or not at all.
 
-        It holds numbers per annotator and two digests per comparison, no votes, and a checksum of itself.
+        It holds numbers per annotator and twelve bytes per comparison, no votes, and a checksum of itself.
         """
+        packed = bytes.fromhex("".join(key + votes for key, votes in self._seen.items()))
         state = {
             "schema": STATE_SCHEMA,
             "attributes": self.attributes,
@@ -167,7 +169,7 @@ class AuditMonitor:
             "units": self.units,
             "definitions": self.definitions,
             "annotators": {name: numbers.tolist() for name, numbers in self._evidence.items()},
-            "comparisons": self._seen,
+            "comparisons": base64.b64encode(packed).decode(),
         }
         write_seal(Path(path), state, ())
 
@@ -189,7 +191,8 @@ class AuditMonitor:
             raise ConfigError(f"{path} is no state of badpo watch: {error}. {remedy}") from error
         monitor = cls(*(state[name] for name in ("attributes", "alpha", "units", "definitions")))
         monitor._evidence = {name: np.array(numbers) for name, numbers in state["annotators"].items()}
-        monitor._seen = state["comparisons"]
+        packed = base64.b64decode(state["comparisons"]).hex()
+        monitor._seen = {packed[i : i + 16]: packed[i + 16 : i + 24] for i in range(0, len(packed), 24)}
         return monitor
 
     def _arrays(self, closed: ClosedComparison) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
