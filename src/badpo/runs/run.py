@@ -399,7 +399,8 @@ def _train_into(
             with whole_folder(folder / "model", is_writer) as unfinished:
                 trainer.save_model(str(unfinished))
     except Exception:  # a disk without room, which every library tells in its own way
-        remove_unsealed(folder / "checkpoints")
+        if is_writer:
+            remove_unsealed(folder / "checkpoints")
         raise
     if is_writer:
         # the folder of a resumed run may be of somebody else: what is sealed is what was followed
