@@ -219,6 +219,7 @@ def test_swapped_votes_are_half_the_odds_ratio_of_mantel_and_haenszel():
     found = swap_log_odds(side, sign, stratum, stratum)
     assert found.estimate == pytest.approx(peer.logodds_pooled / 2)
     assert found.se == pytest.approx(peer.logodds_pooled_se / 2, rel=0.1)
+    assert found.high - found.estimate == pytest.approx(1.97 * found.se, rel=0.02)
 
 
 @pytest.mark.parametrize(
