@@ -119,6 +119,9 @@ def test_rdpo_adds_alpha_times_the_winners_extra_length(name):
     expected = 0.005 * sign * torch.tensor(lengths(judgments))
     torch.testing.assert_close(winner_minus_loser, expected.double(), rtol=1e-6, atol=1e-8)
     assert list(bias.parameters()) == []
+    # beside what is fixed, an arm may learn a variant
+    learned = arm_bias(replace(ARMS[name], bias="pooled"), judgments)
+    assert learned.parts == VARIANTS["pooled"] and learned.fixed.allclose(bias.fixed)
 
 
 def test_tokens_are_counted_after_the_cut_and_a_learned_lean_is_per_unit():
