@@ -148,10 +148,12 @@ def test_annotators_are_numbered_by_first_vote_and_the_key_is_in_names_and_finge
 # -- equal comparisons ---------------------------------------------------------------------------------------
 
 
-def test_equal_comparisons_are_merged_in_either_order():
+def test_equal_comparisons_are_merged_in_either_order_and_counted():
     rows = [vote("a", "x"), turned(vote("a", "y")), turned(vote("b", "z")), vote(b="other")]
     judgments = Judgments.read(rows)
     assert judgments.n_comparisons == 2 and judgments.votes["sign"].tolist() == [1, 1, -1, 1]
+    notices = {problem.code: problem.count for problem in judgments.findings}
+    assert notices["N138"] == notices["N118"] == 2
 
 
 def test_ids_turn_one_comparison_and_keep_equal_ones_apart():

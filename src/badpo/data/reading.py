@@ -505,6 +505,17 @@ def _comparisons(
     votes: pd.DataFrame, firsts: pd.DataFrame, texts: Objects, findings: Findings
 ) -> pd.DataFrame:
     """The comparisons, from the first vote on each; ids that the table lacks are made of the texts."""
+    if "comparison_id" not in votes and len(firsts) < len(votes):
+        what = (
+            f"{counted(len(votes), 'judgment')} on {counted(len(firsts), 'comparison')}: rows with the same prompt "
+            "and the same two texts, in either order, are votes on one comparison"
+        )
+        findings.note("N138", what, "a column comparison_id would decide instead", len(votes) - len(firsts))
+    turned = votes.index[votes["turn"] < 0]
+    if len(turned):
+        what = f"{counted(len(turned), 'judgment')} with the two responses the other way round"
+        remedy = "they were turned, and with them which side was shown first"
+        findings.note("N118", what, remedy, len(turned), rows=turned)
     if n_repeated := len(firsts) - firsts["pair"].nunique():
         what = f"{counted(n_repeated, 'comparison')} with the prompt and texts of another id; they stay apart"
         remedy = (
