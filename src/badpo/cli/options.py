@@ -70,7 +70,7 @@ def parsed_flags(arguments: Sequence[str]) -> dict[str, Any]:
     Examples
     --------
     >>> parsed_flags(["--learning-rate", "5e-7", "--no_disable_dropout", "--report_to", "tensorboard", "trackio"])
-    {'learning_rate': 5e-07, 'disable_dropout': False, 'report_to': ['tensorboard', 'trackio']}
+    {'disable_dropout': False, 'learning_rate': 5e-07, 'report_to': ['tensorboard', 'trackio']}
     """
     given: dict[str, list[Any]] = {}
     values: list[Any] | None = None
